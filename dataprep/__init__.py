@@ -1,0 +1,89 @@
+"""Turn text into memory-mapped token shards you can trust, and serve them to PyTorch.
+
+    dataprep build --input data.jsonl --out shards/
+    dataprep verify shards/
+
+    loader = dataprep.create_loader("shards", "train", batch_size=32, seq_len=2048, seed=0)
+
+Importing this package imports none of torch, datasets, tokenizers or pyarrow: each name below is
+loaded when it is first used.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from dataprep.formats.dataset import Dataset, Split, open_dataset
+    from dataprep.formats.errors import (
+        BusyError,
+        DataprepError,
+        IncompatibleError,
+        InputError,
+        IntegrityError,
+        RecordError,
+        StorageError,
+        UsageError,
+    )
+    from dataprep.formats.verify import VerifyReport, verify
+    from dataprep.pipeline.build import BuildReport, build
+    from dataprep.pipeline.options import BuildOptions
+    from dataprep.runtime.loader import create_loader, set_epoch
+
+__all__ = [
+    "BuildOptions",
+    "BuildReport",
+    "BusyError",
+    "DataprepError",
+    "Dataset",
+    "IncompatibleError",
+    "InputError",
+    "IntegrityError",
+    "RecordError",
+    "Split",
+    "StorageError",
+    "UsageError",
+    "VerifyReport",
+    "__version__",
+    "build",
+    "create_loader",
+    "open_dataset",
+    "set_epoch",
+    "verify",
+]
+
+__version__ = "0.1.0"
+
+_HOME = {
+    "BuildOptions": "pipeline.options",
+    "BuildReport": "pipeline.build",
+    "BusyError": "formats.errors",
+    "DataprepError": "formats.errors",
+    "Dataset": "formats.dataset",
+    "IncompatibleError": "formats.errors",
+    "InputError": "formats.errors",
+    "IntegrityError": "formats.errors",
+    "RecordError": "formats.errors",
+    "Split": "formats.dataset",
+    "StorageError": "formats.errors",
+    "UsageError": "formats.errors",
+    "VerifyReport": "formats.verify",
+    "build": "pipeline.build",
+    "create_loader": "runtime.loader",
+    "open_dataset": "formats.dataset",
+    "set_epoch": "runtime.loader",
+    "verify": "formats.verify",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module 'dataprep' has no attribute {name!r}")
+    value = getattr(import_module(f"dataprep.{_HOME[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -1,0 +1,273 @@
+"""Reading a dataset directory with numpy alone: splits, documents, tokens, provenance.
+
+Opening reads config.json and compares the size of every file with it; no data is read. Arrays are
+mapped when first used, per process, and dropped on pickling. A split is one stream of tokens and
+one list of documents: nothing here shows where a shard ends.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from dataprep.formats import manifest as manifests
+from dataprep.formats import npy
+from dataprep.formats.errors import IntegrityError, UsageError
+from dataprep.formats.manifest import FileEntry, Manifest, ShardEntry, SplitEntry
+from dataprep.formats.maps import MapCache, check_size, map_tokens
+from dataprep.formats.torchfile import open_index
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
+__all__ = ["Dataset", "Split", "open_dataset"]
+
+Ids = npt.NDArray[Any]
+
+
+def open_dataset(path: str | Path) -> Dataset:
+    """Open the dataset in the directory `path`.
+
+    Raises `IntegrityError` for a directory that is unfinished or damaged, `IncompatibleError` for
+    one that needs a newer dataprep. Costs a few milliseconds for thousands of shards.
+
+        >>> dataset = open_dataset("shards")                      # doctest: +SKIP
+        >>> dataset.splits["train"].tokens                        # doctest: +SKIP
+        1048576
+        >>> dataset.splits["train"].text(0)                       # doctest: +SKIP
+        'Once upon a time ...'
+    """
+    directory = Path(path)
+    manifest = manifests.load(directory)
+    for entry in manifest.files:
+        check_size(directory / entry.name, entry.name, entry.bytes)
+    return Dataset(directory, manifest)
+
+
+class Dataset:
+    """An open dataset: its manifest and its splits by name."""
+
+    def __init__(self, path: Path, manifest: Manifest) -> None:
+        self.path = path
+        self.manifest = manifest
+        self._maps = MapCache()
+        self._tokenizer: Tokenizer | None = None
+        files = {entry.name: entry for entry in manifest.files}
+        self.splits: Mapping[str, Split] = {
+            name: Split(self, name, entry, files) for name, entry in manifest.splits.items()
+        }
+
+    @property
+    def build_id(self) -> str:
+        """Hex digest that equal content shares."""
+        return self.manifest.build_id
+
+    def split(self, name: str) -> Split:
+        """The split called `name`, or a `UsageError` that lists the ones there are."""
+        try:
+            return self.splits[name]
+        except KeyError:
+            raise UsageError(
+                f"there is no split {name!r}, only {', '.join(self.splits)}", where=str(self.path),
+                code="E_SPLIT", remedy="Name one of these, or build with --split.",
+            ) from None  # fmt: skip
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """The tokenizer that made the ids (a `tokenizers.Tokenizer`), loaded on first use."""
+        if self._tokenizer is None:
+            self._tokenizer = self._load_tokenizer()
+        return self._tokenizer
+
+    def _load_tokenizer(self) -> Tokenizer:
+        from tokenizers import Tokenizer
+
+        entry = self.manifest.tokenizer
+        data = (self.path / entry.file).read_bytes()
+        if hashlib.sha256(data).hexdigest() != entry.sha256:
+            raise IntegrityError(
+                "is not the tokenizer that made these ids", where=entry.file, code="E_HASH",
+                remedy="Restore this file or rebuild.",
+            )  # fmt: skip
+        return Tokenizer.from_buffer(data)
+
+    def decode(self, ids: npt.ArrayLike) -> str:
+        """The text of `ids`, control tokens spelled out."""
+        text: str = self.tokenizer.decode(np.asarray(ids).tolist(), skip_special_tokens=False)
+        return text
+
+    def close(self) -> None:
+        """Drop the maps; arrays handed out stay valid."""
+        self._maps.clear()
+
+    def __enter__(self) -> Dataset:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        parts = ", ".join(f"{s.name}: {s.tokens:,} tokens" for s in self.splits.values())
+        return f"<dataprep.Dataset {self.path} ({parts})>"
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _reopen, (self.path, self.build_id)
+
+
+def _reopen(path: Path, build_id: str) -> Dataset:
+    """Unpickle in another process: the directory must still hold the same build."""
+    dataset = open_dataset(path)
+    if dataset.build_id != build_id:
+        raise IntegrityError(
+            f"build {build_id[:12]} was replaced by {dataset.build_id[:12]}", where=str(path),
+            code="E_REPLACED", remedy="Open the dataset again.",
+        )  # fmt: skip
+    return dataset
+
+
+class Split:
+    """One stream of `tokens` tokens and one list of `documents` documents.
+
+    Positions are global to the split; shards are looked up by bisection in two int64 arrays.
+    """
+
+    def __init__(
+        self, dataset: Dataset, name: str, entry: SplitEntry, files: dict[str, FileEntry]
+    ) -> None:
+        self.dataset = dataset
+        self.name = name
+        self.entry = entry
+        self.tokens = entry.tokens
+        self.documents = entry.documents
+        self.dtype: np.dtype[Any] = np.dtype(dataset.manifest.tokens.dtype)
+        self._files = files
+        self._token_base = _bases(shard.length for shard in entry.shards)
+        self._document_base = _bases(shard.documents for shard in entry.shards)
+
+    def __len__(self) -> int:
+        return self.documents
+
+    def __repr__(self) -> str:
+        return f"<dataprep.Split {self.name}: {self.documents:,} documents, {self.tokens:,} tokens>"
+
+    def read(self, start: int, stop: int) -> Ids:
+        """Tokens `start` to `stop` of the stream, an owned array [stop - start] of `dtype`."""
+        if not 0 <= start <= stop <= self.tokens:
+            raise IndexError(f"tokens {start}:{stop} are outside 0:{self.tokens}")
+        out = np.empty(stop - start, self.dtype)
+        self._fill(out, start)
+        return out
+
+    def gather(self, starts: npt.NDArray[np.int64], length: int) -> Ids:
+        """Windows of `length` tokens at `starts`: an owned array [len(starts), length] of `dtype`.
+
+        A window may run over the end of a shard. Costs one memory copy.
+        """
+        out = np.empty((len(starts), length), self.dtype)
+        if len(starts) == 0:
+            return out
+        low, high = int(starts.min()), int(starts.max())
+        if low < 0 or high + length > self.tokens:
+            raise IndexError(f"windows {low}:{high + length} are outside 0:{self.tokens}")
+        shards = np.searchsorted(self._token_base, starts, "right") - 1
+        local = starts - self._token_base[shards]
+        inside = local + length <= np.diff(self._token_base)[shards]
+        for row, (shard, at, whole) in enumerate(
+            zip(shards.tolist(), local.tolist(), inside.tolist(), strict=True)
+        ):
+            if whole:
+                out[row] = self._shard_tokens(shard)[at : at + length]
+            else:
+                self._fill(out[row], int(starts[row]))
+        return out
+
+    def _fill(self, out: Ids, start: int) -> None:
+        shard = int(np.searchsorted(self._token_base, start, "right")) - 1
+        done = 0
+        while done < len(out):
+            at = start + done - int(self._token_base[shard])
+            part = self._shard_tokens(shard)[at : at + len(out) - done]
+            out[done : done + len(part)] = part
+            done += len(part)
+            shard += 1
+
+    def span(self, document: int) -> tuple[int, int]:
+        """Where `document` starts and stops in the stream of the split."""
+        shard, local = self._locate(document)
+        first, last = self._shard_docs(shard)[local : local + 2].tolist()
+        base = int(self._token_base[shard])
+        if not first <= last <= self.entry.shards[shard].length:
+            raise IntegrityError(
+                f"document {local} spans {first}:{last}", where=self.entry.shards[shard].docs,
+                code="E_OFFSETS", remedy="Restore this file or rebuild.",
+            )  # fmt: skip
+        return base + first, base + last
+
+    def document(self, document: int) -> Ids:
+        """The ids of `document`, with the BOS and EOS that the build added; an owned array."""
+        return self.read(*self.span(document))
+
+    def text(self, document: int) -> str:
+        """The decoded text of `document`, without the BOS and EOS that the build added."""
+        tokenizer = self.dataset.manifest.tokenizer
+        ids = self.document(document)
+        ids = ids[int(tokenizer.add_bos) : len(ids) - int(tokenizer.add_eos)]
+        return self.dataset.decode(ids)
+
+    def source(self, document: int) -> tuple[str, int]:
+        """Where `document` came from: the input's name, and the byte offset or row in it."""
+        shard, local = self._locate(document)
+        entry = self.entry.shards[shard]
+        number, position = self._array(entry.source)[local].tolist()
+        inputs = self.dataset.manifest.inputs
+        if number >= len(inputs):
+            raise IntegrityError(
+                f"document {local} names input {number} of {len(inputs)}", where=entry.source,
+                code="E_SOURCE", remedy="Restore this file or rebuild.",
+            )  # fmt: skip
+        return inputs[number].name, position
+
+    @property
+    def record_ids(self) -> npt.NDArray[np.int64]:
+        """int64 [documents]: the record id of each document, mapped."""
+        return open_index(self.dataset.path / self.entry.index, self.documents)
+
+    def lengths(self) -> Iterator[npt.NDArray[np.int64]]:
+        """The length in tokens of every document, one int64 array per shard."""
+        for shard in range(len(self.entry.shards)):
+            yield np.diff(self._shard_docs(shard).astype(np.int64))
+
+    def _locate(self, document: int) -> tuple[int, int]:
+        if not 0 <= document < self.documents:
+            raise IndexError(f"document {document} is outside 0:{self.documents}")
+        shard = int(np.searchsorted(self._document_base, document, "right")) - 1
+        return shard, document - int(self._document_base[shard])
+
+    def _shard_tokens(self, shard: int) -> Ids:
+        entry = self.entry.shards[shard]
+        path = self.dataset.path / entry.tokens
+        return self.dataset._maps.get(
+            entry.tokens, lambda: map_tokens(path, entry.tokens, self.dtype.str, entry.length)
+        )
+
+    def _shard_docs(self, shard: int) -> Ids:
+        return self._array(self._shard(shard).docs)
+
+    def _shard(self, shard: int) -> ShardEntry:
+        return self.entry.shards[shard]
+
+    def _array(self, name: str) -> Ids:
+        entry = self._files[name]
+        dtype, shape = str(entry.dtype), entry.shape or ()
+        path = self.dataset.path / name
+        return self.dataset._maps.get(name, lambda: npy.open_array(path, dtype, shape))
+
+
+def _bases(counts: Iterator[int]) -> npt.NDArray[np.int64]:
+    """Exclusive prefix sums: [0, c0, c0 + c1, ...]."""
+    return np.concatenate([[0], np.cumsum(np.fromiter(counts, np.int64))]).astype(np.int64)

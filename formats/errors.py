@@ -1,0 +1,129 @@
+"""Every error dataprep raises on purpose, and the exit code each one ends a command with.
+
+    DataprepError                 1   a bug, if nothing below fits
+    |-- UsageError                2   arguments that cannot work together
+    |-- IntegrityError            3   a dataset that is not what was built
+    |-- StorageError              4   disk full, read-only, I/O failure, a worker that died
+    |-- BusyError                 5   another builder owns the output
+    |-- IncompatibleError         6   a newer format, a missing feature, a changed tokenizer
+    `-- InputError                7   the data to build from
+        `-- RecordError           7   one record of it
+
+A message has four parts: a stable code, where, what is wrong, and what mends it. They print as
+one line: ``error[E_SIZE] train/tokens-00003.bin: expected 8 bytes, found 6. Rebuild it.``
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+__all__ = [
+    "BusyError",
+    "DataprepError",
+    "IncompatibleError",
+    "InputError",
+    "IntegrityError",
+    "RecordError",
+    "StorageError",
+    "UsageError",
+]
+
+
+class DataprepError(Exception):
+    """Base of the tree.
+
+    `code` is stable and made for machines, `where` names the file, line or argument, `problem`
+    says what is wrong in one clause, and `remedy` is a sentence that says what to do about it.
+
+    >>> str(UsageError("must be at least 1, got 0", where="--workers", code="E_USAGE"))
+    'error[E_USAGE] --workers: must be at least 1, got 0.'
+    """
+
+    exit_code: ClassVar[int] = 1
+    default_code: ClassVar[str] = "E_INTERNAL"
+
+    def __init__(
+        self,
+        problem: str,
+        *,
+        where: str | None = None,
+        remedy: str | None = None,
+        code: str | None = None,
+    ) -> None:
+        super().__init__(problem)
+        self.problem = problem.rstrip(".")
+        self.where = where
+        self.remedy = remedy
+        self.code = code or self.default_code
+
+    def __str__(self) -> str:
+        where = f" {self.where}:" if self.where else ""
+        remedy = f" {self.remedy}" if self.remedy else ""
+        return f"error[{self.code}]{where} {self.problem}.{remedy}"
+
+    def as_dict(self) -> dict[str, str | int | None]:
+        """The fields that ``--json`` prints."""
+        return {
+            "error": self.code,
+            "where": self.where,
+            "problem": self.problem,
+            "remedy": self.remedy,
+            "exit_code": self.exit_code,
+        }
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _rebuild, (type(self), self.problem, self.where, self.remedy, self.code)
+
+
+def _rebuild(
+    kind: type[DataprepError], problem: str, where: str | None, remedy: str | None, code: str
+) -> DataprepError:
+    return kind(problem, where=where, remedy=remedy, code=code)
+
+
+class UsageError(DataprepError):
+    """The call cannot be carried out as written."""
+
+    exit_code = 2
+    default_code = "E_USAGE"
+
+
+class IntegrityError(DataprepError):
+    """A dataset on disk differs from what its manifest says was built."""
+
+    exit_code = 3
+    default_code = "E_INTEGRITY"
+
+
+class StorageError(DataprepError):
+    """The machine failed us: no space, no permission, an I/O error, a worker that was killed."""
+
+    exit_code = 4
+    default_code = "E_IO"
+
+
+class BusyError(DataprepError):
+    """Another builder holds, or has just published, this output."""
+
+    exit_code = 5
+    default_code = "E_BUSY"
+
+
+class IncompatibleError(DataprepError):
+    """Made for another version of the format, or with another tokenizer."""
+
+    exit_code = 6
+    default_code = "E_INCOMPATIBLE"
+
+
+class InputError(DataprepError):
+    """The data to build from is missing, empty or malformed."""
+
+    exit_code = 7
+    default_code = "E_INPUT"
+
+
+class RecordError(InputError):
+    """One record cannot be used, and skipping was not asked for."""
+
+    default_code = "E_RECORD"

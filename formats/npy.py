@@ -1,0 +1,68 @@
+"""`.npy` headers, written and read without numpy's pickle path.
+
+Only format 1.0, C order and the unsigned little-endian types of this format are accepted, and the
+header must describe exactly the file that holds it; see
+https://numpy.org/doc/stable/reference/generated/numpy.lib.format.html
+"""
+
+from __future__ import annotations
+
+import re
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from dataprep.formats.errors import IntegrityError
+
+__all__ = ["file_size", "header", "open_array"]
+
+_MAGIC = b"\x93NUMPY\x01\x00"
+_ALIGN = 64
+
+
+def header(dtype: str, shape: tuple[int, ...]) -> bytes:
+    """The bytes that stand before the data: a multiple of 64, equal to what numpy writes.
+
+    >>> header("<u8", (3,))[:8]
+    b'\\x93NUMPY\\x01\\x00'
+    """
+    text = f"{{'descr': '{dtype}', 'fortran_order': False, 'shape': {_tuple(shape)}, }}"
+    growth = " " * (21 - len(str(shape[0])))  # numpy leaves room for the first axis to grow
+    body = (text + growth).encode("latin1")
+    pad = -(len(_MAGIC) + 2 + len(body) + 1) % _ALIGN
+    body += b" " * pad + b"\n"
+    return _MAGIC + len(body).to_bytes(2, "little") + body
+
+
+def _tuple(shape: tuple[int, ...]) -> str:
+    return f"({shape[0]},)" if len(shape) == 1 else f"({', '.join(map(str, shape))})"
+
+
+def file_size(dtype: str, shape: tuple[int, ...]) -> int:
+    """Bytes of the whole file."""
+    return len(header(dtype, shape)) + prod(shape) * np.dtype(dtype).itemsize
+
+
+def open_array(path: Path, dtype: str, shape: tuple[int, ...]) -> npt.NDArray[Any]:
+    """Map the array in `path` read-only, or raise `IntegrityError` if it is not this array."""
+    expected = header(dtype, shape)
+    with path.open("rb") as stream:
+        found = stream.read(len(expected))
+    size = path.stat().st_size
+    if _fields(found) != _fields(expected) or size != file_size(dtype, shape):
+        raise IntegrityError(
+            f"expected a .npy array of type {dtype} and shape {shape}",
+            where=f"{path.parent.name}/{path.name}", code="E_ARRAY",
+            remedy="Restore this file or rebuild.",
+        )  # fmt: skip
+    if prod(shape) == 0:
+        return np.empty(shape, dtype)
+    return np.memmap(path, dtype, "r", len(expected), shape)
+
+
+def _fields(data: bytes) -> tuple[bytes, bytes]:
+    """Magic with length, and the description without its padding."""
+    return data[:10], re.sub(rb"\s+", b"", data[10:])

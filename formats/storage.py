@@ -1,0 +1,247 @@
+"""The only module that changes anything on disk.
+
+Guarantees: a file is created, never overwritten; every byte is hashed on its way out; a directory
+becomes visible under its final name whole and on stable storage, or not at all; of several
+builders that publish to one name exactly one succeeds. Everything the operating system refuses
+comes out as a `StorageError` that names the path.
+
+Plain `write` in a loop: numpy's `tofile` hides the reason of a failure, and stores to a writable
+memmap on a full disk kill the process with SIGBUS.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import errno
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from types import TracebackType
+
+from dataprep.formats.checksums import FileHash, FileHasher
+from dataprep.formats.errors import BusyError, StorageError
+
+__all__ = [
+    "FileWriter",
+    "create_directory",
+    "free_bytes",
+    "link_file",
+    "publish_directory",
+    "remove_tree",
+    "replace_directory",
+    "storage_errors",
+    "sync_directory",
+    "sync_file",
+    "write_file",
+]
+
+_WRITE_BYTES = 8 << 20
+_FULL = {errno.ENOSPC, errno.EDQUOT}
+_DENIED = {errno.EACCES, errno.EPERM, errno.EROFS}
+_TAKEN = {errno.ENOTEMPTY, errno.EEXIST}
+_NO_LINKS = {errno.EPERM, errno.ENOTSUP, errno.EXDEV, errno.EMLINK, errno.ENOSYS}
+_AT_FDCWD = -100
+_RENAME_EXCHANGE = 2
+
+
+@contextlib.contextmanager
+def storage_errors(path: Path | str) -> Iterator[None]:
+    """Turn an OSError into a `StorageError` about `path`, with what mends it."""
+    try:
+        yield
+    except OSError as error:
+        raise _translate(error, Path(path)) from error
+
+
+def _translate(error: OSError, path: Path) -> StorageError:
+    reason = os.strerror(error.errno) if error.errno else str(error)
+    if error.errno in _FULL:
+        return StorageError(
+            f"{reason}; {free_bytes(path):,} bytes are free", where=str(path), code="E_NOSPACE",
+            remedy="Free some space and run the same command again: finished work is kept.",
+        )  # fmt: skip
+    if error.errno in _DENIED:
+        return StorageError(
+            reason, where=str(path), code="E_READONLY",
+            remedy="Choose a place that can be written to.",
+        )  # fmt: skip
+    if error.errno == errno.EFBIG:
+        return StorageError(
+            reason, where=str(path), code="E_TOOBIG",
+            remedy="Raise the file size limit (ulimit -f) or use another file system.",
+        )  # fmt: skip
+    return StorageError(
+        reason, where=str(path), code="E_IO", remedy="Check the disk, then run the command again."
+    )
+
+
+def free_bytes(path: Path) -> int:
+    """Bytes that an ordinary user can still write where `path` is, or would be."""
+    for place in (path, *path.parents):
+        with contextlib.suppress(OSError):
+            return shutil.disk_usage(place).free
+    return 0
+
+
+class FileWriter:
+    """Creates a file and hashes what is written to it.
+
+    As a context manager it removes the file again if the block fails. `close` returns the
+    `FileHash`; the data is on stable storage only after `sync_file`.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._hasher = FileHasher()
+        with storage_errors(path):
+            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0)
+            self._descriptor = os.open(path, flags, 0o644)
+
+    def write(self, data: bytes | memoryview) -> int:
+        """Write all of `data`; returns its size in bytes."""
+        view = memoryview(data).cast("B")
+        total = len(view)
+        with storage_errors(self.path):
+            while view:
+                block = view[:_WRITE_BYTES]
+                done = os.write(self._descriptor, block)
+                self._hasher.update(block[:done])
+                view = view[done:]
+        return total
+
+    def flush(self) -> None:
+        """Nothing is buffered."""
+
+    def close(self) -> FileHash:
+        """Close the file and return its hash."""
+        with storage_errors(self.path):
+            os.close(self._descriptor)
+        self._descriptor = -1
+        return self._hasher.finish()
+
+    def __enter__(self) -> FileWriter:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._descriptor >= 0:
+            with contextlib.suppress(OSError):
+                os.close(self._descriptor)
+        if kind is not None:
+            self.path.unlink(missing_ok=True)
+
+
+def write_file(path: Path, data: bytes) -> FileHash:
+    """Create `path` with `data` and return its hash."""
+    with FileWriter(path) as writer:
+        writer.write(data)
+        return writer.close()
+
+
+def create_directory(path: Path, *, exist_ok: bool = False) -> None:
+    """Make one directory; its parent must exist."""
+    with storage_errors(path):
+        path.mkdir(exist_ok=exist_ok)
+
+
+def sync_file(path: Path) -> None:
+    """Force `path` to stable storage.
+
+    A failure is final: the kernel may have dropped the pages, and a second fsync would report
+    success for data that is gone (seen on ext4). The file is removed, so that nothing trusts it.
+    """
+    with storage_errors(path):
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        except OSError:
+            path.unlink(missing_ok=True)
+            raise
+        finally:
+            os.close(descriptor)
+
+
+def sync_directory(path: Path) -> None:
+    """Force the names in `path` to stable storage."""
+    with storage_errors(path):
+        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def link_file(source: Path, target: Path) -> None:
+    """Give `source` the second name `target`; copies where the file system has no hard links."""
+    with storage_errors(target):
+        try:
+            os.link(source, target)
+        except OSError as error:
+            if error.errno not in _NO_LINKS or target.exists():
+                raise
+            shutil.copyfile(source, target)
+
+
+def publish_directory(source: Path, target: Path) -> None:
+    """Rename `source` to `target`, which must not exist or be an empty directory.
+
+    rename(2) refuses to replace a directory that holds anything, so of several publishers one
+    wins and the others get `BusyError`.
+    """
+    with storage_errors(target):
+        try:
+            source.rename(target)
+        except OSError as error:
+            if error.errno in _TAKEN:
+                raise BusyError(
+                    "another build was published here first", where=str(target),
+                    remedy="Use that one, or choose another --out.",
+                ) from None  # fmt: skip
+            raise
+    sync_directory(target.parent)
+
+
+def replace_directory(source: Path, target: Path) -> None:
+    """Put `source` in the place of the directory `target`, and remove what stood there.
+
+    One atomic exchange where the kernel has it (Linux, local file systems); elsewhere two renames,
+    between which neither name exists. Readers that mapped the old files keep them.
+    """
+    with storage_errors(target):
+        if _exchange(source, target):
+            sync_directory(target.parent)
+            remove_tree(source)
+            return
+        aside = source.with_name(source.name + ".replaced")
+        target.rename(aside)
+        source.rename(target)
+    sync_directory(target.parent)
+    remove_tree(aside)
+
+
+def _exchange(source: Path, target: Path) -> bool:
+    try:
+        rename = ctypes.CDLL(None, use_errno=True).renameat2
+    except (AttributeError, OSError):
+        return False
+    code: int = rename(
+        _AT_FDCWD, os.fsencode(source), _AT_FDCWD, os.fsencode(target), _RENAME_EXCHANGE
+    )
+    if code == 0:
+        return True
+    error = ctypes.get_errno()
+    if error in (errno.EINVAL, errno.ENOSYS, errno.ENOTSUP):
+        return False
+    raise OSError(error, os.strerror(error))
+
+
+def remove_tree(path: Path) -> None:
+    """Remove a directory that this package made, and everything in it; absent is fine."""
+    with storage_errors(path), contextlib.suppress(FileNotFoundError):
+        shutil.rmtree(path)

@@ -1,0 +1,1 @@
+"""The offline stage: from raw records to a committed dataset directory."""
