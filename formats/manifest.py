@@ -265,7 +265,9 @@ def _check_consistency(manifest: Manifest) -> None:
     for name in names:
         check_name(name)
     files = {entry.name: entry for entry in manifest.files}
-    _require(len(files) == len(names) and names == sorted(names), "file names repeat or are unsorted")
+    _require(
+        len(files) == len(names) and names == sorted(names), "file names repeat or are unsorted"
+    )
     _require(CONFIG_NAME not in files and CRC_NAME in files, "the list of files is incomplete")
     _require(manifest.kind == "tokens", f"kind {manifest.kind!r} is unknown")
     _require(manifest.tokens.dtype in ("<u2", "<u4"), "unknown token dtype")

@@ -100,5 +100,3 @@ def map_tokens(path: Path, name: str, dtype: str, length: int) -> Array:
                 remedy="Restore this file or rebuild.",
             )  # fmt: skip
         return np.memmap(stream, dtype, "r", shape=(length,))
-
-

@@ -81,7 +81,9 @@ def _damaged(path: Path, problem: str) -> IntegrityError:
 def _pickle(count: int) -> bytes:
     """The pickle of a contiguous int64 tensor of shape [count], in torch's own opcodes."""
     size = _long(count)
-    storage = b"(X\x07\x00\x00\x00storagectorch\nLongStorage\nX\x01\x00\x00\x000X\x03\x00\x00\x00cpu"
+    storage = (
+        b"(X\x07\x00\x00\x00storagectorch\nLongStorage\nX\x01\x00\x00\x000X\x03\x00\x00\x00cpu"
+    )
     return (
         b"\x80\x02ctorch._utils\n_rebuild_tensor_v2\n("
         + storage + size + b"tQ"

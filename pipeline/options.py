@@ -1,0 +1,149 @@
+"""What a build is asked to do: every option, its unit and its default, validated once."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from dataprep.formats.errors import UsageError
+
+__all__ = [
+    "AUTO",
+    "DEFAULT_SPLIT",
+    "NONE",
+    "BuildOptions",
+    "DocumentUnit",
+    "InputFormat",
+    "parse_split",
+]
+
+InputFormat = Literal["jsonl", "text", "parquet", "hf"]
+DocumentUnit = Literal["file", "line", "block"]
+
+AUTO = "auto"
+NONE = "none"
+REST = "rest"
+DEFAULT_SPLIT = "train=0.98,val=0.01,test=0.01"
+
+_SPLIT_NAME = re.compile(r"[a-z][a-z0-9_]{0,31}")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BuildOptions:
+    """Everything that `dataprep build` can be told.
+
+    Only `input`, `out`, `workers` and `overwrite` leave the content of the dataset unchanged by
+    themselves; the others enter its build id.
+    """
+
+    input: tuple[str, ...]
+    """Files, folders, globs, or ``hf:NAME`` for a dataset of the Hugging Face hub."""
+    out: Path
+    """The directory to make. It must not exist, or be empty, or hold the same build."""
+    format: InputFormat | None = None
+    """None: from each file's name."""
+    field: str = "text"
+    """The text's field in JSONL, Parquet and HF records; dots reach into nested objects."""
+    document: DocumentUnit = "file"
+    """What one document of a plain text file is; a block ends at a blank line."""
+    hf_config: str | None = None
+    """Configuration of a hub dataset."""
+    hf_split: str | None = None
+    """Split of an HF dataset; needed where it has several."""
+    tokenizer: str | None = None
+    """None: the built-in one. Otherwise a tokenizer.json, a folder, a hub repository,
+    ``tiktoken:NAME``, a .tiktoken rank file, or a sentencepiece .model."""
+    engine: Literal["auto", "gigatoken", "tokenizers"] = "auto"
+    """auto: gigatoken where it gives the same ids as Hugging Face tokenizers, else that."""
+    split: str = DEFAULT_SPLIT
+    """NAME=RATIO,... adding up to 1; with `split_mode` count also NAME=COUNT and NAME=rest."""
+    split_mode: Literal["ratio", "count"] = "ratio"
+    """ratio: each document by its hash alone. count: exact sizes."""
+    split_key: str | None = None
+    """The field whose value decides the split; None: the text."""
+    bos: str = AUTO
+    """auto: as the tokenizer's own template does; none; or the token's text."""
+    eos: str = AUTO
+    """auto: the tokenizer's end-of-text token; none; or the token's text."""
+    special_text: Literal["literal", "parse"] = "literal"
+    """Whether text that spells a special token stays text or becomes the token."""
+    on_error: Literal["error", "skip"] = "error"
+    """What a bad record does: stop the build, or go to rejects.jsonl."""
+    max_rejects: int | None = None
+    """With `on_error` skip: more rejects than this stop the build. None: no limit."""
+    seed: int = 0
+    """Seed of the hash that assigns splits."""
+    workers: int | None = None
+    """Worker processes; None: one per available core. Never changes the output."""
+    overwrite: bool = False
+    """Replace a finished dataset in `out`."""
+
+    def __post_init__(self) -> None:
+        _require(bool(self.input), "--input", "name at least one file, folder or glob")
+        _require(bool(self.field), "--field", "must not be empty")
+        _require(self.workers is None or self.workers >= 1, "--workers", "must be at least 1")
+        _require(0 <= self.seed < 1 << 64, "--seed", "must be from 0 to 2**64 - 1")
+        _require(
+            self.max_rejects is None or self.max_rejects >= 0,
+            "--max-rejects",
+            "must not be negative",
+        )
+        _require(
+            self.max_rejects is None or self.on_error == "skip",
+            "--max-rejects", "only means something with --on-error skip",
+        )  # fmt: skip
+        parse_split(self.split, self.split_mode)
+
+
+def parse_split(text: str, mode: str) -> dict[str, float | int | None]:
+    """Parse ``train=0.98,val=0.02``; None stands for ``rest``.
+
+    In ratio mode every value is a float and they add up to 1. In count mode a value is an exact
+    number of documents (int), a ratio of all of them (float), or ``rest`` (at most once).
+
+    >>> parse_split("train=0.9,val=0.1", "ratio")
+    {'train': 0.9, 'val': 0.1}
+    >>> parse_split("train=rest,val=1000", "count")
+    {'train': None, 'val': 1000}
+    """
+    shares: dict[str, float | int | None] = {}
+    for part in text.split(","):
+        name, _, value = (piece.strip() for piece in part.partition("="))
+        _require(bool(_SPLIT_NAME.fullmatch(name)), "--split", f"{name!r} cannot name a split")
+        _require(name not in shares, "--split", f"{name!r} stands twice")
+        shares[name] = _share(value, mode)
+    _check_sum(shares, mode)
+    return shares
+
+
+def _share(value: str, mode: str) -> float | int | None:
+    if value == REST and mode == "count":
+        return None
+    try:
+        if mode == "count" and value.isdigit():
+            return int(value)
+        share = float(value)
+    except ValueError:
+        share = -1.0
+    hint = "a ratio from 0 to 1" + (", a count, or rest" if mode == "count" else "")
+    _require(0.0 <= share <= 1.0, "--split", f"{value!r} is not {hint}")
+    return share
+
+
+def _check_sum(shares: dict[str, float | int | None], mode: str) -> None:
+    ratios = sum(share for share in shares.values() if isinstance(share, float))
+    rests = sum(share is None for share in shares.values())
+    if mode == "ratio":
+        _require(abs(ratios - 1.0) < 1e-9, "--split", f"ratios must add up to 1, got {ratios:g}")
+        return
+    _require(rests <= 1, "--split", "only one split can take the rest")
+    _require(ratios <= 1.0 + 1e-9, "--split", f"ratios add up to {ratios:g}, over 1")
+    whole = rests == 1 or all(isinstance(share, float) for share in shares.values())
+    _require(whole, "--split", "give one split `rest`, so that every document has a place")
+
+
+def _require(condition: bool, where: str, problem: str) -> None:
+    if not condition:
+        raise UsageError(problem, where=where)
