@@ -18,7 +18,7 @@ import numpy.typing as npt
 from dataprep.formats import manifest as manifests
 from dataprep.formats import npy
 from dataprep.formats.errors import IntegrityError, UsageError
-from dataprep.formats.manifest import FileEntry, Manifest, ShardEntry, SplitEntry
+from dataprep.formats.manifest import FileEntry, Manifest, SplitEntry
 from dataprep.formats.maps import MapCache, check_size, map_tokens
 from dataprep.formats.torchfile import open_index
 
@@ -42,7 +42,7 @@ def open_dataset(path: str | Path) -> Dataset:
         >>> dataset.splits["train"].text(0)                       # doctest: +SKIP
         'Once upon a time ...'
     """
-    directory = Path(path)
+    directory = Path(path).absolute()  # maps are opened later, perhaps from elsewhere
     manifest = manifests.load(directory)
     for entry in manifest.files:
         check_size(directory / entry.name, entry.name, entry.bytes)
@@ -146,7 +146,10 @@ class Split:
         self.documents = entry.documents
         self.dtype: np.dtype[Any] = np.dtype(dataset.manifest.tokens.dtype)
         self._files = files
+        self._maps = dataset._maps
+        self._token_files = [shard.tokens for shard in entry.shards]
         self._token_base = _bases(shard.length for shard in entry.shards)
+        self._shard_length = np.diff(self._token_base)
         self._document_base = _bases(shard.documents for shard in entry.shards)
 
     def __len__(self) -> int:
@@ -154,6 +157,9 @@ class Split:
 
     def __repr__(self) -> str:
         return f"<dataprep.Split {self.name}: {self.documents:,} documents, {self.tokens:,} tokens>"
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return Dataset.split, (self.dataset, self.name)
 
     def read(self, start: int, stop: int) -> Ids:
         """Tokens `start` to `stop` of the stream, an owned array [stop - start] of `dtype`."""
@@ -166,35 +172,51 @@ class Split:
     def gather(self, starts: npt.NDArray[np.int64], length: int) -> Ids:
         """Windows of `length` tokens at `starts`: an owned array [len(starts), length] of `dtype`.
 
-        A window may run over the end of a shard. Costs one memory copy.
+        A window may run over the end of a shard. Costs one memory copy, and a microsecond a window
+        where the windows lie in more than one shard.
         """
-        out = np.empty((len(starts), length), self.dtype)
-        if len(starts) == 0:
-            return out
+        if len(starts) == 0 or length == 0:
+            return np.empty((len(starts), length), self.dtype)
         low, high = int(starts.min()), int(starts.max())
         if low < 0 or high + length > self.tokens:
             raise IndexError(f"windows {low}:{high + length} are outside 0:{self.tokens}")
+        shard = self._shard_at(low)
+        base = int(self._token_base[shard])
+        if high + length <= base + int(self._shard_length[shard]):
+            ids = self._shard_tokens(shard)
+            windows = np.ndarray(  # every window of the shard, overlapping, as a view
+                (len(ids) - length + 1, length), ids.dtype, ids, 0, ids.strides * 2
+            )
+            return windows[starts - base]
+        return self._gather_rows(starts, length)
+
+    def _gather_rows(self, starts: npt.NDArray[np.int64], length: int) -> Ids:
+        out = np.empty((len(starts), length), self.dtype)
         shards = np.searchsorted(self._token_base, starts, "right") - 1
         local = starts - self._token_base[shards]
-        inside = local + length <= np.diff(self._token_base)[shards]
-        for row, (shard, at, whole) in enumerate(
-            zip(shards.tolist(), local.tolist(), inside.tolist(), strict=True)
-        ):
+        inside = local + length <= self._shard_length[shards]
+        rows = zip(out, shards.tolist(), local.tolist(), inside.tolist(), strict=True)
+        for number, (row, shard, at, whole) in enumerate(rows):
             if whole:
-                out[row] = self._shard_tokens(shard)[at : at + length]
+                row[:] = self._shard_tokens(shard)[at : at + length]
             else:
-                self._fill(out[row], int(starts[row]))
+                self._fill(row, int(starts[number]))
         return out
 
     def _fill(self, out: Ids, start: int) -> None:
-        shard = int(np.searchsorted(self._token_base, start, "right")) - 1
-        done = 0
+        if len(out) == 0:
+            return
+        shard, done = self._shard_at(start), 0
         while done < len(out):
             at = start + done - int(self._token_base[shard])
             part = self._shard_tokens(shard)[at : at + len(out) - done]
             out[done : done + len(part)] = part
             done += len(part)
             shard += 1
+
+    def _shard_at(self, token: int) -> int:
+        """The shard that holds `token`, never an empty one."""
+        return int(np.searchsorted(self._token_base, token, "right")) - 1
 
     def span(self, document: int) -> tuple[int, int]:
         """Where `document` starts and stops in the stream of the split."""
@@ -240,7 +262,8 @@ class Split:
     def lengths(self) -> Iterator[npt.NDArray[np.int64]]:
         """The length in tokens of every document, one int64 array per shard."""
         for shard in range(len(self.entry.shards)):
-            yield np.diff(self._shard_docs(shard).astype(np.int64))
+            starts = self._shard_docs(shard).astype(np.int64)
+            yield starts[1:] - starts[:-1]
 
     def _locate(self, document: int) -> tuple[int, int]:
         if not 0 <= document < self.documents:
@@ -249,23 +272,23 @@ class Split:
         return shard, document - int(self._document_base[shard])
 
     def _shard_tokens(self, shard: int) -> Ids:
-        entry = self.entry.shards[shard]
-        path = self.dataset.path / entry.tokens
-        return self.dataset._maps.get(
-            entry.tokens, lambda: map_tokens(path, entry.tokens, self.dtype.str, entry.length)
+        found = self._maps.find(self._token_files[shard])  # once a window: kept short
+        return self._map_tokens(shard) if found is None else found
+
+    def _map_tokens(self, shard: int) -> Ids:
+        entry, root, dtype = self.entry.shards[shard], self.dataset.path, self.dtype.str
+        return self._maps.get(
+            entry.tokens, lambda: map_tokens(root / entry.tokens, entry.tokens, dtype, entry.length)
         )
 
     def _shard_docs(self, shard: int) -> Ids:
-        return self._array(self._shard(shard).docs)
-
-    def _shard(self, shard: int) -> ShardEntry:
-        return self.entry.shards[shard]
+        return self._array(self.entry.shards[shard].docs)
 
     def _array(self, name: str) -> Ids:
         entry = self._files[name]
         dtype, shape = str(entry.dtype), entry.shape or ()
-        path = self.dataset.path / name
-        return self.dataset._maps.get(name, lambda: npy.open_array(path, dtype, shape))
+        root = self.dataset.path
+        return self._maps.get(name, lambda: npy.open_array(root / name, dtype, shape))
 
 
 def _bases(counts: Iterator[int]) -> npt.NDArray[np.int64]:

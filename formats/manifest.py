@@ -8,13 +8,17 @@ from the files.
 from __future__ import annotations
 
 import hashlib
+import os
 import re
+from collections import Counter
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
 from dataprep.formats.errors import IncompatibleError, InputError, IntegrityError
+from dataprep.formats.ordinary import open_ordinary
+from dataprep.formats.storage import storage_errors
 
 __all__ = [
     "CONFIG_NAME",
@@ -36,6 +40,7 @@ __all__ = [
     "dump",
     "load",
     "parse",
+    "read",
 ]
 
 CONFIG_NAME = "config.json"
@@ -48,64 +53,66 @@ _NAME = re.compile(r"([a-z][a-z0-9_]{0,31}/)?[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 _SPLIT = re.compile(r"[a-z][a-z0-9_]{0,31}")
 _NO_DIGEST = "0" * 64
 
+Count = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]  # every size on disk
+
 
 class _Entry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=False):
     pass
 
 
-class FileEntry(_Entry):
+class FileEntry(_Entry, frozen=True, kw_only=True):
     """One file of the dataset: size in bytes, array type where it is an array, SHA-256."""
 
     name: str
-    bytes: int
+    bytes: Count
     dtype: str | None
-    shape: tuple[int, ...] | None
+    shape: tuple[Count, ...] | None
     sha256: str
 
 
-class ShardEntry(_Entry):
+class ShardEntry(_Entry, frozen=True, kw_only=True):
     """Three files that hold `documents` documents in `length` tokens."""
 
     tokens: str
     docs: str
     source: str
-    documents: int
-    length: int
+    documents: Count
+    length: Count
 
 
-class SplitEntry(_Entry):
+class SplitEntry(_Entry, frozen=True, kw_only=True):
     """One stream of tokens; `text_bytes` is its size as UTF-8 before tokenizing."""
 
     index: str
-    documents: int
-    tokens: int
-    text_bytes: int
-    zero_token_documents: int
+    documents: Count
+    tokens: Count
+    text_bytes: Count
+    zero_token_documents: Count
     shards: tuple[ShardEntry, ...]
 
 
-class TokensEntry(_Entry):
+class TokensEntry(_Entry, frozen=True, kw_only=True):
     """`dtype` is "<u2" or "<u4"; every id is below `vocab_size`."""
 
     dtype: str
-    vocab_size: int
+    vocab_size: Count
 
 
-class SpecialToken(_Entry):
+class SpecialToken(_Entry, frozen=True, kw_only=True):
     """A control token by id and text."""
 
-    id: int
+    id: Count
     token: str
 
 
-class Probe(_Entry):
+class Probe(_Entry, frozen=True, kw_only=True):
     """A string and the ids it gave, without BOS and EOS, when the dataset was built."""
 
     text: str
-    ids: tuple[int, ...]
+    ids: tuple[Count, ...]
 
 
-class TokenizerEntry(_Entry):
+class TokenizerEntry(_Entry, frozen=True, kw_only=True):
     """Which tokenizer made the ids, how it was driven, and probes to recognise it by."""
 
     file: str
@@ -114,7 +121,7 @@ class TokenizerEntry(_Entry):
     engine_reason: str
     libraries: dict[str, str]
     special_text: str
-    special_text_found: dict[str, int]
+    special_text_found: dict[str, Count]
     add_bos: bool
     add_eos: bool
     bos: SpecialToken | None
@@ -123,27 +130,31 @@ class TokenizerEntry(_Entry):
     probes: tuple[Probe, ...]
 
 
-class InputEntry(_Entry):
-    """One input; `unit` says whether provenance counts bytes or rows of it."""
+class InputEntry(_Entry, frozen=True, kw_only=True):
+    """One input; `unit` says whether provenance counts bytes or rows of it.
+
+    `bytes` is its size as stored; where `compression` names one, offsets count what comes out.
+    """
 
     name: str
     format: str
     unit: str
-    bytes: int
+    bytes: Count
     fingerprint: str
-    records: int
+    records: Count
+    compression: str | None = None
 
 
-class RecordCounts(_Entry):
+class RecordCounts(_Entry, frozen=True, kw_only=True):
     """Conservation: `read` = `written` + the sum of `rejected`."""
 
-    read: int
-    written: int
-    rejected: dict[str, int]
-    blank_lines: int
+    read: Count
+    written: Count
+    rejected: dict[str, Count]
+    blank_lines: Count
 
 
-class Manifest(_Entry):
+class Manifest(_Entry, frozen=True, kw_only=True):
     """config.json as a whole; field order here is key order there."""
 
     format: str
@@ -194,24 +205,32 @@ def dump(manifest: Manifest) -> bytes:
 
 def load(directory: Path) -> Manifest:
     """Read and validate `directory`/config.json."""
-    path = directory / CONFIG_NAME
+    return parse(read(directory))
+
+
+def read(directory: Path) -> bytes:
+    """The bytes of `directory`/config.json, which must be an ordinary file of a sane size."""
     if not directory.is_dir():
         raise InputError(
             "no such dataset directory", where=str(directory), code="E_NOT_FOUND",
             remedy="Check the path; `dataprep build --out` makes one.",
         )  # fmt: skip
     try:
-        size = path.stat().st_size
-    except FileNotFoundError:
+        stream = open_ordinary(directory / CONFIG_NAME, CONFIG_NAME)
+    except IntegrityError as error:
+        if error.code != "E_MISSING":
+            raise
         raise IntegrityError(
             "there is no config.json, so this is not a finished dataset",
             where=str(directory),
             code="E_UNFINISHED",
             remedy="Point at the directory that `dataprep build` reported, or build it again.",
         ) from None
-    if size > MAX_CONFIG_BYTES:
-        raise _damaged(f"{size} bytes is over the limit of {MAX_CONFIG_BYTES}")
-    return parse(path.read_bytes())
+    with stream, storage_errors(CONFIG_NAME):
+        size = os.fstat(stream.fileno()).st_size
+        if size > MAX_CONFIG_BYTES:
+            raise _damaged(f"{size} bytes is over the limit of {MAX_CONFIG_BYTES}")
+        return stream.readall()
 
 
 def parse(data: bytes) -> Manifest:
@@ -274,6 +293,7 @@ def _check_consistency(manifest: Manifest) -> None:
     limit = 1 << (8 * int(manifest.tokens.dtype[2]))
     _require(0 < manifest.tokens.vocab_size <= limit, "vocab_size does not fit the token dtype")
     _require(manifest.tokenizer.file in files, "the tokenizer is not in the list of files")
+    _check_references(manifest)
     for name, split in manifest.splits.items():
         _require(bool(_SPLIT.fullmatch(name)), f"{name!r} cannot name a split")
         _check_split(name, split, files, manifest.tokens.dtype)
@@ -290,11 +310,20 @@ def _check_consistency(manifest: Manifest) -> None:
     )
 
 
+def _check_references(manifest: Manifest) -> None:
+    """No file serves twice: a shard listed in two places would be read as twice the data."""
+    splits = manifest.splits.values()
+    uses = Counter([manifest.tokenizer.file, CRC_NAME, *(split.index for split in splits)])
+    for split in splits:
+        uses.update(file for s in split.shards for file in (s.tokens, s.docs, s.source))
+    twice = [file for file, count in uses.items() if count > 1]
+    _require(not twice, f"{', '.join(twice[:3])} stands in two places")
+
+
 def _check_split(name: str, split: SplitEntry, files: dict[str, FileEntry], dtype: str) -> None:
     _require(sum(s.documents for s in split.shards) == split.documents, f"{name}: documents differ")
     _require(sum(s.length for s in split.shards) == split.tokens, f"{name}: tokens differ")
     _require(split.index in files, f"{split.index} is not in the list of files")
-    _require(min([0, *(s.documents for s in split.shards)]) == 0, f"{name}: negative count")
     for shard in split.shards:
         for file, kind, shape in (
             (shard.tokens, dtype, (shard.length,)),

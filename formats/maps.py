@@ -7,6 +7,8 @@ only unmapped when the last array over it is gone.
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import os
 import stat
 from collections import OrderedDict
@@ -23,6 +25,7 @@ __all__ = ["MapCache", "check_size", "map_tokens"]
 
 Array = npt.NDArray[Any]
 _DEFAULT_LIMIT = 256
+_EXHAUSTED = {errno.EMFILE, errno.ENFILE, errno.ENOMEM}  # mmap(2) says ENOMEM for too many maps
 
 
 class MapCache:
@@ -32,18 +35,43 @@ class MapCache:
         self._limit = limit or _descriptor_budget()
         self._maps: OrderedDict[str, Array] = OrderedDict()
 
-    def get(self, name: str, opener: Callable[[], Array]) -> Array:
-        """The map of `name`, made by `opener` if it is not open."""
+    def find(self, name: str) -> Array | None:
+        """The map of `name` if it is open."""
         found = self._maps.get(name)
         if found is not None:
-            self._maps.move_to_end(name)
+            try:  # noqa: SIM105  (suppress() costs as much as the lookup)
+                self._maps.move_to_end(name)
+            except KeyError:
+                pass  # another thread has just closed it; the array stays valid
+        return found
+
+    def get(self, name: str, opener: Callable[[], Array]) -> Array:
+        """The map of `name`, made by `opener` if it is not open."""
+        found = self.find(name)
+        if found is not None:
             return found
         while len(self._maps) >= self._limit:
-            self._maps.popitem(last=False)
+            self._evict()
         # A plain view: slicing np.memmap itself costs several microseconds a slice.
-        array = np.asarray(opener()).view(np.ndarray)
+        array = np.asarray(self._open(name, opener)).view(np.ndarray)
         self._maps[name] = array
         return array
+
+    def _open(self, name: str, opener: Callable[[], Array]) -> Array:
+        while True:
+            try:
+                return opener()
+            except FileNotFoundError:
+                raise _missing(name) from None
+            except OSError as error:
+                # Descriptors that others hold count too: close ours until this one fits.
+                if error.errno not in _EXHAUSTED or not self._maps:
+                    raise _failed(name, error) from error
+            self._evict()
+
+    def _evict(self) -> None:
+        with contextlib.suppress(KeyError):
+            self._maps.popitem(last=False)
 
     def clear(self) -> None:
         """Forget all maps."""
@@ -70,11 +98,9 @@ def check_size(path: Path, name: str, expected: int) -> None:
     try:
         found = os.lstat(path)
     except FileNotFoundError:
-        raise IntegrityError(
-            "is missing", where=name, code="E_MISSING", remedy="Restore this file or rebuild."
-        ) from None
+        raise _missing(name) from None
     except OSError as error:
-        raise StorageError(os.strerror(error.errno or 0), where=name) from error
+        raise _failed(name, error) from error
     if not stat.S_ISREG(found.st_mode):
         raise IntegrityError(
             "is not an ordinary file", where=name, code="E_NAME",
@@ -85,6 +111,18 @@ def check_size(path: Path, name: str, expected: int) -> None:
             f"expected {expected} bytes, found {found.st_size}", where=name, code="E_SIZE",
             remedy="Restore this file or rebuild.",
         )  # fmt: skip
+
+
+def _missing(name: str) -> IntegrityError:
+    return IntegrityError(
+        "is missing", where=name, code="E_MISSING", remedy="Restore this file or rebuild."
+    )
+
+
+def _failed(name: str, error: OSError) -> StorageError:
+    exhausted = error.errno in _EXHAUSTED
+    remedy = "Raise the limit of open files or maps (ulimit -n)." if exhausted else None
+    return StorageError(os.strerror(error.errno or 0), where=name, remedy=remedy)
 
 
 def map_tokens(path: Path, name: str, dtype: str, length: int) -> Array:

@@ -7,7 +7,6 @@ https://numpy.org/doc/stable/reference/generated/numpy.lib.format.html
 
 from __future__ import annotations
 
-import re
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,7 @@ import numpy.typing as npt
 
 from dataprep.formats.errors import IntegrityError
 
-__all__ = ["file_size", "header", "open_array"]
+__all__ = ["describes", "file_size", "header", "open_array"]
 
 _MAGIC = b"\x93NUMPY\x01\x00"
 _ALIGN = 64
@@ -46,13 +45,18 @@ def file_size(dtype: str, shape: tuple[int, ...]) -> int:
     return len(header(dtype, shape)) + prod(shape) * np.dtype(dtype).itemsize
 
 
+def describes(found: bytes, dtype: str, shape: tuple[int, ...]) -> bool:
+    """Whether the header `found` says `dtype` and `shape`; only its padding is free."""
+    return _fields(found) == _fields(header(dtype, shape))
+
+
 def open_array(path: Path, dtype: str, shape: tuple[int, ...]) -> npt.NDArray[Any]:
     """Map the array in `path` read-only, or raise `IntegrityError` if it is not this array."""
     expected = header(dtype, shape)
     with path.open("rb") as stream:
         found = stream.read(len(expected))
     size = path.stat().st_size
-    if _fields(found) != _fields(expected) or size != file_size(dtype, shape):
+    if not describes(found, dtype, shape) or size != file_size(dtype, shape):
         raise IntegrityError(
             f"expected a .npy array of type {dtype} and shape {shape}",
             where=f"{path.parent.name}/{path.name}", code="E_ARRAY",
@@ -65,4 +69,4 @@ def open_array(path: Path, dtype: str, shape: tuple[int, ...]) -> npt.NDArray[An
 
 def _fields(data: bytes) -> tuple[bytes, bytes]:
     """Magic with length, and the description without its padding."""
-    return data[:10], re.sub(rb"\s+", b"", data[10:])
+    return data[:10], data[10:].replace(b" ", b"")

@@ -38,8 +38,17 @@ __all__ = [
 ]
 
 _WRITE_BYTES = 8 << 20
-_FULL = {errno.ENOSPC, errno.EDQUOT}
-_DENIED = {errno.EACCES, errno.EPERM, errno.EROFS}
+_FULL = ("E_NOSPACE", "Free some space and run the same command again: finished work is kept.")
+_DENIED = ("E_READONLY", "Choose a place that can be written to.")
+_EXISTS = ("E_EXISTS", "Something else stands there: remove it, or choose another place.")
+_UNKNOWN = ("E_IO", "Check the disk, then run the command again.")
+_MEANING = {
+    errno.ENOSPC: _FULL, errno.EDQUOT: _FULL,
+    errno.EACCES: _DENIED, errno.EPERM: _DENIED, errno.EROFS: _DENIED,
+    errno.EEXIST: _EXISTS, errno.ENOTDIR: _EXISTS,
+    errno.EFBIG: ("E_TOOBIG", "Raise the file size limit (ulimit -f) or use another file system."),
+    errno.EMFILE: ("E_OPENFILES", "Raise the limit of open files (ulimit -n)."),
+}  # fmt: skip
 _TAKEN = {errno.ENOTEMPTY, errno.EEXIST}
 _NO_LINKS = {errno.EPERM, errno.ENOTSUP, errno.EXDEV, errno.EMLINK, errno.ENOSYS}
 _AT_FDCWD = -100
@@ -57,24 +66,10 @@ def storage_errors(path: Path | str) -> Iterator[None]:
 
 def _translate(error: OSError, path: Path) -> StorageError:
     reason = os.strerror(error.errno) if error.errno else str(error)
-    if error.errno in _FULL:
-        return StorageError(
-            f"{reason}; {free_bytes(path):,} bytes are free", where=str(path), code="E_NOSPACE",
-            remedy="Free some space and run the same command again: finished work is kept.",
-        )  # fmt: skip
-    if error.errno in _DENIED:
-        return StorageError(
-            reason, where=str(path), code="E_READONLY",
-            remedy="Choose a place that can be written to.",
-        )  # fmt: skip
-    if error.errno == errno.EFBIG:
-        return StorageError(
-            reason, where=str(path), code="E_TOOBIG",
-            remedy="Raise the file size limit (ulimit -f) or use another file system.",
-        )  # fmt: skip
-    return StorageError(
-        reason, where=str(path), code="E_IO", remedy="Check the disk, then run the command again."
-    )
+    code, remedy = _MEANING.get(error.errno or 0, _UNKNOWN)
+    if code == "E_NOSPACE":
+        reason += f"; {free_bytes(path):,} bytes are free"
+    return StorageError(reason, where=str(path), code=code, remedy=remedy)
 
 
 def free_bytes(path: Path) -> int:
@@ -107,6 +102,8 @@ class FileWriter:
             while view:
                 block = view[:_WRITE_BYTES]
                 done = os.write(self._descriptor, block)
+                if done == 0:  # never for an ordinary file; the loop must not spin if it happens
+                    raise OSError(errno.EIO, os.strerror(errno.EIO))
                 self._hasher.update(block[:done])
                 view = view[done:]
         return total
@@ -116,9 +113,9 @@ class FileWriter:
 
     def close(self) -> FileHash:
         """Close the file and return its hash."""
+        descriptor, self._descriptor = self._descriptor, -1  # a failed close closes all the same
         with storage_errors(self.path):
-            os.close(self._descriptor)
-        self._descriptor = -1
+            os.close(descriptor)
         return self._hasher.finish()
 
     def __enter__(self) -> FileWriter:
@@ -134,7 +131,8 @@ class FileWriter:
             with contextlib.suppress(OSError):
                 os.close(self._descriptor)
         if kind is not None:
-            self.path.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):  # the first error is the one to report
+                self.path.unlink(missing_ok=True)
 
 
 def write_file(path: Path, data: bytes) -> FileHash:
@@ -161,7 +159,8 @@ def sync_file(path: Path) -> None:
         try:
             os.fsync(descriptor)
         except OSError:
-            path.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):
+                path.unlink(missing_ok=True)
             raise
         finally:
             os.close(descriptor)
@@ -183,12 +182,19 @@ def link_file(source: Path, target: Path) -> None:
         try:
             os.link(source, target)
         except OSError as error:
-            if error.errno not in _NO_LINKS or target.exists():
+            if error.errno not in _NO_LINKS:
                 raise
-            shutil.copyfile(source, target)
+            _copy_file(source, target)
 
 
-def publish_directory(source: Path, target: Path) -> None:
+def _copy_file(source: Path, target: Path) -> None:
+    with source.open("rb") as stream, FileWriter(target) as writer:
+        while piece := stream.read(_WRITE_BYTES):
+            writer.write(piece)
+        writer.close()
+
+
+def publish_directory(source: Path, target: Path, *, durable: bool = True) -> None:
     """Rename `source` to `target`, which must not exist or be an empty directory.
 
     rename(2) refuses to replace a directory that holds anything, so of several publishers one
@@ -204,7 +210,8 @@ def publish_directory(source: Path, target: Path) -> None:
                     remedy="Use that one, or choose another --out.",
                 ) from None  # fmt: skip
             raise
-    sync_directory(target.parent)
+    if durable:
+        sync_directory(target.parent)
 
 
 def replace_directory(source: Path, target: Path) -> None:
@@ -219,8 +226,13 @@ def replace_directory(source: Path, target: Path) -> None:
             remove_tree(source)
             return
         aside = source.with_name(source.name + ".replaced")
+        remove_tree(aside)  # from a run that was killed below; `target` has been made since
         target.rename(aside)
-        source.rename(target)
+        try:
+            source.rename(target)
+        except OSError:
+            aside.rename(target)
+            raise
     sync_directory(target.parent)
     remove_tree(aside)
 

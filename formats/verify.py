@@ -1,0 +1,239 @@
+"""Is this directory what was built? Three levels, each containing the one before.
+
+    stat        every file present, ordinary and of the right size, and nothing else there
+    structure   offsets, ids, BOS/EOS, provenance, index files, rejects, vocabulary: all agree
+    full        SHA-256 of every file, and CRC-32 of each MiB to say where damage is
+
+stat reads config.json only; structure and full read each file once, several files at a time, in
+memory that does not grow with them (a MiB a file, a bit a record). Everything wrong is collected;
+only a config.json that cannot be used raises. Imports neither torch nor a tokenizer, and maps no
+file. Hashes tell accidents; against an attacker, pin config.json with `expect`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import re
+import stat
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from itertools import islice
+from pathlib import Path
+from typing import get_args
+
+from dataprep.formats import manifest as manifests
+from dataprep.formats.errors import DataprepError, StorageError, UsageError
+from dataprep.formats.manifest import CONFIG_NAME, CRC_NAME, SplitEntry
+from dataprep.formats.maps import check_size
+from dataprep.formats.storage import storage_errors
+from dataprep.formats.verify_records import REJECTS_NAME, check_records
+from dataprep.formats.verify_report import MAX_FINDINGS, Finding, Level, VerifyReport
+from dataprep.formats.verify_shards import Rules, check_shard
+from dataprep.formats.verify_stream import Progress, Run
+from dataprep.formats.verify_vocabulary import check_tokenizer
+
+__all__ = ["Finding", "Level", "VerifyReport", "verify"]
+
+_PIN = re.compile(r"sha256:[0-9a-f]{64}")
+_MAX_THREADS = 8
+_DISTRUST = "Do not trust this directory."
+
+
+def verify(
+    path: str | Path,
+    level: Level = "full",
+    *,
+    expect: str | None = None,
+    progress: Progress | None = None,
+) -> VerifyReport:
+    """Compare the dataset in the directory `path` with its manifest.
+
+    `expect` pins config.json itself, as ``sha256:`` and 64 hex digits (`VerifyReport.config_sha256`
+    of an earlier run). `progress` is called with the bytes read so far and in all, from several
+    threads but never from two at once. Raises `InputError`, `IntegrityError` or `IncompatibleError`
+    where config.json cannot be used at all, `UsageError` for arguments that mean nothing.
+
+        >>> report = verify("shards", "stat")                     # doctest: +SKIP
+        >>> report.ok, len(report.findings)                       # doctest: +SKIP
+        (True, 0)
+    """
+    _check_arguments(level, expect)
+    directory = Path(path)
+    data = manifests.read(directory)
+    run = Run(directory, manifests.parse(data), hashing=level == "full", progress=progress)
+    digest = hashlib.sha256(data).hexdigest()
+    _check_pin(run, digest, expect)
+    _check_listing(run)
+    if level != "stat":
+        _check_contents(run)
+    manifest = run.manifest
+    return VerifyReport(
+        path=directory,
+        level=level,
+        build_id=manifest.build_id,
+        config_sha256=digest,
+        files=len(manifest.files) + 1,
+        bytes=len(data) + sum(entry.bytes for entry in manifest.files),
+        documents=sum(split.documents for split in manifest.splits.values()),
+        tokens=sum(split.tokens for split in manifest.splits.values()),
+        findings=run.findings.sorted(),
+        notes=tuple(_notes(run, level, expect)),
+    )
+
+
+def _check_arguments(level: str, expect: str | None) -> None:
+    if level not in get_args(Level):
+        raise UsageError(f"must be stat, structure or full, got {level!r}", where="level")
+    if expect is not None and not _PIN.fullmatch(expect):
+        raise UsageError(
+            f"must be sha256: and 64 hex digits, got {expect!r}", where="expect",
+            remedy="Copy it from the output of an earlier `dataprep verify`.",
+        )  # fmt: skip
+
+
+def _check_pin(run: Run, digest: str, expect: str | None) -> None:
+    if expect is not None and expect != f"sha256:{digest}":
+        run.findings.add(Finding(
+            code="E_PIN", file=CONFIG_NAME, problem=f"is sha256:{digest}, expected {expect}",
+            remedy="This is another dataset, or it was changed: get the one you pinned.",
+        ))  # fmt: skip
+
+
+def _check_listing(run: Run) -> None:
+    """The files that should be there, and then everything that should not."""
+    folders = sorted({name.partition("/")[0] for name in run.files if "/" in name})
+    lost = {folder for folder in folders if not _check_folder(run, folder)}
+    for entry in run.manifest.files:
+        if entry.name.partition("/")[0] in lost and "/" in entry.name:
+            problem = "is out of reach, for want of its folder"
+            run.findings.add(Finding(code="E_MISSING", file=entry.name, problem=problem))
+            continue
+        try:
+            check_size(run.directory / entry.name, entry.name, entry.bytes)
+        except DataprepError as error:
+            run.findings.add_error(error, entry.name)
+    for prefix in ("", *(f"{folder}/" for folder in folders if folder not in lost)):
+        _check_extras(run, prefix, folders)
+
+
+def _check_folder(run: Run, folder: str) -> bool:
+    try:
+        mode = os.lstat(run.directory / folder).st_mode
+    except FileNotFoundError:
+        return False  # its files are reported one by one
+    if not stat.S_ISDIR(mode):
+        run.findings.add(Finding(
+            code="E_NAME", file=folder, problem="is not an ordinary folder", remedy=_DISTRUST
+        ))  # fmt: skip
+        return False
+    return True
+
+
+def _check_extras(run: Run, prefix: str, folders: list[str]) -> None:
+    known = {CONFIG_NAME, *folders} if not prefix else set()
+    try:
+        with storage_errors(prefix or "."), os.scandir(run.directory / prefix) as entries:
+            extras = (
+                _extra(prefix + found.name, found)
+                for found in entries
+                if prefix + found.name not in run.files and prefix + found.name not in known
+            )
+            for finding in islice(extras, MAX_FINDINGS):
+                run.findings.add(finding)
+    except StorageError as error:
+        run.findings.add_error(error, prefix or ".")
+
+
+def _extra(name: str, found: os.DirEntry[str]) -> Finding:
+    kind = "folder" if found.is_dir(follow_symlinks=False) else "file"
+    printable = name.encode("unicode_escape", "surrogatepass").decode("ascii")
+    return Finding(
+        code="E_EXTRA", file=printable, problem=f"this {kind} does not belong to the dataset",
+        remedy="Remove it, or find out who put it there.",
+    )  # fmt: skip
+
+
+def _check_contents(run: Run) -> None:
+    """Everything that needs the files to be read, on as many threads as there are cores."""
+    run.total = sum(run.files[name].bytes for name in _read_names(run) if run.sound(name))
+    run.check_crc_file()
+    threads = min(_MAX_THREADS, _cores())
+    counts: dict[str, list[int | None]] = {name: [] for name in run.manifest.splits}
+    with ThreadPoolExecutor(threads, thread_name_prefix="dataprep-verify") as pool:
+        try:
+            shards = {
+                name: [pool.submit(check_shard, run, shard, rules) for shard in split.shards]
+                for rules in [Rules.of(run.manifest)]
+                for name, split in run.manifest.splits.items()
+            }
+            others = [pool.submit(task) for task in _other_tasks(run)]
+            for name, futures in shards.items():
+                counts[name] = [future.result() for future in futures]
+            for future in others:
+                future.result()
+        except BaseException:
+            run.stop.set()
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+    for name, split in run.manifest.splits.items():
+        _check_zero_tokens(run, name, split, counts[name])
+
+
+def _other_tasks(run: Run) -> Iterator[Callable[[], None]]:
+    yield partial(check_records, run)
+    yield partial(check_tokenizer, run)
+    for name in sorted(set(run.files) - _structured(run) - {CRC_NAME}):
+        if run.hashing:
+            yield partial(_read_through, run, name)
+
+
+def _structured(run: Run) -> set[str]:
+    """The files whose content means something at the structure level."""
+    names = {run.manifest.tokenizer.file, REJECTS_NAME} & set(run.files)
+    for split in run.manifest.splits.values():
+        names.add(split.index)
+        names.update(file for s in split.shards for file in (s.tokens, s.docs, s.source))
+    return names
+
+
+def _read_names(run: Run) -> set[str]:
+    return set(run.files) if run.hashing else _structured(run) | {CRC_NAME}
+
+
+def _read_through(run: Run, name: str) -> None:
+    with contextlib.ExitStack() as stack:
+        run.open(stack, name)
+
+
+def _check_zero_tokens(run: Run, name: str, split: SplitEntry, counts: list[int | None]) -> None:
+    known = [count for count in counts if count is not None]
+    if len(known) == len(counts) and sum(known) != split.zero_token_documents:
+        run.findings.add(Finding(
+            code="E_COUNT", file=CONFIG_NAME,
+            problem=f"splits.{name}.zero_token_documents is {split.zero_token_documents}, "
+            f"the offsets say {sum(known)}",
+        ))  # fmt: skip
+
+
+def _cores() -> int:
+    try:
+        return len(os.sched_getaffinity(0))
+    except AttributeError:  # not Linux
+        return os.cpu_count() or 1
+
+
+def _notes(run: Run, level: Level, expect: str | None) -> Iterator[str]:
+    if run.findings.dropped:
+        yield f"{run.findings.dropped} more findings are not listed"
+    if level != "full":
+        yield f"level {level} compares no hashes; only level full does"
+    elif expect is None:
+        yield "hashes tell accidents, not attackers, unless config.json is pinned with `expect`"
+    with contextlib.suppress(OSError):
+        home = run.directory.resolve()
+        for entry in sorted(os.listdir(home.parent)):  # noqa: PTH208 (names are all that is needed)
+            if entry.startswith(f".{home.name}.building-"):
+                yield f"{entry} beside the dataset is an unfinished build"

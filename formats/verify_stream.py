@@ -1,0 +1,261 @@
+"""Reads the files of a dataset once, front to back, hashing them on the way where that is asked.
+
+Every check of content takes its data from a `Reader`, so that the full level is the structure level
+with the hashes switched on: no file is read twice. Plain reads, never a map: a read error or a file
+that shrinks is an exception here and would be a SIGBUS there. Links, directories and pipes are
+refused without being followed or waited for. Memory is one MiB a reader.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from dataprep.formats import npy
+from dataprep.formats.checksums import BLOCK_BYTES, FileHash, FileHasher, block_count
+from dataprep.formats.errors import DataprepError, IntegrityError
+from dataprep.formats.manifest import CRC_NAME, FileEntry, Manifest
+from dataprep.formats.ordinary import open_ordinary
+from dataprep.formats.storage import storage_errors
+from dataprep.formats.verify_report import Finding, Findings, Refused
+
+__all__ = ["Progress", "Reader", "Run", "Stopped"]
+
+Progress = Callable[[int, int], None]
+
+
+class Stopped(Exception):  # noqa: N818 (not an error: the caller was interrupted)
+    """Raised in worker threads once the main thread gives up."""
+
+
+class Run:
+    """What the checks of one verification share; safe to use from several threads."""
+
+    def __init__(
+        self, directory: Path, manifest: Manifest, *, hashing: bool, progress: Progress | None
+    ) -> None:
+        self.directory = directory
+        self.manifest = manifest
+        self.hashing = hashing
+        self.findings = Findings()
+        self.files = {entry.name: entry for entry in manifest.files}
+        self.stop = threading.Event()
+        self.total = 0
+        self._done = 0
+        self._progress = progress
+        self._lock = threading.Lock()
+        self._blocks, self._block_total = _block_starts(manifest)
+        self._crc_usable = False
+
+    def sound(self, name: str) -> bool:
+        """Whether nothing is known against the file `name` so far."""
+        return not self.findings.concern(name)
+
+    def advance(self, count: int) -> None:
+        """Count `count` bytes as read; the place where an interrupted run stops."""
+        if self.stop.is_set():
+            raise Stopped
+        if self._progress is None:
+            return
+        with self._lock:
+            self._done += count
+            self._progress(self._done, self.total)
+
+    def open(self, stack: contextlib.ExitStack, name: str) -> Reader | None:
+        """A reader of the listed file `name` on `stack`; None if there is no use in reading it."""
+        if not self.sound(name):
+            return None
+        try:
+            return stack.enter_context(Reader(self, self.files[name]))
+        except DataprepError as error:
+            self.findings.add_error(error, name)
+            return None
+
+    def check_crc_file(self) -> None:
+        """Check crc32.npy itself; the others are located with it only if it is sound."""
+        with contextlib.ExitStack() as stack:
+            reader = self.open(stack, CRC_NAME)
+            if reader is not None:
+                reader.expect_array("<u4", (self._block_total,))
+        self._crc_usable = self.hashing and self.sound(CRC_NAME)
+
+    def expected_crcs(self, entry: FileEntry) -> npt.NDArray[np.uint32] | None:
+        """The CRC-32 of each MiB of a file as it was built; None where that is not known."""
+        if not self._crc_usable or entry.name not in self._blocks:
+            return None
+        header = len(npy.header("<u4", (self._block_total,)))
+        with open_ordinary(self.directory / CRC_NAME, CRC_NAME) as stream:
+            stream.seek(header + 4 * self._blocks[entry.name])
+            return np.frombuffer(stream.read(4 * block_count([entry.bytes])), "<u4")
+
+
+class Reader:
+    """Reads one file in order; leaving the ``with`` block reads the rest and checks the hashes.
+
+    A `Refused` or `DataprepError` raised in the block becomes a finding there, and the block ends.
+    """
+
+    def __init__(self, run: Run, entry: FileEntry) -> None:
+        self.name = entry.name
+        self.size = entry.bytes
+        self.at = 0
+        self._run = run
+        self._entry = entry
+        self._hasher = FileHasher() if run.hashing else None
+        self._failed = False
+        self._buffer = bytearray(min(BLOCK_BYTES, max(entry.bytes, 1)))
+
+    def __enter__(self) -> Reader:
+        self._stream = open_ordinary(self._run.directory / self.name, self.name)
+        size = os.fstat(self._stream.fileno()).st_size
+        if size != self.size:  # it changed since the sizes were compared
+            self._stream.close()
+            raise self._short(size)
+        _expect_sequential(self._stream.fileno())
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> bool:
+        with self._stream:
+            ours = isinstance(error, DataprepError | Refused)
+            if isinstance(error, DataprepError | Refused):
+                self._run.findings.add_error(error, self.name)
+            if error is not None and not ours:
+                return False
+            self._finish()
+        return True
+
+    def _finish(self) -> None:
+        if self._hasher is None or self._failed:
+            return
+        try:
+            while self.read():
+                pass
+            self._compare(self._hasher.finish())
+        except DataprepError as error:
+            self._run.findings.add_error(error, self.name)
+
+    def read(self, limit: int = BLOCK_BYTES) -> memoryview:
+        """The next bytes, `limit` of them unless the file ends; valid until the next call."""
+        view = memoryview(self._buffer)[: min(limit, self.size - self.at)]
+        filled = 0
+        while filled < len(view):
+            count = self._readinto(view[filled:])
+            if not count:
+                self._failed = True
+                raise self._short(self.at + filled)
+            filled += count
+        if filled:
+            self._run.advance(filled)
+        if self._hasher is not None:
+            self._hasher.update(view)
+        self.at += filled
+        return view
+
+    def _readinto(self, view: memoryview) -> int:
+        try:
+            with storage_errors(self.name):
+                return int(self._stream.readinto(view) or 0)
+        except DataprepError:
+            self._failed = True
+            raise
+
+    def arrays(self, dtype: str, stop: int | None = None) -> Iterator[npt.NDArray[Any]]:
+        """The numbers up to byte `stop`, in arrays that are valid until the next one."""
+        stop = self.size if stop is None else stop
+        while self.at < stop:
+            yield np.frombuffer(self.read(min(BLOCK_BYTES, stop - self.at)), dtype)
+
+    def expect_array(self, dtype: str, shape: tuple[int, ...]) -> int:
+        """Read the `.npy` header, refuse any but this one, and return its length in bytes."""
+        expected = npy.header(dtype, shape)
+        described = self._entry.dtype == dtype and self._entry.shape == shape
+        size = npy.file_size(dtype, shape)
+        if not described or self.size != size:
+            raise Refused(self.finding(
+                "E_ARRAY", f"must be a .npy array of type {dtype} and shape {shape}, {size} bytes"
+            ))  # fmt: skip
+        if not npy.describes(bytes(self.read(len(expected))), dtype, shape):
+            problem = f"its header does not say type {dtype} and shape {shape}"
+            raise Refused(self.finding("E_ARRAY", problem, 0, len(expected)))
+        return len(expected)
+
+    def finding(
+        self, code: str, problem: str, start: int | None = None, stop: int | None = None
+    ) -> Finding:
+        """A finding about bytes `start` to `stop` of this file."""
+        block = None if start is None else start // BLOCK_BYTES
+        return Finding(
+            code=code, file=self.name, problem=problem, start=start, stop=stop, block=block
+        )
+
+    def _short(self, size: int) -> IntegrityError:
+        return IntegrityError(
+            f"expected {self.size} bytes, found {size}", where=self.name, code="E_SIZE",
+            remedy="Restore this file or rebuild.",
+        )  # fmt: skip
+
+    def _compare(self, found: FileHash) -> None:
+        whole = found.sha256 == self._entry.sha256
+        expected = self._run.expected_crcs(self._entry)
+        add = self._run.findings.add
+        if expected is None:
+            if not whole:
+                why = "" if self.name == CRC_NAME else "; crc32.npy cannot say where"
+                add(self.finding("E_HASH", f"its SHA-256 differs from the manifest's{why}"))
+            return
+        damaged = np.flatnonzero(found.crc32 != expected)
+        if whole and len(damaged):
+            add(Finding(
+                code="E_CRC", file=CRC_NAME,
+                problem=f"has other CRC-32s than {self.name}, whose SHA-256 is right",
+            ))  # fmt: skip
+        elif not whole and not len(damaged):
+            add(self.finding("E_HASH", (
+                "its SHA-256 differs from the manifest's while the CRC-32 of every MiB matches: "
+                "no accident does that, the file was changed on purpose"
+            )))  # fmt: skip
+        else:
+            for first, last in _runs(damaged):
+                add(self._damage(first, last))
+
+    def _damage(self, first: int, last: int) -> Finding:
+        start = first * BLOCK_BYTES
+        stop = min((last + 1) * BLOCK_BYTES, self.size)
+        blocks = f"MiB {first} is" if first == last else f"MiB {first} to {last} are"
+        return self.finding("E_HASH", f"{blocks} damaged (bytes {start}:{stop})", start, stop)
+
+
+def _block_starts(manifest: Manifest) -> tuple[dict[str, int], int]:
+    """Where in crc32.npy the blocks of each file start, and how many blocks there are."""
+    starts, at = {}, 0
+    for entry in manifest.files:
+        if entry.name != CRC_NAME:
+            starts[entry.name] = at
+            at += block_count([entry.bytes])
+    return starts, at
+
+
+def _runs(numbers: npt.NDArray[np.intp]) -> Iterator[tuple[int, int]]:
+    """First and last of each run of consecutive `numbers`."""
+    if len(numbers):
+        breaks = np.flatnonzero(np.diff(numbers) > 1) + 1
+        for run in np.split(numbers, breaks):
+            yield int(run[0]), int(run[-1])
+
+
+def _expect_sequential(descriptor: int) -> None:
+    if hasattr(os, "posix_fadvise"):
+        os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_SEQUENTIAL)

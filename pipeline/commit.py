@@ -1,0 +1,293 @@
+"""From finished units to a published dataset.
+
+The dataset is put together in a scratch directory, large pieces by hard link and small ones joined,
+described by its manifest, forced to stable storage, and then renamed to its final name in one
+step. Until that rename nothing outside the staging directory has changed; after it, everything is
+there. Everything written depends on the plan and the results of the units alone.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from dataprep.formats import manifest as manifests
+from dataprep.formats import npy
+from dataprep.formats.errors import InputError
+from dataprep.formats.manifest import (
+    FORMAT_VERSION,
+    FileEntry,
+    InputEntry,
+    Manifest,
+    RecordCounts,
+    ShardEntry,
+    SplitEntry,
+    TokenizerEntry,
+    TokensEntry,
+)
+from dataprep.formats.storage import (
+    FileWriter,
+    create_directory,
+    sync_directory,
+    sync_file,
+    write_file,
+)
+from dataprep.formats.torchfile import write_index
+from dataprep.pipeline.exact import deal_out, sizes_of
+from dataprep.pipeline.fingerprint import combine
+from dataprep.pipeline.layout import PlacedPiece, WrittenFile, group, record_ids, write_shard
+from dataprep.pipeline.plan import Plan
+from dataprep.pipeline.staging import Staging
+from dataprep.pipeline.task import REJECTS_NAME, StagedReject, UnitResult, temporary_name, unit_name
+
+__all__ = ["Commit", "build_id_of"]
+
+_KIND = "tokens"
+
+
+def build_id_of(
+    inputs: Sequence[InputEntry], options: Mapping[str, Any], tokenizer_sha256: str
+) -> str:
+    """Hex digest that stands for what a dataset was built from, and how."""
+    parts = {
+        "format_version": FORMAT_VERSION,
+        "kind": _KIND,
+        "inputs": [msgspec.structs.asdict(entry) for entry in inputs],
+        "options": dict(options),
+        "tokenizer": tokenizer_sha256,
+    }
+    return hashlib.sha256(msgspec.json.encode(parts, order="sorted")).hexdigest()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Commit:
+    """Everything besides the units that goes into a dataset.
+
+    `table_fingerprints` are those of inputs that are not read as byte streams, by number.
+    """
+
+    plan: Plan
+    staging: Staging
+    tokenizer: TokenizerEntry
+    tokenizer_json: bytes
+    options: dict[str, Any]
+    shares: dict[str, float | int | None]
+    table_fingerprints: dict[int, str]
+    threads: int
+
+    def assemble(self, results: Sequence[UnitResult]) -> tuple[Path, Manifest]:
+        """Write the dataset into a scratch directory, durably; returns it and its manifest."""
+        scratch = self.staging.path / temporary_name()
+        root = scratch / "dataset"
+        create_directory(scratch)
+        create_directory(root)
+        records = self._count_records(results)
+        files: list[WrittenFile] = []
+        splits = self._write_splits(root, scratch, results, files)
+        files.append(self._write(root, self.tokenizer.file, self.tokenizer_json))
+        if records.rejected:
+            files.append(self._write(root, REJECTS_NAME, b"".join(self._rejects(results))))
+        files.sort(key=lambda file: file.name)
+        files.append(_write_crcs(root, files))
+        files.sort(key=lambda file: file.name)
+        manifest = self._manifest(results, records, splits, files)
+        write_file(root / manifests.CONFIG_NAME, manifests.dump(manifest))
+        self._sync(root, files)
+        return root, manifest
+
+    def inputs(self, results: Sequence[UnitResult]) -> tuple[InputEntry, ...]:
+        """The inputs with their fingerprints and the records found in each."""
+        digests: dict[int, list[str]] = {}
+        records: Counter[int] = Counter()
+        for result in results:
+            for span in result.spans:
+                digests.setdefault(span.source, []).extend(span.chunk_digests)
+                records[span.source] += span.records
+        return tuple(
+            InputEntry(
+                name=source.name,
+                format=source.format,
+                unit="row" if source.format in ("parquet", "hf") else "byte",
+                bytes=source.size,
+                fingerprint=self.table_fingerprints.get(number) or combine(digests[number]),
+                records=records[number],
+            )
+            for number, source in enumerate(self.plan.sources)
+        )
+
+    def _count_records(self, results: Sequence[UnitResult]) -> RecordCounts:
+        rejected: Counter[str] = Counter()
+        for result in results:
+            rejected.update(result.rejected)
+        read = sum(span.records for result in results for span in result.spans)
+        written = sum(piece.documents for result in results for piece in result.pieces)
+        blank = sum(span.blank_lines for result in results for span in result.spans)
+        if not written:
+            raise self._nothing_written(read, rejected, results)
+        return RecordCounts(
+            read=read, written=written, rejected=dict(sorted(rejected.items())), blank_lines=blank
+        )
+
+    def _nothing_written(
+        self, read: int, rejected: Mapping[str, int], results: Sequence[UnitResult]
+    ) -> InputError:
+        if not read:
+            return InputError(
+                "there are no records in the input",
+                where=self.plan.sources[0].name,
+                code="E_EMPTY",
+                remedy="Check --input and --format.",
+            )
+        first = next(self._rejects(results))
+        detail = msgspec.json.decode(first)["detail"]
+        reasons = ", ".join(f"{count} {reason}" for reason, count in rejected.items())
+        return InputError(
+            f"none of the {read} records could be used ({reasons}; the first: {detail})",
+            where=self.plan.sources[0].name,
+            code="E_EMPTY",
+            remedy="Check --field and --format.",
+        )
+
+    def _write_splits(
+        self,
+        root: Path,
+        scratch: Path,
+        results: Sequence[UnitResult],
+        files: list[WrittenFile],
+    ) -> dict[str, SplitEntry]:
+        placed = self._place(results)
+        if not self.plan.splitting.ends:
+            placed = self._deal_out(placed, scratch)
+        names = sorted(self.plan.splitting.names, key=list(self.shares).index)
+        return {
+            name: self._write_split(root, name, [p for p in placed if p.piece.split == name], files)
+            for name in names
+        }
+
+    def _place(self, results: Sequence[UnitResult]) -> list[PlacedPiece]:
+        placed, first = [], 0
+        for result in results:
+            directory = self.staging.units / unit_name(result.number)
+            placed += [
+                PlacedPiece(piece=piece, directory=directory, first_record=first)
+                for piece in result.pieces
+            ]
+            first += sum(span.records for span in result.spans)
+        return placed
+
+    def _deal_out(self, placed: Sequence[PlacedPiece], scratch: Path) -> list[PlacedPiece]:
+        names = self.plan.splitting.names
+        total = sum(p.piece.documents for p in placed)
+        sizes = sizes_of(names, self.shares, total)
+        create_directory(scratch / "exact")
+        return deal_out(placed, names, sizes, self.plan.encoding.dtype, scratch / "exact")
+
+    def _write_split(
+        self, root: Path, name: str, placed: Sequence[PlacedPiece], files: list[WrittenFile]
+    ) -> SplitEntry:
+        create_directory(root / name)
+        dtype = self.plan.encoding.dtype
+        with ThreadPoolExecutor(self.threads) as pool:  # copying and hashing release the GIL
+            jobs = [
+                pool.submit(write_shard, root, name, number, run, dtype)
+                for number, run in enumerate(group(placed))
+            ]
+            done = [job.result() for job in jobs]
+        shards: list[ShardEntry] = [shard for shard, _ in done]
+        files += [file for _, written in done for file in written]
+        documents = sum(shard.documents for shard in shards)
+        index = f"{name}_idx.pt"
+        with FileWriter(root / index) as writer:
+            write_index(writer, record_ids(placed), documents)  # type: ignore[arg-type]
+            files.append(WrittenFile(name=index, hashed=writer.close()))
+        return SplitEntry(
+            index=index,
+            documents=documents,
+            tokens=sum(shard.length for shard in shards),
+            text_bytes=sum(p.piece.text_bytes for p in placed),
+            zero_token_documents=sum(p.piece.zero_token_documents for p in placed),
+            shards=tuple(shards),
+        )
+
+    def _rejects(self, results: Sequence[UnitResult]) -> Iterator[bytes]:
+        """The lines of rejects.jsonl, numbered over the whole build."""
+        decoder = msgspec.json.Decoder(StagedReject)
+        first_record = 0
+        lines: Counter[int] = Counter()
+        for result in results:
+            bases = []
+            for span in result.spans:
+                bases.append(lines[span.source])
+                lines[span.source] += span.lines
+            path = self.staging.units / unit_name(result.number) / REJECTS_NAME
+            for staged in decoder.decode_lines(path.read_bytes()):
+                line = None if staged.line is None else staged.line + bases[staged.span] + 1
+                yield msgspec.json.encode(staged.final(first_record, line)) + b"\n"
+            first_record += sum(span.records for span in result.spans)
+
+    def _write(self, root: Path, name: str, data: bytes) -> WrittenFile:
+        return WrittenFile(name=name, hashed=write_file(root / name, data))
+
+    def _manifest(
+        self,
+        results: Sequence[UnitResult],
+        records: RecordCounts,
+        splits: dict[str, SplitEntry],
+        files: Sequence[WrittenFile],
+    ) -> Manifest:
+        found: Counter[str] = Counter()
+        for result in results:
+            found.update(result.special_text_found)
+        inputs = self.inputs(results)
+        tokenizer = msgspec.structs.replace(
+            self.tokenizer, special_text_found=dict(sorted(found.items()))
+        )
+        encoding = self.plan.encoding
+        return Manifest(
+            format="dataprep",
+            format_version=FORMAT_VERSION,
+            required_features=(),
+            kind=_KIND,
+            build_id=build_id_of(inputs, self.options, tokenizer.sha256),
+            tokens=TokensEntry(dtype=encoding.dtype, vocab_size=encoding.vocab_size),
+            tokenizer=tokenizer,
+            splits=splits,
+            inputs=inputs,
+            records=records,
+            options=self.options,
+            files=tuple(
+                FileEntry(
+                    name=file.name,
+                    bytes=file.hashed.size,
+                    dtype=file.dtype,
+                    shape=file.shape,
+                    sha256=file.hashed.sha256,
+                )
+                for file in files
+            ),
+        )
+
+    def _sync(self, root: Path, files: Sequence[WrittenFile]) -> None:
+        paths = [root / file.name for file in files] + [root / manifests.CONFIG_NAME]
+        with ThreadPoolExecutor(self.threads * 2) as pool:
+            list(pool.map(sync_file, paths))
+        for name in self.plan.splitting.names:
+            sync_directory(root / name)
+        sync_directory(root)
+
+
+def _write_crcs(root: Path, files: Sequence[WrittenFile]) -> WrittenFile:
+    crcs = np.concatenate([np.empty(0, np.uint32), *(file.hashed.crc32 for file in files)])
+    with FileWriter(root / manifests.CRC_NAME) as writer:
+        writer.write(npy.header("<u4", crcs.shape))
+        writer.write(crcs.astype("<u4").data)
+        hashed = writer.close()
+    return WrittenFile(name=manifests.CRC_NAME, hashed=hashed, dtype="<u4", shape=crcs.shape)

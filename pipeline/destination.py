@@ -1,0 +1,131 @@
+"""What may stand where a dataset is to be built."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from dataprep.formats import manifest as manifests
+from dataprep.formats.errors import DataprepError, StorageError, UsageError
+from dataprep.formats.manifest import InputEntry, Manifest
+from dataprep.formats.storage import storage_errors
+from dataprep.pipeline import tables
+from dataprep.pipeline.commit import build_id_of
+from dataprep.pipeline.fingerprint import fingerprint_files
+from dataprep.pipeline.inputs import Source
+from dataprep.pipeline.options import BuildOptions
+from dataprep.pipeline.prepare import Prepared
+
+__all__ = ["check", "require_same"]
+
+
+def check(options: BuildOptions) -> Manifest | None:
+    """The manifest of the finished dataset in `out`, or None where there is nothing.
+
+    Raises for anything else that stands there, and for a place that cannot be written to.
+    """
+    out = options.out
+    with storage_errors(out):
+        entries = os.listdir(out) if out.is_dir() else []  # noqa: PTH208
+        if (out.exists() or out.is_symlink()) and not out.is_dir():
+            raise _taken(out, "is a file")
+    if manifests.CONFIG_NAME in entries:
+        return _finished(options)
+    if entries:
+        raise _taken(out, f"holds something that is not a dataset ({sorted(entries)[0]!r}, ...)")
+    _require_place(out)
+    return None
+
+
+def _finished(options: BuildOptions) -> Manifest | None:
+    try:
+        return manifests.load(options.out)
+    except DataprepError as error:
+        if options.overwrite and error.code in ("E_MANIFEST", "E_VERSION"):
+            _require_place(options.out)
+            return None
+        raise
+
+
+def _require_place(out: Path) -> None:
+    if out.is_mount():
+        raise UsageError(
+            "is a mount point, which cannot be put in place in one step",
+            where=str(out),
+            code="E_OUT",
+            remedy=f"Choose a folder in it: --out {out / 'shards'}",
+        )
+    parent = next((path for path in out.absolute().parents if path.exists()), Path("/"))
+    if not parent.is_dir():
+        raise _taken(parent, "is a file")
+    if not os.access(parent, os.W_OK | os.X_OK) or _read_only(parent):
+        raise StorageError(
+            "cannot be written to",
+            where=str(parent),
+            code="E_READONLY",
+            remedy="Choose another --out.",
+        )
+
+
+def _read_only(path: Path) -> bool:
+    return bool(os.statvfs(path).f_flag & os.ST_RDONLY)
+
+
+def _taken(out: Path, what: str) -> UsageError:
+    return UsageError(
+        what, where=str(out), code="E_EXISTS", remedy="Choose another --out; nothing was touched."
+    )
+
+
+def require_same(existing: Manifest, prepared: Prepared) -> None:
+    """Raise unless `existing` is what this build would make; reads all inputs if it may be."""
+    difference = _difference(existing, prepared)
+    if difference:
+        raise UsageError(
+            f"holds another finished dataset ({difference})",
+            where=str(prepared.options.out),
+            code="E_EXISTS",
+            remedy="Replace it with --overwrite, or choose another --out.",
+        )
+
+
+def _difference(existing: Manifest, prepared: Prepared) -> str | None:
+    stored = prepared.stored_options
+    different = [name for name in stored if stored[name] != existing.options.get(name)]
+    if different:
+        return f"different {', '.join(different)}"
+    if existing.tokenizer.sha256 != prepared.tokenizer.sha256:
+        return "made with another tokenizer"
+    sources = prepared.plan.sources
+    if [entry.name for entry in existing.inputs] != [source.name for source in sources]:
+        return "made from other inputs"
+    return _different_content(existing, prepared)
+
+
+def _different_content(existing: Manifest, prepared: Prepared) -> str | None:
+    inputs = []
+    for entry, source in zip(existing.inputs, prepared.plan.sources, strict=True):
+        if entry.bytes != source.size or entry.format != source.format:
+            return f"the input {source.name} has changed"
+        found = _fingerprint(source, prepared)
+        if found != entry.fingerprint:
+            return f"the input {source.name} has changed"
+        inputs.append(
+            InputEntry(
+                name=source.name,
+                format=source.format,
+                unit=entry.unit,
+                bytes=source.size,
+                fingerprint=found,
+                records=entry.records,
+            )
+        )
+    same = build_id_of(inputs, prepared.stored_options, prepared.tokenizer.sha256)
+    return None if same == existing.build_id else "made by another version"
+
+
+def _fingerprint(source: Source, prepared: Prepared) -> str:
+    read = prepared.plan.read
+    if source.format == "hf":
+        return fingerprint_files(tables.hf_files(source, read.hf_config, read.hf_split))
+    return fingerprint_files([source.path])

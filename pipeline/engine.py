@@ -1,0 +1,164 @@
+"""The two tokenizer engines, and the gate that decides between them.
+
+gigatoken is 50 to 100 times faster than Hugging Face `tokenizers` and covers BPE; `tokenizers` is
+the reference and covers everything. gigatoken is used only where it takes the tokenizer and gives
+the reference's ids on a sample of the very input and on the probe strings; otherwise the reference
+is used, and the reason is kept in the manifest. Both run on one core: a build is parallel over
+processes.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from dataprep.formats.errors import IncompatibleError, InputError
+
+__all__ = [
+    "GIGATOKEN",
+    "TOKENIZERS",
+    "Encoder",
+    "EngineChoice",
+    "choose_engine",
+    "library_versions",
+    "make_encoder",
+]
+
+GIGATOKEN: Literal["gigatoken"] = "gigatoken"
+TOKENIZERS: Literal["tokenizers"] = "tokenizers"
+
+Encoded = tuple[npt.NDArray[np.uint32], npt.NDArray[np.int64]]
+
+
+class Encoder(Protocol):
+    """Encodes a batch of texts, without BOS and EOS.
+
+    `encode` gives the ids of all texts one after the other, uint32, and int64 offsets
+    [texts + 1]. `batch_bytes` is how much text it likes at a time.
+    """
+
+    batch_bytes: int
+
+    def encode(self, texts: Sequence[str]) -> Encoded:
+        """The ids of `texts`."""
+
+
+class _Gigatoken:
+    """https://github.com/marcelroed/gigatoken"""
+
+    batch_bytes = 4 << 20
+
+    def __init__(self, engine_json: bytes) -> None:
+        from gigatoken import Tokenizer
+
+        self._tokenizer = Tokenizer.from_json(engine_json)
+
+    def encode(self, texts: Sequence[str]) -> Encoded:
+        if not texts:
+            return np.empty(0, np.uint32), np.zeros(1, np.int64)
+        layout = self._tokenizer.encode_batch(list(texts), parallel=False).layout
+        offsets = np.asarray(layout.offsets.data)
+        ids = np.asarray(layout.content.data)
+        first, last = int(offsets[0]), int(offsets[-1])
+        return ids[first:last], offsets - first if first else offsets
+
+
+class _Tokenizers:
+    """https://github.com/huggingface/tokenizers"""
+
+    batch_bytes = 1 << 20  # its encodings take about a hundred bytes of memory per token
+
+    def __init__(self, engine_json: bytes) -> None:
+        os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+        from tokenizers import Tokenizer
+
+        self._tokenizer = Tokenizer.from_buffer(engine_json)
+
+    def encode(self, texts: Sequence[str]) -> Encoded:
+        encoded = self._tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
+        parts = [np.array(one.ids, np.uint32) for one in encoded]
+        offsets = np.zeros(len(parts) + 1, np.int64)
+        np.cumsum([len(part) for part in parts], out=offsets[1:])
+        return np.concatenate([np.empty(0, np.uint32), *parts]), offsets
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EngineChoice:
+    """Which engine encodes, and why."""
+
+    name: str
+    reason: str
+
+
+def make_encoder(name: str, engine_json: bytes) -> Encoder:
+    """The engine called `name`, loaded with a tokenizer.json made for encoding."""
+    return _Gigatoken(engine_json) if name == GIGATOKEN else _Tokenizers(engine_json)
+
+
+def choose_engine(engine_json: bytes, wanted: str, sample: Sequence[str]) -> EngineChoice:
+    """Load, compare on `sample`, decide.
+
+    Raises `InputError` where neither engine takes the tokenizer, and `IncompatibleError` where
+    gigatoken was demanded and disagrees.
+    """
+    reference = _reference(engine_json)
+    if wanted == TOKENIZERS:
+        return EngineChoice(name=TOKENIZERS, reason="asked for with --engine")
+    problem = _objection(engine_json, reference, sample)
+    if problem is None:
+        return EngineChoice(
+            name=GIGATOKEN, reason=f"equal to tokenizers on {len(sample)} texts of this build"
+        )
+    if wanted == GIGATOKEN:
+        raise IncompatibleError(
+            problem, where="--engine gigatoken", code="E_ENGINE",
+            remedy="Leave --engine out: Hugging Face tokenizers will be used.",
+        )  # fmt: skip
+    return EngineChoice(name=TOKENIZERS, reason=problem)
+
+
+def _reference(engine_json: bytes) -> Encoder:
+    try:
+        return _Tokenizers(engine_json)
+    except Exception as error:  # what `tokenizers` raises is a bare Exception
+        raise InputError(
+            f"the tokenizer cannot be loaded ({error})", where="--tokenizer", code="E_TOKENIZER",
+            remedy="Give a tokenizer.json that Hugging Face tokenizers can load.",
+        ) from None  # fmt: skip
+
+
+def _objection(engine_json: bytes, reference: Encoder, sample: Sequence[str]) -> str | None:
+    """Why gigatoken cannot be used, or None."""
+    try:
+        fast = _Gigatoken(engine_json)
+    except Exception as error:
+        return f"gigatoken refuses this tokenizer: {str(error).strip().splitlines()[0]}"
+    ids, offsets = fast.encode(sample)
+    expected, expected_offsets = reference.encode(sample)
+    if np.array_equal(ids, expected) and np.array_equal(offsets, expected_offsets):
+        return None
+    different = _first_difference(sample, (ids, offsets), (expected, expected_offsets))
+    return f"gigatoken and tokenizers give different ids for {different!r}"
+
+
+def _first_difference(sample: Sequence[str], one: Encoded, other: Encoded) -> str:
+    for index, text in enumerate(sample):
+        if not np.array_equal(_of(one, index), _of(other, index)):
+            return text[:80]
+    return ""
+
+
+def _of(encoded: Encoded, index: int) -> Any:
+    ids, offsets = encoded
+    return ids[offsets[index] : offsets[index + 1]]
+
+
+def library_versions() -> dict[str, str]:
+    """Versions of what turns text into ids."""
+    return {name: importlib.metadata.version(name) for name in (GIGATOKEN, TOKENIZERS)}

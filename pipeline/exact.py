@@ -1,0 +1,94 @@
+"""Exact split sizes: pieces whose documents had no split yet are dealt out.
+
+Hashes of all documents decide the cut points (see `splitting`); then each piece is read once and
+its documents written to the pieces of their splits. Costs one more pass over the tokens, which is
+why it is not the default.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from dataprep.formats.errors import UsageError
+from dataprep.formats.maps import map_tokens
+from dataprep.formats.storage import create_directory
+from dataprep.pipeline.layout import PlacedPiece
+from dataprep.pipeline.pieces import PieceWriter, Rows
+from dataprep.pipeline.splitting import Part, assign_exactly, cut_points, exact_sizes
+
+__all__ = ["deal_out", "sizes_of"]
+
+_CHUNK_DOCUMENTS = 1 << 14
+
+
+def sizes_of(names: Sequence[str], shares: dict[str, float | int | None], total: int) -> list[int]:
+    """Exact sizes in the order of `names`, or a `UsageError` if there are too few documents."""
+    sizes = exact_sizes([shares[name] for name in names], total)
+    if min(sizes) < 0 or sum(sizes) != total:
+        asked = sum(size for size in sizes if size > 0)
+        raise UsageError(
+            f"the splits ask for {asked} documents, but there are {total}", where="--split",
+            code="E_SPLIT", remedy="Ask for fewer.",
+        )  # fmt: skip
+    return sizes
+
+
+def deal_out(
+    pieces: Sequence[PlacedPiece], names: Sequence[str], sizes: Sequence[int], dtype: str,
+    directory: Path,
+) -> list[PlacedPiece]:  # fmt: skip
+    """The same documents in pieces by split, written under `directory`, in the same order."""
+    cuts = cut_points(lambda: map(_keys, pieces), sizes)
+    dealt: list[PlacedPiece] = []
+    for number, placed in enumerate(pieces):
+        home = directory / f"{number:06d}"
+        create_directory(home)
+        writers = [PieceWriter(home, name, dtype) for name in names]
+        for chunk in _chunks(placed, dtype, cuts):
+            _deal(chunk, writers)
+        dealt += [
+            PlacedPiece(piece=piece, directory=home, first_record=placed.first_record)
+            for writer in writers
+            for piece in writer.finish()
+        ]
+    return dealt
+
+
+_Chunk = tuple[npt.NDArray[np.intp], npt.NDArray[np.unsignedinteger], npt.NDArray[np.int64], Rows]
+
+
+def _keys(placed: PlacedPiece) -> Part:
+    keys = placed.array("keys")
+    return keys[:, 0], placed.array("records").astype(np.int64) + placed.first_record
+
+
+def _chunks(placed: PlacedPiece, dtype: str, cuts: Sequence[tuple[int, int]]) -> Iterator[_Chunk]:
+    docs, source = placed.array("docs"), placed.array("source")
+    keys, records = placed.array("keys"), placed.array("records")
+    path = placed.path("tokens")
+    tokens = map_tokens(path, path.name, dtype, placed.piece.length)
+    for start in range(0, placed.piece.documents, _CHUNK_DOCUMENTS):
+        stop = min(start + _CHUNK_DOCUMENTS, placed.piece.documents)
+        local = records[start:stop].astype(np.int64)
+        rows = Rows(
+            sizes=keys[start:stop, 1].astype(np.int64),
+            source=np.array(source[start:stop]),
+            records=local,
+            hashes=np.array(keys[start:stop, 0]),
+        )
+        parts = assign_exactly(rows.hashes, local + placed.first_record, cuts)
+        offsets = docs[start : stop + 1].astype(np.int64)
+        yield parts, tokens[offsets[0] : offsets[-1]], np.diff(offsets), rows
+
+
+def _deal(chunk: _Chunk, writers: Sequence[PieceWriter]) -> None:
+    parts, tokens, lengths, rows = chunk
+    for number, writer in enumerate(writers):
+        mine = parts == number
+        if mine.any():
+            chosen = np.flatnonzero(mine)
+            writer.write(tokens[np.repeat(mine, lengths)], lengths[chosen], rows.take(chosen))

@@ -1,0 +1,166 @@
+"""Pieces: what a unit contributes to a split, already in the form of a shard.
+
+The documents of a piece are written as they come; offsets, provenance and record numbers follow
+when it is closed. A piece that is large enough becomes a shard as it is; small ones are joined at
+commit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from dataprep.formats import npy
+from dataprep.formats.checksums import FileHash
+from dataprep.formats.storage import FileWriter
+
+__all__ = ["ARRAYS", "Piece", "PieceFile", "PieceWriter", "Rows", "write_array"]
+
+MAX_PIECE_BYTES = 2 << 30
+MAX_PIECE_DOCUMENTS = 1 << 22
+
+ARRAYS = ("tokens", "docs", "source", "records")
+
+
+class PieceFile(msgspec.Struct, frozen=True):
+    """Size, SHA-256 and CRC-32 of each MiB of one file of a piece."""
+
+    bytes: int
+    sha256: str
+    crc32: tuple[int, ...]
+
+    @staticmethod
+    def of(hashed: FileHash) -> PieceFile:
+        """From what a `FileWriter` gave."""
+        return PieceFile(hashed.size, hashed.sha256, tuple(hashed.crc32.tolist()))
+
+
+class Piece(msgspec.Struct, frozen=True, kw_only=True):
+    """A run of documents of one split: four files `STEM.tokens`, `.docs`, `.source`, `.records`.
+
+    With exact splits there is a fifth, `.keys`: uint64 [documents, 2], the hash of the split key
+    and the bytes of text of each document.
+    """
+
+    split: str
+    stem: str
+    documents: int
+    length: int
+    text_bytes: int
+    zero_token_documents: int
+    files: dict[str, PieceFile]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Rows:
+    """What is known of documents beside their tokens, one row each.
+
+    `sizes` in bytes of text; `source` uint64 [n, 2], input and offset; `records` the number within
+    the unit; `hashes` of the split keys, where they decide anything.
+    """
+
+    sizes: npt.NDArray[np.int64]
+    source: npt.NDArray[np.uint64]
+    records: npt.NDArray[np.int64]
+    hashes: npt.NDArray[np.uint64]
+
+    def __len__(self) -> int:
+        return len(self.sizes)
+
+    def take(self, chosen: npt.NDArray[np.intp]) -> Rows:
+        """The rows `chosen`."""
+        return Rows(**{name: getattr(self, name)[chosen] for name in _ROW_FIELDS})
+
+    @staticmethod
+    def join(parts: Sequence[Rows]) -> Rows:
+        """All rows of `parts`, which are not empty."""
+        return Rows(
+            **{name: np.concatenate([getattr(p, name) for p in parts]) for name in _ROW_FIELDS}
+        )
+
+
+_ROW_FIELDS = tuple(field.name for field in fields(Rows))
+
+
+class PieceWriter:
+    """Writes pieces of one split into `directory`, starting a new one when one is full."""
+
+    def __init__(self, directory: Path, split: str, dtype: str, *, keys: bool = False) -> None:
+        self._directory = directory
+        self._split = split
+        self._itemsize = np.dtype(dtype).itemsize
+        self._keys = keys
+        self._done: list[Piece] = []
+        self._open: _OpenPiece | None = None
+
+    def write(self, ids: npt.NDArray[Any], lengths: npt.NDArray[np.int64], rows: Rows) -> None:
+        """Append documents: their `ids`, already of the token type, and length of each."""
+        if self._open is None:
+            stem = f"{self._split}-{len(self._done)}"
+            self._open = _OpenPiece(self._directory, self._split, stem)
+        self._open.write(ids, lengths, rows)
+        full = self._open.length * self._itemsize >= MAX_PIECE_BYTES
+        if full or self._open.documents >= MAX_PIECE_DOCUMENTS:
+            self.finish()
+
+    def finish(self) -> list[Piece]:
+        """Close the last piece and return all of them."""
+        if self._open is not None:
+            self._done.append(self._open.close(keys=self._keys))
+            self._open = None
+        return self._done
+
+
+class _OpenPiece:
+    def __init__(self, directory: Path, split: str, stem: str) -> None:
+        self._directory = directory
+        self._split = split
+        self._stem = stem
+        self._tokens = FileWriter(directory / f"{stem}.tokens")
+        self._lengths: list[npt.NDArray[np.int64]] = []
+        self._rows: list[Rows] = []
+        self.length = 0
+        self.documents = 0
+
+    def write(self, ids: npt.NDArray[Any], lengths: npt.NDArray[np.int64], rows: Rows) -> None:
+        self._tokens.write(ids.data)
+        self._lengths.append(lengths)
+        self._rows.append(rows)
+        self.length += len(ids)
+        self.documents += len(rows)
+
+    def close(self, *, keys: bool) -> Piece:
+        lengths = np.concatenate(self._lengths)
+        rows = Rows.join(self._rows)
+        offsets = np.zeros(len(lengths) + 1, np.uint64)
+        np.cumsum(lengths, out=offsets[1:].view(np.int64))
+        arrays = {"docs": offsets, "source": rows.source, "records": rows.records.view(np.uint64)}
+        if keys:
+            arrays["keys"] = np.stack([rows.hashes, rows.sizes.view(np.uint64)], 1)
+        files = {"tokens": PieceFile.of(self._tokens.close())}
+        for kind, array in arrays.items():
+            path = self._directory / f"{self._stem}.{kind}"
+            files[kind] = PieceFile.of(write_array(path, array))
+        return Piece(
+            split=self._split,
+            stem=self._stem,
+            documents=self.documents,
+            length=self.length,
+            text_bytes=int(rows.sizes.sum()),
+            zero_token_documents=int(np.count_nonzero(lengths == 0)),
+            files=files,
+        )
+
+
+def write_array(path: Path, array: npt.NDArray[np.uint64]) -> FileHash:
+    """Write a uint64 array as `.npy` and return its hash."""
+    with FileWriter(path) as writer:
+        writer.write(npy.header("<u8", array.shape))
+        writer.write(np.ascontiguousarray(array).data)
+        return writer.close()

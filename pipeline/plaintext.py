@@ -1,0 +1,182 @@
+"""Documents in plain text: a whole file, a line, or a block that ends at a blank line.
+
+Text is taken as it stands, but for the newline that ends a line or block; `\\r\\n` inside a
+document is kept. Blank lines separate and are not records. Bytes that are not UTF-8 reject the
+document they stand in, and no other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from dataprep.pipeline.records import (
+    MAX_DOCUMENT_BYTES,
+    MAX_RECORD_BYTES,
+    Batch,
+    Position,
+)
+from dataprep.pipeline.streams import Block, LineStream
+
+__all__ = ["blocks_as_documents", "file_as_document", "lines_as_documents"]
+
+_BOM = b"\xef\xbb\xbf"
+_HEAD_BYTES = 4096
+_NEWLINE_BYTES = 2  # a document may be one newline longer while it is read
+
+
+def lines_as_documents(stream: LineStream) -> Iterator[Batch]:
+    """One document per line that is not blank."""
+    record = line = 0
+    for block in stream.blocks():
+        batch = _Builder(record, line)
+        for offset, raw, size in _lines(block):
+            blank = size == len(raw) and not raw.strip()
+            if not blank:
+                part = _Document(offset, batch.line)
+                part.extend(raw, size)
+                batch.add(part, MAX_RECORD_BYTES)
+            batch.count_line(blank=blank)
+        done = batch.finish(block.too_long or len(block.data))
+        record += done.read
+        line += done.lines
+        yield done
+
+
+def blocks_as_documents(stream: LineStream, *, from_start: bool) -> Iterator[Batch]:
+    """One document per run of lines that are not blank.
+
+    A span owns the documents that follow the first blank line in it (all, if it is the first), up
+    to the first blank line at or after its end; so spans can be cut anywhere.
+    """
+    record = line = 0
+    started = from_start
+    document: _Document | None = None
+    for block in stream.blocks():
+        batch = _Builder(record, line)
+        ended = False
+        for offset, raw, size in _lines(block):
+            if size > len(raw) or raw.strip():
+                if started:
+                    document = document or _Document(offset, batch.line)
+                    document.extend(raw, size)
+                batch.count_line(blank=False, inside=block.inside)
+                continue
+            batch.add(document, MAX_RECORD_BYTES)
+            document = None
+            started = True
+            ended = not block.inside
+            if ended:
+                break
+            batch.count_line(blank=True, inside=block.inside)
+        done = batch.finish(block.too_long or len(block.data))
+        record += done.read
+        line += done.lines
+        yield done
+        if ended:
+            return
+    batch = _Builder(record, line)
+    batch.add(document, MAX_RECORD_BYTES)
+    yield batch.finish(0)
+
+
+def file_as_document(stream: LineStream) -> Iterator[Batch]:
+    """The whole file as one document."""
+    document = _Document(0, 0)
+    for chunk in stream.chunks():
+        document.extend(chunk, len(chunk), MAX_DOCUMENT_BYTES)
+    batch = _Builder(0, 0)
+    batch.add(document, MAX_DOCUMENT_BYTES, whole=True)
+    yield batch.finish(document.size)
+
+
+class _Document:
+    """The bytes of one document as they are read, up to a limit, and its full size."""
+
+    def __init__(self, offset: int, line: int) -> None:
+        self.offset = offset
+        self.line = line
+        self.size = 0
+        self._parts: list[bytes] = []
+
+    def extend(self, data: bytes, size: int, limit: int = MAX_RECORD_BYTES) -> None:
+        """Add `data`, which stands for `size` bytes; past `limit` only the size is kept."""
+        self.size += size
+        if self.size <= limit + _NEWLINE_BYTES:
+            self._parts.append(data)
+        elif len(self._parts) > 1 or not self._parts:
+            self._parts = [b"".join(self._parts)[:_HEAD_BYTES] or data[:_HEAD_BYTES]]
+
+    def data(self) -> bytes:
+        return b"".join(self._parts)
+
+
+class _Builder:
+    """Collects documents into a `Batch`."""
+
+    def __init__(self, record: int, line: int) -> None:
+        self._batch = Batch()
+        self._record = record
+        self._first_line = line
+        self._offsets: list[int] = []
+        self._records: list[int] = []
+
+    @property
+    def line(self) -> int:
+        return self._first_line + self._batch.lines
+
+    def count_line(self, *, blank: bool, inside: bool = True) -> None:
+        """Count a line, unless it is the next span's."""
+        self._batch.lines += inside
+        self._batch.blank_lines += blank and inside
+
+    def add(self, document: _Document | None, limit: int, *, whole: bool = False) -> None:
+        """Add a document, or reject it; None is none."""
+        if document is None:
+            return
+        at = Position(self._record + self._batch.read, document.line, document.offset)
+        self._batch.read += 1
+        data = document.data() if whole else _chomp(document.data())
+        size = document.size - (0 if whole else len(document.data()) - len(data))
+        if size > limit:
+            detail = f"{size} bytes, over the limit of {limit}"
+            self._batch.reject(at, data, "too_long", detail)
+            return
+        try:
+            text = data.removeprefix(_BOM if whole else b"").decode()
+        except UnicodeDecodeError as error:
+            detail = f"byte {error.start} of the document is not UTF-8"
+            self._batch.reject(at, data, "invalid_utf8", detail)
+            return
+        if not text:
+            self._batch.reject(at, data, "empty", "the document has no characters")
+            return
+        self._batch.texts.append(text)
+        self._offsets.append(at.offset)
+        self._records.append(at.record)
+
+    def finish(self, consumed: int) -> Batch:
+        self._batch.offsets = np.array(self._offsets, np.uint64)
+        self._batch.records = np.array(self._records, np.uint64)
+        self._batch.consumed = consumed
+        return self._batch
+
+
+def _lines(block: Block) -> Iterator[tuple[int, bytes, int]]:
+    """Offset, bytes (with the newline) and size of each line; only `\\n` ends a line.
+
+    A line over the limit comes as its beginning and its full size.
+    """
+    if block.too_long:
+        yield block.offset, block.data, block.too_long
+        return
+    data, start = block.data, 0
+    while start < len(data):
+        end = data.find(b"\n", start) + 1 or len(data)
+        yield block.offset + start, data[start:end], end - start
+        start = end
+
+
+def _chomp(data: bytes) -> bytes:
+    return data.removesuffix(b"\n").removesuffix(b"\r")

@@ -1,0 +1,202 @@
+"""Everything that is settled before the first unit: inputs, tokenizer, engine, plan."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+import dataprep
+from dataprep.formats.errors import UsageError
+from dataprep.formats.manifest import Probe, SpecialToken, TokenizerEntry
+from dataprep.pipeline.engine import (
+    EngineChoice,
+    choose_engine,
+    library_versions,
+    make_encoder,
+)
+from dataprep.pipeline.inputs import Source, find_sources
+from dataprep.pipeline.options import AUTO, NONE, BuildOptions, parse_split
+from dataprep.pipeline.plan import Encoding, Plan, Splitting, make_units, plan_key
+from dataprep.pipeline.probes import make_probes
+from dataprep.pipeline.readers import ReadOptions
+from dataprep.pipeline.sample import Sample, take_sample
+from dataprep.pipeline.special_tokens import (
+    find_role,
+    literal_config,
+    parse_config,
+    special_tokens,
+    template_bos,
+    vocab_size,
+)
+from dataprep.pipeline.splitting import ordered_names, thresholds
+from dataprep.pipeline.tokenizer_sources import TokenizerSource, resolve_tokenizer
+
+__all__ = ["Prepared", "prepare"]
+
+_GATE_TEXTS = 200
+_GATE_CHARACTERS = 2000
+_NARROW = 1 << 16
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Prepared:
+    """A build that could start now."""
+
+    options: BuildOptions
+    plan: Plan
+    tokenizer: TokenizerEntry
+    tokenizer_json: bytes
+    tokenizer_origin: str
+    engine_json: bytes
+    shares: dict[str, float | int | None]
+    stored_options: dict[str, Any]
+    sample: Sample
+
+
+def prepare(options: BuildOptions, *, sample_bytes: int) -> Prepared:
+    """Settle everything that can be settled without reading the inputs through."""
+    sources = tuple(find_sources(options))
+    _check_fields(options, sources)
+    read = ReadOptions(
+        field=options.field, document=options.document, split_key=options.split_key,
+        hf_config=options.hf_config, hf_split=options.hf_split,
+    )  # fmt: skip
+    units = make_units(sources, read)
+    source = resolve_tokenizer(options.tokenizer)
+    config = json.loads(source.json)
+    literal = options.special_text == "literal"
+    engine_json = json.dumps(literal_config(config) if literal else parse_config(config)).encode()
+    sample = take_sample(sources, units, read, sample_bytes)
+    probes = make_probes()
+    gate = [*probes, *sample.excerpts(_GATE_TEXTS, _GATE_CHARACTERS)]
+    choice = choose_engine(engine_json, options.engine, gate)
+    tokenizer = _Tokenizer(
+        options=options, config=config, source=source, choice=choice, engine_json=engine_json
+    )
+    encoding, entry = tokenizer.encoding(), tokenizer.entry(probes)
+    stored = _stored_options(options, source)
+    shares = parse_split(options.split, options.split_mode)
+    splitting = _splitting(options, shares)
+    what = [dataprep.__version__, sources, units, read, encoding, splitting, options.on_error,
+            entry, stored]  # fmt: skip
+    plan = Plan(
+        key=plan_key(what), sources=sources, units=units, read=read, encoding=encoding,
+        splitting=splitting, on_error=options.on_error,
+    )  # fmt: skip
+    return Prepared(
+        options=options, plan=plan, tokenizer=entry, tokenizer_json=source.json,
+        tokenizer_origin=source.origin, engine_json=engine_json, shares=shares,
+        stored_options=stored, sample=sample,
+    )  # fmt: skip
+
+
+def _check_fields(options: BuildOptions, sources: Sequence[Source]) -> None:
+    formats = {source.format for source in sources}
+    if options.split_key and "text" in formats:
+        raise UsageError(
+            "plain text has no fields to split by", where="--split-key",
+            remedy="Leave it out: the text itself decides.",
+        )  # fmt: skip
+
+
+def _splitting(options: BuildOptions, shares: dict[str, float | int | None]) -> Splitting:
+    names = ordered_names(shares)
+    if options.split_mode == "count":
+        return Splitting(names=tuple(names), ends=(), seed=options.seed)
+    ratios = [float(shares[name] or 0.0) for name in names]
+    ends = tuple(str(end) for end in thresholds(ratios))
+    return Splitting(names=tuple(names), ends=ends, seed=options.seed)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Tokenizer:
+    """A tokenizer as this build drives it."""
+
+    options: BuildOptions
+    config: dict[str, Any]
+    source: TokenizerSource
+    choice: EngineChoice
+    engine_json: bytes
+
+    def bos(self) -> SpecialToken | None:
+        """The token put before documents."""
+        if self.options.bos == AUTO:
+            return template_bos(self.config)
+        return None if self.options.bos == NONE else _named(self.config, self.options.bos, "--bos")
+
+    def eos(self) -> SpecialToken | None:
+        """The token put after documents."""
+        if self.options.eos == NONE:
+            return None
+        if self.options.eos != AUTO:
+            return _named(self.config, self.options.eos, "--eos")
+        found = find_role(self.config, self.source.roles, "eos")
+        if found is None:
+            raise UsageError(
+                "the tokenizer does not say which token ends a document", where="--eos",
+                code="E_EOS",
+                remedy="Name it with --eos TOKEN, or store documents without one with --eos none.",
+            )  # fmt: skip
+        return found
+
+    def encoding(self) -> Encoding:
+        """What a worker needs."""
+        size = vocab_size(self.config)
+        bos, eos = self.bos(), self.eos()
+        return Encoding(
+            engine=self.choice.name,
+            dtype="<u2" if size <= _NARROW else "<u4",
+            vocab_size=size,
+            bos=bos.id if bos else None,
+            eos=eos.id if eos else None,
+            special_tokens=special_tokens(self.config),
+            special_text=self.options.special_text,
+        )
+
+    def entry(self, probes: Sequence[str]) -> TokenizerEntry:
+        """What the manifest keeps."""
+        ids, offsets = make_encoder(self.choice.name, self.engine_json).encode(probes)
+        bos, eos = self.bos(), self.eos()
+        return TokenizerEntry(
+            file="tokenizer.json",
+            sha256=hashlib.sha256(self.source.json).hexdigest(),
+            engine=self.choice.name,
+            engine_reason=self.choice.reason,
+            libraries=library_versions(),
+            special_text=self.options.special_text,
+            special_text_found={},
+            add_bos=bos is not None,
+            add_eos=eos is not None,
+            bos=bos or find_role(self.config, self.source.roles, "bos"),
+            eos=eos or find_role(self.config, self.source.roles, "eos"),
+            pad=find_role(self.config, self.source.roles, "pad"),
+            probes=tuple(
+                Probe(text=text, ids=tuple(ids[offsets[i] : offsets[i + 1]].tolist()))
+                for i, text in enumerate(probes)
+            ),
+        )
+
+
+def _named(config: dict[str, Any], token: str, where: str) -> SpecialToken:
+    found = find_role(config, {"eos_token": token}, "eos")
+    if found is None or found.token != token:
+        known = ", ".join(list(special_tokens(config))[:10]) or "none"
+        raise UsageError(
+            f"the tokenizer has no token {token!r} (special tokens: {known})", where=where,
+            code="E_TOKEN", remedy="Name one of its tokens, or none.",
+        )  # fmt: skip
+    return found
+
+
+def _stored_options(options: BuildOptions, source: TokenizerSource) -> dict[str, Any]:
+    names = (
+        "format", "field", "document", "hf_config", "hf_split", "engine", "split", "split_mode",
+        "split_key", "bos", "eos", "special_text", "on_error", "seed",
+    )  # fmt: skip
+    stored = {name: getattr(options, name) for name in names}
+    return {"tokenizer": source.origin, **msgspec.to_builtins(stored)}

@@ -1,0 +1,25 @@
+"""What a running build tells whoever shows it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+__all__ = ["Progress", "ProgressCallback"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Progress:
+    """A snapshot: bytes of input, documents and tokens written, records rejected, seconds."""
+
+    stage: str
+    """``plan``, ``tokenize`` or ``commit``."""
+    bytes_done: int = 0
+    bytes_total: int = 0
+    documents: int = 0
+    tokens: int = 0
+    rejects: int = 0
+    seconds: float = 0.0
+
+
+ProgressCallback = Callable[[Progress], None]

@@ -1,0 +1,96 @@
+"""From a span of an input to batches of records, whatever the input is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from dataprep.pipeline import plaintext, tables
+from dataprep.pipeline.inputs import Source
+from dataprep.pipeline.jsonl import JsonlParser
+from dataprep.pipeline.records import Batch, Span
+from dataprep.pipeline.streams import BLOCK_BYTES, LineStream
+
+__all__ = ["ReadOptions", "SpanReader"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ReadOptions:
+    """How records are taken out of inputs; see `BuildOptions` for the fields."""
+
+    field: str
+    document: str
+    split_key: str | None
+    hf_config: str | None
+    hf_split: str | None
+
+
+class SpanReader:
+    """The batches of one span; afterwards what was learned about its input.
+
+    `first_row` is the number of the first row of the span, for tables.
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        span: Span,
+        options: ReadOptions,
+        *,
+        first_row: int = 0,
+        block_bytes: int = BLOCK_BYTES,
+    ) -> None:
+        self._source = source
+        self._span = span
+        self._options = options
+        self._first_row = first_row
+        overrun = source.format == "text" and options.document == "block"
+        self._stream = LineStream(source, span, block_bytes=block_bytes, overrun=overrun)
+
+    def batches(self) -> Iterator[Batch]:
+        """All records of the span, in order."""
+        options, source, span = self._options, self._source, self._span
+        if source.format == "parquet":
+            yield from tables.parquet_batches(
+                source, span, options.field, options.split_key, self._first_row
+            )
+        elif source.format == "hf":
+            yield from tables.hf_batches(
+                source,
+                span,
+                options.field,
+                options.split_key,
+                config=options.hf_config,
+                split=options.hf_split,
+            )
+        elif source.format == "jsonl":
+            yield from self._jsonl()
+        else:
+            yield from self._text()
+
+    @property
+    def chunk_digests(self) -> list[str]:
+        """Digests of the bytes of the span, for byte streams; tables are fingerprinted whole."""
+        return self._stream.chunk_digests
+
+    @property
+    def stored_bytes(self) -> int:
+        """Stored bytes of a compressed file that have been read so far."""
+        return self._stream.stored_bytes
+
+    def _jsonl(self) -> Iterator[Batch]:
+        parser = JsonlParser(self._options.field, self._options.split_key)
+        record = line = 0
+        for block in self._stream.blocks():
+            batch = parser.parse(block, record, line)
+            record += batch.read
+            line += batch.lines
+            yield batch
+
+    def _text(self) -> Iterator[Batch]:
+        if self._options.document == "file":
+            yield from plaintext.file_as_document(self._stream)
+        elif self._options.document == "line":
+            yield from plaintext.lines_as_documents(self._stream)
+        else:
+            yield from plaintext.blocks_as_documents(self._stream, from_start=self._span.start == 0)

@@ -1,0 +1,100 @@
+"""Records as they come out of an input: the texts of a batch, and what could not be used.
+
+Readers give batches of a few megabytes. A record that cannot be used is never dropped: it becomes
+a `Reject` with its place and reason, and keeps its number.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+__all__ = [
+    "MAX_DEPTH",
+    "MAX_DOCUMENT_BYTES",
+    "MAX_RECORD_BYTES",
+    "Batch",
+    "Position",
+    "Reject",
+    "Span",
+    "excerpt",
+]
+
+MAX_RECORD_BYTES = 64 << 20
+MAX_DOCUMENT_BYTES = 1 << 30
+MAX_DEPTH = 64
+_EXCERPT_BYTES = 200
+
+
+class Span(msgspec.Struct, frozen=True):
+    """A part of one input: bytes of a file, rows of a table, or row groups of a Parquet file."""
+
+    source: int
+    start: int
+    stop: int
+
+
+class Reject(msgspec.Struct, frozen=True, kw_only=True):
+    """A record that was not used; `record` and `line` count from the start of its span."""
+
+    record: int
+    line: int | None
+    offset: int
+    bytes: int | None
+    reason: str
+    detail: str
+    excerpt: str
+
+
+class Position(NamedTuple):
+    """Where a record stands."""
+
+    record: int
+    line: int | None
+    offset: int
+
+
+@dataclass(kw_only=True, slots=True)
+class Batch:
+    """Consecutive records of one span.
+
+    `texts` are the usable ones; `offsets` (byte or row) and `records` (number within the span) go
+    with them, as does `keys` when the split is decided by a field. `consumed` is in bytes of input.
+    """
+
+    texts: list[str] = field(default_factory=list)
+    offsets: npt.NDArray[np.uint64] | list[int] = field(default_factory=list)
+    records: npt.NDArray[np.uint64] | list[int] = field(default_factory=list)
+    keys: list[bytes] | None = None
+    rejects: list[Reject] = field(default_factory=list)
+    read: int = 0
+    lines: int = 0
+    blank_lines: int = 0
+    consumed: int = 0
+
+    def reject(self, at: Position, raw: bytes | None, reason: str, detail: str) -> None:
+        """Note that the record at `at`, with the bytes `raw`, cannot be used."""
+        self.rejects.append(
+            Reject(
+                record=at.record,
+                line=at.line,
+                offset=at.offset,
+                bytes=None if raw is None else len(raw),
+                reason=reason,
+                detail=detail,
+                excerpt=excerpt(raw or b""),
+            )
+        )
+
+
+def excerpt(raw: bytes) -> str:
+    """The beginning of `raw` as readable text.
+
+    >>> excerpt(b"caf\\xc3\\xa9 \\xff")
+    'café \\\\xff'
+    """
+    return raw[:_EXCERPT_BYTES].decode("utf-8", "backslashreplace")

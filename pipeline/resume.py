@@ -1,0 +1,54 @@
+"""Units that an earlier run finished: trusted only after their bytes have been hashed again."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import msgspec
+
+from dataprep.formats.checksums import FileHasher
+from dataprep.formats.storage import remove_tree
+from dataprep.pipeline.pieces import Piece
+from dataprep.pipeline.staging import Staging
+from dataprep.pipeline.task import RESULT_NAME, UnitResult, unit_name
+
+__all__ = ["finished_units"]
+
+_READ_BYTES = 4 << 20
+
+
+def finished_units(staging: Staging, count: int, threads: int) -> list[UnitResult]:
+    """The results of the units that are whole; damaged ones are removed, to be done again."""
+    present = [number for number in range(count) if (staging.units / unit_name(number)).is_dir()]
+    with ThreadPoolExecutor(threads) as pool:
+        checked = list(pool.map(lambda number: _check(staging.units, number), present))
+    return [result for result in checked if result is not None]
+
+
+def _check(units: Path, number: int) -> UnitResult | None:
+    directory = units / unit_name(number)
+    try:
+        result = msgspec.json.decode((directory / RESULT_NAME).read_bytes(), type=UnitResult)
+        whole = all(_whole(directory, piece) for piece in result.pieces)
+    except (OSError, msgspec.MsgspecError):
+        whole = False
+    if whole and result.number == number:
+        return result
+    remove_tree(directory)
+    return None
+
+
+def _whole(directory: Path, piece: Piece) -> bool:
+    return all(
+        _sha256(directory / f"{piece.stem}.{kind}") == file.sha256
+        for kind, file in piece.files.items()
+    )
+
+
+def _sha256(path: Path) -> str:
+    hasher = FileHasher()
+    with path.open("rb", buffering=0) as stream:
+        while data := stream.read(_READ_BYTES):
+            hasher.update(data)
+    return hasher.finish().sha256

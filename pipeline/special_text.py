@@ -1,0 +1,57 @@
+"""How often text spells a control token, and proof that such text stayed text.
+
+Counting every special token in every document would cost more than tokenizing, so texts are first
+searched for the few openings that all special tokens share (`<|`, `[`, ...).
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from dataprep.formats.errors import IncompatibleError
+from dataprep.pipeline.plan import Encoding
+
+__all__ = ["SpecialTextCounter"]
+
+_OPENING = 2
+_SEPARATOR = "\n"
+
+
+class SpecialTextCounter:
+    """Counts special tokens spelled out in texts, into `found`."""
+
+    def __init__(self, encoding: Encoding) -> None:
+        self.found: Counter[str] = Counter()
+        self._literal = encoding.special_text == "literal"
+        self._ids = np.array(sorted(encoding.special_tokens.values()), np.uint32)
+        by_opening: dict[str, list[str]] = {}
+        for token in encoding.special_tokens:
+            by_opening.setdefault(token[:_OPENING], []).append(token)
+        self._patterns = {
+            opening: re.compile("|".join(re.escape(t) for t in sorted(tokens, key=len)[::-1]))
+            for opening, tokens in by_opening.items()
+        }
+
+    def count(self, texts: Sequence[str], ids: npt.NDArray[np.uint32]) -> None:
+        """Count what `texts` spell; if it must stay text, prove that `ids` hold no control token.
+
+        The proof is made where a token was spelled: nothing else can produce one.
+        """
+        joined = _SEPARATOR.join(texts)
+        spelled = 0
+        for opening, pattern in self._patterns.items():
+            if opening in joined:
+                counts = Counter(pattern.findall(joined))
+                self.found.update(counts)
+                spelled += counts.total()
+        if spelled and self._literal and np.isin(ids, self._ids).any():
+            raise IncompatibleError(
+                "this tokenizer turns text that spells a special token into that token",
+                where="--special-text literal", code="E_SPECIAL_TEXT",
+                remedy="Allow it with --special-text parse, or use another tokenizer.",
+            )  # fmt: skip

@@ -1,0 +1,134 @@
+"""Which split a document belongs to: a keyed hash of its text, or of a field.
+
+A document's place depends on nothing but its key and the seed, so data can be added, reordered or
+re-sharded and no document changes sides, and equal documents are never in two splits. Exact sizes
+(`--split-mode count`) need all hashes: the cut points are found in two passes with constant
+memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import xxhash
+
+__all__ = [
+    "assign",
+    "assign_exactly",
+    "cut_points",
+    "exact_sizes",
+    "hash_keys",
+    "ordered_names",
+    "thresholds",
+]
+
+Hashes = npt.NDArray[np.uint64]
+Part = tuple[Hashes, npt.NDArray[np.int64]]
+
+_BUCKET_BITS = 16
+
+
+def ordered_names(names: Iterable[str]) -> list[str]:
+    """The order in which splits take their part: by name, `train` last.
+
+    >>> ordered_names(["train", "val", "test"])
+    ['test', 'val', 'train']
+    """
+    return sorted(names, key=lambda name: (name == "train", name))
+
+
+def hash_keys(keys: Sequence[bytes], seed: int) -> Hashes:
+    """XXH3-64 of each key."""
+    digest = xxhash.xxh3_64_intdigest
+    return np.fromiter((digest(key, seed) for key in keys), np.uint64, len(keys))
+
+
+def thresholds(ratios: Sequence[float]) -> list[int]:
+    """Where each part of [0, 2**64) ends; the last ends at 2**64 exactly.
+
+    >>> thresholds([0.5, 0.5]) == [2**63, 2**64]
+    True
+    """
+    ends, total = [], 0.0
+    for ratio in ratios[:-1]:
+        total += ratio
+        ends.append(min(round(total * 2.0**64), 1 << 64))
+    return [*ends, 1 << 64]
+
+
+def assign(hashes: Hashes, ends: Sequence[int]) -> npt.NDArray[np.intp]:
+    """The number of the part that each hash falls in; `ends` as from `thresholds`."""
+    inner = np.array([min(end, (1 << 64) - 1) for end in ends[:-1]], np.uint64)
+    parts = np.searchsorted(inner, hashes, "right")
+    for number, end in enumerate(ends[:-1]):  # an end at 2**64 leaves nothing for later parts
+        if end == 1 << 64:
+            parts = np.minimum(parts, number)
+    return parts
+
+
+def exact_sizes(shares: Sequence[float | int | None], total: int) -> list[int]:
+    """How many of `total` documents each part takes; None takes the rest.
+
+    Without a rest, the last part takes what rounding leaves. A size that `total` cannot give is
+    returned as it is asked: the sum is then more than `total`, or the rest negative.
+
+    >>> exact_sizes([10, 0.25, None], 100)
+    [10, 25, 65]
+    """
+    sizes = [int(share * total) if isinstance(share, float) else share for share in shares]
+    known = sum(size for size in sizes if size is not None)
+    if None in sizes:
+        return [total - known if size is None else size for size in sizes]
+    last = sizes[-1] or 0
+    return [size or 0 for size in sizes[:-1]] + [last + total - known]
+
+
+def cut_points(parts: Callable[[], Iterable[Part]], sizes: Sequence[int]) -> list[tuple[int, int]]:
+    """The (hash, record id) at which each part but the last ends, exclusive.
+
+    `parts` gives the hashes and record ids of all documents, twice. Memory: one bucket of 2**48
+    hash values, about a 65,536th of the documents.
+    """
+    ranks = np.cumsum(sizes)[:-1].tolist()
+    histogram = np.zeros(1 << _BUCKET_BITS, np.int64)
+    for hashes, _ in parts():
+        buckets = (hashes >> np.uint64(64 - _BUCKET_BITS)).astype(np.int64)
+        histogram += np.bincount(buckets, minlength=1 << _BUCKET_BITS)
+    ends = np.cumsum(histogram)
+    wanted = {rank: int(np.searchsorted(ends, rank, "right")) for rank in ranks}
+    members = _collect(parts(), set(wanted.values()))
+    cuts = []
+    for rank in ranks:
+        bucket = wanted[rank]
+        inside = sorted(members.get(bucket, []))
+        before = int(ends[bucket - 1]) if bucket else 0
+        index = rank - before
+        cuts.append(inside[index] if index < len(inside) else (1 << 64, 0))
+    return cuts
+
+
+def _collect(parts: Iterable[Part], buckets: set[int]) -> dict[int, list[tuple[int, int]]]:
+    members: dict[int, list[tuple[int, int]]] = {bucket: [] for bucket in buckets}
+    for hashes, records in parts:
+        of = (hashes >> np.uint64(64 - _BUCKET_BITS)).astype(np.int64)
+        for bucket in buckets:
+            chosen = np.flatnonzero(of == bucket)
+            pairs: Any = zip(hashes[chosen].tolist(), records[chosen].tolist(), strict=True)
+            members[bucket].extend(pairs)
+    return members
+
+
+def assign_exactly(
+    hashes: Hashes, records: npt.NDArray[np.int64], cuts: Sequence[tuple[int, int]]
+) -> npt.NDArray[np.intp]:
+    """The part of each document, by comparing (hash, record id) with the cut points."""
+    parts = np.zeros(len(hashes), np.intp)
+    for cut_hash, cut_record in cuts:
+        if cut_hash >> 64:
+            continue
+        limit = np.uint64(cut_hash)
+        parts += (hashes > limit) | ((hashes == limit) & (records >= cut_record))
+    return parts

@@ -1,0 +1,262 @@
+"""Bytes of an input in blocks that end where a line ends; plain, gzip or zstd.
+
+A span of a plain file owns the lines that start in it: a line that starts before the span belongs
+to the span before, and the last line is read past the end of the span. So spans can be cut at any
+byte without looking at the file. Lines end at `\\n` and nowhere else (`splitlines` would also cut
+at U+2028). Memory is a few blocks, whatever the size of the input; what does not fit into
+`MAX_RECORD_BYTES` is passed over and reported, never kept.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO, Protocol
+
+from dataprep.formats.storage import storage_errors
+from dataprep.pipeline.fingerprint import ChunkHasher, HashingReader
+from dataprep.pipeline.inputs import Source, input_error
+from dataprep.pipeline.records import MAX_RECORD_BYTES, Span
+
+__all__ = ["BLOCK_BYTES", "Block", "LineStream"]
+
+BLOCK_BYTES = 2 << 20
+_SKIP_BYTES = 1 << 20
+_BOM = b"\xef\xbb\xbf"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Block:
+    """Whole lines starting at byte `offset` of the (decompressed) input.
+
+    `data` ends with a newline, but for the last line of a file. With `too_long` set, a single line
+    of that many bytes stood here and `data` holds only its beginning. `inside` is False for lines
+    after the end of the span, which only a reader of multi-line documents asks for.
+    """
+
+    offset: int
+    data: bytes
+    inside: bool = True
+    too_long: int = 0
+
+
+class _Bytes(Protocol):
+    def read(self, size: int, /) -> bytes: ...
+
+
+class LineStream:
+    """The blocks of one span, and afterwards what was seen of the input's bytes.
+
+    When all was read, `chunk_digests` are the digests of the span's part of the file (see
+    `fingerprint`); for a compressed file `stored_bytes` is how many stored bytes were needed.
+    """
+
+    def __init__(
+        self, source: Source, span: Span, *, block_bytes: int = BLOCK_BYTES, overrun: bool = False
+    ) -> None:
+        self._source = source
+        self._span = span
+        self._block_bytes = block_bytes
+        self._overrun = overrun
+        self.chunk_digests: list[str] = []
+        self.stored_bytes = 0
+
+    def blocks(self) -> Iterator[Block]:
+        """Blocks of lines in order; raises `InputError` for a damaged compressed file."""
+        with self._opened() as reader:
+            lines = _Lines(reader, self._span.start, self._block_bytes)
+            if self._span.start > 0:
+                lines.skip_partial_line()
+            if self._source.compression is None:
+                yield from self._until(lines, self._span.stop)
+            else:
+                yield from lines
+
+    def chunks(self) -> Iterator[bytes]:
+        """The bytes of the input as they come, where lines do not matter."""
+        with self._opened() as reader:
+            while data := reader.read(self._block_bytes):
+                yield data
+
+    @contextlib.contextmanager
+    def _opened(self) -> Iterator[_Bytes]:
+        path = Path(self._source.path)
+        with storage_errors(path), path.open("rb", buffering=0) as stream:
+            self._check_unchanged(path)
+            plain = self._source.compression is None
+            with self._plain(stream) if plain else self._inflated(stream) as reader:
+                yield reader
+
+    def _check_unchanged(self, path: Path) -> None:
+        found = path.stat()
+        if (found.st_size, found.st_mtime_ns) != (self._source.size, self._source.modified):
+            raise input_error(
+                "the file changed while it was being read", self._source.name,
+                "Leave inputs alone during a build, then run the command again.", "E_CHANGED",
+            )  # fmt: skip
+
+    @contextlib.contextmanager
+    def _plain(self, stream: BinaryIO) -> Iterator[_Bytes]:
+        reader = _RangeReader(stream, self._span.start, self._span.stop)
+        yield reader
+        reader.finish()
+        self.chunk_digests = reader.hasher.digests()
+
+    @contextlib.contextmanager
+    def _inflated(self, stream: BinaryIO) -> Iterator[_Bytes]:
+        import pyarrow as pa
+
+        reader = HashingReader(stream)
+        inflated = pa.CompressedInputStream(
+            pa.PythonFile(reader, mode="r"), self._source.compression
+        )
+        yield _Inflated(inflated, self._source)
+        self.stored_bytes = reader.consumed
+        self.chunk_digests = reader.drain()
+
+    def _until(self, lines: _Lines, stop: int) -> Iterator[Block]:
+        """Blocks up to the line that starts at or after `stop`, and beyond if overrun is asked."""
+        for block in lines:
+            end = block.offset + len(block.data)
+            if block.offset >= stop:
+                if not self._overrun:
+                    return
+                yield Block(offset=block.offset, data=block.data, inside=False)
+                continue
+            if end <= stop or block.too_long:
+                yield block
+                continue
+            cut = _line_start(block.data, stop - block.offset)
+            yield Block(offset=block.offset, data=block.data[:cut])
+            if not self._overrun:
+                return
+            if cut < len(block.data):
+                yield Block(offset=block.offset + cut, data=block.data[cut:], inside=False)
+
+
+class _Inflated:
+    """A decompressing stream that names the input when its data is damaged."""
+
+    def __init__(self, stream: _Bytes, source: Source) -> None:
+        self._stream = stream
+        self._source = source
+        self._at = 0
+
+    def read(self, size: int) -> bytes:
+        try:
+            data = self._stream.read(size)
+        except OSError as error:
+            raise input_error(
+                f"the compressed data is damaged or breaks off after {self._at} bytes of text "
+                f"({error})", self._source.name,
+                "Fetch the file again: what follows cannot be recovered, so it is not skipped.",
+                "E_COMPRESSED",
+            ) from None  # fmt: skip
+        self._at += len(data)
+        return data
+
+
+def _line_start(data: bytes, at: int) -> int:
+    """The first line start in `data` at or after `at`.
+
+    >>> _line_start(b"ab\\ncd\\n", 1), _line_start(b"ab\\ncd\\n", 3), _line_start(b"ab", 1)
+    (3, 3, 2)
+    """
+    found = data.find(b"\n", max(at - 1, 0))
+    return len(data) if found < 0 else found + 1
+
+
+class _RangeReader:
+    """Reads on from one byte before `start`, fingerprinting what lies in `start`:`stop`."""
+
+    def __init__(self, stream: BinaryIO, start: int, stop: int) -> None:
+        self._stream = stream
+        self._at = max(start - 1, 0)
+        self._start = start
+        self._stop = stop
+        self.hasher = ChunkHasher()
+        stream.seek(self._at)
+
+    def read(self, size: int) -> bytes:
+        data = self._stream.read(size)
+        low, high = max(self._start - self._at, 0), max(self._stop - self._at, 0)
+        self.hasher.update(memoryview(data)[low:high])
+        self._at += len(data)
+        return data
+
+    def finish(self) -> None:
+        """Read what is left of the range, so that its fingerprint is whole."""
+        while self._at < self._stop and self.read(min(_SKIP_BYTES, self._stop - self._at)):
+            pass
+
+
+class _Lines:
+    """Cuts a byte stream into blocks of whole lines."""
+
+    def __init__(self, reader: _Bytes, start: int, block_bytes: int) -> None:
+        self._reader = reader
+        self._block_bytes = block_bytes
+        self._rest = b""
+        self._ended = False
+        self.offset = max(start - 1, 0)
+        if start == 0:
+            self._rest = reader.read(block_bytes)
+            if self._rest.startswith(_BOM):
+                self._rest = self._rest[len(_BOM) :]
+                self.offset = len(_BOM)
+
+    def skip_partial_line(self) -> None:
+        """Pass over everything up to and including the next newline."""
+        while True:
+            data = self._rest or self._reader.read(self._block_bytes)
+            if not data:
+                self._ended = True
+                return
+            found = data.find(b"\n")
+            if found >= 0:
+                self.offset += found + 1
+                self._rest = data[found + 1 :]
+                return
+            self.offset += len(data)
+            self._rest = b""
+
+    def __iter__(self) -> Iterator[Block]:
+        while not self._ended:
+            data = self._next_lines()
+            if len(data) > MAX_RECORD_BYTES and not data.endswith(b"\n"):
+                yield self._pass_over(data)
+                continue
+            if data:
+                yield Block(offset=self.offset, data=data)
+                self.offset += len(data)
+
+    def _next_lines(self) -> bytes:
+        """At least one whole line, all that is left, or more than a record may have."""
+        parts = [self._rest]
+        size = len(self._rest)
+        cut = self._rest.rfind(b"\n")
+        while cut < 0 or size < self._block_bytes:
+            data = self._reader.read(self._block_bytes)
+            if not data:
+                self._ended = True
+                return b"".join(parts)
+            found = data.rfind(b"\n")
+            cut = size + found if found >= 0 else cut
+            parts.append(data)
+            size += len(data)
+            if cut < 0 and size > MAX_RECORD_BYTES:
+                self._rest = b""
+                return b"".join(parts)
+        joined = b"".join(parts)
+        self._rest = joined[cut + 1 :]
+        return joined[: cut + 1]
+
+    def _pass_over(self, head: bytes) -> Block:
+        """Skip the rest of a line that is too long."""
+        start = self.offset
+        self.offset += len(head)
+        if not self._ended:
+            self.skip_partial_line()
+        return Block(offset=start, data=head[:4096], too_long=self.offset - start)

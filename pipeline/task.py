@@ -1,0 +1,276 @@
+"""One unit of work: read, parse, assign splits, tokenize, write pieces.
+
+What a task writes depends on the plan and the unit's number, and on nothing else: not on other
+units, the worker, the clock or the machine. Its result appears under its final name in one step
+(a directory rename), so a unit is either done or not there. Memory: a few batches of text and
+their ids.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import uuid
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from dataprep.formats.errors import BusyError
+from dataprep.formats.storage import create_directory, publish_directory, write_file
+from dataprep.pipeline.assemble import assemble
+from dataprep.pipeline.engine import Encoder
+from dataprep.pipeline.pieces import Piece, PieceWriter, Rows
+from dataprep.pipeline.plan import Plan, Unit
+from dataprep.pipeline.readers import SpanReader
+from dataprep.pipeline.records import Batch, Reject, Span
+from dataprep.pipeline.special_text import SpecialTextCounter
+from dataprep.pipeline.splitting import assign, hash_keys
+
+__all__ = [
+    "ALL",
+    "REJECTS_NAME",
+    "RESULT_NAME",
+    "BadRecordError",
+    "Done",
+    "Report",
+    "SpanResult",
+    "StagedReject",
+    "UnitResult",
+    "run_unit",
+    "temporary_name",
+    "unit_name",
+]
+
+ALL = "all"
+"""The split of pieces whose documents are assigned at commit."""
+RESULT_NAME = "unit.json"
+REJECTS_NAME = "rejects.jsonl"
+
+
+class BadRecordError(Exception):
+    """A record that cannot be used, in a build that does not skip; see `bad_record`."""
+
+    def __init__(self, reject: Reject, span: Span) -> None:
+        super().__init__(reject.detail)
+        self.reject = reject
+        self.span = span
+
+
+class SpanResult(msgspec.Struct, frozen=True, kw_only=True):
+    """What one span of an input held."""
+
+    source: int
+    records: int
+    lines: int
+    blank_lines: int
+    chunk_digests: tuple[str, ...]
+
+
+class StagedReject(Reject, frozen=True, kw_only=True):
+    """A reject in a unit: `record` counts from the start of the unit, `line` of the span."""
+
+    input: int
+    span: int
+
+    def final(self, first_record: int, line: int | None) -> dict[str, Any]:
+        """The entry of rejects.jsonl."""
+        return {
+            "record": first_record + self.record,
+            "input": self.input,
+            "line": line,
+            "offset": self.offset,
+            "bytes": self.bytes,
+            "reason": self.reason,
+            "detail": self.detail,
+            "excerpt": self.excerpt,
+        }
+
+
+class UnitResult(msgspec.Struct, frozen=True, kw_only=True):
+    """What a task leaves behind, in unit.json; record numbers count from the start of the unit."""
+
+    number: int
+    pieces: tuple[Piece, ...]
+    spans: tuple[SpanResult, ...]
+    rejected: dict[str, int]
+    special_text_found: dict[str, int]
+
+
+class Done(msgspec.Struct, frozen=True):
+    """Progress since the last report: bytes of input, documents, tokens, rejects."""
+
+    bytes: int
+    documents: int
+    tokens: int
+    rejects: int
+
+
+Report = Callable[[Done], None]
+
+
+def unit_name(number: int) -> str:
+    """The directory of a finished unit."""
+    return f"unit-{number:06d}"
+
+
+def temporary_name() -> str:
+    """A name that no other process uses, and that says which one made it."""
+    return f".tmp-{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex}"
+
+
+def run_unit(plan: Plan, number: int, encoder: Encoder, units: Path, report: Report) -> UnitResult:
+    """Do unit `number` of `plan` and leave it in the directory `units`."""
+    scratch = units / temporary_name()
+    create_directory(scratch)
+    result = _Task(plan, plan.units[number], encoder, scratch, report).run()
+    write_file(scratch / RESULT_NAME, msgspec.json.encode(result))
+    with contextlib.suppress(BusyError):  # another builder did the same unit, with the same bytes
+        publish_directory(scratch, units / unit_name(number), durable=False)
+    return result
+
+
+class _Task:
+    def __init__(
+        self, plan: Plan, unit: Unit, encoder: Encoder, scratch: Path, report: Report
+    ) -> None:
+        self._plan = plan
+        self._unit = unit
+        self._encoder = encoder
+        self._scratch = scratch
+        self._report = report
+        splitting = plan.splitting
+        names = splitting.names if splitting.ends else (ALL,)
+        self._sinks = [_Sink(name, plan, encoder, scratch) for name in names]
+        self._ends = [int(end) for end in splitting.ends]
+        self._records = 0
+        self._rejected: Counter[str] = Counter()
+        self._rejects: list[bytes] = []
+        self._spans: list[SpanResult] = []
+
+    def run(self) -> UnitResult:
+        for span, first_row in zip(self._unit.spans, self._unit.first_rows, strict=True):
+            self._read(span, first_row)
+        for sink in self._sinks:
+            sink.flush()
+        write_file(self._scratch / REJECTS_NAME, b"".join(self._rejects))
+        special: Counter[str] = Counter()
+        for sink in self._sinks:
+            special.update(sink.special_text)
+        return UnitResult(
+            number=self._unit.number,
+            pieces=tuple(piece for sink in self._sinks for piece in sink.finish()),
+            spans=tuple(self._spans),
+            rejected=dict(sorted(self._rejected.items())),
+            special_text_found=dict(sorted(special.items())),
+        )
+
+    def _read(self, span: Span, first_row: int) -> None:
+        source = self._plan.sources[span.source]
+        reader = SpanReader(source, span, self._plan.read, first_row=first_row)
+        records = lines = blank = 0
+        for batch in reader.batches():
+            self._take(batch, span)
+            records += batch.read
+            lines += batch.lines
+            blank += batch.blank_lines
+        self._records += records
+        self._spans.append(
+            SpanResult(
+                source=span.source,
+                records=records,
+                lines=lines,
+                blank_lines=blank,
+                chunk_digests=tuple(reader.chunk_digests),
+            )
+        )
+
+    def _take(self, batch: Batch, span: Span) -> None:
+        for reject in batch.rejects:
+            self._reject(reject, span)
+        tokens = self._route(batch, span)
+        self._report(Done(batch.consumed, len(batch.texts), tokens, len(batch.rejects)))
+
+    def _reject(self, reject: Reject, span: Span) -> None:
+        if self._plan.on_error == "error":
+            raise BadRecordError(reject, span)
+        self._rejected[reject.reason] += 1
+        place = {"input": span.source, "span": len(self._spans)}
+        fields = {**msgspec.structs.asdict(reject), **place}
+        fields["record"] += self._records
+        self._rejects.append(msgspec.json.encode(fields) + b"\n")
+
+    def _route(self, batch: Batch, span: Span) -> int:
+        """Hand the documents of `batch` to their splits; returns tokens written on the way."""
+        texts = batch.texts
+        if not texts:
+            return 0
+        rows = self._rows(batch, span)
+        if len(self._sinks) == 1:
+            return self._sinks[0].add(texts, rows)
+        parts = assign(rows.hashes, self._ends)
+        tokens = 0
+        for number in np.unique(parts).tolist():
+            chosen = np.flatnonzero(parts == number)
+            tokens += self._sinks[number].add(
+                [texts[index] for index in chosen.tolist()], rows.take(chosen)
+            )
+        return tokens
+
+    def _rows(self, batch: Batch, span: Span) -> Rows:
+        data = [text.encode() for text in batch.texts]
+        count = len(data)
+        if len(self._ends) == 1:
+            hashes = np.zeros(count, np.uint64)  # one split takes all
+        else:
+            hashes = hash_keys(batch.keys or data, self._plan.splitting.seed)
+        offsets = np.asarray(batch.offsets, np.uint64)
+        return Rows(
+            sizes=np.fromiter(map(len, data), np.int64, count),
+            source=np.stack([np.full(count, span.source, np.uint64), offsets], 1),
+            records=np.asarray(batch.records).astype(np.int64) + self._records,
+            hashes=hashes,
+        )
+
+
+class _Sink:
+    """Documents of one split on their way to pieces: collected, encoded together, written."""
+
+    def __init__(self, name: str, plan: Plan, encoder: Encoder, scratch: Path) -> None:
+        self._encoding = plan.encoding
+        self._encoder = encoder
+        self._writer = PieceWriter(scratch, name, plan.encoding.dtype, keys=name == ALL)
+        self._counter = SpecialTextCounter(plan.encoding)
+        self.special_text = self._counter.found
+        self._texts: list[str] = []
+        self._rows: list[Rows] = []
+        self._bytes = 0
+
+    def add(self, texts: list[str], rows: Rows) -> int:
+        """Take documents; returns how many tokens were written, most often none."""
+        self._texts += texts
+        self._rows.append(rows)
+        self._bytes += int(rows.sizes.sum())
+        return self.flush() if self._bytes >= self._encoder.batch_bytes else 0
+
+    def flush(self) -> int:
+        """Encode and write what was collected; returns how many tokens."""
+        if not self._texts:
+            return 0
+        encoding = self._encoding
+        ids, offsets = self._encoder.encode(self._texts)
+        self._counter.count(self._texts, ids)
+        stored, lengths = assemble(
+            ids, offsets, bos=encoding.bos, eos=encoding.eos,
+            dtype=encoding.dtype, vocab_size=encoding.vocab_size,
+        )  # fmt: skip
+        self._writer.write(stored, lengths, Rows.join(self._rows))
+        self._texts, self._rows, self._bytes = [], [], 0
+        return len(stored)
+
+    def finish(self) -> list[Piece]:
+        return self._writer.finish()

@@ -1,0 +1,185 @@
+"""`dataprep build`: its options are those of `BuildOptions`, and its output is what was built."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import MISSING, fields
+from pathlib import Path
+from typing import get_type_hints
+
+import click
+import pytest
+
+from dataprep.cli import main
+from dataprep.cli.build import OPTIONS, command
+from dataprep.formats.dataset import open_dataset
+from dataprep.pipeline.options import BuildOptions
+from tests.cli.runner import dataprep
+from tests.support import REPOSITORY
+
+FIXTURES = REPOSITORY / "data_fixtures"
+STORIES = FIXTURES / "stories.jsonl"
+
+
+def test_every_field_has_an_option_and_the_other_way_round() -> None:
+    """The command line can say everything that `BuildOptions` can, and nothing else."""
+    assert list(OPTIONS) == [name for name in OPTIONS if name in get_type_hints(BuildOptions)]
+    assert set(OPTIONS) == {field.name for field in fields(BuildOptions)}
+
+
+def test_defaults_are_those_of_the_dataclass(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A command line with nothing but the required options gives the defaults."""
+    assert captured_options(monkeypatch, "--input", "a", "--out", "b") == BuildOptions(
+        input=("a",), out=Path("b")
+    )
+
+
+@pytest.mark.parametrize("name", list(OPTIONS))
+def test_each_option_arrives(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A value given on the command line is the value of the field."""
+    option = next(p for p in command.params if p.name == name and isinstance(p, click.Option))
+    given: object = True
+    if isinstance(option.type, click.Choice):
+        given = option.type.choices[-1]
+    elif not option.is_flag:
+        given = {"seed": 3, "workers": 3, "max_rejects": 3, "split": "train=1"}.get(name, "x")
+    words = [] if name == "input" else ["--input", "x"]
+    words += [] if name == "out" else ["--out", "x"]
+    words += ["--on-error", "skip"] if name == "max_rejects" else []
+    words += [option.opts[0]] if option.is_flag else [option.opts[0], str(given)]
+    value = getattr(captured_options(monkeypatch, *words), name)
+    assert value == {"input": ("x",), "out": Path("x")}.get(name, given)
+    default = next(field.default for field in fields(BuildOptions) if field.name == name)
+    assert value != default or default is MISSING
+
+
+def captured_options(monkeypatch: pytest.MonkeyPatch, *words: str) -> BuildOptions:
+    """The options that `dataprep build` would build with."""
+    seen: list[BuildOptions] = []
+    monkeypatch.setattr("dataprep.cli.build._build", lambda options, **_: seen.append(options))
+    assert main.run(["build", *words]) == 0
+    return seen[0]
+
+
+def test_build_and_its_summary(tmp_path: Path) -> None:
+    """Piped: the summary on standard output and not a word on standard error."""
+    done = dataprep("build", "--input", STORIES, "--out", "shards", cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("shards: built in ")
+    assert done.stdout.endswith("Check it: dataprep verify shards\n")
+    train = open_dataset(tmp_path / "shards").splits["train"]
+    assert re.search(rf"train +{train.documents:,} documents +{train.tokens:,} tokens", done.stdout)
+
+
+def test_building_again_does_nothing(stories: Path) -> None:
+    """The same command finds the finished build and says so."""
+    words = ("--input", STORIES, "--split", "train=0.8,val=0.1,test=0.1", "--out", stories)
+    done = dataprep("build", *words)
+    assert done.returncode == 0
+    assert "already holds this build" in done.stdout
+    again = json.loads(dataprep("build", *words, "--json").stdout)
+    assert again["reused"] is True
+
+
+def test_another_build_is_refused(stories: Path) -> None:
+    """A finished dataset is not replaced without --overwrite."""
+    done = dataprep("build", "--input", STORIES, "--seed", "7", "--out", stories)
+    assert done.returncode not in (0, 1)
+    assert "--overwrite" in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_json_is_one_object(tmp_path: Path) -> None:
+    """--json prints the report and nothing else."""
+    done = dataprep("build", "--input", STORIES, "--out", tmp_path / "shards", "--json")
+    report = json.loads(done.stdout)
+    assert (done.stdout.count("\n"), done.stderr) == (1, "")
+    assert report["reused"] is False
+    assert report["build_id"] == open_dataset(tmp_path / "shards").build_id
+
+
+def test_quiet_is_silent(tmp_path: Path) -> None:
+    """--quiet leaves only the exit code."""
+    done = dataprep("build", "--input", STORIES, "--out", tmp_path / "shards", "--quiet")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def test_dry_run_builds_nothing(tmp_path: Path) -> None:
+    """--dry-run estimates, and the estimate is near what is built."""
+    out = tmp_path / "shards"
+    text = dataprep("build", "--input", STORIES, "--out", out, "--dry-run")
+    assert text.stdout.endswith("Nothing was built: run it without --dry-run.\n")
+    found = json.loads(
+        dataprep("build", "--input", STORIES, "--out", out, "--dry-run", "--json").stdout
+    )
+    assert list(tmp_path.iterdir()) == []
+    assert found["documents"] == pytest.approx(226, rel=0.2)
+    assert found["input_bytes"] == STORIES.stat().st_size
+
+
+def test_messy_input_stops_the_build(tmp_path: Path) -> None:
+    """By default the first bad record ends it: code 7, file, line and reason, no traceback."""
+    done = dataprep("build", "--input", FIXTURES / "messy.jsonl", "--out", tmp_path / "shards")
+    assert done.returncode == 7
+    assert re.match(r"dataprep: error\[E_\w+\] \S*messy\.jsonl:2", done.stderr)
+    assert done.stderr.count("\n") == 1
+    assert not (tmp_path / "shards").exists()
+
+
+def test_messy_input_skipped_is_counted_line_by_line(tmp_path: Path) -> None:
+    """Each line of messy.jsonl ends as its README says."""
+    out = tmp_path / "shards"
+    done = dataprep(
+        "build", "--input", FIXTURES / "messy.jsonl", "--out", out, "--on-error", "skip",
+        "--split", "train=1",
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    table = re.findall(
+        r"^\| (\d+) \| .* \| (.*) \|$", (FIXTURES / "README.md").read_text(), re.MULTILINE
+    )
+    expected = {int(line): outcome.strip("`") for line, outcome in table if outcome[0] == "`"}
+    rejects = [json.loads(line) for line in (out / "rejects.jsonl").read_text().splitlines()]
+    assert {reject["line"]: reject["reason"] for reject in rejects} == expected
+    assert "rejected   14 records in rejects.jsonl: " in done.stdout
+    good = sum(outcome.startswith("good") for _, outcome in table)
+    assert open_dataset(out).splits["train"].documents == good
+
+
+def test_messy_input_over_the_limit(tmp_path: Path) -> None:
+    """--max-rejects bounds what may be skipped."""
+    words = ("--input", FIXTURES / "messy.jsonl", "--out", tmp_path / "shards")
+    done = dataprep("build", *words, "--on-error", "skip", "--max-rejects", "3")
+    assert done.returncode == 7
+    assert "--max-rejects" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        (["--input", "missing.jsonl"], 7),
+        (["--input", "missing/*.jsonl"], 7),
+        (["--input", str(STORIES), "--field", "body"], 7),
+        (["--input", str(STORIES), "--tokenizer", "missing.json"], 7),
+        (["--input", str(STORIES), "--workers", "-1"], 2),
+        (["--input", str(STORIES), "--max-rejects", "1"], 2),
+    ],
+)
+def test_mistakes_are_one_line(words: list[str], code: int, tmp_path: Path) -> None:
+    """A user's mistake gives its exit code and one line that says what to do."""
+    done = dataprep("build", *words, "--out", tmp_path / "shards", cwd=tmp_path)
+    assert done.returncode == code, done.stderr
+    assert re.fullmatch(r"dataprep: error\[E_[A-Z_]+\] [^\n]+\n", done.stderr)
+    assert done.stdout == ""
+
+
+def test_fixtures_are_what_their_scripts_write() -> None:
+    """stories.jsonl and messy.jsonl can be made again, byte for byte."""
+    import subprocess
+    import sys
+
+    for name in ("stories", "messy"):
+        made = subprocess.run(
+            [sys.executable, FIXTURES / f"make_{name}.py"], capture_output=True, check=True
+        )
+        assert made.stdout == (FIXTURES / f"{name}.jsonl").read_bytes()

@@ -1,0 +1,99 @@
+"""`dataprep verify`: the verdict, the exit code, and what is said about damage."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from dataprep.cli import main
+from tests.datasets import make_dataset, random_split
+
+LEVELS = ("stat", "structure", "full")
+
+
+@pytest.fixture
+def dataset(tmp_path: Path) -> Path:
+    """A few hundred tokens, to be damaged."""
+    return make_dataset(tmp_path / "shards", {"train": random_split([[100, 50], [30]])})
+
+
+def flip(path: Path) -> None:
+    """Change one bit in the middle of `path`."""
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_a_sound_dataset(level: str, dataset: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Exit code 0, a verdict on standard output, nothing on standard error."""
+    assert main.run(["verify", str(dataset), "--level", level]) == 0
+    shown = capsys.readouterr()
+    assert shown.err == ""
+    assert shown.out.startswith(f"{dataset}: ok (level {level}: ")
+    assert "3 documents, 180 tokens" in shown.out
+
+
+def test_damage_is_named_and_fails(dataset: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """One line for each finding on standard error, the verdict on standard output, code 3."""
+    flip(dataset / "train" / "tokens-00001.bin")
+    assert main.run(["verify", str(dataset)]) == 3
+    shown = capsys.readouterr()
+    assert shown.err.count("\n") == 1
+    assert shown.err.startswith("dataprep: error[E_HASH] train/tokens-00001.bin: ")
+    assert ": 1 finding, NOT what was built" in shown.out
+
+
+def test_quiet_still_says_what_is_wrong(dataset: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """--quiet silences the verdict, not the errors."""
+    assert main.run(["verify", str(dataset), "--quiet"]) == 0
+    assert capsys.readouterr() == ("", "")
+    (dataset / "train_idx.pt").unlink()
+    assert main.run(["verify", str(dataset), "--quiet"]) == 3
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert "train_idx.pt" in shown.err
+
+
+def test_json_has_every_finding(dataset: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """One object, with the same exit code inside and outside."""
+    for number in range(30):
+        (dataset / f"extra-{number}").touch()
+    assert main.run(["verify", str(dataset), "--json"]) == 3
+    shown = capsys.readouterr()
+    report = json.loads(shown.out)
+    assert (report["ok"], report["exit_code"], len(report["findings"])) == (False, 3, 30)
+    assert shown.err.endswith("dataprep: 10 more findings: --json lists them\n")
+
+
+def test_expect_pins_the_dataset(dataset: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The digest that verify prints is the one that --expect takes; another one fails."""
+    assert main.run(["verify", str(dataset), "--json"]) == 0
+    pin = f"sha256:{json.loads(capsys.readouterr().out)['config_sha256']}"
+    assert main.run(["verify", str(dataset), "--expect", pin]) == 0
+    assert pin in capsys.readouterr().out
+    shutil.rmtree(dataset)
+    make_dataset(dataset, {"train": random_split([[100, 50], [30]], seed=1)})
+    assert main.run(["verify", str(dataset), "--expect", pin]) == 3
+    assert "error[E_PIN] config.json" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("damage", "code", "name"),
+    [
+        (shutil.rmtree, 7, "E_NOT_FOUND"),
+        (lambda path: (path / "config.json").unlink(), 3, "E_UNFINISHED"),
+        (lambda path: flip(path / "config.json"), 3, "E_MANIFEST"),
+    ],
+)
+def test_directories_that_are_no_dataset(
+    damage: object, code: int, name: str, dataset: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nothing to verify is an error too."""
+    assert callable(damage)
+    damage(dataset)
+    assert main.run(["verify", str(dataset), "--json"]) == code
+    assert json.loads(capsys.readouterr().out)["error"] == name

@@ -1,0 +1,24 @@
+"""Datasets that many tests read."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.support import REPOSITORY
+
+
+@pytest.fixture(scope="session")
+def stories(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The stories of data_fixtures, really built, with splits train, val and test. Do not write."""
+    from dataprep.pipeline.build import build
+    from dataprep.pipeline.options import BuildOptions
+
+    out = tmp_path_factory.mktemp("stories") / "shards"
+    source = str(REPOSITORY / "data_fixtures" / "stories.jsonl")
+    options = BuildOptions(
+        input=(source,), out=out, split="train=0.8,val=0.1,test=0.1", workers=1
+    )  # fmt: skip
+    build(options)
+    return out

@@ -1,0 +1,224 @@
+"""Writes a dataset directory from arrays, by the rules of docs/format.md and nothing else.
+
+Tests of readers need a directory of known content in milliseconds; tests of the build make theirs
+by building.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, BinaryIO, cast
+
+import numpy as np
+import numpy.typing as npt
+import xxhash
+
+from dataprep.formats import manifest as manifests
+from dataprep.formats import npy
+from dataprep.formats.checksums import FileHash
+from dataprep.formats.manifest import (
+    FileEntry,
+    InputEntry,
+    Manifest,
+    Probe,
+    RecordCounts,
+    ShardEntry,
+    SpecialToken,
+    SplitEntry,
+    TokenizerEntry,
+    TokensEntry,
+)
+from dataprep.formats.storage import FileWriter, write_file
+from dataprep.formats.torchfile import write_index
+
+__all__ = ["BYTE_VOCAB", "EOS_ID", "EOS_TEXT", "byte_tokenizer", "make_dataset", "random_split"]
+
+Documents = Sequence[npt.ArrayLike]
+
+EOS_ID = 256
+EOS_TEXT = "<|endoftext|>"
+BYTE_VOCAB = 257  # 256 bytes and EOS_TEXT
+_Written = dict[str, tuple[FileHash, str | None, tuple[int, ...] | None]]  # hash, dtype, shape
+_RECORD_BYTES = 100  # the made-up size of each input record
+_PROBES = ("Hello, world!", "naïve café\n\t0123")
+
+
+def byte_tokenizer(vocab_size: int = BYTE_VOCAB) -> bytes:
+    """A tokenizer.json whose ids 0..255 are the bytes, 256 is EOS, and the last is a filler."""
+    vocab = {symbol: byte for byte, symbol in enumerate(_byte_symbols())}
+    vocab[EOS_TEXT] = EOS_ID
+    if vocab_size > BYTE_VOCAB:
+        vocab["<last>"] = vocab_size - 1
+    added = {
+        "id": EOS_ID, "content": EOS_TEXT, "single_word": False, "lstrip": False,
+        "rstrip": False, "normalized": False, "special": True,
+    }  # fmt: skip
+    level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True}
+    model: dict[str, Any] = {
+        "type": "BPE", "dropout": None, "unk_token": None, "continuing_subword_prefix": None,
+        "end_of_word_suffix": None, "fuse_unk": False, "byte_fallback": False,
+        "ignore_merges": False, "vocab": vocab, "merges": [],
+    }  # fmt: skip
+    document = {
+        "version": "1.0", "truncation": None, "padding": None, "added_tokens": [added],
+        "normalizer": None, "pre_tokenizer": {**level, "use_regex": True},
+        "post_processor": None, "decoder": {**level, "use_regex": True}, "model": model,
+    }  # fmt: skip
+    return json.dumps(document, ensure_ascii=False).encode()
+
+
+def _byte_symbols() -> list[str]:
+    """The printable character that byte-level BPE writes for each byte."""
+    printable = {*range(33, 127), *range(161, 173), *range(174, 256)}
+    others = iter(range(256, 512))
+    return [chr(byte if byte in printable else next(others)) for byte in range(256)]
+
+
+def random_split(
+    lengths: Sequence[Sequence[int]], *, seed: int = 0, vocab_size: int = 256
+) -> list[list[npt.NDArray[np.int64]]]:
+    """Shards of documents of these lengths, filled with random ids."""
+    random = np.random.default_rng(seed)
+    return [[random.integers(0, vocab_size, length) for length in shard] for shard in lengths]
+
+
+def make_dataset(
+    path: Path,
+    splits: Mapping[str, Sequence[Documents]],
+    *,
+    vocab_size: int = BYTE_VOCAB,
+    tokenizer_json: bytes | None = None,
+    add_eos: bool = False,
+) -> Path:
+    """Make the directory `path`: split -> shards -> documents as arrays of ids; returns `path`.
+
+    Record ids count the documents in the order given, and all come from one input of 100 bytes a
+    record. `vocab_size` is at least 257 unless a `tokenizer_json` of that size is given.
+    """
+    path.mkdir(parents=True)
+    tokenizer = byte_tokenizer(vocab_size) if tokenizer_json is None else tokenizer_json
+    hashes: _Written = {}
+    hashes["tokenizer.json"] = (write_file(path / "tokenizer.json", tokenizer), None, None)
+    content = hashlib.sha256(tokenizer)
+    entries: dict[str, SplitEntry] = {}
+    first = 0
+    for name, shards in splits.items():
+        arrays = [[_document(ids, vocab_size, add_eos) for ids in shard] for shard in shards]
+        entries[name] = _write_split(path, name, arrays, first, hashes, vocab_size, add_eos)
+        first += entries[name].documents
+        for ids in (ids for shard in arrays for ids in shard):  # how it is sharded does not matter
+            content.update(f"{name} {len(ids)} ".encode() + ids.tobytes())
+    _write_crc(path, hashes)
+    manifest = Manifest(
+        format="dataprep",
+        format_version=manifests.FORMAT_VERSION,
+        required_features=(),
+        kind="tokens",
+        build_id=content.hexdigest(),
+        tokens=TokensEntry(dtype=_dtype(vocab_size), vocab_size=vocab_size),
+        tokenizer=_tokenizer_entry(tokenizer, add_eos),
+        splits=entries,
+        inputs=(_input_entry(first, content.digest()),),
+        records=RecordCounts(read=first, written=first, rejected={}, blank_lines=0),
+        options={"field": "text", "seed": 0, "split_key": None, "split_mode": "ratio"},
+        files=tuple(
+            FileEntry(name=name, bytes=found.size, dtype=dtype, shape=shape, sha256=found.sha256)
+            for name, (found, dtype, shape) in sorted(hashes.items())
+        ),
+    )
+    write_file(path / manifests.CONFIG_NAME, manifests.dump(manifest))
+    return path
+
+
+def _dtype(vocab_size: int) -> str:
+    return "<u2" if vocab_size <= 1 << 16 else "<u4"
+
+
+def _document(ids: npt.ArrayLike, vocab_size: int, add_eos: bool) -> npt.NDArray[Any]:
+    array = np.asarray(ids, np.int64)
+    assert array.size == 0 or (array.min() >= 0 and array.max() < vocab_size), "id out of range"
+    return np.append(array, EOS_ID) if add_eos else array
+
+
+def _write_split(
+    path: Path,
+    name: str,
+    shards: list[list[npt.NDArray[Any]]],
+    first_record: int,
+    hashes: _Written,
+    vocab_size: int,
+    add_eos: bool,
+) -> SplitEntry:
+    (path / name).mkdir()
+    record, entries = first_record, []
+    for number, documents in enumerate(shards):
+        lengths = np.array([len(ids) for ids in documents], np.int64)
+        starts = np.concatenate([[0], np.cumsum(lengths)])
+        records = np.arange(record, record + len(documents))
+        source = np.stack([np.zeros_like(records), records * _RECORD_BYTES], axis=1)
+        tokens = np.concatenate([*documents, np.empty(0, np.int64)]).astype(_dtype(vocab_size))
+        entry = ShardEntry(
+            tokens=f"{name}/tokens-{number:05d}.bin", docs=f"{name}/docs-{number:05d}.npy",
+            source=f"{name}/source-{number:05d}.npy", documents=len(documents), length=len(tokens),
+        )  # fmt: skip
+        found = write_file(path / entry.tokens, tokens.tobytes())
+        hashes[entry.tokens] = (found, _dtype(vocab_size), tokens.shape)
+        _write_npy(path, entry.docs, starts.astype("<u8"), hashes)
+        _write_npy(path, entry.source, source.astype("<u8"), hashes)
+        entries.append(entry)
+        record += len(documents)
+    index = f"{name}_idx.pt"
+    with FileWriter(path / index) as writer:
+        stream = cast(BinaryIO, writer)
+        write_index(stream, [np.arange(first_record, record)], record - first_record)
+        hashes[index] = (writer.close(), "<i8", (record - first_record,))
+    text = [len(ids) - add_eos for shard in shards for ids in shard]
+    return SplitEntry(
+        index=index, documents=len(text), tokens=sum(entry.length for entry in entries),
+        text_bytes=sum(text), zero_token_documents=text.count(0), shards=tuple(entries),
+    )  # fmt: skip
+
+
+def _write_npy(
+    path: Path,
+    name: str,
+    array: npt.NDArray[Any],
+    hashes: _Written,
+) -> None:
+    data = npy.header(array.dtype.str, array.shape) + array.tobytes()
+    hashes[name] = (write_file(path / name, data), array.dtype.str, array.shape)
+
+
+def _write_crc(path: Path, hashes: _Written) -> None:
+    blocks = [hashes[name][0].crc32 for name in sorted(hashes)]
+    _write_npy(path, manifests.CRC_NAME, np.concatenate(blocks).astype("<u4"), hashes)
+
+
+def _tokenizer_entry(data: bytes, add_eos: bool) -> TokenizerEntry:
+    from tokenizers import Tokenizer
+
+    tokenizer = Tokenizer.from_str(data.decode())
+    probes = [
+        Probe(text=text, ids=tuple(tokenizer.encode(text, add_special_tokens=False).ids))
+        for text in _PROBES
+    ]
+    eos = tokenizer.token_to_id(EOS_TEXT)
+    return TokenizerEntry(
+        file="tokenizer.json", sha256=hashlib.sha256(data).hexdigest(), engine="tokenizers",
+        engine_reason="written by a test", libraries={"tokenizers": version("tokenizers")},
+        special_text="literal", special_text_found={}, add_bos=False, add_eos=add_eos, bos=None,
+        eos=None if eos is None else SpecialToken(id=eos, token=EOS_TEXT), pad=None,
+        probes=tuple(probes),
+    )  # fmt: skip
+
+
+def _input_entry(records: int, seed: bytes) -> InputEntry:
+    digest = xxhash.xxh3_128_hexdigest(xxhash.xxh3_128_digest(seed))
+    return InputEntry(
+        name="input.jsonl", format="jsonl", unit="byte", bytes=records * _RECORD_BYTES,
+        fingerprint=f"xxh3-128:{digest}", records=records,
+    )  # fmt: skip

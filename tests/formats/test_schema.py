@@ -1,0 +1,147 @@
+"""The JSON Schema accepts what the code writes, refuses what it refuses, and cannot drift from it."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from jsonschema import Draft202012Validator
+
+from dataprep.formats import manifest as manifests
+from tests.datasets import make_dataset, random_split
+from tests.support import REPOSITORY
+
+Config = dict[str, Any]
+SCHEMA: Config = json.loads((REPOSITORY / "formats" / "config.schema.json").read_text("utf-8"))
+VALIDATOR = Draft202012Validator(SCHEMA)
+
+
+@pytest.fixture(scope="module")
+def config(tmp_path_factory: pytest.TempPathFactory) -> Config:
+    splits = {"train": random_split([[3, 0, 4], [5]]), "val": random_split([[2]])}
+    path = make_dataset(tmp_path_factory.mktemp("schema") / "shards", splits, add_eos=True)
+    loaded: Config = json.loads((path / "config.json").read_bytes())
+    return loaded
+
+
+def test_the_schema_is_one() -> None:
+    """It is valid under draft 2020-12."""
+    Draft202012Validator.check_schema(SCHEMA)
+
+
+@pytest.mark.parametrize("vocab_size", [257, 70_000])
+@pytest.mark.parametrize("splits", [{}, {"train": [[]]}, {"train": random_split([[1, 2]])}])
+def test_what_is_written_is_accepted(tmp_path: Path, vocab_size: int, splits: Any) -> None:
+    """Both widths, no split, an empty split and an ordinary one."""
+    path = make_dataset(tmp_path / "shards", splits, vocab_size=vocab_size)
+    VALIDATOR.validate(json.loads((path / "config.json").read_bytes()))
+
+
+def _structs() -> dict[str, type[msgspec.Struct]]:
+    """Every struct of the manifest by name."""
+    return {
+        name: struct
+        for name, struct in vars(manifests).items()
+        if isinstance(struct, type)
+        and issubclass(struct, msgspec.Struct)
+        and not name.startswith("_")
+        and struct is not manifests.Manifest
+    }
+
+
+def test_every_struct_has_a_definition() -> None:
+    """The definitions are the structs, and three shared types."""
+    assert set(SCHEMA["$defs"]) == {*_structs(), "count", "sha256", "name"}
+
+
+@pytest.mark.parametrize("name", ["Manifest", *sorted(_structs())])
+def test_properties_equal_fields(name: str) -> None:
+    """The same names in the same order, required exactly where the struct has no default."""
+    struct = getattr(manifests, name)
+    schema = SCHEMA if name == "Manifest" else SCHEMA["$defs"][name]
+    fields = msgspec.structs.fields(struct)
+    assert list(schema["properties"]) == [field.encode_name for field in fields]
+    optional = {field.encode_name for field in fields if not field.required} - {"self_sha256"}
+    assert set(schema["properties"]) - set(schema["required"]) == optional
+
+
+def test_everything_is_described() -> None:
+    """Every property says what it means, itself or by its definition."""
+    for name, schema in {"": SCHEMA, **SCHEMA["$defs"]}.items():
+        assert schema["description"], name
+        for key, found in schema.get("properties", {}).items():
+            described = "description" in found or found.get("$ref", "").startswith("#/$defs/")
+            assert described, f"{name}.{key}"
+
+
+def _set(*path: Any) -> Callable[[Config], None]:
+    """A change that puts the last of `path` where the others lead."""
+
+    def change(config: Any) -> None:
+        *steps, last, value = path
+        for step in steps:
+            config = config[step]
+        config[last] = value
+
+    return change
+
+
+BROKEN: dict[str, Callable[[Config], None]] = {
+    "no format": lambda config: config.pop("format"),
+    "other format": _set("format", "parquet"),
+    "next version": _set("format_version", 2),
+    "unknown kind": _set("kind", "images"),
+    "features no list": _set("required_features", "x"),
+    "build id too short": _set("build_id", "abc"),
+    "upper case digest": _set("self_sha256", "A" * 64),
+    "signed tokens": _set("tokens", "dtype", "<i2"),
+    "big-endian tokens": _set("tokens", "dtype", ">u2"),
+    "no vocabulary": _set("tokens", "vocab_size", 0),
+    "negative tokens": _set("splits", "train", "tokens", -1),
+    "fractional documents": _set("splits", "train", "documents", 1.5),
+    "count as text": _set("records", "read", "4"),
+    "count over 63 bits": _set("records", "read", 1 << 63),
+    "negative rejects": _set("records", "rejected", {"empty": -1}),
+    "path upwards": _set("files", 0, "name", "../evil"),
+    "dots inside": _set("files", 0, "name", "a..b"),
+    "absolute path": _set("files", 0, "name", "/etc/passwd"),
+    "two folders": _set("files", 0, "name", "a/b/c"),
+    "hidden file": _set("files", 0, "name", ".hidden"),
+    "no crc32.npy": _set("files", 0, "name", "other.npy"),
+    "file digest": _set("files", 0, "sha256", "z" * 64),
+    "negative size": _set("files", 0, "bytes", -1),
+    "object array": _set("files", 0, "dtype", "|O"),
+    "negative shape": _set("files", 0, "shape", [-1]),
+    "scalar shape": _set("files", 0, "shape", []),
+    "shard without docs": lambda config: config["splits"]["train"]["shards"][0].pop("docs"),
+    "split name": lambda config: config["splits"].update({"Train": config["splits"]["train"]}),
+    "unknown engine": _set("tokenizer", "engine", "mine"),
+    "special text": _set("tokenizer", "special_text", "maybe"),
+    "eos without id": _set("tokenizer", "eos", {"token": "</s>"}),
+    "probe without ids": _set("tokenizer", "probes", 0, {"text": "x"}),
+    "negative id": _set("tokenizer", "probes", 0, "ids", [-1]),
+    "unit": _set("inputs", 0, "unit", "line"),
+    "input format": _set("inputs", 0, "format", "pdf"),
+    "not an object": _set("options", []),
+}
+
+
+@pytest.mark.parametrize("change", BROKEN.values(), ids=BROKEN.keys())
+def test_broken_manifests_are_refused(config: Config, change: Callable[[Config], None]) -> None:
+    """Each of these changes makes an invalid manifest of a valid one."""
+    broken = copy.deepcopy(config)
+    VALIDATOR.validate(broken)
+    change(broken)
+    assert not VALIDATOR.is_valid(broken)
+
+
+def test_unknown_keys_are_allowed(config: Config) -> None:
+    """A later release may add what an older reader can ignore."""
+    extended = copy.deepcopy(config) | {"note": 1}
+    extended["tokens"]["more"] = True
+    VALIDATOR.validate(extended)

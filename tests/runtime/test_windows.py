@@ -1,0 +1,216 @@
+"""Windows against plain Python loops over the concatenated tokens."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.utils.data import DataLoader, RandomSampler, default_collate
+
+from dataprep.formats.dataset import Split, open_dataset
+from dataprep.formats.errors import InputError, UsageError
+from dataprep.runtime.windows import IGNORED_LABEL, PADDING, Labels, WindowDataset, window_count
+from tests.datasets import make_dataset, random_split
+
+
+def reference(
+    stream: list[int], seq_len: int, stride: int, labels: Labels | None
+) -> list[dict[str, list[int]]]:
+    """Every window, one token at a time."""
+    windows, start = [], 0
+    extra = 1 if labels == "shifted" else 0
+    while start + seq_len + extra <= len(stream):
+        window = {"input_ids": [stream[start + j] for j in range(seq_len)]}
+        if labels is not None:
+            window["labels"] = [stream[start + j + extra] for j in range(seq_len)]
+        windows.append(window)
+        start += stride
+    return windows
+
+
+def stream_of(split: Split) -> list[int]:
+    """The tokens of a split from its raw files, shard after shard."""
+    root = split.dataset.path
+    files = [root / shard.tokens for shard in split.entry.shards]
+    return [int(t) for file in files for t in np.frombuffer(file.read_bytes(), split.dtype)]
+
+
+def lists(batch: dict[str, torch.Tensor]) -> dict[str, list[int]]:
+    return {name: tensor.tolist() for name, tensor in batch.items()}
+
+
+@pytest.fixture
+def split(tmp_path: Path) -> Split:
+    lengths = [[30, 0, 12], [], [7], [100, 3]]
+    path = make_dataset(tmp_path / "ds", {"train": random_split(lengths)})
+    return open_dataset(path).split("train")
+
+
+shard_layouts = st.lists(st.lists(st.integers(0, 40), max_size=4), min_size=1, max_size=6).filter(
+    lambda shards: sum(map(sum, shards)) > 0
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    lengths=shard_layouts,
+    seq_len=st.integers(1, 25),
+    stride=st.none() | st.integers(1, 40),
+    labels=st.sampled_from([None, "shifted", "unshifted"]),
+    vocab_size=st.sampled_from([257, 70_000]),
+)
+def test_windows_equal_the_reference(
+    lengths: list[list[int]],
+    seq_len: int,
+    stride: int | None,
+    labels: Labels | None,
+    vocab_size: int,
+) -> None:
+    """One by one and as a batch, over any sharding, windows are those of the plain loop."""
+    with TemporaryDirectory() as folder:
+        shards = random_split(lengths, vocab_size=vocab_size)
+        path = make_dataset(Path(folder) / "ds", {"val": shards}, vocab_size=vocab_size)
+        split = open_dataset(path).split("val")
+        expected = reference(stream_of(split), seq_len, stride or seq_len, labels)
+        if not expected:
+            with pytest.raises(InputError):
+                WindowDataset(split, seq_len=seq_len, stride=stride, labels=labels)
+            return
+        windows = WindowDataset(split, seq_len=seq_len, stride=stride, labels=labels)
+        assert [lists(windows[i]) for i in range(len(windows))] == expected
+        batch = lists(windows.__getitems__(list(range(len(windows)))))
+        assert batch == {name: [window[name] for window in expected] for name in expected[0]}
+
+
+def test_sharding_does_not_change_windows(tmp_path: Path) -> None:
+    """The same documents in one shard and in five give the same windows."""
+    documents = [ids for shard in random_split([[17] * 20]) for ids in shard]
+    one = make_dataset(tmp_path / "one", {"train": [documents]})
+    five = make_dataset(
+        tmp_path / "five", {"train": [documents[i : i + 4] for i in range(0, 20, 4)]}
+    )
+    batches = []
+    for path in (one, five):
+        windows = WindowDataset(open_dataset(path).split("train"), seq_len=16)
+        batches.append(windows.__getitems__(range(len(windows))))
+    assert torch.equal(batches[0]["input_ids"], batches[1]["input_ids"])
+    assert torch.equal(batches[0]["labels"], batches[1]["labels"])
+
+
+def test_tensors_are_int64_and_share_nothing(split: Split) -> None:
+    """Writing into one tensor of a batch changes neither the others nor the next batch."""
+    for labels in ("shifted", "unshifted"):
+        windows = WindowDataset(split, seq_len=8, labels=labels)  # type: ignore[arg-type]
+        batch = windows.__getitems__([0, 3])
+        kept = batch["input_ids"].clone()
+        assert {tensor.dtype for tensor in batch.values()} == {torch.int64}
+        assert all(tensor.is_contiguous() for tensor in batch.values())
+        batch["labels"].fill_(-1)
+        assert torch.equal(batch["input_ids"], kept)
+        batch["input_ids"].fill_(-1)
+        assert torch.equal(windows.__getitems__([0, 3])["input_ids"], kept)
+
+
+def test_shifted_labels_are_the_next_tokens(split: Split) -> None:
+    """Label j is input j + 1, and the last one is the first input of the next window."""
+    windows = WindowDataset(split, seq_len=8)
+    batch = windows.__getitems__(range(len(windows)))
+    assert torch.equal(batch["labels"][:, :-1], batch["input_ids"][:, 1:])
+    assert torch.equal(batch["labels"][:-1, -1], batch["input_ids"][1:, 0])
+
+
+def test_indices_follow_python(split: Split) -> None:
+    """Negative indices count from the end; beyond either end is an IndexError."""
+    windows = WindowDataset(split, seq_len=8)
+    assert lists(windows[-1]) == lists(windows[len(windows) - 1])
+    for index in (len(windows), -len(windows) - 1, 1 << 62):
+        with pytest.raises(IndexError):
+            windows[index]
+    for index in (len(windows), -1, PADDING, (1 << 62) + 1):
+        with pytest.raises(IndexError, match=f"outside 0:{len(windows)}"):
+            windows.__getitems__([0, index])
+
+
+def test_empty_batch_has_no_rows(split: Split) -> None:
+    """Zero indices give tensors of zero rows and the right width."""
+    assert WindowDataset(split, seq_len=8).__getitems__([])["labels"].shape == (0, 8)
+
+
+def test_padding_rows_are_masked(split: Split) -> None:
+    """Rows that only fill up are False in the mask and ignored by the loss; others are untouched."""
+    windows = WindowDataset(split, seq_len=8, sample_mask=True)
+    batch = windows.__getitems__([2, PADDING, 5, PADDING])
+    assert batch["sample_mask"].tolist() == [True, False, True, False]
+    assert batch["input_ids"].shape == (4, 8)
+    assert batch["labels"][1::2].unique().tolist() == [IGNORED_LABEL]
+    plain = WindowDataset(split, seq_len=8).__getitems__([2, 5])
+    assert torch.equal(batch["labels"][::2], plain["labels"])
+    assert torch.equal(batch["input_ids"][::2], plain["input_ids"])
+    unlabelled = WindowDataset(split, seq_len=8, labels=None, sample_mask=True)
+    assert set(unlabelled.__getitems__([0])) == {"input_ids", "sample_mask"}
+
+
+def test_too_few_tokens_says_what_would_fit(split: Split) -> None:
+    """The error gives both numbers and a seq_len that works, and that one does work."""
+    with pytest.raises(InputError) as caught:
+        WindowDataset(split, seq_len=split.tokens)
+    assert caught.value.code == "E_TOO_FEW_TOKENS"
+    assert f"{split.tokens + 1:,} tokens" in caught.value.problem
+    assert f"seq_len={split.tokens - 1} " in str(caught.value)
+    assert len(WindowDataset(split, seq_len=split.tokens - 1)) == 1
+
+
+def test_empty_split_is_refused(tmp_path: Path) -> None:
+    """A split without documents has no window of any length, and the error suggests none."""
+    path = make_dataset(tmp_path / "ds", {"train": [[[1, 2, 3]]], "val": []})
+    with pytest.raises(InputError, match="0 tokens") as caught:
+        WindowDataset(open_dataset(path).split("val"), seq_len=1)
+    assert "seq_len=" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("argument", "options"),
+    [
+        ("seq_len", {"seq_len": 0}),
+        ("stride", {"seq_len": 4, "stride": 0}),
+        ("labels", {"seq_len": 4, "labels": "next"}),
+    ],
+)
+def test_bad_arguments_are_named(split: Split, argument: str, options: dict[str, object]) -> None:
+    """An impossible argument is a UsageError that names it."""
+    with pytest.raises(UsageError) as caught:
+        WindowDataset(split, **options)  # type: ignore[arg-type]
+    assert caught.value.where == argument
+
+
+@given(st.integers(0, 300), st.integers(1, 40), st.integers(1, 40))
+def test_window_count_equals_counting(tokens: int, span: int, stride: int) -> None:
+    """The formula is the number of starts that leave room for a whole window."""
+    starts = [start for start in range(0, tokens, stride) if start + span <= tokens]
+    assert window_count(tokens, span, stride) == len(starts)
+
+
+def test_pickles_small_and_without_maps(split: Split) -> None:
+    """A used dataset pickles in under 1 kB, whatever it has mapped, and serves the same after."""
+    windows = WindowDataset(split, seq_len=8, stride=3)
+    before = lists(windows.__getitems__([0, 1, 20]))
+    data = pickle.dumps(windows)
+    assert len(data) < 1000
+    assert lists(pickle.loads(data).__getitems__([0, 1, 20])) == before
+
+
+def test_serves_a_stock_dataloader(split: Split) -> None:
+    """torch's own samplers work too, given a collate function that returns its argument."""
+    windows = WindowDataset(split, seq_len=8)
+    loader = DataLoader(
+        windows, batch_size=4, sampler=RandomSampler(windows), collate_fn=lambda batch: batch
+    )
+    rows = torch.cat([batch["input_ids"] for batch in loader])
+    every = default_collate([windows[i] for i in range(len(windows))])["input_ids"]
+    assert sorted(rows.tolist()) == sorted(every.tolist())

@@ -1,0 +1,78 @@
+"""The examples run, and do what they say."""
+
+from __future__ import annotations
+
+import os
+import re
+import runpy
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from dataprep.formats.dataset import open_dataset
+from tests.support import REPOSITORY
+
+EXAMPLES = REPOSITORY / "examples"
+
+
+def run(name: str, *arguments: str | Path) -> str:
+    """What an example prints."""
+    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
+    done = subprocess.run(
+        [sys.executable, str(EXAMPLES / name), *map(str, arguments)],
+        capture_output=True, text=True, check=True, env=environment,
+    )  # fmt: skip
+    return done.stdout
+
+
+def test_numpy_reader_reads_every_document(stories: Path) -> None:
+    """The reader without dataprep gives the ids that dataprep gives."""
+    dataset = open_dataset(stories)
+    for split in dataset.splits.values():
+        for document in (0, split.documents - 1):
+            printed = run("numpy_reader.py", stories, split.name, str(document)).split()
+            assert [int(word) for word in printed] == split.document(document).tolist()
+
+
+def test_numpy_reader_needs_numpy_alone() -> None:
+    """It stays what it is there to show: ten lines without this package."""
+    lines = (EXAMPLES / "numpy_reader.py").read_text().split('"""')[2].strip().splitlines()
+    imported = [line.split()[1] for line in lines if line.startswith(("import ", "from "))]
+    assert set(imported) == {"json", "sys", "pathlib", "numpy"}
+    body = lines[lines.index("import numpy as np") + 1 :]
+    assert len([line for line in body if line.strip()]) <= 10
+
+
+def test_gpt_learns(stories: Path) -> None:
+    """The loss falls by a visible part in a few steps."""
+    printed = run("train_gpt.py", stories, "--steps", "25", "--seq-len", "32", "--lr", "3e-3")
+    found = re.search(r"loss ([\d.]+) at first, ([\d.]+) over the last", printed)
+    assert found is not None
+    first, last = map(float, found.groups())
+    assert last < 0.8 * first
+
+
+def test_gpt_stops_in_time(stories: Path) -> None:
+    """`--seconds` bounds the training."""
+    printed = run("train_gpt.py", stories, "--seconds", "0", "--seq-len", "32")
+    assert printed.count("step ") == 1
+
+
+def test_demo_of_the_fixtures(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """The first half of `make demo`: build, verify, inspect, load."""
+    demo = runpy.run_path(str(EXAMPLES / "demo.py"), run_name="demo")
+    demo["fixtures"](tmp_path / "shards")
+    printed = capfd.readouterr().out
+    assert "$ dataprep build" in printed
+    assert ": ok (level full" in printed
+    assert "input_ids  torch.int64 [2, 16]" in printed
+
+
+def test_demo_finds_the_standard_library() -> None:
+    """The patterns of the second half match hundreds of files, and none that was installed."""
+    demo = runpy.run_path(str(EXAMPLES / "demo.py"), run_name="demo")
+    patterns = demo["source_patterns"]()
+    assert len(patterns) > 10
+    assert not any("site-packages" in pattern for pattern in patterns)

@@ -1,0 +1,266 @@
+"""Guards of the layout: what must hold of the repository as a whole, on every change."""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import re
+import subprocess
+import sys
+import tomllib
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support import REPOSITORY
+
+FOLDERS = ("cli", "formats", "pipeline", "runtime")
+HEAVY = ("torch", "datasets", "tokenizers", "pyarrow", "gigatoken", "awkward", "pandas")
+MAX_LINES = 400
+PYPROJECT: dict[str, Any] = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())
+
+
+def tracked() -> list[Path]:
+    """Files under version control, or to be; without git, those of the source tree."""
+    try:
+        listed = subprocess.run(
+            ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+            cwd=REPOSITORY, capture_output=True, check=True, text=True,
+        ).stdout.split("\0")  # fmt: skip
+        found = [REPOSITORY / name for name in listed if name]
+    except (OSError, subprocess.CalledProcessError):
+        found = list(walk(REPOSITORY))
+    return [path for path in found if path.is_file() and not path.is_symlink()]
+
+
+def walk(folder: Path) -> Iterator[Path]:
+    """Files below `folder`, leaving out hidden folders and what building makes."""
+    for path in folder.iterdir():
+        if path.is_symlink() or path.name in ("build", "dist", "demo", "__pycache__", ".git"):
+            continue
+        if path.is_dir() and not path.name.startswith(".venv"):
+            yield from walk(path)
+        elif path.is_file():
+            yield path
+
+
+def modules(*folders: str) -> list[Path]:
+    """The Python files of these folders."""
+    return sorted(path for folder in folders for path in (REPOSITORY / folder).rglob("*.py"))
+
+
+def imports(source: str) -> set[str]:
+    """Every module that `source` imports anywhere, spelled in full."""
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            found.update(name.name for name in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            found.update(f"{node.module}.{name.name}" for name in node.names)
+    return found
+
+
+def imports_at_run_time(source: str) -> set[str]:
+    """The same without what stands under ``if TYPE_CHECKING`` or inside functions."""
+    top = ast.parse(source).body
+    wanted = (ast.Import, ast.ImportFrom)
+    return imports(ast.unparse(ast.Module([n for n in top if isinstance(n, wanted)], [])))
+
+
+def heavy_after(code: str) -> list[str]:
+    """Which heavy libraries are loaded when `code` has run in a fresh process."""
+    probe = f"{code}\nimport sys, json\nprint(json.dumps([n for n in {HEAVY} if n in sys.modules]))"
+    done = subprocess.run(
+        [sys.executable, "-c", probe], cwd=REPOSITORY, capture_output=True, text=True, check=True
+    )
+    heavy: list[str] = json.loads(done.stdout.splitlines()[-1])
+    return heavy
+
+
+def test_declared_packages_are_the_folders_with_code() -> None:
+    """A folder that pyproject.toml forgets works from the checkout and is missing in the wheel."""
+    marked = {path.parent.relative_to(REPOSITORY) for path in REPOSITORY.glob("*/**/__init__.py")}
+    found = {path.as_posix() for path in marked if path.parts[0] in (*FOLDERS, "dataprep")}
+    found -= {f"dataprep/{folder}" for folder in FOLDERS}  # the links
+    setuptools = PYPROJECT["tool"]["setuptools"]
+    assert set(setuptools["package-dir"].values()) == found
+    assert set(setuptools["package-dir"]) == set(setuptools["packages"])
+
+
+@pytest.mark.parametrize("name", FOLDERS)
+def test_link_is_relative_and_resolves(name: str) -> None:
+    """`dataprep/NAME` leads to the folder of that name, wherever the clone lies."""
+    link = REPOSITORY / "dataprep" / name
+    assert os.readlink(link) == f"../{name}"
+    assert (link / "__init__.py").is_file()
+
+
+def test_package_data_exists_and_is_declared() -> None:
+    """Every file in the packages that is not code is declared, so that the wheel has it."""
+    declared: set[Path] = set()
+    for package, patterns in PYPROJECT["tool"]["setuptools"]["package-data"].items():
+        folder = REPOSITORY / PYPROJECT["tool"]["setuptools"]["package-dir"][package]
+        declared.update(path for pattern in patterns for path in folder.glob(pattern))
+    present = {
+        path for path in tracked()
+        if path.relative_to(REPOSITORY).parts[0] in (*FOLDERS, "dataprep") and path.suffix != ".py"
+    }  # fmt: skip
+    assert declared == present
+    assert declared
+
+
+def test_no_machine_in_tracked_files() -> None:
+    """Nothing names a path of the machine it was written on, or the host of a registry."""
+    roots = ("home/", "root/", "work/", "Users/", "tmp/v", "opt/")
+    hosts = ("py" + "pi.org", "python" + "hosted.org", "local" + "host:")
+    machine = re.compile("|".join([*(rf"(?<![\w.~:/\])])/{root}\w" for root in roots), *hosts]))
+    found = [
+        f"{path.relative_to(REPOSITORY)}:{number}: {line.strip()[:100]}"
+        for path in tracked() if path.suffix not in (".jsonl", ".bin", ".npy", ".pt", ".zst", ".gz")
+        and path.name != "tokenizer.json" and path.stat().st_size < 1 << 20
+        for number, line in enumerate(path.read_text("utf-8", "replace").splitlines(), 1)
+        if machine.search(line)
+    ]  # fmt: skip
+    assert found == []
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import dataprep",
+        "import dataprep; dataprep.open_dataset, dataprep.verify, dataprep.BuildOptions",
+        "import dataprep.formats.dataset, dataprep.formats.storage, dataprep.formats.torchfile",
+        "import dataprep.formats.verify",
+        "from dataprep.cli.main import run; assert run(['--help']) == 0",
+        "from dataprep.cli.main import run; assert run(['build', '--help']) == 0",
+        "from dataprep.cli.main import run; assert run(['verify', 'nowhere']) == 7",
+        "from dataprep.cli.main import run; assert run(['inspect', 'nowhere']) == 7",
+    ],
+)
+def test_light_imports_stay_light(code: str) -> None:
+    """What has to start fast loads none of the heavy libraries."""
+    assert heavy_after(code) == []
+
+
+def test_the_import_probe_can_fail() -> None:
+    """The probe sees what is loaded: a probe that always said "none" would prove nothing."""
+    assert heavy_after("import tokenizers") == ["tokenizers"]
+
+
+def test_help_imports_neither_numpy_nor_rich() -> None:
+    """`dataprep --help` costs an import of click."""
+    code = "from dataprep.cli.main import run; run(['--help'])\nimport sys"
+    names = [name for name in ("numpy", "rich", "msgspec") if name in loaded_after(code)]
+    assert names == []
+
+
+def loaded_after(code: str) -> set[str]:
+    """All modules that are loaded when `code` has run in a fresh process."""
+    done = subprocess.run(
+        [sys.executable, "-c", f"{code}\nimport sys\nprint(*sys.modules)"],
+        cwd=REPOSITORY, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    return set(done.stdout.splitlines()[-1].split())
+
+
+@pytest.mark.parametrize("path", modules("formats"), ids=lambda path: path.name)
+def test_formats_needs_numpy_and_msgspec_alone(path: Path) -> None:
+    """What is on disk can be read and verified with two small libraries (others only on demand)."""
+    allowed = {*sys.stdlib_module_names, "numpy", "msgspec", "dataprep"}
+    found = imports_at_run_time(path.read_text())
+    assert {name.partition(".")[0] for name in found} <= allowed
+    inside = {
+        name.split(".")[1] for name in imports(path.read_text()) if name.startswith("dataprep.")
+    }
+    assert inside <= {"formats"}
+
+
+@pytest.mark.parametrize("path", modules("runtime"), ids=lambda path: path.name)
+def test_runtime_never_imports_the_pipeline(path: Path) -> None:
+    """Training needs none of what building needs, not even inside functions."""
+    found = {".".join(name.split(".")[:2]) for name in imports(path.read_text())}
+    forbidden = {"dataprep.pipeline", "dataprep.cli", *(f"{heavy}" for heavy in HEAVY[1:])}
+    assert found & forbidden == set()
+    assert {name.partition(".")[0] for name in found} & set(HEAVY[1:]) == set()
+
+
+@pytest.mark.parametrize("path", modules("pipeline"), ids=lambda path: path.name)
+def test_pipeline_imports_only_formats(path: Path) -> None:
+    """Building needs neither the runtime nor the command line."""
+    found = {".".join(name.split(".")[:2]) for name in imports(path.read_text())}
+    assert found & {"dataprep.runtime", "dataprep.cli"} == set()
+
+
+@pytest.mark.parametrize("path", modules(*FOLDERS, "dataprep", "tests"), ids=lambda path: path.name)
+def test_no_module_is_too_long(path: Path) -> None:
+    """Past this length a module holds more than one idea."""
+    assert len(path.read_text().splitlines()) <= MAX_LINES
+
+
+@pytest.mark.parametrize("path", modules(*FOLDERS), ids=lambda path: path.name)
+def test_module_says_what_is_public(path: Path) -> None:
+    """Every module has an `__all__` (which ruff keeps in order), made of names that it defines."""
+    if path.name == "__init__.py":
+        return
+    tree = ast.parse(path.read_text())
+    namespace = [
+        ast.literal_eval(node.value)
+        for node in tree.body
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__"
+    ]
+    assert len(namespace) == 1
+    assert set(namespace[0]) <= {
+        node.id for node in ast.walk(tree) if isinstance(node, ast.Name)
+    } | {node.name for node in tree.body if isinstance(node, ast.FunctionDef | ast.ClassDef)} | {
+        name.rpartition(".")[2] for name in imports(ast.unparse(tree))
+    }
+
+
+def test_lock_file_pins_every_dependency() -> None:
+    """What pyproject.toml asks for is pinned exactly, and nothing names an index or a file."""
+    lines = (REPOSITORY / "requirements.lock").read_text().splitlines()
+    pins = [line for line in lines if not line.startswith("#")]
+    assert [line for line in pins if not re.fullmatch(r"[\w.-]+==[\w.]+", line)] == []
+    pinned = {normal(line.partition("==")[0]) for line in pins}
+    project = PYPROJECT["project"]
+    asked = [*project["dependencies"], *project["optional-dependencies"]["dev"]]
+    asked += PYPROJECT["build-system"]["requires"]
+    assert {normal(re.split(r"[><=\[;]", name)[0]) for name in asked} <= pinned
+
+
+def normal(name: str) -> str:
+    """The name of a distribution in its canonical spelling."""
+    return re.sub(r"[-_.]+", "-", name.strip()).lower()
+
+
+def test_wheel_holds_the_same_modules_and_data(tmp_path: Path) -> None:
+    """A wheel built from a copy of the tree has every module, py.typed, the schema and assets."""
+    copy = copy_tree(tmp_path / "source")
+    code = f"from setuptools.build_meta import build_wheel; print(build_wheel({str(tmp_path)!r}))"
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=copy, capture_output=True, text=True, check=True
+    )
+    with zipfile.ZipFile(tmp_path / done.stdout.splitlines()[-1]) as wheel:
+        names = {name for name in wheel.namelist() if name.startswith("dataprep/")}
+    code_files = {
+        f"dataprep/{path.relative_to(REPOSITORY).as_posix()}" for path in modules(*FOLDERS)
+    }
+    data = {"dataprep/__init__.py", "dataprep/py.typed"}
+    data |= {
+        f"dataprep/{path.relative_to(REPOSITORY).as_posix()}" for path in tracked()
+        if path.suffix == ".json" and path.relative_to(REPOSITORY).parts[0] in FOLDERS
+    }  # fmt: skip
+    assert names == code_files | data
+
+
+def copy_tree(target: Path) -> Path:
+    """A copy of the tracked files, links left out: the build must not need them."""
+    for path in tracked():
+        place = target / path.relative_to(REPOSITORY)
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_bytes(path.read_bytes())
+    return target

@@ -1,0 +1,79 @@
+"""Tokenizer files among the shared data, and how tests run them."""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+from typing import Any
+
+import gigatoken
+from tokenizers import Tokenizer
+
+from dataprep.pipeline.tiktoken_import import parse_ranks
+from dataprep.pipeline.tokenizer_sources import resolve_tokenizer
+from tests.support import SHARED_DATA
+
+TOKENIZERS = SHARED_DATA / "tokenizers"
+CL100K_RANKS = TOKENIZERS / "cl100k_base" / "cl100k_base.tiktoken"
+MISTRAL_MODEL = TOKENIZERS / "mistral_v3" / "mistral_instruct_tokenizer_240323.model.v3"
+NINE = (
+    "bert_base_uncased", "cl100k_base", "gpt2", "gpt_neox_20b", "minimind_6400", "mistral_v3",
+    "olmo_dolma2", "qwen2_5", "t5_small",
+)  # fmt: skip
+GIGATOKEN_TAKES = set(NINE) - {"bert_base_uncased", "t5_small"}
+
+PROSE = [
+    "The quick brown fox jumps over the lazy dog, doesn't it?",
+    "  Leading, inner   and trailing blanks  ",
+    "Größe, naïve café; 1,234.5 km²; Ελληνικά, русский, हिन्दी, 中文字符, 日本語",
+    "def f(x):\n    return x + 1  # comment\n\n\tEnd\r\n",
+    "e\u0301 👩‍👩‍👧‍👦 🏳️‍🌈",
+    " ",
+    "",
+]
+
+
+def load_json(name: str) -> dict[str, Any]:
+    config: dict[str, Any] = json.loads((TOKENIZERS / name / "tokenizer.json").read_bytes())
+    return config
+
+
+def records(name: str, step: int) -> list[str]:
+    lines = (SHARED_DATA / "corpora" / name).read_text().splitlines()
+    return [json.loads(line)["text"] for line in lines[::step]]
+
+
+@cache
+def real_texts() -> list[str]:
+    naughty = (SHARED_DATA / "corpora" / "edge" / "blns.txt").read_text().split("\n")[::3]
+    docs = [text[:3000] for text in records("docs_en.jsonl", 500)]
+    return PROSE + records("xquad_multi.jsonl", 60) + docs + naughty
+
+
+def hf_ids(tokenizer: Tokenizer, texts: list[str]) -> list[list[int]]:
+    encoded = tokenizer.encode_batch(texts, add_special_tokens=False)
+    return [one.ids for one in encoded]
+
+
+def from_config(config: dict[str, Any]) -> Tokenizer:
+    return Tokenizer.from_str(json.dumps(config))
+
+
+def gigatoken_ids(data: bytes | str, texts: list[str]) -> list[list[int]]:
+    tokenizer = gigatoken.Tokenizer.from_json(data)
+    return [tokenizer.encode(text).tolist() for text in texts]
+
+
+@cache
+def cl100k_json() -> bytes:
+    return resolve_tokenizer(str(CL100K_RANKS)).json
+
+
+@cache
+def cl100k_vectors() -> list[tuple[str, list[int]]]:
+    """Text and ids by tiktoken; the texts are what the ids spell by the ranks themselves."""
+    ranks = parse_ranks(CL100K_RANKS.read_bytes(), "ranks")
+    spelled = {rank: token for token, rank in ranks.items()}
+    lines = (SHARED_DATA / "vectors" / "cl100k_base.jsonl").read_text().splitlines()
+    rows = [json.loads(line)["ids"] for line in lines]
+    return [(b"".join(spelled[number] for number in ids).decode(), ids) for ids in rows]
