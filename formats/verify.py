@@ -104,7 +104,7 @@ def _check_pin(run: Run, digest: str, expect: str | None) -> None:
 
 def _check_listing(run: Run) -> None:
     """The files that should be there, and then everything that should not."""
-    folders = sorted({name.partition("/")[0] for name in run.files if "/" in name})
+    folders = _folders(run)
     lost = {folder for folder in folders if not _check_folder(run, folder)}
     for entry in run.manifest.files:
         if entry.name.partition("/")[0] in lost and "/" in entry.name:
@@ -117,6 +117,13 @@ def _check_listing(run: Run) -> None:
             run.findings.add_error(error, entry.name)
     for prefix in ("", *(f"{folder}/" for folder in folders if folder not in lost)):
         _check_extras(run, prefix, folders)
+
+
+def _folders(run: Run) -> list[str]:
+    """Those that hold listed files, and those of splits without documents, where there are any."""
+    needed = {name.partition("/")[0] for name in run.files if "/" in name}
+    empty = {name for name in run.manifest.splits if os.path.lexists(run.directory / name)}
+    return sorted(needed | empty)
 
 
 def _check_folder(run: Run, folder: str) -> bool:

@@ -81,10 +81,14 @@ def check_records(run: Run) -> None:
     manifest, findings = run.manifest, run.findings
     bits = _bits(run)
     for split in manifest.splits.values():
+        if not all(run.sound(other.index) for other in manifest.splits.values()):
+            bits = None  # a damaged index must not put the blame on another
         with contextlib.ExitStack() as stack:
             reader = run.open(stack, split.index)
             if reader is not None:
                 _check_index(reader, split.documents, manifest.records.read, bits)
+    if not all(run.sound(split.index) for split in manifest.splits.values()):
+        bits = None
     if REJECTS_NAME in run.files:
         with contextlib.ExitStack() as stack:
             reader = run.open(stack, REJECTS_NAME)

@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from dataprep.formats.errors import DataprepError
 from dataprep.formats.manifest import InputEntry, Manifest, ShardEntry
-from dataprep.formats.verify_report import Refused
+from dataprep.formats.verify_report import Finding, Refused
 from dataprep.formats.verify_stream import Reader, Run
 
 __all__ = ["Rules", "check_shard"]
@@ -68,23 +68,27 @@ def _end(entry: InputEntry) -> int:
 def check_shard(run: Run, shard: ShardEntry, rules: Rules) -> int | None:
     """Check the files of `shard`; return how many documents have no token but BOS and EOS.
 
-    None stands for a shard whose offsets could not be followed to their end.
+    None stands for a shard whose offsets are damaged.
     """
-    offsets = None
+    offsets, misframed = None, []
     with contextlib.ExitStack() as stack:
         docs = run.open(stack, shard.docs)
         tokens = run.open(stack, shard.tokens)
         if docs is not None:
             offsets = _Offsets(docs, run, shard, rules)
         if tokens is not None:
-            _check_tokens(tokens, rules, offsets, run)
+            misframed = _check_tokens(tokens, rules, offsets, run)
         while offsets is not None and offsets.advance():
             pass
     with contextlib.ExitStack() as stack:
         source = run.open(stack, shard.source)
         if source is not None:
             _check_source(source, shard, rules)
-    return offsets.zero_tokens if offsets is not None and offsets.sound else None
+    if offsets is None or not run.sound(shard.docs):
+        return None  # what wrong offsets say about tokens and counts means nothing
+    for finding in misframed:
+        run.findings.add(finding)
+    return offsets.zero_tokens
 
 
 class _Offsets:
@@ -92,7 +96,6 @@ class _Offsets:
 
     def __init__(self, reader: Reader, run: Run, shard: ShardEntry, rules: Rules) -> None:
         self.zero_tokens = 0
-        self.sound = True
         self._reader = reader
         self._run = run
         self._shard = shard
@@ -106,7 +109,6 @@ class _Offsets:
             offsets = next(self._chunks, None)
         except (Refused, DataprepError) as error:
             self._run.findings.add_error(error, self._reader.name)
-            self.sound = False
             return False
         if offsets is None:
             return False
@@ -158,28 +160,36 @@ class _Offsets:
         return Refused(self._reader.finding("E_OFFSETS", problem, start, start + 8))
 
 
-def _check_tokens(reader: Reader, rules: Rules, offsets: _Offsets | None, run: Run) -> None:
-    """Every id below `vocab_size`; every document that is not empty in its BOS and EOS."""
+def _check_tokens(
+    reader: Reader, rules: Rules, offsets: _Offsets | None, run: Run
+) -> list[Finding]:
+    """Every id below `vocab_size`, else a finding; returns the first wrong BOS and EOS."""
     width, first = np.dtype(rules.dtype).itemsize, 0
-    found: dict[str, tuple[int, str]] = {}  # code: the first place, and what is wrong there
+    found: dict[str, Finding] = {}
+
+    def note(code: str, token: int, problem: str) -> None:
+        if code not in found:
+            start, stop = token * width, (token + 1) * width
+            where = f"token {token} {problem} (bytes {start}:{stop})"
+            found[code] = reader.finding(code, where, start, stop)
+
     for ids in reader.arrays(rules.dtype):
         if int(ids.max()) >= rules.vocab_size:
             bad = int(np.argmax(ids >= rules.vocab_size))
             problem = f"is id {ids[bad]}, the vocabulary has {rules.vocab_size}"
-            found.setdefault("E_TOKEN_ID", (first + bad, problem))
+            note("E_TOKEN_ID", first + bad, problem)
         for kind, positions in offsets.until(first + len(ids)) if offsets else ():
-            expected = rules.bos if kind == "BOS" else rules.eos
             values = ids[positions - first]
+            expected = rules.bos if kind == "BOS" else rules.eos
             wrong = np.flatnonzero(values != expected)
             if len(wrong):
                 verb = "begins" if kind == "BOS" else "ends"
                 problem = f"{verb} a document with id {values[wrong[0]]}, not {kind} {expected}"
-                found.setdefault(f"E_{kind}", (int(positions[wrong[0]]), problem))
+                note(f"E_{kind}", int(positions[wrong[0]]), problem)
         first += len(ids)
-    for code, (token, problem) in found.items():
-        start, stop = token * width, (token + 1) * width
-        where = f"token {token} {problem} (bytes {start}:{stop})"
-        run.findings.add(reader.finding(code, where, start, stop))
+    if "E_TOKEN_ID" in found:
+        run.findings.add(found.pop("E_TOKEN_ID"))
+    return list(found.values())
 
 
 def _check_source(reader: Reader, shard: ShardEntry, rules: Rules) -> None:

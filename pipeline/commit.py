@@ -207,7 +207,9 @@ class Commit:
         index = f"{name}_idx.pt"
         with FileWriter(root / index) as writer:
             write_index(writer, record_ids(placed), documents)  # type: ignore[arg-type]
-            files.append(WrittenFile(name=index, hashed=writer.close()))
+            files.append(
+                WrittenFile(name=index, hashed=writer.close(), dtype="<i8", shape=(documents,))
+            )
         return SplitEntry(
             index=index,
             documents=documents,

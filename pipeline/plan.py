@@ -47,6 +47,8 @@ class Encoding(msgspec.Struct, frozen=True, kw_only=True):
     bos: int | None
     eos: int | None
     special_tokens: dict[str, int]
+    unknown: int | None
+    """What the model gives to text that it does not know: a special token, but not a spelled one."""
     special_text: str
 
 

@@ -155,6 +155,7 @@ class _Tokenizer:
             bos=bos.id if bos else None,
             eos=eos.id if eos else None,
             special_tokens=special_tokens(self.config),
+            unknown=_unknown_id(self.config),
             special_text=self.options.special_text,
         )
 
@@ -180,6 +181,16 @@ class _Tokenizer:
                 for i, text in enumerate(probes)
             ),
         )
+
+
+def _unknown_id(config: dict[str, Any]) -> int | None:
+    """The id that the model itself gives to what it does not know, if it does."""
+    model = config["model"]
+    if isinstance(model["vocab"], list):
+        unknown = model.get("unk_id")
+        return unknown if isinstance(unknown, int) else None
+    found = model["vocab"].get(model.get("unk_token"))
+    return found if isinstance(found, int) else None
 
 
 def _named(config: dict[str, Any], token: str, where: str) -> SpecialToken:

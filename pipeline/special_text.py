@@ -28,7 +28,8 @@ class SpecialTextCounter:
     def __init__(self, encoding: Encoding) -> None:
         self.found: Counter[str] = Counter()
         self._literal = encoding.special_text == "literal"
-        self._ids = np.array(sorted(encoding.special_tokens.values()), np.uint32)
+        control = set(encoding.special_tokens.values()) - {encoding.unknown}
+        self._ids = np.array(sorted(control), np.uint32)
         by_opening: dict[str, list[str]] = {}
         for token in encoding.special_tokens:
             by_opening.setdefault(token[:_OPENING], []).append(token)

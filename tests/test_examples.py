@@ -19,7 +19,8 @@ EXAMPLES = REPOSITORY / "examples"
 
 def run(name: str, *arguments: str | Path) -> str:
     """What an example prints."""
-    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
+    # One thread: several that share busy cores wait for one another most of the time.
+    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY), "OMP_NUM_THREADS": "1"}
     done = subprocess.run(
         [sys.executable, str(EXAMPLES / name), *map(str, arguments)],
         capture_output=True, text=True, check=True, env=environment,

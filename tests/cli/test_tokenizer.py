@@ -5,22 +5,26 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
+
 from dataprep.formats.dataset import open_dataset
-from tests.cli.runner import dataprep
+from tests.cli.runner import run_here
 from tests.support import REPOSITORY
 
 STORIES = REPOSITORY / "data_fixtures" / "stories.jsonl"
 
 
-def test_train_then_build(tmp_path: Path) -> None:
+def test_train_then_build(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A tokenizer from the user's data builds, and its texts decode to themselves."""
     out = tmp_path / "tokenizer.json"
-    done = dataprep("tokenizer", "train", "--input", STORIES, "--vocab-size", "600", "--out", out)
+    done = run_here(
+        capsys, "tokenizer", "train", "--input", STORIES, "--vocab-size", "600", "--out", out
+    )
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith(f"{out}: 600 ids from 226 texts (")
     shards = tmp_path / "shards"
     words = ("--input", STORIES, "--tokenizer", out, "--split", "train=1", "--out", shards)
-    assert dataprep("build", *words).returncode == 0
+    assert run_here(capsys, "build", *words).returncode == 0
     dataset = open_dataset(shards)
     assert dataset.manifest.tokens.vocab_size == 600
     texts = [json.loads(line)["text"] for line in STORIES.read_text().splitlines()]
@@ -28,25 +32,27 @@ def test_train_then_build(tmp_path: Path) -> None:
     assert sorted(train.text(i) for i in range(train.documents)) == sorted(texts)
 
 
-def test_train_json(tmp_path: Path) -> None:
+def test_train_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """--json prints the report as one object."""
     words = ("--input", STORIES, "--vocab-size", "400", "--out", tmp_path / "t.json", "--json")
-    report = json.loads(dataprep("tokenizer", "train", *words).stdout)
+    report = json.loads(run_here(capsys, "tokenizer", "train", *words).stdout)
     assert (report["vocab_size"], report["texts"]) == (400, 226)
 
 
-def test_train_keeps_what_is_there(tmp_path: Path) -> None:
+def test_train_keeps_what_is_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """An existing file is not replaced."""
     out = tmp_path / "tokenizer.json"
     out.write_text("mine")
-    done = dataprep("tokenizer", "train", "--input", STORIES, "--out", out)
+    done = run_here(capsys, "tokenizer", "train", "--input", STORIES, "--out", out)
     assert done.returncode == 4
     assert "exists already" in done.stderr
     assert out.read_text() == "mine"
 
 
-def test_train_on_nothing(tmp_path: Path) -> None:
+def test_train_on_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Input that does not exist is bad input."""
-    done = dataprep("tokenizer", "train", "--input", "nope.jsonl", "--out", tmp_path / "t.json")
+    done = run_here(
+        capsys, "tokenizer", "train", "--input", "nope.jsonl", "--out", tmp_path / "t.json"
+    )
     assert done.returncode == 7
     assert done.stderr.count("\n") == 1

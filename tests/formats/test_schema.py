@@ -1,4 +1,4 @@
-"""The JSON Schema accepts what the code writes, refuses what it refuses, and cannot drift from it."""
+"""The JSON Schema accepts what is written, refuses what is broken, and has the structs' fields."""
 
 from __future__ import annotations
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import itertools
 import socket
-import warnings
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -107,8 +108,9 @@ def test_labels_are_inputs_shifted_by_one(shards: Path) -> None:
         assert batch["labels"].dtype == torch.int64
 
 
-@pytest.mark.parametrize("context", ["fork", "spawn"])
-@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize(
+    ("workers", "context"), [(1, "fork"), (2, "fork"), (2, "spawn"), (1, "forkserver")]
+)
 def test_workers_do_not_change_the_order(shards: Path, workers: int, context: str) -> None:
     """Two epochs, one set by hand, are the same with live worker processes as without."""
     plain, spread = make(shards), make(shards, num_workers=workers, multiprocessing_context=context)
@@ -127,7 +129,9 @@ def test_ranks_do_not_change_the_global_batches(shards: Path, size: int) -> None
     """At an equal global batch, the ranks' rows put together are those of a single process."""
     alone = rows(make(shards, batch_size=8))
     ranks = [make(shards, batch_size=8 // size, dp_rank=r, dp_size=size) for r in range(size)]
-    together = [sum(parts, []) for parts in zip(*map(rows, ranks), strict=True)]
+    together = [
+        [row for part in step for row in part] for step in zip(*map(rows, ranks), strict=True)
+    ]
     assert together == alone
 
 
@@ -200,11 +204,8 @@ def test_distributed_without_a_group_says_what_to_call(shards: Path) -> None:
 
 def test_distributed_reads_the_group(shards: Path) -> None:
     """In a group of one, rank 0 of 1 is taken from torch.distributed; explicit numbers win."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
     torch.distributed.init_process_group(
-        "gloo", init_method=f"tcp://127.0.0.1:{port}", rank=0, world_size=1
+        "gloo", init_method=f"tcp://127.0.0.1:{free_port()}", rank=0, world_size=1
     )
     try:
         sampler = make(shards, distributed=True).sampler_obj
@@ -215,16 +216,43 @@ def test_distributed_reads_the_group(shards: Path) -> None:
         torch.distributed.destroy_process_group()
 
 
-def _rank_of_two(rank: int, port: int, path: Path, out: Path) -> None:
-    torch.distributed.init_process_group(
-        "gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=2
+RANK_OF_TWO = """
+import sys, warnings, torch, dataprep
+rank, port, shards, out = sys.argv[1:]
+torch.distributed.init_process_group(
+    "gloo", init_method=f"tcp://127.0.0.1:{port}", rank=int(rank), world_size=2
+)
+with warnings.catch_warnings(record=True) as caught:
+    warnings.simplefilter("always")
+    dataprep.create_loader(shards, "train", 4, seq_len=16)
+loader = dataprep.create_loader(shards, "train", 4, seq_len=16, distributed=True)
+rows = [batch["input_ids"] for batch in loader]
+torch.save({"rows": torch.stack(rows), "warning": str(caught[0].message)}, out)
+torch.distributed.destroy_process_group()
+"""
+
+
+def test_two_processes_share_an_epoch(shards: Path, tmp_path: Path) -> None:
+    """Two real ranks serve the global batches of one process; forgetting to split them warns."""
+    port, outs = free_port(), [tmp_path / f"{rank}.pt" for rank in range(2)]
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, "-c", RANK_OF_TWO, str(rank), str(port), str(shards), str(out)]
+        )
+        for rank, out in enumerate(outs)
+    ]
+    assert [process.wait(120) for process in ranks] == [0, 0]
+    found = [torch.load(out, weights_only=True) for out in outs]
+    assert torch.cat([part["rows"] for part in found], dim=1).tolist() == rows(
+        make(shards, batch_size=8)
     )
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        make(path)
-    warned = any("same batches" in str(warning.message) for warning in caught)
-    torch.save((rows(make(path, distributed=True)), warned), out / f"{rank}.pt")
-    torch.distributed.destroy_process_group()
+    assert all("distributed=True" in part["warning"] for part in found)
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 import numpy.typing as npt
 import pytest
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from dataprep.formats.errors import UsageError
@@ -45,6 +45,7 @@ def test_large_sizes_never_repeat_a_sample(n: int) -> None:
     assert out.max() < n
 
 
+@settings(deadline=None)
 @given(
     n=st.integers(1, 1 << 48),
     seed=st.integers(0, (1 << 63) - 1),
@@ -62,6 +63,7 @@ def test_vectorised_equals_the_definition(
     assert permute(np.array([positions]), n, where).tolist() == [expected]
 
 
+@settings(deadline=None)
 @given(n=st.integers(2, 40), first=st.integers(0, 20))
 @example(n=2, first=1)
 def test_small_definition_is_the_same(n: int, first: int) -> None:

@@ -1,0 +1,66 @@
+# Each target works alone on a fresh clone with nothing but make and python3 >= 3.11.
+
+PYTHON ?= python3
+BIN := .venv/bin
+STAMP := .venv/.ready
+# Tests in parallel; more than four would each load torch for little gain.
+JOBS ?= $(shell n=$$(nproc 2>/dev/null || echo 2); [ $$n -gt 4 ] && n=4; echo $$n)
+
+.DELETE_ON_ERROR:
+.PHONY: help venv demo test lint pytest dist-check lock clean
+
+help:
+	@echo "make demo        build the fixtures and Python's standard library into shards, verify, load"
+	@echo "make test        lint, types and the whole test suite"
+	@echo "make lint        ruff and mypy alone"
+	@echo "make venv        only set up .venv from requirements.lock"
+	@echo "make dist-check  build the wheel and the sdist, install the wheel, use it"
+	@echo "make lock        make requirements.lock anew from pyproject.toml"
+	@echo "make clean       remove everything that was made here"
+
+venv: $(STAMP)
+
+$(STAMP): requirements.lock pyproject.toml
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "dataprep needs Python 3.11 or newer: make PYTHON=python3.12 ...")'
+	$(PYTHON) -m venv --clear .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements.lock
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	touch $(STAMP)
+
+demo: $(STAMP)
+	$(BIN)/python examples/demo.py demo
+
+test: lint pytest
+
+lint: $(STAMP)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+pytest: $(STAMP)
+	$(BIN)/python -m pytest -q -n $(JOBS)
+
+dist-check: $(STAMP)
+	rm -rf build dist
+	$(BIN)/python -m build --no-isolation --outdir dist .
+	$(PYTHON) -m venv --clear build/venv
+	build/venv/bin/python -m pip install --quiet --disable-pip-version-check -r requirements.lock
+	build/venv/bin/python -m pip install --quiet --disable-pip-version-check --no-deps dist/*.whl
+	cd build && venv/bin/dataprep build --input ../data_fixtures/stories.jsonl --out shards
+	cd build && venv/bin/dataprep verify shards
+
+# torch first: its CPU build, where the index in use has one, satisfies everything after it.
+lock:
+	$(PYTHON) -m venv --clear build/lock
+	build/lock/bin/python -m pip install --quiet torch==$$(sed -n 's/^torch==//p' requirements.lock)
+	build/lock/bin/python -c 'import tomllib; p = tomllib.load(open("pyproject.toml", "rb")); \
+	  print(*p["project"]["dependencies"], *p["project"]["optional-dependencies"]["dev"], \
+	  *p["build-system"]["requires"], "wheel", sep="\n")' > build/lock.in
+	build/lock/bin/python -m pip install --quiet -r build/lock.in
+	( sed -n '/^#/p' requirements.lock; \
+	  build/lock/bin/python -m pip freeze --all | grep -v '^pip==' | sed 's/+cpu$$//' ) > build/lock.out
+	mv build/lock.out requirements.lock
+
+clean:
+	rm -rf .venv demo build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

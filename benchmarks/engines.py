@@ -1,0 +1,184 @@
+"""Are stored ids the reference's ids? Builds real text with real tokenizers and compares them all.
+
+    python benchmarks/engines.py --data DIR [--write]
+
+For each tokenizer.json under DIR/tokenizers this builds wikitext-2, the XQuAD paragraphs in twelve
+languages, and the edge-case texts, in both special-text modes, and compares every stored document
+with what Hugging Face `tokenizers` gives for its text; where there are reference ids of another
+implementation (tiktoken, sentencepiece, llama.cpp) those as well. Results go to
+benchmarks/results/engines.json with --write; docs/tokenizers.md shows them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from tokenizers import Tokenizer
+
+from dataprep import open_dataset
+from dataprep.pipeline.build import build
+from dataprep.pipeline.options import BuildOptions
+from dataprep.pipeline.special_tokens import special_tokens
+
+RESULTS = Path(__file__).parent / "results" / "engines.json"
+_VECTORS = {
+    "gpt2": ["llamacpp-gpt-2"],
+    "qwen2_5": ["llamacpp-qwen2"],
+    "cl100k_base": ["llamacpp-dbrx", "cl100k_base"],
+    "mistral_v3": ["mistral_v3"],
+}
+
+
+@dataclass
+class Outcome:
+    """What the comparison of one tokenizer found."""
+
+    tokenizer: str
+    engine: str = ""
+    reason: str = ""
+    documents: int = 0
+    tokens: int = 0
+    different: int = 0
+    spelled_special: int = 0
+    reference_documents: int = 0
+    reference_different: int = 0
+    examples: list[str] = field(default_factory=list)
+
+
+def texts(data: Path, limit: int | None) -> list[str]:
+    """wikitext-2, XQuAD and the edge cases, as documents."""
+    found: list[str] = []
+    for name in ("wikitext-2/train_articles.jsonl", "xquad_multi.jsonl"):
+        lines = (data / "corpora" / name).read_bytes().split(b"\n")
+        found += [json.loads(line)["text"] for line in lines[:limit] if line]
+    for path in sorted((data / "corpora" / "edge").iterdir()):
+        for raw in path.read_bytes().split(b"\n")[: limit and 40 * limit]:
+            try:
+                text = raw.removesuffix(b"\r").decode()
+            except UnicodeDecodeError:
+                continue
+            found += [text] if text.strip() else []
+    return found
+
+
+def reference_vectors(data: Path, name: str) -> tuple[list[str], list[list[int]]]:
+    """Texts with the ids that other implementations give; the tiktoken texts serve two files."""
+    wanted, ids = [], []
+    for vector in _VECTORS.get(name, []):
+        rows = [json.loads(line) for line in (data / "vectors" / f"{vector}.jsonl").open()]
+        if "text" not in rows[0]:
+            for row, text in zip(rows, _tiktoken_texts(data), strict=True):
+                row["text"] = text
+        usable = [row for row in rows if row["text"]]
+        wanted += [row["text"] for row in usable]
+        ids += [row["ids"] for row in usable]
+    return wanted, ids
+
+
+def _tiktoken_texts(data: Path) -> Iterator[str]:
+    tokenizer = Tokenizer.from_file(str(data / "tokenizers/cl100k_base/tokenizer.json"))
+    for line in (data / "vectors/cl100k_base.jsonl").open():
+        yield tokenizer.decode(json.loads(line)["ids"], skip_special_tokens=False)
+
+
+def build_from(lines: list[str], tokenizer: Path, out: Path, mode: str) -> Any:
+    """Build `lines` into `out`, one split."""
+    source = out.with_suffix(".jsonl")
+    source.write_text("".join(json.dumps({"text": line}) + "\n" for line in lines))
+    options = BuildOptions(
+        input=(str(source),), out=out, tokenizer=str(tokenizer), split="train=1.0",
+        special_text=mode, eos="none", bos="none",
+    )  # fmt: skip
+    return build(options)
+
+
+def compare(
+    lines: list[str], expected: list[list[int]], out: Path, outcome: Outcome, specials: list[str]
+) -> int:
+    """Count the documents of `out` whose ids are not the expected ones."""
+    different = 0
+    with open_dataset(out) as dataset:
+        split = dataset.split("train")
+        if split.documents != len(lines):
+            raise SystemExit(f"{out}: {split.documents} documents, not {len(lines)}")
+        for index, ids in enumerate(expected):
+            outcome.tokens += len(ids)
+            if np.array_equal(split.document(index), ids):
+                continue
+            if any(special in lines[index] for special in specials):
+                outcome.spelled_special += 1
+                continue
+            different += 1
+            outcome.examples.append(lines[index][:60])
+    return different
+
+
+def check(path: Path, data: Path, lines: list[str], scratch: Path) -> Outcome:
+    """Build and compare with one tokenizer, in both modes."""
+    outcome = Outcome(path.parent.name)
+    reference = Tokenizer.from_file(str(path))
+    reference.no_truncation()
+    reference.no_padding()
+    unigram = isinstance(json.loads(path.read_bytes())["model"]["vocab"], list)
+    specials = list(special_tokens(json.loads(path.read_bytes())))
+    for mode in ("literal", "parse"):
+        out = scratch / f"{outcome.tokenizer}-{mode}"
+        report = build_from(lines, path, out, mode)
+        outcome.engine = report.manifest.tokenizer.engine
+        outcome.reason = report.manifest.tokenizer.engine_reason
+        reference.encode_special_tokens = mode == "literal"
+        ids = [e.ids for e in reference.encode_batch_fast(lines, add_special_tokens=False)]
+        outcome.documents += len(lines)
+        # In literal mode the reference's Unigram still matches a special token spelled in text.
+        excused = specials if mode == "literal" and unigram else []
+        outcome.different += compare(lines, ids, out, outcome, excused)
+    wanted, ids = reference_vectors(data, outcome.tokenizer)
+    if wanted:
+        out = scratch / f"{outcome.tokenizer}-vectors"
+        build_from(wanted, path, out, "literal")
+        outcome.reference_documents = len(wanted)
+        outcome.reference_different = compare(wanted, ids, out, outcome, [])
+    return outcome
+
+
+def run(data: Path, limit: int | None = None) -> list[Outcome]:
+    """Check every tokenizer under `data`."""
+    lines = texts(data, limit)
+    with tempfile.TemporaryDirectory() as scratch:
+        paths = sorted((data / "tokenizers").glob("*/tokenizer.json"))
+        return [check(path, data, lines, Path(scratch)) for path in paths]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--data", type=Path, required=True)
+    parser.add_argument("--limit", type=int)
+    parser.add_argument("--write", action="store_true")
+    arguments = parser.parse_args()
+    outcomes = run(arguments.data, arguments.limit)
+    for outcome in outcomes:
+        print(json.dumps(asdict(outcome), ensure_ascii=False))
+    if arguments.write:
+        versions = {name: version(name) for name in ("gigatoken", "tokenizers", "dataprep")}
+        document = {
+            "command": "python benchmarks/engines.py --data DIR --write",
+            "python": platform.python_version(),
+            "versions": versions,
+            "outcomes": [asdict(outcome) for outcome in outcomes],
+        }
+        RESULTS.write_text(json.dumps(document, indent=1, ensure_ascii=False) + "\n")
+    return int(any(o.different or o.reference_different for o in outcomes))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

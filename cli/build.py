@@ -1,0 +1,198 @@
+"""`dataprep build`: one option for each field of `BuildOptions`, with its default and type.
+
+The table below holds nothing but help; everything else about an option is read from the dataclass,
+so that the command line and the Python interface cannot drift apart.
+"""
+
+from __future__ import annotations
+
+from dataclasses import MISSING, dataclass, fields
+from pathlib import Path
+from types import NoneType, UnionType
+from typing import Any, Literal, get_args, get_origin, get_type_hints
+
+import click
+
+from dataprep.cli import output
+from dataprep.cli.command import EPILOG_START, SectionedCommand, output_options
+from dataprep.pipeline.options import BuildOptions
+
+__all__ = ["OPTIONS", "OptionHelp", "command"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class OptionHelp:
+    """How the help presents one field of `BuildOptions`."""
+
+    section: str
+    help: str
+    metavar: str | None = None
+    default: str | None = None
+    """Said instead of a default of None."""
+
+
+_INPUT, _TEXT, _IDS, _SPLITS, _RUN = "Input", "Records", "Tokens", "Splits", "Running"
+
+OPTIONS: dict[str, OptionHelp] = {
+    "input": OptionHelp(
+        section=_INPUT, metavar="PATH",
+        help="File, folder, quoted glob, or hf:NAME for a dataset of the Hugging Face hub; .gz "
+        "and .zst are read as they are. Repeatable.",
+    ),
+    "out": OptionHelp(
+        section=_INPUT, metavar="DIRECTORY",
+        help="The directory to make. Must not exist, be empty, or hold this very build.",
+    ),
+    "format": OptionHelp(section=_INPUT, help="Of all inputs.", default="from each name"),
+    "hf_config": OptionHelp(
+        section=_INPUT, metavar="NAME", help="Configuration of a hub dataset."
+    ),
+    "hf_split": OptionHelp(
+        section=_INPUT, metavar="NAME", help="Split of an HF dataset that has several."
+    ),
+    "field": OptionHelp(
+        section=_TEXT, metavar="NAME",
+        help="Field that holds the text, of JSONL, Parquet and HF records; a.b reaches inside.",
+    ),
+    "document": OptionHelp(
+        section=_TEXT,
+        help="What a document of a plain text file is; a block ends at a blank line.",
+    ),
+    "on_error": OptionHelp(
+        section=_TEXT,
+        help="A bad record stops the build, or is written to rejects.jsonl and counted.",
+    ),
+    "max_rejects": OptionHelp(
+        section=_TEXT, metavar="N", default="no limit",
+        help="With --on-error skip: stop when more than N records are bad.",
+    ),
+    "tokenizer": OptionHelp(
+        section=_IDS, metavar="TOKENIZER", default="the built-in one, 32,768 ids",
+        help="tokenizer.json, a folder with one, a hub repository, tiktoken:NAME, a .tiktoken "
+        "rank file, or a sentencepiece .model.",
+    ),
+    "engine": OptionHelp(
+        section=_IDS,
+        help="auto: gigatoken where it gives the same ids as Hugging Face tokenizers, "
+        "otherwise tokenizers.",
+    ),
+    "bos": OptionHelp(
+        section=_IDS, metavar="TOKEN",
+        help="Put before each document: auto (as the tokenizer's template does), none, or a token.",
+    ),
+    "eos": OptionHelp(
+        section=_IDS, metavar="TOKEN",
+        help="Put after each document: auto (the end-of-text token), none, or a token.",
+    ),
+    "special_text": OptionHelp(
+        section=_IDS,
+        help="Text that spells a special token stays text, or becomes the token. Counted anyway.",
+    ),
+    "split": OptionHelp(
+        section=_SPLITS, metavar="NAME=SHARE,...",
+        help="Ratios that add up to 1; with --split-mode count also numbers of documents, and "
+        "rest.",
+    ),
+    "split_mode": OptionHelp(
+        section=_SPLITS,
+        help="ratio: each document by its own hash, so added data moves none. count: exact sizes.",
+    ),
+    "split_key": OptionHelp(
+        section=_SPLITS, metavar="FIELD", default="the text",
+        help="Records with equal values of this field go to the same split.",
+    ),
+    "seed": OptionHelp(
+        section=_SPLITS, metavar="N", help="Of the hash that assigns splits."
+    ),
+    "workers": OptionHelp(
+        section=_RUN, metavar="N", default="one per core",
+        help="Processes. The output is the same for any number.",
+    ),
+    "overwrite": OptionHelp(section=_RUN, help="Replace a finished dataset in --out."),
+}  # fmt: skip
+
+
+def _option(name: str) -> click.Option:
+    """The click option of one field of `BuildOptions`."""
+    entry = OPTIONS[name]
+    default = {field.name: field.default for field in fields(BuildOptions)}[name]
+    required = default is MISSING
+    settings: dict[str, Any] = {"required": required, "help": entry.help, "metavar": entry.metavar}
+    if not required and default is not None and default is not False:
+        settings |= {"default": default, "show_default": True}
+    elif entry.default is not None:
+        settings["show_default"] = entry.default
+    settings |= _type_settings(get_type_hints(BuildOptions)[name])
+    return click.Option([f"--{name.replace('_', '-')}", name], **settings)
+
+
+def _type_settings(hint: Any) -> dict[str, Any]:
+    """What click must know about a value annotated with `hint`."""
+    if isinstance(hint, UnionType) or type(None) in get_args(hint):
+        (hint,) = (part for part in get_args(hint) if part is not NoneType)
+    if get_origin(hint) is Literal:
+        return {"type": click.Choice(get_args(hint))}
+    if hint is bool:
+        return {"is_flag": True}
+    if hint is Path:
+        return {"type": click.Path(path_type=Path)}
+    if get_origin(hint) is tuple:
+        return {"type": click.Path(), "multiple": True}
+    return {"type": hint}
+
+
+@output_options
+@click.option("--dry-run", is_flag=True, help="Print an estimate from a sample and stop.")
+def _command(
+    *, as_json: bool, quiet: bool, dry_run: bool, input: tuple[str, ...], **values: Any  # noqa: A002
+) -> None:  # fmt: skip
+    """Turn text into a dataset directory of token shards.
+
+    Reads JSONL, plain text, Parquet and Hugging Face datasets. The same inputs and options give
+    the same bytes, whatever the number of workers. An interrupted build resumes when the same
+    command is run again; a finished one is recognised and left as it is.
+    """
+    options = BuildOptions(input=tuple(input), **values)
+    if dry_run:
+        _estimate(options, as_json=as_json, quiet=quiet)
+    else:
+        _build(options, as_json=as_json, quiet=quiet)
+
+
+def _estimate(options: BuildOptions, *, as_json: bool, quiet: bool) -> None:
+    from dataprep.cli.summary import estimate_lines
+    from dataprep.pipeline.estimate import estimate
+
+    found = estimate(options).as_dict()
+    if as_json:
+        output.result_json(found)
+    elif not quiet:
+        output.result("\n".join(estimate_lines(found)))
+
+
+def _build(options: BuildOptions, *, as_json: bool, quiet: bool) -> None:
+    from dataprep.cli.progress import build_progress
+    from dataprep.cli.summary import build_lines
+    from dataprep.pipeline.build import build
+
+    with build_progress(quiet=quiet) as show:
+        report = build(options, progress=show)
+    if as_json:
+        output.result_json(report.as_dict())
+    elif not quiet:
+        output.result("\n".join(build_lines(report)))
+
+
+command = click.command(
+    "build",
+    cls=SectionedCommand,
+    sections={name: entry.section for name, entry in OPTIONS.items()} | {"dry_run": _RUN},
+    epilog=f"""{EPILOG_START}
+  dataprep build --input data.jsonl --out shards
+  dataprep build --input 'books/*.txt' --document block --out shards
+  dataprep build --input part-1.jsonl.zst --input part-2.parquet --field body --out shards
+  dataprep build --input data.jsonl --out shards --tokenizer ./my-tokenizer --split train=1
+  dataprep build --input data.jsonl --out shards --on-error skip --max-rejects 100
+  dataprep build --input data.jsonl --out shards --dry-run""",
+)(_command)
+command.params[:0] = [_option(name) for name in OPTIONS]

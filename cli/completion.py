@@ -1,0 +1,34 @@
+"""`dataprep completion`: prints the script that makes a shell complete commands and options."""
+
+from __future__ import annotations
+
+import click
+
+from dataprep.cli import output
+from dataprep.cli.command import EPILOG_START, SectionedCommand
+
+__all__ = ["command"]
+
+
+@click.command(
+    "completion",
+    cls=SectionedCommand,
+    epilog=f"""{EPILOG_START}
+  dataprep completion bash >> ~/.bashrc
+  dataprep completion zsh >> ~/.zshrc
+  dataprep completion fish > ~/.config/fish/completions/dataprep.fish""",
+)
+@click.argument("shell", metavar="bash|zsh|fish", type=click.Choice(["bash", "zsh", "fish"]))
+@click.option("--debug", is_flag=True, expose_value=False, help="Show tracebacks of errors.")
+@click.pass_context
+def command(ctx: click.Context, shell: str) -> None:
+    """Print what makes a shell complete dataprep."""
+    from click.shell_completion import get_completion_class
+
+    from dataprep.cli.main import COMPLETE_VARIABLE
+
+    script = get_completion_class(shell)
+    if script is None:
+        raise click.UsageError(f"this release of click does not know {shell}", ctx)
+    program = ctx.find_root().command
+    output.result(script(program, {}, "dataprep", COMPLETE_VARIABLE).source().rstrip())

@@ -1,0 +1,115 @@
+"""How a command ends when it does not end well: one line on standard error and an exit code.
+
+    dataprep: error[E_SIZE] train/tokens-00003.bin: expected 8 bytes, found 6. Rebuild it.
+
+With --json the same fields stand in one object on standard output. A traceback is for --debug.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import traceback
+from collections.abc import Sequence
+
+import click
+
+from dataprep.cli import output
+from dataprep.formats.errors import DataprepError, StorageError, UsageError
+
+__all__ = ["Interrupted", "Stopped", "Terminated", "describe", "report"]
+
+
+class Terminated(BaseException):
+    """SIGTERM arrived. Like KeyboardInterrupt it passes every ``except Exception``."""
+
+
+class Interrupted(DataprepError):  # noqa: N818 -- an end, not an error
+    """SIGINT, as from Ctrl-C."""
+
+    exit_code = 130
+    default_code = "E_INTERRUPTED"
+
+
+class Stopped(DataprepError):  # noqa: N818 -- an end, not an error
+    """SIGTERM, as from a scheduler."""
+
+    exit_code = 143
+    default_code = "E_TERMINATED"
+
+
+def report(error: BaseException, arguments: Sequence[str]) -> int:
+    """Print `error` as the command line asked for it; returns the exit code."""
+    described = describe(error)
+    if _asked("--debug", arguments):
+        output.talk("".join(traceback.format_exception(error)).rstrip())
+    if _asked("--json", arguments):
+        with contextlib.suppress(StorageError, output.ReaderGone):
+            output.result_json(described.as_dict())
+    output.talk(output.one_line(f"dataprep: {described}"))
+    return described.exit_code
+
+
+def _asked(flag: str, arguments: Sequence[str]) -> bool:
+    """Whether `flag` stands in the command line, even in one that could not be parsed."""
+    options = arguments[: arguments.index("--")] if "--" in arguments else arguments
+    return flag in options
+
+
+def describe(error: BaseException) -> DataprepError:
+    """Any exception as an error with a code, a place, a problem and a remedy."""
+    if isinstance(error, DataprepError | click.ClickException):
+        return error if isinstance(error, DataprepError) else _from_click(error)
+    if isinstance(error, KeyboardInterrupt | click.Abort | Terminated):
+        stopped = Stopped if isinstance(error, Terminated) else Interrupted
+        return stopped("stopped before the end", remedy="A build resumes when you run it again.")
+    if isinstance(error, MemoryError):
+        return StorageError("out of memory", code="E_MEMORY", remedy="Use fewer --workers.")
+    if isinstance(error, OSError) and error.errno is not None:
+        return _from_system(error)
+    return _bug(error)
+
+
+def _from_click(error: click.ClickException) -> UsageError:
+    context = error.ctx if isinstance(error, click.UsageError) else None
+    command = context.command_path if context else "dataprep"
+    return UsageError(
+        _problem(error), where=_place(error), remedy=f"See `{command} --help`."
+    )  # fmt: skip
+
+
+def _place(error: click.ClickException) -> str | None:
+    """The argument that is wrong, where click knows it."""
+    if isinstance(error, click.NoSuchOption | click.BadOptionUsage):
+        return error.option_name
+    parameter = error.param if isinstance(error, click.BadParameter) else None
+    if isinstance(parameter, click.Option):
+        return max(parameter.opts, key=len)
+    return parameter.human_readable_name if parameter else None
+
+
+def _problem(error: click.ClickException) -> str:
+    if isinstance(error, click.MissingParameter):
+        return "is required"
+    if isinstance(error, click.NoSuchOption) and not error.possibilities:
+        return "there is no such option"
+    if isinstance(error, click.NoSuchOption):
+        return f"there is no such option; perhaps {' or '.join(error.possibilities or ())}"
+    return error.message if isinstance(error, click.BadParameter) else error.format_message()
+
+
+def _from_system(error: OSError) -> StorageError:
+    where = error.filename if error.filename is not None else None
+    return StorageError(
+        error.strerror or type(error).__name__,
+        where=str(where) if where is not None else None,
+        code="E_NOSPACE" if error.errno in (errno.ENOSPC, errno.EDQUOT) else "E_IO",
+        remedy="Check the disk and the permissions, then run the command again.",
+    )
+
+
+def _bug(error: BaseException) -> DataprepError:
+    return DataprepError(
+        f"{type(error).__name__}: {error}" if str(error) else type(error).__name__,
+        remedy="This is a bug in dataprep: run again with --debug and report what it prints.",
+    )

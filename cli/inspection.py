@@ -1,0 +1,167 @@
+"""`dataprep inspect`: what a dataset holds, from its manifest, and documents decoded from it.
+
+The table costs one read of config.json; each document costs its own tokens. Nothing is verified
+beyond what opening a dataset checks: that is what `dataprep verify` is for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from random import Random
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from dataprep.cli import output
+from dataprep.cli.command import EPILOG_START, SectionedCommand, output_options
+from dataprep.formats.errors import UsageError
+
+if TYPE_CHECKING:
+    from dataprep.formats.dataset import Dataset, Split
+
+__all__ = ["command"]
+
+EXCERPT = 1000  # characters of a document, enough to recognise it and less than a screen
+
+
+@click.command(
+    "inspect",
+    cls=SectionedCommand,
+    sections=dict.fromkeys(("split", "documents", "sample", "seed", "ids", "full"), "Documents"),
+    epilog=f"""{EPILOG_START}
+  dataprep inspect shards
+  dataprep inspect shards --random 3
+  dataprep inspect shards --split val --document 0 --document 7 --ids
+  dataprep inspect shards --json | python -m json.tool""",
+)
+@click.argument("path", type=click.Path(path_type=Path))
+@click.option("--split", metavar="NAME", help="Read from this split.  [default: the first one]")
+@click.option(
+    "--document", "documents", metavar="N", type=int, multiple=True,
+    help="Decode document N of the split, from 0. Repeatable.",
+)  # fmt: skip
+@click.option(
+    "--random", "sample", metavar="N", type=click.IntRange(min=0), default=0,
+    help="Decode N documents drawn at random.",
+)  # fmt: skip
+@click.option("--seed", type=int, default=0, show_default=True, help="Of --random.")
+@click.option("--ids", is_flag=True, help="Print token ids as well as text.")
+@click.option("--full", is_flag=True, help=f"Print whole texts, not {EXCERPT:,} characters.")
+@output_options
+def command(
+    *, path: Path, split: str | None, documents: tuple[int, ...], sample: int, seed: int,
+    ids: bool, full: bool, as_json: bool, quiet: bool,
+) -> None:  # fmt: skip
+    """Show what a dataset holds and read its documents.
+
+    PATH is a directory made by `dataprep build`. Documents come with the input they were read
+    from and their byte offset (or row) in it. --json always gives whole texts.
+    """
+    from dataprep.formats.dataset import open_dataset
+
+    with open_dataset(path) as dataset:
+        numbers = _chosen(dataset, split, documents, sample, seed)
+        found = [_document(dataset, name, number, ids=ids) for name, number in numbers]
+        if as_json:
+            output.result_json({**_facts(dataset), "documents": found})
+        elif not quiet:
+            _print(dataset, found, full=full)
+
+
+def _chosen(
+    dataset: Dataset, name: str | None, documents: Iterable[int], sample: int, seed: int
+) -> list[tuple[str, int]]:
+    """(split, document) of everything that was asked for, checked."""
+    if name is None and not dataset.splits:
+        return []
+    split = dataset.split(name or next(iter(dataset.splits)))
+    for number in documents:
+        _check_number(split, number)
+    drawn = Random(seed).sample(range(split.documents), min(sample, split.documents))
+    return [(split.name, number) for number in (*documents, *drawn)]
+
+
+def _check_number(split: Split, number: int) -> None:
+    if 0 <= number < split.documents:
+        return
+    raise UsageError(
+        f"split {split.name} has {split.documents:,} documents, numbered from 0; "
+        f"there is no {number}",
+        where="--document",
+        remedy="Choose another number, or another --split.",
+    )
+
+
+def _document(dataset: Dataset, name: str, number: int, *, ids: bool) -> dict[str, Any]:
+    """One document, as --json prints it."""
+    split = dataset.split(name)
+    source, position = split.source(number)
+    first, last = split.span(number)
+    found: dict[str, Any] = {
+        "split": name,
+        "document": number,
+        "record": int(split.record_ids[number]),
+        "input": source,
+        "position": position,
+        "unit": next(i.unit for i in dataset.manifest.inputs if i.name == source),
+        "tokens": last - first,
+        "text": split.text(number),
+    }
+    if ids:
+        found["ids"] = split.document(number).tolist()
+    return found
+
+
+def _facts(dataset: Dataset) -> dict[str, Any]:
+    """The manifest without its long lists, as --json prints it."""
+    manifest, tokenizer = dataset.manifest, dataset.manifest.tokenizer
+    return {
+        "path": str(dataset.path),
+        "build_id": manifest.build_id,
+        "format_version": manifest.format_version,
+        "kind": manifest.kind,
+        "dtype": manifest.tokens.dtype,
+        "vocab_size": manifest.tokens.vocab_size,
+        "bytes": sum(entry.bytes for entry in manifest.files),
+        "tokenizer": {
+            "sha256": tokenizer.sha256,
+            "engine": tokenizer.engine,
+            "engine_reason": tokenizer.engine_reason,
+            "libraries": tokenizer.libraries,
+            "special_text": tokenizer.special_text,
+            "special_text_found": tokenizer.special_text_found,
+            "bos": tokenizer.bos.token if tokenizer.bos and tokenizer.add_bos else None,
+            "eos": tokenizer.eos.token if tokenizer.eos and tokenizer.add_eos else None,
+        },
+        "splits": {name: _split_facts(split) for name, split in dataset.splits.items()},
+        "records": {
+            "read": manifest.records.read,
+            "written": manifest.records.written,
+            "rejected": manifest.records.rejected,
+        },
+        "inputs": [
+            {"name": i.name, "format": i.format, "bytes": i.bytes, "records": i.records}
+            for i in manifest.inputs
+        ],
+    }
+
+
+def _split_facts(split: Split) -> dict[str, Any]:
+    entry = split.entry
+    return {
+        "documents": entry.documents,
+        "tokens": entry.tokens,
+        "text_bytes": entry.text_bytes,
+        "bytes_per_token": entry.text_bytes / entry.tokens if entry.tokens else None,
+        "zero_token_documents": entry.zero_token_documents,
+        "shards": len(entry.shards),
+    }
+
+
+def _print(dataset: Dataset, found: list[dict[str, Any]], *, full: bool) -> None:
+    from dataprep.cli.table import dataset_table, document_text
+
+    parts = [dataset_table(_facts(dataset))]
+    parts += [document_text(document, None if full else EXCERPT) for document in found]
+    output.result("\n\n".join(parts))

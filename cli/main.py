@@ -1,0 +1,127 @@
+"""The `dataprep` command: finds the subcommand, runs it, and turns every end into an exit code.
+
+A subcommand's module is imported when the subcommand is used, and the heavy libraries when it does
+its work, so ``dataprep --help`` costs an import of click and nothing else.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+from typing import NoReturn
+
+import click
+
+from dataprep import __version__
+from dataprep.cli import failure, output
+from dataprep.cli.command import EPILOG_START, HELP_WIDTH
+
+__all__ = ["COMMANDS", "dataprep", "main", "run"]
+
+# Name, the module that holds it as `command`, and its one line of help: listing the commands must
+# not import them. A test keeps these lines equal to the commands' own.
+COMMANDS = {
+    "build": ("dataprep.cli.build", "Turn text into a dataset directory of token shards."),
+    "verify": ("dataprep.cli.verify", "Check that a dataset is, byte for byte, what was built."),
+    "inspect": ("dataprep.cli.inspection", "Show what a dataset holds and read its documents."),
+    "tokenizer": ("dataprep.cli.tokenizer", "Train a tokenizer on your own text."),
+    "completion": ("dataprep.cli.completion", "Print what makes a shell complete dataprep."),
+}
+COMPLETE_VARIABLE = "_DATAPREP_COMPLETE"
+
+
+class LazyGroup(click.Group):
+    """A group that imports a command when it is asked for it, not to list it."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """The names in the order in which they are used."""
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Import the command `cmd_name`; None if there is none."""
+        if cmd_name not in COMMANDS:
+            return None
+        command: click.Command = import_module(COMMANDS[cmd_name][0]).command
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """One line for each command, from the table above."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, line) for name, (_, line) in COMMANDS.items()])
+
+
+@click.group(
+    cls=LazyGroup,
+    no_args_is_help=False,
+    invoke_without_command=True,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": HELP_WIDTH},
+    epilog=f"""{EPILOG_START}
+  dataprep build --input data.jsonl --out shards
+  dataprep verify shards
+  dataprep inspect shards --random 1
+
+\b
+Exit codes:
+  0 ok, 1 a bug, 2 usage, 3 a damaged dataset, 4 disk or machine, 5 another builder,
+  6 incompatible version or tokenizer, 7 bad input, 130 and 143 interrupted""",
+)
+@click.version_option(__version__, prog_name="dataprep", message="%(prog)s %(version)s")
+@click.pass_context
+def dataprep(ctx: click.Context) -> None:
+    """Turn text into memory-mapped token shards you can trust, and serve them to PyTorch."""
+    if ctx.invoked_subcommand is None:
+        output.talk(ctx.get_help())
+        ctx.exit(2)
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run one command line and return its exit code; nothing it raises gets past this."""
+    try:
+        with dataprep.make_context("dataprep", list(arguments)) as ctx:
+            dataprep.invoke(ctx)
+        output.finish()
+    except click.exceptions.Exit as end:
+        return _finished(end.exit_code, arguments)
+    except output.ReaderGone as end:
+        return end.exit_code
+    except BaseException as error:
+        return failure.report(error, arguments)
+    return 0
+
+
+def _finished(code: int, arguments: Sequence[str]) -> int:
+    """Flush what --help, --version or a verdict wrote: a full disk must not pass for success."""
+    try:
+        output.finish()
+    except output.ReaderGone as end:
+        return end.exit_code
+    except BaseException as error:
+        return failure.report(error, arguments)
+    return code
+
+
+def main() -> NoReturn:
+    """The console script: `run` on the real arguments, signals, and standard streams."""
+    output.prepare()
+    if sys.stderr is not None:
+        faulthandler.enable()
+    signal.signal(signal.SIGTERM, _terminated)
+    if instruction := os.environ.get(COMPLETE_VARIABLE):
+        from click.shell_completion import shell_complete
+
+        sys.exit(shell_complete(dataprep, {}, "dataprep", COMPLETE_VARIABLE, instruction))
+    code = run(sys.argv[1:])
+    output.abandon_broken_streams()
+    sys.exit(code)
+
+
+def _terminated(number: int, frame: object) -> NoReturn:
+    raise failure.Terminated
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,139 @@
+"""Standard output and standard error: results go to one, talk to the other.
+
+Every result passes through `result`, which flushes, so that a full disk is an error with exit code
+4 and not a silent success, and a closed pipe (``| head``) ends the command quietly.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import os
+import re
+import sys
+from collections.abc import Mapping
+from io import TextIOWrapper
+from typing import Any, TextIO
+
+from dataprep.formats.errors import StorageError
+
+__all__ = [
+    "ReaderGone",
+    "abandon_broken_streams",
+    "finish",
+    "is_terminal",
+    "one_line",
+    "prepare",
+    "printable",
+    "result",
+    "result_json",
+    "talk",
+]
+
+
+# C0, C1, line and paragraph separators, reordering of text, lone surrogates.
+_CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+
+
+class ReaderGone(Exception):  # noqa: N818 -- an end, not an error
+    """Whoever read our standard output stopped reading; 141 is what SIGPIPE would have given."""
+
+    exit_code = 141
+
+
+def prepare() -> None:
+    """Let any text be printed in any locale: what it cannot hold is written as an escape."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+
+
+def result(text: str) -> None:
+    """Write `text` and a newline to standard output, all the way out."""
+    _write(text + "\n")
+
+
+def result_json(value: Mapping[str, Any]) -> None:
+    """Write `value` as one JSON object on one line; ASCII, so it survives every locale."""
+    result(json.dumps(value, default=str))
+
+
+def finish() -> None:
+    """Flush standard output; raises what `result` raises."""
+    if sys.stdout is not None:
+        _write("")
+
+
+def _write(text: str) -> None:
+    if sys.stdout is None:
+        raise _unwritable(OSError(errno.EBADF, "it is closed"))
+    try:
+        sys.stdout.write(text)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        raise ReaderGone from None
+    except OSError as error:
+        raise _unwritable(error) from None
+
+
+def _unwritable(error: OSError) -> StorageError:
+    return StorageError(
+        f"cannot write the result: {error.strerror or error}",
+        where="standard output",
+        code="E_NOSPACE" if error.errno == errno.ENOSPC else "E_IO",
+        remedy="Send the output elsewhere and run the command again.",
+    )
+
+
+def talk(text: str) -> None:
+    """Write `text` and a newline to standard error; a standard error that is gone is no failure."""
+    if sys.stderr is None:
+        return
+    with contextlib.suppress(OSError, ValueError):
+        sys.stderr.write(text + "\n")
+        sys.stderr.flush()
+
+
+def abandon_broken_streams() -> None:
+    """Keep the interpreter from failing once more, at exit, on what could not be written."""
+    for stream in (sys.stdout, sys.stderr):
+        if stream is not None:
+            try:
+                stream.flush()
+            except (OSError, ValueError):
+                _discard(stream)
+
+
+def _discard(stream: TextIO) -> None:
+    with contextlib.suppress(OSError, ValueError):
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, stream.fileno())
+        os.close(nowhere)
+
+
+def is_terminal(stream: TextIO | None) -> bool:
+    """Whether a person is looking at `stream`."""
+    return stream is not None and not stream.closed and stream.isatty()
+
+
+def printable(text: str, *, keep: str = "\n\t") -> str:
+    r"""`text` with control characters spelled out: a document must not drive the terminal.
+
+    >>> printable("a\x1b[2Jb")
+    'a\\x1b[2Jb'
+    """
+    return _CONTROL.sub(lambda match: match[0] if match[0] in keep else _escaped(match[0]), text)
+
+
+def one_line(text: str) -> str:
+    r"""`text` on one line: line ends are spelled out too.
+
+    >>> one_line("two\nlines")
+    'two\\nlines'
+    """
+    return printable(text, keep="")
+
+
+def _escaped(character: str) -> str:
+    return character.encode("unicode_escape").decode("ascii")

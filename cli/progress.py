@@ -1,0 +1,79 @@
+"""A progress bar on standard error, and only where a person is looking at it.
+
+Piped, or with --quiet, nothing is drawn and `rich` is not imported: the closing summary and the
+errors are what a log needs.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from dataprep.cli import output
+
+if TYPE_CHECKING:
+    from rich.progress import Progress as Bar
+
+    from dataprep.pipeline.progress import Progress
+
+__all__ = ["build_progress", "byte_progress"]
+
+_STAGES = {"plan": "reading inputs", "tokenize": "tokenizing", "commit": "writing"}
+
+
+@contextmanager
+def build_progress(*, quiet: bool) -> Iterator[Callable[[Progress], None] | None]:
+    """A function that draws what `build` reports, or None where nobody would see it."""
+    if quiet or not output.is_terminal(sys.stderr):
+        yield None
+        return
+    bar = _bar("{task.fields[documents]:,} docs  {task.fields[tokens]:,} tokens{task.fields[bad]}")
+    with bar:
+        task = bar.add_task(_STAGES["plan"], total=None, documents=0, tokens=0, bad="")
+
+        def show(progress: Progress) -> None:
+            bar.update(
+                task,
+                description=_STAGES.get(progress.stage, progress.stage),
+                completed=progress.bytes_done,
+                total=progress.bytes_total or None,
+                documents=progress.documents,
+                tokens=progress.tokens,
+                bad=f"  [red]{progress.rejects:,} rejected" if progress.rejects else "",
+            )
+
+        yield show
+
+
+@contextmanager
+def byte_progress(title: str, *, quiet: bool) -> Iterator[Callable[[int, int], None] | None]:
+    """A function that draws (bytes done, bytes in all), or None where nobody would see it."""
+    if quiet or not output.is_terminal(sys.stderr):
+        yield None
+        return
+    bar = _bar("")
+    with bar:
+        task = bar.add_task(title, total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)
+
+
+def _bar(counts: str) -> Bar:
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        DownloadColumn,
+        Progress,
+        TextColumn,
+        TimeRemainingColumn,
+        TransferSpeedColumn,
+    )
+
+    columns = [
+        TextColumn("{task.description}"), BarColumn(bar_width=24), DownloadColumn(),
+        TransferSpeedColumn(), TimeRemainingColumn(compact=True),
+    ]  # fmt: skip
+    if counts:
+        columns.append(TextColumn(counts))
+    return Progress(*columns, console=Console(stderr=True), transient=True)

@@ -1,0 +1,118 @@
+"""The words of a finished build and of an estimate; pure functions from reports to lines."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from dataprep.cli.output import one_line
+
+if TYPE_CHECKING:
+    from dataprep.formats.manifest import Manifest
+    from dataprep.pipeline.build import BuildReport
+
+__all__ = ["build_lines", "bytes_text", "duration_text", "estimate_lines"]
+
+_DTYPES = {"<u2": "uint16", "<u4": "uint32"}
+
+
+def bytes_text(count: float) -> str:
+    """A size for people, in powers of 1,000 as disks are sold.
+
+    >>> bytes_text(999), bytes_text(1_500_000)
+    ('999 B', '1.5 MB')
+    """
+    for unit in ("B", "kB", "MB", "GB"):
+        if count < 1000:
+            return f"{count:.0f} B" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1000
+    return f"{count:.1f} TB"
+
+
+def duration_text(seconds: float) -> str:
+    """A duration for people.
+
+    >>> duration_text(0.25), duration_text(75), duration_text(7_300)
+    ('0.2 s', '1 min 15 s', '2 h 1 min')
+    """
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes} min {rest} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
+
+
+def build_lines(report: BuildReport) -> list[str]:
+    """What was built, and what to run next."""
+    if report.reused:
+        return [
+            f"{report.path} already holds this build ({report.build_id[:12]}): nothing to do.",
+        ]
+    lines = [
+        f"{report.path}: built in {duration_text(report.seconds)}{_speed(report)}",
+        *_split_lines(report.manifest),
+        *_detail_lines(report.manifest),
+    ]
+    if report.resumed_units:
+        lines.append(f"  resumed    {report.resumed_units} of {report.units} units were there")
+    lines += [f"  note       {one_line(note)}" for note in report.notes]
+    if report.example:
+        lines.append(f"  example    {one_line(report.example)}")
+    return [*lines, f"Check it: dataprep verify {report.path}"]
+
+
+def _speed(report: BuildReport) -> str:
+    """How fast, where enough was done for it to mean something."""
+    text = sum(split.text_bytes for split in report.manifest.splits.values())
+    if text < 1_000_000 or report.resumed_units:
+        return ""
+    speed = text / max(report.seconds, 1e-9) / 1e6
+    workers = f"{report.workers} worker{'s' if report.workers > 1 else ''}"
+    return f", {speed:.1f} MB of text per second, {workers}"
+
+
+def _split_lines(manifest: Manifest) -> list[str]:
+    return [
+        f"  {name:10} {split.documents:>12,} documents  {split.tokens:>15,} tokens"
+        for name, split in manifest.splits.items()
+    ]
+
+
+def _detail_lines(manifest: Manifest) -> list[str]:
+    tokens = sum(split.tokens for split in manifest.splits.values())
+    text = sum(split.text_bytes for split in manifest.splits.values())
+    dtype = _DTYPES.get(manifest.tokens.dtype, manifest.tokens.dtype)
+    tokenizer = manifest.tokenizer
+    lines = [
+        f"  tokens     {dtype}, {text / max(tokens, 1):.2f} bytes of text each",
+        f"  tokenizer  {manifest.tokens.vocab_size:,} ids, by {tokenizer.engine}"
+        f" ({one_line(tokenizer.engine_reason)})",
+    ]
+    if found := sum(tokenizer.special_text_found.values()):
+        lines.append(
+            f"  special    {found:,} special tokens spelled in the text, {_taken(manifest)}"
+        )
+    if rejected := manifest.records.rejected:
+        reasons = ", ".join(f"{count:,} {reason}" for reason, count in rejected.items())
+        lines.append(f"  rejected   {sum(rejected.values()):,} records in rejects.jsonl: {reasons}")
+    return lines
+
+
+def _taken(manifest: Manifest) -> str:
+    return "kept as text" if manifest.tokenizer.special_text == "literal" else "read as tokens"
+
+
+def estimate_lines(found: Mapping[str, Any]) -> list[str]:
+    """What a build would take; `found` is `Estimate.as_dict()`."""
+    inputs = found["inputs"]
+    count = inputs if isinstance(inputs, int) else len(inputs)
+    return [
+        f"  inputs     {count:,}, {bytes_text(found['input_bytes'])}",
+        f"  documents  about {found['documents']:,.0f}",
+        f"  tokens     about {found['tokens']:,.0f}, {found['bytes_per_token']:.2f} bytes each",
+        f"  tokenizer  {found['tokenizer']}, by {found['engine']} ({found['engine_reason']})",
+        f"  output     about {bytes_text(found['output_bytes'])}",
+        f"  disk       {bytes_text(found['peak_disk_bytes'])} at most needed, "
+        f"{bytes_text(found['free_bytes'])} free",
+        f"  time       about {duration_text(found['seconds'])}",
+        "Nothing was built: run it without --dry-run.",
+    ]

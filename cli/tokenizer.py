@@ -1,0 +1,76 @@
+"""`dataprep tokenizer`: so far one subcommand, `train`."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import get_args
+
+import click
+
+from dataprep.cli import output
+from dataprep.cli.command import EPILOG_START, SectionedCommand, output_options
+from dataprep.cli.summary import bytes_text
+from dataprep.pipeline.options import DocumentUnit, InputFormat
+
+__all__ = ["command"]
+
+
+@click.group("tokenizer", context_settings={"help_option_names": ["-h", "--help"]})
+def command() -> None:
+    """Train a tokenizer on your own text."""
+
+
+@command.command(
+    "train",
+    cls=SectionedCommand,
+    epilog=f"""{EPILOG_START}
+  dataprep tokenizer train --input data.jsonl --vocab-size 16384 --out tokenizer.json
+  dataprep build --input data.jsonl --tokenizer tokenizer.json --out shards""",
+)
+@click.option(
+    "--input", "inputs", metavar="PATH", type=click.Path(), multiple=True, required=True,
+    help="File, folder or quoted glob, as for `dataprep build`. Repeatable.",
+)  # fmt: skip
+@click.option(
+    "--out", metavar="FILE", type=click.Path(path_type=Path), required=True,
+    help="The tokenizer.json to write; must not exist.",
+)  # fmt: skip
+@click.option(
+    "--vocab-size", metavar="N", type=int, default=32_768, show_default=True,
+    help="Number of ids, with the 256 bytes and the special tokens.",
+)  # fmt: skip
+@click.option(
+    "--format", "format_", type=click.Choice(get_args(InputFormat)),
+    show_default="from each name", help="Of all inputs.",
+)  # fmt: skip
+@click.option(
+    "--field", metavar="NAME", default="text", show_default=True,
+    help="Field that holds the text; a.b reaches inside.",
+)  # fmt: skip
+@click.option(
+    "--document", type=click.Choice(get_args(DocumentUnit)), default="file", show_default=True,
+    help="What a document of a plain text file is.",
+)  # fmt: skip
+@output_options
+def train(
+    *, inputs: tuple[str, ...], out: Path, vocab_size: int, format_: InputFormat | None,
+    field: str, document: DocumentUnit, as_json: bool, quiet: bool,
+) -> None:  # fmt: skip
+    """Train a byte-level BPE tokenizer on the texts of the inputs.
+
+    Every text can be encoded, and decodes to itself. Holds the distinct words of the inputs in
+    memory, not the inputs.
+    """
+    from dataprep.pipeline.texts import iterate_texts
+    from dataprep.pipeline.train_tokenizer import train_tokenizer
+
+    texts = iterate_texts(inputs, format_, field, document)
+    report = train_tokenizer(texts, vocab_size=vocab_size, out=out)
+    if as_json:
+        output.result_json({"out": str(out), **asdict(report)})
+    elif not quiet:
+        output.result(
+            f"{out}: {report.vocab_size:,} ids from {report.texts:,} texts "
+            f"({bytes_text(report.bytes)}), {report.bytes_per_token:.2f} bytes per token on them"
+        )

@@ -1,0 +1,101 @@
+"""`dataprep verify`: the exit code is the answer, the lines say where it is not yes."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from dataprep.cli import output
+from dataprep.cli.command import EPILOG_START, SectionedCommand, output_options
+from dataprep.cli.summary import bytes_text, duration_text
+
+if TYPE_CHECKING:
+    from dataprep.formats.verify_report import Level, VerifyReport
+
+__all__ = ["command"]
+
+SHOWN_FINDINGS = 20  # one screen; --json has them all
+
+
+@click.command(
+    "verify",
+    cls=SectionedCommand,
+    epilog=f"""{EPILOG_START}
+  dataprep verify shards
+  dataprep verify shards --level stat
+  dataprep verify shards --expect sha256:DIGEST   # what an earlier verify printed
+
+\b
+In a pipeline:
+  dataprep verify shards --quiet && python train.py""",
+)
+@click.argument("path", type=click.Path(path_type=Path))
+@click.option(
+    "--level", type=click.Choice(["stat", "structure", "full"]), default="full", show_default=True,
+    help="stat: names and sizes. structure: also offsets, counts and ids. full: also every byte, "
+    "by hash.",
+)  # fmt: skip
+@click.option(
+    "--expect", metavar="sha256:DIGEST",
+    help="Also require that this is the dataset whose config.json has this SHA-256.",
+)  # fmt: skip
+@output_options
+@click.pass_context
+def command(
+    ctx: click.Context, *, path: Path, level: Level, expect: str | None, as_json: bool, quiet: bool
+) -> None:
+    """Check that a dataset is, byte for byte, what was built.
+
+    PATH is a directory made by `dataprep build`. Exits with 0 only if nothing is wrong; with 3 if
+    a file was changed, cut, swapped, added or lost, naming it and the damaged bytes; with 6 if the
+    installed tokenizer libraries no longer give the ids that are stored.
+    """
+    began = time.perf_counter()
+    report = _verify(path, level, expect, quiet=quiet)
+    for line in _finding_lines(report):
+        output.talk(line)
+    if as_json:
+        output.result_json(report.as_dict())
+    elif not quiet:
+        output.result("\n".join(_verdict_lines(report, time.perf_counter() - began)))
+    ctx.exit(report.exit_code)
+
+
+def _verify(path: Path, level: Level, expect: str | None, *, quiet: bool) -> VerifyReport:
+    """The checks of the files, then of the tokenizer libraries that are installed here."""
+    from dataprep.cli.progress import byte_progress
+    from dataprep.formats.verify import verify
+
+    with byte_progress("verifying", quiet=quiet) as show:
+        report = verify(path, level, expect=expect, progress=show)
+    if level == "stat" or not report.ok:
+        return report
+    from dataprep.pipeline.probes import check_probes
+
+    return check_probes(report)
+
+
+def _finding_lines(report: VerifyReport) -> list[str]:
+    lines = [output.one_line(f"dataprep: {one}") for one in report.findings[:SHOWN_FINDINGS]]
+    if len(report.findings) > SHOWN_FINDINGS:
+        lines.append(
+            f"dataprep: {len(report.findings) - SHOWN_FINDINGS} more findings: --json lists them"
+        )
+    return lines
+
+
+def _verdict_lines(report: VerifyReport, seconds: float) -> list[str]:
+    count = len(report.findings)
+    verdict = (
+        "ok" if report.ok else f"{count} finding{'s' if count > 1 else ''}, NOT what was built"
+    )
+    return [
+        f"{report.path}: {verdict} (level {report.level}: {report.files:,} files, "
+        f"{bytes_text(report.bytes)}, {report.documents:,} documents, {report.tokens:,} tokens, "
+        f"{duration_text(seconds)})",
+        f"  config.json sha256:{report.config_sha256}",
+        *(f"  note: {output.one_line(note)}" for note in report.notes),
+    ]
