@@ -19,7 +19,7 @@ _SETTINGS: Mapping[str, Any] = {
 
 
 class SectionedCommand(click.Command):
-    """A command whose help groups options under headings; the rest stand under "Options"."""
+    """A command whose help groups options under headings; the rest stand last, as "Options"."""
 
     def __init__(self, *, sections: Mapping[str, str] | None = None, **settings: Any) -> None:
         settings["context_settings"] = {**_SETTINGS, **(settings.get("context_settings") or {})}
@@ -28,13 +28,12 @@ class SectionedCommand(click.Command):
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the options, one section after the other."""
-        groups: dict[str, list[tuple[str, str]]] = {}
+        groups: dict[str, list[tuple[str, str]]] = {title: [] for title in self.sections.values()}
+        groups["Options"] = []
         for parameter in self.get_params(ctx):
             record = parameter.get_help_record(ctx)
-            if record is not None:
-                groups.setdefault(self.sections.get(parameter.name or "", "Options"), []).append(
-                    record
-                )
+            if record is not None and isinstance(parameter, click.Option):
+                groups[self.sections.get(parameter.name or "", "Options")].append(record)
         for title, records in groups.items():
             with formatter.section(title):
                 formatter.write_dl(records)

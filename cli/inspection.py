@@ -45,7 +45,7 @@ EXCERPT = 1000  # characters of a document, enough to recognise it and less than
     "--random", "sample", metavar="N", type=click.IntRange(min=0), default=0,
     help="Decode N documents drawn at random.",
 )  # fmt: skip
-@click.option("--seed", type=int, default=0, show_default=True, help="Of --random.")
+@click.option("--seed", metavar="N", type=int, default=0, show_default=True, help="Of --random.")
 @click.option("--ids", is_flag=True, help="Print token ids as well as text.")
 @click.option("--full", is_flag=True, help=f"Print whole texts, not {EXCERPT:,} characters.")
 @output_options

@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 
 __all__ = ["build_lines", "bytes_text", "duration_text", "estimate_lines"]
 
+EXAMPLE = 120  # characters, about one line of a terminal
+
 _DTYPES = {"<u2": "uint16", "<u4": "uint32"}
 
 
@@ -56,7 +58,7 @@ def build_lines(report: BuildReport) -> list[str]:
         lines.append(f"  resumed    {report.resumed_units} of {report.units} units were there")
     lines += [f"  note       {one_line(note)}" for note in report.notes]
     if report.example:
-        lines.append(f"  example    {one_line(report.example)}")
+        lines.append(f"  example    {one_line(report.example[:EXAMPLE])}")
     return [*lines, f"Check it: dataprep verify {report.path}"]
 
 

@@ -59,8 +59,8 @@ def train(
 ) -> None:  # fmt: skip
     """Train a byte-level BPE tokenizer on the texts of the inputs.
 
-    Every text can be encoded, and decodes to itself. Holds the distinct words of the inputs in
-    memory, not the inputs.
+    Every text can be encoded, and decodes to itself. Reads the first 256 MiB of text, and holds its
+    distinct words in memory.
     """
     from dataprep.pipeline.texts import iterate_texts
     from dataprep.pipeline.train_tokenizer import train_tokenizer

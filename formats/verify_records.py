@@ -113,7 +113,8 @@ def check_records(run: Run) -> None:
 def _bits(run: Run) -> _Bits | None:
     """The empty set of all records, unless no files of the right size can hold so many."""
     manifest = run.manifest
-    backed = sum(split.documents for split in manifest.splits.values() if run.sound(split.index))
+    indexes = {split.index for split in manifest.splits.values() if run.sound(split.index)}
+    backed = sum(run.files[name].bytes // 8 for name in indexes)
     if REJECTS_NAME in run.files and run.sound(REJECTS_NAME):
         backed += run.files[REJECTS_NAME].bytes // _MIN_LINE
     return _Bits(manifest.records.read) if manifest.records.read <= backed else None

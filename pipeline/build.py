@@ -167,7 +167,7 @@ class _Build:
         if workers > 1:
             run_in_processes(self._staging, left, workers, self._on_event)
         else:
-            run_here(self._plan, self._staging, left, self._on_event)
+            run_here(self._plan, self._staging, left, self._prepared.encoder, self._on_event)
         return workers
 
     def _on_event(self, event: Event) -> None:

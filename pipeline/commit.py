@@ -116,6 +116,7 @@ class Commit:
                 name=source.name,
                 format=source.format,
                 unit="row" if source.format in ("parquet", "hf") else "byte",
+                compression=source.compression,
                 bytes=source.size,
                 fingerprint=self.table_fingerprints.get(number) or combine(digests[number]),
                 records=records[number],
@@ -188,7 +189,7 @@ class Commit:
         total = sum(p.piece.documents for p in placed)
         sizes = sizes_of(names, self.shares, total)
         create_directory(scratch / "exact")
-        return deal_out(placed, names, sizes, self.plan.encoding.dtype, scratch / "exact")
+        return deal_out(placed, names, sizes, self.plan.encoding, scratch / "exact")
 
     def _write_split(
         self, root: Path, name: str, placed: Sequence[PlacedPiece], files: list[WrittenFile]

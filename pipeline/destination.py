@@ -115,6 +115,7 @@ def _different_content(existing: Manifest, prepared: Prepared) -> str | None:
                 name=source.name,
                 format=source.format,
                 unit=entry.unit,
+                compression=source.compression,
                 bytes=source.size,
                 fingerprint=found,
                 records=entry.records,

@@ -90,10 +90,11 @@ class _Tokenizers:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EngineChoice:
-    """Which engine encodes, and why."""
+    """Which engine encodes, why, and the engine itself, loaded."""
 
     name: str
     reason: str
+    encoder: Encoder
 
 
 def make_encoder(name: str, engine_json: bytes) -> Encoder:
@@ -109,18 +110,19 @@ def choose_engine(engine_json: bytes, wanted: str, sample: Sequence[str]) -> Eng
     """
     reference = _reference(engine_json)
     if wanted == TOKENIZERS:
-        return EngineChoice(name=TOKENIZERS, reason="asked for with --engine")
-    problem = _objection(engine_json, reference, sample)
-    if problem is None:
-        return EngineChoice(
-            name=GIGATOKEN, reason=f"equal to tokenizers on {len(sample)} texts of this build"
-        )
+        return EngineChoice(name=TOKENIZERS, reason="asked for with --engine", encoder=reference)
+    fast, problem = _try_gigatoken(engine_json)
+    if fast is not None:
+        problem = _disagreement(fast, reference, sample)
+        if problem is None:
+            reason = f"equal to tokenizers on {len(sample)} texts of this build"
+            return EngineChoice(name=GIGATOKEN, reason=reason, encoder=fast)
     if wanted == GIGATOKEN:
         raise IncompatibleError(
-            problem, where="--engine gigatoken", code="E_ENGINE",
+            str(problem), where="--engine gigatoken", code="E_ENGINE",
             remedy="Leave --engine out: Hugging Face tokenizers will be used.",
         )  # fmt: skip
-    return EngineChoice(name=TOKENIZERS, reason=problem)
+    return EngineChoice(name=TOKENIZERS, reason=str(problem), encoder=reference)
 
 
 def _reference(engine_json: bytes) -> Encoder:
@@ -133,12 +135,16 @@ def _reference(engine_json: bytes) -> Encoder:
         ) from None  # fmt: skip
 
 
-def _objection(engine_json: bytes, reference: Encoder, sample: Sequence[str]) -> str | None:
-    """Why gigatoken cannot be used, or None."""
+def _try_gigatoken(engine_json: bytes) -> tuple[Encoder | None, str | None]:
     try:
-        fast = _Gigatoken(engine_json)
-    except Exception as error:
-        return f"gigatoken refuses this tokenizer: {str(error).strip().splitlines()[0]}"
+        return _Gigatoken(engine_json), None
+    except Exception as error:  # a Rust library: any refusal means the reference
+        reason = str(error).strip().splitlines()[0]
+        return None, f"gigatoken refuses this tokenizer: {reason}"
+
+
+def _disagreement(fast: Encoder, reference: Encoder, sample: Sequence[str]) -> str | None:
+    """The first text that the engines differ on, as a sentence, or None."""
     ids, offsets = fast.encode(sample)
     expected, expected_offsets = reference.encode(sample)
     if np.array_equal(ids, expected) and np.array_equal(offsets, expected_offsets):

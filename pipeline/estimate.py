@@ -8,7 +8,6 @@ from typing import Any
 
 from dataprep.formats.errors import StorageError
 from dataprep.formats.storage import free_bytes
-from dataprep.pipeline.engine import make_encoder
 from dataprep.pipeline.executor import available_cores
 from dataprep.pipeline.options import BuildOptions
 from dataprep.pipeline.prepare import Prepared, prepare
@@ -55,15 +54,12 @@ def estimate(options: BuildOptions) -> Estimate:
 def estimate_prepared(prepared: Prepared) -> Estimate:
     """The same for a build that is prepared."""
     plan, sample, options = prepared.plan, prepared.sample, prepared.options
-    encoder = make_encoder(plan.encoding.engine, prepared.engine_json)
-    encoder.encode(sample.texts[:1])  # what the first call loads is no part of the rate
     started = time.perf_counter()
-    ids, _ = encoder.encode(sample.texts)
+    ids, _ = prepared.encoder.encode(sample.texts)
     seconds = time.perf_counter() - started
     scale = plan.input_bytes / sample.stored_bytes if sample.stored_bytes else 0.0
-    added = (plan.encoding.bos is not None) + (plan.encoding.eos is not None)
     documents = round(sample.documents * scale)
-    tokens = round(len(ids) * scale) + added * documents
+    tokens = round(len(ids) * scale) + plan.encoding.added * documents
     width = int(plan.encoding.dtype[2])
     output = tokens * width + documents * _DOCUMENT_BYTES + len(prepared.tokenizer_json)
     workers = min(options.workers or available_cores(), max(1, len(plan.units)))

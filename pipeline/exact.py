@@ -18,6 +18,7 @@ from dataprep.formats.maps import map_tokens
 from dataprep.formats.storage import create_directory
 from dataprep.pipeline.layout import PlacedPiece
 from dataprep.pipeline.pieces import PieceWriter, Rows
+from dataprep.pipeline.plan import Encoding
 from dataprep.pipeline.splitting import Part, assign_exactly, cut_points, exact_sizes
 
 __all__ = ["deal_out", "sizes_of"]
@@ -38,7 +39,7 @@ def sizes_of(names: Sequence[str], shares: dict[str, float | int | None], total:
 
 
 def deal_out(
-    pieces: Sequence[PlacedPiece], names: Sequence[str], sizes: Sequence[int], dtype: str,
+    pieces: Sequence[PlacedPiece], names: Sequence[str], sizes: Sequence[int], encoding: Encoding,
     directory: Path,
 ) -> list[PlacedPiece]:  # fmt: skip
     """The same documents in pieces by split, written under `directory`, in the same order."""
@@ -47,8 +48,8 @@ def deal_out(
     for number, placed in enumerate(pieces):
         home = directory / f"{number:06d}"
         create_directory(home)
-        writers = [PieceWriter(home, name, dtype) for name in names]
-        for chunk in _chunks(placed, dtype, cuts):
+        writers = [PieceWriter(home, name, encoding.dtype, added=encoding.added) for name in names]
+        for chunk in _chunks(placed, encoding.dtype, cuts):
             _deal(chunk, writers)
         dealt += [
             PlacedPiece(piece=piece, directory=home, first_record=placed.first_record)

@@ -21,7 +21,7 @@ import msgspec
 
 import dataprep
 from dataprep.formats.errors import StorageError
-from dataprep.pipeline.engine import make_encoder
+from dataprep.pipeline.engine import Encoder
 from dataprep.pipeline.plan import Plan
 from dataprep.pipeline.staging import Staging
 from dataprep.pipeline.worker import Event, perform
@@ -40,9 +40,10 @@ def available_cores() -> int:
     return os.cpu_count() or 1
 
 
-def run_here(plan: Plan, staging: Staging, units: Sequence[int], on_event: OnEvent) -> None:
+def run_here(
+    plan: Plan, staging: Staging, units: Sequence[int], encoder: Encoder, on_event: OnEvent
+) -> None:
     """Do `units` one after the other in this process."""
-    encoder = make_encoder(plan.encoding.engine, staging.engine.read_bytes())
     for number in units:
         perform(plan, number, encoder, staging.units, on_event)
 
@@ -74,6 +75,7 @@ class _Pool:
         self._tries = dict.fromkeys(units, 0)
         self._events: queue.SimpleQueue[Event | _Death] = queue.SimpleQueue()
         self._processes: list[subprocess.Popen[bytes]] = []
+        self._threads: list[threading.Thread] = []
         self._stopping = False
         for number in units:
             self._waiting.put(number)
@@ -85,7 +87,9 @@ class _Pool:
             env=_environment(),
         )  # fmt: skip
         self._processes.append(process)
-        threading.Thread(target=self._feed, args=(process,), daemon=True).start()
+        thread = threading.Thread(target=self._feed, args=(process,), daemon=True)
+        self._threads.append(thread)
+        thread.start()
 
     def events(self) -> Iterator[Event]:
         """Events until every unit is finished; the caller stops at a failure."""
@@ -102,8 +106,14 @@ class _Pool:
         self._stopping = True
         for process in self._processes:
             process.kill()
+        for thread in self._threads:
+            thread.join()
         for process in self._processes:
             process.wait()
+            for pipe in (process.stdin, process.stdout):
+                if pipe is not None:
+                    with contextlib.suppress(OSError):  # what was not sent no longer matters
+                        pipe.close()
 
     def _feed(self, process: subprocess.Popen[bytes]) -> None:
         """Give `process` units until there are none; runs in a thread of its own."""

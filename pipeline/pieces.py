@@ -89,12 +89,18 @@ _ROW_FIELDS = tuple(field.name for field in fields(Rows))
 
 
 class PieceWriter:
-    """Writes pieces of one split into `directory`, starting a new one when one is full."""
+    """Writes pieces of one split into `directory`, starting a new one when one is full.
 
-    def __init__(self, directory: Path, split: str, dtype: str, *, keys: bool = False) -> None:
+    `added` is how many tokens (BOS, EOS) every document has beside those of its text.
+    """
+
+    def __init__(
+        self, directory: Path, split: str, dtype: str, *, added: int, keys: bool = False
+    ) -> None:
         self._directory = directory
         self._split = split
         self._itemsize = np.dtype(dtype).itemsize
+        self._added = added
         self._keys = keys
         self._done: list[Piece] = []
         self._open: _OpenPiece | None = None
@@ -112,7 +118,7 @@ class PieceWriter:
     def finish(self) -> list[Piece]:
         """Close the last piece and return all of them."""
         if self._open is not None:
-            self._done.append(self._open.close(keys=self._keys))
+            self._done.append(self._open.close(added=self._added, keys=self._keys))
             self._open = None
         return self._done
 
@@ -135,7 +141,7 @@ class _OpenPiece:
         self.length += len(ids)
         self.documents += len(rows)
 
-    def close(self, *, keys: bool) -> Piece:
+    def close(self, *, added: int, keys: bool) -> Piece:
         lengths = np.concatenate(self._lengths)
         rows = Rows.join(self._rows)
         offsets = np.zeros(len(lengths) + 1, np.uint64)
@@ -153,7 +159,7 @@ class _OpenPiece:
             documents=self.documents,
             length=self.length,
             text_bytes=int(rows.sizes.sum()),
-            zero_token_documents=int(np.count_nonzero(lengths == 0)),
+            zero_token_documents=int(np.count_nonzero(lengths == added)),
             files=files,
         )
 

@@ -48,8 +48,13 @@ class Encoding(msgspec.Struct, frozen=True, kw_only=True):
     eos: int | None
     special_tokens: dict[str, int]
     unknown: int | None
-    """What the model gives to text that it does not know: a special token, but not a spelled one."""
+    """What the model gives to text that it does not know: special, but spelled by no text."""
     special_text: str
+
+    @property
+    def added(self) -> int:
+        """Tokens that every document has beside those of its text."""
+        return (self.bos is not None) + (self.eos is not None)
 
 
 class Splitting(msgspec.Struct, frozen=True, kw_only=True):

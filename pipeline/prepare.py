@@ -14,10 +14,10 @@ import dataprep
 from dataprep.formats.errors import UsageError
 from dataprep.formats.manifest import Probe, SpecialToken, TokenizerEntry
 from dataprep.pipeline.engine import (
+    Encoder,
     EngineChoice,
     choose_engine,
     library_versions,
-    make_encoder,
 )
 from dataprep.pipeline.inputs import Source, find_sources
 from dataprep.pipeline.options import AUTO, NONE, BuildOptions, parse_split
@@ -53,6 +53,7 @@ class Prepared:
     tokenizer_json: bytes
     tokenizer_origin: str
     engine_json: bytes
+    encoder: Encoder
     shares: dict[str, float | int | None]
     stored_options: dict[str, Any]
     sample: Sample
@@ -75,9 +76,7 @@ def prepare(options: BuildOptions, *, sample_bytes: int) -> Prepared:
     probes = make_probes()
     gate = [*probes, *sample.excerpts(_GATE_TEXTS, _GATE_CHARACTERS)]
     choice = choose_engine(engine_json, options.engine, gate)
-    tokenizer = _Tokenizer(
-        options=options, config=config, source=source, choice=choice, engine_json=engine_json
-    )
+    tokenizer = _Tokenizer(options=options, config=config, source=source, choice=choice)
     encoding, entry = tokenizer.encoding(), tokenizer.entry(probes)
     stored = _stored_options(options, source)
     shares = parse_split(options.split, options.split_mode)
@@ -90,8 +89,8 @@ def prepare(options: BuildOptions, *, sample_bytes: int) -> Prepared:
     )  # fmt: skip
     return Prepared(
         options=options, plan=plan, tokenizer=entry, tokenizer_json=source.json,
-        tokenizer_origin=source.origin, engine_json=engine_json, shares=shares,
-        stored_options=stored, sample=sample,
+        tokenizer_origin=source.origin, engine_json=engine_json, encoder=choice.encoder,
+        shares=shares, stored_options=stored, sample=sample,
     )  # fmt: skip
 
 
@@ -121,7 +120,6 @@ class _Tokenizer:
     config: dict[str, Any]
     source: TokenizerSource
     choice: EngineChoice
-    engine_json: bytes
 
     def bos(self) -> SpecialToken | None:
         """The token put before documents."""
@@ -161,7 +159,7 @@ class _Tokenizer:
 
     def entry(self, probes: Sequence[str]) -> TokenizerEntry:
         """What the manifest keeps."""
-        ids, offsets = make_encoder(self.choice.name, self.engine_json).encode(probes)
+        ids, offsets = self.choice.encoder.encode(probes)
         bos, eos = self.bos(), self.eos()
         return TokenizerEntry(
             file="tokenizer.json",

@@ -243,7 +243,9 @@ class _Sink:
     def __init__(self, name: str, plan: Plan, encoder: Encoder, scratch: Path) -> None:
         self._encoding = plan.encoding
         self._encoder = encoder
-        self._writer = PieceWriter(scratch, name, plan.encoding.dtype, keys=name == ALL)
+        self._writer = PieceWriter(
+            scratch, name, plan.encoding.dtype, added=plan.encoding.added, keys=name == ALL
+        )
         self._counter = SpecialTextCounter(plan.encoding)
         self.special_text = self._counter.found
         self._texts: list[str] = []

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import hashlib
 import itertools
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,6 +39,10 @@ DEFAULT_SPECIAL_TOKENS = (
 MAX_VOCAB_SIZE = 1 << 20
 
 _PIECE_CHARACTERS = 1 << 20
+# The trainer is quadratic in the length of a word: a megabyte of base64 would take it hours.
+_LONG_RUN = re.compile(r"\S{1024,}|\s{1024,}")
+_LONG_BLANK = re.compile(r"\s{1024}")
+_RUN_CHARACTERS = 1024
 _SAMPLE_CHARACTERS = 1 << 16
 _SAMPLES = 64
 
@@ -181,8 +186,26 @@ def _pieces(text: str) -> Iterator[str]:
         end = start + _PIECE_CHARACTERS
         if end < len(text):
             end = text.rfind("\n", start, end) + 1 or end
-        yield text[start:end]
+        piece = text[start:end]
+        yield from _without_long_runs(piece) if _has_long_run(piece) else (piece,)
         start = end
+
+
+def _has_long_run(text: str) -> bool:
+    """A quick look: searching for `_LONG_RUN` everywhere would cost more than the training."""
+    words = max(map(len, text.split()), default=0)
+    return words >= _RUN_CHARACTERS or _LONG_BLANK.search(text) is not None
+
+
+def _without_long_runs(text: str) -> Iterator[str]:
+    """`text`, cut within and around runs of 1,024 characters or more."""
+    done = 0
+    for run in _LONG_RUN.finditer(text):
+        yield text[done : run.start()]
+        for start in range(run.start(), run.end(), _RUN_CHARACTERS):
+            yield text[start : min(start + _RUN_CHARACTERS, run.end())]
+        done = run.end()
+    yield text[done:]
 
 
 def _bytes_per_token(data: bytes, samples: list[str]) -> float:

@@ -217,7 +217,7 @@ def test_config_json_must_be_an_ordinary_file(tmp_path: Path, data: bytes) -> No
         "pipe": os.mkfifo,
         "link": lambda path: path.symlink_to(tmp_path / "elsewhere"),
         "folder": Path.mkdir,
-        "sparse": lambda path: (path.touch(), os.truncate(path, 1 << 40)),
+        "sparse": _make_huge,
     }
     for name, make in makers.items():
         (tmp_path / name).mkdir()
@@ -229,6 +229,11 @@ def test_config_json_must_be_an_ordinary_file(tmp_path: Path, data: bytes) -> No
         assert not thread.is_alive(), f"{name}: blocked"
         assert isinstance(outcome[0], IntegrityError), name
         assert outcome[0].code in ("E_NAME", "E_MANIFEST")
+
+
+def _make_huge(path: Path) -> None:
+    with path.open("wb") as stream:
+        stream.truncate(1 << 40)
 
 
 def _load(path: Path, outcome: list[BaseException]) -> None:

@@ -278,9 +278,9 @@ def test_of_racing_builders_exactly_one_wins(tmp_path: Path) -> None:
     wins = [line.split() for process in processes for line in process.communicate()[0].splitlines()]
     assert [process.returncode for process in processes] == [0] * RACERS
     assert sorted(int(trial) for trial, _ in wins) == list(range(TRIALS))
-    for trial, racer in wins:
-        assert (tmp_path / trial / "shards" / "owner").read_text() == racer
-        assert len(list((tmp_path / trial).iterdir())) == RACERS  # the losers' stagings, shards
+    for where, racer in wins:
+        assert (tmp_path / where / "shards" / "owner").read_text() == racer
+        assert len(list((tmp_path / where).iterdir())) == RACERS  # the losers' stagings, shards
 
 
 @FAULTS

@@ -36,7 +36,7 @@ from dataprep.formats.verify_records import _Bits
 from tests.datasets import EOS_ID, make_dataset, random_split
 
 MIB = 1 << 20
-LEVELS = ("stat", "structure", "full")
+LEVELS: tuple[verify_report.Level, ...] = ("stat", "structure", "full")
 
 
 def small(path: Path, **options: Any) -> Path:
@@ -228,17 +228,14 @@ def outcome(path: Path, level: verify_report.Level = "full") -> list[str]:
 
 
 def test_every_flipped_bit_is_found_and_its_file_named(tmp_path: Path) -> None:
-    """All bits of every small file, and 400 random ones of the larger: none goes unnoticed."""
-    splits = {"train": random_split([[3, 0]]), "val": random_split([[2]], seed=1)}
-    path = make_dataset(tmp_path / "shards", splits, add_eos=True)
+    """All bits of tokens, offsets and provenance, 300 random ones of the rest: none is missed."""
+    path = make_dataset(tmp_path / "shards", {"train": random_split([[3, 0]])}, add_eos=True)
     random = np.random.default_rng(0)
     for name in files_of(path):
         data = (path / name).read_bytes()
         bits = np.arange(8 * len(data))
-        if name == CONFIG_NAME:
-            bits = random.choice(bits, 300, replace=False)  # test_manifest does all
-        elif len(bits) > 2000:
-            bits = random.choice(bits, 400, replace=False)
+        if "/" not in name:
+            bits = random.choice(bits, 300, replace=False)
         with (path / name).open("r+b", buffering=0) as stream:
             for position, bit in zip((bits // 8).tolist(), (bits % 8).tolist(), strict=True):
                 stream.seek(position)
@@ -694,7 +691,7 @@ def reseal_free(path: Path, **counts: Any) -> None:
 
 
 def test_a_record_that_is_nowhere(dataset: Path) -> None:
-    """Counts agree, yet record 3 stands in no split: the ids skip it and another takes its place."""
+    """Counts agree, yet record 3 is lost: the ids skip it and another takes its place."""
     _write_index(dataset, "train_idx.pt", [0, 1, 2, 6])
     (dataset / "rejects.jsonl").write_bytes(reject(7))
     reseal(dataset, _count(read=8, rejected={"empty": 2}))
@@ -811,7 +808,7 @@ def test_bos_at_the_start_of_every_document(tmp_path: Path) -> None:
 
 
 def test_claims_of_absurd_size_allocate_nothing(tmp_path: Path) -> None:
-    """A manifest that says 10**18 of everything, consistently: findings, at once, in little memory."""
+    """A consistent manifest that says 10**18 of everything: findings, at once, in little memory."""
     path = small(tmp_path)
     blob = json.loads((path / CONFIG_NAME).read_bytes())
     huge = 10**18
@@ -834,7 +831,7 @@ def test_claims_of_absurd_size_allocate_nothing(tmp_path: Path) -> None:
         "print(*sorted({finding.code for finding in verify(sys.argv[1]).findings}))"
     )
     done = subprocess.run(
-        [sys.executable, "-c", program, str(path)], capture_output=True, text=True, timeout=30,
+        [sys.executable, "-c", program, str(path)], stdout=subprocess.PIPE, text=True, timeout=30,
         check=True,
     )  # fmt: skip
     assert set(done.stdout.split()) == {"E_ARRAY", "E_INDEX", "E_SIZE"}

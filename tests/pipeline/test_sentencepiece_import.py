@@ -100,7 +100,8 @@ MODELS: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 SPELLED = [
     "The fox sees 7 Ärger", "  A  dog ﬁne  ½  ", "quickly </s> my <s> cat <unk>",
-    "zzz ẞ unknown ☃☃ ☃", "привет 你好", "", "   ", "cat\u3000dog", "unbelievable horses number 1234", " ▁ odd ▁▁",
+    "zzz ẞ unknown ☃☃ ☃", "привет 你好", "", "   ", "cat\u3000dog",
+    "unbelievable horses number 1234", " ▁ odd ▁▁",
 ]  # fmt: skip
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-import tracemalloc
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -45,7 +45,7 @@ def test_training_writes_a_tokenizer_that_both_engines_run(tmp_path: Path) -> No
     texts = [*PROSE, *own_texts()]
     tokenizer = Tokenizer.from_buffer(data)
     ids = hf_ids(tokenizer, texts)
-    assert [tokenizer.decode(one) for one in ids] == texts
+    assert [tokenizer.decode(one, skip_special_tokens=False) for one in ids] == texts
     assert gigatoken_ids(data, texts) == ids
 
 
@@ -87,15 +87,13 @@ def test_a_text_longer_than_a_piece_is_cut_at_line_ends() -> None:
     assert train_json([long], vocab_size=290) == train_json([line] * 5000, vocab_size=290)
 
 
-def test_one_huge_word_is_cut_and_held_once() -> None:
-    """A text without a line end goes in parts, and costs no memory of ours beyond a part."""
-    text = "ab" * (2 << 20)
-    tracemalloc.start()
-    data = train_json([text], vocab_size=272)
-    peak = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
-    assert vocab_size(json.loads(data)) == 272
-    assert peak < 2.5 * len(text)
+def test_megabytes_without_a_blank_take_seconds() -> None:
+    """Words are learned from in parts: whole, this one alone would take the trainer hours."""
+    start = time.monotonic()
+    for text in ("ab" * (1 << 20), " " * (1 << 20)):
+        data = train_json([text], vocab_size=272)
+        assert vocab_size(json.loads(data)) == 272
+    assert time.monotonic() - start < 30
 
 
 @pytest.mark.parametrize("texts", [[], [""], ["", ""]])
@@ -121,7 +119,7 @@ def test_too_little_text_says_how_many_tokens_it_gives(tmp_path: Path) -> None:
 @pytest.mark.parametrize("size", [0, -1, 268, (1 << 20) + 1])
 def test_impossible_sizes_are_usage_errors(size: int, tmp_path: Path) -> None:
     """256 bytes and the special tokens are the least, 2**20 ids the most."""
-    with pytest.raises(UsageError, match="must be from 269 .* to 1048576"):
+    with pytest.raises(UsageError, match=r"must be from 269 .* to 1048576"):
         train_tokenizer(own_texts(), vocab_size=size, out=tmp_path / "t.json")
 
 
