@@ -7,11 +7,12 @@ STAMP := .venv/.ready
 JOBS ?= $(shell n=$$(nproc 2>/dev/null || echo 2); [ $$n -gt 4 ] && n=4; echo $$n)
 
 .DELETE_ON_ERROR:
-.PHONY: help venv demo test lint pytest dist-check lock clean
+.PHONY: help venv demo test lint pytest test-long dist-check lock clean
 
 help:
 	@echo "make demo        build the fixtures and Python's standard library into shards, verify, load"
 	@echo "make test        lint, types and the whole test suite"
+	@echo "make test-long   whole corpora against the reference tokenizers (needs ../shared/data)"
 	@echo "make lint        ruff and mypy alone"
 	@echo "make venv        only set up .venv from requirements.lock"
 	@echo "make dist-check  build the wheel and the sdist, install the wheel, use it"
@@ -39,6 +40,9 @@ lint: $(STAMP)
 
 pytest: $(STAMP)
 	$(BIN)/python -m pytest -q -n $(JOBS)
+
+test-long: $(STAMP)
+	$(BIN)/python -m pytest -q -m long tests/long
 
 dist-check: $(STAMP)
 	rm -rf build dist

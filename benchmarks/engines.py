@@ -20,17 +20,22 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args
 
 import numpy as np
 from tokenizers import Tokenizer
 
 from dataprep import open_dataset
-from dataprep.pipeline.build import build
+from dataprep.pipeline.build import BuildReport, build
 from dataprep.pipeline.options import BuildOptions
 from dataprep.pipeline.special_tokens import special_tokens
 
-RESULTS = Path(__file__).parent / "results" / "engines.json"
+ROOT = Path(__file__).parents[1]
+RESULTS = ROOT / "benchmarks" / "results" / "engines.json"
+DOCS = ROOT / "docs" / "tokenizers.md"
+BEGIN, END = "<!-- engines: begin -->", "<!-- engines: end -->"
+Mode = Literal["literal", "parse"]
+MODES: tuple[Mode, ...] = get_args(Mode)
 _VECTORS = {
     "gpt2": ["llamacpp-gpt-2"],
     "qwen2_5": ["llamacpp-qwen2"],
@@ -75,7 +80,7 @@ def reference_vectors(data: Path, name: str) -> tuple[list[str], list[list[int]]
     """Texts with the ids that other implementations give; the tiktoken texts serve two files."""
     wanted, ids = [], []
     for vector in _VECTORS.get(name, []):
-        rows = [json.loads(line) for line in (data / "vectors" / f"{vector}.jsonl").open()]
+        rows = _rows(data / "vectors" / f"{vector}.jsonl")
         if "text" not in rows[0]:
             for row, text in zip(rows, _tiktoken_texts(data), strict=True):
                 row["text"] = text
@@ -87,11 +92,15 @@ def reference_vectors(data: Path, name: str) -> tuple[list[str], list[list[int]]
 
 def _tiktoken_texts(data: Path) -> Iterator[str]:
     tokenizer = Tokenizer.from_file(str(data / "tokenizers/cl100k_base/tokenizer.json"))
-    for line in (data / "vectors/cl100k_base.jsonl").open():
-        yield tokenizer.decode(json.loads(line)["ids"], skip_special_tokens=False)
+    for row in _rows(data / "vectors/cl100k_base.jsonl"):
+        yield tokenizer.decode(row["ids"], skip_special_tokens=False)
 
 
-def build_from(lines: list[str], tokenizer: Path, out: Path, mode: str) -> Any:
+def _rows(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_bytes().split(b"\n") if line]
+
+
+def build_from(lines: list[str], tokenizer: Path, out: Path, mode: Mode) -> BuildReport:
     """Build `lines` into `out`, one split."""
     source = out.with_suffix(".jsonl")
     source.write_text("".join(json.dumps({"text": line}) + "\n" for line in lines))
@@ -131,7 +140,7 @@ def check(path: Path, data: Path, lines: list[str], scratch: Path) -> Outcome:
     reference.no_padding()
     unigram = isinstance(json.loads(path.read_bytes())["model"]["vocab"], list)
     specials = list(special_tokens(json.loads(path.read_bytes())))
-    for mode in ("literal", "parse"):
+    for mode in MODES:
         out = scratch / f"{outcome.tokenizer}-{mode}"
         report = build_from(lines, path, out, mode)
         outcome.engine = report.manifest.tokenizer.engine
@@ -151,12 +160,29 @@ def check(path: Path, data: Path, lines: list[str], scratch: Path) -> Outcome:
     return outcome
 
 
-def run(data: Path, limit: int | None = None) -> list[Outcome]:
-    """Check every tokenizer under `data`."""
+def run(data: Path, names: str = "*", limit: int | None = None) -> list[Outcome]:
+    """Check the tokenizers under `data` that match `names`."""
     lines = texts(data, limit)
     with tempfile.TemporaryDirectory() as scratch:
-        paths = sorted((data / "tokenizers").glob("*/tokenizer.json"))
+        paths = sorted((data / "tokenizers").glob(f"{names}/tokenizer.json"))
         return [check(path, data, lines, Path(scratch)) for path in paths]
+
+
+def table(outcomes: list[dict[str, Any]]) -> str:
+    """The Markdown that stands in docs/tokenizers.md, from the results alone."""
+    rows = [
+        "| tokenizer | engine | documents compared | tokens | different | other references |"
+        " different |",
+        "|---|---|---:|---:|---:|---:|---:|",
+    ]
+    for o in outcomes:
+        spelled = f" ({o['spelled_special']} spell a control token)" if o["spelled_special"] else ""
+        rows.append(
+            f"| {o['tokenizer']} | {o['engine']} | {o['documents']:,} | {o['tokens']:,} "
+            f"| {o['different']}{spelled} | {o['reference_documents']:,} "
+            f"| {o['reference_different']} |"
+        )
+    return "\n".join([BEGIN, "", *rows, "", END])
 
 
 def main() -> int:
@@ -165,18 +191,21 @@ def main() -> int:
     parser.add_argument("--limit", type=int)
     parser.add_argument("--write", action="store_true")
     arguments = parser.parse_args()
-    outcomes = run(arguments.data, arguments.limit)
+    outcomes = run(arguments.data, limit=arguments.limit)
     for outcome in outcomes:
         print(json.dumps(asdict(outcome), ensure_ascii=False))
     if arguments.write:
         versions = {name: version(name) for name in ("gigatoken", "tokenizers", "dataprep")}
-        document = {
+        document: dict[str, Any] = {
             "command": "python benchmarks/engines.py --data DIR --write",
             "python": platform.python_version(),
             "versions": versions,
             "outcomes": [asdict(outcome) for outcome in outcomes],
         }
         RESULTS.write_text(json.dumps(document, indent=1, ensure_ascii=False) + "\n")
+        text = DOCS.read_text()
+        old = text[text.index(BEGIN) : text.index(END) + len(END)]
+        DOCS.write_text(text.replace(old, table(document["outcomes"])))
     return int(any(o.different or o.reference_different for o in outcomes))
 
 

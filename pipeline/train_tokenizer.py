@@ -218,9 +218,14 @@ def _bytes_per_token(data: bytes, samples: list[str]) -> float:
 
 def _check_absent(out: Path) -> None:
     """Fail before the training and not after it."""
-    if out.exists() or not out.parent.is_dir():
-        problem = "exists already" if out.exists() else "its folder does not exist"
-        raise StorageError(problem, where=str(out), remedy="Choose another --out.", code="E_EXISTS")
+    if out.exists():
+        raise StorageError(
+            "exists already", where=str(out), remedy="Choose another --out.", code="E_EXISTS"
+        )
+    if not out.parent.is_dir():
+        raise StorageError(
+            "its folder does not exist", where=str(out), remedy="Make it first.", code="E_NOT_FOUND"
+        )
 
 
 def _check_sizes(vocab_size: int, special_tokens: tuple[str, ...], min_frequency: int) -> None:

@@ -43,7 +43,7 @@ def records_of(path: Path) -> list[dict[str, Any]]:
 def expected_split(key: str, ratios: dict[str, float], seed: int = 0) -> str:
     """The split of a document, straight from docs/format.md."""
     value = xxhash.xxh3_64(key.encode(), seed=seed).intdigest()
-    names = sorted(name for name in ratios if name != "train") + ["train"]
+    names = [*sorted(name for name in ratios if name != "train"), "train"]
     total = 0.0
     for name in names[:-1]:
         total += ratios[name]

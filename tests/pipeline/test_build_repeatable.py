@@ -177,11 +177,11 @@ def test_another_dataset_is_not_replaced(tmp_path: Path) -> None:
     shutil.copy(STORIES, source)
     build_into(tmp_path / "out", source)
     before = digests(tmp_path / "out")
-    with pytest.raises(UsageError, match="different seed.*--overwrite"):
+    with pytest.raises(UsageError, match=r"different seed.*--overwrite"):
         build_into(tmp_path / "out", source, seed=1)
     lines = source.read_bytes().split(b"\n")
     source.write_bytes(b"\n".join([lines[1], lines[0], *lines[2:]]))
-    with pytest.raises(UsageError, match="has changed.*--overwrite"):
+    with pytest.raises(UsageError, match=r"has changed.*--overwrite"):
         build_into(tmp_path / "out", source)
     assert digests(tmp_path / "out") == before
     build_into(tmp_path / "out", source, overwrite=True)

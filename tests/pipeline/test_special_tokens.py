@@ -190,7 +190,7 @@ def test_sizes_and_roles_of_real_tokenizers(
     """vocab_size is max id + 1, and roles come from well-known names where nothing names them."""
     config = load_json(name)
     assert vocab_size(config) == size
-    found = {role: find_role(config, {}, role) for role in ("eos", "bos", "pad")}  # type: ignore[arg-type]
+    found = {role: find_role(config, {}, role) for role in ("eos", "bos", "pad")}
     assert {role: token and token.token for role, token in found.items()} == {
         "eos": eos, "bos": bos, "pad": pad,
     }  # fmt: skip
