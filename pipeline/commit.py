@@ -194,7 +194,8 @@ class Commit:
     def _write_split(
         self, root: Path, name: str, placed: Sequence[PlacedPiece], files: list[WrittenFile]
     ) -> SplitEntry:
-        create_directory(root / name)
+        if placed:  # an empty split has no folder, which git would lose
+            create_directory(root / name)
         dtype = self.plan.encoding.dtype
         with ThreadPoolExecutor(self.threads) as pool:  # copying and hashing release the GIL
             jobs = [
@@ -282,9 +283,8 @@ class Commit:
         paths = [root / file.name for file in files] + [root / manifests.CONFIG_NAME]
         with ThreadPoolExecutor(self.threads * 2) as pool:
             list(pool.map(sync_file, paths))
-        for name in self.plan.splitting.names:
-            sync_directory(root / name)
-        sync_directory(root)
+        for folder in sorted({path.parent for path in paths}):
+            sync_directory(folder)
 
 
 def _write_crcs(root: Path, files: Sequence[WrittenFile]) -> WrittenFile:

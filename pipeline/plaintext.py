@@ -35,7 +35,7 @@ def lines_as_documents(stream: LineStream) -> Iterator[Batch]:
             blank = size == len(raw) and not raw.strip()
             if not blank:
                 part = _Document(offset, batch.line)
-                part.extend(raw, size)
+                part.extend(raw, size, MAX_RECORD_BYTES)
                 batch.add(part, MAX_RECORD_BYTES)
             batch.count_line(blank=blank)
         done = batch.finish(block.too_long or len(block.data))
@@ -54,13 +54,15 @@ def blocks_as_documents(stream: LineStream, *, from_start: bool) -> Iterator[Bat
     started = from_start
     document: _Document | None = None
     for block in stream.blocks():
+        if not (started or block.inside):  # no blank line in this span: nothing in it is ours
+            break
         batch = _Builder(record, line)
         ended = False
         for offset, raw, size in _lines(block):
             if size > len(raw) or raw.strip():
                 if started:
                     document = document or _Document(offset, batch.line)
-                    document.extend(raw, size)
+                    document.extend(raw, size, MAX_RECORD_BYTES)
                 batch.count_line(blank=False, inside=block.inside)
                 continue
             batch.add(document, MAX_RECORD_BYTES)
@@ -98,18 +100,17 @@ class _Document:
         self.offset = offset
         self.line = line
         self.size = 0
-        self._parts: list[bytes] = []
+        self.data = bytearray()  # not a list of lines: an object for each takes forty bytes more
 
-    def extend(self, data: bytes, size: int, limit: int = MAX_RECORD_BYTES) -> None:
-        """Add `data`, which stands for `size` bytes; past `limit` only the size is kept."""
+    def extend(self, data: bytes, size: int, limit: int) -> None:
+        """Add `data`, which stands for `size` bytes; past `limit` only the beginning is kept."""
         self.size += size
         if self.size <= limit + _NEWLINE_BYTES:
-            self._parts.append(data)
-        elif len(self._parts) > 1 or not self._parts:
-            self._parts = [b"".join(self._parts)[:_HEAD_BYTES] or data[:_HEAD_BYTES]]
-
-    def data(self) -> bytes:
-        return b"".join(self._parts)
+            self.data += data
+        elif len(self.data) > _HEAD_BYTES:
+            self.data = self.data[:_HEAD_BYTES]
+        elif not self.data:
+            self.data += data[:_HEAD_BYTES]
 
 
 class _Builder:
@@ -137,11 +138,11 @@ class _Builder:
             return
         at = Position(self._record + self._batch.read, document.line, document.offset)
         self._batch.read += 1
-        data = document.data() if whole else _chomp(document.data())
-        size = document.size - (0 if whole else len(document.data()) - len(data))
+        data = bytes(document.data) if whole else _chomp(bytes(document.data))
+        size = document.size - (len(document.data) - len(data))
         if size > limit:
             detail = f"{size} bytes, over the limit of {limit}"
-            self._batch.reject(at, data, "too_long", detail)
+            self._batch.reject(at, data, "too_long", detail, size)
             return
         try:
             text = data.removeprefix(_BOM if whole else b"").decode()

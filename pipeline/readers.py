@@ -63,10 +63,8 @@ class SpanReader:
                 config=options.hf_config,
                 split=options.hf_split,
             )
-        elif source.format == "jsonl":
-            yield from self._jsonl()
         else:
-            yield from self._text()
+            yield from self._stored(self._jsonl() if source.format == "jsonl" else self._text())
 
     @property
     def chunk_digests(self) -> list[str]:
@@ -77,6 +75,15 @@ class SpanReader:
     def stored_bytes(self) -> int:
         """Stored bytes of a compressed file that have been read so far."""
         return self._stream.stored_bytes
+
+    def _stored(self, batches: Iterator[Batch]) -> Iterator[Batch]:
+        """`batches`, with what they consumed in stored bytes, which is what sizes are in."""
+        before = 0
+        for batch in batches:
+            if self._source.compression is not None:
+                batch.consumed = self.stored_bytes - before
+                before = self.stored_bytes
+            yield batch
 
     def _jsonl(self) -> Iterator[Batch]:
         parser = JsonlParser(self._options.field, self._options.split_key)

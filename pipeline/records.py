@@ -76,14 +76,19 @@ class Batch:
     blank_lines: int = 0
     consumed: int = 0
 
-    def reject(self, at: Position, raw: bytes | None, reason: str, detail: str) -> None:
-        """Note that the record at `at`, with the bytes `raw`, cannot be used."""
+    def reject(
+        self, at: Position, raw: bytes | None, reason: str, detail: str, size: int | None = None
+    ) -> None:
+        """Note that the record at `at`, with the bytes `raw`, cannot be used.
+
+        Where `raw` is only its beginning, `size` is how many bytes it has.
+        """
         self.rejects.append(
             Reject(
                 record=at.record,
                 line=at.line,
                 offset=at.offset,
-                bytes=None if raw is None else len(raw),
+                bytes=len(raw) if size is None and raw is not None else size,
                 reason=reason,
                 detail=detail,
                 excerpt=excerpt(raw or b""),

@@ -10,6 +10,7 @@ at U+2028). Memory is a few blocks, whatever the size of the input; what does no
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +25,8 @@ __all__ = ["BLOCK_BYTES", "Block", "LineStream"]
 
 BLOCK_BYTES = 2 << 20
 _SKIP_BYTES = 1 << 20
+_HEAD_BYTES = 4096
+_LINE_END_BYTES = 2  # a line may be so much longer than a record: "\r\n"
 _BOM = b"\xef\xbb\xbf"
 
 
@@ -32,7 +35,8 @@ class Block:
     """Whole lines starting at byte `offset` of the (decompressed) input.
 
     `data` ends with a newline, but for the last line of a file. With `too_long` set, a single line
-    of that many bytes stood here and `data` holds only its beginning. `inside` is False for lines
+    of that many bytes (its newline counted) stood here: without its line end it is longer than
+    `MAX_RECORD_BYTES`, and `data` holds only its beginning. `inside` is False for lines
     after the end of the span, which only a reader of multi-line documents asks for.
     """
 
@@ -50,7 +54,7 @@ class LineStream:
     """The blocks of one span, and afterwards what was seen of the input's bytes.
 
     When all was read, `chunk_digests` are the digests of the span's part of the file (see
-    `fingerprint`); for a compressed file `stored_bytes` is how many stored bytes were needed.
+    `fingerprint`).
     """
 
     def __init__(
@@ -60,19 +64,26 @@ class LineStream:
         self._span = span
         self._block_bytes = block_bytes
         self._overrun = overrun
+        self._compressed: HashingReader | None = None
         self.chunk_digests: list[str] = []
-        self.stored_bytes = 0
+
+    @property
+    def stored_bytes(self) -> int:
+        """How many stored bytes of a compressed file were needed so far; 0 for a plain one."""
+        return self._compressed.consumed if self._compressed else 0
 
     def blocks(self) -> Iterator[Block]:
         """Blocks of lines in order; raises `InputError` for a damaged compressed file."""
+        start, stop = self._span.start, self._span.stop
         with self._opened() as reader:
-            lines = _Lines(reader, self._span.start, self._block_bytes)
-            if self._span.start > 0:
-                lines.skip_partial_line()
-            if self._source.compression is None:
-                yield from self._until(lines, self._span.stop)
-            else:
+            lines = _Lines(reader, start, self._block_bytes)
+            if self._source.compression is not None:
                 yield from lines
+            elif start == 0:  # a first line after a byte order mark is ours, wherever the cut
+                yield from self._until(lines, max(stop, lines.offset + 1))
+            else:
+                lines.skip_partial_line(stop)
+                yield from self._until(lines, stop)
 
     def chunks(self) -> Iterator[bytes]:
         """The bytes of the input as they come, where lines do not matter."""
@@ -84,13 +95,13 @@ class LineStream:
     def _opened(self) -> Iterator[_Bytes]:
         path = Path(self._source.path)
         with storage_errors(path), path.open("rb", buffering=0) as stream:
-            self._check_unchanged(path)
+            self._check_unchanged(os.fstat(stream.fileno()))
             plain = self._source.compression is None
             with self._plain(stream) if plain else self._inflated(stream) as reader:
                 yield reader
+            self._check_unchanged(path.stat())
 
-    def _check_unchanged(self, path: Path) -> None:
-        found = path.stat()
+    def _check_unchanged(self, found: os.stat_result) -> None:
         if (found.st_size, found.st_mtime_ns) != (self._source.size, self._source.modified):
             raise input_error(
                 "the file changed while it was being read", self._source.name,
@@ -108,12 +119,11 @@ class LineStream:
     def _inflated(self, stream: BinaryIO) -> Iterator[_Bytes]:
         import pyarrow as pa
 
-        reader = HashingReader(stream)
+        self._compressed = reader = HashingReader(stream)
         inflated = pa.CompressedInputStream(
             pa.PythonFile(reader, mode="r"), self._source.compression
         )
         yield _Inflated(inflated, self._source)
-        self.stored_bytes = reader.consumed
         self.chunk_digests = reader.drain()
 
     def _until(self, lines: _Lines, stop: int) -> Iterator[Block]:
@@ -202,18 +212,21 @@ class _Lines:
         self._ended = False
         self.offset = max(start - 1, 0)
         if start == 0:
-            self._rest = reader.read(block_bytes)
-            if self._rest.startswith(_BOM):
-                self._rest = self._rest[len(_BOM) :]
-                self.offset = len(_BOM)
+            self._skip_mark()
 
-    def skip_partial_line(self) -> None:
-        """Pass over everything up to and including the next newline."""
-        while True:
+    def _skip_mark(self) -> None:
+        while len(self._rest) < len(_BOM) and (data := self._reader.read(self._block_bytes)):
+            self._rest += data
+        if self._rest.startswith(_BOM):
+            self._rest = self._rest[len(_BOM) :]
+            self.offset = len(_BOM)
+
+    def skip_partial_line(self, stop: int | None = None) -> None:
+        """Pass over everything up to and including the next newline, if it comes before `stop`."""
+        while stop is None or self.offset < stop:
             data = self._rest or self._reader.read(self._block_bytes)
             if not data:
-                self._ended = True
-                return
+                break
             found = data.find(b"\n")
             if found >= 0:
                 self.offset += found + 1
@@ -221,16 +234,15 @@ class _Lines:
                 return
             self.offset += len(data)
             self._rest = b""
+        self._ended = True
 
     def __iter__(self) -> Iterator[Block]:
         while not self._ended:
             data = self._next_lines()
-            if len(data) > MAX_RECORD_BYTES and not data.endswith(b"\n"):
-                yield self._pass_over(data)
-                continue
-            if data:
-                yield Block(offset=self.offset, data=data)
-                self.offset += len(data)
+            if len(data) > MAX_RECORD_BYTES:
+                yield from self._apart(data)
+            elif data:
+                yield self._take(data)
 
     def _next_lines(self) -> bytes:
         """At least one whole line, all that is left, or more than a record may have."""
@@ -246,17 +258,44 @@ class _Lines:
             cut = size + found if found >= 0 else cut
             parts.append(data)
             size += len(data)
-            if cut < 0 and size > MAX_RECORD_BYTES:
+            if cut < 0 and size > MAX_RECORD_BYTES + _LINE_END_BYTES:
                 self._rest = b""
                 return b"".join(parts)
         joined = b"".join(parts)
+        parts.clear()
         self._rest = joined[cut + 1 :]
         return joined[: cut + 1]
 
-    def _pass_over(self, head: bytes) -> Block:
-        """Skip the rest of a line that is too long."""
+    def _apart(self, data: bytes) -> Iterator[Block]:
+        """Blocks of `data`, which is so large that a line in it may be too long."""
+        start = 0
+        while len(data) - start > MAX_RECORD_BYTES:
+            end = data.find(b"\n", start) + 1 or len(data)
+            line = data[start:end]
+            yield self._pass_over(line) if _bare_size(line) > MAX_RECORD_BYTES else self._take(line)
+            start = end
+        if start < len(data):
+            yield self._take(data[start:])
+
+    def _take(self, data: bytes) -> Block:
+        block = Block(offset=self.offset, data=data)
+        self.offset += len(data)
+        return block
+
+    def _pass_over(self, line: bytes) -> Block:
+        """Report a line that is too long, of which `line` is all that was read so far."""
         start = self.offset
-        self.offset += len(head)
-        if not self._ended:
+        self.offset += len(line)
+        if not line.endswith(b"\n") and not self._ended:
             self.skip_partial_line()
-        return Block(offset=start, data=head[:4096], too_long=self.offset - start)
+        return Block(offset=start, data=line[:_HEAD_BYTES], too_long=self.offset - start)
+
+
+def _bare_size(line: bytes) -> int:
+    """How long `line` is without its line end.
+
+    >>> _bare_size(b"ab\\r\\n"), _bare_size(b"ab")
+    (2, 2)
+    """
+    end = line[-_LINE_END_BYTES:]
+    return len(line) - (len(end) if end == b"\r\n" else end.endswith(b"\n"))

@@ -1,0 +1,114 @@
+"""Proofs about whole blocks of JSON lines, a few vectorised passes each.
+
+The decoder takes one field and skips the rest: it does not mind several objects on a line, depth,
+or bytes in other fields that are not UTF-8. These checks do. They are allowed to say no to a block
+that is in order (it is then looked at line by line), and never yes to one that is not.
+"""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import numpy.typing as npt
+
+__all__ = ["is_utf8", "line_starts", "lines_of_brackets", "one_object_a_line", "too_deep"]
+
+Octets = npt.NDArray[np.uint8]
+Starts = npt.NDArray[np.int64]
+
+# An unfinished string counts up to its end: looking for another start in it would take for ever.
+_STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?', re.DOTALL)
+_SCAN_BYTES = 1 << 20
+
+
+def _table(characters: bytes) -> npt.NDArray[np.bool_]:
+    table = np.zeros(256, bool)
+    table[list(characters)] = True
+    return table
+
+
+_BEFORE_BRACKET = _table(b"[,: \t\r\n")  # what can stand before a bracket that opens a value
+_IN_ARRAY = _table(b' \t\r"[{]-0123456789tfn')
+_IN_OBJECT = _table(b' \t\r"}')
+
+
+def line_starts(data: bytes) -> Starts:
+    """Where each line of `data` starts; a newline at the end starts no other.
+
+    >>> line_starts(b"ab\\nc\\n").tolist()
+    [0, 3]
+    """
+    ends = np.flatnonzero(np.frombuffer(data, np.uint8) == ord("\n")) + 1
+    return np.concatenate([[0], ends[: -1 if data.endswith(b"\n") else None]])
+
+
+def one_object_a_line(octets: Octets, starts: Starts) -> bool:
+    """Whether every line starts with `{`, and every newline between two follows `}` (or `}\\r`).
+
+    Inside one JSON value a newline never stands so: a comma would have to be there, and strings
+    hold no raw newline. So if the block parses as a sequence of as many objects, each line is one.
+    """
+    if not len(octets) or octets[0] != ord("{"):
+        return False
+    inner = starts[1:]
+    before = octets[inner - 2]
+    before = np.where(before == ord("\r"), octets[inner - 3], before)
+    return bool(np.all(before == ord("}")) and np.all(octets[inner] == ord("{")))
+
+
+def lines_of_brackets(octets: Octets, starts: Starts, limit: int) -> list[int]:
+    """The numbers of the lines that may open more than `limit` brackets outside strings.
+
+    Brackets are told from those in strings by their neighbours, so that program text passes.
+    """
+    brackets = np.flatnonzero((octets | 0x20) == ord("{"))  # "{" and "[" differ in this bit
+    counts = np.diff(np.searchsorted(brackets, np.append(starts, len(octets))))
+    if not np.any(counts > limit):
+        return []
+    following = octets[np.minimum(brackets + 1, len(octets) - 1)]
+    fits = _IN_ARRAY[following]
+    objects = octets[brackets] == ord("{")
+    fits[objects] = _IN_OBJECT[following[objects]]
+    fits &= _BEFORE_BRACKET[octets[np.maximum(brackets - 1, 0)]] | (brackets == 0)
+    brackets = brackets[fits]
+    counts = np.diff(np.searchsorted(brackets, np.append(starts, len(octets))))
+    return np.flatnonzero(counts > limit).tolist()
+
+
+def is_utf8(data: bytes) -> bool:
+    """Whether `data` is valid UTF-8. Arrow checks 20 GB/s of English, 1 GB/s of other scripts.
+
+    >>> is_utf8("caf\\u00e9".encode()), is_utf8(b"caf\\xe9")
+    (True, False)
+    """
+    if data.isascii():
+        return True
+    import pyarrow as pa
+
+    ends = pa.py_buffer(np.array([0, len(data)], np.int64))
+    text = pa.Array.from_buffers(pa.large_utf8(), 1, [None, ends, pa.py_buffer(data)])
+    try:
+        text.validate(full=True)
+    except pa.ArrowInvalid:
+        return False
+    return True
+
+
+def too_deep(raw: bytes, limit: int) -> bool:
+    """Whether brackets outside strings nest deeper than `limit`.
+
+    >>> too_deep(b'{"a[": [1]}', 2), too_deep(b'{"a": [[1]]}', 2)
+    (False, True)
+    """
+    if raw.count(b"{") + raw.count(b"[") <= limit:
+        return False
+    bare, depth = _STRING.sub(b"", raw), 0
+    for start in range(0, len(bare), _SCAN_BYTES):
+        part = np.frombuffer(bare[start : start + _SCAN_BYTES], np.uint8) | 0x20
+        steps = (part == ord("{")).astype(np.int8) - (part == ord("}")).astype(np.int8)
+        depths = np.cumsum(steps, dtype=np.int64) + depth
+        if depths.max() > limit:
+            return True
+        depth = int(depths[-1])
+    return False
