@@ -17,6 +17,8 @@ __all__ = ["Estimate", "check_disk", "estimate", "estimate_prepared"]
 _SAMPLE_BYTES = 256 << 10
 _DOCUMENT_BYTES = 8 + 16 + 8  # offset, provenance and record id of a document
 _HEADROOM = 1.1
+_START_SECONDS = 1.0  # interpreters, tokenizer, comparison of the engines
+_STORE_RATE = 500e6  # bytes per second and worker, hashed and written
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -56,8 +58,9 @@ def estimate_prepared(prepared: Prepared) -> Estimate:
     plan, sample, options = prepared.plan, prepared.sample, prepared.options
     started = time.perf_counter()
     ids, _ = prepared.encoder.encode(sample.texts)
-    seconds = time.perf_counter() - started
+    seconds = sample.seconds + time.perf_counter() - started
     scale = plan.input_bytes / sample.stored_bytes if sample.stored_bytes else 0.0
+    work = seconds * scale
     documents = round(sample.documents * scale)
     tokens = round(len(ids) * scale) + plan.encoding.added * documents
     width = int(plan.encoding.dtype[2])
@@ -72,7 +75,7 @@ def estimate_prepared(prepared: Prepared) -> Estimate:
         output_bytes=output,
         peak_disk_bytes=output * (2 if exact else 1),
         free_bytes=free_bytes(options.out),
-        seconds=round(seconds * scale / workers, 1),
+        seconds=round(_START_SECONDS + (work + output / _STORE_RATE) / workers, 1),
         bytes_per_token=round(sample.text_bytes / max(1, len(ids)), 3),
         tokenizer=prepared.tokenizer_origin,
         engine=plan.encoding.engine,

@@ -5,6 +5,7 @@ The first records of up to eight units, evenly spread; a fraction of a second wh
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -26,6 +27,8 @@ class Sample:
     text_bytes: int = 0
     documents: int = 0
     rejects: int = 0
+    seconds: float = 0.0
+    """What reading and parsing it took."""
 
     def excerpts(self, count: int, characters: int) -> list[str]:
         """At most `count` texts from all over the sample, cut to `characters`."""
@@ -38,6 +41,7 @@ def take_sample(
 ) -> Sample:
     """Read about `block_bytes` at each of up to eight places."""
     sample = Sample()
+    started = time.perf_counter()
     step = max(1, len(units) // _PLACES)
     for unit in units[::step][:_PLACES]:
         span, source = unit.spans[0], sources[unit.spans[0].source]
@@ -54,5 +58,6 @@ def take_sample(
                 break
         sample.stored_bytes += reader.stored_bytes
         batches.close()  # type: ignore[attr-defined]
+    sample.seconds = time.perf_counter() - started
     sample.text_bytes = sum(len(text.encode()) for text in sample.texts)
     return sample
