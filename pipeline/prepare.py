@@ -75,7 +75,7 @@ def prepare(options: BuildOptions, *, sample_bytes: int) -> Prepared:
     sample = take_sample(sources, units, read, sample_bytes)
     probes = make_probes()
     gate = [*probes, *sample.excerpts(_GATE_TEXTS, _GATE_CHARACTERS)]
-    choice = choose_engine(engine_json, options.engine, gate)
+    choice = choose_engine(engine_json, options.engine, [text.encode() for text in gate])
     tokenizer = _Tokenizer(options=options, config=config, source=source, choice=choice)
     encoding, entry = tokenizer.encoding(), tokenizer.entry(probes)
     stored = _stored_options(options, source)
@@ -159,7 +159,7 @@ class _Tokenizer:
 
     def entry(self, probes: Sequence[str]) -> TokenizerEntry:
         """What the manifest keeps."""
-        ids, offsets = self.choice.encoder.encode(probes)
+        ids, offsets = self.choice.encoder.encode([probe.encode() for probe in probes])
         bos, eos = self.bos(), self.eos()
         return TokenizerEntry(
             file="tokenizer.json",

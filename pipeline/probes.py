@@ -110,7 +110,7 @@ def _problem(engine: str, entry: TokenizerEntry, engine_json: bytes) -> str | No
     """Which probe `engine` encodes otherwise than the build did, if any."""
     texts = [probe.text for probe in entry.probes]
     try:
-        ids, offsets = make_encoder(engine, engine_json).encode(texts)
+        ids, offsets = make_encoder(engine, engine_json).encode([text.encode() for text in texts])
     except Exception as error:  # both engines raise bare exceptions of their own
         reason = str(error).strip().splitlines()
         return f"{engine} cannot use the tokenizer any more ({reason[0] if reason else error!r})"

@@ -206,10 +206,10 @@ class _Task:
 
     def _route(self, batch: Batch, span: Span) -> int:
         """Hand the documents of `batch` to their splits; returns tokens written on the way."""
-        texts = batch.texts
-        if not texts:
+        if not batch.texts:
             return 0
-        rows = self._rows(batch, span)
+        texts = [text.encode() for text in batch.texts]
+        rows = self._rows(batch, texts, span)
         if len(self._sinks) == 1:
             return self._sinks[0].add(texts, rows)
         parts = assign(rows.hashes, self._ends)
@@ -221,16 +221,15 @@ class _Task:
             )
         return tokens
 
-    def _rows(self, batch: Batch, span: Span) -> Rows:
-        data = [text.encode() for text in batch.texts]
-        count = len(data)
+    def _rows(self, batch: Batch, texts: list[bytes], span: Span) -> Rows:
+        count = len(texts)
         if len(self._ends) == 1:
             hashes = np.zeros(count, np.uint64)  # one split takes all
         else:
-            hashes = hash_keys(batch.keys or data, self._plan.splitting.seed)
+            hashes = hash_keys(batch.keys or texts, self._plan.splitting.seed)
         offsets = np.asarray(batch.offsets, np.uint64)
         return Rows(
-            sizes=np.fromiter(map(len, data), np.int64, count),
+            sizes=np.fromiter(map(len, texts), np.int64, count),
             source=np.stack([np.full(count, span.source, np.uint64), offsets], 1),
             records=np.asarray(batch.records).astype(np.int64) + self._records,
             hashes=hashes,
@@ -248,12 +247,12 @@ class _Sink:
         )
         self._counter = SpecialTextCounter(plan.encoding)
         self.special_text = self._counter.found
-        self._texts: list[str] = []
+        self._texts: list[bytes] = []
         self._rows: list[Rows] = []
         self._bytes = 0
 
-    def add(self, texts: list[str], rows: Rows) -> int:
-        """Take documents; returns how many tokens were written, most often none."""
+    def add(self, texts: list[bytes], rows: Rows) -> int:
+        """Take documents, as UTF-8; returns how many tokens were written, most often none."""
         self._texts += texts
         self._rows.append(rows)
         self._bytes += int(rows.sizes.sum())
