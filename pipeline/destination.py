@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 
 from dataprep.formats import manifest as manifests
@@ -18,18 +19,27 @@ from dataprep.pipeline.prepare import Prepared
 
 __all__ = ["check", "require_same"]
 
+_HEAD_BYTES = 64
+_MARK = re.compile(rb'\s*\{\s*"format":\s*"dataprep"')
+_DATASET_NAME = re.compile(
+    r"config\.json|tokenizer\.json|crc32\.npy|rejects\.jsonl|[a-z][a-z0-9_]*_idx\.pt"
+    r"|[a-z][a-z0-9_]*/|[a-z][a-z0-9_]*/(tokens-\d+\.bin|(docs|source)-\d+\.npy)"
+)
+
 
 def check(options: BuildOptions) -> Manifest | None:
-    """The manifest of the finished dataset in `out`, or None where there is nothing.
+    """The manifest of the finished dataset in `out`, or None where there is nothing to keep.
 
-    Raises for anything else that stands there, and for a place that cannot be written to.
+    Raises for anything else that stands there, and for a place that cannot be written to. A
+    directory is replaced only if everything in it is a dataset's.
     """
     out = options.out
+    _refuse_inside_dataset(out)
     with storage_errors(out):
         entries = os.listdir(out) if out.is_dir() else []  # noqa: PTH208
         if (out.exists() or out.is_symlink()) and not out.is_dir():
             raise _taken(out, "is a file")
-    if manifests.CONFIG_NAME in entries:
+    if manifests.CONFIG_NAME in entries and _is_ours(out):
         return _finished(options)
     if entries:
         raise _taken(out, f"holds something that is not a dataset ({sorted(entries)[0]!r}, ...)")
@@ -38,13 +48,40 @@ def check(options: BuildOptions) -> Manifest | None:
 
 
 def _finished(options: BuildOptions) -> Manifest | None:
+    foreign = _foreign(options.out)
+    if foreign and options.overwrite:
+        raise _taken(options.out, f"also holds files that dataprep did not make ({foreign[0]!r})")
     try:
         return manifests.load(options.out)
     except DataprepError as error:
         if options.overwrite and error.code in ("E_MANIFEST", "E_VERSION"):
-            _require_place(options.out)
             return None
         raise
+
+
+def _is_ours(out: Path) -> bool:
+    """Whether config.json calls itself dataprep's, whole or damaged."""
+    with storage_errors(out), (out / manifests.CONFIG_NAME).open("rb") as stream:
+        return _MARK.match(stream.read(_HEAD_BYTES)) is not None
+
+
+def _foreign(out: Path) -> list[str]:
+    """What stands in `out` that no dataset has, by its name."""
+    names = []
+    for path in sorted(out.rglob("*")):
+        name = path.relative_to(out).as_posix()
+        if not _DATASET_NAME.fullmatch(name + "/" * (path.is_dir() and not path.is_symlink())):
+            names.append(name)
+    return names
+
+
+def _refuse_inside_dataset(out: Path) -> None:
+    for parent in out.absolute().parents:
+        if (parent / manifests.CONFIG_NAME).is_file() and _is_ours(parent):
+            raise UsageError(
+                f"lies inside the dataset {parent}", where=str(out), code="E_OUT",
+                remedy="Choose another --out: a dataset holds nothing but its own files.",
+            )  # fmt: skip
 
 
 def _require_place(out: Path) -> None:

@@ -24,6 +24,7 @@ from dataprep.pipeline.splitting import Part, assign_exactly, cut_points, exact_
 __all__ = ["deal_out", "sizes_of"]
 
 _CHUNK_DOCUMENTS = 1 << 14
+_CHUNK_TOKENS = 1 << 22
 
 
 def sizes_of(names: Sequence[str], shares: dict[str, float | int | None], total: int) -> list[int]:
@@ -72,8 +73,9 @@ def _chunks(placed: PlacedPiece, dtype: str, cuts: Sequence[tuple[int, int]]) ->
     keys, records = placed.array("keys"), placed.array("records")
     path = placed.path("tokens")
     tokens = map_tokens(path, path.name, dtype, placed.piece.length)
-    for start in range(0, placed.piece.documents, _CHUNK_DOCUMENTS):
-        stop = min(start + _CHUNK_DOCUMENTS, placed.piece.documents)
+    stop = 0
+    while stop < placed.piece.documents:
+        start, stop = stop, _chunk_end(docs, stop)
         local = records[start:stop].astype(np.int64)
         rows = Rows(
             sizes=keys[start:stop, 1].astype(np.int64),
@@ -84,6 +86,14 @@ def _chunks(placed: PlacedPiece, dtype: str, cuts: Sequence[tuple[int, int]]) ->
         parts = assign_exactly(rows.hashes, local + placed.first_record, cuts)
         offsets = docs[start : stop + 1].astype(np.int64)
         yield parts, tokens[offsets[0] : offsets[-1]], np.diff(offsets), rows
+
+
+def _chunk_end(docs: npt.NDArray[np.uint64], start: int) -> int:
+    """Where a chunk that starts at document `start` ends: at least one document, not too much."""
+    last = min(start + _CHUNK_DOCUMENTS, len(docs) - 1)
+    limit = docs[start] + np.uint64(_CHUNK_TOKENS)
+    fitting = int(np.searchsorted(docs[start : last + 1], limit, "right")) - 1
+    return start + max(1, fitting)
 
 
 def _deal(chunk: _Chunk, writers: Sequence[PieceWriter]) -> None:

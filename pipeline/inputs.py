@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import glob
 import os
+import stat
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,7 +18,7 @@ from dataprep.formats.errors import InputError, UsageError
 from dataprep.formats.storage import storage_errors
 from dataprep.pipeline.options import BuildOptions
 
-__all__ = ["HUB_PREFIX", "Source", "find_sources", "input_error"]
+__all__ = ["HUB_PREFIX", "Source", "check_unchanged", "find_sources", "input_error"]
 
 HUB_PREFIX = "hf:"
 
@@ -56,17 +57,46 @@ def input_error(problem: str, where: str, remedy: str, code: str = "E_INPUT") ->
     return InputError(problem, where=where, remedy=remedy, code=code)
 
 
+def check_unchanged(source: Source, found: os.stat_result | None = None) -> None:
+    """Raise `InputError` unless the file is still the one that the build was planned with.
+
+    `found` is what is known of the opened file; without it, the path is looked at.
+    """
+    if found is None:
+        with storage_errors(source.path):
+            found = Path(source.path).stat()
+    if (found.st_size, found.st_mtime_ns) != (source.size, source.modified):
+        raise input_error(
+            "the file changed while it was being read", source.name,
+            "Leave inputs alone during a build, then run the command again.", "E_CHANGED",
+        )  # fmt: skip
+
+
 def find_sources(options: BuildOptions) -> list[Source]:
     """All inputs of a build, in order; raises `InputError` for one that is missing or unusable."""
-    hubs = [spec for spec in options.input if spec.startswith(HUB_PREFIX)]
-    paths = [path for spec in options.input if spec not in hubs for path in _expand(spec, options)]
-    _refuse_repeats(paths)
-    root = _common_folder(paths)
-    sources = [_describe(path, root, options) for path in paths]
-    return sources + [Source(path=hub, name=hub, format="hf") for hub in hubs]
+    found: list[Path | str] = []
+    for spec in options.input:
+        if spec.startswith(HUB_PREFIX):
+            found.append(spec)
+        else:
+            with storage_errors(spec):
+                found += _expand(spec, options)
+    _refuse_repeats(found)
+    root = _common_folder([path for path in found if isinstance(path, Path)])
+    return [_hub(at) if isinstance(at, str) else _describe(at, root, options) for at in found]
+
+
+def _hub(spec: str) -> Source:
+    place = Path(spec.removeprefix(HUB_PREFIX))
+    if not place.name:
+        raise UsageError("names no dataset", where=f"--input {spec}", remedy="Write hf:NAME.")
+    # Of a folder of this machine, only the last part may be stored.
+    return Source(path=spec, name=HUB_PREFIX + place.name if place.is_dir() else spec, format="hf")
 
 
 def _expand(spec: str, options: BuildOptions) -> Iterator[Path]:
+    if not spec:
+        raise UsageError("is empty", where="--input", remedy="Name a file, folder or glob.")
     path = Path(spec)
     if path.is_dir():
         yield from _expand_folder(path, options)
@@ -91,7 +121,10 @@ def _expand_folder(folder: Path, options: BuildOptions) -> Iterator[Path]:
     if any((folder / name).is_file() for name in _SAVED_DATASET):
         yield folder
         return
-    files = sorted(path for path in folder.rglob("*") if _visible(path, folder) and path.is_file())
+    found = sorted(path for path in folder.rglob("*") if _visible(path, folder))
+    for path in found:
+        _refuse_dangling(path)
+    files = [path for path in found if path.is_file()]
     known = [path for path in files if options.format or _format_of(path)]
     if not known:
         suffixes = ", ".join(sorted({path.suffix for path in files if path.suffix})) or "none"
@@ -106,10 +139,17 @@ def _visible(path: Path, folder: Path) -> bool:
     return not any(part.startswith(".") for part in path.relative_to(folder).parts)
 
 
-def _refuse_repeats(paths: list[Path]) -> None:
-    seen: dict[str, Path] = {}
+def _refuse_dangling(path: Path) -> None:
+    if path.is_symlink() and not path.exists():
+        raise input_error(
+            "a link to nothing", str(path), "Mend or remove it.", "E_NOT_FOUND"
+        )  # fmt: skip
+
+
+def _refuse_repeats(paths: list[Path | str]) -> None:
+    seen: dict[str, Path | str] = {}
     for path in paths:
-        real = os.path.realpath(path)
+        real = path if isinstance(path, str) else os.path.realpath(path)
         if real in seen:
             raise UsageError(
                 f"named twice ({seen[real]} and {path})", where="--input", code="E_REPEATED",
@@ -131,6 +171,11 @@ def _describe(path: Path, root: str, options: BuildOptions) -> Source:
         return Source(path=absolute, name=name, format="hf")
     with storage_errors(path):
         found = path.stat()
+    if not stat.S_ISREG(found.st_mode):
+        raise input_error(
+            "not an ordinary file (a pipe or device can be read only once)", str(path),
+            "Write its content to a file first.", "E_FORMAT",
+        )  # fmt: skip
     kind = options.format or _format_of(path)
     if kind is None:
         raise input_error(

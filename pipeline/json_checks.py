@@ -7,18 +7,22 @@ that is in order (it is then looked at line by line), and never yes to one that 
 
 from __future__ import annotations
 
-import re
-
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["is_utf8", "line_starts", "lines_of_brackets", "one_object_a_line", "too_deep"]
+__all__ = [
+    "count_of",
+    "is_utf8",
+    "line_starts",
+    "lines_of_brackets",
+    "one_object_a_line",
+    "too_deep",
+]
 
 Octets = npt.NDArray[np.uint8]
 Starts = npt.NDArray[np.int64]
 
-# An unfinished string counts up to its end: looking for another start in it would take for ever.
-_STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?', re.DOTALL)
+_NO_MARKS = bytes(set(range(256)) - set(b'"[]{}'))
 _SCAN_BYTES = 1 << 20
 
 
@@ -95,6 +99,26 @@ def is_utf8(data: bytes) -> bool:
     return True
 
 
+def count_of(octets: Octets, needle: bytes) -> int:
+    """How often `needle`, of at least four bytes, stands in `octets`; overlaps count.
+
+    At under half of what `bytes.count` takes where the first character is frequent.
+
+    >>> count_of(np.frombuffer(b"abcdeabcdf.abcde", np.uint8), b"abcde")
+    2
+    """
+    quad = int.from_bytes(needle[:4], "little")
+    found = 0
+    for start in range(min(4, len(octets))):
+        end = start + (len(octets) - start) // 4 * 4
+        at = np.flatnonzero(octets[start:end].view("<u4") == quad) * 4 + start
+        at = at[at <= len(octets) - len(needle)]
+        for place in range(4, len(needle)):
+            at = at[octets[at + place] == needle[place]]
+        found += len(at)
+    return found
+
+
 def too_deep(raw: bytes, limit: int) -> bool:
     """Whether brackets outside strings nest deeper than `limit`.
 
@@ -103,12 +127,16 @@ def too_deep(raw: bytes, limit: int) -> bool:
     """
     if raw.count(b"{") + raw.count(b"[") <= limit:
         return False
-    bare, depth = _STRING.sub(b"", raw), 0
+    # Backslashes pair up from the left, so one that is left before a quote hides it.
+    bare = raw.replace(rb"\\", b"").replace(rb"\"", b"").translate(None, _NO_MARKS)
+    quotes = depth = 0
     for start in range(0, len(bare), _SCAN_BYTES):
-        part = np.frombuffer(bare[start : start + _SCAN_BYTES], np.uint8) | 0x20
-        steps = (part == ord("{")).astype(np.int8) - (part == ord("}")).astype(np.int8)
+        part = np.frombuffer(bare, np.uint8, min(_SCAN_BYTES, len(bare) - start), start)
+        open_quotes = np.cumsum(part == ord('"'), dtype=np.int64) + quotes
+        folded = np.where(open_quotes & 1, 0, part | 0x20)
+        steps = (folded == ord("{")).astype(np.int8) - (folded == ord("}")).astype(np.int8)
         depths = np.cumsum(steps, dtype=np.int64) + depth
         if depths.max() > limit:
             return True
-        depth = int(depths[-1])
+        quotes, depth = int(open_quotes[-1]), int(depths[-1])
     return False

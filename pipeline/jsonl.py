@@ -1,10 +1,10 @@
 """JSONL records: one field out of each line, at over 1 GB/s where lines are well-formed.
 
 Two paths with one meaning. The block path hands a whole block to msgspec, which decodes only the
-wanted field, and then proves that the lines were one object each: as many objects as newlines, and
-every newline between `}` and `{`. Where any proof fails, the line path looks at each line by itself
-and says what is wrong with it. `tests/pipeline/test_jsonl.py` holds the two against each other and
-against the standard library's parser.
+wanted field, and then proves what that did not look at (see `json_checks`): one object a line, the
+field once in each, valid UTF-8 throughout, no deep nesting. Where any proof fails, the line path
+looks at each line by itself and says what is wrong with it. `tests/pipeline/test_jsonl.py` holds
+the two against each other and against the standard library's parser.
 """
 
 from __future__ import annotations
@@ -19,14 +19,22 @@ import numpy as np
 import numpy.typing as npt
 
 from dataprep.formats.errors import UsageError
+from dataprep.pipeline.json_checks import (
+    count_of,
+    is_utf8,
+    line_starts,
+    lines_of_brackets,
+    one_object_a_line,
+    too_deep,
+)
 from dataprep.pipeline.records import MAX_DEPTH, MAX_RECORD_BYTES, Batch, Position
 from dataprep.pipeline.streams import Block
 
 __all__ = ["JsonlParser", "key_bytes"]
 
-_STRING = re.compile(rb'"(?:[^"\\]|\\.)*"')
-_ESCAPED_BRACKET = re.compile(rb"\\u00[57]b", re.IGNORECASE)
 _SURROGATE = re.compile(r"[\ud800-\udfff]")
+_ESCAPED_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
+_MAX_DIGITS = 4300  # Python converts no longer integers
 
 
 class _BadRecordError(Exception):
@@ -46,7 +54,8 @@ class JsonlParser:
         if self._key_path:
             wanted.setdefault(self._key_path, str | int)
         self._names = sorted({name for path in wanted for name in path})
-        self._quoted = [json.dumps(name, ensure_ascii=False).encode() for name in self._names]
+        _refuse_escapes(self._names)
+        self._keys = [_Key(name) for name in self._names]
         self._decoder = msgspec.json.Decoder(_row_type(wanted))
         self._text = attrgetter(_attributes(self._path))
         self._key = attrgetter(_attributes(self._key_path)) if self._key_path else None
@@ -55,7 +64,7 @@ class JsonlParser:
         """The records of `block`; numbers count on from `first_record` and `first_line`."""
         if block.too_long:
             return self._too_long(block, first_record, first_line)
-        starts = _line_starts(block.data)
+        starts = line_starts(block.data)
         rows = self._whole_block(block.data, starts)
         if rows is None:
             return self._by_line(block, first_record, first_line)
@@ -78,38 +87,28 @@ class JsonlParser:
     def _whole_block(self, data: bytes, starts: npt.NDArray[np.int64]) -> list[Any] | None:
         """All rows of `data`, or None if anything about it needs a closer look."""
         count = len(starts)
-        if any(data.count(name) != count for name in self._quoted):
-            return None
         octets = np.frombuffer(data, np.uint8)
-        if not _one_object_a_line(octets, starts):
+        if not (one_object_a_line(octets, starts) and is_utf8(data)):
+            return None
+        if not all(key.once_a_line(data, octets, count) for key in self._keys):
+            return None
+        if any(key.escaped(data, octets) for key in self._keys):
             return None
         try:
             rows = self._decoder.decode_lines(data)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
             return None
-        return rows if len(rows) == count and self._shallow(data, octets, starts, rows) else None
+        return rows if len(rows) == count and self._shallow(data, octets, starts) else None
 
     def _shallow(
-        self,
-        data: bytes,
-        octets: npt.NDArray[np.uint8],
-        starts: npt.NDArray[np.int64],
-        rows: list[Any],
+        self, data: bytes, octets: npt.NDArray[np.uint8], starts: npt.NDArray[np.int64]
     ) -> bool:
-        """Whether no line can nest deeper than MAX_DEPTH: too few brackets outside its text."""
-        brackets = np.flatnonzero((octets | 0x20) == ord("{"))  # "{" and "[" differ in this bit
-        before = np.searchsorted(brackets, np.append(starts, len(data)))
-        counts = np.diff(before)
-        for line in np.flatnonzero(counts > MAX_DEPTH).tolist():
-            text = self._text(rows[line])
-            if counts[line] - text.count("{") - text.count("[") > MAX_DEPTH:
-                return False
-            stop = starts[line + 1] if line + 1 < len(starts) else len(data)
-            if data.find(b"\\u00", starts[line], stop) >= 0 and _ESCAPED_BRACKET.search(
-                data, starts[line], stop
-            ):
-                return False
-        return True
+        """Whether no line nests deeper than MAX_DEPTH."""
+        ends = np.append(starts[1:], len(data))
+        return not any(
+            too_deep(data[starts[line] : ends[line]], MAX_DEPTH)
+            for line in lines_of_brackets(octets, starts, MAX_DEPTH)
+        )
 
     # The line path
 
@@ -146,16 +145,19 @@ class JsonlParser:
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             raise self._explain(raw, error) from None
         text = self._text(row)
-        brackets = raw.count(b"{") + raw.count(b"[")
-        if brackets > MAX_DEPTH and _depth(raw) > MAX_DEPTH:
+        if too_deep(raw, MAX_DEPTH):
             raise _BadRecordError("too_deep", f"nested deeper than {MAX_DEPTH}")
-        if any(raw.count(name) > 1 for name in self._quoted):
-            self._refuse_duplicates(raw)
+        if not is_utf8(raw):
+            raise self._explain(raw, None)
+        if any(key.count(raw, 1) > 1 or key.escape.search(raw) for key in self._keys):
+            self._parsed(raw.decode())
         if not text:
             raise _BadRecordError("empty", f"the field {'.'.join(self._path)!r} is empty")
         return text, key_bytes(self._key(row)) if self._key else b""
 
-    def _refuse_duplicates(self, raw: bytes) -> None:
+    def _parsed(self, line: str) -> Any:
+        """`line` by the standard library; raises for a wanted field that stands twice."""
+
         def check(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
             found = dict(pairs)
             if len(found) < len(pairs):
@@ -165,32 +167,90 @@ class JsonlParser:
                     raise _BadRecordError("duplicate_field", f"the field {twice[0]!r} stands twice")
             return found
 
-        json.loads(raw, object_pairs_hook=check)
+        return json.loads(
+            line, object_pairs_hook=check, parse_int=_integer, parse_constant=_refuse_constant
+        )
 
-    def _explain(self, raw: bytes, error: Exception) -> _BadRecordError:
-        """What is wrong with a line that the decoder refused."""
-        if _depth(raw) > MAX_DEPTH:
+    def _explain(self, raw: bytes, error: Exception | None) -> _BadRecordError:
+        """What is wrong with a line that was refused."""
+        if too_deep(raw, MAX_DEPTH):
             return _BadRecordError("too_deep", f"nested deeper than {MAX_DEPTH}")
         try:
-            value = json.loads(raw.decode(), parse_constant=_refuse_constant)
+            value = self._parsed(raw.decode())
         except UnicodeDecodeError as bad:
             return _BadRecordError("invalid_utf8", f"byte {bad.start} of the record is not UTF-8")
         except (ValueError, RecursionError) as bad:
             return _BadRecordError("invalid_json", f"not one JSON object ({bad})")
+        except _BadRecordError as bad:
+            return bad
         if not isinstance(value, dict):
             return _BadRecordError("not_an_object", f"a JSON {_kind(value)}, not an object")
         problem = _check_path(value, self._path, str)
         if problem is None and self._key_path:
             problem = _check_path(value, self._key_path, (str, int))
             problem = problem and _BadRecordError("bad_split_key", problem.args[1])
+        if problem is None and _ESCAPED_SURROGATE.search(raw):
+            problem = _BadRecordError("lone_surrogate", "a string holds half of a surrogate pair")
         return problem or _BadRecordError("invalid_json", f"not valid JSON ({error})")
 
     def _too_long(self, block: Block, record: int, line: int) -> Batch:
         batch = Batch(read=1, lines=1, consumed=block.too_long)
         batch.keys = [] if self._key_path else None
         detail = f"a line of {block.too_long} bytes, over the limit of {MAX_RECORD_BYTES}"
-        batch.reject(Position(record, line, block.offset), block.data, "too_long", detail)
+        at = Position(record, line, block.offset)
+        batch.reject(at, block.data, "too_long", detail, block.too_long)
         return batch
+
+
+class _Key:
+    """How often a field name stands as a key in some JSON, without parsing it.
+
+    `escape` finds the places where one of its characters may be written as an escape.
+    """
+
+    def __init__(self, name: str) -> None:
+        quoted = {json.dumps(name), json.dumps(name, ensure_ascii=False)}
+        self._quoted = [spelling.encode() for spelling in sorted(quoted)]
+        self._plain = name.isascii() and name.replace("_", "").isalnum()
+        self._uses = [re.compile(re.escape(spelling) + rb"[ \t\r]*:") for spelling in self._quoted]
+        units = np.frombuffer(name.encode("utf-16-be"), ">u2").tolist()
+        spelled = "|".join(_any_case(f"{unit:04x}") for unit in sorted(set(units)))
+        slash = "|/" if "/" in name else ""
+        self.escape = re.compile(rf"\\(?:u(?:{spelled}){slash})".encode())
+
+    def once_a_line(self, data: bytes, octets: npt.NDArray[np.uint8], lines: int) -> bool:
+        """Whether each of `lines` has it as a key once, if each has it at all."""
+        first = self._quoted[0]
+        if len(self._quoted) == 1 and len(first) >= 4 and count_of(octets, first) == lines:
+            return True
+        return self.count(data, lines) == lines
+
+    def count(self, data: bytes, expected: int) -> int:
+        """How often `data` has it as a key, written without needless escapes.
+
+        Strings that are no keys are told apart only where more than `expected` are found.
+        """
+        found = sum(map(data.count, self._quoted))
+        return found if found <= expected else sum(len(use.findall(data)) for use in self._uses)
+
+    def escaped(self, data: bytes, octets: npt.NDArray[np.uint8]) -> bool:
+        """Whether `data` may hold it as a key with a character written as an escape."""
+        if self._plain and not count_of(octets, rb"\u00"):
+            return False
+        return self.escape.search(data) is not None
+
+
+def _any_case(digits: str) -> str:
+    return "".join(f"[{digit}{digit.upper()}]" if digit.isalpha() else digit for digit in digits)
+
+
+def _refuse_escapes(names: list[str]) -> None:
+    for name in names:
+        if any(character in '"\\' or character < " " for character in name):
+            raise UsageError(
+                f"the name {name!r} cannot hold quotes, backslashes or control characters",
+                where="--field, --split-key", remedy="Rename the field in the input.",
+            )  # fmt: skip
 
 
 def _row_type(wanted: dict[tuple[str, ...], Any]) -> Any:
@@ -255,30 +315,8 @@ def _lines(data: bytes) -> list[bytes]:
     return [*lines, last] if last else lines
 
 
-def _line_starts(data: bytes) -> npt.NDArray[np.int64]:
-    ends = np.flatnonzero(np.frombuffer(data, np.uint8) == ord("\n")) + 1
-    return np.concatenate([[0], ends[: -1 if data.endswith(b"\n") else None]])
-
-
-def _one_object_a_line(octets: npt.NDArray[np.uint8], starts: npt.NDArray[np.int64]) -> bool:
-    """Whether every newline between two lines stands between `}` (or `}\\r`) and `{`.
-
-    Inside one JSON value that is never so: a comma would have to stand there, and strings hold no
-    raw newline. So if the block parses as a sequence of as many objects, each line is one.
-    """
-    inner = starts[1:]
-    before = octets[inner - 2]
-    before = np.where(before == ord("\r"), octets[np.maximum(inner - 3, 0)], before)
-    return bool(np.all(before == ord("}")) and np.all(octets[inner] == ord("{")))
-
-
-def _depth(raw: bytes) -> int:
-    """How deep brackets nest outside strings."""
-    bare = np.frombuffer(_STRING.sub(b"", raw), np.uint8)
-    opened = (bare == ord("{")) | (bare == ord("["))
-    closed = (bare == ord("}")) | (bare == ord("]"))
-    steps = opened.astype(np.int64) - closed.astype(np.int64)
-    return int(np.cumsum(steps).max(initial=0))
+def _integer(digits: str) -> int | float:
+    return int(digits) if len(digits) <= _MAX_DIGITS else float("inf")
 
 
 def _refuse_constant(name: str) -> float:

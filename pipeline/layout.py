@@ -15,10 +15,11 @@ from dataprep.formats.manifest import ShardEntry
 from dataprep.formats.storage import FileWriter, link_file
 from dataprep.pipeline.pieces import Piece, write_array
 
-__all__ = ["PlacedPiece", "WrittenFile", "group", "record_ids", "write_shard"]
+__all__ = ["PlacedPiece", "WrittenFile", "group", "large_piece", "record_ids", "write_shard"]
 
 JOIN_BELOW_BYTES = 8 << 20
 JOIN_UP_TO_BYTES = 64 << 20
+_SMALL_PART = 16
 _COPY_BYTES = 4 << 20
 
 
@@ -51,22 +52,34 @@ class WrittenFile:
     shape: tuple[int, ...] | None = None
 
 
-def group(pieces: Iterable[PlacedPiece]) -> Iterator[list[PlacedPiece]]:
-    """Pieces by shard: large ones alone, runs of small ones together.
+def large_piece(pieces: Iterable[PlacedPiece]) -> int:
+    """From how many bytes on a piece is a shard by itself, given the pieces of all splits.
 
-    So a small corpus is one file per split, a large one is never copied, and 10 TB of text make
-    fewer than 20,000 files.
+    Units grow with the input, and the pieces of its smallest splits with them: these are still
+    joined, or a large input would come to ten thousands of files.
+    """
+    largest = max((placed.piece.files["tokens"].bytes for placed in pieces), default=0)
+    return max(JOIN_BELOW_BYTES, largest // _SMALL_PART)
+
+
+def group(
+    pieces: Iterable[PlacedPiece], large: int = JOIN_BELOW_BYTES
+) -> Iterator[list[PlacedPiece]]:
+    """The pieces of a split by shard: those of `large` bytes alone, runs of smaller ones together.
+
+    So a small corpus is one file per split, a large one is never copied, and with `large_piece`
+    10 TB of text make fewer than 20,000 files.
     """
     run: list[PlacedPiece] = []
     size = 0
     for placed in pieces:
         weight = placed.piece.files["tokens"].bytes
-        if run and (weight >= JOIN_BELOW_BYTES or size + weight > JOIN_UP_TO_BYTES):
+        if run and (weight >= large or size + weight > max(JOIN_UP_TO_BYTES, large)):
             yield run
             run, size = [], 0
         run.append(placed)
         size += weight
-        if weight >= JOIN_BELOW_BYTES:
+        if weight >= large:
             yield run
             run, size = [], 0
     if run:

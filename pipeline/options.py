@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from os import PathLike, fspath
 from pathlib import Path
-from typing import Literal
+from types import UnionType
+from typing import Literal, get_args, get_origin, get_type_hints
 
 from dataprep.formats.errors import UsageError
 
@@ -39,9 +42,11 @@ class BuildOptions:
     """
 
     input: tuple[str, ...]
-    """Files, folders, globs, or ``hf:NAME`` for a dataset of the Hugging Face hub."""
+    """Files, folders, globs, or ``hf:NAME`` for a dataset of the Hugging Face hub. A single string
+    or path, and a list of them, are understood too."""
     out: Path
-    """The directory to make. It must not exist, or be empty, or hold the same build."""
+    """The directory to make; a string will do. It must not exist, or be empty, or hold the same
+    build."""
     format: InputFormat | None = None
     """None: from each file's name."""
     field: str = "text"
@@ -81,6 +86,9 @@ class BuildOptions:
     """Replace a finished dataset in `out`."""
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "input", _paths(self.input))
+        object.__setattr__(self, "out", Path(self.out))
+        _check_types(self)
         _require(bool(self.input), "--input", "name at least one file, folder or glob")
         _require(bool(self.field), "--field", "must not be empty")
         _require(self.workers is None or self.workers >= 1, "--workers", "must be at least 1")
@@ -142,6 +150,44 @@ def _check_sum(shares: dict[str, float | int | None], mode: str) -> None:
     _require(ratios <= 1.0 + 1e-9, "--split", f"ratios add up to {ratios:g}, over 1")
     whole = rests == 1 or all(isinstance(share, float) for share in shares.values())
     _require(whole, "--split", "give one split `rest`, so that every document has a place")
+
+
+def _paths(value: object) -> tuple[str, ...]:
+    """Inputs as strings, from a path, a string or a sequence of them."""
+    parts = (value,) if isinstance(value, str | PathLike) else value
+    if not isinstance(parts, Sequence):
+        raise UsageError(f"{value!r} is not a path or a list of paths", where="--input")
+    if not all(isinstance(part, str | PathLike) for part in parts):
+        raise UsageError(f"{value!r} holds something that is no path", where="--input")
+    return tuple(map(fspath, parts))
+
+
+def _check_types(options: BuildOptions) -> None:
+    """Refuse values that the annotations do not allow: a wrong one must not be stored or guessed."""
+    hints = get_type_hints(BuildOptions)
+    for field in fields(BuildOptions):
+        value, hint = getattr(options, field.name), hints[field.name]
+        allowed = set(get_args(hint)) if isinstance(hint, UnionType) else {hint}
+        choices = [choice for part in allowed for choice in _choices(part)]
+        kinds = tuple(part for part in allowed if isinstance(part, type))
+        fits = value in choices if choices and value is not None else isinstance(value, kinds)
+        if field.name not in ("input", "out") and (not fits or _is_bool_for_int(value, kinds)):
+            expected = "one of " + ", ".join(choices) if choices else _names(kinds)
+            raise UsageError(
+                f"must be {expected}, got {value!r}", where=f"--{field.name.replace('_', '-')}"
+            )
+
+
+def _choices(hint: object) -> tuple[str, ...]:
+    return get_args(hint) if get_origin(hint) is Literal else ()
+
+
+def _is_bool_for_int(value: object, kinds: tuple[type, ...]) -> bool:
+    return isinstance(value, bool) and bool not in kinds
+
+
+def _names(kinds: tuple[type, ...]) -> str:
+    return " or ".join(sorted(kind.__name__ for kind in kinds))
 
 
 def _require(condition: bool, where: str, problem: str) -> None:

@@ -7,10 +7,12 @@ document they stand in, and no other.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 import numpy as np
 
+from dataprep.pipeline.json_checks import line_starts
 from dataprep.pipeline.records import (
     MAX_DOCUMENT_BYTES,
     MAX_RECORD_BYTES,
@@ -22,6 +24,8 @@ from dataprep.pipeline.streams import Block, LineStream
 __all__ = ["blocks_as_documents", "file_as_document", "lines_as_documents"]
 
 _BOM = b"\xef\xbb\xbf"
+_BLANK = " \t\r\v\f"
+_BLANK_LINE = re.compile(rb"\n[ \t\r\v\f]*+(?=\n|\Z)")  # with the newline before it
 _HEAD_BYTES = 4096
 _NEWLINE_BYTES = 2  # a document may be one newline longer while it is read
 
@@ -30,18 +34,48 @@ def lines_as_documents(stream: LineStream) -> Iterator[Batch]:
     """One document per line that is not blank."""
     record = line = 0
     for block in stream.blocks():
-        batch = _Builder(record, line)
-        for offset, raw, size in _lines(block):
-            blank = size == len(raw) and not raw.strip()
-            if not blank:
-                part = _Document(offset, batch.line)
-                part.extend(raw, size, MAX_RECORD_BYTES)
-                batch.add(part, MAX_RECORD_BYTES)
-            batch.count_line(blank=blank)
-        done = batch.finish(block.too_long or len(block.data))
+        done = _plain_lines(block, record) or _any_lines(block, record, line)
         record += done.read
         line += done.lines
         yield done
+
+
+def _plain_lines(block: Block, record: int) -> Batch | None:
+    """All lines of a block at once, or None if one of them is bad: ten times as fast."""
+    try:
+        text = "" if block.too_long else block.data.decode()
+    except UnicodeDecodeError:
+        return None
+    if not text:
+        return None
+    lines = text.removesuffix("\n").split("\n")
+    if "\r" in text:
+        lines = [line.removesuffix("\r") for line in lines]
+    starts = line_starts(block.data) + block.offset
+    texts = [line for line in lines if line.strip(_BLANK)]
+    if len(texts) < len(lines):
+        starts = starts[[bool(line.strip(_BLANK)) for line in lines]]
+    return Batch(
+        texts=texts,
+        offsets=starts.astype(np.uint64),
+        records=np.arange(record, record + len(texts), dtype=np.uint64),
+        read=len(texts),
+        lines=len(lines),
+        blank_lines=len(lines) - len(texts),
+        consumed=len(block.data),
+    )
+
+
+def _any_lines(block: Block, record: int, line: int) -> Batch:
+    batch = _Builder(record, line)
+    for offset, raw, size in _lines(block):
+        blank = size == len(raw) and not raw.strip()
+        if not blank:
+            part = _Document(offset, batch.line)
+            part.extend(raw, size, MAX_RECORD_BYTES)
+            batch.add(part, MAX_RECORD_BYTES)
+        batch.count_lines(1, blank=blank)
+    return batch.finish(block.too_long or len(block.data))
 
 
 def blocks_as_documents(stream: LineStream, *, from_start: bool) -> Iterator[Batch]:
@@ -58,12 +92,13 @@ def blocks_as_documents(stream: LineStream, *, from_start: bool) -> Iterator[Bat
             break
         batch = _Builder(record, line)
         ended = False
-        for offset, raw, size in _lines(block):
+        for offset, raw, size in _runs(block):
             if size > len(raw) or raw.strip():
                 if started:
                     document = document or _Document(offset, batch.line)
                     document.extend(raw, size, MAX_RECORD_BYTES)
-                batch.count_line(blank=False, inside=block.inside)
+                lines = 1 if size > len(raw) else raw.count(b"\n") + (not raw.endswith(b"\n"))
+                batch.count_lines(lines, inside=block.inside)
                 continue
             batch.add(document, MAX_RECORD_BYTES)
             document = None
@@ -71,7 +106,7 @@ def blocks_as_documents(stream: LineStream, *, from_start: bool) -> Iterator[Bat
             ended = not block.inside
             if ended:
                 break
-            batch.count_line(blank=True, inside=block.inside)
+            batch.count_lines(1, blank=True, inside=block.inside)
         done = batch.finish(block.too_long or len(block.data))
         record += done.read
         line += done.lines
@@ -100,11 +135,13 @@ class _Document:
         self.offset = offset
         self.line = line
         self.size = 0
+        self.line_end = 0
         self.data = bytearray()  # not a list of lines: an object for each takes forty bytes more
 
     def extend(self, data: bytes, size: int, limit: int) -> None:
         """Add `data`, which stands for `size` bytes; past `limit` only the beginning is kept."""
         self.size += size
+        self.line_end = size - len(_chomp(data)) if size == len(data) else 0
         if self.size <= limit + _NEWLINE_BYTES:
             self.data += data
         elif len(self.data) > _HEAD_BYTES:
@@ -127,10 +164,11 @@ class _Builder:
     def line(self) -> int:
         return self._first_line + self._batch.lines
 
-    def count_line(self, *, blank: bool, inside: bool = True) -> None:
-        """Count a line, unless it is the next span's."""
-        self._batch.lines += inside
-        self._batch.blank_lines += blank and inside
+    def count_lines(self, count: int, *, blank: bool = False, inside: bool = True) -> None:
+        """Count lines, unless they are the next span's."""
+        if inside:
+            self._batch.lines += count
+            self._batch.blank_lines += count if blank else 0
 
     def add(self, document: _Document | None, limit: int, *, whole: bool = False) -> None:
         """Add a document, or reject it; None is none."""
@@ -139,7 +177,7 @@ class _Builder:
         at = Position(self._record + self._batch.read, document.line, document.offset)
         self._batch.read += 1
         data = bytes(document.data) if whole else _chomp(bytes(document.data))
-        size = document.size - (len(document.data) - len(data))
+        size = document.size - (0 if whole else document.line_end)
         if size > limit:
             detail = f"{size} bytes, over the limit of {limit}"
             self._batch.reject(at, data, "too_long", detail, size)
@@ -177,6 +215,23 @@ def _lines(block: Block) -> Iterator[tuple[int, bytes, int]]:
         end = data.find(b"\n", start) + 1 or len(data)
         yield block.offset + start, data[start:end], end - start
         start = end
+
+
+def _runs(block: Block) -> Iterator[tuple[int, bytes, int]]:
+    """Offset, bytes and size of each blank line, and of each run of lines between them."""
+    if block.too_long:
+        yield block.offset, block.data, block.too_long
+        return
+    data, start = block.data, 0
+    for blank in _BLANK_LINE.finditer(b"\n" + data):
+        at, end = blank.start(), min(blank.end(), len(data))
+        if at > start:
+            yield block.offset + start, data[start:at], at - start
+        if end > at:
+            yield block.offset + at, data[at:end], end - at
+        start = end
+    if start < len(data):
+        yield block.offset + start, data[start:], len(data) - start
 
 
 def _chomp(data: bytes) -> bytes:

@@ -30,13 +30,16 @@ class SpecialTextCounter:
         self._literal = encoding.special_text == "literal"
         control = set(encoding.special_tokens.values()) - {encoding.unknown}
         self._ids = np.array(sorted(control), np.uint32)
-        by_opening: dict[bytes, list[bytes]] = {}
-        for token in map(str.encode, encoding.special_tokens):
-            by_opening.setdefault(token[:_OPENING], []).append(token)
-        self._patterns = {
-            opening: re.compile(b"|".join(map(re.escape, sorted(tokens, key=len, reverse=True))))
-            for opening, tokens in by_opening.items()
-        }
+        by_first: dict[bytes, list[bytes]] = {}
+        for token in filter(None, map(str.encode, encoding.special_tokens)):
+            by_first.setdefault(token[:1], []).append(token)
+        self._patterns = [
+            (
+                sorted({token[:_OPENING] for token in tokens}),
+                re.compile(b"|".join(map(re.escape, sorted(tokens, key=len, reverse=True)))),
+            )
+            for tokens in by_first.values()
+        ]
 
     def count(self, texts: Sequence[bytes], ids: npt.NDArray[np.uint32]) -> None:
         """Count what `texts` spell; if it must stay text, prove that `ids` hold no control token.
@@ -45,8 +48,8 @@ class SpecialTextCounter:
         """
         joined = _SEPARATOR.join(texts)
         spelled = 0
-        for opening, pattern in self._patterns.items():
-            if holds(joined, opening):
+        for openings, pattern in self._patterns:
+            if any(holds(joined, opening) for opening in openings):
                 counts = Counter(match.decode() for match in pattern.findall(joined))
                 self.found.update(counts)
                 spelled += counts.total()

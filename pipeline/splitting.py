@@ -9,7 +9,6 @@ memory.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -89,8 +88,9 @@ def exact_sizes(shares: Sequence[float | int | None], total: int) -> list[int]:
 def cut_points(parts: Callable[[], Iterable[Part]], sizes: Sequence[int]) -> list[tuple[int, int]]:
     """The (hash, record id) at which each part but the last ends, exclusive.
 
-    `parts` gives the hashes and record ids of all documents, twice. Memory: one bucket of 2**48
-    hash values, about a 65,536th of the documents.
+    `parts` gives the hashes and record ids of all documents, twice. Memory: 16 bytes for each
+    document whose hash is in a bucket of 2**48 values with a cut, about a 65,536th of all for each
+    cut, unless many have the same key.
     """
     ranks = np.cumsum(sizes)[:-1].tolist()
     histogram = np.zeros(1 << _BUCKET_BITS, np.int64)
@@ -100,25 +100,31 @@ def cut_points(parts: Callable[[], Iterable[Part]], sizes: Sequence[int]) -> lis
     ends = np.cumsum(histogram)
     wanted = {rank: int(np.searchsorted(ends, rank, "right")) for rank in ranks}
     members = _collect(parts(), set(wanted.values()))
-    cuts = []
-    for rank in ranks:
-        bucket = wanted[rank]
-        inside = sorted(members.get(bucket, []))
-        before = int(ends[bucket - 1]) if bucket else 0
-        index = rank - before
-        cuts.append(inside[index] if index < len(inside) else (1 << 64, 0))
-    return cuts
+    return [
+        _at_rank(members[wanted[rank]], rank - (int(ends[wanted[rank] - 1]) if wanted[rank] else 0))
+        for rank in ranks
+    ]
 
 
-def _collect(parts: Iterable[Part], buckets: set[int]) -> dict[int, list[tuple[int, int]]]:
-    members: dict[int, list[tuple[int, int]]] = {bucket: [] for bucket in buckets}
+def _collect(parts: Iterable[Part], buckets: set[int]) -> dict[int, list[Part]]:
+    members: dict[int, list[Part]] = {bucket: [] for bucket in buckets}
     for hashes, records in parts:
         of = (hashes >> np.uint64(64 - _BUCKET_BITS)).astype(np.int64)
         for bucket in buckets:
             chosen = np.flatnonzero(of == bucket)
-            pairs: Any = zip(hashes[chosen].tolist(), records[chosen].tolist(), strict=True)
-            members[bucket].extend(pairs)
+            if len(chosen):
+                members[bucket].append((hashes[chosen], records[chosen]))
     return members
+
+
+def _at_rank(members: list[Part], rank: int) -> tuple[int, int]:
+    """The document at `rank` in the order of (hash, record id), or one after all others."""
+    if rank >= sum(len(records) for _, records in members):
+        return 1 << 64, 0
+    hashes = np.concatenate([hashes for hashes, _ in members])
+    records = np.concatenate([records for _, records in members])
+    at = np.lexsort((records, hashes))[rank]
+    return int(hashes[at]), int(records[at])
 
 
 def assign_exactly(

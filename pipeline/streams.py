@@ -18,7 +18,7 @@ from typing import BinaryIO, Protocol
 
 from dataprep.formats.storage import storage_errors
 from dataprep.pipeline.fingerprint import ChunkHasher, HashingReader
-from dataprep.pipeline.inputs import Source, input_error
+from dataprep.pipeline.inputs import Source, check_unchanged, input_error
 from dataprep.pipeline.records import MAX_RECORD_BYTES, Span
 
 __all__ = ["BLOCK_BYTES", "Block", "LineStream"]
@@ -95,18 +95,11 @@ class LineStream:
     def _opened(self) -> Iterator[_Bytes]:
         path = Path(self._source.path)
         with storage_errors(path), path.open("rb", buffering=0) as stream:
-            self._check_unchanged(os.fstat(stream.fileno()))
+            check_unchanged(self._source, os.fstat(stream.fileno()))
             plain = self._source.compression is None
             with self._plain(stream) if plain else self._inflated(stream) as reader:
                 yield reader
-            self._check_unchanged(path.stat())
-
-    def _check_unchanged(self, found: os.stat_result) -> None:
-        if (found.st_size, found.st_mtime_ns) != (self._source.size, self._source.modified):
-            raise input_error(
-                "the file changed while it was being read", self._source.name,
-                "Leave inputs alone during a build, then run the command again.", "E_CHANGED",
-            )  # fmt: skip
+            check_unchanged(self._source)
 
     @contextlib.contextmanager
     def _plain(self, stream: BinaryIO) -> Iterator[_Bytes]:

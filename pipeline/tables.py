@@ -6,6 +6,7 @@ the row number. `datasets` and `pyarrow` are imported here and nowhere else.
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Iterator
 from functools import lru_cache
@@ -15,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from dataprep.formats.errors import InputError, StorageError
-from dataprep.pipeline.inputs import HUB_PREFIX, Source, input_error
+from dataprep.pipeline.inputs import HUB_PREFIX, Source, check_unchanged, input_error
 from dataprep.pipeline.jsonl import key_bytes
 from dataprep.pipeline.records import Batch, Position, Span
 
@@ -47,13 +48,15 @@ class _Columns:
     def wanted(self) -> list[str]:
         return [self.field] + ([self.key_field] if self.key_field else [])
 
+    def tops(self, names: list[str]) -> list[str]:
+        """The top-level columns that hold the wanted ones."""
+        return sorted({self._steps(path, names)[0] for path in self.wanted()})
+
     def check(self, schema: Any) -> None:
         """Raise unless the columns are there and hold text (and a text or integer key)."""
         import pyarrow.types as kinds
 
         kind = self._type_of(schema, self.field)
-        if kinds.is_dictionary(kind):
-            kind = kind.value_type
         text = (kinds.is_string, kinds.is_large_string, kinds.is_string_view)
         if not any(test(kind) for test in text):
             raise input_error(
@@ -71,8 +74,9 @@ class _Columns:
     def _type_of(self, schema: Any, path: str) -> Any:
         import pyarrow.types as kinds
 
-        names, kind = list(schema.names), None
-        for step in path.split("."):
+        names: list[str] = list(schema.names)
+        kind: Any = None
+        for step in self._steps(path, names):
             if step not in names:
                 raise input_error(
                     f"there is no column {path!r}; there are {', '.join(map(repr, names[:30]))}",
@@ -84,7 +88,12 @@ class _Columns:
                 if kinds.is_struct(kind)
                 else []
             )
-        return kind
+        return kind.value_type if kinds.is_dictionary(kind) else kind
+
+    @staticmethod
+    def _steps(path: str, names: list[str]) -> list[str]:
+        """A column whose own name holds dots goes before nested ones."""
+        return [path] if path in names else path.split(".")
 
     def batch(self, rows: Any, first_row: int, first_record: int) -> Batch:
         """The records of one Arrow record batch."""
@@ -110,14 +119,14 @@ class _Columns:
     def _values(self, rows: Any, path: str) -> list[Any]:
         import pyarrow.compute as pc
 
-        first, *rest = path.split(".")
+        first, *rest = self._steps(path, rows.schema.names)
         column = rows.column(first)
         for step in rest:
             column = pc.struct_field(column, step)
         try:
             return list(column.to_pylist())
         except UnicodeDecodeError:  # Arrow does not check that its strings are UTF-8
-            return [_decoded(value) for value in column.cast("binary").to_pylist()]
+            return [_decoded(value) for value in column.cast("large_binary").to_pylist()]
 
 
 def _decoded(value: bytes | None) -> str | bytes | None:
@@ -136,6 +145,8 @@ def _problem(text: Any, key: Any, field: str, key_field: str | None) -> tuple[st
         return "empty", f"the field {field!r} is empty"
     if key is None:
         return "bad_split_key", f"the field {key_field!r} is null"
+    if isinstance(key, bytes):
+        return "bad_split_key", f"the field {key_field!r} is not UTF-8"
     return None
 
 
@@ -153,7 +164,10 @@ def parquet_batches(
     source: Source, span: Span, field: str, key_field: str | None, first_row: int
 ) -> Iterator[Batch]:
     """The records of the row groups of `span`, the first of which starts at `first_row`."""
+    import pyarrow as pa
+
     columns = _Columns(field, key_field, source.name)
+    check_unchanged(source)
     with _parquet(source) as file:
         columns.check(file.schema_arrow)
         groups = range(span.start, span.stop)
@@ -167,8 +181,9 @@ def parquet_batches(
                 done += batch.read
                 batch.consumed = int(total * batch.read / count)
                 yield batch
-        except OSError as error:
+        except (pa.ArrowInvalid, OSError) as error:
             raise _unreadable(source, error) from None
+    check_unchanged(source)
 
 
 def _parquet(source: Source) -> Any:
@@ -199,20 +214,36 @@ def _hf_dataset(path: str, name: str, config: str | None, split: str | None) -> 
     datasets.disable_progress_bars()
     where = name
     try:
-        if path.startswith(HUB_PREFIX):
-            repository, _, revision = path.removeprefix(HUB_PREFIX).partition("@")
-            loaded = datasets.load_dataset(repository, config, revision=revision or None)
-        else:
-            loaded = datasets.load_from_disk(path)
-    except (OSError, ConnectionError) as error:
-        raise _hf_failure(where, error, path) from None
-    except (ValueError, RuntimeError, KeyError, TypeError) as error:
+        with _silenced(datasets.logging):
+            loaded = _load(path, config)
+    except Exception as error:  # each builder of theirs has its own exceptions
         raise _hf_failure(where, error, path) from None
     return _one_split(loaded, where, split)
 
 
+def _load(path: str, config: str | None) -> Any:
+    import datasets
+
+    if not path.startswith(HUB_PREFIX):
+        return datasets.load_from_disk(path)
+    repository, _, revision = path.removeprefix(HUB_PREFIX).partition("@")
+    return datasets.load_dataset(repository, config, revision=revision or None)
+
+
+@contextlib.contextmanager
+def _silenced(logging: Any) -> Iterator[None]:
+    """What goes wrong is said once, by us."""
+    before = logging.get_verbosity()
+    logging.set_verbosity(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        logging.set_verbosity(before)
+
+
 def _hf_failure(where: str, error: Exception, path: str) -> InputError | StorageError:
-    reason = (str(error).splitlines() or [type(error).__name__])[0]
+    cause = error.__cause__ or error  # theirs say "an error occurred"
+    reason = (str(cause).splitlines() or [type(cause).__name__])[0]
     if path.startswith(HUB_PREFIX) and isinstance(error, ConnectionError):
         return StorageError(
             f"the hub could not be reached ({reason})", where=where, code="E_NETWORK",
@@ -265,8 +296,7 @@ def hf_batches(
     dataset = _hf_dataset(source.path, source.name, config, split)
     columns = _Columns(field, key_field, source.name)
     columns.check(dataset.features.arrow_schema)
-    tops = [path.split(".")[0] for path in columns.wanted()]
-    rows = dataset.select_columns(sorted(set(tops))).with_format("arrow")
+    rows = dataset.select_columns(columns.tops(dataset.column_names)).with_format("arrow")
     bytes_per_row = hf_rows(source, config, split)[1] / max(1, len(dataset))
     step = max(1, min(_BATCH_ROWS, int(_BATCH_BYTES / max(1.0, bytes_per_row))))
     for start in range(span.start, span.stop, step):

@@ -1,0 +1,286 @@
+"""How fast a build is, how much memory a worker takes, and how others do on the same work.
+
+    python benchmarks/build.py --data DIR [--megabytes 700] [--runs 5]
+                               [--peers PYTHON --harness FILE] [--write]
+
+The corpus is docs_en and books_en of DIR/corpora, repeated with distinct ids up to the size asked
+for. Every figure is of whole processes, start-up included. Pairs run in turn (A B A B ...), so a
+machine whose speed drifts does not favour either; medians are quoted. The floor is the shortest
+script that does the same work with the same engine: gigatoken's own reader, all ids in memory, no
+checks, no hashes, and nothing said when a line is bad.
+
+PYTHON is an interpreter with the peers installed and FILE the harness that drives them (one process
+each, start-up included, on the same corpus). Results: benchmarks/results/build.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import re
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[1]
+RESULTS = ROOT / "benchmarks" / "results" / "build.json"
+PEERS = ("megatron", "datatrove", "litdata", "hf_datasets", "mds")
+TOKENIZERS = ("gpt2", "qwen2_5", "mistral_v3")
+FLOOR = """
+import sys, gigatoken, awkward, numpy
+source = gigatoken.JsonlFileSource([sys.argv[1]], "text")
+ids = gigatoken.Tokenizer(sys.argv[2]).encode_files(source)
+flat = numpy.asarray(awkward.flatten(ids))
+flat.astype(sys.argv[4]).tofile(sys.argv[3])
+numpy.cumsum(numpy.asarray(awkward.num(ids))).tofile(sys.argv[3] + ".offsets")
+"""
+
+Figures = dict[str, Any]
+
+
+def make_corpus(data: Path, path: Path, megabytes: float) -> int:
+    """Repeat docs_en and books_en with distinct ids; returns the size in bytes."""
+    lines: list[bytes] = []
+    for name in ("docs_en", "books_en"):
+        lines += (data / "corpora" / f"{name}.jsonl").read_bytes().rstrip(b"\n").split(b"\n")
+    records = [json.loads(line) for line in lines]
+    size = number = 0
+    with path.open("wb") as stream:
+        while size < megabytes * 1e6:
+            record = records[number % len(records)] | {"id": str(number)}
+            size += stream.write(json.dumps(record, ensure_ascii=False).encode() + b"\n")
+            number += 1
+    return size
+
+
+class Runner:
+    """Runs whole commands and keeps wall seconds, CPU seconds and the largest process."""
+
+    def __init__(self, scratch: Path) -> None:
+        self.scratch = scratch
+
+    def time(self, command: list[str]) -> Figures:
+        """Run `command` once; {out} in it is a fresh path."""
+        out = Path(tempfile.mkdtemp(dir=self.scratch)) / "out"
+        words = [
+            sys.executable,
+            __file__,
+            "--measure",
+            *(w.replace("{out}", str(out)) for w in command),
+        ]
+        done = subprocess.run(words, capture_output=True, text=True, check=False)
+        shutil.rmtree(out.parent)
+        if done.returncode:
+            raise SystemExit(f"{command} failed:\n{done.stderr}")
+        figures: Figures = json.loads(done.stdout.splitlines()[-1])
+        return figures
+
+    def pair(self, a: list[str], b: list[str], runs: int) -> tuple[list[Figures], list[Figures]]:
+        """Run two commands in turn, once without counting."""
+        self.time(a)
+        self.time(b)
+        results = [(self.time(a), self.time(b)) for _ in range(runs)]
+        return [one for one, _ in results], [other for _, other in results]
+
+
+def measure(command: list[str]) -> None:
+    """Run `command` as a child and print what the kernel says of it and its children."""
+    import resource
+
+    started = time.perf_counter()
+    code = subprocess.run(command, stdout=subprocess.DEVNULL, check=False).returncode
+    wall = time.perf_counter() - started
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    cpu = usage.ru_utime + usage.ru_stime
+    print(json.dumps({"wall_s": wall, "cpu_s": cpu, "peak_mib": usage.ru_maxrss / 1024}))
+    sys.exit(code)
+
+
+def ours(corpus: Path, tokenizer: str | None, *extra: str) -> list[str]:
+    """The command that a user types."""
+    program = str(Path(sys.executable).with_name("dataprep"))
+    chosen = ["--tokenizer", tokenizer] if tokenizer else []
+    return [program, "build", "--input", str(corpus), "--out", "{out}", "--quiet", *chosen, *extra]
+
+
+def floor(corpus: Path, tokenizer: str, dtype: str) -> list[str]:
+    """The one-liner."""
+    return [sys.executable, "-c", FLOOR, str(corpus), tokenizer, "{out}", dtype]
+
+
+def medians(runs: list[Figures], size: int) -> Figures:
+    """Medians over runs, and megabytes of JSONL per second."""
+    wall = statistics.median(run["wall_s"] for run in runs)
+    return {
+        "wall_s": round(wall, 3),
+        "mb_per_s": round(size / wall / 1e6, 1),
+        "cpu_s": round(statistics.median(run["cpu_s"] for run in runs), 3),
+        "peak_mib": round(max(run["peak_mib"] for run in runs)),
+        "runs": len(runs),
+    }
+
+
+def compare(
+    runner: Runner, a: list[str], b: list[str], size: int, runs: int
+) -> tuple[Figures, Figures, float]:
+    """Medians of both, and the median of the ratios of their speeds, pair by pair."""
+    first, second = runner.pair(a, b, runs)
+    ratios = [y["wall_s"] / x["wall_s"] for x, y in zip(first, second, strict=True)]
+    return medians(first, size), medians(second, size), round(statistics.median(ratios), 2)
+
+
+def engines(runner: Runner, corpus: Path, data: Path, size: int, runs: int) -> Figures:
+    """Against the floor, for several tokenizers."""
+    found: Figures = {}
+    for name in TOKENIZERS:
+        path = str(data / "tokenizers" / name / "tokenizer.json")
+        dtype = "uint32" if name == "qwen2_5" else "uint16"
+        ours_, floor_, ratio = compare(
+            runner, ours(corpus, path), floor(corpus, path, dtype), size, runs
+        )
+        found[name] = {"dataprep": ours_, "one_liner": floor_, "speed_ratio": ratio}
+    built_in = str(ROOT / "pipeline" / "assets" / "default_tokenizer.json")
+    ours_, floor_, ratio = compare(
+        runner, ours(corpus, None), floor(corpus, built_in, "uint16"), size, runs
+    )
+    found["built-in"] = {"dataprep": ours_, "one_liner": floor_, "speed_ratio": ratio}
+    return found
+
+
+def workers(runner: Runner, corpus: Path, tokenizer: str, size: int, runs: int) -> Figures:
+    """One worker against two."""
+    two, one, ratio = compare(
+        runner, ours(corpus, tokenizer, "--workers", "2"),
+        ours(corpus, tokenizer, "--workers", "1"), size, runs,
+    )  # fmt: skip
+    return {"one": one, "two": two, "speed_ratio": ratio}
+
+
+def memory(runner: Runner, data: Path, tokenizer: str, sizes: list[float]) -> list[Figures]:
+    """The largest process at several corpus sizes."""
+    found = []
+    for megabytes in sizes:
+        corpus = runner.scratch / "memory.jsonl"
+        size = make_corpus(data, corpus, megabytes)
+        figures = medians([runner.time(ours(corpus, tokenizer))], size)
+        found.append({"megabytes": round(size / 1e6), **figures})
+        corpus.unlink()
+    return found
+
+
+def peers(python: str, harness: Path, corpus: Path, tokenizer: str, names: str) -> list[Figures]:
+    """Peers through their own writers, one process each, on a corpus of the same text."""
+    program = str(Path(sys.executable).with_name("dataprep"))
+    command = (
+        f"{program} build --quiet --input {{corpus}} --tokenizer {{tokenizer}} --out {{out}}"
+        " --workers {workers}"
+    )
+    done = subprocess.run(
+        [python, str(harness), str(corpus), tokenizer, "--only", names, "--ours", command],
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    pattern = re.compile(r"(\S+)\s+wall\s+([\d.]+)s.*?([\d.]+) MB/s wall")
+    return [
+        {"name": found[1], "wall_s": float(found[2]), "mb_per_s": float(found[3])}
+        for line in done.stdout.splitlines()
+        if (found := pattern.match(line))
+    ]
+
+
+def processor() -> str:
+    """The processor's name, where Linux tells it."""
+    try:
+        text = Path("/proc/cpuinfo").read_text()
+    except OSError:
+        return platform.processor()
+    found = re.search(r"model name\s*: (.*)", text)
+    return found[1] if found else platform.processor()
+
+
+def peer_versions(python: str) -> dict[str, str]:
+    """What is installed beside the peers' interpreter."""
+    code = (
+        "import importlib.metadata as m, json; n = ['megatron-core', 'datatrove', 'litdata',"
+        " 'datasets', 'mosaicml-streaming', 'gigatoken', 'tokenizers'];"
+        " print(json.dumps({k: m.version(k) for k in n}))"
+    )
+    found: dict[str, str] = json.loads(subprocess.check_output([python, "-c", code]))
+    return found
+
+
+def main() -> None:
+    if sys.argv[1:2] == ["--measure"]:
+        measure(sys.argv[2:])
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--data", type=Path, required=True)
+    parser.add_argument("--megabytes", type=float, default=700)
+    parser.add_argument("--peer-megabytes", type=float, default=20)
+    parser.add_argument("--runs", type=int, default=5)
+    parser.add_argument("--memory", type=float, nargs="*", default=[70, 7000])
+    parser.add_argument("--peers")
+    parser.add_argument("--harness", type=Path)
+    parser.add_argument("--scratch", type=Path)
+    parser.add_argument(
+        "--only", nargs="*", default=["engines", "workers", "memory", "tiny", "peers"]
+    )
+    parser.add_argument("--write", action="store_true")
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory(dir=arguments.scratch) as scratch:
+        found = run(arguments, Path(scratch))
+    print(json.dumps(found, indent=1))
+    if arguments.write:
+        old = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
+        RESULTS.write_text(json.dumps(old | found, indent=1) + "\n")
+
+
+def run(arguments: argparse.Namespace, scratch: Path) -> Figures:
+    """Everything that was asked for."""
+    data, runs = arguments.data, arguments.runs
+    runner = Runner(scratch)
+    corpus = scratch / "corpus.jsonl"
+    size = make_corpus(data, corpus, arguments.megabytes)
+    gpt2 = str(data / "tokenizers" / "gpt2" / "tokenizer.json")
+    parts: dict[str, Callable[[], Any]] = {
+        "engines": lambda: engines(runner, corpus, data, size, runs),
+        "workers": lambda: workers(runner, corpus, gpt2, size, runs),
+        "memory": lambda: memory(runner, data, gpt2, arguments.memory),
+        "tiny": lambda: tiny(runner, runs),
+    }
+    if arguments.peers:
+        small = scratch / "peers.jsonl"
+        parts["peers"] = lambda: {
+            "megabytes": round(make_corpus(data, small, arguments.peer_megabytes) / 1e6),
+            "versions": peer_versions(arguments.peers),
+            "found": peers(arguments.peers, arguments.harness, small, gpt2, ",".join(PEERS)),
+        }
+    machine = {
+        "processor": processor(),
+        "cores": len(os.sched_getaffinity(0)),
+        "python": platform.python_version(),
+        "versions": {n: version(n) for n in ("dataprep", "gigatoken", "tokenizers", "numpy")},
+        "corpus_megabytes": round(size / 1e6),
+    }
+    return {"machine": machine} | {
+        name: part() for name, part in parts.items() if name in arguments.only
+    }
+
+
+def tiny(runner: Runner, runs: int) -> Figures:
+    """Start-up: the fixtures of this repository."""
+    stories = ROOT / "data_fixtures" / "stories.jsonl"
+    command = ours(stories, None)
+    runner.time(command)
+    return medians([runner.time(command) for _ in range(runs)], stories.stat().st_size)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,146 @@
+"""Engines: the fast one gives the reference's ids, or it is not used."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dataprep.formats.errors import IncompatibleError, InputError
+from dataprep.pipeline import engine
+from dataprep.pipeline.engine import GIGATOKEN, TOKENIZERS, choose_engine, make_encoder
+from dataprep.pipeline.special_tokens import literal_config, parse_config
+from dataprep.pipeline.tokenizer_sources import resolve_tokenizer
+from tests.support import needs_shared_data
+from tests.tokenizer_files import GIGATOKEN_TAKES, NINE, load_json, real_texts
+
+BUILT_IN = json.dumps(literal_config(json.loads(resolve_tokenizer(None).json))).encode()
+ENGINES = (GIGATOKEN, TOKENIZERS)
+
+
+def encode(name: str, texts: Sequence[str]) -> tuple[list[int], list[int]]:
+    ids, offsets = make_encoder(name, BUILT_IN).encode([text.encode() for text in texts])
+    assert (ids.dtype, offsets.dtype) == (np.dtype(np.uint32), np.dtype(np.int64))
+    assert offsets[0] == 0
+    assert offsets[-1] == len(ids)
+    return ids.tolist(), offsets.tolist()
+
+
+@pytest.mark.parametrize("name", ENGINES)
+def test_batches_of_nothing(name: str) -> None:
+    """No texts, and texts without characters, have no ids."""
+    assert encode(name, []) == ([], [0])
+    assert encode(name, [""]) == ([], [0, 0])
+    assert encode(name, ["", "", ""]) == ([], [0, 0, 0, 0])
+
+
+@pytest.mark.parametrize("name", ENGINES)
+def test_a_batch_is_its_texts(name: str) -> None:
+    """Each text has the ids that it has alone, wherever it stands."""
+    texts = ["", "one", " two", "", "three words here", "é😀", ""]
+    ids, offsets = encode(name, texts)
+    for number, text in enumerate(texts):
+        assert ids[offsets[number] : offsets[number + 1]] == encode(name, [text])[0]
+
+
+encoders = {name: make_encoder(name, BUILT_IN) for name in ENGINES}
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(st.text(st.characters(codec="utf-8"), max_size=30), max_size=5))
+def test_engines_agree_on_anything(texts: list[str]) -> None:
+    """Whatever the text, both engines give the same ids and offsets."""
+    data = [text.encode() for text in texts]
+    one, other = (encoders[name].encode(data) for name in ENGINES)
+    assert one[0].tolist() == other[0].tolist()
+    assert one[1].tolist() == other[1].tolist()
+
+
+def test_a_huge_text() -> None:
+    """A single text of several megabytes is encoded whole, without and with spaces."""
+    for text in ("word " * 600_000, "x" * 200_000):
+        one, other = encode(GIGATOKEN, [text]), encode(TOKENIZERS, [text])
+        assert one == other
+
+
+@needs_shared_data
+@pytest.mark.parametrize("name", NINE)
+@pytest.mark.parametrize("change", [literal_config, parse_config])
+def test_the_choice_for_real_tokenizers(name: str, change: Any) -> None:
+    """gigatoken serves the BPE ones, with the reference's ids on real texts; not the others."""
+    data = json.dumps(change(load_json(name))).encode()
+    texts = [text.encode() for text in real_texts()]
+    choice = choose_engine(data, "auto", texts)
+    assert (choice.name == GIGATOKEN) == (name in GIGATOKEN_TAKES)
+    if choice.name == GIGATOKEN:
+        ids, offsets = choice.encoder.encode(texts)
+        expected, expected_offsets = make_encoder(TOKENIZERS, data).encode(texts)
+        assert np.array_equal(ids, expected)
+        assert np.array_equal(offsets, expected_offsets)
+        assert "equal to tokenizers" in choice.reason
+    else:
+        assert "gigatoken refuses" in choice.reason
+        with pytest.raises(IncompatibleError) as caught:
+            choose_engine(data, GIGATOKEN, texts)
+        assert caught.value.code == "E_ENGINE"
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        "ids",
+        "offsets",
+        pytest.param("raises", marks=pytest.mark.xfail(reason="an engine that raises stops it")),
+    ],
+)
+def test_a_disagreement_falls_back(monkeypatch: pytest.MonkeyPatch, fault: str) -> None:
+    """One wrong id on one text is enough: the reference is used, and the text is named."""
+    honest = engine._Gigatoken.encode
+
+    def wrong(self: Any, texts: Sequence[bytes]) -> Any:
+        ids, offsets = honest(self, texts)
+        ids, offsets = ids.copy(), offsets.copy()
+        if fault == "raises":
+            raise RuntimeError("an engine that breaks")
+        if fault == "ids":
+            ids[offsets[1]] += 1
+        else:
+            offsets[2] -= 1
+        return ids, offsets
+
+    monkeypatch.setattr(engine._Gigatoken, "encode", wrong)
+    texts = [b"first words", b"second words", b"third words"]
+    choice = choose_engine(BUILT_IN, "auto", texts)
+    assert choice.name == TOKENIZERS
+    assert "second words" in choice.reason or fault == "raises"
+    with pytest.raises(IncompatibleError) as caught:
+        choose_engine(BUILT_IN, GIGATOKEN, texts)
+    assert (caught.value.code, caught.value.exit_code) == ("E_ENGINE", 6)
+    asked = choose_engine(BUILT_IN, TOKENIZERS, texts)
+    assert (asked.name, asked.reason) == (TOKENIZERS, "asked for with --engine")
+
+
+@pytest.mark.xfail(raises=IndexError, reason="the first line of no message is looked up")
+def test_a_refusal_without_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    """gigatoken refusing with an empty message is a refusal like any other."""
+
+    def refuse(self: Any, engine_json: bytes) -> None:
+        raise ValueError
+
+    monkeypatch.setattr(engine._Gigatoken, "__init__", refuse)
+    choice = choose_engine(BUILT_IN, "auto", [b"text"])
+    assert choice.name == TOKENIZERS
+    assert "refuses" in choice.reason
+
+
+def test_a_tokenizer_that_none_takes() -> None:
+    """It is the input's fault, in one line."""
+    with pytest.raises(InputError) as caught:
+        choose_engine(b'{"version": "1.0"}', "auto", [])
+    assert caught.value.code == "E_TOKENIZER"
+    assert "\n" not in str(caught.value)

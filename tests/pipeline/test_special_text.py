@@ -1,0 +1,126 @@
+"""Special text: spelled control tokens are counted, and proved to have stayed text."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+
+import numpy as np
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from dataprep.formats.errors import IncompatibleError
+from dataprep.pipeline.engine import make_encoder
+from dataprep.pipeline.special_text import SpecialTextCounter, holds
+from dataprep.pipeline.special_tokens import (
+    literal_config,
+    parse_config,
+    special_tokens,
+    vocab_size,
+)
+from tests.pipeline.sources import encoding
+from tests.support import needs_shared_data
+from tests.tokenizer_files import NINE, load_json
+
+NO_IDS = np.empty(0, np.uint32)
+
+
+def counted(tokens: list[str], texts: list[str]) -> dict[str, int]:
+    counter = SpecialTextCounter(
+        encoding(special_tokens={token: n for n, token in enumerate(tokens)})
+    )
+    counter.count([text.encode() for text in texts], NO_IDS)
+    return dict(counter.found)
+
+
+def reference(tokens: list[str], texts: list[str]) -> dict[str, int]:
+    """Left to right, the longest token that starts here, no overlap within one first letter."""
+    found: Counter[str] = Counter()
+    for first in {token[0] for token in tokens if token}:
+        group = sorted((token for token in tokens if token[:1] == first), key=len, reverse=True)
+        for text in texts:
+            at = 0
+            while at < len(text):
+                token = next((token for token in group if text.startswith(token, at)), None)
+                found.update([token] if token else [])
+                at += len(token) if token else 1
+    return dict(found)
+
+
+alphabet = st.text(st.sampled_from("<|>ab[]\né"), max_size=12)
+some_tokens = st.lists(
+    st.sampled_from(["<|a|>", "<|a|>b", "<a>", "<", "[b]", "\n", "é<", "|>", "aa", ""]),
+    unique=True,
+    max_size=5,
+)
+
+
+@given(some_tokens, st.lists(alphabet, max_size=5))
+@example(["\n"], ["a", "b"])
+@example(["<", "<a>"], ["<a><"])
+@example(["<|a|>"], ["<|a", "|>"])
+@example([""], ["a"])
+def test_counts(tokens: list[str], texts: list[str]) -> None:
+    """Counts are those of a naive scan of each text; none is found across texts."""
+    assert counted(tokens, texts) == reference(tokens, texts)
+
+
+@given(st.sampled_from(["<|e|>", "[SEP]", "é!", "x"]), st.lists(alphabet, max_size=4))
+def test_one_token_is_str_count(token: str, texts: list[str]) -> None:
+    """With one token the count is that of `str.count`."""
+    texts = [*texts, f"a{token}b{token}", token]
+    assert counted([token], texts) == {token: sum(text.count(token) for text in texts)}
+
+
+@given(st.binary(max_size=40), st.binary(min_size=1, max_size=3))
+def test_looking_for_an_opening(data: bytes, opening: bytes) -> None:
+    """The quick search finds what `in` finds, at even places and odd ones."""
+    assert holds(data, opening) == (opening in data)
+    assert holds(data + opening, opening)
+
+
+def test_counts_add_up_over_batches() -> None:
+    """One counter serves many batches."""
+    counter = SpecialTextCounter(encoding(special_tokens={"<e>": 1}))
+    for _ in range(3):
+        counter.count([b"<e>", b"no", b"<e><e>"], NO_IDS)
+    assert counter.found == {"<e>": 9}
+
+
+def test_the_proof() -> None:
+    """Text that became a token raises where it must stay text, and nowhere else."""
+    tokens = {"<e>": 1, "<unk>": 0}
+    ids = np.array([5, 1], np.uint32)
+    with pytest.raises(IncompatibleError) as caught:
+        SpecialTextCounter(encoding(special_tokens=tokens)).count([b"a <e>"], ids)
+    assert caught.value.code == "E_SPECIAL_TEXT"
+    assert "--special-text parse" in str(caught.value)
+    SpecialTextCounter(encoding(special_tokens=tokens, special_text="parse")).count([b"a <e>"], ids)
+    SpecialTextCounter(encoding(special_tokens=tokens)).count(
+        [b"a <e>"], np.array([5, 6], np.uint32)
+    )
+    unknown = np.array([5, 0], np.uint32)
+    SpecialTextCounter(encoding(special_tokens=tokens, unknown=0)).count([b"a <e>"], unknown)
+
+
+@needs_shared_data
+@pytest.mark.parametrize("name", NINE)
+def test_real_tokenizers(name: str) -> None:
+    """Every special token of nine tokenizers stays text when literal, and is counted."""
+    config = load_json(name)
+    tokens = special_tokens(config)
+    texts = [f"before {token} after{token}" for token in tokens]
+    model = config["model"]
+    unknown = model.get("unk_id")
+    if isinstance(model["vocab"], dict):
+        unknown = model["vocab"].get(model.get("unk_token"))
+    data = [text.encode() for text in texts]
+    sizes = {"vocab_size": vocab_size(config), "unknown": unknown}
+    for mode, change in (("literal", literal_config), ("parse", parse_config)):
+        encoder = make_encoder("tokenizers", json.dumps(change(load_json(name))).encode())
+        counter = SpecialTextCounter(encoding(special_tokens=tokens, special_text=mode, **sizes))
+        ids, _ = encoder.encode(data)
+        counter.count(data, ids)
+        assert set(counter.found) == set(tokens)
+        assert counter.found == reference(list(tokens), texts)

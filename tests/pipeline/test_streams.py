@@ -1,0 +1,318 @@
+"""Streams: every line once, wherever the file is cut; damage and change are seen."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import tempfile
+import tracemalloc
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import zstandard
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from dataprep.formats.errors import InputError, StorageError
+from dataprep.pipeline import fingerprint, streams
+from dataprep.pipeline.fingerprint import combine, fingerprint_files
+from dataprep.pipeline.records import Span
+from dataprep.pipeline.streams import Block, LineStream
+from tests.pipeline.sources import source_of, spans_of
+
+BOM = b"\xef\xbb\xbf"
+MiB = 1 << 20
+
+files = st.builds(
+    lambda mark, lines, end: mark + b"".join(lines) + end,
+    st.sampled_from([b"", b"", BOM, BOM[:2]]),
+    st.lists(st.sampled_from([b"\n", b"\r\n", b"a\n", b"bc\r\n", b"\xe2\x80\xa8\n", b"defg\n"]),
+             max_size=8),
+    st.sampled_from([b"", b"end", b"\r", BOM]),
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def scratch() -> Iterator[Path]:
+    """One file for all examples."""
+    with tempfile.TemporaryDirectory() as name:
+        yield Path(name) / "input"
+
+
+def lines_of(data: bytes) -> list[tuple[int, bytes]]:
+    """Offset and bytes of every line, a byte order mark left out."""
+    return cut_lines(data, len(BOM) if data.startswith(BOM) else 0)
+
+
+def cut_lines(data: bytes, offset: int = 0) -> list[tuple[int, bytes]]:
+    found = []
+    while offset < len(data):
+        end = data.find(b"\n", offset) + 1 or len(data)
+        found.append((offset, data[offset:end]))
+        offset = end
+    return found
+
+
+def split_blocks(blocks: list[Block]) -> list[tuple[int, bytes]]:
+    return [
+        (block.offset + start, line) for block in blocks for start, line in cut_lines(block.data)
+        if not block.too_long
+    ]  # fmt: skip
+
+
+@settings(max_examples=300, deadline=None)
+@given(files, st.lists(st.integers(1, 60), max_size=4), st.integers(1, 12), st.booleans())
+@example(BOM + b"a\nb\n", [1], 4, False)
+@example(BOM + b"\nb\n", [2, 4], 1, False)
+def test_cuts_anywhere(
+    scratch: Path, data: bytes, cuts: list[int], block_bytes: int, overrun: bool
+) -> None:
+    """However a file is cut and read, each line comes once, in order, at its offset."""
+    scratch.write_bytes(data)
+    source = source_of(scratch)
+    found = []
+    for span in spans_of(len(data), [cut for cut in cuts if cut < len(data)]):
+        stream = LineStream(source, span, block_bytes=block_bytes, overrun=overrun)
+        blocks = list(stream.blocks())
+        after = split_blocks([block for block in blocks if not block.inside])
+        if after:  # marked, and all that follows
+            assert overrun
+            assert after == [line for line in lines_of(data) if line[0] >= after[0][0]]
+            assert after[0][0] >= span.stop
+        found += split_blocks([block for block in blocks if block.inside])
+    assert found == lines_of(data)
+
+
+def test_every_single_cut(scratch: Path) -> None:
+    """Two spans share a small file rightly for every place of the cut, BOM and CRLF included."""
+    for data in (BOM + b"ab\r\n\n\ncd\nlast", b"\n\n\n", b"a", b"", BOM, b"no newline at all"):
+        scratch.write_bytes(data)
+        for cut in range(1, len(data)):
+            for size in (1, 2, 5, 100):
+                streams_ = [LineStream(source_of(scratch), span, block_bytes=size)
+                            for span in spans_of(len(data), [cut])]  # fmt: skip
+                blocks = [block for stream in streams_ for block in stream.blocks()]
+                assert split_blocks(blocks) == lines_of(data)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(st.integers(0, 40), max_size=8), st.sampled_from([b"\n", b"\r\n"]),
+       st.integers(1, 30), st.lists(st.integers(1, 200), max_size=3), st.booleans())  # fmt: skip
+def test_long_lines_are_reported_once(
+    scratch: Path,
+    sizes: list[int],
+    newline: bytes,
+    block_bytes: int,
+    cuts: list[int],
+    ended: bool,
+) -> None:
+    """Lines over the limit are named with their size, wherever blocks end; the others survive."""
+    limit = 16
+    lines = [b"x" * size + newline for size in sizes]
+    if lines and not ended:
+        lines[-1] = lines[-1].removesuffix(newline)
+    data = b"".join(lines)
+    scratch.write_bytes(data)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(streams, "MAX_RECORD_BYTES", limit)
+        blocks = [
+            block
+            for span in spans_of(len(data), [cut for cut in cuts if cut < len(data)])
+            for block in LineStream(source_of(scratch), span, block_bytes=block_bytes).blocks()
+        ]
+    bare = [(at, line, len(line.rstrip(b"\r\n"))) for at, line in lines_of(data)]
+    assert split_blocks(blocks) == [(at, line) for at, line, size in bare if size <= limit]
+    assert [(block.offset, block.too_long) for block in blocks if block.too_long] == [
+        (at, len(line)) for at, line, size in bare if size > limit
+    ]
+
+
+def test_a_long_line_takes_no_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A line of 64 MiB under a limit of 1 MiB is passed over in a few MiB."""
+    monkeypatch.setattr(streams, "MAX_RECORD_BYTES", MiB)
+    path = tmp_path / "long"
+    path.write_bytes(b"first\n" + b"x" * (64 * MiB) + b"\nlast\n")
+    source = source_of(path)
+    tracemalloc.start()
+    blocks = list(LineStream(source, Span(0, 0, source.size), block_bytes=256 << 10).blocks())
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert [block.data for block in blocks if not block.too_long] == [b"first\n", b"last\n"]
+    assert [block.too_long for block in blocks if block.too_long] == [64 * MiB + 1]
+    assert peak < 6 * MiB
+
+
+def test_a_span_inside_a_long_line_reads_no_further(tmp_path: Path) -> None:
+    """A line that covers many spans is read once, not once for every span."""
+    path = tmp_path / "long"
+    path.write_bytes(b"x" * (8 * MiB) + b"\nlast\n")
+    source = source_of(path)
+    taken = []
+    stream = LineStream(source, Span(0, MiB, 2 * MiB), block_bytes=64 << 10)
+    with stream._opened() as reader:
+        lines = streams._Lines(reader, MiB, 64 << 10)
+        lines.skip_partial_line(2 * MiB)
+        taken = list(lines)
+    assert taken == []
+    assert lines.offset <= 2 * MiB + (64 << 10)
+    assert list(stream.blocks()) == []
+
+
+# Fingerprints
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.binary(max_size=200), st.lists(st.integers(1, 12), max_size=4), st.integers(1, 40))
+def test_fingerprints_of_spans_combine(
+    scratch: Path, data: bytes, cuts: list[int], block_bytes: int
+) -> None:
+    """The digests of spans cut at whole chunks are those of the file, read whole or in blocks."""
+    chunk = 16
+    scratch.write_bytes(data)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(fingerprint, "CHUNK_BYTES", chunk)
+        digests = []
+        for span in spans_of(len(data), [cut * chunk for cut in cuts if cut * chunk < len(data)]):
+            stream = LineStream(source_of(scratch), span, block_bytes=block_bytes)
+            assert all(block.data for block in stream.blocks())
+            digests += stream.chunk_digests
+        assert combine(digests) == fingerprint_files([str(scratch)])
+
+
+# Compressed
+
+
+def inflate(path: Path, kind: str, block_bytes: int = 1000) -> tuple[bytes, LineStream]:
+    source = source_of(path, "jsonl", kind)
+    stream = LineStream(source, Span(0, 0, source.size), block_bytes=block_bytes)
+    return b"".join(block.data for block in stream.blocks()), stream
+
+
+TEXT = b"".join(b'{"text": "line %d"}\n' % number for number in range(5000))
+
+
+def packed(kind: str, data: bytes) -> bytes:
+    return gzip.compress(data) if kind == "gzip" else zstandard.ZstdCompressor().compress(data)
+
+
+@pytest.mark.parametrize("kind", ["gzip", "zstd"])
+@pytest.mark.parametrize("parts", [1, 3, 50])
+def test_members_and_frames_are_joined(tmp_path: Path, kind: str, parts: int) -> None:
+    """Files of several members (as bgzip and pigz write) are read whole; offsets are of text."""
+    step = -(-len(TEXT) // parts)
+    members = [packed(kind, TEXT[at : at + step]) for at in range(0, len(TEXT), step)]
+    path = tmp_path / "data"
+    path.write_bytes(b"".join(members))
+    data, stream = inflate(path, kind)
+    assert data == TEXT
+    assert stream.stored_bytes == path.stat().st_size
+    assert combine(stream.chunk_digests) == fingerprint_files([str(path)])
+    source = source_of(path, "jsonl", kind)
+    blocks = list(LineStream(source, Span(0, 0, source.size), block_bytes=777).blocks())
+    assert split_blocks(blocks) == lines_of(TEXT)
+
+
+@pytest.mark.parametrize("kind", ["gzip", "zstd"])
+def test_a_mark_in_compressed_text_is_dropped(tmp_path: Path, kind: str) -> None:
+    """A byte order mark at the start is no part of the first line, even split over members."""
+    path = tmp_path / "data"
+    path.write_bytes(packed(kind, BOM[:1]) + packed(kind, BOM[1:] + b"a\nb"))
+    assert inflate(path, kind)[0] == b"a\nb"
+
+
+@pytest.mark.parametrize("kind", ["gzip", "zstd"])
+@pytest.mark.parametrize("left", [0.001, 0.01, 0.5, 0.9, 0.9999])
+def test_truncated(tmp_path: Path, kind: str, left: float) -> None:
+    """A file that breaks off is refused by name, however early."""
+    whole = packed(kind, TEXT)
+    path = tmp_path / "data"
+    path.write_bytes(whole[: max(5, int(len(whole) * left))])
+    with pytest.raises(InputError, match="damaged or breaks off") as caught:
+        inflate(path, kind)
+    assert (caught.value.code, caught.value.where) == ("E_COMPRESSED", "data")
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("kind", ["gzip", "zstd"])
+def test_flipped_and_trailing(tmp_path: Path, kind: str) -> None:
+    """Damage inside, and bytes after the end that are no member, are refused."""
+    params = zstandard.ZstdCompressor(write_checksum=True)
+    whole = gzip.compress(TEXT) if kind == "gzip" else params.compress(TEXT)
+    path = tmp_path / "data"
+    for at in range(20, len(whole), len(whole) // 7):
+        path.write_bytes(whole[:at] + bytes([whole[at] ^ 0x10]) + whole[at + 1 :])
+        with pytest.raises(InputError, match="damaged"):
+            inflate(path, kind)
+    path.write_bytes(whole + b"garbage that is no member")
+    with pytest.raises(InputError, match="damaged"):
+        inflate(path, kind)
+
+
+@pytest.mark.parametrize("kind", ["gzip", "zstd"])
+def test_stored_bytes_while_reading(tmp_path: Path, kind: str) -> None:
+    """What was needed of a compressed file is known before its end, for estimates."""
+    path = tmp_path / "data"
+    path.write_bytes(packed(kind, os.urandom(3 * MiB).hex().encode() + b"\n" + TEXT))
+    source = source_of(path, "jsonl", kind)
+    stream = LineStream(source, Span(0, 0, source.size), block_bytes=1000)
+    next(stream.blocks())
+    assert 0 < stream.stored_bytes <= source.size
+
+
+def test_a_bomb_stays_small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A gigabyte of one character behind a megabyte of gzip is one record that is too long."""
+    monkeypatch.setattr(streams, "MAX_RECORD_BYTES", MiB)
+    path = tmp_path / "bomb.gz"
+    with gzip.open(path, "wb", compresslevel=1) as stream:
+        for _ in range(64):
+            stream.write(b"x" * MiB)
+        stream.write(b"\nlast\n")
+    source = source_of(path, "jsonl", "gzip")
+    tracemalloc.start()
+    blocks = list(LineStream(source, Span(0, 0, source.size)).blocks())
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert [(block.data[:4], block.too_long) for block in blocks] == [
+        (b"xxxx", 64 * MiB + 1), (b"last", 0)
+    ]  # fmt: skip
+    assert peak < 24 * MiB
+
+
+# Change
+
+
+@pytest.mark.parametrize("change", ["append", "truncate", "touch", "replace"])
+@pytest.mark.parametrize("during", [False, True])
+def test_a_file_that_changes(tmp_path: Path, change: str, during: bool) -> None:
+    """A file that is not what was planned with, or no longer at the end, stops the build."""
+    path = tmp_path / "data"
+    path.write_bytes(b"line\n" * 1000)
+    source = source_of(path)
+    stream = LineStream(source, Span(0, 0, source.size), block_bytes=64)
+    blocks = stream.blocks()
+    if during:
+        next(blocks)
+    if change == "append":
+        with path.open("ab") as file:
+            file.write(b"more\n")
+    elif change == "truncate":
+        os.truncate(path, 500)
+    elif change == "touch":
+        os.utime(path, ns=(1, source.modified + 1))
+    else:
+        (tmp_path / "other").write_bytes(b"other" * 1000)
+        os.replace(tmp_path / "other", path)
+    with pytest.raises(InputError) as caught:
+        list(blocks)
+    assert caught.value.code == "E_CHANGED"
+
+
+def test_a_file_that_is_gone(tmp_path: Path) -> None:
+    """A file deleted after planning is an error of the machine, in one line."""
+    path = tmp_path / "data"
+    path.write_bytes(b"a\n")
+    source = source_of(path)
+    path.unlink()
+    with pytest.raises(StorageError, match="No such file"):
+        list(LineStream(source, Span(0, 0, 2)).blocks())

@@ -1,0 +1,350 @@
+"""Tables: Parquet and Hugging Face datasets, row by row what was put in."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from dataprep.formats.errors import DataprepError, InputError, StorageError
+from dataprep.pipeline import tables
+from dataprep.pipeline.inputs import Source
+from dataprep.pipeline.records import Batch, Span
+from tests.pipeline.sources import source_of
+from tests.support import SHARED_DATA, needs_shared_data
+
+
+def written(path: Path, table: Any, **options: Any) -> Source:
+    pq.write_table(table, path, **options)
+    return source_of(path, "parquet")
+
+
+def rows_of(
+    source: Source, field: str = "text", key: str | None = None, groups: tuple[int, int] = (0, -1)
+) -> list[Batch]:
+    shape = tables.parquet_row_groups(source)
+    start, stop = groups[0], groups[1] if groups[1] >= 0 else len(shape)
+    first = sum(rows for rows, _ in shape[:start])
+    return list(tables.parquet_batches(source, Span(0, start, stop), field, key, first))
+
+
+def texts_of(batches: list[Batch]) -> list[str]:
+    return [text for batch in batches for text in batch.texts]
+
+
+def offsets_of(batches: list[Batch]) -> list[int]:
+    return [offset for batch in batches for offset in np.asarray(batch.offsets).tolist()]
+
+
+def rejects_of(batches: list[Batch]) -> list[tuple[str, int, int]]:
+    return [(r.reason, r.record, r.offset) for batch in batches for r in batch.rejects]
+
+
+def unchecked(kind: Any, parts: list[bytes]) -> Any:
+    """A string array that Arrow has not checked to be UTF-8."""
+    offsets = np.cumsum([0, *map(len, parts)])
+    width = np.int64 if kind == pa.large_string() else np.int32
+    buffers = [None, pa.py_buffer(offsets.astype(width)), pa.py_buffer(b"".join(parts))]
+    return pa.Array.from_buffers(kind, len(parts), buffers)
+
+
+@pytest.mark.parametrize("batch_rows", [1, 2, 7, 4096])
+@pytest.mark.parametrize("group_rows", [1, 3, 10, 1000])
+def test_row_numbers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, batch_rows: int, group_rows: int
+) -> None:
+    """Rows are numbered from the start of the file, wherever a unit starts and batches end."""
+    monkeypatch.setattr(tables, "_BATCH_ROWS", batch_rows)
+    values = [f"row {number}" if number % 5 else None for number in range(20)]
+    source = written(tmp_path / "x.parquet", pa.table({"text": values}), row_group_size=group_rows)
+    count = len(tables.parquet_row_groups(source))
+    batches = [
+        batch
+        for start in range(0, count, 2)
+        for batch in rows_of(source, groups=(start, min(start + 2, count)))
+    ]
+    good = [number for number in range(20) if number % 5]
+    assert offsets_of(batches) == good
+    assert texts_of(batches) == [f"row {number}" for number in good]
+    assert [offset for *_, offset in rejects_of(batches)] == [0, 5, 10, 15]
+    assert sum(batch.read for batch in batches) == 20
+
+
+@pytest.mark.parametrize("kind", ["string", "large_string", "string_view", "dictionary"])
+def test_kinds_of_text(tmp_path: Path, kind: str) -> None:
+    """All of Arrow's ways to hold text are text."""
+    column = pa.array(["a", None, "", "d\u2028\0é😀"])
+    column = (
+        column.dictionary_encode() if kind == "dictionary" else column.cast(getattr(pa, kind)())
+    )
+    source = written(tmp_path / "x.parquet", pa.table({"text": column, "k": column}))
+    batches = rows_of(source, key="k")
+    assert texts_of(batches) == ["a", "d\u2028\0é😀"]
+    assert batches[0].keys == [b"a", "d\u2028\0é😀".encode()]
+    assert rejects_of(batches) == [("not_a_string", 1, 1), ("empty", 2, 2)]
+
+
+@pytest.mark.parametrize("kind", [pa.string(), pa.large_string()])
+def test_text_that_is_no_utf8(tmp_path: Path, kind: Any) -> None:
+    """Bytes that are not UTF-8 reject their row and no other, in the text and in the key."""
+    bad = unchecked(kind, [b"a", b"caf\xe9", "é".encode()])
+    source = written(tmp_path / "x.parquet", pa.table({"text": bad, "k": ["x", "y", "z"]}))
+    batches = rows_of(source)
+    assert texts_of(batches) == ["a", "é"]
+    assert rejects_of(batches) == [("invalid_utf8", 1, 1)]
+    assert batches[0].rejects[0].excerpt == "caf\\xe9"
+    batches = rows_of(source, "k", "text")
+    assert texts_of(batches) == ["x", "z"]
+    assert batches[0].keys == [b"a", "é".encode()]
+    assert rejects_of(batches) == [("bad_split_key", 1, 1)]
+
+
+def test_nested_columns(tmp_path: Path) -> None:
+    """Dots reach into structs; a null on the way is a missing text; a dotted name goes first."""
+    inner = pa.struct([("text", pa.string()), ("n", pa.int64())])
+    outer = pa.struct([("b", inner), ("x", pa.string())])
+    values = [{"b": {"text": "one", "n": 1}}, {"b": None}, None, {"b": {"text": "two", "n": 2}}]
+    table = pa.table({"a": pa.array(values, outer), "a.x": ["p", "q", "r", "s"]})
+    source = written(tmp_path / "x.parquet", table)
+    batches = rows_of(source, "a.b.text", "a.b.n")
+    assert (texts_of(batches), batches[0].keys) == (["one", "two"], [b"1", b"2"])
+    assert [reason for reason, *_ in rejects_of(batches)] == ["not_a_string"] * 2
+    assert texts_of(rows_of(source, "a.x")) == ["p", "q", "r", "s"]
+
+
+@pytest.mark.parametrize(
+    ("column", "message"),
+    [
+        (pa.array([1]), "holds int64, not text"),
+        (pa.array([b"a"]), "holds binary, not text"),
+        (pa.array([["a"]]), "holds list"),
+        (pa.array([{"t": "a"}]), "holds struct"),
+        (pa.nulls(1), "holds null, not text"),
+    ],
+)
+def test_columns_that_hold_no_text(tmp_path: Path, column: Any, message: str) -> None:
+    """They are refused by name and type, before any row."""
+    source = written(tmp_path / "x.parquet", pa.table({"text": column}))
+    with pytest.raises(InputError, match=message) as caught:
+        rows_of(source)
+    assert caught.value.code == "E_FIELD"
+
+
+@pytest.mark.parametrize("field", ["body", "text.x", "meta.y"])
+def test_columns_that_are_not_there(tmp_path: Path, field: str) -> None:
+    """The error names what there is."""
+    meta = pa.array([{"x": "a"}])
+    source = written(tmp_path / "x.parquet", pa.table({"text": ["a"], "meta": meta}))
+    with pytest.raises(InputError) as caught:
+        rows_of(source, field)
+    seen = {"body": "'text', 'meta'", "text.x": "there are ", "meta.y": "'x'"}[field]
+    assert f"there is no column {field!r}" in str(caught.value)
+    assert seen in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("column", "keys"),
+    [
+        (pa.array([1, -2], pa.int8()), [b"1", b"-2"]),
+        (pa.array([2**64 - 1, 0], pa.uint64()), [b"18446744073709551615", b"0"]),
+        (pa.array(["a", ""]), [b"a", b""]),
+        (pa.array(["a", "b"]).dictionary_encode(), [b"a", b"b"]),
+        (pa.array([7, None]), [b"7"]),
+        (pa.array([1.5, 2.0]), None),
+        (pa.array([True, False]), None),
+    ],
+)
+def test_split_keys(tmp_path: Path, column: Any, keys: list[bytes] | None) -> None:
+    """Text and integers are keys, null rejects its row, other columns are refused."""
+    source = written(tmp_path / "x.parquet", pa.table({"text": ["t", "u"], "k": column}))
+    if keys is None:
+        with pytest.raises(InputError, match="neither text nor integers"):
+            rows_of(source, key="k")
+        return
+    batches = rows_of(source, key="k")
+    assert batches[0].keys == keys
+    assert rejects_of(batches) == [("bad_split_key", 1, 1)] * (2 - len(keys))
+
+
+def test_the_text_may_be_the_key(tmp_path: Path) -> None:
+    """With the field as key, keys are the bytes of the texts that are used."""
+    source = written(tmp_path / "x.parquet", pa.table({"text": ["é", None, "b"]}))
+    (batch,) = rows_of(source, key="text")
+    assert batch.keys == ["é".encode(), b"b"]
+
+
+def test_empty_tables(tmp_path: Path) -> None:
+    """No rows, and no row groups, give no records."""
+    source = written(tmp_path / "x.parquet", pa.table({"text": pa.array([], pa.string())}))
+    assert sum(batch.read for batch in rows_of(source)) == 0
+    with pq.ParquetWriter(tmp_path / "y.parquet", pa.schema([("text", pa.string())])):
+        pass
+    source = source_of(tmp_path / "y.parquet", "parquet")
+    assert (tables.parquet_row_groups(source), rows_of(source)) == ([], [])
+
+
+def test_damaged_files(tmp_path: Path) -> None:
+    """Damage anywhere is one line that names the file, not a crash."""
+    path = tmp_path / "x.parquet"
+    table = pa.table({"text": [f"some words {number}" for number in range(20_000)]})
+    pq.write_table(table, path, row_group_size=5000, write_page_checksum=True)
+    whole = path.read_bytes()
+    noise = bytes(range(160, 200))
+    damaged = [b"", b"PAR1", whole[:-3], whole[: len(whole) // 2], b"x" * 100]
+    places = (4, 200, len(whole) // 2, len(whole) - 300, len(whole) - 60)
+    damaged += [whole[:at] + noise + whole[at + len(noise) :] for at in places]
+    for data in damaged:
+        path.write_bytes(data)
+        with pytest.raises(InputError) as caught:
+            rows_of(source_of(path, "parquet"))
+        assert caught.value.code in ("E_PARQUET", "E_FIELD")
+        assert "\n" not in str(caught.value)
+
+
+def test_a_table_that_changes(tmp_path: Path) -> None:
+    """A file that is not the planned one any more is not read."""
+    source = written(tmp_path / "x.parquet", pa.table({"text": ["a"]}))
+    os.utime(source.path, ns=(1, 1))
+    with pytest.raises(InputError) as caught:
+        rows_of(source)
+    assert caught.value.code == "E_CHANGED"
+
+
+@needs_shared_data
+def test_real_parquet() -> None:
+    """Every row of real files comes once; nested columns too."""
+    for path in sorted((SHARED_DATA / "parquet").glob("*.parquet")):
+        table = pq.read_table(path)
+        for column in table.column_names:
+            if table.schema.field(column).type == pa.string():
+                found = rows_of(source_of(path, "parquet"), column)
+                assert texts_of(found) == [text for text in table[column].to_pylist() if text]
+
+
+# Hugging Face datasets
+
+
+@pytest.fixture
+def datasets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The library, with a cache of its own and no network."""
+    import datasets
+
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", True)
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+    datasets.disable_progress_bars()
+    tables._hf_dataset.cache_clear()
+    yield datasets
+    tables._hf_dataset.cache_clear()
+
+
+def hf(path: str, split: str | None = None, field: str = "text", key: str | None = None,
+       config: str | None = None, rows: tuple[int, int] | None = None) -> list[Batch]:  # fmt: skip
+    source = Source(path=path, name=Path(path).name, format="hf")
+    count, _ = tables.hf_rows(source, config, split)
+    start, stop = rows or (0, count)
+    span = Span(0, start, stop)
+    return list(tables.hf_batches(source, span, field, key, config=config, split=split))
+
+
+def test_a_saved_dataset(tmp_path: Path, datasets: Any) -> None:
+    """`save_to_disk` and back, in parts, with row numbers, keys, nulls and nested fields."""
+    rows = [{"text": f"t{n}" if n != 3 else None, "id": n, "m": {"t": f"m{n}"}} for n in range(10)]
+    datasets.Dataset.from_list(rows).save_to_disk(tmp_path / "d", num_shards=3)
+    path = str(tmp_path / "d")
+    batches = hf(path, key="id") + hf(path, rows=(4, 7), key="id")
+    assert offsets_of(batches) == [0, 1, 2, 4, 5, 6, 7, 8, 9, 4, 5, 6]
+    assert rejects_of(batches) == [("not_a_string", 3, 3)]
+    assert batches[0].keys == [b"0", b"1", b"2", b"4", b"5", b"6", b"7", b"8", b"9"]
+    assert texts_of(hf(path, field="m.t")) == [f"m{n}" for n in range(10)]
+    source = Source(path=path, name="d", format="hf")
+    assert len(tables.hf_files(source, None, None)) == 3
+    assert tables.hf_rows(source, None, None)[1] > 0
+
+
+def test_a_shuffled_dataset(tmp_path: Path, datasets: Any) -> None:
+    """Selected and shuffled rows come in the order that the dataset gives them."""
+    whole = datasets.Dataset.from_dict({"text": [f"t{n}" for n in range(100)]})
+    some = whole.shuffle(seed=1).select(range(10, 50))
+    expected = list(some["text"])
+    some.save_to_disk(tmp_path / "d")
+    assert texts_of(hf(str(tmp_path / "d"))) == expected
+    assert offsets_of(hf(str(tmp_path / "d"))) == list(range(40))
+
+
+def test_splits_of_a_dataset(tmp_path: Path, datasets: Any) -> None:
+    """One split is taken as it is; of several, one must be named, and it must be there."""
+    one = datasets.Dataset.from_dict({"text": ["a"]})
+    datasets.DatasetDict({"train": one}).save_to_disk(tmp_path / "one")
+    two = datasets.DatasetDict({"train": one, "test": one})
+    two.save_to_disk(tmp_path / "two")
+    assert texts_of(hf(str(tmp_path / "one"))) == ["a"]
+    assert texts_of(hf(str(tmp_path / "two"), split="test")) == ["a"]
+    for split, told in ((None, "2 splits"), ("val", "no split 'val'")):
+        with pytest.raises(InputError) as caught:
+            hf(str(tmp_path / "two"), split=split)
+        assert told in str(caught.value)
+        assert "train, test" in str(caught.value)
+        assert "--hf-split" in str(caught.value)
+    with pytest.raises(InputError, match="no split 'val'"):
+        hf(str(tmp_path / "one"), split="val")
+
+
+def test_the_hub_path(tmp_path: Path, datasets: Any) -> None:
+    """`hf:` goes through `load_dataset`: here, folders of JSONL and Parquet."""
+    folder = tmp_path / "hub"
+    folder.mkdir()
+    (folder / "train.jsonl").write_text('{"text":"a","id":1}\n{"text":"b","id":2}\n')
+    (folder / "test.jsonl").write_text('{"text":"c","id":3}\n')
+    assert texts_of(hf(f"hf:{folder}", split="train")) == ["a", "b"]
+    (tmp_path / "pq").mkdir()
+    pq.write_table(pa.table({"text": ["x", "y"]}), tmp_path / "pq" / "train.parquet")
+    batches = hf(f"hf:{tmp_path / 'pq'}")
+    assert (texts_of(batches), offsets_of(batches)) == (["x", "y"], [0, 1])
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda folder: None,
+        lambda folder: (folder / "train.jsonl").write_text('{"text":"a"}\n{"text":\n'),
+        lambda folder: (folder / "train.parquet").write_bytes(b"garbage"),
+        lambda folder: (folder / "data.py").write_text("raise SystemExit"),
+    ],
+)
+def test_hub_folders_that_cannot_be_read(
+    tmp_path: Path, datasets: Any, capfd: pytest.CaptureFixture[str], make: Any
+) -> None:
+    """Whatever the library says against a folder becomes one line; its code is never run."""
+    folder = tmp_path / "hub"
+    folder.mkdir()
+    make(folder)
+    with pytest.raises(InputError) as caught:
+        hf(f"hf:{folder}")
+    assert caught.value.code == "E_HF"
+    assert "\n" not in str(caught.value)
+    assert "An error occurred" not in str(caught.value)
+    assert "Failed" not in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["hf:nobody/nothing-here", "hf:nobody/nothing@main", "hf:gone"])
+def test_a_hub_that_cannot_be_reached(datasets: Any, name: str) -> None:
+    """One line that says so, and what to do."""
+    with pytest.raises((StorageError, InputError)) as caught:
+        hf(name)
+    assert "\n" not in str(caught.value)
+    assert caught.value.remedy
+
+
+def test_a_folder_that_is_no_saved_dataset(tmp_path: Path, datasets: Any) -> None:
+    """A damaged `save_to_disk` folder is an input error."""
+    datasets.Dataset.from_dict({"text": ["a"]}).save_to_disk(tmp_path / "d")
+    (tmp_path / "d" / "state.json").write_text("{}")
+    with pytest.raises(DataprepError) as caught:
+        hf(str(tmp_path / "d"))
+    assert (caught.value.exit_code, caught.value.code) == (7, "E_HF")
