@@ -6,6 +6,7 @@ so that the command line and the Python interface cannot drift apart.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
 from types import NoneType, UnionType
@@ -14,7 +15,13 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 import click
 
 from dataprep.cli import output
-from dataprep.cli.command import EPILOG_START, SectionedCommand, output_options
+from dataprep.cli.command import (
+    ANY_PATH,
+    EPILOG_START,
+    InputCommand,
+    output_options,
+)
+from dataprep.formats.errors import StorageError
 from dataprep.pipeline.options import BuildOptions
 
 __all__ = ["OPTIONS", "OptionHelp", "command"]
@@ -135,9 +142,9 @@ def _type_settings(hint: Any) -> dict[str, Any]:
     if hint is bool:
         return {"is_flag": True}
     if hint is Path:
-        return {"type": click.Path(path_type=Path)}
+        return {"type": ANY_PATH}
     if get_origin(hint) is tuple:
-        return {"type": click.Path(), "multiple": True}
+        return {"type": click.Path(readable=False), "multiple": True}
     return {"type": hint}
 
 
@@ -160,14 +167,27 @@ def _command(
 
 
 def _estimate(options: BuildOptions, *, as_json: bool, quiet: bool) -> None:
+    """Print what a build would take; a build that cannot fit on the disk ends as it would."""
     from dataprep.cli.summary import estimate_lines
     from dataprep.pipeline.estimate import estimate
 
     found = estimate(options).as_dict()
+    found["fits"] = found["peak_disk_bytes"] <= found["free_bytes"]
     if as_json:
         output.result_json(found)
     elif not quiet:
         output.result("\n".join(estimate_lines(found)))
+    if not found["fits"]:
+        error = _too_large(found, options.out)
+        output.talk(output.one_line(f"dataprep: {error}"))
+        raise click.exceptions.Exit(error.exit_code)
+
+
+def _too_large(found: Mapping[str, Any], out: Path) -> StorageError:
+    return StorageError(
+        f"about {found['peak_disk_bytes']:,} bytes are needed and {found['free_bytes']:,} are free",
+        where=str(out), code="E_NOSPACE", remedy="Free some space, or choose another --out.",
+    )  # fmt: skip
 
 
 def _build(options: BuildOptions, *, as_json: bool, quiet: bool) -> None:
@@ -185,7 +205,7 @@ def _build(options: BuildOptions, *, as_json: bool, quiet: bool) -> None:
 
 command = click.command(
     "build",
-    cls=SectionedCommand,
+    cls=InputCommand,
     sections={name: entry.section for name, entry in OPTIONS.items()} | {"dry_run": _RUN},
     epilog=f"""{EPILOG_START}
   dataprep build --input data.jsonl --out shards

@@ -1,13 +1,30 @@
-"""What the commands share: help in sections, and --json, --quiet and --debug."""
+"""What the commands share: help in sections, --json, --quiet and --debug, and clear mistakes."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from difflib import get_close_matches
+from pathlib import Path
 from typing import Any
 
 import click
 
-__all__ = ["EPILOG_START", "HELP_WIDTH", "SectionedCommand", "output_options"]
+from dataprep.formats.errors import DataprepError, UsageError
+
+__all__ = [
+    "ANY_PATH",
+    "EPILOG_START",
+    "HELP_WIDTH",
+    "InputCommand",
+    "SectionedCommand",
+    "SuggestingGroup",
+    "naming_options",
+    "output_options",
+]
+
+# click would look at the file, and call one that may not be read a mistake in the command line.
+ANY_PATH = click.Path(readable=False, path_type=Path)
 
 HELP_WIDTH = 100
 # The backspace keeps click from rewrapping the lines that follow.
@@ -37,6 +54,60 @@ class SectionedCommand(click.Command):
         for title, records in groups.items():
             with formatter.section(title):
                 formatter.write_dl(records)
+
+
+class InputCommand(SectionedCommand):
+    """A command whose inputs are options: names that stand alone are told where they belong."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse `args`; raises `UsageError` for names without an option."""
+        if not ctx.resilient_parsing:
+            options, names, _ = self.make_parser(ctx).parse_args(list(args))
+            if names:
+                raise _stray(names, ctx, shell_made=len(names) > 1 or "input" in options)
+        return super().parse_args(ctx, args)
+
+
+def _stray(names: Sequence[str], ctx: click.Context, *, shell_made: bool) -> UsageError:
+    """Names without an option; several of them are what a shell makes of an unquoted pattern."""
+    if not shell_made:
+        remedy = f"See `{ctx.command_path} --help`."
+        return UsageError("give it with --input", where=names[0], remedy=remedy)
+    suffixes = {Path(name).suffix for name in names}
+    pattern = f"*{suffixes.pop()}" if len(suffixes) == 1 else "*"
+    return UsageError(
+        "stands without --input", where=", ".join(names[:3]) + (", ..." if names[3:] else ""),
+        remedy=f"Quote the pattern ({pattern!r}), or give --input before each file.",
+    )  # fmt: skip
+
+
+class SuggestingGroup(click.Group):
+    """A group of commands that knows what a mistyped one was meant to be."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find the command that `args` names; raises `UsageError` if there is none."""
+        name = args[0]
+        is_option = not name[:1].isalnum()
+        if ctx.resilient_parsing or is_option or self.get_command(ctx, name) is not None:
+            return super().resolve_command(ctx, args)
+        near = get_close_matches(name, self.list_commands(ctx), n=1)
+        raise UsageError(
+            "there is no such command" + (f"; perhaps {near[0]}" if near else ""), where=name,
+            remedy=f"See `{ctx.command_path} --help`.",
+        )  # fmt: skip
+
+
+@contextmanager
+def naming_options(*arguments: str) -> Iterator[None]:
+    """Errors about one of the Python `arguments`, as vocab_size, name its option, --vocab-size."""
+    try:
+        yield
+    except DataprepError as error:
+        if error.where in arguments:
+            error.where = f"--{error.where.replace('_', '-')}"
+        raise
 
 
 def output_options(function: Callable[..., Any]) -> Callable[..., Any]:

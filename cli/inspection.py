@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from dataprep.cli import output
-from dataprep.cli.command import EPILOG_START, SectionedCommand, output_options
+from dataprep.cli.command import ANY_PATH, EPILOG_START, SectionedCommand, output_options
 from dataprep.formats.errors import UsageError
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ EXCERPT = 1000  # characters of a document, enough to recognise it and less than
   dataprep inspect shards --split val --document 0 --document 7 --ids
   dataprep inspect shards --json | python -m json.tool""",
 )
-@click.argument("path", type=click.Path(path_type=Path))
+@click.argument("path", type=ANY_PATH)
 @click.option("--split", metavar="NAME", help="Read from this split.  [default: the first one]")
 @click.option(
     "--document", "documents", metavar="N", type=int, multiple=True,
@@ -123,7 +123,7 @@ def _facts(dataset: Dataset) -> dict[str, Any]:
         "kind": manifest.kind,
         "dtype": manifest.tokens.dtype,
         "vocab_size": manifest.tokens.vocab_size,
-        "bytes": sum(entry.bytes for entry in manifest.files),
+        "bytes": sum(entry.bytes for entry in manifest.files) + _config_bytes(dataset),
         "tokenizer": {
             "sha256": tokenizer.sha256,
             "engine": tokenizer.engine,
@@ -145,6 +145,16 @@ def _facts(dataset: Dataset) -> dict[str, Any]:
             for i in manifest.inputs
         ],
     }
+
+
+def _config_bytes(dataset: Dataset) -> int:
+    """config.json is the one file that it does not list."""
+    from dataprep.formats.manifest import CONFIG_NAME
+    from dataprep.formats.storage import storage_errors
+
+    path = dataset.path / CONFIG_NAME
+    with storage_errors(path):
+        return path.stat().st_size
 
 
 def _split_facts(split: Split) -> dict[str, Any]:

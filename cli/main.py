@@ -18,7 +18,7 @@ import click
 
 from dataprep import __version__
 from dataprep.cli import failure, output
-from dataprep.cli.command import EPILOG_START, HELP_WIDTH
+from dataprep.cli.command import EPILOG_START, HELP_WIDTH, SuggestingGroup
 
 __all__ = ["COMMANDS", "dataprep", "main", "run"]
 
@@ -34,7 +34,7 @@ COMMANDS = {
 COMPLETE_VARIABLE = "_DATAPREP_COMPLETE"
 
 
-class LazyGroup(click.Group):
+class LazyGroup(SuggestingGroup):
     """A group that imports a command when it is asked for it, not to list it."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:

@@ -1,7 +1,7 @@
 """Standard output and standard error: results go to one, talk to the other.
 
-Every result passes through `result`, which flushes, so that a full disk is an error with exit code
-4 and not a silent success, and a closed pipe (``| head``) ends the command quietly.
+Every result passes through `result`, which writes all of it or raises: a full disk is an error with
+exit code 4 and not a silent success, and a closed pipe (``| head``) ends the command quietly.
 """
 
 from __future__ import annotations
@@ -11,9 +11,10 @@ import errno
 import json
 import os
 import re
+import select
 import sys
 from collections.abc import Mapping
-from io import TextIOWrapper
+from io import RawIOBase, TextIOWrapper
 from typing import Any, TextIO
 
 from dataprep.formats.errors import StorageError
@@ -43,10 +44,21 @@ class ReaderGone(Exception):  # noqa: N818 -- an end, not an error
 
 
 def prepare() -> None:
-    """Let any text be printed in any locale: what it cannot hold is written as an escape."""
+    """Let any text be printed in any locale, and all of it, also under PYTHONUNBUFFERED."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
+    sys.stdout = _buffered(sys.stdout)
+
+
+def _buffered(stream: TextIO) -> TextIO:
+    """`stream`, with a buffer if it has none: a text stream drops what a raw one does not take.
+
+    This is for what click prints, as --help; `result` does not depend on it.
+    """
+    if not isinstance(stream, TextIOWrapper) or not isinstance(stream.buffer, RawIOBase):
+        return stream
+    return open(stream.fileno(), "w", encoding=stream.encoding, errors=stream.errors, closefd=False)
 
 
 def result(text: str) -> None:
@@ -69,12 +81,28 @@ def _write(text: str) -> None:
     if sys.stdout is None:
         raise _unwritable(OSError(errno.EBADF, "it is closed"))
     try:
-        sys.stdout.write(text)
         sys.stdout.flush()
+        _write_all(sys.stdout, text)
     except BrokenPipeError:
         raise ReaderGone from None
     except OSError as error:
         raise _unwritable(error) from None
+
+
+def _write_all(stream: TextIO, text: str) -> None:
+    """Write all of `text`, encoded once: an unbuffered stream takes as much as it likes."""
+    buffer = getattr(stream, "buffer", None)
+    if buffer is None:  # no file below it, as with StringIO
+        stream.write(text)
+        return
+    raw = getattr(buffer, "raw", buffer)
+    left = memoryview(text.encode(stream.encoding, stream.errors or "strict"))
+    while left:
+        written = raw.write(left)
+        if written is None:  # a pipe that does not block, and is full
+            select.select([], [raw], [])
+        else:
+            left = left[written:]
 
 
 def _unwritable(error: OSError) -> StorageError:

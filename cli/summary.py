@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from dataprep.formats.manifest import Manifest
     from dataprep.pipeline.build import BuildReport
 
-__all__ = ["build_lines", "bytes_text", "duration_text", "estimate_lines"]
+__all__ = ["build_lines", "bytes_text", "count_text", "duration_text", "estimate_lines"]
 
 EXAMPLE = 120  # characters, about one line of a terminal
 
@@ -43,11 +43,21 @@ def duration_text(seconds: float) -> str:
     return f"{minutes} min {rest} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
 
 
+def count_text(count: int, noun: str) -> str:
+    """How many there are.
+
+    >>> count_text(1, "record"), count_text(2_000, "record")
+    ('1 record', '2,000 records')
+    """
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
 def build_lines(report: BuildReport) -> list[str]:
     """What was built, and what to run next."""
     if report.reused:
         return [
-            f"{report.path} already holds this build ({report.build_id[:12]}): nothing to do.",
+            f"{report.path} already holds this build ({report.build_id[:12]}): nothing to do "
+            f"(bytes not checked: dataprep verify {report.path}).",
         ]
     lines = [
         f"{report.path}: built in {duration_text(report.seconds)}{_speed(report)}",
@@ -55,7 +65,8 @@ def build_lines(report: BuildReport) -> list[str]:
         *_detail_lines(report.manifest),
     ]
     if report.resumed_units:
-        lines.append(f"  resumed    {report.resumed_units} of {report.units} units were there")
+        units = count_text(report.units, "unit")
+        lines.append(f"  resumed    {report.resumed_units} of {units} were there")
     lines += [f"  note       {one_line(note)}" for note in report.notes]
     if report.example:
         lines.append(f"  example    {one_line(report.example[:EXAMPLE])}")
@@ -68,8 +79,7 @@ def _speed(report: BuildReport) -> str:
     if text < 1_000_000 or report.resumed_units:
         return ""
     speed = text / max(report.seconds, 1e-9) / 1e6
-    workers = f"{report.workers} worker{'s' if report.workers > 1 else ''}"
-    return f", {speed:.1f} MB of text per second, {workers}"
+    return f", {speed:.1f} MB of text per second, {count_text(report.workers, 'worker')}"
 
 
 def _split_lines(manifest: Manifest) -> list[str]:
@@ -90,12 +100,12 @@ def _detail_lines(manifest: Manifest) -> list[str]:
         f" ({one_line(tokenizer.engine_reason)})",
     ]
     if found := sum(tokenizer.special_text_found.values()):
-        lines.append(
-            f"  special    {found:,} special tokens spelled in the text, {_taken(manifest)}"
-        )
+        spelled = count_text(found, "special token")
+        lines.append(f"  special    {spelled} spelled in the text, {_taken(manifest)}")
     if rejected := manifest.records.rejected:
         reasons = ", ".join(f"{count:,} {reason}" for reason, count in rejected.items())
-        lines.append(f"  rejected   {sum(rejected.values()):,} records in rejects.jsonl: {reasons}")
+        records = count_text(sum(rejected.values()), "record")
+        lines.append(f"  rejected   {records} in rejects.jsonl: {reasons}")
     return lines
 
 
@@ -104,7 +114,7 @@ def _taken(manifest: Manifest) -> str:
 
 
 def estimate_lines(found: Mapping[str, Any]) -> list[str]:
-    """What a build would take; `found` is `Estimate.as_dict()`."""
+    """What a build would take; `found` is `Estimate.as_dict()` and `fits`."""
     inputs = found["inputs"]
     count = inputs if isinstance(inputs, int) else len(inputs)
     return [
@@ -114,7 +124,8 @@ def estimate_lines(found: Mapping[str, Any]) -> list[str]:
         f"  tokenizer  {found['tokenizer']}, by {found['engine']} ({found['engine_reason']})",
         f"  output     about {bytes_text(found['output_bytes'])}",
         f"  disk       {bytes_text(found['peak_disk_bytes'])} at most needed, "
-        f"{bytes_text(found['free_bytes'])} free",
+        f"{bytes_text(found['free_bytes'])} free{'' if found['fits'] else ': NOT ENOUGH'}",
         f"  time       about {duration_text(found['seconds'])}",
-        "Nothing was built: run it without --dry-run.",
+        *(f"  note       {one_line(note)}" for note in found.get("notes", ())),
+        f"Nothing was built{': run it without --dry-run' if found['fits'] else ''}.",
     ]

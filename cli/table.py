@@ -12,7 +12,7 @@ from io import StringIO
 from typing import TYPE_CHECKING, Any
 
 from dataprep.cli.output import is_terminal, one_line, printable
-from dataprep.cli.summary import bytes_text
+from dataprep.cli.summary import bytes_text, count_text
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -32,7 +32,7 @@ def dataset_table(facts: Mapping[str, Any]) -> str:
 def document_text(found: Mapping[str, Any], limit: int | None) -> str:
     """One document under a line that says where it came from; `limit` is in characters."""
     head = (
-        f"{found['split']}[{found['document']}]  {found['tokens']:,} tokens, from "
+        f"{found['split']}[{found['document']}]  {count_text(found['tokens'], 'token')}, from "
         f"{one_line(found['input'])} at {found['unit']} {found['position']:,}"
     )
     text = printable(found["text"][:limit])
@@ -93,7 +93,7 @@ def _input_rows(inputs: list[Mapping[str, Any]]) -> list[tuple[str, str]]:
     rows = [
         ("" if number else "inputs",
          f"{entry['name']}: {entry['format']}, {bytes_text(entry['bytes'])}, "
-         f"{entry['records']:,} records")
+         f"{count_text(entry['records'], 'record')}")
         for number, entry in enumerate(inputs[:SHOWN_INPUTS])
     ]  # fmt: skip
     if len(inputs) > SHOWN_INPUTS:

@@ -9,31 +9,40 @@ from typing import get_args
 import click
 
 from dataprep.cli import output
-from dataprep.cli.command import EPILOG_START, SectionedCommand, output_options
+from dataprep.cli.command import (
+    ANY_PATH,
+    EPILOG_START,
+    InputCommand,
+    SuggestingGroup,
+    naming_options,
+    output_options,
+)
 from dataprep.cli.summary import bytes_text
 from dataprep.pipeline.options import DocumentUnit, InputFormat
 
 __all__ = ["command"]
 
 
-@click.group("tokenizer", context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(
+    "tokenizer", cls=SuggestingGroup, context_settings={"help_option_names": ["-h", "--help"]}
+)
 def command() -> None:
     """Train a tokenizer on your own text."""
 
 
 @command.command(
     "train",
-    cls=SectionedCommand,
+    cls=InputCommand,
     epilog=f"""{EPILOG_START}
   dataprep tokenizer train --input data.jsonl --vocab-size 16384 --out tokenizer.json
   dataprep build --input data.jsonl --tokenizer tokenizer.json --out shards""",
 )
 @click.option(
-    "--input", "inputs", metavar="PATH", type=click.Path(), multiple=True, required=True,
+    "--input", metavar="PATH", type=click.Path(readable=False), multiple=True, required=True,
     help="File, folder or quoted glob, as for `dataprep build`. Repeatable.",
 )  # fmt: skip
 @click.option(
-    "--out", metavar="FILE", type=click.Path(path_type=Path), required=True,
+    "--out", metavar="FILE", type=ANY_PATH, required=True,
     help="The tokenizer.json to write; must not exist.",
 )  # fmt: skip
 @click.option(
@@ -54,8 +63,8 @@ def command() -> None:
 )  # fmt: skip
 @output_options
 def train(
-    *, inputs: tuple[str, ...], out: Path, vocab_size: int, format_: InputFormat | None,
-    field: str, document: DocumentUnit, as_json: bool, quiet: bool,
+    *, input: tuple[str, ...], out: Path, vocab_size: int,  # noqa: A002 (the option)
+    format_: InputFormat | None, field: str, document: DocumentUnit, as_json: bool, quiet: bool,
 ) -> None:  # fmt: skip
     """Train a byte-level BPE tokenizer on the texts of the inputs.
 
@@ -65,8 +74,9 @@ def train(
     from dataprep.pipeline.texts import iterate_texts
     from dataprep.pipeline.train_tokenizer import train_tokenizer
 
-    texts = iterate_texts(inputs, format_, field, document)
-    report = train_tokenizer(texts, vocab_size=vocab_size, out=out)
+    texts = iterate_texts(input, format_, field, document)
+    with naming_options("vocab_size"):
+        report = train_tokenizer(texts, vocab_size=vocab_size, out=out)
     if as_json:
         output.result_json({"out": str(out), **asdict(report)})
     elif not quiet:

@@ -9,8 +9,14 @@ from typing import TYPE_CHECKING
 import click
 
 from dataprep.cli import output
-from dataprep.cli.command import EPILOG_START, SectionedCommand, output_options
-from dataprep.cli.summary import bytes_text, duration_text
+from dataprep.cli.command import (
+    ANY_PATH,
+    EPILOG_START,
+    SectionedCommand,
+    naming_options,
+    output_options,
+)
+from dataprep.cli.summary import bytes_text, count_text, duration_text
 
 if TYPE_CHECKING:
     from dataprep.formats.verify_report import Level, VerifyReport
@@ -32,7 +38,7 @@ SHOWN_FINDINGS = 20  # one screen; --json has them all
 In a pipeline:
   dataprep verify shards --quiet && python train.py""",
 )
-@click.argument("path", type=click.Path(path_type=Path))
+@click.argument("path", type=ANY_PATH)
 @click.option(
     "--level", type=click.Choice(["stat", "structure", "full"]), default="full", show_default=True,
     help="stat: names and sizes. structure: also offsets, counts and ids. full: also every byte, "
@@ -69,7 +75,7 @@ def _verify(path: Path, level: Level, expect: str | None, *, quiet: bool) -> Ver
     from dataprep.cli.progress import byte_progress
     from dataprep.formats.verify import verify
 
-    with byte_progress("verifying", quiet=quiet) as show:
+    with byte_progress("verifying", quiet=quiet) as show, naming_options("expect"):
         report = verify(path, level, expect=expect, progress=show)
     if level == "stat" or not report.ok:
         return report
@@ -88,14 +94,12 @@ def _finding_lines(report: VerifyReport) -> list[str]:
 
 
 def _verdict_lines(report: VerifyReport, seconds: float) -> list[str]:
-    count = len(report.findings)
-    verdict = (
-        "ok" if report.ok else f"{count} finding{'s' if count > 1 else ''}, NOT what was built"
-    )
+    found = count_text(len(report.findings), "finding")
+    verdict = "ok" if report.ok else f"{found}, NOT what was built"
     return [
-        f"{report.path}: {verdict} (level {report.level}: {report.files:,} files, "
-        f"{bytes_text(report.bytes)}, {report.documents:,} documents, {report.tokens:,} tokens, "
-        f"{duration_text(seconds)})",
+        f"{report.path}: {verdict} (level {report.level}: {count_text(report.files, 'file')}, "
+        f"{bytes_text(report.bytes)}, {count_text(report.documents, 'document')}, "
+        f"{count_text(report.tokens, 'token')}, {duration_text(seconds)})",
         f"  config.json sha256:{report.config_sha256}",
         *(f"  note: {output.one_line(note)}" for note in report.notes),
     ]

@@ -13,9 +13,10 @@ path, split, document = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
 
 config = json.loads((path / "config.json").read_bytes())
 for shard in config["splits"][split]["shards"]:
-    if document < shard["documents"]:
+    if 0 <= document < shard["documents"]:
         starts = np.load(path / shard["docs"], mmap_mode="r")
         ids = np.memmap(path / shard["tokens"], config["tokens"]["dtype"], "r")
         print(*ids[starts[document] : starts[document + 1]])
-        break
+        sys.exit()
     document -= shard["documents"]
+sys.exit(f"split {split} has no document {sys.argv[3]}; they are numbered from 0")

@@ -92,7 +92,7 @@ class Dataset:
         if hashlib.sha256(data).hexdigest() != entry.sha256:
             raise IntegrityError(
                 "is not the tokenizer that made these ids", where=entry.file, code="E_HASH",
-                remedy="Restore this file or rebuild.",
+                remedy="Restore this file, or build again with --overwrite.",
             )  # fmt: skip
         return Tokenizer.from_buffer(data)
 
@@ -226,7 +226,7 @@ class Split:
         if not first <= last <= self.entry.shards[shard].length:
             raise IntegrityError(
                 f"document {local} spans {first}:{last}", where=self.entry.shards[shard].docs,
-                code="E_OFFSETS", remedy="Restore this file or rebuild.",
+                code="E_OFFSETS", remedy="Restore this file, or build again with --overwrite.",
             )  # fmt: skip
         return base + first, base + last
 
@@ -250,7 +250,7 @@ class Split:
         if number >= len(inputs):
             raise IntegrityError(
                 f"document {local} names input {number} of {len(inputs)}", where=entry.source,
-                code="E_SOURCE", remedy="Restore this file or rebuild.",
+                code="E_SOURCE", remedy="Restore this file, or build again with --overwrite.",
             )  # fmt: skip
         return inputs[number].name, position
 

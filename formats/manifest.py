@@ -348,5 +348,8 @@ def _require(condition: bool, problem: str) -> None:
 
 def _damaged(problem: str) -> IntegrityError:
     return IntegrityError(
-        problem, where=CONFIG_NAME, code="E_MANIFEST", remedy="Restore this file or rebuild."
+        problem,
+        where=CONFIG_NAME,
+        code="E_MANIFEST",
+        remedy="Restore this file, or build again with --overwrite.",
     )

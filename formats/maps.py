@@ -109,13 +109,16 @@ def check_size(path: Path, name: str, expected: int) -> None:
     if found.st_size != expected:
         raise IntegrityError(
             f"expected {expected} bytes, found {found.st_size}", where=name, code="E_SIZE",
-            remedy="Restore this file or rebuild.",
+            remedy="Restore this file, or build again with --overwrite.",
         )  # fmt: skip
 
 
 def _missing(name: str) -> IntegrityError:
     return IntegrityError(
-        "is missing", where=name, code="E_MISSING", remedy="Restore this file or rebuild."
+        "is missing",
+        where=name,
+        code="E_MISSING",
+        remedy="Restore this file, or build again with --overwrite.",
     )
 
 
@@ -135,6 +138,6 @@ def map_tokens(path: Path, name: str, dtype: str, length: int) -> Array:
             expected = length * np.dtype(dtype).itemsize
             raise IntegrityError(
                 f"expected {expected} bytes, found {size}", where=name, code="E_SIZE",
-                remedy="Restore this file or rebuild.",
+                remedy="Restore this file, or build again with --overwrite.",
             )  # fmt: skip
         return np.memmap(stream, dtype, "r", shape=(length,))

@@ -60,7 +60,7 @@ def open_array(path: Path, dtype: str, shape: tuple[int, ...]) -> npt.NDArray[An
         raise IntegrityError(
             f"expected a .npy array of type {dtype} and shape {shape}",
             where=f"{path.parent.name}/{path.name}", code="E_ARRAY",
-            remedy="Restore this file or rebuild.",
+            remedy="Restore this file, or build again with --overwrite.",
         )  # fmt: skip
     if prod(shape) == 0:
         return np.empty(shape, dtype)

@@ -34,7 +34,10 @@ def open_ordinary(path: Path, name: str) -> io.FileIO:
             descriptor = os.open(path, _FLAGS)
         except (FileNotFoundError, NotADirectoryError):
             raise IntegrityError(
-                "is missing", where=name, code="E_MISSING", remedy="Restore this file or rebuild."
+                "is missing",
+                where=name,
+                code="E_MISSING",
+                remedy="Restore this file, or build again with --overwrite.",
             ) from None
         except OSError as error:
             if error.errno in _NOT_ORDINARY:

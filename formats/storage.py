@@ -223,7 +223,8 @@ def replace_directory(source: Path, target: Path) -> None:
     with storage_errors(target):
         if _exchange(source, target):
             sync_directory(target.parent)
-            remove_tree(source)
+            with contextlib.suppress(StorageError):  # the new one stands; what is left does no harm
+                remove_tree(source)
             return
         aside = source.with_name(source.name + ".replaced")
         remove_tree(aside)  # from a run that was killed below; `target` has been made since
@@ -234,7 +235,8 @@ def replace_directory(source: Path, target: Path) -> None:
             aside.rename(target)
             raise
     sync_directory(target.parent)
-    remove_tree(aside)
+    with contextlib.suppress(StorageError):
+        remove_tree(aside)
 
 
 def _exchange(source: Path, target: Path) -> bool:
@@ -254,6 +256,14 @@ def _exchange(source: Path, target: Path) -> bool:
 
 
 def remove_tree(path: Path) -> None:
-    """Remove a directory that this package made, and everything in it; absent is fine."""
-    with storage_errors(path), contextlib.suppress(FileNotFoundError):
-        shutil.rmtree(path)
+    """Remove a directory that this package made, and everything in it; absent is fine.
+
+    What somebody else removes at the same time is no failure.
+    """
+
+    def go_on(_: object, __: str, failure: tuple[type, BaseException, object]) -> None:
+        if not isinstance(failure[1], FileNotFoundError):
+            raise failure[1]
+
+    with storage_errors(path):
+        shutil.rmtree(path, onerror=go_on)

@@ -79,7 +79,10 @@ def index_size(count: int) -> int:
 
 def _damaged(path: Path, problem: str) -> IntegrityError:
     return IntegrityError(
-        problem, where=path.name, code="E_INDEX", remedy="Restore this file or rebuild."
+        problem,
+        where=path.name,
+        code="E_INDEX",
+        remedy="Restore this file, or build again with --overwrite.",
     )
 
 

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import get_args
 
 from dataprep.formats import manifest as manifests
-from dataprep.formats.errors import DataprepError, StorageError, UsageError
+from dataprep.formats.errors import DataprepError, InputError, StorageError, UsageError
 from dataprep.formats.manifest import CONFIG_NAME, CRC_NAME, SplitEntry
 from dataprep.formats.maps import check_size
 from dataprep.formats.storage import storage_errors
@@ -62,6 +62,7 @@ def verify(
     """
     _check_arguments(level, expect)
     directory = Path(path)
+    _check_directory(directory)
     data = manifests.read(directory)
     run = Run(directory, manifests.parse(data), hashing=level == "full", progress=progress)
     digest = hashlib.sha256(data).hexdigest()
@@ -94,6 +95,14 @@ def _check_arguments(level: str, expect: str | None) -> None:
         )  # fmt: skip
 
 
+def _check_directory(directory: Path) -> None:
+    if directory.is_file():
+        raise InputError(
+            "is a file", where=str(directory), code="E_NOT_FOUND",
+            remedy="Name the directory that holds it.",
+        )  # fmt: skip
+
+
 def _check_pin(run: Run, digest: str, expect: str | None) -> None:
     if expect is not None and expect != f"sha256:{digest}":
         run.findings.add(Finding(
@@ -111,12 +120,23 @@ def _check_listing(run: Run) -> None:
             problem = "is out of reach, for want of its folder"
             run.findings.add(Finding(code="E_MISSING", file=entry.name, problem=problem))
             continue
+        path = run.directory / entry.name
+        if path.is_symlink():
+            run.findings.add(_link(entry.name))
+            continue
         try:
-            check_size(run.directory / entry.name, entry.name, entry.bytes)
+            check_size(path, entry.name, entry.bytes)
         except DataprepError as error:
             run.findings.add_error(error, entry.name)
     for prefix in ("", *(f"{folder}/" for folder in folders if folder not in lost)):
         _check_extras(run, prefix, folders)
+
+
+def _link(name: str) -> Finding:
+    return Finding(
+        code="E_NAME", file=name,
+        problem="is a symbolic link; dataprep reads only ordinary files", remedy="Copy it here.",
+    )  # fmt: skip
 
 
 def _folders(run: Run) -> list[str]:
@@ -238,7 +258,10 @@ def _notes(run: Run, level: Level, expect: str | None) -> Iterator[str]:
     if level != "full":
         yield f"level {level} compares no hashes; only level full does"
     elif expect is None:
-        yield "hashes tell accidents, not attackers, unless config.json is pinned with `expect`"
+        yield (
+            "hashes tell accidents, not attackers, unless config.json is pinned: "
+            "--expect sha256:..."
+        )
     with contextlib.suppress(OSError):
         home = run.directory.resolve()
         for entry in sorted(os.listdir(home.parent)):  # noqa: PTH208 (names are all that is needed)

@@ -19,7 +19,7 @@ __all__ = ["MAX_FINDINGS", "RESTORE", "Finding", "Findings", "Level", "Refused",
 Level = Literal["stat", "structure", "full"]
 
 MAX_FINDINGS = 1000
-RESTORE = "Restore this file or rebuild."
+RESTORE = "Restore this file, or build again with --overwrite."
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -30,8 +30,8 @@ class Finding:
     three are None where they are not known or mean nothing. `exit_code` is the one that a command
     which found only this ends with.
 
-    >>> print(Finding(code="E_HASH", file="train/tokens-00000.bin", problem="MiB 2 is damaged"))
-    error[E_HASH] train/tokens-00000.bin: MiB 2 is damaged. Restore this file or rebuild.
+    >>> print(Finding(code="E_HASH", file="crc32.npy", problem="is damaged"))
+    error[E_HASH] crc32.npy: is damaged. Restore this file, or build again with --overwrite.
     """
 
     code: str

@@ -204,7 +204,7 @@ class Reader:
     def _short(self, size: int) -> IntegrityError:
         return IntegrityError(
             f"expected {self.size} bytes, found {size}", where=self.name, code="E_SIZE",
-            remedy="Restore this file or rebuild.",
+            remedy="Restore this file, or build again with --overwrite.",
         )  # fmt: skip
 
     def _compare(self, found: FileHash) -> None:

@@ -7,10 +7,11 @@ number of workers, interruptions and the machine leave no trace in it.
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,10 +26,10 @@ from dataprep.pipeline import destination, tables
 from dataprep.pipeline.bad_record import record_error
 from dataprep.pipeline.commit import Commit
 from dataprep.pipeline.estimate import check_disk
-from dataprep.pipeline.executor import available_cores, run_here, run_in_processes
+from dataprep.pipeline.executor import Workers, available_cores, run_here
 from dataprep.pipeline.fingerprint import fingerprint_files
 from dataprep.pipeline.options import BuildOptions
-from dataprep.pipeline.prepare import Prepared, prepare
+from dataprep.pipeline.prepare import Prepared, Survey, prepare, survey
 from dataprep.pipeline.progress import Progress, ProgressCallback
 from dataprep.pipeline.resume import finished_units
 from dataprep.pipeline.staging import Staging, leftovers
@@ -39,6 +40,7 @@ __all__ = ["BuildReport", "build"]
 
 _SAMPLE_BYTES = 64 << 10
 _EXAMPLE_CHARACTERS = 300
+_EXAMPLE_TOKENS = 100
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -49,7 +51,7 @@ class BuildReport:
     build_id: str
     reused: bool
     """The same build stood there already; nothing was done."""
-    manifest: Manifest
+    manifest: Manifest = field(repr=False)
     seconds: float
     units: int
     resumed_units: int
@@ -94,13 +96,35 @@ def build(options: BuildOptions, *, progress: ProgressCallback | None = None) ->
         7437
     """
     started = time.perf_counter()
+    options = replace(options, out=destination.resolve(options.out))
     existing = destination.check(options)
-    prepared = prepare(options, sample_bytes=_SAMPLE_BYTES)
+    surveyed = survey(options)
+    count = min(options.workers or available_cores(), len(surveyed.units))
+    idle = count < 2 or (existing is not None and not options.overwrite)
+    with Workers(0 if idle else count) as workers:  # they start while we go on planning
+        return _build(
+            options, surveyed, existing, workers=workers, progress=progress, started=started
+        )
+
+
+def _build(
+    options: BuildOptions,
+    surveyed: Survey,
+    existing: Manifest | None,
+    *,
+    workers: Workers,
+    progress: ProgressCallback | None,
+    started: float,
+) -> BuildReport:
+    prepared = prepare(options, surveyed, sample_bytes=_SAMPLE_BYTES)
+    staging = Staging(options.out, prepared.plan.key)
+    for other in leftovers(options.out, prepared.plan.key):
+        other.refuse_if_held()
     if existing is not None and not options.overwrite:
         destination.require_same(existing, prepared)
+        staging.discard()  # of a run that was killed after it had published
         return _report(prepared, existing, started, reused=True)
-    check_disk(prepared)
-    build = _Build(prepared, progress, started)
+    build = _Build(prepared, workers, progress, started)
     try:
         return build.run()
     except (StorageError, OSError) as error:
@@ -115,14 +139,21 @@ def build(options: BuildOptions, *, progress: ProgressCallback | None = None) ->
 
 class _Build:
     def __init__(
-        self, prepared: Prepared, progress: ProgressCallback | None, started: float
+        self,
+        prepared: Prepared,
+        workers: Workers,
+        progress: ProgressCallback | None,
+        started: float,
     ) -> None:
         self._prepared = prepared
+        self._workers = workers
         self._plan = prepared.plan
         self._options = prepared.options
         self._staging = Staging(prepared.options.out, prepared.plan.key)
         self._progress = progress
         self._started = started
+        self._input_bytes = prepared.plan.input_bytes
+        self._done: dict[int, Done] = {}
         self._totals = Done(0, 0, 0, 0)
         self._finished: set[int] = set()
         self._failures: dict[int, DataprepError] = {}
@@ -130,21 +161,32 @@ class _Build:
     def run(self) -> BuildReport:
         """Do what is left, and publish."""
         self._staging.create()
-        with self._staging.locked():
+        with self._staging.locked(), self._nothing_left_behind():
             self._staging.sweep()
+            self._tell("plan")
+            resumed = self._resume()
+            check_disk(self._prepared, already=self._staging.size())
             self._staging.put(self._staging.tokenizer, self._prepared.tokenizer_json)
             self._staging.put(self._staging.engine, self._prepared.engine_json)
             self._staging.put(self._staging.plan, msgspec.json.encode(self._plan))
-            self._tell("plan")
-            resumed = self._resume()
             workers = self._run_units()
             self._tell("commit")
             result = self._commit(workers)
-            self._staging.remove()
+            self._staging.discard()
         return _report(
             self._prepared, result, self._started, resumed=resumed, workers=workers,
             notes=self._notes(),
         )  # fmt: skip
+
+    @contextlib.contextmanager
+    def _nothing_left_behind(self) -> Iterator[None]:
+        """After a failure keep the staging directory only if there is work in it."""
+        try:
+            yield
+        except BaseException:
+            if not self._staging.has_work():
+                self._staging.discard()
+            raise
 
     def _resume(self) -> int:
         """Take over the units that an earlier run finished; returns how many."""
@@ -152,27 +194,27 @@ class _Build:
         for result in results:
             self._finished.add(result.number)
             self._add(
+                result.number,
                 Done(
                     self._plan.units[result.number].size,
                     sum(piece.documents for piece in result.pieces),
                     sum(piece.length for piece in result.pieces),
                     sum(result.rejected.values()),
-                )
+                ),
             )
         return len(results)
 
     def _run_units(self) -> int:
         left = [unit.number for unit in self._plan.units if unit.number not in self._finished]
-        workers = min(self._options.workers or available_cores(), len(left))
-        if workers > 1:
-            run_in_processes(self._staging, left, workers, self._on_event)
-        else:
-            run_here(self._plan, self._staging, left, self._prepared.encoder, self._on_event)
-        return workers
+        if len(left) > 1 and self._workers.count:
+            self._workers.run(self._staging, left, self._on_event)
+            return min(self._workers.count, len(left))
+        run_here(self._plan, self._staging, left, self._prepared.encoder, self._on_event)
+        return min(1, len(left))
 
     def _on_event(self, event: Event) -> None:
         if event.done is not None:
-            self._add(event.done)
+            self._add(event.unit, event.done)
             return
         if event.finished:
             self._finished.add(event.unit)
@@ -180,13 +222,17 @@ class _Build:
             self._failures[event.unit] = self._failure(event)
         self._stop_at_first_failure()
 
-    def _add(self, done: Done) -> None:
-        mine = self._totals
+    def _add(self, unit: int, done: Done) -> None:
+        """Note how far `unit` is; an attempt that started again starts from nothing."""
+        before = self._done.get(unit, Done(0, 0, 0, 0))
+        self._done[unit] = done
         self._totals = Done(
-            mine.bytes + done.bytes,
-            mine.documents + done.documents,
-            mine.tokens + done.tokens,
-            mine.rejects + done.rejects,
+            *(
+                t + d - b
+                for t, d, b in zip(
+                    _values(self._totals), _values(done), _values(before), strict=True
+                )
+            )
         )
         self._tell("tokenize")
         limit = self._options.max_rejects
@@ -223,8 +269,8 @@ class _Build:
             self._progress(
                 Progress(
                     stage=stage,
-                    bytes_done=min(self._totals.bytes, self._plan.input_bytes),
-                    bytes_total=self._plan.input_bytes,
+                    bytes_done=min(self._totals.bytes, self._input_bytes),
+                    bytes_total=self._input_bytes,
                     documents=self._totals.documents,
                     tokens=self._totals.tokens,
                     rejects=self._totals.rejects,
@@ -260,11 +306,15 @@ class _Build:
 
     def _notes(self) -> tuple[str, ...]:
         others = leftovers(self._options.out, self._plan.key)
-        return tuple(
-            f"{path} is an unfinished build with other options or inputs; delete it if it is "
-            "no longer wanted"
-            for path in others
+        if not others:
+            return self._prepared.notes
+        names = ", ".join(other.path.name for other in others[:3])
+        more = f" and {len(others) - 3} more" if len(others) > 3 else ""
+        note = (
+            f"{len(others)} unfinished with other options or inputs beside it ({names}{more}); "
+            "delete what is no longer wanted"
         )
+        return (*self._prepared.notes, note)
 
 
 def table_fingerprints(prepared: Prepared) -> dict[int, str]:
@@ -299,7 +349,7 @@ def _report(
         units=len(prepared.plan.units),
         resumed_units=resumed,
         workers=workers,
-        notes=tuple(notes),
+        notes=tuple(notes) or prepared.notes,
         example=_example(prepared.options.out),
     )
 
@@ -308,5 +358,11 @@ def _example(path: Path) -> str | None:
     with open_dataset(path) as dataset:
         for split in dataset.splits.values():
             if split.documents:
-                return split.text(0)[:_EXAMPLE_CHARACTERS]
+                start, stop = split.span(0)
+                ids = split.read(start, min(stop, start + _EXAMPLE_TOKENS))
+                return dataset.decode(ids)[:_EXAMPLE_CHARACTERS]
     return None
+
+
+def _values(done: Done) -> tuple[int, int, int, int]:
+    return done.bytes, done.documents, done.tokens, done.rejects

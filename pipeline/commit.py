@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +21,7 @@ import numpy as np
 
 from dataprep.formats import manifest as manifests
 from dataprep.formats import npy
-from dataprep.formats.errors import InputError
+from dataprep.formats.errors import InputError, StorageError
 from dataprep.formats.manifest import (
     FORMAT_VERSION,
     FileEntry,
@@ -36,6 +36,7 @@ from dataprep.formats.manifest import (
 from dataprep.formats.storage import (
     FileWriter,
     create_directory,
+    remove_tree,
     sync_directory,
     sync_file,
     write_file,
@@ -43,7 +44,14 @@ from dataprep.formats.storage import (
 from dataprep.formats.torchfile import write_index
 from dataprep.pipeline.exact import deal_out, sizes_of
 from dataprep.pipeline.fingerprint import combine
-from dataprep.pipeline.layout import PlacedPiece, WrittenFile, group, record_ids, write_shard
+from dataprep.pipeline.layout import (
+    PlacedPiece,
+    WrittenFile,
+    group,
+    large_piece,
+    record_ids,
+    write_shard,
+)
 from dataprep.pipeline.plan import Plan
 from dataprep.pipeline.staging import Staging
 from dataprep.pipeline.task import REJECTS_NAME, StagedReject, UnitResult, temporary_name, unit_name
@@ -51,18 +59,23 @@ from dataprep.pipeline.task import REJECTS_NAME, StagedReject, UnitResult, tempo
 __all__ = ["Commit", "build_id_of"]
 
 _KIND = "tokens"
+_BLOCK_BYTES = 1 << 18
 
 
 def build_id_of(
-    inputs: Sequence[InputEntry], options: Mapping[str, Any], tokenizer_sha256: str
+    inputs: Sequence[InputEntry], options: Mapping[str, Any], tokenizer: TokenizerEntry
 ) -> str:
-    """Hex digest that stands for what a dataset was built from, and how."""
+    """Hex digest that stands for what a dataset was built from, and how.
+
+    The tokenizer counts with its resolved control tokens, engine, library versions and probes.
+    """
+    driven = msgspec.structs.replace(tokenizer, special_text_found={})
     parts = {
         "format_version": FORMAT_VERSION,
         "kind": _KIND,
         "inputs": [msgspec.structs.asdict(entry) for entry in inputs],
         "options": dict(options),
-        "tokenizer": tokenizer_sha256,
+        "tokenizer": msgspec.to_builtins(driven),
     }
     return hashlib.sha256(msgspec.json.encode(parts, order="sorted")).hexdigest()
 
@@ -94,7 +107,10 @@ class Commit:
         splits = self._write_splits(root, scratch, results, files)
         files.append(self._write(root, self.tokenizer.file, self.tokenizer_json))
         if records.rejected:
-            files.append(self._write(root, REJECTS_NAME, b"".join(self._rejects(results))))
+            with FileWriter(root / REJECTS_NAME) as writer:
+                for lines in in_blocks(self._rejects(results)):
+                    writer.write(lines)
+                files.append(WrittenFile(name=REJECTS_NAME, hashed=writer.close()))
         files.sort(key=lambda file: file.name)
         files.append(_write_crcs(root, files))
         files.sort(key=lambda file: file.name)
@@ -167,11 +183,12 @@ class Commit:
         placed = self._place(results)
         if not self.plan.splitting.ends:
             placed = self._deal_out(placed, scratch)
-        names = sorted(self.plan.splitting.names, key=list(self.shares).index)
-        return {
-            name: self._write_split(root, name, [p for p in placed if p.piece.split == name], files)
-            for name in names
-        }
+        large = large_piece(placed)
+        splits = {}
+        for name in sorted(self.plan.splitting.names, key=list(self.shares).index):
+            mine = [one for one in placed if one.piece.split == name]
+            splits[name] = self._write_split(root, name, mine, large, files)
+        return splits
 
     def _place(self, results: Sequence[UnitResult]) -> list[PlacedPiece]:
         placed, first = [], 0
@@ -192,15 +209,16 @@ class Commit:
         return deal_out(placed, names, sizes, self.plan.encoding, scratch / "exact")
 
     def _write_split(
-        self, root: Path, name: str, placed: Sequence[PlacedPiece], files: list[WrittenFile]
-    ) -> SplitEntry:
+        self, root: Path, name: str, placed: Sequence[PlacedPiece], large: int,
+        files: list[WrittenFile],
+    ) -> SplitEntry:  # fmt: skip
         if placed:  # an empty split has no folder, which git would lose
             create_directory(root / name)
         dtype = self.plan.encoding.dtype
         with ThreadPoolExecutor(self.threads) as pool:  # copying and hashing release the GIL
             jobs = [
                 pool.submit(write_shard, root, name, number, run, dtype)
-                for number, run in enumerate(group(placed))
+                for number, run in enumerate(group(placed, large))
             ]
             done = [job.result() for job in jobs]
         shards: list[ShardEntry] = [shard for shard, _ in done]
@@ -232,9 +250,10 @@ class Commit:
                 bases.append(lines[span.source])
                 lines[span.source] += span.lines
             path = self.staging.units / unit_name(result.number) / REJECTS_NAME
-            for staged in decoder.decode_lines(path.read_bytes()):
-                line = None if staged.line is None else staged.line + bases[staged.span] + 1
-                yield msgspec.json.encode(staged.final(first_record, line)) + b"\n"
+            with path.open("rb") as stream:
+                for staged in map(decoder.decode, stream):
+                    line = None if staged.line is None else staged.line + bases[staged.span] + 1
+                    yield msgspec.json.encode(staged.final(first_record, line)) + b"\n"
             first_record += sum(span.records for span in result.spans)
 
     def _write(self, root: Path, name: str, data: bytes) -> WrittenFile:
@@ -260,7 +279,7 @@ class Commit:
             format_version=FORMAT_VERSION,
             required_features=(),
             kind=_KIND,
-            build_id=build_id_of(inputs, self.options, tokenizer.sha256),
+            build_id=build_id_of(inputs, self.options, tokenizer),
             tokens=TokensEntry(dtype=encoding.dtype, vocab_size=encoding.vocab_size),
             tokenizer=tokenizer,
             splits=splits,
@@ -282,9 +301,33 @@ class Commit:
     def _sync(self, root: Path, files: Sequence[WrittenFile]) -> None:
         paths = [root / file.name for file in files] + [root / manifests.CONFIG_NAME]
         with ThreadPoolExecutor(self.threads * 2) as pool:
-            list(pool.map(sync_file, paths))
+            list(pool.map(_sync, [root / file.name for file in files], files))
+        sync_file(root / manifests.CONFIG_NAME)
         for folder in sorted({path.parent for path in paths}):
             sync_directory(folder)
+
+
+def _sync(path: Path, file: WrittenFile) -> None:
+    """Sync a file; if that fails, the unit that it is linked from is not to be trusted either."""
+    try:
+        sync_file(path)
+    except StorageError:
+        if file.unit is not None:
+            remove_tree(file.unit)
+        raise
+
+
+def in_blocks(lines: Iterable[bytes]) -> Iterator[bytes]:
+    """`lines` joined into blocks of a few hundred kilobytes."""
+    block: list[bytes] = []
+    size = 0
+    for line in lines:
+        block.append(line)
+        size += len(line)
+        if size >= _BLOCK_BYTES:
+            yield b"".join(block)
+            block, size = [], 0
+    yield b"".join(block)
 
 
 def _write_crcs(root: Path, files: Sequence[WrittenFile]) -> WrittenFile:

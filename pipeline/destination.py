@@ -6,6 +6,8 @@ import os
 import re
 from pathlib import Path
 
+import msgspec
+
 from dataprep.formats import manifest as manifests
 from dataprep.formats.errors import DataprepError, StorageError, UsageError
 from dataprep.formats.manifest import InputEntry, Manifest
@@ -17,7 +19,7 @@ from dataprep.pipeline.inputs import Source
 from dataprep.pipeline.options import BuildOptions
 from dataprep.pipeline.prepare import Prepared
 
-__all__ = ["check", "require_same"]
+__all__ = ["check", "require_same", "resolve"]
 
 _HEAD_BYTES = 64
 _MARK = re.compile(rb'\s*\{\s*"format":\s*"dataprep"')
@@ -25,6 +27,13 @@ _DATASET_NAME = re.compile(
     r"config\.json|tokenizer\.json|crc32\.npy|rejects\.jsonl|[a-z][a-z0-9_]*_idx\.pt"
     r"|[a-z][a-z0-9_]*/|[a-z][a-z0-9_]*/(tokens-\d+\.bin|(docs|source)-\d+\.npy)"
 )
+
+
+def resolve(out: Path) -> Path:
+    """Where a build really goes: behind a link, and never a nameless path such as `.`."""
+    if out.is_symlink() or out.name in ("", ".."):
+        return Path(os.path.realpath(out))
+    return out
 
 
 def check(options: BuildOptions) -> Manifest | None:
@@ -133,6 +142,10 @@ def _difference(existing: Manifest, prepared: Prepared) -> str | None:
         return f"different {', '.join(different)}"
     if existing.tokenizer.sha256 != prepared.tokenizer.sha256:
         return "made with another tokenizer"
+    driven = msgspec.structs.replace(existing.tokenizer, special_text_found={})
+    for name in prepared.tokenizer.__struct_fields__:
+        if getattr(driven, name) != getattr(prepared.tokenizer, name):
+            return f"made with another tokenizer setting: {name}"
     sources = prepared.plan.sources
     if [entry.name for entry in existing.inputs] != [source.name for source in sources]:
         return "made from other inputs"
@@ -158,7 +171,7 @@ def _different_content(existing: Manifest, prepared: Prepared) -> str | None:
                 records=entry.records,
             )
         )
-    same = build_id_of(inputs, prepared.stored_options, prepared.tokenizer.sha256)
+    same = build_id_of(inputs, prepared.stored_options, existing.tokenizer)
     return None if same == existing.build_id else "made by another version"
 
 

@@ -1,21 +1,32 @@
-"""What a build will take, from a sample of its inputs: `--dry-run`, and the check of disk space."""
+"""What a build will take, from a sample of its inputs: `--dry-run`, and the check of disk space.
+
+Most disk is used just before a dataset is published: all units are there still, and beside them the
+shards that were joined from small pieces, which are copies; large pieces are linked, and cost
+nothing more. Exact splits copy every document once more.
+"""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from dataprep.formats.errors import StorageError
 from dataprep.formats.storage import free_bytes
 from dataprep.pipeline.executor import available_cores
+from dataprep.pipeline.layout import JOIN_BELOW_BYTES
 from dataprep.pipeline.options import BuildOptions
-from dataprep.pipeline.prepare import Prepared, prepare
+from dataprep.pipeline.prepare import Prepared, prepare, survey
+from dataprep.pipeline.splitting import exact_sizes, ordered_names
 
 __all__ = ["Estimate", "check_disk", "estimate", "estimate_prepared"]
 
 _SAMPLE_BYTES = 256 << 10
-_DOCUMENT_BYTES = 8 + 16 + 8  # offset, provenance and record id of a document
+_PLACE_BYTES = 8 + 16  # offset and provenance of a document
+_RECORD_BYTES = 8
+_KEY_BYTES = 16
+_SMALL_PART = 16  # as in `layout.large_piece`
 _HEADROOM = 1.1
 _START_SECONDS = 1.0  # interpreters, tokenizer, comparison of the engines
 _STORE_RATE = 500e6  # bytes per second and worker, hashed and written
@@ -42,6 +53,8 @@ class Estimate:
     splits: dict[str, float | int | None]
     sampled_bytes: int
     sampled_rejects: int
+    notes: tuple[str, ...] = ()
+    """What else should be known before the build: inputs that are left out."""
 
     def as_dict(self) -> dict[str, Any]:
         """The fields, for JSON."""
@@ -50,34 +63,42 @@ class Estimate:
 
 def estimate(options: BuildOptions) -> Estimate:
     """Look at the inputs and say what a build would take; writes nothing."""
-    return estimate_prepared(prepare(options, sample_bytes=_SAMPLE_BYTES))
+    return estimate_prepared(prepare(options, survey(options), sample_bytes=_SAMPLE_BYTES))
 
 
 def estimate_prepared(prepared: Prepared) -> Estimate:
     """The same for a build that is prepared."""
     plan, sample, options = prepared.plan, prepared.sample, prepared.options
-    texts = [text.encode() for text in sample.texts]
     started = time.perf_counter()
-    ids, _ = prepared.encoder.encode(texts)
-    seconds = sample.seconds + time.perf_counter() - started
+    ids, _ = prepared.encoder.encode([text.encode() for text in sample.texts])
+    per_byte = sample.seconds / max(1, sample.read_bytes)
+    per_byte += (time.perf_counter() - started) / max(1, sample.kept_bytes)
     scale = plan.input_bytes / sample.stored_bytes if sample.stored_bytes else 0.0
-    work = seconds * scale
+    text_bytes = sample.text_bytes * scale
     documents = round(sample.documents * scale)
-    tokens = round(len(ids) * scale) + plan.encoding.added * documents
-    width = int(plan.encoding.dtype[2])
-    output = tokens * width + documents * _DOCUMENT_BYTES + len(prepared.tokenizer_json)
+    bytes_per_token = sample.kept_bytes / max(1, len(ids))
+    tokens = round(text_bytes / bytes_per_token) if ids.size else 0
+    tokens += plan.encoding.added * documents
+    size = tokens * int(plan.encoding.dtype[2])
+    output = size + documents * (_PLACE_BYTES + _RECORD_BYTES) + len(prepared.tokenizer_json)
     workers = min(options.workers or available_cores(), max(1, len(plan.units)))
-    exact = options.split_mode == "count"
     return Estimate(
         inputs=len(plan.sources),
         input_bytes=plan.input_bytes,
         documents=documents,
         tokens=tokens,
         output_bytes=output,
-        peak_disk_bytes=output * (2 if exact else 1),
+        peak_disk_bytes=_peak_bytes(
+            size,
+            documents,
+            _parts(prepared.shares, documents),
+            len(plan.units),
+            exact=options.split_mode == "count",
+        )
+        + 2 * len(prepared.tokenizer_json),
         free_bytes=free_bytes(options.out),
-        seconds=round(_START_SECONDS + (work + output / _STORE_RATE) / workers, 1),
-        bytes_per_token=round(sample.text_bytes / max(1, len(ids)), 3),
+        seconds=round(_START_SECONDS + (per_byte * text_bytes + output / _STORE_RATE) / workers, 1),
+        bytes_per_token=round(bytes_per_token, 3),
         tokenizer=prepared.tokenizer_origin,
         engine=plan.encoding.engine,
         engine_reason=prepared.tokenizer.engine_reason,
@@ -86,13 +107,37 @@ def estimate_prepared(prepared: Prepared) -> Estimate:
         splits=prepared.shares,
         sampled_bytes=sample.stored_bytes,
         sampled_rejects=sample.rejects,
+        notes=tuple(getattr(prepared, "notes", ())),
     )
 
 
-def check_disk(prepared: Prepared) -> None:
-    """Refuse a build that the disk cannot hold, before any work."""
+def _parts(shares: dict[str, float | int | None], documents: int) -> list[float]:
+    """What part of all documents each split takes, as far as that can be known."""
+    sizes = exact_sizes([shares[name] for name in ordered_names(shares)], documents)
+    return [min(1.0, max(0, size) / max(1, documents)) for size in sizes]
+
+
+def _peak_bytes(
+    tokens: int, documents: int, parts: Sequence[float], units: int, *, exact: bool
+) -> int:
+    """Bytes in use before publishing, for `tokens` bytes of ids in `units` units."""
+    pieces = [part * tokens / max(1, units) for part in parts]
+    small = max(JOIN_BELOW_BYTES, max(pieces) / _SMALL_PART)
+    copied = sum(part for part, piece in zip(parts, pieces, strict=True) if piece < small)
+    shards = tokens + documents * _PLACE_BYTES
+    staged = shards + documents * (_RECORD_BYTES + (_KEY_BYTES if exact else 0))
+    dealt = shards + documents * _RECORD_BYTES if exact else 0
+    joined = shards * copied if units > 1 else 0.0
+    return int(staged + dealt + joined) + documents * _RECORD_BYTES
+
+
+def check_disk(prepared: Prepared, *, already: int = 0) -> None:
+    """Refuse a build that the disk cannot hold, before any work.
+
+    `already` bytes are there from an earlier run, and are not needed again.
+    """
     wanted = estimate_prepared(prepared)
-    needed = int(wanted.peak_disk_bytes * _HEADROOM)
+    needed = max(0, int(wanted.peak_disk_bytes * _HEADROOM) - already)
     if needed > wanted.free_bytes:
         raise StorageError(
             f"about {needed:,} bytes are needed and {wanted.free_bytes:,} are free",

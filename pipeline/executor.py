@@ -14,6 +14,7 @@ import signal
 import subprocess
 import sys
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
@@ -26,7 +27,7 @@ from dataprep.pipeline.plan import Plan
 from dataprep.pipeline.staging import Staging
 from dataprep.pipeline.worker import Event, perform
 
-__all__ = ["available_cores", "run_here", "run_in_processes"]
+__all__ = ["Workers", "available_cores", "run_here"]
 
 _ATTEMPTS = 2
 
@@ -48,58 +49,52 @@ def run_here(
         perform(plan, number, encoder, staging.units, on_event)
 
 
-def run_in_processes(
-    staging: Staging, units: Sequence[int], workers: int, on_event: OnEvent
-) -> None:
-    """Do `units` in `workers` processes; `on_event` is called here, as events arrive.
+class Workers:
+    """Worker processes, each fed by a thread that hands it one unit at a time.
 
-    When it raises, the workers are stopped at once: a unit that is not finished is not there.
+    They start, and import what they need, when this is entered: while the caller still plans. On
+    the way out they are stopped at once: a unit that is not finished is not there.
     """
-    pool = _Pool(staging.path, units)
-    try:
-        for _ in range(min(workers, len(units))):
-            pool.start()
-        for event in pool.events():
-            on_event(event)
-    finally:
-        pool.stop()
 
-
-class _Pool:
-    """Processes, each fed by a thread that hands it one unit at a time."""
-
-    def __init__(self, staging: Path, units: Sequence[int]) -> None:
-        self._staging = staging
-        self._waiting: queue.SimpleQueue[int] = queue.SimpleQueue()
-        self._left = len(units)
-        self._tries = dict.fromkeys(units, 0)
-        self._events: queue.SimpleQueue[Event | _Death] = queue.SimpleQueue()
-        self._processes: list[subprocess.Popen[bytes]] = []
+    def __init__(self, count: int) -> None:
+        self.count = count
+        self._processes: list[_Process] = []
         self._threads: list[threading.Thread] = []
+        self._waiting: queue.SimpleQueue[int] = queue.SimpleQueue()
+        self._events: queue.SimpleQueue[Event | _Death] = queue.SimpleQueue()
+        self._tries: Counter[int] = Counter()
         self._stopping = False
+
+    def __enter__(self) -> Workers:
+        for _ in range(self.count):
+            self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def run(self, staging: Staging, units: Sequence[int], on_event: OnEvent) -> None:
+        """Do `units`; `on_event` is called here, as events arrive, and may raise to stop."""
         for number in units:
             self._waiting.put(number)
-
-    def start(self) -> None:
-        """Start one worker process and its thread."""
-        process = subprocess.Popen(  # noqa: S603 (our own interpreter)
-            _command(self._staging), stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-            env=_environment(),
-        )  # fmt: skip
-        self._processes.append(process)
-        thread = threading.Thread(target=self._feed, args=(process,), daemon=True)
-        self._threads.append(thread)
-        thread.start()
-
-    def events(self) -> Iterator[Event]:
-        """Events until every unit is finished; the caller stops at a failure."""
-        while self._left:
+        for process in self._processes[: len(units)]:
+            self._feed_by_thread(process, staging.path)
+        left = len(units)
+        while left:
             event = self._events.get()
             if isinstance(event, _Death):
-                self._replace(event)
+                self._count_death(event)
+                self._waiting.put(event.unit)
+                self._feed_by_thread(self.start(), staging.path)
                 continue
-            self._left -= event.finished
-            yield event
+            left -= event.finished
+            on_event(event)
+
+    def start(self) -> _Process:
+        """Start one more process."""
+        process = _Process()
+        self._processes.append(process)
+        return process
 
     def stop(self) -> None:
         """End all workers now."""
@@ -109,30 +104,30 @@ class _Pool:
         for thread in self._threads:
             thread.join()
         for process in self._processes:
-            process.wait()
-            for pipe in (process.stdin, process.stdout):
-                if pipe is not None:
-                    with contextlib.suppress(OSError):  # what was not sent no longer matters
-                        pipe.close()
+            process.close()
 
-    def _feed(self, process: subprocess.Popen[bytes]) -> None:
+    def _feed_by_thread(self, process: _Process, staging: Path) -> None:
+        thread = threading.Thread(target=self._feed, args=(process, staging), daemon=True)
+        self._threads.append(thread)
+        thread.start()
+
+    def _feed(self, process: _Process, staging: Path) -> None:
         """Give `process` units until there are none; runs in a thread of its own."""
-        if process.stdin is None or process.stdout is None:
-            return
-        decoder = msgspec.json.Decoder(Event)
+        process.send(os.fsencode(staging))
         while (number := self._next()) is not None:
-            with contextlib.suppress(OSError):  # it died; reading says so too
-                process.stdin.write(b"%d\n" % number)
-                process.stdin.flush()
-            while line := process.stdout.readline():
-                event = decoder.decode(line)
-                self._events.put(event)
-                if event.done is None:
-                    break
-            else:
+            process.send(b"%d" % number)
+            if not self._follow(process):
                 self._events.put(_Death(number, process))
                 return
-        process.stdin.close()
+        process.end()
+
+    def _follow(self, process: _Process) -> bool:
+        """Pass on the events of one unit; whether the process came through."""
+        for event in process.events():
+            self._events.put(event)
+            if event.done is None:
+                return True
+        return False
 
     def _next(self) -> int | None:
         try:
@@ -140,7 +135,7 @@ class _Pool:
         except queue.Empty:
             return None
 
-    def _replace(self, death: _Death) -> None:
+    def _count_death(self, death: _Death) -> None:
         code = death.process.wait()
         self._tries[death.unit] += 1
         if self._tries[death.unit] >= _ATTEMPTS:
@@ -150,14 +145,65 @@ class _Pool:
                 remedy="If memory ran out, use fewer --workers; then run the command again: "
                 "finished work is kept.",
             )  # fmt: skip
-        self._waiting.put(death.unit)
-        self.start()
+
+
+class _Process:
+    """One worker process and the two pipes to it.
+
+    Events have a pipe of their own: whatever a library prints cannot get between them.
+    """
+
+    def __init__(self) -> None:
+        reading, writing = os.pipe()
+        self._popen = subprocess.Popen(  # noqa: S603 (our own interpreter)
+            _command(writing), stdin=subprocess.PIPE, stdout=subprocess.DEVNULL,
+            env=_environment(), pass_fds=(writing,),
+        )  # fmt: skip
+        os.close(writing)
+        self._events = os.fdopen(reading, "rb")
+
+    def send(self, line: bytes) -> None:
+        """Write a line to its input; if it is dead, `events` tells."""
+        if self._popen.stdin is not None:
+            with contextlib.suppress(OSError):
+                self._popen.stdin.write(line + b"\n")
+                self._popen.stdin.flush()
+
+    def events(self) -> Iterator[Event]:
+        """Its events, until it ends; one that was cut short ends it too."""
+        decoder = msgspec.json.Decoder(Event)
+        while line := self._events.readline():
+            try:
+                yield decoder.decode(line)
+            except msgspec.MsgspecError:
+                self.kill()
+                return
+
+    def end(self) -> None:
+        """Tell it that nothing more comes."""
+        if self._popen.stdin is not None:
+            with contextlib.suppress(OSError):
+                self._popen.stdin.close()
+
+    def kill(self) -> None:
+        """Stop it now."""
+        self._popen.kill()
+
+    def wait(self) -> int:
+        """Its exit status."""
+        return self._popen.wait()
+
+    def close(self) -> None:
+        """Wait for it and let go of the pipes."""
+        self._popen.wait()
+        self.end()
+        self._events.close()
 
 
 class _Death:
     """A process that ended in the middle of a unit."""
 
-    def __init__(self, unit: int, process: subprocess.Popen[bytes]) -> None:
+    def __init__(self, unit: int, process: _Process) -> None:
         self.unit = unit
         self.process = process
 
@@ -171,12 +217,12 @@ def _cause(code: int) -> str:
         return f"was killed by signal {-code}"
 
 
-def _command(staging: Path) -> list[str]:
+def _command(events: int) -> list[str]:
     """A worker that finds this very package, installed or not, without the caller's script."""
     root = str(Path(dataprep.__path__[0]).parent)
     start = (
-        f"import sys; sys.path.append({root!r}); from pathlib import Path; "
-        f"from dataprep.pipeline.worker import main; main(Path({str(staging)!r}))"
+        f"import sys; sys.path.append({root!r}); "
+        f"from dataprep.pipeline.worker import main; main({events})"
     )
     return [sys.executable, "-P", "-c", start]
 

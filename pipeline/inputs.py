@@ -6,19 +6,30 @@ content that the name contradicts; what cannot be told is asked for (`--format`)
 
 from __future__ import annotations
 
+import contextlib
 import glob
 import os
+import re
 import stat
 from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
 
-from dataprep.formats.errors import InputError, UsageError
+from dataprep.formats.errors import InputError, StorageError, UsageError
 from dataprep.formats.storage import storage_errors
 from dataprep.pipeline.options import BuildOptions
 
-__all__ = ["HUB_PREFIX", "Source", "check_unchanged", "find_sources", "input_error"]
+__all__ = [
+    "HUB_PREFIX",
+    "Source",
+    "changed_error",
+    "check_unchanged",
+    "find_sources",
+    "folder_notes",
+    "input_error",
+    "reading",
+]
 
 HUB_PREFIX = "hf:"
 
@@ -33,11 +44,23 @@ _REFUSED = {
     b"BZh": "bzip2", b"\xfd7zXZ": "xz", b"PK\x03\x04": "ZIP",
     b"\xff\xfe": "UTF-16 text", b"\xfe\xff": "UTF-16 text",
 }  # fmt: skip
+_UNREAD = {
+    ".bz2": "bzip2", ".xz": "xz", ".zip": "ZIP", ".7z": "7z", ".tar": "tar", ".tgz": "tar",
+    ".csv": "CSV", ".tsv": "TSV",
+}  # fmt: skip
+_CONVERT = "Convert it to JSONL or Parquet."
 _SAVED_DATASET = ("state.json", "dataset_dict.json")
+_URL = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]*://")
+_NAMED = 3  # of the files that a note is about
+_FEW_ZEROS = 4
 
 
 class Source(msgspec.Struct, frozen=True, kw_only=True):
-    """One input: a file, or a Hugging Face dataset. `size` is in bytes, as stored."""
+    """One input: a file, or a Hugging Face dataset.
+
+    `size` is in bytes, as stored, and `modified` the file's time in nanoseconds. Of a dataset it is
+    the size of its Arrow files, and a number that stands for their names, sizes and times.
+    """
 
     path: str
     name: str
@@ -57,41 +80,108 @@ def input_error(problem: str, where: str, remedy: str, code: str = "E_INPUT") ->
     return InputError(problem, where=where, remedy=remedy, code=code)
 
 
+def changed_error(source: Source) -> InputError:
+    """The error of an input that is not the planned one any more."""
+    return input_error(
+        "the file changed while it was being read", source.name,
+        "Leave inputs alone during a build, then run the command again.", "E_CHANGED",
+    )  # fmt: skip
+
+
+@contextlib.contextmanager
+def reading(path: Path | str) -> Iterator[None]:
+    """Turn an OSError met on reading `path` into a `StorageError` that says what mends it."""
+    with storage_errors(path):
+        try:
+            yield
+        except PermissionError as error:
+            raise StorageError(
+                os.strerror(error.errno or 0), where=str(error.filename or path), code="E_DENIED",
+                remedy="Give yourself permission to read it (chmod).",
+            ) from error  # fmt: skip
+
+
 def check_unchanged(source: Source, found: os.stat_result | None = None) -> None:
     """Raise `InputError` unless the file is still the one that the build was planned with.
 
     `found` is what is known of the opened file; without it, the path is looked at.
     """
     if found is None:
-        with storage_errors(source.path):
+        with reading(source.path):
             found = Path(source.path).stat()
     if (found.st_size, found.st_mtime_ns) != (source.size, source.modified):
-        raise input_error(
-            "the file changed while it was being read", source.name,
-            "Leave inputs alone during a build, then run the command again.", "E_CHANGED",
-        )  # fmt: skip
+        raise changed_error(source)
 
 
 def find_sources(options: BuildOptions) -> list[Source]:
-    """All inputs of a build, in order; raises `InputError` for one that is missing or unusable."""
+    """All inputs of a build, in order; raises `InputError` for one that is missing or unusable.
+
+    A Hugging Face dataset is opened (and fetched, if it is on the hub) to see what is in it.
+    """
     found: list[Path | str] = []
     for spec in options.input:
         if spec.startswith(HUB_PREFIX):
             found.append(spec)
         else:
-            with storage_errors(spec):
+            with reading(spec):
                 found += _expand(spec, options)
     _refuse_repeats(found)
     root = _common_folder([path for path in found if isinstance(path, Path)])
-    return [_hub(at) if isinstance(at, str) else _describe(at, root, options) for at in found]
+    return [
+        _hub(at, options) if isinstance(at, str) else _describe(at, root, options) for at in found
+    ]
 
 
-def _hub(spec: str) -> Source:
+def folder_notes(options: BuildOptions) -> tuple[str, ...]:
+    """What was left out of each folder among the inputs, in words; nothing is no note."""
+    notes: list[str] = []
+    for spec in options.input:
+        folder = Path(spec)
+        if spec and not spec.startswith(HUB_PREFIX) and folder.is_dir() and not _is_saved(folder):
+            notes += _notes(folder, options)
+    return tuple(notes)
+
+
+def _notes(folder: Path, options: BuildOptions) -> Iterator[str]:
+    files, links = _content(folder, options)
+    unknown = [path for path in files if not (options.format or _format_of(path))]
+    if unknown:
+        kind = "1 file" if len(unknown) == 1 else f"{len(unknown)} files"
+        were = "was" if len(unknown) == 1 else "were"
+        yield (
+            f"{kind} of unknown type in {_shown(folder)} {were} left out ({_names(unknown)}); "
+            "--format reads them all"
+        )
+    if links:
+        yield (
+            f"linked folders in {_shown(folder)} were left out ({_names(links)}); "
+            "name them as inputs to read them"
+        )
+
+
+def _names(paths: list[Path]) -> str:
+    more = [] if len(paths) <= _NAMED else ["..."]
+    return ", ".join([_shown(Path(path.name)) for path in paths[:_NAMED]] + more)
+
+
+def _shown(path: Path) -> str:
+    return os.fsencode(path).decode("utf-8", "replace")
+
+
+def _hub(spec: str, options: BuildOptions) -> Source:
     place = Path(spec.removeprefix(HUB_PREFIX))
     if not place.name:
         raise UsageError("names no dataset", where=f"--input {spec}", remedy="Write hf:NAME.")
+    _check_text(spec, place)
     # Of a folder of this machine, only the last part may be stored.
-    return Source(path=spec, name=HUB_PREFIX + place.name if place.is_dir() else spec, format="hf")
+    return _dataset(spec, HUB_PREFIX + place.name if place.is_dir() else spec, options)
+
+
+def _dataset(path: str, name: str, options: BuildOptions) -> Source:
+    from dataprep.pipeline import tables
+
+    source = Source(path=path, name=name, format="hf")
+    return tables.hf_source(source, options.hf_config, options.hf_split)
 
 
 def _expand(spec: str, options: BuildOptions) -> Iterator[Path]:
@@ -102,9 +192,21 @@ def _expand(spec: str, options: BuildOptions) -> Iterator[Path]:
         yield from _expand_folder(path, options)
     elif path.exists():
         yield path
+    elif spec == "-":
+        raise UsageError(
+            "standard input is not read: a build must be repeatable", where="--input -",
+            remedy="Write it to a file first.",
+        )  # fmt: skip
+    elif _URL.match(spec):
+        raise input_error(
+            "is not a local path", spec, "Download it first; a dataset of the Hugging Face hub is "
+            "written hf:NAME.", "E_NOT_FOUND",
+        )  # fmt: skip
     elif glob.has_magic(spec):
         found = sorted(Path(name) for name in glob.glob(spec, recursive=True))  # noqa: PTH207 (absolute and relative)
+        out = os.path.realpath(options.out) + os.sep
         files = [name for name in found if name.is_file()]
+        files = [name for name in files if not os.path.realpath(name).startswith(out)]
         if not files:
             raise input_error(
                 "the pattern matches no file", spec, "Check it; ** spans folders.", "E_NOT_FOUND"
@@ -117,26 +219,53 @@ def _expand(spec: str, options: BuildOptions) -> Iterator[Path]:
         )  # fmt: skip
 
 
+def _is_saved(folder: Path) -> bool:
+    """Whether `save_to_disk` made `folder`: it is one input."""
+    return any((folder / name).is_file() for name in _SAVED_DATASET)
+
+
 def _expand_folder(folder: Path, options: BuildOptions) -> Iterator[Path]:
-    if any((folder / name).is_file() for name in _SAVED_DATASET):
+    if _is_saved(folder):
         yield folder
         return
-    found = sorted(path for path in folder.rglob("*") if _visible(path, folder))
-    for path in found:
-        _refuse_dangling(path)
-    files = [path for path in found if path.is_file()]
+    files, _ = _content(folder, options)
     known = [path for path in files if options.format or _format_of(path)]
     if not known:
-        suffixes = ", ".join(sorted({path.suffix for path in files if path.suffix})) or "none"
+        suffixes = {path.suffix for path in files if path.suffix}
+        seen = ", ".join(sorted(suffixes)) or "none"
+        convert = suffixes and suffixes <= _UNREAD.keys()
         raise input_error(
-            f"the folder holds no file of a known type (suffixes seen: {suffixes})", str(folder),
-            "Say what they are with --format jsonl|text|parquet.", "E_NOT_FOUND",
+            f"the folder holds no file of a known type (suffixes seen: {seen})", str(folder),
+            "Convert them to JSONL or Parquet." if convert
+            else "Say what they are with --format jsonl|text|parquet.",
+            "E_NOT_FOUND",
         )  # fmt: skip
     yield from known
 
 
-def _visible(path: Path, folder: Path) -> bool:
-    return not any(part.startswith(".") for part in path.relative_to(folder).parts)
+def _content(folder: Path, options: BuildOptions) -> tuple[list[Path], list[Path]]:
+    """Files below `folder`, by name, and links to folders; nothing hidden, not the output.
+
+    Raises for a folder that cannot be listed: nothing in it may be lost.
+    """
+    out = os.path.realpath(options.out)
+    files, links = [], []
+    for place, folders, names in os.walk(folder, onerror=_raise):
+        at = Path(place)
+        kept = [name for name in folders if not name.startswith(".")]
+        links += [at / name for name in kept if (at / name).is_symlink()]
+        folders[:] = [
+            name for name in kept
+            if os.path.realpath(at / name) != out and not (at / name).is_symlink()
+        ]  # fmt: skip
+        files += [at / name for name in names if not name.startswith(".")]
+    for path in sorted(files):
+        _refuse_dangling(path)
+    return sorted(filter(Path.is_file, files)), sorted(links)
+
+
+def _raise(error: OSError) -> None:
+    raise error
 
 
 def _refuse_dangling(path: Path) -> None:
@@ -166,10 +295,10 @@ def _common_folder(paths: list[Path]) -> str:
 def _describe(path: Path, root: str, options: BuildOptions) -> Source:
     absolute = os.path.abspath(path)  # noqa: PTH100 (resolve() would follow links)
     name = os.path.relpath(absolute, root).replace(os.sep, "/")
-    _check_text(name, path)
+    _check_text(absolute, path)
     if path.is_dir():
-        return Source(path=absolute, name=name, format="hf")
-    with storage_errors(path):
+        return _dataset(absolute, name, options)
+    with reading(path):
         found = path.stat()
     if not stat.S_ISREG(found.st_mode):
         raise input_error(
@@ -177,6 +306,9 @@ def _describe(path: Path, root: str, options: BuildOptions) -> Source:
             "Write its content to a file first.", "E_FORMAT",
         )  # fmt: skip
     kind = options.format or _format_of(path)
+    unread = _UNREAD.get(path.suffix.lower())
+    if kind is None and unread:
+        raise input_error(f"{unread} is not read", str(path), _CONVERT, "E_FORMAT")
     if kind is None:
         raise input_error(
             f"cannot tell what a {path.suffix or 'nameless'} file holds", str(path),
@@ -189,13 +321,13 @@ def _describe(path: Path, root: str, options: BuildOptions) -> Source:
     )  # fmt: skip
 
 
-def _check_text(name: str, path: Path) -> None:
+def _check_text(full: str, path: Path) -> None:
     try:
-        name.encode()
+        full.encode()
     except UnicodeEncodeError:
         raise input_error(
-            "the file name is not valid UTF-8", os.fsencode(path).decode("utf-8", "replace"),
-            "Rename it: the name is stored with the dataset.",
+            "the path is not valid UTF-8", _shown(path),
+            "Rename it: names are stored with the dataset.",
         ) from None  # fmt: skip
 
 
@@ -208,7 +340,7 @@ def _format_of(path: Path) -> str | None:
 
 def _sniff(path: Path, kind: str) -> str | None:
     """The compression of a text file, from its first bytes."""
-    with storage_errors(path), path.open("rb") as stream:
+    with reading(path), path.open("rb") as stream:
         head = stream.read(4096)
     for magic, name in _REFUSED.items():
         if head.startswith(magic):
@@ -221,7 +353,34 @@ def _sniff(path: Path, kind: str) -> str | None:
             "this is one JSON array, not one JSON object per line", str(path),
             "Convert it first: jq -c '.[]' FILE > FILE.jsonl", "E_FORMAT",
         )  # fmt: skip
-    return next((name for magic, name in _MAGIC.items() if head.startswith(magic)), None)
+    compression = next((name for magic, name in _MAGIC.items() if head.startswith(magic)), None)
+    wide = _wide_encoding(head) if compression is None else None
+    if wide:
+        raise input_error(
+            f"this looks like {wide}, which is not read", str(path),
+            f"Convert it to UTF-8: iconv -f {wide} -t UTF-8 FILE > NEW", "E_FORMAT",
+        )  # fmt: skip
+    return compression
+
+
+def _wide_encoding(head: bytes) -> str | None:
+    """UTF-16 or UTF-32 without a mark, by where its zero bytes stand.
+
+    >>> _wide_encoding("some text".encode("utf-16-le")), _wide_encoding(b"some\\0text\\0\\0\\0")
+    ('UTF-16LE', None)
+    """
+    if head.count(0) < _FEW_ZEROS:
+        return None
+    zeros = [part.count(0) / max(1, len(part)) for part in (head[at::4] for at in range(4))]
+    for name, full in (("UTF-32LE", (2, 3)), ("UTF-32BE", (0, 1))):
+        others = set(range(4)) - set(full)
+        if min(zeros[at] for at in full) > 0.9 and min(zeros[at] for at in others) < 0.1:
+            return name
+    for name, full in (("UTF-16LE", (1, 3)), ("UTF-16BE", (0, 2))):
+        others = set(range(4)) - set(full)
+        if min(zeros[at] for at in full) > 0.1 and max(zeros[at] for at in others) < 0.02:
+            return name
+    return None
 
 
 def _opens_array(head: bytes) -> bool:

@@ -157,19 +157,21 @@ class JsonlParser:
 
     def _parsed(self, line: str) -> Any:
         """`line` by the standard library; raises for a wanted field that stands twice."""
+        twice: list[str] = []
 
         def check(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
             found = dict(pairs)
             if len(found) < len(pairs):
                 names = [name for name, _ in pairs]
-                twice = [name for name in self._names if names.count(name) > 1]
-                if twice:
-                    raise _BadRecordError("duplicate_field", f"the field {twice[0]!r} stands twice")
+                twice.extend(name for name in self._names if names.count(name) > 1)
             return found
 
-        return json.loads(
+        value = json.loads(
             line, object_pairs_hook=check, parse_int=_integer, parse_constant=_refuse_constant
         )
+        if twice:  # only now: what is not JSON is that first
+            raise _BadRecordError("duplicate_field", f"the field {twice[0]!r} stands twice")
+        return value
 
     def _explain(self, raw: bytes, error: Exception | None) -> _BadRecordError:
         """What is wrong with a line that was refused."""
@@ -283,7 +285,12 @@ def _attributes(path: tuple[str, ...]) -> str:
 def _check_path(value: Any, path: tuple[str, ...], wanted: Any) -> _BadRecordError | None:
     """Why there is no value of type `wanted` at `path`, or None if there is."""
     name = ".".join(path)
-    for step in path:
+    for depth, step in enumerate(path):
+        if isinstance(value, list):
+            above = ".".join(path[:depth])
+            return _BadRecordError(
+                "missing_field", f"{above!r} is an array; {name} reaches inside objects only"
+            )
         if not isinstance(value, dict) or step not in value:
             seen = ", ".join(map(repr, value)) if isinstance(value, dict) else _kind(value)
             return _BadRecordError(

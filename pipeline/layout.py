@@ -50,6 +50,8 @@ class WrittenFile:
     hashed: FileHash
     dtype: str | None = None
     shape: tuple[int, ...] | None = None
+    unit: Path | None = None
+    """Where it is linked from; None for a file of its own."""
 
 
 def large_piece(pieces: Iterable[PlacedPiece]) -> int:
@@ -106,6 +108,7 @@ def write_shard(
             hashed=hashes[kind],
             dtype=dtype if kind == "tokens" else "<u8",
             shape=shapes[kind],
+            unit=run[0].directory if len(run) == 1 else None,
         )
         for kind in names
     ]

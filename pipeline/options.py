@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields
 from os import PathLike, fspath
 from pathlib import Path
 from types import UnionType
-from typing import Literal, get_args, get_origin, get_type_hints
+from typing import Literal, Union, get_args, get_origin, get_type_hints
 
 from dataprep.formats.errors import UsageError
 
@@ -119,7 +119,10 @@ def parse_split(text: str, mode: str) -> dict[str, float | int | None]:
     shares: dict[str, float | int | None] = {}
     for part in text.split(","):
         name, _, value = (piece.strip() for piece in part.partition("="))
-        _require(bool(_SPLIT_NAME.fullmatch(name)), "--split", f"{name!r} cannot name a split")
+        _require(
+            bool(_SPLIT_NAME.fullmatch(name)), "--split",
+            f"{name!r} cannot name a split; write train=0.8,val=0.2 (names: a-z, 0-9, _)",
+        )  # fmt: skip
         _require(name not in shares, "--split", f"{name!r} stands twice")
         shares[name] = _share(value, mode)
     _check_sum(shares, mode)
@@ -135,7 +138,8 @@ def _share(value: str, mode: str) -> float | int | None:
         share = float(value)
     except ValueError:
         share = -1.0
-    hint = "a ratio from 0 to 1" + (", a count, or rest" if mode == "count" else "")
+    counts = ", a count, or rest" if mode == "count" else "; counts need --split-mode count"
+    hint = f"a ratio from 0 to 1{counts}"
     _require(0.0 <= share <= 1.0, "--split", f"{value!r} is not {hint}")
     return share
 
@@ -148,8 +152,12 @@ def _check_sum(shares: dict[str, float | int | None], mode: str) -> None:
         return
     _require(rests <= 1, "--split", "only one split can take the rest")
     _require(ratios <= 1.0 + 1e-9, "--split", f"ratios add up to {ratios:g}, over 1")
-    whole = rests == 1 or all(isinstance(share, float) for share in shares.values())
+    whole = rests == 1 or (abs(ratios - 1.0) < 1e-9 and len(shares) == _count_ratios(shares))
     _require(whole, "--split", "give one split `rest`, so that every document has a place")
+
+
+def _count_ratios(shares: dict[str, float | int | None]) -> int:
+    return sum(isinstance(share, float) for share in shares.values())
 
 
 def _paths(value: object) -> tuple[str, ...]:
@@ -163,14 +171,14 @@ def _paths(value: object) -> tuple[str, ...]:
 
 
 def _check_types(options: BuildOptions) -> None:
-    """Refuse values that the annotations do not allow: a wrong one must not be stored or guessed."""
+    """Refuse values that the annotations do not allow, rather than store or interpret them."""
     hints = get_type_hints(BuildOptions)
     for field in fields(BuildOptions):
         value, hint = getattr(options, field.name), hints[field.name]
-        allowed = set(get_args(hint)) if isinstance(hint, UnionType) else {hint}
+        allowed = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
         choices = [choice for part in allowed for choice in _choices(part)]
         kinds = tuple(part for part in allowed if isinstance(part, type))
-        fits = value in choices if choices and value is not None else isinstance(value, kinds)
+        fits = value in choices or isinstance(value, kinds)
         if field.name not in ("input", "out") and (not fits or _is_bool_for_int(value, kinds)):
             expected = "one of " + ", ".join(choices) if choices else _names(kinds)
             raise UsageError(

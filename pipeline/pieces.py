@@ -23,7 +23,7 @@ from dataprep.formats.storage import FileWriter
 __all__ = ["ARRAYS", "Piece", "PieceFile", "PieceWriter", "Rows", "write_array"]
 
 MAX_PIECE_BYTES = 2 << 30
-MAX_PIECE_DOCUMENTS = 1 << 22
+MAX_PIECE_DOCUMENTS = 1 << 20
 
 ARRAYS = ("tokens", "docs", "source", "records")
 

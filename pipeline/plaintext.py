@@ -87,11 +87,12 @@ def blocks_as_documents(stream: LineStream, *, from_start: bool) -> Iterator[Bat
     record = line = 0
     started = from_start
     document: _Document | None = None
+    ended = False
     for block in stream.blocks():
-        if not (started or block.inside):  # no blank line in this span: nothing in it is ours
-            break
+        if ended or not (started or block.inside):  # the rest belongs to other spans
+            stream.enough()
+            continue
         batch = _Builder(record, line)
-        ended = False
         for offset, raw, size in _runs(block):
             if size > len(raw) or raw.strip():
                 if started:
@@ -105,14 +106,13 @@ def blocks_as_documents(stream: LineStream, *, from_start: bool) -> Iterator[Bat
             started = True
             ended = not block.inside
             if ended:
+                stream.enough()
                 break
             batch.count_lines(1, blank=True, inside=block.inside)
         done = batch.finish(block.too_long or len(block.data))
         record += done.read
         line += done.lines
         yield done
-        if ended:
-            return
     batch = _Builder(record, line)
     batch.add(document, MAX_RECORD_BYTES)
     yield batch.finish(0)
@@ -121,8 +121,9 @@ def blocks_as_documents(stream: LineStream, *, from_start: bool) -> Iterator[Bat
 def file_as_document(stream: LineStream) -> Iterator[Batch]:
     """The whole file as one document."""
     document = _Document(0, 0)
+    limit = MAX_DOCUMENT_BYTES if (stream.known_size or 0) <= MAX_DOCUMENT_BYTES else 0
     for chunk in stream.chunks():
-        document.extend(chunk, len(chunk), MAX_DOCUMENT_BYTES)
+        document.extend(chunk, len(chunk), limit)
     batch = _Builder(0, 0)
     batch.add(document, MAX_DOCUMENT_BYTES, whole=True)
     yield batch.finish(document.size)
@@ -148,6 +149,12 @@ class _Document:
             self.data = self.data[:_HEAD_BYTES]
         elif not self.data:
             self.data += data[:_HEAD_BYTES]
+
+    def taken(self, *, whole: bool) -> bytes:
+        """The bytes, of which nothing is kept here; without the last line end, unless `whole`."""
+        data = bytes(self.data)
+        self.data = bytearray()
+        return data if whole else _chomp(data)
 
 
 class _Builder:
@@ -176,14 +183,15 @@ class _Builder:
             return
         at = Position(self._record + self._batch.read, document.line, document.offset)
         self._batch.read += 1
-        data = bytes(document.data) if whole else _chomp(bytes(document.data))
+        data = document.taken(whole=whole)
         size = document.size - (0 if whole else document.line_end)
         if size > limit:
             detail = f"{size} bytes, over the limit of {limit}"
             self._batch.reject(at, data, "too_long", detail, size)
             return
         try:
-            text = data.removeprefix(_BOM if whole else b"").decode()
+            start = len(_BOM) if whole and data.startswith(_BOM) else 0
+            text = str(memoryview(data)[start:], "utf-8")
         except UnicodeDecodeError as error:
             detail = f"byte {error.start} of the document is not UTF-8"
             self._batch.reject(at, data, "invalid_utf8", detail)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import msgspec
@@ -19,9 +19,9 @@ from dataprep.pipeline.engine import (
     choose_engine,
     library_versions,
 )
-from dataprep.pipeline.inputs import Source, find_sources
+from dataprep.pipeline.inputs import Source, find_sources, folder_notes
 from dataprep.pipeline.options import AUTO, NONE, BuildOptions, parse_split
-from dataprep.pipeline.plan import Encoding, Plan, Splitting, make_units, plan_key
+from dataprep.pipeline.plan import Encoding, Plan, Splitting, Unit, make_units, plan_key
 from dataprep.pipeline.probes import make_probes
 from dataprep.pipeline.readers import ReadOptions
 from dataprep.pipeline.sample import Sample, take_sample
@@ -36,11 +36,13 @@ from dataprep.pipeline.special_tokens import (
 from dataprep.pipeline.splitting import ordered_names, thresholds
 from dataprep.pipeline.tokenizer_sources import TokenizerSource, resolve_tokenizer
 
-__all__ = ["Prepared", "prepare"]
+__all__ = ["Prepared", "Survey", "prepare", "survey"]
 
 _GATE_TEXTS = 200
 _GATE_CHARACTERS = 2000
 _NARROW = 1 << 16
+_MAX_SOURCES = 1_000_000  # each is some 200 bytes of config.json, which has a limit
+_DEFAULTS = {field.name: field.default for field in fields(BuildOptions)}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -57,17 +59,32 @@ class Prepared:
     shares: dict[str, float | int | None]
     stored_options: dict[str, Any]
     sample: Sample
+    notes: tuple[str, ...]
 
 
-def prepare(options: BuildOptions, *, sample_bytes: int) -> Prepared:
-    """Settle everything that can be settled without reading the inputs through."""
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Survey:
+    """What there is to read, and how it is cut into units."""
+
+    sources: tuple[Source, ...]
+    read: ReadOptions
+    units: tuple[Unit, ...]
+
+
+def survey(options: BuildOptions) -> Survey:
+    """Find the inputs and cut them up; reads no more than footers."""
     sources = tuple(find_sources(options))
     _check_fields(options, sources)
     read = ReadOptions(
         field=options.field, document=options.document, split_key=options.split_key,
         hf_config=options.hf_config, hf_split=options.hf_split,
     )  # fmt: skip
-    units = make_units(sources, read)
+    return Survey(sources=sources, read=read, units=make_units(sources, read))
+
+
+def prepare(options: BuildOptions, surveyed: Survey, *, sample_bytes: int) -> Prepared:
+    """Settle everything that can be settled without reading the inputs through."""
+    sources, read, units = surveyed.sources, surveyed.read, surveyed.units
     source = resolve_tokenizer(options.tokenizer)
     config = json.loads(source.json)
     literal = options.special_text == "literal"
@@ -90,7 +107,7 @@ def prepare(options: BuildOptions, *, sample_bytes: int) -> Prepared:
     return Prepared(
         options=options, plan=plan, tokenizer=entry, tokenizer_json=source.json,
         tokenizer_origin=source.origin, engine_json=engine_json, encoder=choice.encoder,
-        shares=shares, stored_options=stored, sample=sample,
+        shares=shares, stored_options=stored, sample=sample, notes=folder_notes(options),
     )  # fmt: skip
 
 
@@ -100,6 +117,22 @@ def _check_fields(options: BuildOptions, sources: Sequence[Source]) -> None:
         raise UsageError(
             "plain text has no fields to split by", where="--split-key",
             remedy="Leave it out: the text itself decides.",
+        )  # fmt: skip
+    for name, used in (
+        ("hf_config", "hf" in formats),
+        ("hf_split", "hf" in formats),
+        ("document", "text" in formats),
+        ("field", formats != {"text"}),
+    ):
+        if not used and getattr(options, name) != _DEFAULTS[name]:
+            raise UsageError(
+                f"means nothing for {', '.join(sorted(formats))} inputs",
+                where=f"--{name.replace('_', '-')}", remedy="Leave it out.",
+            )  # fmt: skip
+    if len(sources) > _MAX_SOURCES:
+        raise UsageError(
+            f"{len(sources):,} files are more than the limit of {_MAX_SOURCES:,}", where="--input",
+            remedy="Concatenate them: JSONL, or text with --document line or block.",
         )  # fmt: skip
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -75,6 +76,21 @@ class SpanReader:
     def stored_bytes(self) -> int:
         """Stored bytes of a compressed file that have been read so far."""
         return self._stream.stored_bytes
+
+    def needed_bytes(self) -> int:
+        """The same for the records given so far alone; see `LineStream.needed_bytes`."""
+        return self._stream.needed_bytes()
+
+    def head(self, size: int) -> tuple[bytes, int]:
+        """The first `size` bytes of a text file, and the stored bytes that they take."""
+        data = b""
+        with contextlib.closing(self._stream.chunks()) as chunks:
+            for chunk in chunks:
+                data += chunk
+                if len(data) >= size:
+                    break
+            stored = self.needed_bytes() if self._source.compression else len(data)
+        return data[:size], stored * min(size, len(data)) // max(1, len(data))
 
     def _stored(self, batches: Iterator[Batch]) -> Iterator[Batch]:
         """`batches`, with what they consumed in stored bytes, which is what sizes are in."""

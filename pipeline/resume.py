@@ -11,7 +11,7 @@ from dataprep.formats.checksums import FileHasher
 from dataprep.formats.storage import remove_tree
 from dataprep.pipeline.pieces import Piece
 from dataprep.pipeline.staging import Staging
-from dataprep.pipeline.task import RESULT_NAME, UnitResult, unit_name
+from dataprep.pipeline.task import REJECTS_NAME, RESULT_NAME, UnitResult, unit_name
 
 __all__ = ["finished_units"]
 
@@ -31,6 +31,7 @@ def _check(units: Path, number: int) -> UnitResult | None:
     try:
         result = msgspec.json.decode((directory / RESULT_NAME).read_bytes(), type=UnitResult)
         whole = all(_whole(directory, piece) for piece in result.pieces)
+        whole = whole and _sha256(directory / REJECTS_NAME) == result.rejects_sha256
     except (OSError, msgspec.MsgspecError):
         whole = False
     if whole and result.number == number:

@@ -1,7 +1,8 @@
 """How often text spells a control token, and proof that such text stayed text.
 
 Counting every special token in every document would cost more than tokenizing, so texts are first
-searched for the few openings that all special tokens share (`<|`, `[`, ...).
+searched for the few openings that all special tokens share (`<|`, `[`, ...). The patterns branch
+where tokens do, so that text made of nothing but openings costs little more than other text.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ from dataprep.pipeline.plan import Encoding
 __all__ = ["SpecialTextCounter", "holds"]
 
 _OPENING = 2
+_FEW = 3
+_MAX_BRANCHES = 50  # an expression nests no deeper: tokens can be prefixes of each other
 _SEPARATOR = b"\xff"  # stands in no UTF-8 text
 
 
@@ -36,7 +39,7 @@ class SpecialTextCounter:
         self._patterns = [
             (
                 sorted({token[:_OPENING] for token in tokens}),
-                re.compile(b"|".join(map(re.escape, sorted(tokens, key=len, reverse=True)))),
+                re.compile(_pattern(tokens)),
             )
             for tokens in by_first.values()
         ]
@@ -50,15 +53,41 @@ class SpecialTextCounter:
         spelled = 0
         for openings, pattern in self._patterns:
             if any(holds(joined, opening) for opening in openings):
-                counts = Counter(match.decode() for match in pattern.findall(joined))
-                self.found.update(counts)
-                spelled += counts.total()
+                for token, times in Counter(pattern.findall(joined)).items():
+                    self.found[token.decode()] += times
+                    spelled += times
         if spelled and self._literal and np.isin(ids, self._ids).any():
             raise IncompatibleError(
                 "this tokenizer turns text that spells a special token into that token",
                 where="--special-text literal", code="E_SPECIAL_TEXT",
                 remedy="Allow it with --special-text parse, or use another tokenizer.",
             )  # fmt: skip
+
+
+def _pattern(tokens: Sequence[bytes], depth: int = 0) -> bytes:
+    """A regular expression for the longest of `tokens` that starts at a place.
+
+    >>> _pattern([b"<a>", b"<ab>", b"<c>"]), _pattern([b"a", b"ab"])
+    (b'<(?:a(?:>|b>)|c>)', b'a(?:(?:b))?')
+    """
+    if depth > _MAX_BRANCHES:
+        return b"(?:" + b"|".join(map(re.escape, sorted(tokens, key=len, reverse=True))) + b")"
+    common = _common_prefix(min(tokens), max(tokens))
+    below: dict[bytes, list[bytes]] = {}
+    for rest in (token[len(common) :] for token in tokens):
+        below.setdefault(rest[:1], []).append(rest)
+    ends = below.pop(b"", None)
+    if not below:
+        return re.escape(common)
+    branches = b"(?:" + b"|".join(_pattern(below[at], depth + 1) for at in sorted(below)) + b")"
+    if len(below) > _FEW:  # one look instead of a try of each
+        branches = b"(?=[" + b"".join(map(re.escape, sorted(below))) + b"])" + branches
+    return re.escape(common) + (b"(?:" + branches + b")?" if ends else branches)
+
+
+def _common_prefix(one: bytes, other: bytes) -> bytes:
+    same = (at for at, (a, b) in enumerate(zip(one, other, strict=False)) if a != b)
+    return one[: next(same, min(len(one), len(other)))]
 
 
 def holds(data: bytes, opening: bytes) -> bool:

@@ -3,7 +3,8 @@
 A document's place depends on nothing but its key and the seed, so data can be added, reordered or
 re-sharded and no document changes sides, and equal documents are never in two splits. Exact sizes
 (`--split-mode count`) need all hashes: the cut points are found in two passes with constant
-memory.
+memory. There documents with one key are cut apart by record id where a boundary falls among them:
+equal documents can then stand in two splits, which a ratio never does.
 """
 
 from __future__ import annotations
@@ -71,14 +72,19 @@ def assign(hashes: Hashes, ends: Sequence[int]) -> npt.NDArray[np.intp]:
 def exact_sizes(shares: Sequence[float | int | None], total: int) -> list[int]:
     """How many of `total` documents each part takes; None takes the rest.
 
-    Without a rest, the last part takes what rounding leaves. A size that `total` cannot give is
-    returned as it is asked: the sum is then more than `total`, or the rest negative.
+    Shares are rounded to the nearest number (half to even), or all of them down where that would
+    take more than there is. Without a rest, the last part takes what rounding leaves. A size that
+    `total` cannot give is returned as it is asked: the sum is then more than `total`, or the rest
+    negative.
 
-    >>> exact_sizes([10, 0.25, None], 100)
-    [10, 25, 65]
+    >>> exact_sizes([10, 0.25, None], 100), exact_sizes([0.29, 0.71], 100)
+    ([10, 25, 65], [29, 71])
     """
-    sizes = [int(share * total) if isinstance(share, float) else share for share in shares]
+    sizes = [round(share * total) if isinstance(share, float) else share for share in shares]
     known = sum(size for size in sizes if size is not None)
+    if known > total:
+        sizes = [int(share * total) if isinstance(share, float) else share for share in shares]
+        known = sum(size for size in sizes if size is not None)
     if None in sizes:
         return [total - known if size is None else size for size in sizes]
     last = sizes[-1] or 0

@@ -9,15 +9,16 @@ the file system does not honour it.
 from __future__ import annotations
 
 import contextlib
+import glob
 import json
 import os
 import socket
 from collections.abc import Iterator
 from pathlib import Path
 
-from dataprep.formats.errors import BusyError
+from dataprep.formats.errors import BusyError, StorageError
 from dataprep.formats.storage import create_directory, remove_tree, storage_errors, write_file
-from dataprep.pipeline.task import temporary_name
+from dataprep.pipeline.task import UNIT_PREFIX, temporary_name
 
 __all__ = ["Staging", "leftovers"]
 
@@ -54,13 +55,13 @@ class Staging:
             scratch.replace(path)
 
     @contextlib.contextmanager
-    def locked(self) -> Iterator[None]:
+    def locked(self, *, create: bool = True) -> Iterator[None]:
         """Hold the build; `BusyError` names whoever holds it already."""
         import fcntl
 
         path = self.path / "lock"
         with storage_errors(path):
-            descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+            descriptor = os.open(path, os.O_RDWR | (os.O_CREAT if create else 0), 0o644)
         try:
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -70,11 +71,21 @@ class Staging:
                 pass
             else:
                 holder = {"host": socket.gethostname(), "pid": os.getpid()}
-                os.ftruncate(descriptor, 0)
-                os.pwrite(descriptor, json.dumps(holder).encode(), 0)
+                with contextlib.suppress(OSError):  # a full disk: nobody will know our name
+                    os.ftruncate(descriptor, 0)
+                    os.pwrite(descriptor, json.dumps(holder).encode(), 0)
             yield
         finally:
             os.close(descriptor)
+
+    def refuse_if_held(self) -> None:
+        """Raise `BusyError` if a living process is at this build."""
+        with contextlib.suppress(StorageError), self.locked(create=False):
+            pass
+
+    def has_work(self) -> bool:
+        """Whether any unit is finished."""
+        return any(self.units.glob(f"{UNIT_PREFIX}*"))
 
     def sweep(self) -> None:
         """Remove scratch of processes of this host that are gone."""
@@ -83,17 +94,25 @@ class Staging:
                 if _abandoned(path.name):
                     remove_tree(path) if path.is_dir() else path.unlink(missing_ok=True)
 
-    def remove(self) -> None:
-        """Remove everything."""
-        remove_tree(self.path)
+    def size(self) -> int:
+        """Bytes of the finished units."""
+        files = self.units.glob(f"{UNIT_PREFIX}*/*")
+        return sum(path.stat().st_size for path in files)
+
+    def discard(self) -> None:
+        """Remove everything, as far as possible: what is left does no harm."""
+        with contextlib.suppress(StorageError):
+            remove_tree(self.path)
 
 
-def leftovers(out: Path, key: str) -> list[Path]:
+def leftovers(out: Path, key: str) -> list[Staging]:
     """Other unfinished builds of `out`."""
     if not out.parent.is_dir():
         return []
-    found = sorted(out.parent.glob(f".{out.name}.building-*"))
-    return [path for path in found if path.name != f".{out.name}.building-{key}"]
+    prefix = f".{out.name}.building-"
+    found = out.parent.glob(f"{glob.escape(prefix)}*")
+    keys = sorted(path.name.removeprefix(prefix) for path in found)
+    return [Staging(out, other) for other in keys if other != key]
 
 
 def _busy(out: Path, holder: bytes) -> BusyError:

@@ -11,23 +11,29 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Generator, Iterator
+from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import BinaryIO, Protocol
 
-from dataprep.formats.storage import storage_errors
+import numpy as np
+
 from dataprep.pipeline.fingerprint import ChunkHasher, HashingReader
-from dataprep.pipeline.inputs import Source, check_unchanged, input_error
+from dataprep.pipeline.inputs import Source, check_unchanged, input_error, reading
 from dataprep.pipeline.records import MAX_RECORD_BYTES, Span
 
 __all__ = ["BLOCK_BYTES", "Block", "LineStream"]
 
 BLOCK_BYTES = 2 << 20
+MAX_BLOCK_LINES = 1 << 16  # each may become a record, or a reject, which are larger than a line
 _SKIP_BYTES = 1 << 20
 _HEAD_BYTES = 4096
 _LINE_END_BYTES = 2  # a line may be so much longer than a record: "\r\n"
 _BOM = b"\xef\xbb\xbf"
+_LEAST_LOOK_BYTES = 1 << 20  # a decompressor is slow to warm up: less would look too large
+_LOOK_AHEAD_BYTES = 16 << 20
+_LOOK_BYTES = 4096
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -65,27 +71,69 @@ class LineStream:
         self._block_bytes = block_bytes
         self._overrun = overrun
         self._compressed: HashingReader | None = None
+        self._inflating: _Inflated | None = None
+        self._lines: _Lines | None = None
+        self._enough = False
         self.chunk_digests: list[str] = []
+
+    @property
+    def known_size(self) -> int | None:
+        """Bytes of the input, unless it is compressed."""
+        return self._source.size if self._source.compression is None else None
 
     @property
     def stored_bytes(self) -> int:
         """How many stored bytes of a compressed file were needed so far; 0 for a plain one."""
         return self._compressed.consumed if self._compressed else 0
 
-    def blocks(self) -> Iterator[Block]:
-        """Blocks of lines in order; raises `InputError` for a damaged compressed file."""
-        start, stop = self._span.start, self._span.stop
-        with self._opened() as reader:
-            lines = _Lines(reader, start, self._block_bytes)
-            if self._source.compression is not None:
-                yield from lines
-            elif start == 0:  # a first line after a byte order mark is ours, wherever the cut
-                yield from self._until(lines, max(stop, lines.offset + 1))
-            else:
-                lines.skip_partial_line(stop)
-                yield from self._until(lines, stop)
+    def needed_bytes(self) -> int:
+        """How many stored bytes the text given so far takes, without what is decompressed ahead.
 
-    def chunks(self) -> Iterator[bytes]:
+        Only for a compressed file, while its blocks or chunks are being read, and instead of the
+        rest of them: up to `_LOOK_AHEAD_BYTES` of text are read to tell. Afterwards all of it.
+        """
+        if self._compressed is None or self._inflating is None:
+            return self.stored_bytes  # all was read
+        if self._compressed.closed or self.chunk_digests:
+            return self._source.size
+        inflated, given = self._inflating, self._inflating.given
+        text = given if self._lines is None else self._lines.offset
+        stored = self._compressed.consumed
+        while given < _LOOK_AHEAD_BYTES and (data := inflated.read(_LOOK_BYTES)):
+            if self._compressed.consumed > stored and given >= _LEAST_LOOK_BYTES:
+                break  # all that is stored up to here was decompressed before this
+            stored, given = self._compressed.consumed, given + len(data)
+        return stored * text // max(1, given)
+
+    def enough(self) -> None:
+        """Ask for no more blocks: what is left of the span is only fingerprinted."""
+        self._enough = True
+
+    def blocks(self) -> Iterator[Block]:
+        """Blocks of lines in order; raises `InputError` for a damaged compressed file.
+
+        They have at most `MAX_BLOCK_LINES` lines. Read them to their end, or call `enough` and then
+        read on: otherwise there are no `chunk_digests`, and changes of the file go unseen.
+        """
+        with self._opened() as reader:
+            self._lines = _Lines(reader, self._span.start, self._block_bytes)
+            for block in self._of_span(self._lines):
+                for part in _parts(block):
+                    yield part
+                    if self._enough:
+                        return
+
+    def _of_span(self, lines: _Lines) -> Iterator[Block]:
+        start, stop = self._span.start, self._span.stop
+        if self._source.compression is not None:
+            yield from lines
+        elif start == 0:  # a first line after a byte order mark is ours, wherever the cut
+            yield from self._until(lines, max(stop, lines.offset + 1))
+        else:
+            lines.skip_partial_line(stop)
+            yield from self._until(lines, stop)
+
+    def chunks(self) -> Generator[bytes]:
         """The bytes of the input as they come, where lines do not matter."""
         with self._opened() as reader:
             while data := reader.read(self._block_bytes):
@@ -94,7 +142,7 @@ class LineStream:
     @contextlib.contextmanager
     def _opened(self) -> Iterator[_Bytes]:
         path = Path(self._source.path)
-        with storage_errors(path), path.open("rb", buffering=0) as stream:
+        with reading(path), path.open("rb", buffering=0) as stream:
             check_unchanged(self._source, os.fstat(stream.fileno()))
             plain = self._source.compression is None
             with self._plain(stream) if plain else self._inflated(stream) as reader:
@@ -116,7 +164,9 @@ class LineStream:
         inflated = pa.CompressedInputStream(
             pa.PythonFile(reader, mode="r"), self._source.compression
         )
-        yield _Inflated(inflated, self._source)
+        self._inflating = _Inflated(inflated, self._source)
+        yield self._inflating
+        self._inflating = None
         self.chunk_digests = reader.drain()
 
     def _until(self, lines: _Lines, stop: int) -> Iterator[Block]:
@@ -145,20 +195,31 @@ class _Inflated:
     def __init__(self, stream: _Bytes, source: Source) -> None:
         self._stream = stream
         self._source = source
-        self._at = 0
+        self.given = 0
 
     def read(self, size: int) -> bytes:
         try:
             data = self._stream.read(size)
         except OSError as error:
             raise input_error(
-                f"the compressed data is damaged or breaks off after {self._at} bytes of text "
+                f"the compressed data is damaged or breaks off after {self.given} bytes of text "
                 f"({error})", self._source.name,
                 "Fetch the file again: what follows cannot be recovered, so it is not skipped.",
                 "E_COMPRESSED",
             ) from None  # fmt: skip
-        self._at += len(data)
+        self.given += len(data)
         return data
+
+
+def _parts(block: Block) -> Iterator[Block]:
+    """`block`, in parts of at most `MAX_BLOCK_LINES` lines."""
+    if block.too_long or block.data.count(b"\n") <= MAX_BLOCK_LINES:
+        yield block
+        return
+    ends = np.flatnonzero(np.frombuffer(block.data, np.uint8) == ord("\n")) + 1
+    cuts = [0, *ends[MAX_BLOCK_LINES - 1 : -1 : MAX_BLOCK_LINES].tolist(), len(block.data)]
+    for start, stop in pairwise(cuts):
+        yield replace(block, offset=block.offset + start, data=block.data[start:stop])
 
 
 def _line_start(data: bytes, at: int) -> int:

@@ -1,7 +1,8 @@
 """Records from tables: Parquet files, and Hugging Face datasets on disk or on the hub.
 
-Only the wanted columns are read, a few thousand rows at a time. A record is a row, its offset is
-the row number. `datasets` and `pyarrow` are imported here and nowhere else.
+Only the wanted columns are read, a few thousand rows at a time, and turned into texts a few
+megabytes at a time: rows that share one long string in a dictionary are small in the file only. A
+record is a row, its offset is the row number. `datasets` is imported here and nowhere else.
 """
 
 from __future__ import annotations
@@ -9,145 +10,41 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Iterator
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-import numpy as np
+import msgspec
+import xxhash
 
 from dataprep.formats.errors import InputError, StorageError
-from dataprep.pipeline.inputs import HUB_PREFIX, Source, check_unchanged, input_error
-from dataprep.pipeline.jsonl import key_bytes
-from dataprep.pipeline.records import Batch, Position, Span
+from dataprep.pipeline.columns import TEXT_BYTES, Columns
+from dataprep.pipeline.inputs import (
+    HUB_PREFIX,
+    Source,
+    changed_error,
+    check_unchanged,
+    input_error,
+    reading,
+)
+from dataprep.pipeline.records import Batch, Span
 
 __all__ = [
     "TableShape",
     "hf_batches",
     "hf_files",
     "hf_rows",
+    "hf_source",
     "parquet_batches",
     "parquet_row_groups",
 ]
 
 _BATCH_ROWS = 4096
 _BATCH_BYTES = 4 << 20
+_READ_ROWS = 256
+_BUFFER_BYTES = 1 << 20
 
 TableShape = list[tuple[int, int]]
 """Rows and bytes of each part that can be read by itself."""
-
-
-class _Columns:
-    """Takes the text and, if given, the split key out of Arrow record batches."""
-
-    def __init__(self, field: str, key_field: str | None, name: str) -> None:
-        self.field = field
-        self.key_field = key_field if key_field != field else None
-        self._keyed = key_field is not None
-        self._name = name
-
-    def wanted(self) -> list[str]:
-        return [self.field] + ([self.key_field] if self.key_field else [])
-
-    def tops(self, names: list[str]) -> list[str]:
-        """The top-level columns that hold the wanted ones."""
-        return sorted({self._steps(path, names)[0] for path in self.wanted()})
-
-    def check(self, schema: Any) -> None:
-        """Raise unless the columns are there and hold text (and a text or integer key)."""
-        import pyarrow.types as kinds
-
-        kind = self._type_of(schema, self.field)
-        text = (kinds.is_string, kinds.is_large_string, kinds.is_string_view)
-        if not any(test(kind) for test in text):
-            raise input_error(
-                f"the column {self.field!r} holds {kind}, not text", self._name,
-                "Name a text column with --field.", "E_FIELD",
-            )  # fmt: skip
-        if self.key_field:
-            kind = self._type_of(schema, self.key_field)
-            if not (kinds.is_integer(kind) or any(test(kind) for test in text)):
-                raise input_error(
-                    f"the column {self.key_field!r} holds {kind}, neither text nor integers",
-                    self._name, "Name another column with --split-key.", "E_FIELD",
-                )  # fmt: skip
-
-    def _type_of(self, schema: Any, path: str) -> Any:
-        import pyarrow.types as kinds
-
-        names: list[str] = list(schema.names)
-        kind: Any = None
-        for step in self._steps(path, names):
-            if step not in names:
-                raise input_error(
-                    f"there is no column {path!r}; there are {', '.join(map(repr, names[:30]))}",
-                    self._name, "Name one with --field (or --split-key).", "E_FIELD",
-                )  # fmt: skip
-            kind = schema.field(step).type if kind is None else kind.field(step).type
-            names = (
-                [kind.field(i).name for i in range(kind.num_fields)]
-                if kinds.is_struct(kind)
-                else []
-            )
-        return kind.value_type if kinds.is_dictionary(kind) else kind
-
-    @staticmethod
-    def _steps(path: str, names: list[str]) -> list[str]:
-        """A column whose own name holds dots goes before nested ones."""
-        return [path] if path in names else path.split(".")
-
-    def batch(self, rows: Any, first_row: int, first_record: int) -> Batch:
-        """The records of one Arrow record batch."""
-        values = self._values(rows, self.field)
-        keys = self._values(rows, self.key_field) if self.key_field else values
-        batch = Batch(read=len(values), keys=[] if self._keyed else None)
-        offsets, records = [], []
-        for index, (text, key) in enumerate(zip(values, keys, strict=True)):
-            at = Position(first_record + index, None, first_row + index)
-            problem = _problem(text, key, self.field, self.key_field)
-            if problem:
-                batch.reject(at, text if isinstance(text, bytes) else None, *problem)
-                continue
-            batch.texts.append(text)
-            offsets.append(at.offset)
-            records.append(at.record)
-            if batch.keys is not None:
-                batch.keys.append(key_bytes(key))
-        batch.offsets = np.array(offsets, np.uint64)
-        batch.records = np.array(records, np.uint64)
-        return batch
-
-    def _values(self, rows: Any, path: str) -> list[Any]:
-        import pyarrow.compute as pc
-
-        first, *rest = self._steps(path, rows.schema.names)
-        column = rows.column(first)
-        for step in rest:
-            column = pc.struct_field(column, step)
-        try:
-            return list(column.to_pylist())
-        except UnicodeDecodeError:  # Arrow does not check that its strings are UTF-8
-            return [_decoded(value) for value in column.cast("large_binary").to_pylist()]
-
-
-def _decoded(value: bytes | None) -> str | bytes | None:
-    try:
-        return None if value is None else value.decode()
-    except UnicodeDecodeError:
-        return value
-
-
-def _problem(text: Any, key: Any, field: str, key_field: str | None) -> tuple[str, str] | None:
-    if text is None:
-        return "not_a_string", f"the field {field!r} is null"
-    if isinstance(text, bytes):
-        return "invalid_utf8", f"the field {field!r} is not UTF-8"
-    if not text:
-        return "empty", f"the field {field!r} is empty"
-    if key is None:
-        return "bad_split_key", f"the field {key_field!r} is null"
-    if isinstance(key, bytes):
-        return "bad_split_key", f"the field {key_field!r} is not UTF-8"
-    return None
 
 
 # Parquet
@@ -166,34 +63,100 @@ def parquet_batches(
     """The records of the row groups of `span`, the first of which starts at `first_row`."""
     import pyarrow as pa
 
-    columns = _Columns(field, key_field, source.name)
+    columns = Columns(field, key_field, source.name)
     check_unchanged(source)
     with _parquet(source) as file:
         columns.check(file.schema_arrow)
         groups = range(span.start, span.stop)
-        total = sum(file.metadata.row_group(i).total_byte_size for i in groups)
-        count = max(1, sum(file.metadata.row_group(i).num_rows for i in groups))
-        rows = max(1, min(_BATCH_ROWS, _BATCH_BYTES * count // max(1, total)))
+        count = sum(file.metadata.row_group(i).num_rows for i in groups)
+        stored = _stored_bytes(source, file, groups)
         done = 0
         try:
-            for part in file.iter_batches(rows, list(groups), columns.wanted()):
-                batch = columns.batch(part, first_row + done, done)
-                done += batch.read
-                batch.consumed = int(total * batch.read / count)
-                yield batch
+            for rows in _read(source, file, groups, columns):
+                for batch in columns.batches(rows, first_row + done, done):
+                    before, done = done, done + batch.read
+                    batch.consumed = stored * done // count - stored * before // count
+                    yield batch
+                    del batch  # not kept while the next is made
         except (pa.ArrowInvalid, OSError) as error:
             raise _unreadable(source, error) from None
     check_unchanged(source)
 
 
-def _parquet(source: Source) -> Any:
+def _stored_bytes(source: Source, file: Any, groups: range) -> int:
+    """The part of the file's size that `groups` are, as the plan counts it."""
+    every = [
+        file.metadata.row_group(i).total_byte_size for i in range(file.metadata.num_row_groups)
+    ]
+    return int(source.size * sum(every[i] for i in groups) // (sum(every) or 1))
+
+
+def _read(source: Source, file: Any, groups: range, columns: Columns) -> Iterator[Any]:
+    """Arrow tables of at most `_BATCH_ROWS` rows, or about `_BATCH_BYTES`."""
+    import pyarrow as pa
+
+    for group in groups:
+        waiting: list[Any] = []
+        for part in file.iter_batches(
+            _rows_at_once(source, file, group, columns),
+            [group],
+            columns.wanted(),
+            use_threads=False,
+        ):
+            waiting.append(part)
+            rows = sum(one.num_rows for one in waiting)
+            if rows >= _BATCH_ROWS or sum(one.nbytes for one in waiting) >= _BATCH_BYTES:
+                yield pa.Table.from_batches(waiting)
+                waiting = []
+        if waiting:
+            yield pa.Table.from_batches(waiting)
+
+
+def _rows_at_once(source: Source, file: Any, group: int, columns: Columns) -> int:
+    """How many rows to decode together: by their average, and by the longest text in a dictionary.
+
+    A dictionary says how long its texts are, and not how often they stand: each row may be one.
+    """
+    described = file.metadata.row_group(group)
+    average: int = max(1, described.total_byte_size // max(1, described.num_rows))
+    longest = max(average, _longest_in_dictionaries(source, file.metadata, group, columns))
+    return max(1, min(_READ_ROWS, _BATCH_ROWS, _BATCH_BYTES // average, TEXT_BYTES // longest))
+
+
+def _longest_in_dictionaries(source: Source, metadata: Any, group: int, columns: Columns) -> int:
+    """Bytes of the longest text in the dictionary of a wanted column; 0 without dictionaries."""
+    described = metadata.row_group(group)
+    paths = [
+        chunk.path_in_schema
+        for chunk in map(described.column, range(described.num_columns))
+        if chunk.path_in_schema in columns.wanted() and _in_dictionary(chunk)
+    ]
+    if not paths or not described.num_rows:
+        return 0
+    with _parquet(source, metadata=metadata, read_dictionary=paths) as file:
+        row = next(file.iter_batches(1, [group], paths, use_threads=False))
+        return max(columns.longest(row, path) for path in paths)
+
+
+def _in_dictionary(chunk: Any) -> bool:
+    return chunk.physical_type == "BYTE_ARRAY" and any(
+        "DICTIONARY" in encoding for encoding in chunk.encodings
+    )
+
+
+def _parquet(source: Source, **options: Any) -> Any:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    try:
-        return pq.ParquetFile(source.path, memory_map=False)
-    except (pa.ArrowInvalid, OSError) as error:
-        raise _unreadable(source, error) from None
+    with reading(source.path):
+        try:
+            return pq.ParquetFile(
+                source.path, memory_map=False, buffer_size=_BUFFER_BYTES, **options
+            )
+        except PermissionError:
+            raise
+        except (pa.ArrowInvalid, OSError) as error:
+            raise _unreadable(source, error) from None
 
 
 def _unreadable(source: Source, error: Exception) -> InputError:
@@ -206,19 +169,64 @@ def _unreadable(source: Source, error: Exception) -> InputError:
 # Hugging Face datasets
 
 
-@lru_cache(maxsize=4)
-def _hf_dataset(path: str, name: str, config: str | None, split: str | None) -> Any:
+_Key = tuple[Source, str | None, str | None]
+_opened: dict[_Key, Any] = {}
+_KEPT = 4
+
+
+def hf_source(source: Source, config: str | None, split: str | None) -> Source:
+    """`source` with the size of its Arrow files, and a number for their names, sizes and times.
+
+    The dataset is opened anew: what an earlier call read may have been replaced.
+    """
+    dataset = _open(source, config, split)
+    found = _stamped(source, dataset)
+    _keep((found, config, split), dataset)
+    return found
+
+
+def _stamped(source: Source, dataset: Any) -> Source:
+    size, stamp = 0, xxhash.xxh3_64()
+    for name in _arrow_files(dataset):
+        with reading(name):
+            found = Path(name).stat()
+        size += found.st_size
+        stamp.update(f"{name}\0{found.st_size}\0{found.st_mtime_ns}\0".encode())
+    return msgspec.structs.replace(source, size=size, modified=stamp.intdigest() >> 1)
+
+
+def _arrow_files(dataset: Any) -> list[str]:
+    return [os.fspath(entry["filename"]) for entry in dataset.cache_files]
+
+
+def _keep(key: _Key, dataset: Any) -> None:
+    while len(_opened) >= _KEPT:
+        _opened.pop(next(iter(_opened)))
+    _opened[key] = dataset
+
+
+def _hf_dataset(source: Source, config: str | None, split: str | None) -> Any:
+    """The dataset that `hf_source` described; raises `InputError` if it is another one by now."""
+    key = (source, config, split)
+    if key not in _opened:
+        dataset = _open(source, config, split)
+        if _stamped(source, dataset) != source:
+            raise changed_error(source)
+        _keep(key, dataset)
+    return _opened[key]
+
+
+def _open(source: Source, config: str | None, split: str | None) -> Any:
     """A `datasets.Dataset`: from `save_to_disk`, or from the hub (never running its code)."""
     import datasets
 
     datasets.disable_progress_bars()
-    where = name
     try:
         with _silenced(datasets.logging):
-            loaded = _load(path, config)
+            loaded = _load(source.path, config)
     except Exception as error:  # each builder of theirs has its own exceptions
-        raise _hf_failure(where, error, path) from None
-    return _one_split(loaded, where, split)
+        raise _hf_failure(source.name, error, source.path) from None
+    return _one_split(loaded, source.name, split)
 
 
 def _load(path: str, config: str | None) -> Any:
@@ -272,15 +280,12 @@ def _one_split(loaded: Any, where: str, split: str | None) -> Any:
 
 def hf_rows(source: Source, config: str | None, split: str | None) -> tuple[int, int]:
     """Rows, and bytes of the Arrow files under them."""
-    dataset = _hf_dataset(source.path, source.name, config, split)
-    size = sum(Path(file).stat().st_size for file in hf_files(source, config, split))
-    return len(dataset), size
+    return len(_hf_dataset(source, config, split)), source.size
 
 
 def hf_files(source: Source, config: str | None, split: str | None) -> list[str]:
     """The Arrow files of the dataset, in order."""
-    dataset = _hf_dataset(source.path, source.name, config, split)
-    return [os.fspath(entry["filename"]) for entry in dataset.cache_files]
+    return _arrow_files(_hf_dataset(source, config, split))
 
 
 def hf_batches(
@@ -292,16 +297,20 @@ def hf_batches(
     config: str | None,
     split: str | None,
 ) -> Iterator[Batch]:
-    """The records of the rows of `span`."""
-    dataset = _hf_dataset(source.path, source.name, config, split)
-    columns = _Columns(field, key_field, source.name)
+    """The records of the rows of `span`; `source` is from `hf_source`."""
+    dataset = _hf_dataset(source, config, split)
+    columns = Columns(field, key_field, source.name)
     columns.check(dataset.features.arrow_schema)
     rows = dataset.select_columns(columns.tops(dataset.column_names)).with_format("arrow")
-    bytes_per_row = hf_rows(source, config, split)[1] / max(1, len(dataset))
-    step = max(1, min(_BATCH_ROWS, int(_BATCH_BYTES / max(1.0, bytes_per_row))))
+    count = max(1, len(dataset))
+    step = max(1, min(_BATCH_ROWS, _BATCH_BYTES * count // max(1, source.size)))
     for start in range(span.start, span.stop, step):
-        stop = min(start + step, span.stop)
-        part = rows[start:stop].combine_chunks()
-        batch = columns.batch(part, start, start - span.start)
-        batch.consumed = int(bytes_per_row * (stop - start))
-        yield batch
+        done = start
+        for batch in columns.batches(
+            rows[start : min(start + step, span.stop)], start, start - span.start
+        ):
+            before, done = done, done + batch.read
+            batch.consumed = source.size * done // count - source.size * before // count
+            yield batch
+    if _stamped(source, dataset) != source:
+        raise changed_error(source)

@@ -20,8 +20,14 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from dataprep.formats.errors import BusyError
-from dataprep.formats.storage import create_directory, publish_directory, write_file
+from dataprep.formats.errors import BusyError, StorageError
+from dataprep.formats.storage import (
+    FileWriter,
+    create_directory,
+    publish_directory,
+    remove_tree,
+    write_file,
+)
 from dataprep.pipeline.assemble import assemble
 from dataprep.pipeline.engine import Encoder
 from dataprep.pipeline.pieces import Piece, PieceWriter, Rows
@@ -35,6 +41,7 @@ __all__ = [
     "ALL",
     "REJECTS_NAME",
     "RESULT_NAME",
+    "UNIT_PREFIX",
     "BadRecordError",
     "Done",
     "Report",
@@ -49,6 +56,7 @@ __all__ = [
 ALL = "all"
 """The split of pieces whose documents are assigned at commit."""
 RESULT_NAME = "unit.json"
+UNIT_PREFIX = "unit-"
 REJECTS_NAME = "rejects.jsonl"
 
 
@@ -98,11 +106,12 @@ class UnitResult(msgspec.Struct, frozen=True, kw_only=True):
     pieces: tuple[Piece, ...]
     spans: tuple[SpanResult, ...]
     rejected: dict[str, int]
+    rejects_sha256: str
     special_text_found: dict[str, int]
 
 
 class Done(msgspec.Struct, frozen=True):
-    """Progress since the last report: bytes of input, documents, tokens, rejects."""
+    """How far a unit is: bytes of input, documents, tokens written, rejects."""
 
     bytes: int
     documents: int
@@ -115,7 +124,7 @@ Report = Callable[[Done], None]
 
 def unit_name(number: int) -> str:
     """The directory of a finished unit."""
-    return f"unit-{number:06d}"
+    return f"{UNIT_PREFIX}{number:06d}"
 
 
 def temporary_name() -> str:
@@ -127,10 +136,14 @@ def run_unit(plan: Plan, number: int, encoder: Encoder, units: Path, report: Rep
     """Do unit `number` of `plan` and leave it in the directory `units`."""
     scratch = units / temporary_name()
     create_directory(scratch)
-    result = _Task(plan, plan.units[number], encoder, scratch, report).run()
-    write_file(scratch / RESULT_NAME, msgspec.json.encode(result))
-    with contextlib.suppress(BusyError):  # another builder did the same unit, with the same bytes
-        publish_directory(scratch, units / unit_name(number), durable=False)
+    try:
+        result = _Task(plan, plan.units[number], encoder, scratch, report).run()
+        write_file(scratch / RESULT_NAME, msgspec.json.encode(result))
+        with contextlib.suppress(BusyError):  # somebody else did the unit, with the same bytes
+            publish_directory(scratch, units / unit_name(number), durable=False)
+    finally:
+        with contextlib.suppress(StorageError):
+            remove_tree(scratch)  # gone already, unless something failed
     return result
 
 
@@ -148,16 +161,21 @@ class _Task:
         self._sinks = [_Sink(name, plan, encoder, scratch) for name in names]
         self._ends = [int(end) for end in splitting.ends]
         self._records = 0
+        self._done = Done(0, 0, 0, 0)
         self._rejected: Counter[str] = Counter()
-        self._rejects: list[bytes] = []
+        self._rejects = FileWriter(scratch / REJECTS_NAME)
         self._spans: list[SpanResult] = []
 
     def run(self) -> UnitResult:
+        with self._rejects:
+            return self._run()
+
+    def _run(self) -> UnitResult:
         for span, first_row in zip(self._unit.spans, self._unit.first_rows, strict=True):
             self._read(span, first_row)
         for sink in self._sinks:
             sink.flush()
-        write_file(self._scratch / REJECTS_NAME, b"".join(self._rejects))
+        rejects = self._rejects.close()
         special: Counter[str] = Counter()
         for sink in self._sinks:
             special.update(sink.special_text)
@@ -166,6 +184,7 @@ class _Task:
             pieces=tuple(piece for sink in self._sinks for piece in sink.finish()),
             spans=tuple(self._spans),
             rejected=dict(sorted(self._rejected.items())),
+            rejects_sha256=rejects.sha256,
             special_text_found=dict(sorted(special.items())),
         )
 
@@ -190,19 +209,25 @@ class _Task:
         )
 
     def _take(self, batch: Batch, span: Span) -> None:
-        for reject in batch.rejects:
-            self._reject(reject, span)
+        self._rejects.write(b"".join(self._reject(one, span) for one in batch.rejects))
         tokens = self._route(batch, span)
-        self._report(Done(batch.consumed, len(batch.texts), tokens, len(batch.rejects)))
+        done = self._done
+        self._done = Done(
+            done.bytes + batch.consumed,
+            done.documents + len(batch.texts),
+            done.tokens + tokens,
+            done.rejects + len(batch.rejects),
+        )
+        self._report(self._done)
 
-    def _reject(self, reject: Reject, span: Span) -> None:
+    def _reject(self, reject: Reject, span: Span) -> bytes:
         if self._plan.on_error == "error":
             raise BadRecordError(reject, span)
         self._rejected[reject.reason] += 1
         place = {"input": span.source, "span": len(self._spans)}
         fields = {**msgspec.structs.asdict(reject), **place}
         fields["record"] += self._records
-        self._rejects.append(msgspec.json.encode(fields) + b"\n")
+        return msgspec.json.encode(fields) + b"\n"
 
     def _route(self, batch: Batch, span: Span) -> int:
         """Hand the documents of `batch` to their splits; returns tokens written on the way."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,6 +13,8 @@ from dataprep.pipeline.readers import ReadOptions, SpanReader
 
 __all__ = ["iterate_texts"]
 
+_NOWHERE = Path(os.devnull)  # nothing below it is an input
+
 
 def iterate_texts(
     input: tuple[str, ...],  # noqa: A002 (the name of the option)
@@ -20,7 +23,7 @@ def iterate_texts(
     document: DocumentUnit = "file",
 ) -> Iterator[str]:
     """The usable texts of `input`, in order; records that cannot be used are passed over."""
-    options = BuildOptions(input=input, out=Path(), format=format, field=field, document=document)
+    options = BuildOptions(input=input, out=_NOWHERE, format=format, field=field, document=document)
     read = ReadOptions(
         field=field, document=document, split_key=None, hf_config=None, hf_split=None
     )

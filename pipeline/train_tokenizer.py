@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import hashlib
 import itertools
+import os
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -74,8 +75,9 @@ def train_tokenizer(
     """Train on `texts` and create the tokenizer.json `out`, which must not exist.
 
     Stops reading after `max_bytes` UTF-8 bytes; a pair is merged only if it occurs `min_frequency`
-    times. Raises `UsageError` for sizes that cannot work, `InputError` where the texts are empty or
-    too few for `vocab_size`, `StorageError` where `out` exists or cannot be written.
+    times. Raises `UsageError` for sizes that cannot work and where `out` exists, before any work;
+    `InputError` where the texts are empty or too few for `vocab_size`; `StorageError` where `out`
+    cannot be written.
     """
     if max_bytes < 1:
         raise UsageError(f"must be at least 1, got {max_bytes}", where="max_bytes")
@@ -218,8 +220,8 @@ def _bytes_per_token(data: bytes, samples: list[str]) -> float:
 
 def _check_absent(out: Path) -> None:
     """Fail before the training and not after it."""
-    if out.exists():
-        raise StorageError(
+    if os.path.lexists(out):
+        raise UsageError(
             "exists already", where=str(out), remedy="Choose another --out.", code="E_EXISTS"
         )
     if not out.parent.is_dir():

@@ -37,6 +37,18 @@ def test_numpy_reader_reads_every_document(stories: Path) -> None:
             assert [int(word) for word in printed] == split.document(document).tolist()
 
 
+@pytest.mark.parametrize("past", [0, 1000, -1])
+def test_numpy_reader_past_the_end(past: int, stories: Path) -> None:
+    """A document that is not there gives one line and exit code 1."""
+    number = past if past < 0 else open_dataset(stories).splits["val"].documents + past
+    done = subprocess.run(
+        [sys.executable, EXAMPLES / "numpy_reader.py", stories, "val", str(number)],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == f"split val has no document {number}; they are numbered from 0\n"
+
+
 def test_numpy_reader_needs_numpy_alone() -> None:
     """It stays what it is there to show: ten lines without this package."""
     lines = (EXAMPLES / "numpy_reader.py").read_text().split('"""')[2].strip().splitlines()

@@ -37,10 +37,11 @@ def run_line(line: str, folder: Path) -> str:
 
 @pytest.fixture(scope="module")
 def workplace(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder in which data.jsonl lies, as the README supposes."""
+    """A folder with the fixture that the README builds, where a clone has it."""
     folder = tmp_path_factory.mktemp("readme")
-    stories = (REPOSITORY / "data_fixtures" / "stories.jsonl").read_bytes()
-    (folder / "data.jsonl").write_bytes(stories)
+    stories = Path("data_fixtures", "stories.jsonl")
+    (folder / stories).parent.mkdir()
+    (folder / stories).write_bytes((REPOSITORY / stories).read_bytes())
     return folder
 
 
@@ -60,6 +61,16 @@ def test_readme_runs_as_written(workplace: Path, monkeypatch: pytest.MonkeyPatch
         exec(compile(block, "README.md", "exec"), namespace)
     assert list(namespace["ids"].shape) == [namespace["ids"].size]
     assert len(namespace["first_document"]) > 0
+    assert namespace["report"].reused  # from Python it is the build that the command made
+    assert namespace["train"].source(0)[0] == "stories.jsonl"
+
+
+def test_the_two_commands_stand_on_the_first_screen() -> None:
+    """Whoever opens the README sees how to begin, without scrolling."""
+    screen = (REPOSITORY / "README.md").read_text(encoding="utf-8").splitlines()[:24]
+    commands = [line for line in screen if line.startswith("$ dataprep ")]
+    assert [command.split()[2] for command in commands] == ["build", "verify"]
+    assert (REPOSITORY / commands[0].split()[4]).is_file()
 
 
 def test_readme_has_both_kinds_of_blocks() -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
+import sys
 from dataclasses import MISSING, fields
 from pathlib import Path
 from typing import get_type_hints
@@ -15,7 +17,7 @@ from dataprep.cli import main
 from dataprep.cli.build import OPTIONS, command
 from dataprep.formats.dataset import open_dataset
 from dataprep.pipeline.options import BuildOptions
-from tests.cli.runner import dataprep, run_here
+from tests.cli.runner import COMMAND, dataprep, environment, run_here, without_privilege
 from tests.support import REPOSITORY
 
 FIXTURES = REPOSITORY / "data_fixtures"
@@ -77,7 +79,8 @@ def test_building_again_does_nothing(stories: Path, capsys: pytest.CaptureFixtur
     words = ("--input", STORIES, "--split", "train=0.8,val=0.1,test=0.1", "--out", stories)
     done = run_here(capsys, "build", *words)
     assert done.returncode == 0
-    assert "already holds this build" in done.stdout
+    assert re.search(r"already holds this build \(\w+\): nothing to do", done.stdout)
+    assert done.stdout.endswith(f" (bytes not checked: dataprep verify {stories}).\n")
     again = json.loads(run_here(capsys, "build", *words, "--json").stdout)
     assert again["reused"] is True
 
@@ -116,6 +119,50 @@ def test_dry_run_builds_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert list(tmp_path.iterdir()) == []
     assert found["documents"] == pytest.approx(226, rel=0.2)
     assert found["input_bytes"] == STORIES.stat().st_size
+    assert found["fits"] is True
+
+
+def test_dry_run_of_what_the_disk_cannot_hold(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The estimate is printed, says so, and the command ends as the build would: code 4."""
+    monkeypatch.setattr("dataprep.pipeline.estimate.free_bytes", lambda _: 1000)
+    words = ("build", "--input", STORIES, "--out", tmp_path / "shards", "--dry-run")
+    done = run_here(capsys, *words)
+    assert done.returncode == 4
+    assert re.search(r"  disk       .* at most needed, 1.0 kB free: NOT ENOUGH\n", done.stdout)
+    assert done.stdout.endswith("\nNothing was built.\n")
+    assert re.fullmatch(
+        r"dataprep: error\[E_NOSPACE\] [^\n]+ 1,000 are free\.[^\n]+\n", done.stderr
+    )
+    as_json = run_here(capsys, *words, "--json")
+    assert (as_json.returncode, as_json.stderr) == (4, done.stderr)
+    assert json.loads(as_json.stdout)["fits"] is False
+    quiet = run_here(capsys, *words, "--quiet")
+    assert (quiet.returncode, quiet.stdout, quiet.stderr) == (4, "", done.stderr)
+
+
+def test_one_reject_is_one_record(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """One is not many."""
+    source = tmp_path / "s.jsonl"
+    source.write_text('{"text": "one"}\nno json\n')
+    words = ("--input", source, "--on-error", "skip", "--split", "train=1")
+    done = run_here(capsys, "build", *words, "--out", tmp_path / "shards")
+    assert "rejected   1 record in rejects.jsonl: 1 invalid_json\n" in done.stdout
+
+
+@pytest.mark.parametrize("command", [["build"], ["build", "--dry-run"], ["tokenizer", "train"]])
+def test_an_input_that_may_not_be_read(command: list[str], tmp_path: Path) -> None:
+    """That is no mistake in the command line: code 4, as for every permission."""
+    source = tmp_path / "s.jsonl"
+    source.write_text('{"text": "mine"}\n')
+    source.chmod(0)
+    done = subprocess.run(
+        [*without_privilege(), *COMMAND, *command, "--input", source, "--out", tmp_path / "out"],
+        capture_output=True, text=True, check=False, env=environment(),
+    )  # fmt: skip
+    assert done.returncode == 4
+    assert re.fullmatch(rf"dataprep: error\[E_\w+\] {source}: [^\n]+\n", done.stderr)
 
 
 def test_messy_input_stops_the_build(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -181,9 +228,6 @@ def test_mistakes_are_one_line(
 
 def test_fixtures_are_what_their_scripts_write() -> None:
     """stories.jsonl and messy.jsonl can be made again, byte for byte."""
-    import subprocess
-    import sys
-
     for name in ("stories", "messy"):
         made = subprocess.run(
             [sys.executable, FIXTURES / f"make_{name}.py"], capture_output=True, check=True

@@ -79,7 +79,8 @@ def test_no_command_shows_help_and_fails() -> None:
         (["build", "--inptu", "x"], "--inptu"),
         (["verify"], "PATH"),
         (["verify", "x", "--level", "deep"], "--level"),
-        (["verfiy", "x"], None),
+        (["verfiy", "x"], "verfiy"),
+        (["tokenizer", "trian"], "trian"),
     ],
     ids=lambda value: "-".join(value) if isinstance(value, list) else "",
 )
@@ -92,6 +93,33 @@ def test_usage_errors_have_the_shape_of_all_errors(
     assert ERROR_LINE.fullmatch(shown.err)
     fields = json.loads(shown.out)
     assert (fields["error"], fields["where"], fields["exit_code"]) == ("E_USAGE", where, 2)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["biuld"], "biuld: there is no such command; perhaps build. See `dataprep --help`."),
+        (["tokenizer", "trian"], "perhaps train. See `dataprep tokenizer --help`."),
+        (["frobnicate"], "frobnicate: there is no such command. See"),
+        (["--frobnicate"], "--frobnicate: there is no such option."),
+        (["build", "s.jsonl", "--out", "m"], "s.jsonl: give it with --input. See `dataprep build "),
+        (["build", "s.jsonl"], "s.jsonl: give it with --input."),
+        (["tokenizer", "train", "s.jsonl"], "s.jsonl: give it with --input."),
+        (["build", "--out", "m", "--input", "a.txt", "b.txt"],
+         "b.txt: stands without --input. Quote the pattern ('*.txt'), or give --input before each"),
+        (["build", "a.md", "b.md", "c.md", "d.md", "--out", "m"],
+         "a.md, b.md, c.md, ...: stands without --input. Quote the pattern ('*.md'), or"),
+        (["build", "a.md", "b.txt", "--out", "m"], "Quote the pattern ('*'), or"),
+        (["verify", "x", "--expect", "abc"], "--expect: must be sha256: and 64 hex digits"),
+    ],
+    ids=lambda value: "-".join(value) if isinstance(value, list) else "",
+)  # fmt: skip
+def test_usage_errors_say_what_was_meant(
+    words: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Common slips are answered with what to type."""
+    assert main.run(words) == 2
+    assert said in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -205,6 +233,68 @@ def test_closed_pipe_is_quiet(dataset: Path) -> None:
     )  # fmt: skip
     os.close(write)
     assert (done.returncode, done.stderr) == (141, b"")
+
+
+@pytest.fixture(scope="module")
+def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One document that no pipe holds."""
+    path = tmp_path_factory.mktemp("large") / "shards"
+    return make_dataset(path, {"train": [[list(b"x" * 1_000_000)]]})
+
+
+def printing(path: Path) -> list[str]:
+    """A command that prints the whole of the large document."""
+    return [*COMMAND, "inspect", str(path), "--document", "0", "--json"]
+
+
+BUFFERING = pytest.mark.parametrize("unbuffered", ["", "1"], ids=["buffered", "unbuffered"])
+
+
+@BUFFERING
+def test_pipe_closed_in_the_middle(unbuffered: str, large: Path) -> None:
+    """A reader that leaves early ends the command with 141, though part of it was taken."""
+    with subprocess.Popen(
+        printing(large), stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        env=environment(PYTHONUNBUFFERED=unbuffered),
+    ) as process:  # fmt: skip
+        assert process.stdout is not None
+        assert process.stderr is not None
+        assert len(process.stdout.read(100_000)) == 100_000
+        process.stdout.close()
+        assert process.stderr.read() == b""
+    assert process.returncode == 141
+
+
+@BUFFERING
+@pytest.mark.parametrize("blocking", [True, False])
+def test_slow_readers_get_everything(blocking: bool, unbuffered: str, large: Path) -> None:
+    """Whatever a pipe takes at once, all of the result goes through it."""
+    read, write = os.pipe()
+    os.set_blocking(write, blocking)
+    env = environment(PYTHONUNBUFFERED=unbuffered)
+    with subprocess.Popen(printing(large), stdout=write, env=env) as process:
+        os.close(write)
+        with open(read, "rb") as pipe:
+            printed = pipe.read()
+    assert process.returncode == 0
+    assert len(json.loads(printed)["documents"][0]["text"]) == 1_000_000
+
+
+@BUFFERING
+@pytest.mark.parametrize("words", [["inspect"], ["build", "--help"]], ids="-".join)
+def test_a_file_that_may_not_grow_is_no_success(
+    words: list[str], unbuffered: str, large: Path, tmp_path: Path
+) -> None:
+    """A write that is cut short, as on a disk that fills up, ends with exit code 4."""
+    command = printing(large) if words == ["inspect"] else [*COMMAND, *words]
+    with (tmp_path / "out").open("wb") as out:
+        done = subprocess.run(
+            ["sh", "-c", 'ulimit -f 1; exec "$@"', "sh", *command],
+            stdout=out, stderr=subprocess.PIPE, text=True, check=False,
+            env=environment(PYTHONUNBUFFERED=unbuffered, PYTHONDONTWRITEBYTECODE="1"),
+        )  # fmt: skip
+    assert done.returncode == 4
+    assert re.fullmatch(r"dataprep: error\[E_[A-Z]+\] [^\n]+\n", done.stderr)
 
 
 def test_latin_1_locale_prints_everything(dataset: Path, tmp_path: Path) -> None:

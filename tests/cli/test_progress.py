@@ -73,7 +73,8 @@ def test_estimate_in_words() -> None:
         "inputs": 2, "input_bytes": 5_000_000, "documents": 1000.4, "tokens": 1_250_000,
         "bytes_per_token": 4.0, "tokenizer": "built-in", "engine": "gigatoken",
         "engine_reason": "same ids", "output_bytes": 2_500_000, "peak_disk_bytes": 5_200_000,
-        "free_bytes": 1_000_000_000, "seconds": 90, "splits": {},
+        "free_bytes": 1_000_000_000, "seconds": 90, "splits": {}, "fits": True,
+        "notes": ("a note\nin two lines",),
     })  # fmt: skip
     text = "\n".join(lines)
     for piece in (
@@ -84,5 +85,6 @@ def test_estimate_in_words() -> None:
         "2.5 MB",
         "1.0 GB",
         "1 min 30 s",
+        "note       a note\\nin two lines",
     ):
         assert piece in text

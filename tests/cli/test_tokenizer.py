@@ -40,13 +40,24 @@ def test_train_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_train_keeps_what_is_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """An existing file is not replaced."""
+    """An existing file is not replaced, and that is told before any input is looked at."""
     out = tmp_path / "tokenizer.json"
     out.write_text("mine")
-    done = run_here(capsys, "tokenizer", "train", "--input", STORIES, "--out", out)
-    assert done.returncode == 4
-    assert "exists already" in done.stderr
+    done = run_here(capsys, "tokenizer", "train", "--input", "missing.jsonl", "--out", out)
+    assert done.returncode == 2
+    assert done.stderr.startswith(f"dataprep: error[E_EXISTS] {out}: exists already.")
     assert out.read_text() == "mine"
+
+
+@pytest.mark.parametrize(("size", "code"), [("3", 2), ("900000", 7)])
+def test_a_size_that_cannot_be_names_the_option(
+    size: str, code: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Too small for the bytes, or too large for the text: --vocab-size, not vocab_size."""
+    words = ("--input", STORIES, "--vocab-size", size, "--out", tmp_path / "t.json")
+    done = run_here(capsys, "tokenizer", "train", *words)
+    assert done.returncode == code
+    assert " --vocab-size: " in done.stderr
 
 
 def test_train_on_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

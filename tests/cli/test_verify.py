@@ -37,6 +37,18 @@ def test_a_sound_dataset(level: str, dataset: Path, capsys: pytest.CaptureFixtur
     assert "3 documents, 180 tokens" in shown.out
 
 
+def test_verify_and_inspect_count_the_same_bytes(
+    dataset: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Every file of the dataset, config.json included."""
+    found = []
+    for command in ("verify", "inspect"):
+        assert main.run([command, str(dataset), "--json"]) == 0
+        found.append(json.loads(capsys.readouterr().out)["bytes"])
+    files = [path for path in dataset.rglob("*") if path.is_file()]
+    assert found == [sum(path.stat().st_size for path in files)] * 2
+
+
 def test_damage_is_named_and_fails(dataset: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """One line for each finding on standard error, the verdict on standard output, code 3."""
     flip(dataset / "train" / "tokens-00001.bin")
@@ -44,6 +56,7 @@ def test_damage_is_named_and_fails(dataset: Path, capsys: pytest.CaptureFixture[
     shown = capsys.readouterr()
     assert shown.err.count("\n") == 1
     assert shown.err.startswith("dataprep: error[E_HASH] train/tokens-00001.bin: ")
+    assert shown.err.endswith(" Restore this file, or build again with --overwrite.\n")
     assert ": 1 finding, NOT what was built" in shown.out
 
 
@@ -72,9 +85,13 @@ def test_json_has_every_finding(dataset: Path, capsys: pytest.CaptureFixture[str
 def test_expect_pins_the_dataset(dataset: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The digest that verify prints is the one that --expect takes; another one fails."""
     assert main.run(["verify", str(dataset), "--json"]) == 0
-    pin = f"sha256:{json.loads(capsys.readouterr().out)['config_sha256']}"
+    report = json.loads(capsys.readouterr().out)
+    assert any(note.endswith("pinned: --expect sha256:...") for note in report["notes"])
+    pin = f"sha256:{report['config_sha256']}"
     assert main.run(["verify", str(dataset), "--expect", pin]) == 0
-    assert pin in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert pin in shown
+    assert "--expect" not in shown
     shutil.rmtree(dataset)
     make_dataset(dataset, {"train": random_split([[100, 50], [30]], seed=1)})
     assert main.run(["verify", str(dataset), "--expect", pin]) == 3
@@ -97,3 +114,26 @@ def test_directories_that_are_no_dataset(
     damage(dataset)
     assert main.run(["verify", str(dataset), "--json"]) == code
     assert json.loads(capsys.readouterr().out)["error"] == name
+
+
+def test_a_file_is_no_dataset(dataset: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Whoever names config.json is told what to name."""
+    path = dataset / "config.json"
+    assert main.run(["verify", str(path)]) == 7
+    said = f"error[E_NOT_FOUND] {path}: is a file. Name the directory that holds it.\n"
+    assert capsys.readouterr().err == f"dataprep: {said}"
+
+
+def test_a_link_is_named_as_one(dataset: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A file that was moved away and linked: what is wrong, and that a copy mends it."""
+    path = dataset / "train" / "tokens-00000.bin"
+    aside = path.rename(dataset.parent / "aside.bin")
+    path.symlink_to(aside)
+    assert main.run(["verify", str(dataset)]) == 3
+    assert capsys.readouterr().err == (
+        "dataprep: error[E_NAME] train/tokens-00000.bin: is a symbolic link; dataprep reads only "
+        "ordinary files. Copy it here.\n"
+    )
+    path.unlink()
+    shutil.copyfile(aside, path)
+    assert main.run(["verify", str(dataset)]) == 0

@@ -18,10 +18,13 @@ import pytest
 from dataprep.formats.errors import BusyError, StorageError
 from dataprep.formats.verify import verify
 from dataprep.pipeline.build import _Build
+from dataprep.pipeline.executor import Workers
 from dataprep.pipeline.options import BuildOptions
-from dataprep.pipeline.prepare import Prepared, prepare
+from dataprep.pipeline.prepare import Prepared, prepare, survey
 from tests.pipeline.corpora import MESSY, STORIES, build_into, digests
+from tests.support import REPOSITORY
 
+TOKENIZER = REPOSITORY / "data_fixtures/golden/v1/narrow/tokenizer.json"  # small: quick to load
 OPERATIONS = ("open", "write", "fsync", "rename", "replace", "link", "mkdir")
 
 
@@ -80,16 +83,16 @@ def faults(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Faults]:
 def _prepared(place: Path, *, overwrite: bool) -> Prepared:
     place.mkdir()
     if overwrite:
-        build_into(place / "out", STORIES, seed=1)
+        build_into(place / "out", STORIES, seed=1, tokenizer=str(TOKENIZER))
     options = BuildOptions(
         input=(str(MESSY), str(STORIES)), out=place / "out", workers=1, on_error="skip",
-        overwrite=overwrite,
+        overwrite=overwrite, tokenizer=str(TOKENIZER),
     )  # fmt: skip
-    return prepare(options, sample_bytes=1 << 16)
+    return prepare(options, survey(options), sample_bytes=1 << 16)
 
 
 def _run(prepared: Prepared) -> None:
-    _Build(prepared, None, 0.0).run()
+    _Build(prepared, Workers(0), None, 0.0).run()
 
 
 @pytest.mark.parametrize("overwrite", [False, True])
@@ -126,7 +129,7 @@ def test_every_failure(
             _run_again(prepared, before, reference, place)
         faults.arm(None)
         assert digests(place / "out") == reference, number
-        assert verify(place / "out").findings == ()
+    assert verify(place / "out").findings == ()
 
 
 def _run_again(prepared: Prepared, before: Any, reference: dict[str, str], place: Path) -> None:
@@ -137,20 +140,22 @@ def _run_again(prepared: Prepared, before: Any, reference: dict[str, str], place
     _run(prepared)
 
 
-def test_a_failed_fsync_is_final(faults: Faults, tmp_path: Path) -> None:
+def test_a_failed_fsync_is_final(
+    faults: Faults, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A file whose fsync failed is not trusted again: its unit is done anew."""
     place = tmp_path / "place"
     prepared = _prepared(place, overwrite=False)
     original = os.fsync
-    failed = []
+    failed: list[str] = []
 
-    def fsync(descriptor: int) -> None:
+    def fsync(descriptor: Any) -> None:
         if "tokens" in _path_of(descriptor) and not failed:
             failed.append(_path_of(descriptor))
             raise OSError(errno.EIO, os.strerror(errno.EIO))
         original(descriptor)
 
-    os.fsync = fsync  # undone with the fixture's monkeypatch of the same name
+    monkeypatch.setattr(os, "fsync", fsync)
     with pytest.raises(StorageError, match="Input/output error"):
         _run(prepared)
     assert failed

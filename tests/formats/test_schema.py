@@ -6,13 +6,14 @@ import copy
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import msgspec
 import pytest
 from jsonschema import Draft202012Validator
 
 from dataprep.formats import manifest as manifests
+from dataprep.pipeline.options import DEFAULT_SPLIT, BuildOptions, parse_split
 from tests.datasets import make_dataset, random_split
 from tests.support import REPOSITORY
 
@@ -128,6 +129,19 @@ BROKEN: dict[str, Callable[[Config], None]] = {
     "unit": _set("inputs", 0, "unit", "line"),
     "input format": _set("inputs", 0, "format", "pdf"),
     "not an object": _set("options", []),
+    "asked-for format": _set("options", "format", "pdf"),
+    "asked-for engine": _set("options", "engine", "mine"),
+    "unit of a document": _set("options", "document", "page"),
+    "split mode": _set("options", "split_mode", "exact"),
+    "split without shares": _set("options", "split", "train,val"),
+    "split in upper case": _set("options", "split", "Train=1"),
+    "split that ends in a comma": _set("options", "split", "train=1,"),
+    "what errors do": _set("options", "on_error", "ignore"),
+    "what special text does": _set("options", "special_text", None),
+    "field without a name": _set("options", "field", ""),
+    "seed below zero": _set("options", "seed", -1),
+    "seed over 64 bits": _set("options", "seed", 1 << 64),
+    "split key": _set("options", "split_key", 3),
 }
 
 
@@ -138,6 +152,46 @@ def test_broken_manifests_are_refused(config: Config, change: Callable[[Config],
     VALIDATOR.validate(broken)
     change(broken)
     assert not VALIDATOR.is_valid(broken)
+
+
+def test_options_are_those_of_the_build() -> None:
+    """Every option that is stored, with every value it may have, and no other."""
+    found = SCHEMA["properties"]["options"]["properties"]
+    hints = get_type_hints(BuildOptions)
+    not_stored = {"input", "out", "workers", "overwrite", "max_rejects"}
+    assert set(found) == set(hints) - not_stored
+    for name, schema in found.items():
+        choices = [v for part in (hints[name], *get_args(hints[name])) for v in _literal(part)]
+        if choices:
+            nothing = [None] if type(None) in get_args(hints[name]) else []
+            assert schema["enum"] == [*choices, *nothing], name
+
+
+def _literal(hint: Any) -> tuple[Any, ...]:
+    return get_args(hint) if get_origin(hint) is Literal else ()
+
+
+@pytest.mark.parametrize(
+    "split", [DEFAULT_SPLIT, " a = 1e-3 , b_2=rest", "train=1.", "x=+.5,y=rest"]
+)
+def test_splits_that_a_build_accepts(split: str, config: Config) -> None:
+    """The pattern is no narrower than the grammar."""
+    parse_split(split, "count" if "rest" in split else "ratio")
+    VALIDATOR.validate(config | {"options": {"split": split}})
+
+
+GOLDEN = sorted((REPOSITORY / "data_fixtures" / "golden").glob("*/*/config.json"))
+
+
+@pytest.mark.parametrize("path", GOLDEN, ids=lambda path: path.parent.name)
+def test_golden_datasets_are_accepted(path: Path) -> None:
+    """What was released fits the schema."""
+    VALIDATOR.validate(json.loads(path.read_bytes()))
+
+
+def test_a_real_build_is_accepted(stories: Path) -> None:
+    """And what is written today."""
+    VALIDATOR.validate(json.loads((stories / "config.json").read_bytes()))
 
 
 def test_unknown_keys_are_allowed(config: Config) -> None:

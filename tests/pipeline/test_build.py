@@ -122,7 +122,7 @@ def test_exact_counts(tmp_path: Path) -> None:
     )
     total = len(records_of(STORIES))
     sizes = {name: split.documents for name, split in report.manifest.splits.items()}
-    assert sizes == {"train": total - 30 - total // 10, "val": 30, "test": total // 10}
+    assert sizes == {"train": total - 30 - round(total / 10), "val": 30, "test": round(total / 10)}
     assert verify(tmp_path / "out").findings == ()
     with open_dataset(tmp_path / "out") as dataset:
         texts = Counter(s.text(n) for s in dataset.splits.values() for n in range(s.documents))

@@ -122,16 +122,17 @@ def test_a_killed_worker_is_replaced(
     large: Path, reference: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One death costs nothing."""
-    start = executor._Pool.start
+    start = executor.Workers.start
     started = []
 
-    def once_dying(pool: Any) -> None:
-        start(pool)
-        started.append(pool._processes[-1])
+    def once_dying(pool: Any) -> Any:
+        process = start(pool)
+        started.append(process)
         if len(started) == 1:
-            started[0].kill()
+            process.kill()
+        return process
 
-    monkeypatch.setattr(executor._Pool, "start", once_dying)
+    monkeypatch.setattr(executor.Workers, "start", once_dying)
     build_into(tmp_path / "out", large, workers=2)
     assert len(started) == 3
     assert digests(tmp_path / "out") == reference
@@ -141,13 +142,14 @@ def test_workers_that_keep_dying_stop_the_build(
     large: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The second death in one unit ends the build, and names the unit and the signal."""
-    start = executor._Pool.start
+    start = executor.Workers.start
 
-    def dying(pool: Any) -> None:
-        start(pool)
-        pool._processes[-1].kill()
+    def dying(pool: Any) -> Any:
+        process = start(pool)
+        process.kill()
+        return process
 
-    monkeypatch.setattr(executor._Pool, "start", dying)
+    monkeypatch.setattr(executor.Workers, "start", dying)
     with pytest.raises(StorageError, match=r"SIGKILL in unit \d+, twice"):
         build_into(tmp_path / "out", large, workers=2)
     assert not (tmp_path / "out").exists()
@@ -263,12 +265,9 @@ def test_plan_is_enough_for_a_worker(
         with pytest.raises(_Interrupt):
             build_into(tmp_path / "out", large)
     (path,) = tmp_path.glob(".out.building-*")
-    code = (
-        "import sys; from pathlib import Path; from dataprep.pipeline.worker import main; "
-        "main(Path(sys.argv[1]))"
-    )
+    code = "from dataprep.pipeline.worker import main; main()"
     done = subprocess.run(
-        [sys.executable, "-c", code, str(path)], input=b"3\n", env=_environment(),
+        [sys.executable, "-c", code], input=f"{path}\n3\n".encode(), env=_environment(),
         capture_output=True, check=True, cwd=tmp_path,
     )  # fmt: skip
     events = [json.loads(line) for line in done.stdout.splitlines()]

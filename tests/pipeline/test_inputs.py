@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bz2
+import errno
 import gzip
 import io
 import lzma
@@ -14,10 +15,11 @@ from typing import Any
 import pytest
 import zstandard
 
-from dataprep.formats.errors import DataprepError, InputError, UsageError
-from dataprep.pipeline.inputs import Source, find_sources
+from dataprep.formats.errors import DataprepError, InputError, StorageError, UsageError
+from dataprep.pipeline import tables
+from dataprep.pipeline.inputs import Source, find_sources, folder_notes
 from dataprep.pipeline.options import BuildOptions
-from dataprep.pipeline.prepare import prepare
+from dataprep.pipeline.prepare import survey
 from tests.support import SHARED_DATA, needs_shared_data
 
 LINE = b'{"text": "a"}\n'
@@ -63,6 +65,48 @@ def test_a_format_takes_every_visible_file(folder: Path) -> None:
     assert not any("hidden" in source.name or ".git" in source.name for source in found)
 
 
+@pytest.fixture
+def no_hub(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Datasets are not opened, which for those of the hub takes a network."""
+    monkeypatch.setattr(tables, "hf_source", lambda source, config, split: source)
+
+
+def notes(*inputs: Path | str, **options: Any) -> tuple[str, ...]:
+    return folder_notes(BuildOptions(input=tuple(map(str, inputs)), out=Path("out"), **options))
+
+
+def test_what_a_folder_leaves_out_is_said(folder: Path) -> None:
+    """Files of unknown types and linked folders are named, once for each folder."""
+    (only,) = notes(folder, folder / "a.jsonl")
+    assert only.startswith(f"1 file of unknown type in {folder} was left out (notes.xyz); ")
+    assert "--format" in only
+    for name in ("k", "l.bin", "m.csv", "sub/n"):
+        (folder / name).write_bytes(LINE)
+    (many,) = notes(folder)
+    assert f"5 files of unknown type in {folder} were left out (k, l.bin, m.csv, ...)" in many
+    assert notes(folder, format="text") == ()
+    assert notes(folder / "sub" / "deep", f"{folder}/*.xyz") == ()
+    (folder / "sub" / "deep" / "link").symlink_to(folder)
+    (linked,) = notes(folder / "sub" / "deep")
+    assert "(link)" in linked
+    assert names(folder / "sub" / "deep") == ["d.ndjson"]
+
+
+def test_the_output_is_no_input(folder: Path) -> None:
+    """A dataset that was built below an input folder is not read the next time."""
+    before = names(folder)
+    for name in ("shards/rejects.jsonl", "shards/train/x.txt", "shards2/y.jsonl"):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(LINE)
+    for spec in (folder, f"{folder}/**/*.[jnt][sdx]*"):
+        options = BuildOptions(input=(str(spec),), out=folder / "sub" / ".." / "shards")
+        found = [source.name for source in find_sources(options)]
+        assert {"shards2/y.jsonl", *before} <= set(found)
+        assert not [name for name in found if name.startswith("shards/")]
+    assert not folder_notes(BuildOptions(input=(str(folder / "shards2"),), out=folder / "shards"))
+
+
+@pytest.mark.usefixtures("no_hub")
 def test_arguments_keep_their_order(folder: Path) -> None:
     """Arguments come as given, files of the hub among them; globs by name."""
     (folder / "z.txt").write_text("z")
@@ -88,6 +132,7 @@ def test_names_are_relative_to_the_common_folder(folder: Path) -> None:
     assert names(folder / "sub" / ".." / "a.jsonl") == ["a.jsonl"]
 
 
+@pytest.mark.usefixtures("no_hub")
 def test_a_hub_folder_hides_where_it_is(folder: Path) -> None:
     """A folder given as `hf:` is known by its last part; names of the hub stay as they are."""
     (source,) = find(f"hf:{folder}")
@@ -96,6 +141,7 @@ def test_a_hub_folder_hides_where_it_is(folder: Path) -> None:
     assert names("hf:owner/name@revision") == ["hf:owner/name@revision"]
 
 
+@pytest.mark.usefixtures("no_hub")
 @pytest.mark.parametrize("saved", ["state.json", "dataset_dict.json"])
 def test_saved_datasets_are_recognised(tmp_path: Path, saved: str) -> None:
     """A folder from `save_to_disk` is one input."""
@@ -115,6 +161,7 @@ def test_links_are_followed_and_known_by_their_own_name(folder: Path) -> None:
     assert "link to nothing" in str(refusal(folder))
 
 
+@pytest.mark.usefixtures("no_hub")
 def test_repeats_are_refused(folder: Path) -> None:
     """The same file twice, by any path, counts records twice: refused."""
     (folder / "l.jsonl").symlink_to(folder / "a.jsonl")
@@ -162,6 +209,20 @@ def test_utf16_is_refused(tmp_path: Path, encoding: str) -> None:
     mark = "" if encoding in ("utf-16", "utf-32") else "\ufeff"
     (tmp_path / "a.txt").write_bytes((mark + "text\n").encode(encoding))
     assert "UTF-16" in str(refusal(tmp_path / "a.txt"))
+
+
+@pytest.mark.parametrize("encoding", ["utf-16-le", "utf-16-be", "utf-32-le", "utf-32-be"])
+@pytest.mark.parametrize("text", ['{"text": "words"}\n', '{"text": "中文字符 и русский"}\n' * 300])
+def test_utf16_without_a_mark_is_refused(tmp_path: Path, encoding: str, text: str) -> None:
+    """It is told by where zero bytes stand; text that merely holds some is read."""
+    for name in ("a.txt", "a.jsonl"):
+        (tmp_path / name).write_bytes(text.encode(encoding))
+        error = refusal(tmp_path / name)
+        assert f"looks like {encoding.upper()[:6]}" in str(error)
+        assert "iconv" in str(error.remedy)
+        for fine in (text.encode(), b"a\0b\0c\0\0\0d" * 9, b"\0" * 50, b"a\0b", b"\0\0\0\0x" * 99):
+            (tmp_path / name).write_bytes(fine)
+            assert find(tmp_path / name)
 
 
 @pytest.mark.parametrize("head", [b"[\n", b'[{"text":\n', b"\xef\xbb\xbf[\n  {", b"\n\n [{\n"])
@@ -213,6 +274,52 @@ def test_pipes_and_devices_are_refused(tmp_path: Path, format: str | None) -> No
     assert refusal("/dev/zero", format=format).code == "E_FORMAT"
 
 
+@pytest.mark.parametrize("spec", ["-", "https://host/a.jsonl", "s3://bucket/key"])
+def test_what_is_no_local_file(spec: str) -> None:
+    """Streams and URLs are refused with what to do instead."""
+    error = refusal(spec)
+    told = "must be repeatable" if spec == "-" else "is not a local path"
+    assert told in str(error)
+    assert ("file" if spec == "-" else "Download it first") in str(error.remedy)
+
+
+@pytest.mark.parametrize("name", ["a.csv", "a.TSV", "a.jsonl.bz2", "a.xz", "a.zip"])
+def test_known_types_that_are_not_read(tmp_path: Path, name: str) -> None:
+    """They are not something to say with --format, alone or in a folder."""
+    (tmp_path / name).write_bytes(LINE)
+    error = refusal(tmp_path / name)
+    assert (error.code, error.remedy) == ("E_FORMAT", "Convert it to JSONL or Parquet.")
+    assert "is not read" in error.problem
+    if name.islower():
+        assert "Convert" in str(refusal(tmp_path).remedy)
+
+
+def test_no_permission(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file or folder that may not be read ends the search, and is named with what mends it."""
+    true_open, true_scan = Path.open, os.scandir
+
+    def refuse(path: Path | str) -> None:
+        if Path(path).name in ("b.jsonl", "deep"):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+
+    def open_(path: Path, *args: Any) -> Any:
+        refuse(path)
+        return true_open(path, *args)
+
+    def scan(path: str) -> Any:
+        refuse(path)
+        return true_scan(path)
+
+    monkeypatch.setattr(os, "scandir", scan)
+    monkeypatch.setattr(Path, "open", open_)
+    for asked, named in ((folder / "b.jsonl", "b.jsonl"), (folder, "deep")):
+        error = refusal(asked)
+        assert isinstance(error, StorageError)
+        assert (error.code, error.exit_code) == ("E_DENIED", 4)
+        assert error.remedy == "Give yourself permission to read it (chmod)."
+        assert str(error.where).endswith(named)
+
+
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read every file")
 def test_unreadable_files(tmp_path: Path) -> None:
     """A file without permission is an error of the machine."""
@@ -228,9 +335,13 @@ def test_names_that_are_no_utf8(tmp_path: Path) -> None:
         Path(os.fsdecode(path)).write_bytes(LINE)
     except OSError:
         pytest.skip("this file system takes no such names")
-    error = refusal(tmp_path)
-    str(error).encode()
-    assert "not valid UTF-8" in str(error)
+    below = os.fsdecode(os.fsencode(tmp_path) + b"/d\xff")
+    os.mkdir(below)
+    (Path(below) / "a.jsonl").write_bytes(LINE)
+    for spec in (tmp_path, Path(below), Path(below) / "a.jsonl"):
+        error = refusal(spec)
+        str(error).encode()
+        assert (error.exit_code, "not valid UTF-8" in str(error)) == (7, True)
 
 
 def test_empty_files(tmp_path: Path) -> None:
@@ -245,7 +356,7 @@ def test_plain_text_has_no_split_key(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("some text")
     options = BuildOptions(input=(str(tmp_path),), out=tmp_path / "out", split_key="id")
     with pytest.raises(UsageError, match="no fields to split by"):
-        prepare(options, sample_bytes=1000)
+        survey(options)
 
 
 def test_input_errors_are_input_errors(tmp_path: Path) -> None:

@@ -240,6 +240,7 @@ def joined(parts: list[bytes], ended: bool) -> bytes:
 @example([b"", b'{"text":"a","id":1}{"text":"b","id":2}'], False, None)
 @example([b'{"text":"a","text":"b","id":1}', b'{"te\\u0078t":"c","id":1}'], True, None)
 @example([b'{"text":"a","id":1,"x":"\xff"}'], True, None)
+@example([b'{"x":{"text":1,"text":2},"text":"a"'], True, None)
 def test_both_paths_agree_with_the_standard_library(
     parts: list[bytes], ended: bool, key: str | None
 ) -> None:
@@ -313,7 +314,7 @@ def test_the_reasons_are_said() -> None:
         Block(offset=0, data=joined([
             b'{"meta":{"b":1,"c":2},"id":1}', b'{"meta":"x","id":1}', b'{"title":0}',
             b'{"meta":{"body":null}}', b'{"meta":{"body":"a"},"id":1.5}', b'{"meta":{"body":"a"}}',
-            b'{"meta":{"body":"a","body":"b"},"id":1}', b"[1]",
+            b'{"meta":{"body":"a","body":"b"},"id":1}', b"[1]", b'{"meta":[{"body":"a"}],"id":1}',
         ], ended=True)), 0, 0,
     )  # fmt: skip
     assert [(r.reason, r.detail) for r in batch.rejects] == [
@@ -325,6 +326,7 @@ def test_the_reasons_are_said() -> None:
         ("bad_split_key", "no field 'id'; seen here: 'meta'"),
         ("duplicate_field", "the field 'body' stands twice"),
         ("not_an_object", "a JSON array, not an object"),
+        ("missing_field", "'meta' is an array; meta.body reaches inside objects only"),
     ]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import re
 import tempfile
 import tracemalloc
@@ -16,6 +17,7 @@ from hypothesis import strategies as st
 
 from dataprep.pipeline import plaintext, streams
 from dataprep.pipeline.bad_record import lines_before
+from dataprep.pipeline.fingerprint import combine, fingerprint_files
 from dataprep.pipeline.readers import SpanReader
 from dataprep.pipeline.records import MAX_RECORD_BYTES, Span
 from tests.pipeline.sources import read_options, source_of, spans_of
@@ -163,6 +165,27 @@ def test_a_file_over_the_limit(scratch: Path, monkeypatch: pytest.MonkeyPatch) -
     source = source_of(scratch, "text")
     (batch,) = SpanReader(source, Span(0, 0, 11), read_options()).batches()
     assert [(r.reason, r.bytes) for r in batch.rejects] == [("too_long", 11)]
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_a_file_over_the_limit_is_not_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, packed: bool
+) -> None:
+    """Where its size is known it takes one block; where not, as much as the limit."""
+    monkeypatch.setattr(plaintext, "MAX_DOCUMENT_BYTES", 4 * MiB)
+    path = tmp_path / "sparse"
+    with gzip.open(path, "wb", 1) if packed else path.open("wb") as stream:
+        for _ in range(16):
+            stream.write(bytes(MiB))
+    source = source_of(path, "text", "gzip" if packed else None)
+    reader = SpanReader(source, Span(0, 0, source.size), read_options(), block_bytes=MiB)
+    tracemalloc.start()
+    (batch,) = reader.batches()
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert [(r.reason, r.bytes) for r in batch.rejects] == [("too_long", 16 * MiB)]
+    assert peak < (14 if packed else 4) * MiB
+    assert combine(reader.chunk_digests) == fingerprint_files([str(path)])
 
 
 @pytest.mark.parametrize("unit", [b"a\n", b"word word word\n", b"x" * 5000 + b"\n"])

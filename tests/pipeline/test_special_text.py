@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections import Counter
 
 import numpy as np
@@ -78,6 +79,36 @@ def test_looking_for_an_opening(data: bytes, opening: bytes) -> None:
     """The quick search finds what `in` finds, at even places and odd ones."""
     assert holds(data, opening) == (opening in data)
     assert holds(data + opening, opening)
+
+
+@given(st.lists(st.text(st.sampled_from("ab|]^-"), max_size=5), unique=True, max_size=12),
+       st.lists(st.text(st.sampled_from("ab|]^-"), max_size=30), max_size=3))  # fmt: skip
+def test_counts_of_tokens_that_share_beginnings(tokens: list[str], texts: list[str]) -> None:
+    """Branching patterns find what a naive scan finds, whatever the characters."""
+    assert counted(tokens, texts) == reference(tokens, texts)
+
+
+def test_tokens_that_are_prefixes_of_each_other() -> None:
+    """Hundreds of them, nested, make a pattern that compiles; the longest wins."""
+    tokens = ["<" + "a" * length for length in range(1, 400)]
+    texts = ["<" + "a" * length for length in (1, 40, 60, 399, 500)]
+    found = {"<a": 1, "<" + "a" * 40: 1, "<" + "a" * 60: 1, "<" + "a" * 399: 2}
+    assert counted(tokens, texts) == found
+
+
+def test_nothing_but_openings_costs_little() -> None:
+    """A megabyte of `<|` costs no more with 256 special tokens than a few times that of one."""
+    text = "<|" * (1 << 19)
+    tokens = [f"<|{chr(97 + n // 16)}{n}|>" for n in range(256)]
+    assert counted(tokens, [text + tokens[7]]) == {tokens[7]: 1}
+
+    def seconds(some: list[str]) -> float:
+        started = time.perf_counter()
+        counted(some, [text])
+        return time.perf_counter() - started
+
+    one = min(seconds(tokens[:1]) for _ in range(3))
+    assert min(seconds(tokens) for _ in range(3)) < 10 * one + 0.02
 
 
 def test_counts_add_up_over_batches() -> None:

@@ -163,8 +163,24 @@ def test_one_key_for_all_takes_little_memory() -> None:
         ([5, None], 3, [5, -2]),
         ([1 / 3, 1 / 3, 1 / 3], 10, [3, 3, 4]),
         ([0, None], 9, [0, 9]),
+        ([0.29, 0.71], 100, [29, 71]),
+        ([0.07, 0.57, None], 100, [7, 57, 36]),
+        ([0.5, 0.5, None], 3, [1, 1, 1]),
     ],
 )
 def test_exact_sizes(shares: list[float | int | None], total: int, expected: list[int]) -> None:
-    """Counts are kept, ratios rounded down, and the rest or the last takes what is left."""
+    """Counts are kept, ratios rounded, and the rest or the last takes what is left."""
     assert exact_sizes(shares, total) == expected
+
+
+@given(ratios, st.integers(0, 10_000), st.booleans())
+def test_exact_sizes_are_near(shares: list[float], total: int, rest: bool) -> None:
+    """Sizes add up, none is negative, and each but the last is within one of its share."""
+    asked: list[float | int | None] = [*shares, None] if rest else [*shares]
+    sizes = exact_sizes(asked, total)
+    assert sum(sizes) == total
+    assert min(sizes) >= 0
+    assert all(
+        abs(size - share * total) < 1 + 1e-6
+        for size, share in zip(sizes[:-1], shares, strict=False)
+    )

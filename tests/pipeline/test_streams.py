@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import os
+import random
 import tempfile
 import tracemalloc
 from collections.abc import Iterator
@@ -17,9 +18,10 @@ from hypothesis import strategies as st
 from dataprep.formats.errors import InputError, StorageError
 from dataprep.pipeline import fingerprint, streams
 from dataprep.pipeline.fingerprint import combine, fingerprint_files
+from dataprep.pipeline.readers import SpanReader
 from dataprep.pipeline.records import Span
 from dataprep.pipeline.streams import Block, LineStream
-from tests.pipeline.sources import source_of, spans_of
+from tests.pipeline.sources import read_options, source_of, spans_of
 
 BOM = b"\xef\xbb\xbf"
 MiB = 1 << 20
@@ -180,6 +182,62 @@ def test_fingerprints_of_spans_combine(
         assert combine(digests) == fingerprint_files([str(scratch)])
 
 
+@settings(max_examples=100, deadline=None)
+@given(st.binary(max_size=200), st.lists(st.integers(1, 12), max_size=4), st.integers(1, 40),
+       st.sampled_from(["file", "line", "block", "jsonl"]))  # fmt: skip
+def test_fingerprints_of_readers_combine(
+    scratch: Path, data: bytes, cuts: list[int], block_bytes: int, document: str
+) -> None:
+    """Whatever the records are, the spans of a file have its fingerprint when they were read."""
+    chunk = 16
+    data = data.replace(b"\1", b"\n").replace(b"\2", b"\n\n")
+    scratch.write_bytes(data)
+    kind = "jsonl" if document == "jsonl" else "text"
+    read = read_options(document="file" if kind == "jsonl" else document)
+    places = [cut * chunk for cut in cuts if cut * chunk < len(data)]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(fingerprint, "CHUNK_BYTES", chunk)
+        digests = []
+        for span in spans_of(len(data), [] if document == "file" else places):
+            reader = SpanReader(source_of(scratch, kind), span, read, block_bytes=block_bytes)
+            list(reader.batches())
+            digests += reader.chunk_digests
+        assert combine(digests) == fingerprint_files([str(scratch)])
+
+
+@pytest.mark.parametrize("document", ["file", "line", "block"])
+def test_a_change_is_seen_whatever_the_documents(tmp_path: Path, document: str) -> None:
+    """Also by the reader of blocks, which stops at the first blank line after its span."""
+    path = tmp_path / "data"
+    path.write_bytes(b"one\n\ntwo\n\n" * 100)
+    span = Span(0, 0, 1200 if document == "file" else 300)
+    reader = SpanReader(source_of(path, "text"), span, read_options(document=document),
+                        block_bytes=100)  # fmt: skip
+    batches = reader.batches()
+    if document != "file":  # whose only batch comes at the end
+        next(batches)
+    os.utime(path, ns=(1, 1))
+    with pytest.raises(InputError, match="changed"):
+        list(batches)
+
+
+@pytest.mark.parametrize("end", [b"", b"\n", b"\nlast"])
+@pytest.mark.parametrize("count", [3, 4, 5, 8, 9])
+def test_blocks_have_few_lines(
+    scratch: Path, monkeypatch: pytest.MonkeyPatch, count: int, end: bytes
+) -> None:
+    """Tiny lines come in blocks of a bounded number, each at its offset; none is lost."""
+    monkeypatch.setattr(streams, "MAX_BLOCK_LINES", 4)
+    data = b"\n".join([b"{}"] * count) + end
+    scratch.write_bytes(data)
+    blocks = list(LineStream(source_of(scratch), Span(0, 0, len(data))).blocks())
+    assert b"".join(block.data for block in blocks) == data
+    assert [block.offset for block in blocks] == [
+        sum(len(one.data) for one in blocks[:number]) for number in range(len(blocks))
+    ]
+    assert max(block.data.count(b"\n") for block in blocks) <= 4
+
+
 # Compressed
 
 
@@ -258,6 +316,26 @@ def test_stored_bytes_while_reading(tmp_path: Path, kind: str) -> None:
     stream = LineStream(source, Span(0, 0, source.size), block_bytes=1000)
     next(stream.blocks())
     assert 0 < stream.stored_bytes <= source.size
+
+
+@pytest.mark.parametrize("kind", ["gzip", "zstd"])
+@pytest.mark.parametrize("block_bytes", [10_000, 100_000, 3_000_000])
+def test_needed_bytes(tmp_path: Path, kind: str, block_bytes: int) -> None:
+    """What the blocks given so far take is told within a tenth, unlike what was read ahead."""
+    path = tmp_path / "data"
+    line = "".join(random.Random(1).choices("abcdefgh ", k=99)).encode() + b"\n"
+    text = b"".join(bytes(random.Random(n).sample(line[:99], 99)) + b"\n" for n in range(60_000))
+    path.write_bytes(packed(kind, text))
+    source = source_of(path, "jsonl", kind)
+    stream = LineStream(source, Span(0, 0, source.size), block_bytes=block_bytes)
+    blocks = stream.blocks()
+    given = len(next(blocks).data)
+    ratio = source.size / len(text)
+    assert abs(stream.needed_bytes() / (given * ratio) - 1) < 0.1
+    whole = LineStream(source, Span(0, 0, source.size))
+    for _ in whole.blocks():
+        pass
+    assert whole.stored_bytes == whole.needed_bytes() == source.size
 
 
 def test_a_bomb_stays_small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +15,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from dataprep.formats.errors import DataprepError, InputError, StorageError
-from dataprep.pipeline import tables
+from dataprep.pipeline import columns, tables
 from dataprep.pipeline.inputs import Source
 from dataprep.pipeline.records import Batch, Span
 from tests.pipeline.sources import source_of
-from tests.support import SHARED_DATA, needs_shared_data
+from tests.support import REPOSITORY, SHARED_DATA, needs_shared_data
 
 
 def written(path: Path, table: Any, **options: Any) -> Source:
@@ -142,9 +145,23 @@ def test_columns_that_are_not_there(tmp_path: Path, field: str) -> None:
     source = written(tmp_path / "x.parquet", pa.table({"text": ["a"], "meta": meta}))
     with pytest.raises(InputError) as caught:
         rows_of(source, field)
-    seen = {"body": "'text', 'meta'", "text.x": "there are ", "meta.y": "'x'"}[field]
-    assert f"there is no column {field!r}" in str(caught.value)
+    seen = {
+        "body": "there is no column 'body'; there are 'text', 'meta'",
+        "text.x": "the column 'text' holds string, which has no fields",
+        "meta.y": "there is no column 'meta.y'; there are 'x'",
+    }[field]
     assert seen in str(caught.value)
+
+
+def test_a_list_has_no_fields(tmp_path: Path) -> None:
+    """A path that goes on below a list, at any depth, says what stands there."""
+    outer = pa.array([{"labels": ["a"]}])
+    source = written(tmp_path / "x.parquet", pa.table({"choices": [["a"]], "m": outer}))
+    for field, told in (("choices.list", "'choices'"), ("m.labels.x", "'m.labels'")):
+        with pytest.raises(InputError) as caught:
+            rows_of(source, field)
+        assert f"the column {told} holds list<" in str(caught.value)
+        assert "which has no fields" in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -215,6 +232,84 @@ def test_a_table_that_changes(tmp_path: Path) -> None:
     assert caught.value.code == "E_CHANGED"
 
 
+MiB = 1 << 20
+BOMB = """
+import resource, sys
+import pyarrow.parquet
+from pathlib import Path
+from dataprep.pipeline import tables
+from dataprep.pipeline.records import Span
+from tests.pipeline.sources import source_of
+source = source_of(Path(sys.argv[1]), "parquet")
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+batches = tables.parquet_batches(source, Span(0, 0, 1), "text", None, 0)
+sizes = [sum(map(len, batch.texts)) for batch in batches]
+print(sum(sizes), max(sizes), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
+"""
+
+
+@pytest.mark.parametrize("kind", ["plain", "dictionary"])
+def test_a_small_file_of_much_text_takes_little_memory(tmp_path: Path, kind: str) -> None:
+    """A gigabyte of one string in a dictionary, in half a kilobyte, is read a few MiB at a time."""
+    text = "x" * 900_000
+    column = pa.DictionaryArray.from_arrays(pa.array([0] * 1200, pa.int32()), [text])
+    if kind == "plain":
+        column = pa.chunked_array([column.slice(0, 600).cast(pa.string())] * 2)
+    path = tmp_path / "x.parquet"
+    written(path, pa.table({"text": column}), compression="zstd")
+    assert path.stat().st_size < 2000
+    done = subprocess.run(
+        [sys.executable, "-c", BOMB, str(path)], cwd=REPOSITORY, check=True, capture_output=True,
+        text=True, env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
+    )  # fmt: skip
+    total, largest, kilobytes = map(int, done.stdout.split())
+    assert total == 1200 * 900_000
+    assert largest <= 8 * MiB
+    assert kilobytes < 300 * 1024
+
+
+def test_batches_are_cut_by_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever rows hold, a batch has at most so many bytes of text and keys, or one row."""
+    monkeypatch.setattr(columns, "TEXT_BYTES", 10)
+    texts = ["a", "b" * 9, None, "c" * 30, "", "d" * 5, "é" * 3, "e"]
+    expected = [text for text in texts if text]
+    for column in (pa.array(texts), pa.array(texts).dictionary_encode(),
+                   pa.array(texts).cast(pa.string_view())):  # fmt: skip
+        source = written(tmp_path / "x.parquet", pa.table({"text": column, "k": range(8)}))
+        batches = rows_of(source, key="k")
+        assert texts_of(batches) == expected
+        assert offsets_of(batches) == [0, 1, 3, 5, 6, 7]
+        assert [r.offset for b in batches for r in b.rejects] == [2, 4]
+        weights = [[len(text.encode()) for text in batch.texts] for batch in batches]
+        assert all(sum(weight) <= 10 or len(weight) == 1 for weight in weights)
+        assert len(batches) < 8
+        assert sum(batch.consumed for batch in batches) == source.size
+
+
+@pytest.mark.parametrize("kind", ["string", "dictionary"])
+def test_rows_over_the_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+    """A text that is longer than a record may be is rejected for it, with its size."""
+    monkeypatch.setattr(columns, "MAX_RECORD_BYTES", 20)
+    column = pa.array(["a", "b" * 20, "é" * 11, "c" * 21, "d"])
+    column = column.dictionary_encode() if kind == "dictionary" else column
+    source = written(tmp_path / "x.parquet", pa.table({"text": column}))
+    batches = rows_of(source)
+    assert texts_of(batches) == ["a", "b" * 20, "d"]
+    assert rejects_of(batches) == [("too_long", 2, 2), ("too_long", 3, 3)]
+    rejects = [reject for batch in batches for reject in batch.rejects]
+    assert [(r.bytes, r.excerpt) for r in rejects] == [(22, "é" * 11), (21, "c" * 21)]
+    assert sum(batch.read for batch in batches) == 5
+
+
+def test_what_is_consumed_is_stored_bytes(tmp_path: Path) -> None:
+    """Over all units of a compressed file it adds up to the file's size, as the plan counts it."""
+    table = pa.table({"text": ["the same words " * 50] * 5000, "other": range(5000)})
+    source = written(tmp_path / "x.parquet", table, row_group_size=1000, compression="zstd")
+    parts = [rows_of(source, groups=(at, at + 1)) for at in range(5)]
+    consumed = [sum(batch.consumed for batch in part) for part in parts]
+    assert source.size - 5 <= sum(consumed) <= source.size
+
+
 @needs_shared_data
 def test_real_parquet() -> None:
     """Every row of real files comes once; nested columns too."""
@@ -238,14 +333,14 @@ def datasets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", True)
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
     datasets.disable_progress_bars()
-    tables._hf_dataset.cache_clear()
+    tables._opened.clear()
     yield datasets
-    tables._hf_dataset.cache_clear()
+    tables._opened.clear()
 
 
 def hf(path: str, split: str | None = None, field: str = "text", key: str | None = None,
        config: str | None = None, rows: tuple[int, int] | None = None) -> list[Batch]:  # fmt: skip
-    source = Source(path=path, name=Path(path).name, format="hf")
+    source = tables.hf_source(Source(path=path, name=Path(path).name, format="hf"), config, split)
     count, _ = tables.hf_rows(source, config, split)
     start, stop = rows or (0, count)
     span = Span(0, start, stop)
@@ -262,7 +357,7 @@ def test_a_saved_dataset(tmp_path: Path, datasets: Any) -> None:
     assert rejects_of(batches) == [("not_a_string", 3, 3)]
     assert batches[0].keys == [b"0", b"1", b"2", b"4", b"5", b"6", b"7", b"8", b"9"]
     assert texts_of(hf(path, field="m.t")) == [f"m{n}" for n in range(10)]
-    source = Source(path=path, name="d", format="hf")
+    source = tables.hf_source(Source(path=path, name="d", format="hf"), None, None)
     assert len(tables.hf_files(source, None, None)) == 3
     assert tables.hf_rows(source, None, None)[1] > 0
 
@@ -275,6 +370,40 @@ def test_a_shuffled_dataset(tmp_path: Path, datasets: Any) -> None:
     some.save_to_disk(tmp_path / "d")
     assert texts_of(hf(str(tmp_path / "d"))) == expected
     assert offsets_of(hf(str(tmp_path / "d"))) == list(range(40))
+
+
+def test_a_dataset_is_known_by_its_files(tmp_path: Path, datasets: Any) -> None:
+    """Size and stamp are those of the Arrow files; a dataset saved again is another one."""
+    path = tmp_path / "d"
+    datasets.Dataset.from_dict({"text": ["old"] * 5}).save_to_disk(path)
+    named = Source(path=str(path), name="d", format="hf")
+    old = tables.hf_source(named, None, None)
+    assert tables.hf_source(named, None, None) == old
+    assert old.size == sum(file.stat().st_size for file in path.glob("*.arrow"))
+    assert 0 < old.modified < 2**63
+    shutil.rmtree(path)
+    datasets.Dataset.from_dict({"text": ["new"] * 5}).save_to_disk(path)
+    new = tables.hf_source(named, None, None)
+    assert new.size == old.size
+    assert new != old
+    assert texts_of(hf(str(path))) == ["new"] * 5
+    tables._opened.clear()  # as in a worker that starts only now
+    with pytest.raises(InputError) as caught:
+        tables.hf_rows(old, None, None)
+    assert caught.value.code == "E_CHANGED"
+
+
+def test_a_dataset_that_changes_while_it_is_read(tmp_path: Path, datasets: Any) -> None:
+    """Files touched after the plan stop the build at the end of the unit."""
+    datasets.Dataset.from_dict({"text": ["a"] * 5}).save_to_disk(tmp_path / "d")
+    named = Source(path=str(tmp_path / "d"), name="d", format="hf")
+    source = tables.hf_source(named, None, None)
+    batches = tables.hf_batches(source, Span(0, 0, 5), "text", None, config=None, split=None)
+    assert next(batches).texts == ["a"] * 5
+    os.utime(next((tmp_path / "d").glob("*.arrow")), ns=(1, 1))
+    with pytest.raises(InputError) as caught:
+        next(batches)
+    assert caught.value.code == "E_CHANGED"
 
 
 def test_splits_of_a_dataset(tmp_path: Path, datasets: Any) -> None:

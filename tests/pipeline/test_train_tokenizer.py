@@ -152,9 +152,13 @@ def test_an_existing_file_is_kept(tmp_path: Path) -> None:
         read.append("a text")
         yield "a text"
 
-    with pytest.raises(StorageError, match="exists already"):
+    with pytest.raises(UsageError, match="exists already"):
         train_tokenizer(unread(), vocab_size=300, out=out)
     assert (out.read_text(), read) == ("mine", [])
+    link = tmp_path / "link.json"
+    link.symlink_to("nothing")
+    with pytest.raises(UsageError, match="exists already"):
+        train_tokenizer(unread(), vocab_size=300, out=link)
     with pytest.raises(StorageError, match="folder does not exist"):
         train_tokenizer(unread(), vocab_size=300, out=tmp_path / "no" / "t.json")
 
