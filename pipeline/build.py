@@ -122,7 +122,7 @@ def _build(
         other.refuse_if_held()
     if existing is not None and not options.overwrite:
         destination.require_same(existing, prepared)
-        staging.discard()  # of a run that was killed after it had published
+        staging.discard_if_idle()  # of a run that was killed after it had published
         return _report(prepared, existing, started, reused=True)
     build = _Build(prepared, workers, progress, started)
     try:

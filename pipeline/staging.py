@@ -99,6 +99,11 @@ class Staging:
         files = self.units.glob(f"{UNIT_PREFIX}*/*")
         return sum(path.stat().st_size for path in files)
 
+    def discard_if_idle(self) -> None:
+        """Remove everything, unless a living process is at it."""
+        with contextlib.suppress(BusyError, StorageError), self.locked(create=False):
+            self.discard()
+
     def discard(self) -> None:
         """Remove everything, as far as possible: what is left does no harm."""
         with contextlib.suppress(StorageError):

@@ -308,3 +308,15 @@ def test_paths_of_any_kind(tmp_path: Path) -> None:
     """Strings and paths, alone or in a list, are understood."""
     for given in ("a.jsonl", Path("a.jsonl"), ["a.jsonl"], (Path("a.jsonl"),)):
         assert BuildOptions(input=given, out=str(tmp_path)).input == ("a.jsonl",)  # type: ignore[arg-type]
+
+
+def test_a_living_rebuild_is_not_disturbed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Finding the build finished already does not take the staging directory from a rebuild."""
+    with monkeypatch.context() as patch:
+        patch.setattr(Staging, "discard", lambda self: None)
+        build_into(tmp_path / "out", STORIES)
+    (path,) = tmp_path.glob(".out.building-*")
+    held = Staging(tmp_path / "out", path.name.rpartition("-")[2])
+    with held.locked():
+        assert build_into(tmp_path / "out", STORIES).reused
+    assert held.path.exists()
