@@ -150,9 +150,16 @@ def _type_settings(hint: Any) -> dict[str, Any]:
 
 @output_options
 @click.option("--dry-run", is_flag=True, help="Print an estimate from a sample and stop.")
+@click.option("--profile", is_flag=True, help="Print where the time went, stage by stage.")
 def _command(
-    *, as_json: bool, quiet: bool, dry_run: bool, input: tuple[str, ...], **values: Any  # noqa: A002
-) -> None:  # fmt: skip
+    *,
+    as_json: bool,
+    quiet: bool,
+    dry_run: bool,
+    profile: bool,
+    input: tuple[str, ...],  # noqa: A002
+    **values: Any,
+) -> None:
     """Turn text into a dataset directory of token shards.
 
     Reads JSONL, plain text, Parquet and Hugging Face datasets. The same inputs and options give
@@ -163,7 +170,7 @@ def _command(
     if dry_run:
         _estimate(options, as_json=as_json, quiet=quiet)
     else:
-        _build(options, as_json=as_json, quiet=quiet)
+        _build(options, as_json=as_json, quiet=quiet, profile=profile)
 
 
 def _estimate(options: BuildOptions, *, as_json: bool, quiet: bool) -> None:
@@ -190,9 +197,9 @@ def _too_large(found: Mapping[str, Any], out: Path) -> StorageError:
     )  # fmt: skip
 
 
-def _build(options: BuildOptions, *, as_json: bool, quiet: bool) -> None:
+def _build(options: BuildOptions, *, as_json: bool, quiet: bool, profile: bool) -> None:
     from dataprep.cli.progress import build_progress
-    from dataprep.cli.summary import build_lines
+    from dataprep.cli.summary import build_lines, profile_lines
     from dataprep.pipeline.build import build
 
     with build_progress(quiet=quiet) as show:
@@ -200,13 +207,15 @@ def _build(options: BuildOptions, *, as_json: bool, quiet: bool) -> None:
     if as_json:
         output.result_json(report.as_dict())
     elif not quiet:
-        output.result("\n".join(build_lines(report)))
+        lines = profile_lines(report) if profile else []
+        output.result("\n".join([*lines, *build_lines(report)]))
 
 
 command = click.command(
     "build",
     cls=InputCommand,
-    sections={name: entry.section for name, entry in OPTIONS.items()} | {"dry_run": _RUN},
+    sections={name: entry.section for name, entry in OPTIONS.items()}
+    | {"dry_run": _RUN, "profile": _RUN},
     epilog=f"""{EPILOG_START}
   dataprep build --input data.jsonl --out shards
   dataprep build --input 'books/*.txt' --document block --out shards

@@ -11,7 +11,14 @@ if TYPE_CHECKING:
     from dataprep.formats.manifest import Manifest
     from dataprep.pipeline.build import BuildReport
 
-__all__ = ["build_lines", "bytes_text", "count_text", "duration_text", "estimate_lines"]
+__all__ = [
+    "build_lines",
+    "bytes_text",
+    "count_text",
+    "duration_text",
+    "estimate_lines",
+    "profile_lines",
+]
 
 EXAMPLE = 120  # characters, about one line of a terminal
 
@@ -71,6 +78,26 @@ def build_lines(report: BuildReport) -> list[str]:
     if report.example:
         lines.append(f"  example    {one_line(report.example[:EXAMPLE])}")
     return [*lines, f"Check it: dataprep verify {report.path}"]
+
+
+def profile_lines(report: BuildReport) -> list[str]:
+    """Where the time of a build went: the clock first, then the workers' seconds by stage."""
+    from dataprep.pipeline.stages import STAGES
+
+    profile = report.profile
+    workers = count_text(report.workers, "worker")
+    total = sum(profile.stages.values())
+    return [
+        "where the time went",
+        f"  prepare    {profile.prepare:8.3f} s  inputs, tokenizer, plan",
+        f"  units      {profile.units:8.3f} s  {workers}, {total:.3f} s in all:",
+        *(
+            f"    {name:9}{profile.stages[name]:8.3f} s {profile.stages[name] / total:5.1%}  {what}"
+            for name, what in STAGES.items()
+            if name in profile.stages
+        ),
+        f"  commit     {profile.commit:8.3f} s  shards, index, disk",
+    ]
 
 
 def _speed(report: BuildReport) -> str:

@@ -16,7 +16,7 @@ import ctypes
 import errno
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import TracebackType
 
@@ -84,11 +84,13 @@ class FileWriter:
     """Creates a file and hashes what is written to it.
 
     As a context manager it removes the file again if the block fails. `close` returns the
-    `FileHash`; the data is on stable storage only after `sync_file`.
+    `FileHash`; the data is on stable storage only after `sync_file`. `lap` is told ``write`` and
+    ``hash`` when such work is done, for whoever measures.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, lap: Callable[[str], None] | None = None) -> None:
         self.path = path
+        self._lap = lap
         self._hasher = FileHasher()
         with storage_errors(path):
             flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0)
@@ -97,16 +99,25 @@ class FileWriter:
     def write(self, data: bytes | memoryview) -> int:
         """Write all of `data`; returns its size in bytes."""
         view = memoryview(data).cast("B")
-        total = len(view)
+        for start in range(0, len(view), _WRITE_BYTES):
+            block = view[start : start + _WRITE_BYTES]
+            self._write(block)
+            self._measured("write")
+            self._hasher.update(block)
+            self._measured("hash")
+        return len(view)
+
+    def _write(self, block: memoryview) -> None:
         with storage_errors(self.path):
-            while view:
-                block = view[:_WRITE_BYTES]
+            while block:
                 done = os.write(self._descriptor, block)
                 if done == 0:  # never for an ordinary file; the loop must not spin if it happens
                     raise OSError(errno.EIO, os.strerror(errno.EIO))
-                self._hasher.update(block[:done])
-                view = view[done:]
-        return total
+                block = block[done:]
+
+    def _measured(self, stage: str) -> None:
+        if self._lap is not None:
+            self._lap(stage)
 
     def flush(self) -> None:
         """Nothing is buffered."""

@@ -32,6 +32,7 @@ from dataprep.pipeline.options import BuildOptions
 from dataprep.pipeline.prepare import Prepared, Survey, prepare, survey
 from dataprep.pipeline.progress import Progress, ProgressCallback
 from dataprep.pipeline.resume import finished_units
+from dataprep.pipeline.stages import Profile
 from dataprep.pipeline.staging import Staging, leftovers
 from dataprep.pipeline.task import RESULT_NAME, Done, UnitResult, unit_name
 from dataprep.pipeline.worker import Event
@@ -56,6 +57,8 @@ class BuildReport:
     units: int
     resumed_units: int
     workers: int
+    profile: Profile
+    """Where the time went."""
     notes: tuple[str, ...]
     example: str | None
     """The beginning of the first document, decoded from its ids."""
@@ -74,6 +77,7 @@ class BuildReport:
             "units": self.units,
             "resumed_units": self.resumed_units,
             "workers": self.workers,
+            "profile": self.profile.as_dict(),
             "notes": list(self.notes),
             "records": msgspec.to_builtins(self.manifest.records),
             "splits": splits,
@@ -100,7 +104,7 @@ def build(options: BuildOptions, *, progress: ProgressCallback | None = None) ->
     existing = destination.check(options)
     surveyed = survey(options)
     count = min(options.workers or available_cores(), len(surveyed.units))
-    idle = count < 2 or (existing is not None and not options.overwrite)
+    idle = len(surveyed.units) < 2 or (existing is not None and not options.overwrite)
     with Workers(0 if idle else count) as workers:  # they start while we go on planning
         return _build(
             options, surveyed, existing, workers=workers, progress=progress, started=started
@@ -116,7 +120,7 @@ def _build(
     progress: ProgressCallback | None,
     started: float,
 ) -> BuildReport:
-    prepared = prepare(options, surveyed, sample_bytes=_SAMPLE_BYTES)
+    prepared = prepare(options, surveyed, sample_bytes=_SAMPLE_BYTES, on_engine=workers.preload)
     staging = Staging(options.out, prepared.plan.key)
     for other in leftovers(options.out, prepared.plan.key):
         other.refuse_if_held()
@@ -157,6 +161,7 @@ class _Build:
         self._totals = Done(0, 0, 0, 0)
         self._finished: set[int] = set()
         self._failures: dict[int, DataprepError] = {}
+        self._profile = Profile()
 
     def run(self) -> BuildReport:
         """Do what is left, and publish."""
@@ -169,13 +174,18 @@ class _Build:
             self._staging.put(self._staging.tokenizer, self._prepared.tokenizer_json)
             self._staging.put(self._staging.engine, self._prepared.engine_json)
             self._staging.put(self._staging.plan, msgspec.json.encode(self._plan))
+            begun = time.perf_counter()
             workers = self._run_units()
+            done = time.perf_counter()
             self._tell("commit")
             result = self._commit(workers)
             self._staging.discard()
+            self._profile.prepare = begun - self._started
+            self._profile.units = done - begun
+            self._profile.commit = time.perf_counter() - done
         return _report(
             self._prepared, result, self._started, resumed=resumed, workers=workers,
-            notes=self._notes(),
+            profile=self._profile, notes=self._notes(),
         )  # fmt: skip
 
     @contextlib.contextmanager
@@ -218,6 +228,7 @@ class _Build:
             return
         if event.finished:
             self._finished.add(event.unit)
+            self._profile.add(event.stages or {})
         else:
             self._failures[event.unit] = self._failure(event)
         self._stop_at_first_failure()
@@ -338,6 +349,7 @@ def _report(
     reused: bool = False,
     resumed: int = 0,
     workers: int = 0,
+    profile: Profile | None = None,
     notes: Sequence[str] = (),
 ) -> BuildReport:
     return BuildReport(
@@ -349,6 +361,7 @@ def _report(
         units=len(prepared.plan.units),
         resumed_units=resumed,
         workers=workers,
+        profile=profile or Profile(prepare=time.perf_counter() - started),
         notes=tuple(notes) or prepared.notes,
         example=_example(prepared.options.out),
     )

@@ -24,6 +24,7 @@ import dataprep
 from dataprep.formats.errors import StorageError
 from dataprep.pipeline.engine import Encoder
 from dataprep.pipeline.plan import Plan
+from dataprep.pipeline.stages import StageClock
 from dataprep.pipeline.staging import Staging
 from dataprep.pipeline.worker import Event, perform
 
@@ -45,15 +46,17 @@ def run_here(
     plan: Plan, staging: Staging, units: Sequence[int], encoder: Encoder, on_event: OnEvent
 ) -> None:
     """Do `units` one after the other in this process."""
+    clock = StageClock()
     for number in units:
-        perform(plan, number, encoder, staging.units, on_event)
+        perform(plan, number, encoder, staging.units, on_event, clock=clock)
 
 
 class Workers:
     """Worker processes, each fed by a thread that hands it one unit at a time.
 
-    They start, and import what they need, when this is entered: while the caller still plans. On
-    the way out they are stopped at once: a unit that is not finished is not there.
+    They start, and import what they need, when this is entered: while the caller still plans, who
+    can also give them the tokenizer before all else is settled. On the way out they are stopped
+    at once: a unit that is not finished is not there.
     """
 
     def __init__(self, count: int) -> None:
@@ -64,6 +67,8 @@ class Workers:
         self._events: queue.SimpleQueue[Event | _Death] = queue.SimpleQueue()
         self._tries: Counter[int] = Counter()
         self._stopping = False
+        self._staging: Path | None = None
+        self._settled = threading.Event()
 
     def __enter__(self) -> Workers:
         for _ in range(self.count):
@@ -73,19 +78,26 @@ class Workers:
     def __exit__(self, *_: object) -> None:
         self.stop()
 
+    def preload(self, engine_json: bytes) -> None:
+        """Let all workers load the tokenizer that they will most likely need."""
+        for process in self._processes:
+            self._feed_by_thread(process, engine_json)
+
     def run(self, staging: Staging, units: Sequence[int], on_event: OnEvent) -> None:
         """Do `units`; `on_event` is called here, as events arrive, and may raise to stop."""
         for number in units:
             self._waiting.put(number)
-        for process in self._processes[: len(units)]:
-            self._feed_by_thread(process, staging.path)
+        if not self._threads:
+            self.preload(b"")
+        self._staging = staging.path
+        self._settled.set()
         left = len(units)
         while left:
             event = self._events.get()
             if isinstance(event, _Death):
                 self._count_death(event)
                 self._waiting.put(event.unit)
-                self._feed_by_thread(self.start(), staging.path)
+                self._feed_by_thread(self.start(), b"")
                 continue
             left -= event.finished
             on_event(event)
@@ -99,6 +111,7 @@ class Workers:
     def stop(self) -> None:
         """End all workers now."""
         self._stopping = True
+        self._settled.set()
         for process in self._processes:
             process.kill()
         for thread in self._threads:
@@ -106,16 +119,19 @@ class Workers:
         for process in self._processes:
             process.close()
 
-    def _feed_by_thread(self, process: _Process, staging: Path) -> None:
-        thread = threading.Thread(target=self._feed, args=(process, staging), daemon=True)
+    def _feed_by_thread(self, process: _Process, engine_json: bytes) -> None:
+        thread = threading.Thread(target=self._feed, args=(process, engine_json), daemon=True)
         self._threads.append(thread)
         thread.start()
 
-    def _feed(self, process: _Process, staging: Path) -> None:
+    def _feed(self, process: _Process, engine_json: bytes) -> None:
         """Give `process` units until there are none; runs in a thread of its own."""
-        process.send(os.fsencode(staging))
+        process.send(b"%d\n" % len(engine_json) + engine_json)
+        self._settled.wait()
+        if self._staging is not None:
+            process.send(os.fsencode(self._staging) + b"\n")
         while (number := self._next()) is not None:
-            process.send(b"%d" % number)
+            process.send(b"%d\n" % number)
             if not self._follow(process):
                 self._events.put(_Death(number, process))
                 return
@@ -162,11 +178,11 @@ class _Process:
         os.close(writing)
         self._events = os.fdopen(reading, "rb")
 
-    def send(self, line: bytes) -> None:
-        """Write a line to its input; if it is dead, `events` tells."""
+    def send(self, data: bytes) -> None:
+        """Write to its input; if it is dead, `events` tells."""
         if self._popen.stdin is not None:
             with contextlib.suppress(OSError):
-                self._popen.stdin.write(line + b"\n")
+                self._popen.stdin.write(data)
                 self._popen.stdin.flush()
 
     def events(self) -> Iterator[Event]:

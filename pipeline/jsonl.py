@@ -20,7 +20,9 @@ import numpy.typing as npt
 
 from dataprep.formats.errors import UsageError
 from dataprep.pipeline.json_checks import (
+    count_at_most,
     count_of,
+    holds,
     is_utf8,
     line_starts,
     lines_of_brackets,
@@ -223,8 +225,11 @@ class _Key:
     def once_a_line(self, data: bytes, octets: npt.NDArray[np.uint8], lines: int) -> bool:
         """Whether each of `lines` has it as a key once, if each has it at all."""
         first = self._quoted[0]
-        if len(self._quoted) == 1 and len(first) >= 4 and count_of(octets, first) == lines:
-            return True
+        if len(self._quoted) == 1 and len(first) >= 4:
+            if count_at_most(octets, first) <= lines:
+                return True
+            if count_of(octets, first) == lines:
+                return True
         return self.count(data, lines) == lines
 
     def count(self, data: bytes, expected: int) -> int:
@@ -237,7 +242,7 @@ class _Key:
 
     def escaped(self, data: bytes, octets: npt.NDArray[np.uint8]) -> bool:
         """Whether `data` may hold it as a key with a character written as an escape."""
-        if self._plain and not count_of(octets, rb"\u00"):
+        if self._plain and not (holds(data, rb"\u") and count_at_most(octets, rb"\u00")):
             return False
         return self.escape.search(data) is not None
 

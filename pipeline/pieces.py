@@ -7,7 +7,7 @@ commit.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -95,13 +95,21 @@ class PieceWriter:
     """
 
     def __init__(
-        self, directory: Path, split: str, dtype: str, *, added: int, keys: bool = False
+        self,
+        directory: Path,
+        split: str,
+        dtype: str,
+        *,
+        added: int,
+        keys: bool = False,
+        lap: Callable[[str], None] | None = None,
     ) -> None:
         self._directory = directory
         self._split = split
         self._itemsize = np.dtype(dtype).itemsize
         self._added = added
         self._keys = keys
+        self._lap = lap
         self._done: list[Piece] = []
         self._open: _OpenPiece | None = None
 
@@ -109,7 +117,7 @@ class PieceWriter:
         """Append documents: their `ids`, already of the token type, and length of each."""
         if self._open is None:
             stem = f"{self._split}-{len(self._done)}"
-            self._open = _OpenPiece(self._directory, self._split, stem)
+            self._open = _OpenPiece(self._directory, self._split, stem, self._lap)
         self._open.write(ids, lengths, rows)
         full = self._open.length * self._itemsize >= MAX_PIECE_BYTES
         if full or self._open.documents >= MAX_PIECE_DOCUMENTS:
@@ -124,11 +132,13 @@ class PieceWriter:
 
 
 class _OpenPiece:
-    def __init__(self, directory: Path, split: str, stem: str) -> None:
+    def __init__(
+        self, directory: Path, split: str, stem: str, lap: Callable[[str], None] | None
+    ) -> None:
         self._directory = directory
         self._split = split
         self._stem = stem
-        self._tokens = FileWriter(directory / f"{stem}.tokens")
+        self._tokens = FileWriter(directory / f"{stem}.tokens", lap)
         self._lengths: list[npt.NDArray[np.int64]] = []
         self._rows: list[Rows] = []
         self.length = 0

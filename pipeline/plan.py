@@ -14,6 +14,7 @@ from pathlib import Path
 import msgspec
 
 from dataprep.formats.errors import IntegrityError
+from dataprep.formats.manifest import Probe
 from dataprep.pipeline import tables
 from dataprep.pipeline.fingerprint import CHUNK_BYTES
 from dataprep.pipeline.inputs import Source
@@ -76,6 +77,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     encoding: Encoding
     splitting: Splitting
     on_error: str
+    probes: tuple[Probe, ...]
+    """Texts and the ids that they have, wherever a unit is done."""
 
     @property
     def input_bytes(self) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -14,6 +14,7 @@ import dataprep
 from dataprep.formats.errors import UsageError
 from dataprep.formats.manifest import Probe, SpecialToken, TokenizerEntry
 from dataprep.pipeline.engine import (
+    TOKENIZERS,
     Encoder,
     EngineChoice,
     choose_engine,
@@ -82,13 +83,24 @@ def survey(options: BuildOptions) -> Survey:
     return Survey(sources=sources, read=read, units=make_units(sources, read))
 
 
-def prepare(options: BuildOptions, surveyed: Survey, *, sample_bytes: int) -> Prepared:
-    """Settle everything that can be settled without reading the inputs through."""
+def prepare(
+    options: BuildOptions,
+    surveyed: Survey,
+    *,
+    sample_bytes: int,
+    on_engine: Callable[[bytes], None] | None = None,
+) -> Prepared:
+    """Settle everything that can be settled without reading the inputs through.
+
+    `on_engine` gets what the engine is loaded from as soon as it is known.
+    """
     sources, read, units = surveyed.sources, surveyed.read, surveyed.units
     source = resolve_tokenizer(options.tokenizer)
     config = json.loads(source.json)
     literal = options.special_text == "literal"
     engine_json = json.dumps(literal_config(config) if literal else parse_config(config)).encode()
+    if on_engine is not None and options.engine != TOKENIZERS:
+        on_engine(engine_json)
     sample = take_sample(sources, units, read, sample_bytes)
     probes = make_probes()
     gate = [*probes, *sample.excerpts(_GATE_TEXTS, _GATE_CHARACTERS)]
@@ -102,7 +114,7 @@ def prepare(options: BuildOptions, surveyed: Survey, *, sample_bytes: int) -> Pr
             entry, stored]  # fmt: skip
     plan = Plan(
         key=plan_key(what), sources=sources, units=units, read=read, encoding=encoding,
-        splitting=splitting, on_error=options.on_error,
+        splitting=splitting, on_error=options.on_error, probes=entry.probes,
     )  # fmt: skip
     return Prepared(
         options=options, plan=plan, tokenizer=entry, tokenizer_json=source.json,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from dataprep.pipeline import plaintext, tables
@@ -40,13 +40,14 @@ class SpanReader:
         *,
         first_row: int = 0,
         block_bytes: int = BLOCK_BYTES,
+        lap: Callable[[str], None] | None = None,
     ) -> None:
         self._source = source
         self._span = span
         self._options = options
         self._first_row = first_row
         overrun = source.format == "text" and options.document == "block"
-        self._stream = LineStream(source, span, block_bytes=block_bytes, overrun=overrun)
+        self._stream = LineStream(source, span, block_bytes=block_bytes, overrun=overrun, lap=lap)
 
     def batches(self) -> Iterator[Batch]:
         """All records of the span, in order."""

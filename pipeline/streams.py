@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
@@ -60,16 +60,23 @@ class LineStream:
     """The blocks of one span, and afterwards what was seen of the input's bytes.
 
     When all was read, `chunk_digests` are the digests of the span's part of the file (see
-    `fingerprint`).
+    `fingerprint`). `lap` is told ``read`` when a block has been read, for whoever measures.
     """
 
     def __init__(
-        self, source: Source, span: Span, *, block_bytes: int = BLOCK_BYTES, overrun: bool = False
+        self,
+        source: Source,
+        span: Span,
+        *,
+        block_bytes: int = BLOCK_BYTES,
+        overrun: bool = False,
+        lap: Callable[[str], None] | None = None,
     ) -> None:
         self._source = source
         self._span = span
         self._block_bytes = block_bytes
         self._overrun = overrun
+        self._lap = lap
         self._compressed: HashingReader | None = None
         self._inflating: _Inflated | None = None
         self._lines: _Lines | None = None
@@ -119,6 +126,7 @@ class LineStream:
             self._lines = _Lines(reader, self._span.start, self._block_bytes)
             for block in self._of_span(self._lines):
                 for part in _parts(block):
+                    self._measured()
                     yield part
                     if self._enough:
                         return
@@ -137,7 +145,12 @@ class LineStream:
         """The bytes of the input as they come, where lines do not matter."""
         with self._opened() as reader:
             while data := reader.read(self._block_bytes):
+                self._measured()
                 yield data
+
+    def _measured(self) -> None:
+        if self._lap is not None:
+            self._lap("read")
 
     @contextlib.contextmanager
     def _opened(self) -> Iterator[_Bytes]:

@@ -36,6 +36,7 @@ from dataprep.pipeline.readers import SpanReader
 from dataprep.pipeline.records import Batch, Reject, Span
 from dataprep.pipeline.special_text import SpecialTextCounter
 from dataprep.pipeline.splitting import assign, hash_keys
+from dataprep.pipeline.stages import StageClock
 
 __all__ = [
     "ALL",
@@ -132,33 +133,44 @@ def temporary_name() -> str:
     return f".tmp-{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex}"
 
 
-def run_unit(plan: Plan, number: int, encoder: Encoder, units: Path, report: Report) -> UnitResult:
-    """Do unit `number` of `plan` and leave it in the directory `units`."""
+def run_unit(
+    plan: Plan, number: int, encoder: Encoder, units: Path, report: Report, *, clock: StageClock
+) -> UnitResult:
+    """Do unit `number` of `plan` and leave it in the directory `units`; `clock` is kept told."""
     scratch = units / temporary_name()
     create_directory(scratch)
     try:
-        result = _Task(plan, plan.units[number], encoder, scratch, report).run()
+        result = _Task(plan, plan.units[number], encoder, scratch, report, clock=clock).run()
         write_file(scratch / RESULT_NAME, msgspec.json.encode(result))
         with contextlib.suppress(BusyError):  # somebody else did the unit, with the same bytes
             publish_directory(scratch, units / unit_name(number), durable=False)
     finally:
         with contextlib.suppress(StorageError):
             remove_tree(scratch)  # gone already, unless something failed
+        clock.lap("finish")
     return result
 
 
 class _Task:
     def __init__(
-        self, plan: Plan, unit: Unit, encoder: Encoder, scratch: Path, report: Report
+        self,
+        plan: Plan,
+        unit: Unit,
+        encoder: Encoder,
+        scratch: Path,
+        report: Report,
+        *,
+        clock: StageClock,
     ) -> None:
         self._plan = plan
         self._unit = unit
         self._encoder = encoder
         self._scratch = scratch
         self._report = report
+        self._clock = clock
         splitting = plan.splitting
         names = splitting.names if splitting.ends else (ALL,)
-        self._sinks = [_Sink(name, plan, encoder, scratch) for name in names]
+        self._sinks = [_Sink(name, plan, encoder, scratch, clock) for name in names]
         self._ends = [int(end) for end in splitting.ends]
         self._records = 0
         self._done = Done(0, 0, 0, 0)
@@ -190,13 +202,16 @@ class _Task:
 
     def _read(self, span: Span, first_row: int) -> None:
         source = self._plan.sources[span.source]
-        reader = SpanReader(source, span, self._plan.read, first_row=first_row)
+        lap = self._clock.lap
+        reader = SpanReader(source, span, self._plan.read, first_row=first_row, lap=lap)
         records = lines = blank = 0
         for batch in reader.batches():
+            lap("parse")
             self._take(batch, span)
             records += batch.read
             lines += batch.lines
             blank += batch.blank_lines
+        lap("read")  # the rest of the span, of which only the fingerprint is wanted
         self._records += records
         self._spans.append(
             SpanResult(
@@ -235,6 +250,7 @@ class _Task:
             return 0
         texts = [text.encode() for text in batch.texts]
         rows = self._rows(batch, texts, span)
+        self._clock.lap("split")
         if len(self._sinks) == 1:
             return self._sinks[0].add(texts, rows)
         parts = assign(rows.hashes, self._ends)
@@ -264,12 +280,16 @@ class _Task:
 class _Sink:
     """Documents of one split on their way to pieces: collected, encoded together, written."""
 
-    def __init__(self, name: str, plan: Plan, encoder: Encoder, scratch: Path) -> None:
+    def __init__(
+        self, name: str, plan: Plan, encoder: Encoder, scratch: Path, clock: StageClock
+    ) -> None:
+        self._lap = clock.lap
         self._encoding = plan.encoding
         self._encoder = encoder
         self._writer = PieceWriter(
-            scratch, name, plan.encoding.dtype, added=plan.encoding.added, keys=name == ALL
-        )
+            scratch, name, plan.encoding.dtype, added=plan.encoding.added, keys=name == ALL,
+            lap=clock.lap,
+        )  # fmt: skip
         self._counter = SpecialTextCounter(plan.encoding)
         self.special_text = self._counter.found
         self._texts: list[bytes] = []
@@ -288,12 +308,16 @@ class _Sink:
         if not self._texts:
             return 0
         encoding = self._encoding
+        self._lap("split")
         ids, offsets = self._encoder.encode(self._texts)
+        self._lap("encode")
         self._counter.count(self._texts, ids)
+        self._lap("special")
         stored, lengths = assemble(
             ids, offsets, bos=encoding.bos, eos=encoding.eos,
             dtype=encoding.dtype, vocab_size=encoding.vocab_size,
         )  # fmt: skip
+        self._lap("narrow")
         self._writer.write(stored, lengths, Rows.join(self._rows))
         self._texts, self._rows, self._bytes = [], [], 0
         return len(stored)

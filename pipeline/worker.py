@@ -1,10 +1,14 @@
 """A worker: does the units of a plan that it is told the numbers of.
 
-    python -c "from dataprep.pipeline.worker import main; main()"
+    printf '0\\n%s\\n%d\\n' STAGING UNIT |
+        python -c "from dataprep.pipeline.worker import main; main()"
 
 reads the staging directory and then unit numbers from standard input, one a line, and writes what
 happens to standard output (or another descriptor) as JSON lines. It needs nothing but the staging
 directory, so it can run on any machine that sees it. It ends when its input does.
+
+The first line is the size of a tokenizer that follows it, which is loaded at once: so a worker can
+be ready when the plan is.
 
 A fresh interpreter rather than a fork (which deadlocks with threads) or multiprocessing's spawn
 (which imports the caller's script again, and fails in scripts without a main guard).
@@ -12,6 +16,7 @@ A fresh interpreter rather than a fork (which deadlocks with threads) or multipr
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import sys
@@ -20,11 +25,12 @@ from pathlib import Path
 
 import msgspec
 
-from dataprep.formats.errors import DataprepError
+from dataprep.formats.errors import DataprepError, IncompatibleError
 from dataprep.formats.storage import storage_errors
-from dataprep.pipeline.engine import Encoder, import_engine, make_encoder
+from dataprep.pipeline.engine import GIGATOKEN, Encoder, make_encoder
 from dataprep.pipeline.plan import Plan, load_plan
 from dataprep.pipeline.records import Reject, Span
+from dataprep.pipeline.stages import StageClock
 from dataprep.pipeline.staging import ENGINE_NAME, PLAN_NAME
 from dataprep.pipeline.task import BadRecordError, Done, run_unit
 
@@ -32,11 +38,13 @@ __all__ = ["Event", "main", "perform"]
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What a worker reports: exactly one of the fields besides `unit` is set."""
+    """What a worker reports: exactly one of the fields besides `unit` and `stages` is set."""
 
     unit: int
     done: Done | None = None
     finished: bool = False
+    stages: dict[str, float] | None = None
+    """Seconds by stage, with `finished`."""
     bad_record: tuple[Reject, Span] | None = None
     error: tuple[str, str, str | None, str | None, str] | None = None
     """Type, problem, where, remedy and code of a `DataprepError`."""
@@ -49,9 +57,16 @@ class _EmitError(BaseException):
 
 
 def perform(
-    plan: Plan, number: int, encoder: Encoder, units: Path, emit: Callable[[Event], None]
+    plan: Plan,
+    number: int,
+    encoder: Encoder,
+    units: Path,
+    emit: Callable[[Event], None],
+    *,
+    clock: StageClock,
 ) -> None:
     """Do one unit and `emit` its events; raises only what `emit` raises."""
+    clock.lap("wait")
 
     def report(done: Done) -> None:
         try:
@@ -60,10 +75,12 @@ def perform(
             raise _EmitError from error
 
     try:
-        event = _attempt(number, lambda: run_unit(plan, number, encoder, units, report))
+        event = _attempt(
+            number, lambda: run_unit(plan, number, encoder, units, report, clock=clock)
+        )
     except _EmitError as error:
         raise error.__cause__ or error from None
-    emit(event)
+    emit(msgspec.structs.replace(event, stages=clock.take()) if event.finished else event)
 
 
 def _attempt(number: int, work: Callable[[], object]) -> Event:
@@ -85,25 +102,54 @@ def _attempt(number: int, work: Callable[[], object]) -> Event:
 class _Worker:
     """Loads what it needs when the first unit comes, so that a failure to load is reported."""
 
-    def __init__(self, staging: Path, emit: Callable[[Event], None]) -> None:
-        self._staging = staging
+    def __init__(self, emit: Callable[[Event], None]) -> None:
         self._emit = emit
         self._loaded: tuple[Plan, Encoder] | None = None
+        self._early: tuple[bytes, Encoder] | None = None
+        self._clock = StageClock()
 
-    def serve(self, number: int) -> None:
+    def preload(self, engine_json: bytes) -> None:
+        """Load the tokenizer that will most likely be wanted; whether it will do is seen later."""
+        self._clock.lap("wait")
+        with contextlib.suppress(Exception):  # a Rust library; the plan may name the other engine
+            self._early = (engine_json, make_encoder(GIGATOKEN, engine_json, alone=True))
+        self._clock.lap("load")
+
+    def serve(self, staging: Path, number: int) -> None:
+        """Do unit `number` of the one plan in `staging`."""
         if self._loaded is None:
-            event = _attempt(number, self._load)
+            event = _attempt(number, lambda: self._load(staging))
             if self._loaded is None:
                 self._emit(event)
                 return
         plan, encoder = self._loaded
-        perform(plan, number, encoder, self._staging / "units", self._emit)
+        perform(plan, number, encoder, staging / "units", self._emit, clock=self._clock)
 
-    def _load(self) -> None:
-        with storage_errors(self._staging):
-            plan = load_plan(self._staging / PLAN_NAME)
-            engine = (self._staging / ENGINE_NAME).read_bytes()
-        self._loaded = (plan, make_encoder(plan.encoding.engine, engine))
+    def _load(self, staging: Path) -> None:
+        self._clock.lap("wait")
+        with storage_errors(staging):
+            plan = load_plan(staging / PLAN_NAME)
+            engine = (staging / ENGINE_NAME).read_bytes()
+        if self._early and (GIGATOKEN, engine) == (plan.encoding.engine, self._early[0]):
+            encoder = self._early[1]
+        else:
+            encoder = make_encoder(plan.encoding.engine, engine, alone=True)
+        self._early = None
+        _check_probes(plan, encoder)
+        self._loaded = (plan, encoder)
+        self._clock.lap("load")
+
+
+def _check_probes(plan: Plan, encoder: Encoder) -> None:
+    """Prove that this process, on whatever machine, gives the ids that the plan was made with."""
+    ids, offsets = encoder.encode([probe.text.encode() for probe in plan.probes])
+    for number, probe in enumerate(plan.probes):
+        if tuple(ids[offsets[number] : offsets[number + 1]].tolist()) != probe.ids:
+            raise IncompatibleError(
+                f"the tokenizer gives other ids here for {probe.text!r}", where="worker",
+                code="E_ENGINE",
+                remedy="Use the same versions of gigatoken and tokenizers on all machines.",
+            )  # fmt: skip
 
 
 def main(events: int = 1) -> None:
@@ -111,7 +157,7 @@ def main(events: int = 1) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the coordinator decides
     stream = os.fdopen(os.dup(events), "wb", buffering=0)
     os.dup2(2, 1)  # nothing that a library prints may get between the events
-    import_engine()
+    import gigatoken  # noqa: F401  (now, while the coordinator still plans)
 
     def emit(event: Event) -> None:
         try:
@@ -119,7 +165,9 @@ def main(events: int = 1) -> None:
         except BrokenPipeError:
             os._exit(0)  # the coordinator is gone: nobody wants the rest
 
-    staging = sys.stdin.buffer.readline().removesuffix(b"\n")
-    worker = _Worker(Path(os.fsdecode(staging)), emit)
+    worker = _Worker(emit)
+    if size := int(sys.stdin.buffer.readline() or 0):
+        worker.preload(sys.stdin.buffer.read(size))
+    staging = Path(os.fsdecode(sys.stdin.buffer.readline().removesuffix(b"\n")))
     for line in sys.stdin.buffer:
-        worker.serve(int(line))
+        worker.serve(staging, int(line))

@@ -17,6 +17,7 @@ from dataprep.cli import main
 from dataprep.cli.build import OPTIONS, command
 from dataprep.formats.dataset import open_dataset
 from dataprep.pipeline.options import BuildOptions
+from dataprep.pipeline.stages import STAGES
 from tests.cli.runner import COMMAND, dataprep, environment, run_here, without_privilege
 from tests.support import REPOSITORY
 
@@ -233,3 +234,25 @@ def test_fixtures_are_what_their_scripts_write() -> None:
             [sys.executable, FIXTURES / f"make_{name}.py"], capture_output=True, check=True
         )
         assert made.stdout == (FIXTURES / f"{name}.jsonl").read_bytes()
+
+
+def test_profile(tmp_path: Path) -> None:
+    """`--profile` prints the stages; they add up to the time of the units with one worker."""
+    done = dataprep("build", "--input", str(STORIES), "--out", str(tmp_path / "out"), "--profile")
+    assert done.returncode == 0
+    seconds = dict(re.findall(r"^ +(\w+) +([\d.]+) s ", done.stdout, re.MULTILINE))
+    found = {name: float(text) for name, text in seconds.items()}
+    assert {"prepare", "units", "commit", "read", "parse", "split", "encode", "narrow"} < set(found)
+    stages = sum(value for name, value in found.items() if name in STAGES)
+    assert 0 < stages <= found["units"] + 0.01
+
+
+def test_profile_in_json(tmp_path: Path) -> None:
+    """The JSON report always has it."""
+    words = ("--input", str(STORIES), "--out", str(tmp_path / "out"), "--json")
+    profile = json.loads(dataprep("build", *words).stdout)["profile"]
+    assert set(profile) == {"prepare", "units", "commit", "stages"}
+    assert set(profile["stages"]) <= set(STAGES)
+    again = json.loads(dataprep("build", *words).stdout)["profile"]
+    assert again["stages"] == {}
+    assert again["units"] == 0

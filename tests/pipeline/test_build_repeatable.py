@@ -12,12 +12,14 @@ import time
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from dataprep.formats.errors import BusyError, DataprepError, StorageError, UsageError
 from dataprep.formats.verify import verify
 from dataprep.pipeline import executor, staging
 from dataprep.pipeline.build import _Build
+from dataprep.pipeline.plan import load_plan
 from dataprep.pipeline.worker import Event
 from tests.pipeline.corpora import MESSY, STORIES, build_into, digests, write_large
 from tests.support import REPOSITORY
@@ -265,11 +267,37 @@ def test_plan_is_enough_for_a_worker(
         with pytest.raises(_Interrupt):
             build_into(tmp_path / "out", large)
     (path,) = tmp_path.glob(".out.building-*")
+    last = _serve(path, 3)
+    assert last["finished"]
+    assert {"load", "read", "parse", "encode", "write"} <= set(last["stages"])
+    assert build_into(tmp_path / "out", large).resumed_units == 2
+
+
+def _serve(staging: Path, unit: int) -> dict[str, Any]:
+    """The last event of a worker that is started by hand for one unit."""
     code = "from dataprep.pipeline.worker import main; main()"
     done = subprocess.run(
-        [sys.executable, "-c", code], input=f"{path}\n3\n".encode(), env=_environment(),
-        capture_output=True, check=True, cwd=tmp_path,
+        [sys.executable, "-c", code], input=f"0\n{staging}\n{unit}\n".encode(),
+        env=_environment(), capture_output=True, check=True, cwd=staging,
     )  # fmt: skip
-    events = [json.loads(line) for line in done.stdout.splitlines()]
-    assert events[-1] == {"unit": 3, "finished": True}
-    assert build_into(tmp_path / "out", large).resumed_units == 2
+    event: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return event
+
+
+def test_a_worker_with_another_tokenizer_refuses(
+    large: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where the libraries give other ids than they gave the plan, no unit is done."""
+    with monkeypatch.context() as patch:
+        _interrupt_after(patch, 1)
+        with pytest.raises(_Interrupt):
+            build_into(tmp_path / "out", large)
+    (path,) = tmp_path.glob(".out.building-*")
+    plan = load_plan(path / "plan.json")
+    first, *rest = plan.probes
+    changed = msgspec.structs.replace(first, ids=(*first.ids, 7))
+    plan = msgspec.structs.replace(plan, probes=(changed, *rest))
+    (path / "plan.json").write_bytes(msgspec.json.encode(plan))
+    event = _serve(path, 3)
+    assert event["error"][0] == "IncompatibleError"
+    assert not (path / "units" / "unit-000003").exists()

@@ -428,6 +428,17 @@ def test_counting_by_four_bytes(data: bytes) -> None:
     for needle in (b"abcd", b"aaaaa", b"abcabc"):
         places = [at for at in range(len(data)) if data.startswith(needle, at)]
         assert json_checks.count_of(octets, needle) == len(places)
+        assert json_checks.count_at_most(octets, needle) >= len(places)
+    quads = sum(data.startswith(b"abcd", at) for at in range(len(data)))
+    assert json_checks.count_at_most(octets, b"abcdx") == quads
+
+
+@given(st.binary(max_size=60).map(lambda data: bytes(b"ab\n\r"[octet % 4] for octet in data)))
+def test_line_starts_of_short_and_long_lines(data: bytes) -> None:
+    """Both ways to look for line ends find the same."""
+    short, long = json_checks._line_ends(data), json_checks._ends_of_long_lines(data)
+    assert short.tolist() == long.tolist()
+    assert short.tolist() == [at + 1 for at, octet in enumerate(data) if octet == ord("\n")]
 
 
 @settings(max_examples=300)

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from dataprep.formats.errors import IncompatibleError
 from dataprep.pipeline.engine import make_encoder
-from dataprep.pipeline.special_text import SpecialTextCounter, holds
+from dataprep.pipeline.json_checks import holds
+from dataprep.pipeline.special_text import SpecialTextCounter
 from dataprep.pipeline.special_tokens import (
     literal_config,
     parse_config,
