@@ -7,12 +7,13 @@ STAMP := .venv/.ready
 JOBS ?= $(shell n=$$(nproc 2>/dev/null || echo 2); [ $$n -gt 4 ] && n=4; echo $$n)
 
 .DELETE_ON_ERROR:
-.PHONY: help venv demo test lint pytest test-long dist-check lock clean
+.PHONY: help venv demo test lint pytest test-long test-faults dist-check lock clean
 
 help:
 	@echo "make demo        build the fixtures and Python's standard library into shards, verify, load"
 	@echo "make test        lint, types and the whole test suite"
 	@echo "make test-long   whole corpora against the reference tokenizers (needs ../shared/data)"
+	@echo "make test-faults every kill, power cut, race; writes benchmarks/results/faults.json"
 	@echo "make lint        ruff and mypy alone"
 	@echo "make venv        only set up .venv from requirements.lock"
 	@echo "make dist-check  build the wheel and the sdist, install the wheel, use it"
@@ -43,6 +44,10 @@ pytest: $(STAMP)
 
 test-long: $(STAMP)
 	$(BIN)/python -m pytest -q -m long tests/long
+
+# One at a time: some count on having the processors, or a mounted file system, to themselves.
+test-faults: $(STAMP)
+	$(BIN)/python -m pytest -q -m faults tests/faults --write-results
 
 dist-check: $(STAMP)
 	rm -rf build dist

@@ -35,6 +35,7 @@ ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results" / "build.json"
 PEERS = ("megatron", "datatrove", "litdata", "hf_datasets", "mds")
 TOKENIZERS = ("gpt2", "qwen2_5", "mistral_v3")
+REFERENCE_TOKENIZERS = ("t5_small", "bert_base_uncased")
 FLOOR = """
 import sys, gigatoken, awkward, numpy
 source = gigatoken.JsonlFileSource([sys.argv[1]], "text")
@@ -42,6 +43,21 @@ ids = gigatoken.Tokenizer(sys.argv[2]).encode_files(source)
 flat = numpy.asarray(awkward.flatten(ids))
 flat.astype(sys.argv[4]).tofile(sys.argv[3])
 numpy.cumsum(numpy.asarray(awkward.num(ids))).tofile(sys.argv[3] + ".offsets")
+"""
+
+REFERENCE = """
+import sys, json
+from tokenizers import Tokenizer
+tokenizer = Tokenizer.from_file(sys.argv[2])
+tokenizer.no_truncation(), tokenizer.no_padding()
+texts = []
+with open(sys.argv[1], "rb") as lines:
+    for line in lines:
+        texts.append(json.loads(line)["text"])
+        if len(texts) == 256:
+            tokenizer.encode_batch_fast(texts, add_special_tokens=False)
+            texts.clear()
+tokenizer.encode_batch_fast(texts, add_special_tokens=False)
 """
 
 Figures = dict[str, Any]
@@ -156,6 +172,32 @@ def engines(runner: Runner, corpus: Path, data: Path, size: int, runs: int) -> F
     return found
 
 
+def reference(runner: Runner, corpus: Path, data: Path, size: int, runs: int) -> Figures:
+    """Tokenizers that only Hugging Face tokenizers takes, against that library alone.
+
+    The script does nothing but parse and encode, on all cores, and keeps nothing.
+    """
+    found: Figures = {}
+    for name in REFERENCE_TOKENIZERS:
+        path = str(data / "tokenizers" / name / "tokenizer.json")
+        script = [sys.executable, "-c", REFERENCE, str(corpus), path]
+        extra = ["--eos", "none"] if name.startswith("bert") else []
+        ours_, alone, ratio = compare(runner, ours(corpus, path, *extra), script, size, runs)
+        found[name] = {"dataprep": ours_, "encode_batch_fast": alone, "speed_ratio": ratio}
+    return found
+
+
+def large_document(runner: Runner, tokenizer: str, megabytes: float) -> Figures:
+    """What one document costs that is larger than a whole unit."""
+    corpus = runner.scratch / "document.jsonl"
+    words = " ".join(f"Sentence {number} of a very long document." for number in range(1000))
+    text = (words * (int(megabytes * 1e6) // len(words) + 1))[: int(megabytes * 1e6)]
+    size = corpus.write_text(json.dumps({"text": text}) + "\n")
+    figures = medians([runner.time(ours(corpus, tokenizer))], size)
+    corpus.unlink()
+    return {"megabytes": round(size / 1e6), **figures}
+
+
 def workers(runner: Runner, corpus: Path, tokenizer: str, size: int, runs: int) -> Figures:
     """One worker against two."""
     two, one, ratio = compare(
@@ -178,7 +220,10 @@ def memory(runner: Runner, data: Path, tokenizer: str, sizes: list[float]) -> li
 
 
 def peers(python: str, harness: Path, corpus: Path, tokenizer: str, names: str) -> list[Figures]:
-    """Peers through their own writers, one process each, on a corpus of the same text."""
+    """Peers through their own writers, one process each, on a corpus of the same text.
+
+    `inner_mb_per_s` leaves out the time that a process takes to start.
+    """
     program = str(Path(sys.executable).with_name("dataprep"))
     command = (
         f"{program} build --quiet --input {{corpus}} --tokenizer {{tokenizer}} --out {{out}}"
@@ -188,9 +233,13 @@ def peers(python: str, harness: Path, corpus: Path, tokenizer: str, names: str) 
         [python, str(harness), str(corpus), tokenizer, "--only", names, "--ours", command],
         capture_output=True, text=True, check=True,
     )  # fmt: skip
-    pattern = re.compile(r"(\S+)\s+wall\s+([\d.]+)s.*?([\d.]+) MB/s wall")
+    pattern = re.compile(
+        r"(?P<name>\S+)\s+wall\s+(?P<wall_s>[\d.]+)s"
+        r".*?(?P<inner_mb_per_s>[\d.]+) MB/s inner\s+(?P<mb_per_s>[\d.]+) MB/s wall"
+    )
     return [
-        {"name": found[1], "wall_s": float(found[2]), "mb_per_s": float(found[3])}
+        {"name": found["name"]}
+        | {name: float(text) for name, text in found.groupdict().items() if name != "name"}
         for line in done.stdout.splitlines()
         if (found := pattern.match(line))
     ]
@@ -223,14 +272,18 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--megabytes", type=float, default=700)
-    parser.add_argument("--peer-megabytes", type=float, default=20)
+    parser.add_argument("--peer-megabytes", type=float, default=70)
+    parser.add_argument("--reference-megabytes", type=float, default=20)
+    parser.add_argument("--document-megabytes", type=float, default=200)
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--memory", type=float, nargs="*", default=[70, 7000])
     parser.add_argument("--peers")
     parser.add_argument("--harness", type=Path)
     parser.add_argument("--scratch", type=Path)
     parser.add_argument(
-        "--only", nargs="*", default=["engines", "workers", "memory", "tiny", "peers"]
+        "--only",
+        nargs="*",
+        default=["engines", "reference", "workers", "memory", "document", "tiny", "peers"],
     )
     parser.add_argument("--write", action="store_true")
     arguments = parser.parse_args()
@@ -253,14 +306,22 @@ def run(arguments: argparse.Namespace, scratch: Path) -> Figures:
         "engines": lambda: engines(runner, corpus, data, size, runs),
         "workers": lambda: workers(runner, corpus, gpt2, size, runs),
         "memory": lambda: memory(runner, data, gpt2, arguments.memory),
+        "document": lambda: large_document(runner, gpt2, arguments.document_megabytes),
         "tiny": lambda: tiny(runner, runs),
     }
+    few = scratch / "few.jsonl"
+    few_bytes = make_corpus(data, few, arguments.reference_megabytes)
+    parts["reference"] = lambda: {
+        "megabytes": round(few_bytes / 1e6), **reference(runner, few, data, few_bytes, runs)
+    }  # fmt: skip
     if arguments.peers:
         small = scratch / "peers.jsonl"
         parts["peers"] = lambda: {
             "megabytes": round(make_corpus(data, small, arguments.peer_megabytes) / 1e6),
             "versions": peer_versions(arguments.peers),
             "found": peers(arguments.peers, arguments.harness, small, gpt2, ",".join(PEERS)),
+            "large_megabytes": round(size / 1e6),
+            "large": medians([runner.time(ours(corpus, gpt2)) for _ in range(3)], size),
         }
     machine = {
         "processor": processor(),

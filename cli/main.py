@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import faulthandler
 import os
-import signal
 import sys
 from collections.abc import Sequence
 from importlib import import_module
@@ -19,6 +18,7 @@ import click
 from dataprep import __version__
 from dataprep.cli import failure, output
 from dataprep.cli.command import EPILOG_START, HELP_WIDTH, SuggestingGroup
+from dataprep.cli.signals import Signals
 
 __all__ = ["COMMANDS", "dataprep", "main", "run"]
 
@@ -109,18 +109,15 @@ def main() -> NoReturn:
     output.prepare()
     if sys.stderr is not None:
         faulthandler.enable()
-    signal.signal(signal.SIGTERM, _terminated)
+    signals = Signals()
     if instruction := os.environ.get(COMPLETE_VARIABLE):
         from click.shell_completion import shell_complete
 
         sys.exit(shell_complete(dataprep, {}, "dataprep", COMPLETE_VARIABLE, instruction))
     code = run(sys.argv[1:])
+    signals.spoken(code)
     output.abandon_broken_streams()
     sys.exit(code)
-
-
-def _terminated(number: int, frame: object) -> NoReturn:
-    raise failure.Terminated
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ one list of documents: nothing here shows where a shard ends.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +20,7 @@ from dataprep.formats import npy
 from dataprep.formats.errors import IntegrityError, UsageError
 from dataprep.formats.manifest import FileEntry, Manifest, SplitEntry
 from dataprep.formats.maps import MapCache, check_size, map_tokens
+from dataprep.formats.replaced import Standing
 from dataprep.formats.torchfile import open_index
 
 if TYPE_CHECKING:
@@ -43,18 +44,38 @@ def open_dataset(path: str | Path) -> Dataset:
         'Once upon a time ...'
     """
     directory = Path(path).absolute()  # maps are opened later, perhaps from elsewhere
+    standing = Standing(directory)
+    manifest = standing.open(lambda: _check(directory))
+    standing.settle(manifest.build_id)
+    return Dataset(directory, manifest, standing)
+
+
+def _check(directory: Path) -> Manifest:
+    """The manifest of the dataset in `directory`, all of whose files have the right size."""
     manifest = manifests.load(directory)
+    for folder in sorted({e.name.partition("/")[0] for e in manifest.files if "/" in e.name}):
+        _refuse_link(directory, folder)
     for entry in manifest.files:
         check_size(directory / entry.name, entry.name, entry.bytes)
-    return Dataset(directory, manifest)
+    return manifest
+
+
+def _refuse_link(directory: Path, folder: str) -> None:
+    """Raise if the folder of a split is a link: what it holds is not part of this directory."""
+    if (directory / folder).is_symlink():
+        raise IntegrityError(
+            "is a symbolic link; dataprep reads only ordinary folders", where=folder,
+            code="E_NAME", remedy="Copy the folder here.",
+        )  # fmt: skip
 
 
 class Dataset:
     """An open dataset: its manifest and its splits by name."""
 
-    def __init__(self, path: Path, manifest: Manifest) -> None:
+    def __init__(self, path: Path, manifest: Manifest, standing: Standing) -> None:
         self.path = path
         self.manifest = manifest
+        self.standing = standing
         self._maps = MapCache()
         self._tokenizer: Tokenizer | None = None
         files = {entry.name: entry for entry in manifest.files}
@@ -88,7 +109,7 @@ class Dataset:
         from tokenizers import Tokenizer
 
         entry = self.manifest.tokenizer
-        data = (self.path / entry.file).read_bytes()
+        data = self.standing.open((self.path / entry.file).read_bytes)
         if hashlib.sha256(data).hexdigest() != entry.sha256:
             raise IntegrityError(
                 "is not the tokenizer that made these ids", where=entry.file, code="E_HASH",
@@ -257,7 +278,8 @@ class Split:
     @property
     def record_ids(self) -> npt.NDArray[np.int64]:
         """int64 [documents]: the record id of each document, mapped."""
-        return open_index(self.dataset.path / self.entry.index, self.documents)
+        path = self.dataset.path / self.entry.index
+        return self.dataset.standing.open(lambda: open_index(path, self.documents))
 
     def lengths(self) -> Iterator[npt.NDArray[np.int64]]:
         """The length in tokens of every document, one int64 array per shard."""
@@ -277,7 +299,7 @@ class Split:
 
     def _map_tokens(self, shard: int) -> Ids:
         entry, root, dtype = self.entry.shards[shard], self.dataset.path, self.dtype.str
-        return self._maps.get(
+        return self._map(
             entry.tokens, lambda: map_tokens(root / entry.tokens, entry.tokens, dtype, entry.length)
         )
 
@@ -288,7 +310,10 @@ class Split:
         entry = self._files[name]
         dtype, shape = str(entry.dtype), entry.shape or ()
         root = self.dataset.path
-        return self._maps.get(name, lambda: npy.open_array(root / name, dtype, shape))
+        return self._map(name, lambda: npy.open_array(root / name, dtype, shape))
+
+    def _map(self, name: str, opener: Callable[[], Ids]) -> Ids:
+        return self._maps.get(name, lambda: self.dataset.standing.open(opener))
 
 
 def _bases(counts: Iterator[int]) -> npt.NDArray[np.int64]:

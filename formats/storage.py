@@ -68,8 +68,17 @@ def _translate(error: OSError, path: Path) -> StorageError:
     reason = os.strerror(error.errno) if error.errno else str(error)
     code, remedy = _MEANING.get(error.errno or 0, _UNKNOWN)
     if code == "E_NOSPACE":
-        reason += f"; {free_bytes(path):,} bytes are free"
+        reason += f"; {_free_files(path)}{free_bytes(path):,} bytes are free"
     return StorageError(reason, where=str(path), code=code, remedy=remedy)
+
+
+def _free_files(path: Path) -> str:
+    """A word about inodes, if it is they that ran out: bytes may be free in plenty then."""
+    for place in (path, *path.parents):
+        with contextlib.suppress(OSError):
+            found = os.statvfs(place)
+            return "no more files fit (no inodes), " if found.f_files and not found.f_favail else ""
+    return ""
 
 
 def free_bytes(path: Path) -> int:

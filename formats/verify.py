@@ -5,9 +5,10 @@
     full        SHA-256 of every file, and CRC-32 of each MiB to say where damage is
 
 stat reads config.json only; structure and full read each file once, several files at a time, in
-memory that does not grow with them (a MiB a file, a bit a record). Everything wrong is collected;
-only a config.json that cannot be used raises. Imports neither torch nor a tokenizer, and maps no
-file. Hashes tell accidents; against an attacker, pin config.json with `expect`.
+memory that does not grow with them (two MiB a file, a bit a record); full reads a damaged file once
+more, to locate the damage. Everything wrong is collected; only a config.json that cannot be used
+raises. Imports neither torch nor a tokenizer, and maps no file. Hashes tell accidents; against an
+attacker, pin config.json with `expect`.
 """
 
 from __future__ import annotations
@@ -39,6 +40,8 @@ __all__ = ["Finding", "Level", "VerifyReport", "verify"]
 
 _PIN = re.compile(r"sha256:[0-9a-f]{64}")
 _MAX_THREADS = 8
+_QUICK_BYTES = 1 << 20  # less is read before threads have started
+_Task = Callable[[], int | None]
 _DISTRUST = "Do not trust this directory."
 
 
@@ -184,32 +187,34 @@ def _extra(name: str, found: os.DirEntry[str]) -> Finding:
 
 
 def _check_contents(run: Run) -> None:
-    """Everything that needs the files to be read, on as many threads as there are cores."""
+    """Everything that needs the files to be read."""
     run.total = sum(run.files[name].bytes for name in _read_names(run) if run.sound(name))
     run.check_crc_file()
-    threads = min(_MAX_THREADS, _cores())
+    rules = Rules.of(run.manifest)
+    shards = [(name, one) for name, split in run.manifest.splits.items() for one in split.shards]
+    tasks: list[_Task] = [partial(check_shard, run, shard, rules) for _, shard in shards]
+    results = _do([*tasks, *_other_tasks(run)], run)
     counts: dict[str, list[int | None]] = {name: [] for name in run.manifest.splits}
-    with ThreadPoolExecutor(threads, thread_name_prefix="dataprep-verify") as pool:
-        try:
-            shards = {
-                name: [pool.submit(check_shard, run, shard, rules) for shard in split.shards]
-                for rules in [Rules.of(run.manifest)]
-                for name, split in run.manifest.splits.items()
-            }
-            others = [pool.submit(task) for task in _other_tasks(run)]
-            for name, futures in shards.items():
-                counts[name] = [future.result() for future in futures]
-            for future in others:
-                future.result()
-        except BaseException:
-            run.stop.set()
-            pool.shutdown(wait=False, cancel_futures=True)
-            raise
+    for (name, _), count in zip(shards, results, strict=False):
+        counts[name].append(count)
     for name, split in run.manifest.splits.items():
         _check_zero_tokens(run, name, split, counts[name])
 
 
-def _other_tasks(run: Run) -> Iterator[Callable[[], None]]:
+def _do(tasks: list[_Task], run: Run) -> list[int | None]:
+    """The results of `tasks`, done on as many threads as there are cores; a few files are not."""
+    if run.total <= _QUICK_BYTES:
+        return [task() for task in tasks]
+    with ThreadPoolExecutor(min(_MAX_THREADS, _cores()), "dataprep-verify") as pool:
+        try:
+            return [future.result() for future in [pool.submit(task) for task in tasks]]
+        except BaseException:
+            run.stop.set()
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+
+
+def _other_tasks(run: Run) -> Iterator[_Task]:
     yield partial(check_records, run)
     yield partial(check_tokenizer, run)
     for name in sorted(set(run.files) - _structured(run) - {CRC_NAME}):

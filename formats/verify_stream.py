@@ -1,9 +1,9 @@
 """Reads the files of a dataset once, front to back, hashing them on the way where that is asked.
 
 Every check of content takes its data from a `Reader`, so that the full level is the structure level
-with the hashes switched on: no file is read twice. Plain reads, never a map: a read error or a file
-that shrinks is an exception here and would be a SIGBUS there. Links, directories and pipes are
-refused without being followed or waited for. Memory is one MiB a reader.
+with the hashes switched on: no sound file is read twice. Plain reads, never a map: a read error or
+a file that shrinks is an exception here and would be a SIGBUS there. Links, directories and pipes
+are refused without being followed or waited for. Memory is two MiB a reader.
 """
 
 from __future__ import annotations
@@ -25,11 +25,13 @@ from dataprep.formats.errors import DataprepError, IntegrityError
 from dataprep.formats.manifest import CRC_NAME, FileEntry, Manifest
 from dataprep.formats.ordinary import open_ordinary
 from dataprep.formats.storage import storage_errors
+from dataprep.formats.verify_hashes import Hashes
 from dataprep.formats.verify_report import Finding, Findings, Refused
 
 __all__ = ["Progress", "Reader", "Run", "Stopped"]
 
 Progress = Callable[[int, int], None]
+_HASH_BYTES = 256 << 10  # read and hashed while the processor's cache still holds them
 
 
 class Stopped(Exception):  # noqa: N818 (not an error: the caller was interrupted)
@@ -109,7 +111,7 @@ class Reader:
         self.at = 0
         self._run = run
         self._entry = entry
-        self._hasher = FileHasher() if run.hashing else None
+        self._hashes = Hashes(entry, run.expected_crcs(entry)) if run.hashing else None
         self._failed = False
         self._buffer = bytearray(min(BLOCK_BYTES, max(entry.bytes, 1)))
 
@@ -138,12 +140,13 @@ class Reader:
         return True
 
     def _finish(self) -> None:
-        if self._hasher is None or self._failed:
+        if self._hashes is None or self._failed:
             return
         try:
             while self.read():
                 pass
-            self._compare(self._hasher.finish())
+            for finding in self._hashes.findings(self._read_again):
+                self._run.findings.add(finding)
         except DataprepError as error:
             self._run.findings.add_error(error, self.name)
 
@@ -152,17 +155,31 @@ class Reader:
         view = memoryview(self._buffer)[: min(limit, self.size - self.at)]
         filled = 0
         while filled < len(view):
-            count = self._readinto(view[filled:])
+            piece = view[filled : filled + _HASH_BYTES]
+            count = self._readinto(piece)
             if not count:
                 self._failed = True
                 raise self._short(self.at + filled)
+            if self._hashes is not None:
+                self._hashes.update(piece[:count])
             filled += count
         if filled:
             self._run.advance(filled)
-        if self._hasher is not None:
-            self._hasher.update(view)
         self.at += filled
         return view
+
+    def _read_again(self) -> FileHash:
+        """Hash the whole file anew, with the CRC-32 of each MiB."""
+        hasher, left, view = FileHasher(), self.size, memoryview(self._buffer)
+        self._stream.seek(0)
+        while left:
+            self._run.advance(0)
+            count = self._readinto(view[:left])
+            if not count:
+                raise self._short(self.size - left)
+            hasher.update(view[:count])
+            left -= count
+        return hasher.finish()
 
     def _readinto(self, view: memoryview) -> int:
         try:
@@ -207,36 +224,6 @@ class Reader:
             remedy="Restore this file, or build again with --overwrite.",
         )  # fmt: skip
 
-    def _compare(self, found: FileHash) -> None:
-        whole = found.sha256 == self._entry.sha256
-        expected = self._run.expected_crcs(self._entry)
-        add = self._run.findings.add
-        if expected is None:
-            if not whole:
-                why = "" if self.name == CRC_NAME else "; crc32.npy cannot say where"
-                add(self.finding("E_HASH", f"its SHA-256 differs from the manifest's{why}"))
-            return
-        damaged = np.flatnonzero(found.crc32 != expected)
-        if whole and len(damaged):
-            add(Finding(
-                code="E_CRC", file=CRC_NAME,
-                problem=f"has other CRC-32s than {self.name}, whose SHA-256 is right",
-            ))  # fmt: skip
-        elif not whole and not len(damaged):
-            add(self.finding("E_HASH", (
-                "its SHA-256 differs from the manifest's while the CRC-32 of every MiB matches: "
-                "no accident does that, the file was changed on purpose"
-            )))  # fmt: skip
-        else:
-            for first, last in _runs(damaged):
-                add(self._damage(first, last))
-
-    def _damage(self, first: int, last: int) -> Finding:
-        start = first * BLOCK_BYTES
-        stop = min((last + 1) * BLOCK_BYTES, self.size)
-        blocks = f"MiB {first} is" if first == last else f"MiB {first} to {last} are"
-        return self.finding("E_HASH", f"{blocks} damaged (bytes {start}:{stop})", start, stop)
-
 
 def _block_starts(manifest: Manifest) -> tuple[dict[str, int], int]:
     """Where in crc32.npy the blocks of each file start, and how many blocks there are."""
@@ -246,14 +233,6 @@ def _block_starts(manifest: Manifest) -> tuple[dict[str, int], int]:
             starts[entry.name] = at
             at += block_count([entry.bytes])
     return starts, at
-
-
-def _runs(numbers: npt.NDArray[np.intp]) -> Iterator[tuple[int, int]]:
-    """First and last of each run of consecutive `numbers`."""
-    if len(numbers):
-        breaks = np.flatnonzero(np.diff(numbers) > 1) + 1
-        for run in np.split(numbers, breaks):
-            yield int(run[0]), int(run[-1])
 
 
 def _expect_sequential(descriptor: int) -> None:

@@ -9,18 +9,18 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from dataprep.formats import errors, manifest
-from dataprep.formats.dataset import open_dataset
 from dataprep.formats.errors import BusyError, DataprepError, InputError, StorageError
 from dataprep.formats.manifest import Manifest
+from dataprep.formats.replaced import Mark, mark_of
 from dataprep.formats.storage import publish_directory, replace_directory
 from dataprep.pipeline import destination, tables
 from dataprep.pipeline.bad_record import record_error
@@ -28,64 +28,24 @@ from dataprep.pipeline.commit import Commit
 from dataprep.pipeline.estimate import check_disk
 from dataprep.pipeline.executor import Workers, available_cores, run_here
 from dataprep.pipeline.fingerprint import fingerprint_files
+from dataprep.pipeline.full_disk import need_named
 from dataprep.pipeline.options import BuildOptions
-from dataprep.pipeline.prepare import Prepared, Survey, prepare, survey
+from dataprep.pipeline.prepare import Prepared, prepare, survey
 from dataprep.pipeline.progress import Progress, ProgressCallback
-from dataprep.pipeline.resume import finished_units
+from dataprep.pipeline.report import BuildReport, report_of
+from dataprep.pipeline.resume import finished_units, load_result
 from dataprep.pipeline.stages import Profile
 from dataprep.pipeline.staging import Staging, leftovers
-from dataprep.pipeline.task import RESULT_NAME, Done, UnitResult, unit_name
+from dataprep.pipeline.task import Done, UnitResult
+from dataprep.pipeline.tokenizer_sources import load_tokenizer
 from dataprep.pipeline.worker import Event
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
 
 __all__ = ["BuildReport", "build"]
 
 _SAMPLE_BYTES = 64 << 10
-_EXAMPLE_CHARACTERS = 300
-_EXAMPLE_TOKENS = 100
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class BuildReport:
-    """What a build did; `manifest` says what is in the dataset."""
-
-    path: Path
-    build_id: str
-    reused: bool
-    """The same build stood there already; nothing was done."""
-    manifest: Manifest = field(repr=False)
-    seconds: float
-    units: int
-    resumed_units: int
-    workers: int
-    profile: Profile
-    """Where the time went."""
-    notes: tuple[str, ...]
-    example: str | None
-    """The beginning of the first document, decoded from its ids."""
-
-    def as_dict(self) -> dict[str, Any]:
-        """The fields that ``--json`` prints."""
-        splits = {
-            name: {"documents": split.documents, "tokens": split.tokens}
-            for name, split in self.manifest.splits.items()
-        }
-        return {
-            "path": str(self.path),
-            "build_id": self.build_id,
-            "reused": self.reused,
-            "seconds": round(self.seconds, 3),
-            "units": self.units,
-            "resumed_units": self.resumed_units,
-            "workers": self.workers,
-            "profile": self.profile.as_dict(),
-            "notes": list(self.notes),
-            "records": msgspec.to_builtins(self.manifest.records),
-            "splits": splits,
-            "tokens": msgspec.to_builtins(self.manifest.tokens),
-            "engine": self.manifest.tokenizer.engine,
-            "engine_reason": self.manifest.tokenizer.engine_reason,
-            "example": self.example,
-        }
 
 
 def build(options: BuildOptions, *, progress: ProgressCallback | None = None) -> BuildReport:
@@ -101,44 +61,58 @@ def build(options: BuildOptions, *, progress: ProgressCallback | None = None) ->
     """
     started = time.perf_counter()
     options = replace(options, out=destination.resolve(options.out))
+    seen = mark_of(options.out)
     existing = destination.check(options)
     surveyed = survey(options)
     count = min(options.workers or available_cores(), len(surveyed.units))
-    idle = len(surveyed.units) < 2 or (existing is not None and not options.overwrite)
-    with Workers(0 if idle else count) as workers:  # they start while we go on planning
-        return _build(
-            options, surveyed, existing, workers=workers, progress=progress, started=started
-        )
+    if existing is not None and not options.overwrite:
+        return _reuse(prepare(options, surveyed, sample_bytes=_SAMPLE_BYTES), existing, started)
+    idle = len(surveyed.units) < 2
+    problem = None
+    while True:
+        try:
+            with Workers(0 if idle else count) as workers:  # they start while we go on planning
+                prepared = prepare(
+                    options, surveyed, sample_bytes=_SAMPLE_BYTES, on_engine=workers.preload,
+                    engine_problem=problem,
+                )  # fmt: skip
+                return _build(prepared, workers, progress, started=started, seen=seen)
+        except _EngineError as error:
+            problem = error.problem
+
+
+class _EngineError(Exception):
+    """The engine that units were begun with cannot be used: they are gone, it is said why."""
+
+    def __init__(self, problem: str) -> None:
+        super().__init__(problem)
+        self.problem = problem
+
+
+def _reuse(prepared: Prepared, existing: Manifest, started: float) -> BuildReport:
+    """Report `existing`, which must be what would be built."""
+    staging = Staging(prepared.options.out, prepared.plan.key)
+    for other in leftovers(prepared.options.out, prepared.plan.key):
+        other.refuse_if_held()
+    destination.require_same(existing, prepared)
+    staging.discard_if_idle()  # of a run that was killed after it had published
+    return report_of(prepared, existing, started, reused=True)
 
 
 def _build(
-    options: BuildOptions,
-    surveyed: Survey,
-    existing: Manifest | None,
-    *,
+    prepared: Prepared,
     workers: Workers,
     progress: ProgressCallback | None,
+    *,
     started: float,
+    seen: Mark,
 ) -> BuildReport:
-    prepared = prepare(options, surveyed, sample_bytes=_SAMPLE_BYTES, on_engine=workers.preload)
+    options = prepared.options
     staging = Staging(options.out, prepared.plan.key)
     for other in leftovers(options.out, prepared.plan.key):
         other.refuse_if_held()
-    if existing is not None and not options.overwrite:
-        destination.require_same(existing, prepared)
-        staging.discard_if_idle()  # of a run that was killed after it had published
-        return _report(prepared, existing, started, reused=True)
-    build = _Build(prepared, workers, progress, started)
-    try:
-        return build.run()
-    except (StorageError, OSError) as error:
-        # Whoever published first has removed the staging directory under us.
-        if existing is None and (options.out / manifest.CONFIG_NAME).exists():
-            raise BusyError(
-                "another build was published here first", where=str(options.out),
-                remedy="Use that one, or choose another --out.",
-            ) from error  # fmt: skip
-        raise
+    with need_named(prepared, staging.path):
+        return _Build(prepared, workers, progress, started, seen).run()
 
 
 class _Build:
@@ -148,8 +122,10 @@ class _Build:
         workers: Workers,
         progress: ProgressCallback | None,
         started: float,
+        seen: Mark | None = None,
     ) -> None:
         self._prepared = prepared
+        self._seen = mark_of(prepared.options.out) if seen is None else seen
         self._workers = workers
         self._plan = prepared.plan
         self._options = prepared.options
@@ -162,11 +138,15 @@ class _Build:
         self._finished: set[int] = set()
         self._failures: dict[int, DataprepError] = {}
         self._profile = Profile()
+        self._tokenizer: Tokenizer | None = None
+        self._worthless = False
 
     def run(self) -> BuildReport:
         """Do what is left, and publish."""
         self._staging.create()
         with self._staging.locked(), self._nothing_left_behind():
+            self._staging.give_way()
+            destination.refuse_newer(self._options.out, self._seen)
             self._staging.sweep()
             self._tell("plan")
             resumed = self._resume()
@@ -183,20 +163,39 @@ class _Build:
             self._profile.prepare = begun - self._started
             self._profile.units = done - begun
             self._profile.commit = time.perf_counter() - done
-        return _report(
+        return report_of(
             self._prepared, result, self._started, resumed=resumed, workers=workers,
-            profile=self._profile, notes=self._notes(),
+            profile=self._profile, notes=self._notes(), tokenizer=self._tokenizer,
         )  # fmt: skip
 
     @contextlib.contextmanager
     def _nothing_left_behind(self) -> Iterator[None]:
-        """After a failure keep the staging directory only if there is work in it."""
+        """After a failure keep the staging directory only if there is work of use in it."""
         try:
             yield
-        except BaseException:
+        except BusyError:
             if not self._staging.has_work():
                 self._staging.discard()
             raise
+        except BaseException as error:
+            beaten = self._beaten() if isinstance(error, StorageError | OSError) else None
+            if self._worthless:
+                self._workers.stop()
+                self._staging.discard()
+            else:
+                self._staging.give_up()
+            if beaten is not None:
+                raise beaten from error
+            raise
+
+    def _beaten(self) -> BusyError | None:
+        """Where locks do nothing, another builder may have taken all this away under us."""
+        try:
+            destination.refuse_newer(self._options.out, self._seen)
+            self._staging.refuse_if_gone()
+        except BusyError as error:
+            return error
+        return None
 
     def _resume(self) -> int:
         """Take over the units that an earlier run finished; returns how many."""
@@ -217,10 +216,24 @@ class _Build:
     def _run_units(self) -> int:
         left = [unit.number for unit in self._plan.units if unit.number not in self._finished]
         if len(left) > 1 and self._workers.count:
-            self._workers.run(self._staging, left, self._on_event)
+            self._workers.run(self._staging, left, self._on_event, self._check_tokenizer)
             return min(self._workers.count, len(left))
+        self._check_tokenizer()
         run_here(self._plan, self._staging, left, self._prepared.encoder, self._on_event)
         return min(1, len(left))
+
+    def _check_tokenizer(self) -> None:
+        """Make the checks that `prepare` left; if one fails, no unit is worth keeping."""
+        prepared = self._prepared
+        try:
+            self._tokenizer = load_tokenizer(prepared.tokenizer_json, prepared.options.tokenizer)
+            problem = prepared.doubt() if prepared.doubt else None
+        except DataprepError:
+            self._worthless = True
+            raise
+        if problem is not None:
+            self._worthless = True
+            raise _EngineError(problem)
 
     def _on_event(self, event: Event) -> None:
         if event.done is not None:
@@ -301,19 +314,25 @@ class _Build:
             threads=max(1, workers),
         )
         root, result = commit.assemble(self._results())
+        try:
+            self._publish(root)
+        except BusyError:
+            if destination.holds(self._options.out, result.build_id):
+                self._staging.discard()  # nobody needs it any more
+            raise
+        return result
+
+    def _publish(self, root: Path) -> None:
         target = self._options.out
+        destination.refuse_newer(target, self._seen)
         if self._options.overwrite and (target / manifest.CONFIG_NAME).exists():
             replace_directory(root, target)
         else:
             publish_directory(root, target)
-        return result
 
     def _results(self) -> list[UnitResult]:
-        decoder = msgspec.json.Decoder(UnitResult)
-        return [
-            decoder.decode((self._staging.units / unit_name(n) / RESULT_NAME).read_bytes())
-            for n in range(len(self._plan.units))
-        ]
+        numbers = range(len(self._plan.units))
+        return [load_result(self._staging.units, number) for number in numbers]
 
     def _notes(self) -> tuple[str, ...]:
         others = leftovers(self._options.out, self._plan.key)
@@ -339,42 +358,6 @@ def table_fingerprints(prepared: Prepared) -> dict[int, str]:
             files[number] = tables.hf_files(source, read.hf_config, read.hf_split)
     with ThreadPoolExecutor(available_cores()) as pool:
         return dict(zip(files, pool.map(fingerprint_files, files.values()), strict=True))
-
-
-def _report(
-    prepared: Prepared,
-    result: Manifest,
-    started: float,
-    *,
-    reused: bool = False,
-    resumed: int = 0,
-    workers: int = 0,
-    profile: Profile | None = None,
-    notes: Sequence[str] = (),
-) -> BuildReport:
-    return BuildReport(
-        path=prepared.options.out,
-        build_id=result.build_id,
-        reused=reused,
-        manifest=result,
-        seconds=time.perf_counter() - started,
-        units=len(prepared.plan.units),
-        resumed_units=resumed,
-        workers=workers,
-        profile=profile or Profile(prepare=time.perf_counter() - started),
-        notes=tuple(notes) or prepared.notes,
-        example=_example(prepared.options.out),
-    )
-
-
-def _example(path: Path) -> str | None:
-    with open_dataset(path) as dataset:
-        for split in dataset.splits.values():
-            if split.documents:
-                start, stop = split.span(0)
-                ids = split.read(start, min(stop, start + _EXAMPLE_TOKENS))
-                return dataset.decode(ids)[:_EXAMPLE_CHARACTERS]
-    return None
 
 
 def _values(done: Done) -> tuple[int, int, int, int]:

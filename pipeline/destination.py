@@ -9,8 +9,9 @@ from pathlib import Path
 import msgspec
 
 from dataprep.formats import manifest as manifests
-from dataprep.formats.errors import DataprepError, StorageError, UsageError
+from dataprep.formats.errors import BusyError, DataprepError, StorageError, UsageError
 from dataprep.formats.manifest import InputEntry, Manifest
+from dataprep.formats.replaced import Mark, mark_of
 from dataprep.formats.storage import storage_errors
 from dataprep.pipeline import tables
 from dataprep.pipeline.commit import build_id_of
@@ -19,7 +20,7 @@ from dataprep.pipeline.inputs import Source
 from dataprep.pipeline.options import BuildOptions
 from dataprep.pipeline.prepare import Prepared
 
-__all__ = ["check", "require_same", "resolve"]
+__all__ = ["check", "holds", "refuse_newer", "require_same", "resolve"]
 
 _HEAD_BYTES = 64
 _MARK = re.compile(rb'\s*\{\s*"format":\s*"dataprep"')
@@ -56,6 +57,23 @@ def check(options: BuildOptions) -> Manifest | None:
     return None
 
 
+def refuse_newer(out: Path, seen: Mark) -> None:
+    """Raise `BusyError` if a dataset was published in `out` since it had the mark `seen`."""
+    if mark_of(out)[:-1] not in ((), seen[:-1]):  # a chmod is no publishing
+        raise BusyError(
+            "another build was published here first", where=str(out),
+            remedy="Use that one, or choose another --out.",
+        )  # fmt: skip
+
+
+def holds(out: Path, build_id: str) -> bool:
+    """Whether the dataset in `out` is the build `build_id`."""
+    try:
+        return manifests.load(out).build_id == build_id
+    except DataprepError:
+        return False
+
+
 def _finished(options: BuildOptions) -> Manifest | None:
     foreign = _foreign(options.out)
     if foreign and options.overwrite:
@@ -77,11 +95,19 @@ def _is_ours(out: Path) -> bool:
 def _foreign(out: Path) -> list[str]:
     """What stands in `out` that no dataset has, by its name."""
     names = []
-    for path in sorted(out.rglob("*")):
-        name = path.relative_to(out).as_posix()
-        if not _DATASET_NAME.fullmatch(name + "/" * (path.is_dir() and not path.is_symlink())):
-            names.append(name)
-    return names
+    for folder, folders, files in os.walk(out, onerror=_complain):
+        inside = "" if folder == str(out) else f"{os.path.relpath(folder, out)}/"
+        links = {name for name in folders if (Path(folder) / name).is_symlink()}
+        names += [f"{inside}{name}" + "/" * (name not in links) for name in folders]
+        names += [f"{inside}{name}" for name in files]
+    return sorted(name.rstrip("/") for name in names if not _DATASET_NAME.fullmatch(name))
+
+
+def _complain(error: OSError) -> None:
+    """A folder that another builder has just replaced has nothing in it; all else is an error."""
+    if not isinstance(error, FileNotFoundError):
+        with storage_errors(error.filename):
+            raise error
 
 
 def _refuse_inside_dataset(out: Path) -> None:

@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import importlib.metadata
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal, Protocol
 
 import numpy as np
@@ -136,6 +137,8 @@ class EngineChoice:
     name: str
     reason: str
     encoder: Encoder
+    doubt: Callable[[], str | None] | None = None
+    """What is still to be done: compares the engine with the reference, and says what is wrong."""
 
 
 def make_encoder(name: str, engine_json: bytes, *, alone: bool = False) -> Encoder:
@@ -148,27 +151,45 @@ def make_encoder(name: str, engine_json: bytes, *, alone: bool = False) -> Encod
     return _GigatokenBatches(engine_json) if alone else _Gigatoken(engine_json)
 
 
-def choose_engine(engine_json: bytes, wanted: str, sample: Sequence[bytes]) -> EngineChoice:
+def choose_engine(
+    engine_json: bytes,
+    wanted: str,
+    sample: Sequence[bytes],
+    *,
+    later: bool = False,
+    problem: str | None = None,
+) -> EngineChoice:
     """Load, compare on `sample`, decide.
 
-    Raises `InputError` where neither engine takes the tokenizer, and `IncompatibleError` where
-    gigatoken was demanded and disagrees.
+    With `later` the comparison is left to the caller: gigatoken is chosen if its `doubt` turns out
+    to be None. If it does not, it is the `problem` to call this with again. Raises `InputError`
+    where neither engine takes the tokenizer, and `IncompatibleError` where gigatoken was demanded
+    and disagrees.
     """
-    reference = _reference(engine_json)
     if wanted == TOKENIZERS:
-        return EngineChoice(name=TOKENIZERS, reason="asked for with --engine", encoder=reference)
-    fast, problem = _try_gigatoken(engine_json)
-    if fast is not None:
-        problem = _disagreement(fast, reference, sample)
-        if problem is None:
-            reason = f"equal to tokenizers on {len(sample)} texts of this build"
-            return EngineChoice(name=GIGATOKEN, reason=reason, encoder=fast)
+        return EngineChoice(
+            name=TOKENIZERS, reason="asked for with --engine", encoder=_reference(engine_json)
+        )
+    if problem is None:
+        fast, problem = _try_gigatoken(engine_json)
+        if fast is not None:
+            doubt = partial(_doubt, fast, engine_json, sample)
+            problem = None if later else doubt()
+            if problem is None:
+                reason = f"equal to tokenizers on {len(sample)} texts of this build"
+                late = doubt if later else None
+                return EngineChoice(name=GIGATOKEN, reason=reason, encoder=fast, doubt=late)
     if wanted == GIGATOKEN:
         raise IncompatibleError(
             str(problem), where="--engine gigatoken", code="E_ENGINE",
             remedy="Leave --engine out: Hugging Face tokenizers will be used.",
         )  # fmt: skip
-    return EngineChoice(name=TOKENIZERS, reason=str(problem), encoder=reference)
+    return EngineChoice(name=TOKENIZERS, reason=str(problem), encoder=_reference(engine_json))
+
+
+def _doubt(fast: Encoder, engine_json: bytes, sample: Sequence[bytes]) -> str | None:
+    """Why `fast` cannot be used, or None."""
+    return _disagreement(fast, _reference(engine_json), sample)
 
 
 def _reference(engine_json: bytes) -> Encoder:

@@ -15,7 +15,7 @@ from typing import Any
 from dataprep.formats.errors import StorageError
 from dataprep.formats.storage import free_bytes
 from dataprep.pipeline.executor import available_cores
-from dataprep.pipeline.layout import JOIN_BELOW_BYTES
+from dataprep.pipeline.layout import _SMALL_PART, JOIN_BELOW_BYTES
 from dataprep.pipeline.options import BuildOptions
 from dataprep.pipeline.prepare import Prepared, prepare, survey
 from dataprep.pipeline.splitting import exact_sizes, ordered_names
@@ -26,8 +26,7 @@ _SAMPLE_BYTES = 256 << 10
 _PLACE_BYTES = 8 + 16  # offset and provenance of a document
 _RECORD_BYTES = 8
 _KEY_BYTES = 16
-_SMALL_PART = 16  # as in `layout.large_piece`
-_HEADROOM = 1.1
+_HEADROOM = 1.1  # of the disk space that a sample foretells
 _START_SECONDS = 1.0  # interpreters, tokenizer, comparison of the engines
 _STORE_RATE = 500e6  # bytes per second and worker, hashed and written
 
@@ -42,6 +41,7 @@ class Estimate:
     tokens: int
     output_bytes: int
     peak_disk_bytes: int
+    """With a tenth to spare; a build starts only where no less than this is free."""
     free_bytes: int
     seconds: float
     bytes_per_token: float
@@ -81,6 +81,9 @@ def estimate_prepared(prepared: Prepared) -> Estimate:
     tokens += plan.encoding.added * documents
     size = tokens * int(plan.encoding.dtype[2])
     output = size + documents * (_PLACE_BYTES + _RECORD_BYTES) + len(prepared.tokenizer_json)
+    parts, exact = _parts(prepared.shares, documents), options.split_mode == "count"
+    peak = _peak_bytes(size, documents, parts, len(plan.units), exact=exact)
+    peak += 2 * len(prepared.tokenizer_json)
     workers = min(options.workers or available_cores(), max(1, len(plan.units)))
     return Estimate(
         inputs=len(plan.sources),
@@ -88,14 +91,7 @@ def estimate_prepared(prepared: Prepared) -> Estimate:
         documents=documents,
         tokens=tokens,
         output_bytes=output,
-        peak_disk_bytes=_peak_bytes(
-            size,
-            documents,
-            _parts(prepared.shares, documents),
-            len(plan.units),
-            exact=options.split_mode == "count",
-        )
-        + 2 * len(prepared.tokenizer_json),
+        peak_disk_bytes=int(peak * _HEADROOM),
         free_bytes=free_bytes(options.out),
         seconds=round(_START_SECONDS + (per_byte * text_bytes + output / _STORE_RATE) / workers, 1),
         bytes_per_token=round(bytes_per_token, 3),
@@ -137,7 +133,7 @@ def check_disk(prepared: Prepared, *, already: int = 0) -> None:
     `already` bytes are there from an earlier run, and are not needed again.
     """
     wanted = estimate_prepared(prepared)
-    needed = max(0, int(wanted.peak_disk_bytes * _HEADROOM) - already)
+    needed = max(0, wanted.peak_disk_bytes - already)
     if needed > wanted.free_bytes:
         raise StorageError(
             f"about {needed:,} bytes are needed and {wanted.free_bytes:,} are free",

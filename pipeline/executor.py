@@ -71,8 +71,12 @@ class Workers:
         self._settled = threading.Event()
 
     def __enter__(self) -> Workers:
-        for _ in range(self.count):
-            self.start()
+        try:
+            for _ in range(self.count):
+                self.start()
+        except BaseException:  # a signal, or no more processes
+            self.stop()
+            raise
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -83,14 +87,24 @@ class Workers:
         for process in self._processes:
             self._feed_by_thread(process, engine_json)
 
-    def run(self, staging: Staging, units: Sequence[int], on_event: OnEvent) -> None:
-        """Do `units`; `on_event` is called here, as events arrive, and may raise to stop."""
+    def run(
+        self,
+        staging: Staging,
+        units: Sequence[int],
+        on_event: OnEvent,
+        meanwhile: Callable[[], None],
+    ) -> None:
+        """Do `units`; `on_event` is called here, as events arrive, and may raise to stop.
+
+        `meanwhile` is called once, when the workers have begun.
+        """
         for number in units:
             self._waiting.put(number)
         if not self._threads:
             self.preload(b"")
         self._staging = staging.path
         self._settled.set()
+        meanwhile()
         left = len(units)
         while left:
             event = self._events.get()
@@ -238,6 +252,7 @@ def _command(events: int) -> list[str]:
     root = str(Path(dataprep.__path__[0]).parent)
     start = (
         f"import sys; sys.path.append({root!r}); "
+        f"from dataprep.pipeline.orphan import end_without_reader; end_without_reader({events}); "
         f"from dataprep.pipeline.worker import main; main({events})"
     )
     return [sys.executable, "-P", "-c", start]

@@ -7,12 +7,14 @@ who wants two inputs to look alike. https://github.com/Cyan4973/xxHash
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 from pathlib import Path
 from typing import BinaryIO
 
 import xxhash
 
+from dataprep.formats.errors import InputError
 from dataprep.formats.storage import storage_errors
 
 __all__ = ["CHUNK_BYTES", "ChunkHasher", "HashingReader", "combine", "fingerprint_files"]
@@ -65,15 +67,41 @@ def combine(digests: Iterable[str]) -> str:
 
 
 def fingerprint_files(paths: Iterable[str]) -> str:
-    """The fingerprint of an input that is one file or several; reads all of them."""
-    digests: list[str] = []
-    for path in paths:
-        hasher = ChunkHasher()
-        with storage_errors(path), Path(path).open("rb", buffering=0) as stream:
-            while data := stream.read(_READ_BYTES):
-                hasher.update(data)
-        digests += hasher.digests()
-    return combine(digests)
+    """The fingerprint of an input that is one file or several; reads all of them.
+
+    Raises `InputError` for a file that is written to or replaced meanwhile: what was read would be
+    neither the old one nor the new one.
+    """
+    return combine(digest for path in paths for digest in _file_digests(path))
+
+
+def _file_digests(path: str) -> list[str]:
+    hasher, size = ChunkHasher(), 0
+    with storage_errors(path), Path(path).open("rb", buffering=0) as stream:
+        before = os.fstat(stream.fileno())
+        while data := stream.read(_READ_BYTES):
+            hasher.update(data)
+            size += len(data)
+        # By its descriptor and by its name, while it is open: its inode cannot go to another file.
+        after = [os.fstat(stream.fileno()), _named(path)]
+    states = {_state(before), *map(_state, after)}
+    if len(states) > 1 or size != before.st_size:
+        raise InputError(
+            "the file changed while its fingerprint was taken", where=path, code="E_CHANGED",
+            remedy="Leave inputs alone during a build, then run the command again.",
+        )  # fmt: skip
+    return hasher.digests()
+
+
+def _named(path: str) -> os.stat_result | None:
+    try:
+        return Path(path).stat()
+    except FileNotFoundError:
+        return None
+
+
+def _state(found: os.stat_result | None) -> tuple[int, int, int, int] | None:
+    return found and (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns)
 
 
 class HashingReader:

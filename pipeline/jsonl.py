@@ -2,7 +2,8 @@
 
 Two paths with one meaning. The block path hands a whole block to msgspec, which decodes only the
 wanted field, and then proves what that did not look at (see `json_checks`): one object a line, the
-field once in each, valid UTF-8 throughout, no deep nesting. Where any proof fails, the line path
+field once in each, valid UTF-8 throughout, no deep nesting. Flat objects are decoded whole, which
+proves the last two by itself (see `flat_json`). Where any proof fails, the line path
 looks at each line by itself and says what is wrong with it. `tests/pipeline/test_jsonl.py` holds
 the two against each other and against the standard library's parser.
 """
@@ -19,6 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dataprep.formats.errors import UsageError
+from dataprep.pipeline.flat_json import FlatLines, attribute
 from dataprep.pipeline.json_checks import (
     count_at_most,
     count_of,
@@ -59,6 +61,8 @@ class JsonlParser:
         _refuse_escapes(self._names)
         self._keys = [_Key(name) for name in self._names]
         self._decoder = msgspec.json.Decoder(_row_type(wanted))
+        flat = all(len(path) == 1 for path in wanted)
+        self._flat = FlatLines({name: kind for (name,), kind in wanted.items()}) if flat else None
         self._text = attrgetter(_attributes(self._path))
         self._key = attrgetter(_attributes(self._key_path)) if self._key_path else None
 
@@ -90,17 +94,27 @@ class JsonlParser:
         """All rows of `data`, or None if anything about it needs a closer look."""
         count = len(starts)
         octets = np.frombuffer(data, np.uint8)
-        if not (one_object_a_line(octets, starts) and is_utf8(data)):
+        if not one_object_a_line(octets, starts):
             return None
         if not all(key.once_a_line(data, octets, count) for key in self._keys):
             return None
         if any(key.escaped(data, octets) for key in self._keys):
             return None
+        rows = self._flat.rows(data, count) if self._flat else None
+        if rows is None:
+            rows = self._any_rows(data, octets, starts)
+        return rows if rows is not None and len(rows) == count else None
+
+    def _any_rows(
+        self, data: bytes, octets: npt.NDArray[np.uint8], starts: npt.NDArray[np.int64]
+    ) -> list[Any] | None:
+        """The rows of lines that may hold anything beside the wanted fields."""
+        if not (is_utf8(data) and self._shallow(data, octets, starts)):
+            return None
         try:
-            rows = self._decoder.decode_lines(data)
+            return self._decoder.decode_lines(data)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
             return None
-        return rows if len(rows) == count and self._shallow(data, octets, starts) else None
 
     def _shallow(
         self, data: bytes, octets: npt.NDArray[np.uint8], starts: npt.NDArray[np.int64]
@@ -274,17 +288,13 @@ def _row_type(wanted: dict[tuple[str, ...], Any]) -> Any:
     below: dict[str, dict[tuple[str, ...], Any]] = {}
     for (name, *rest), kind in wanted.items():
         below.setdefault(name, {})[tuple(rest)] = kind
-    fields = [(_attribute(name), _row_type(inner)) for name, inner in below.items()]
-    rename = {_attribute(name): name for name in below}
+    fields = [(attribute(name), _row_type(inner)) for name, inner in below.items()]
+    rename = {attribute(name): name for name in below}
     return msgspec.defstruct("Row", fields, rename=rename, gc=False)
 
 
-def _attribute(name: str) -> str:
-    return f"f_{name.encode().hex()}"
-
-
 def _attributes(path: tuple[str, ...]) -> str:
-    return ".".join(map(_attribute, path))
+    return ".".join(map(attribute, path))
 
 
 def _check_path(value: Any, path: tuple[str, ...], wanted: Any) -> _BadRecordError | None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
@@ -57,6 +56,7 @@ class Prepared:
     tokenizer_origin: str
     engine_json: bytes
     encoder: Encoder
+    doubt: Callable[[], str | None] | None
     shares: dict[str, float | int | None]
     stored_options: dict[str, Any]
     sample: Sample
@@ -89,22 +89,29 @@ def prepare(
     *,
     sample_bytes: int,
     on_engine: Callable[[bytes], None] | None = None,
+    engine_problem: str | None = None,
 ) -> Prepared:
     """Settle everything that can be settled without reading the inputs through.
 
-    `on_engine` gets what the engine is loaded from as soon as it is known.
+    `on_engine` gets what the engine is loaded from as soon as it is known. Whoever gives one has
+    no time to lose, and makes the last checks while units are done already: that `load_tokenizer`
+    can load the tokenizer, and that `doubt` finds nothing wrong with the engine. If it does, that
+    is the `engine_problem` to prepare with again.
     """
     sources, read, units = surveyed.sources, surveyed.read, surveyed.units
-    source = resolve_tokenizer(options.tokenizer)
-    config = json.loads(source.json)
+    source = resolve_tokenizer(options.tokenizer, load=on_engine is None)
+    config = msgspec.json.decode(source.json)
     literal = options.special_text == "literal"
-    engine_json = json.dumps(literal_config(config) if literal else parse_config(config)).encode()
+    engine_json = msgspec.json.encode(literal_config(config) if literal else parse_config(config))
     if on_engine is not None and options.engine != TOKENIZERS:
         on_engine(engine_json)
     sample = take_sample(sources, units, read, sample_bytes)
     probes = make_probes()
     gate = [*probes, *sample.excerpts(_GATE_TEXTS, _GATE_CHARACTERS)]
-    choice = choose_engine(engine_json, options.engine, [text.encode() for text in gate])
+    choice = choose_engine(
+        engine_json, options.engine, [text.encode() for text in gate],
+        later=on_engine is not None, problem=engine_problem,
+    )  # fmt: skip
     tokenizer = _Tokenizer(options=options, config=config, source=source, choice=choice)
     encoding, entry = tokenizer.encoding(), tokenizer.entry(probes)
     stored = _stored_options(options, source)
@@ -119,7 +126,8 @@ def prepare(
     return Prepared(
         options=options, plan=plan, tokenizer=entry, tokenizer_json=source.json,
         tokenizer_origin=source.origin, engine_json=engine_json, encoder=choice.encoder,
-        shares=shares, stored_options=stored, sample=sample, notes=folder_notes(options),
+        doubt=choice.doubt, shares=shares, stored_options=stored, sample=sample,
+        notes=folder_notes(options),
     )  # fmt: skip
 
 

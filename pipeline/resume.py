@@ -10,10 +10,11 @@ import msgspec
 from dataprep.formats.checksums import FileHasher
 from dataprep.formats.storage import remove_tree
 from dataprep.pipeline.pieces import Piece
+from dataprep.pipeline.sealed import unseal
 from dataprep.pipeline.staging import Staging
 from dataprep.pipeline.task import REJECTS_NAME, RESULT_NAME, UnitResult, unit_name
 
-__all__ = ["finished_units"]
+__all__ = ["finished_units", "load_result"]
 
 _READ_BYTES = 4 << 20
 
@@ -29,15 +30,21 @@ def finished_units(staging: Staging, count: int, threads: int) -> list[UnitResul
 def _check(units: Path, number: int) -> UnitResult | None:
     directory = units / unit_name(number)
     try:
-        result = msgspec.json.decode((directory / RESULT_NAME).read_bytes(), type=UnitResult)
+        result = load_result(units, number)
         whole = all(_whole(directory, piece) for piece in result.pieces)
         whole = whole and _sha256(directory / REJECTS_NAME) == result.rejects_sha256
-    except (OSError, msgspec.MsgspecError):
+    except (OSError, ValueError):  # msgspec's errors are of this kind too
         whole = False
     if whole and result.number == number:
         return result
     remove_tree(directory)
     return None
+
+
+def load_result(units: Path, number: int) -> UnitResult:
+    """What the task left behind; raises ValueError if that is not as it wrote it."""
+    data = (units / unit_name(number) / RESULT_NAME).read_bytes()
+    return msgspec.json.decode(unseal(data), type=UnitResult)
 
 
 def _whole(directory: Path, piece: Piece) -> bool:

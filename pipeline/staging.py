@@ -2,29 +2,41 @@
 
 `.NAME.building-KEY` next to NAME: the same file system, so that publishing is one rename. KEY
 stands for the plan, so the same command finds its own work again and another command never does.
-A lock keeps two builders from doing the same work twice; it is a courtesy, nothing breaks where
-the file system does not honour it.
+Nothing but a real directory of our own is used under that name.
+
+The lock keeps others out where locks work. Where they do not, several builders share the
+directory: each writes under names of its own, finished units appear in one step, and the whole
+directory goes in one step, so that who still works in it fails rather than publishes half of
+something.
 """
 
 from __future__ import annotations
 
 import contextlib
 import glob
-import json
-import os
-import socket
+import re
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
 from dataprep.formats.errors import BusyError, StorageError
-from dataprep.formats.storage import create_directory, remove_tree, storage_errors, write_file
+from dataprep.formats.storage import remove_tree, storage_errors, write_file
+from dataprep.pipeline import lock
+from dataprep.pipeline.ownership import is_directory, require_own
 from dataprep.pipeline.task import UNIT_PREFIX, temporary_name
 
 __all__ = ["Staging", "leftovers"]
 
 ENGINE_NAME = "engine.json"
+LOCK_NAME = "lock"
 PLAN_NAME = "plan.json"
 TOKENIZER_NAME = "tokenizer.json"
+
+_ONLY_OURS = 0o700
+_TRIES = 10
+_SETTLED = 1.0  # seconds
+_KEY = re.compile(r"[0-9a-f]{16}")
+_GONE_KEY = re.compile(r"[0-9a-f]{16}\.gone-[0-9a-f]{8}")
 
 
 class Staging:
@@ -32,18 +44,37 @@ class Staging:
 
     def __init__(self, out: Path, key: str) -> None:
         self.out = out
-        self.path = out.parent / f".{out.name}.building-{key}"
+        self.key = key
+        self.path = out.parent / f"{_prefix(out)}{key}"
         self.units = self.path / "units"
         self.plan = self.path / PLAN_NAME
         self.engine = self.path / ENGINE_NAME
         self.tokenizer = self.path / TOKENIZER_NAME
+        self._lock = self.path / LOCK_NAME
 
     def create(self) -> None:
-        """Make the directories, if they are not there from an earlier run."""
+        """Make the directories, or take over those of an earlier run.
+
+        Raises `StorageError` for a link, a file, or a directory of somebody else.
+        """
         with storage_errors(self.out.parent):
             self.out.parent.mkdir(parents=True, exist_ok=True)
-        create_directory(self.path, exist_ok=True)
-        create_directory(self.units, exist_ok=True)
+        for left in reversed(range(_TRIES)):
+            try:
+                with storage_errors(self.path):
+                    self._make()
+            except StorageError as error:  # another builder may be removing it just now
+                if left and isinstance(error.__cause__, FileNotFoundError):
+                    continue
+                raise
+            return
+
+    def _make(self) -> None:
+        for path in (self.path, self.units):
+            try:
+                path.mkdir(_ONLY_OURS)
+            except FileExistsError:
+                require_own(path)
 
     def put(self, path: Path, data: bytes) -> None:
         """Have `data` in the file `path`, whole: written beside it and renamed."""
@@ -55,33 +86,32 @@ class Staging:
             scratch.replace(path)
 
     @contextlib.contextmanager
-    def locked(self, *, create: bool = True) -> Iterator[None]:
+    def locked(self) -> Iterator[None]:
         """Hold the build; `BusyError` names whoever holds it already."""
-        import fcntl
-
-        path = self.path / "lock"
-        with storage_errors(path):
-            descriptor = os.open(path, os.O_RDWR | (os.O_CREAT if create else 0), 0o644)
-        try:
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise _busy(self.out, os.pread(descriptor, 4096, 0)) from None
-            except OSError:  # a file system without locks
-                pass
-            else:
-                holder = {"host": socket.gethostname(), "pid": os.getpid()}
-                with contextlib.suppress(OSError):  # a full disk: nobody will know our name
-                    os.ftruncate(descriptor, 0)
-                    os.pwrite(descriptor, json.dumps(holder).encode(), 0)
+        with lock.hold(self._lock, self.out, self.create):
             yield
-        finally:
-            os.close(descriptor)
 
-    def refuse_if_held(self) -> None:
-        """Raise `BusyError` if a living process is at this build."""
-        with contextlib.suppress(StorageError), self.locked(create=False):
-            pass
+    def refuse_if_held(self, patience: float = 0.0) -> None:
+        """Raise `BusyError` if a living process is at this build, and stays there."""
+        with contextlib.suppress(StorageError):
+            lock.refuse_if_held(self._lock, self.out, patience)
+
+    def give_way(self) -> None:
+        """With the lock held: raise `BusyError` if a build with other options is under way.
+
+        Of builds that start together the one with the lowest key stays: it waits for the others
+        to give way. One that does not has been at it for longer.
+        """
+        for other in leftovers(self.out, self.key):
+            other.refuse_if_held(_SETTLED if self.key < other.key else 0.0)
+
+    def refuse_if_gone(self) -> None:
+        """Raise `BusyError` if somebody else has removed the directory that we work in."""
+        if not is_directory(self.path):
+            raise BusyError(
+                "somebody has removed this unfinished build", where=str(self.path),
+                remedy="Perhaps it was another builder of it: run the command again.",
+            )  # fmt: skip
 
     def has_work(self) -> bool:
         """Whether any unit is finished."""
@@ -92,55 +122,84 @@ class Staging:
         for place in (self.path, self.units):
             for path in place.glob(".tmp-*"):
                 if _abandoned(path.name):
-                    remove_tree(path) if path.is_dir() else path.unlink(missing_ok=True)
+                    _remove_at_once(path, path.with_name(temporary_name()))
+        self._remove_gone()
 
     def size(self) -> int:
         """Bytes of the finished units."""
-        files = self.units.glob(f"{UNIT_PREFIX}*/*")
-        return sum(path.stat().st_size for path in files)
+        total = 0
+        for path in self.units.glob(f"{UNIT_PREFIX}*/*"):
+            with contextlib.suppress(FileNotFoundError):  # another builder found it damaged
+                total += path.stat().st_size
+        return total
+
+    def give_up(self) -> None:
+        """After a failure, with the lock held: remove everything, unless it is of use to anybody.
+
+        Finished units are; and where locks do nothing, others may be at work here.
+        """
+        if self.has_work():
+            return
+        try:
+            self.refuse_if_held()
+        except BusyError:  # by us: locks work here, so we are alone
+            self.discard()
 
     def discard_if_idle(self) -> None:
         """Remove everything, unless a living process is at it."""
-        with contextlib.suppress(BusyError, StorageError), self.locked(create=False):
-            self.discard()
+        with contextlib.suppress(BusyError, StorageError, OSError):
+            if is_directory(self.path):
+                require_own(self.path)
+                with self.locked():
+                    self.discard()
+        self._remove_gone()
 
     def discard(self) -> None:
         """Remove everything, as far as possible: what is left does no harm."""
         with contextlib.suppress(StorageError):
-            remove_tree(self.path)
+            aside = f"{self.path.name}.gone-{uuid.uuid4().hex[:8]}"
+            _remove_at_once(self.path, self.path.with_name(aside))
+
+    def _remove_gone(self) -> None:
+        """Remove what processes that were killed were about to remove."""
+        for path in _beside(self.out, _GONE_KEY):
+            with contextlib.suppress(StorageError):
+                remove_tree(path)
 
 
 def leftovers(out: Path, key: str) -> list[Staging]:
     """Other unfinished builds of `out`."""
-    if not out.parent.is_dir():
-        return []
-    prefix = f".{out.name}.building-"
-    found = out.parent.glob(f"{glob.escape(prefix)}*")
-    keys = sorted(path.name.removeprefix(prefix) for path in found)
+    start = len(_prefix(out))
+    keys = [path.name[start:] for path in _beside(out, _KEY)]
     return [Staging(out, other) for other in keys if other != key]
 
 
-def _busy(out: Path, holder: bytes) -> BusyError:
-    try:
-        who = json.loads(holder)
-        name = f"process {who['pid']} on {who['host']}"
-    except (ValueError, KeyError, TypeError):
-        name = "another process"
-    return BusyError(
-        f"{name} is building this", where=str(out),
-        remedy="Wait for it, or stop it and run the command again: its finished work is kept.",
-    )  # fmt: skip
+def _prefix(out: Path) -> str:
+    return f".{out.name}.building-"
+
+
+def _beside(out: Path, key: re.Pattern[str]) -> list[Path]:
+    """The directories beside `out` of this kind of name; links are nobody's work."""
+    prefix = _prefix(out)
+    found = out.parent.glob(f"{glob.escape(prefix)}*") if out.parent.is_dir() else ()
+    return sorted(
+        path for path in found if key.fullmatch(path.name, len(prefix)) and is_directory(path)
+    )
+
+
+def _remove_at_once(path: Path, aside: Path) -> None:
+    """Remove `path`, out of everybody's sight at once: it is renamed to `aside` first."""
+    with contextlib.suppress(OSError):
+        path.rename(aside)
+        path = aside
+    if path.is_dir():
+        remove_tree(path)
+    else:
+        with storage_errors(path):
+            path.unlink(missing_ok=True)
 
 
 def _abandoned(name: str) -> bool:
     host, _, rest = name.removeprefix(".tmp-").rpartition("-")
     host, _, pid = host.rpartition("-")
-    if host != socket.gethostname() or not pid.isdigit() or not rest:
-        return False
-    try:
-        os.kill(int(pid), 0)
-    except ProcessLookupError:
-        return True
-    except OSError:
-        return False
-    return False
+    return pid.isdigit() and bool(rest) and lock.is_dead(host, int(pid))

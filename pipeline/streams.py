@@ -13,9 +13,10 @@ import contextlib
 import os
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, replace
+from io import FileIO
 from itertools import pairwise
 from pathlib import Path
-from typing import BinaryIO, Protocol
+from typing import Protocol
 
 import numpy as np
 
@@ -34,6 +35,7 @@ _BOM = b"\xef\xbb\xbf"
 _LEAST_LOOK_BYTES = 1 << 20  # a decompressor is slow to warm up: less would look too large
 _LOOK_AHEAD_BYTES = 16 << 20
 _LOOK_BYTES = 4096
+_MANY_BLOCKS = 4
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -54,6 +56,8 @@ class Block:
 
 class _Bytes(Protocol):
     def read(self, size: int, /) -> bytes: ...
+
+    def readinto(self, view: memoryview, /) -> int: ...
 
 
 class LineStream:
@@ -163,14 +167,14 @@ class LineStream:
             check_unchanged(self._source)
 
     @contextlib.contextmanager
-    def _plain(self, stream: BinaryIO) -> Iterator[_Bytes]:
+    def _plain(self, stream: FileIO) -> Iterator[_Bytes]:
         reader = _RangeReader(stream, self._span.start, self._span.stop)
         yield reader
         reader.finish()
         self.chunk_digests = reader.hasher.digests()
 
     @contextlib.contextmanager
-    def _inflated(self, stream: BinaryIO) -> Iterator[_Bytes]:
+    def _inflated(self, stream: FileIO) -> Iterator[_Bytes]:
         import pyarrow as pa
 
         self._compressed = reader = HashingReader(stream)
@@ -223,13 +227,19 @@ class _Inflated:
         self.given += len(data)
         return data
 
+    def readinto(self, view: memoryview) -> int:
+        data = self.read(len(view))
+        view[: len(data)] = data
+        return len(data)
+
 
 def _parts(block: Block) -> Iterator[Block]:
     """`block`, in parts of at most `MAX_BLOCK_LINES` lines."""
-    if block.too_long or block.data.count(b"\n") <= MAX_BLOCK_LINES:
+    newlines = np.frombuffer(block.data, np.uint8) == ord("\n")  # bytes.count takes four times that
+    if block.too_long or np.count_nonzero(newlines) <= MAX_BLOCK_LINES:
         yield block
         return
-    ends = np.flatnonzero(np.frombuffer(block.data, np.uint8) == ord("\n")) + 1
+    ends = np.flatnonzero(newlines) + 1
     cuts = [0, *ends[MAX_BLOCK_LINES - 1 : -1 : MAX_BLOCK_LINES].tolist(), len(block.data)]
     for start, stop in pairwise(cuts):
         yield replace(block, offset=block.offset + start, data=block.data[start:stop])
@@ -248,7 +258,7 @@ def _line_start(data: bytes, at: int) -> int:
 class _RangeReader:
     """Reads on from one byte before `start`, fingerprinting what lies in `start`:`stop`."""
 
-    def __init__(self, stream: BinaryIO, start: int, stop: int) -> None:
+    def __init__(self, stream: FileIO, start: int, stop: int) -> None:
         self._stream = stream
         self._at = max(start - 1, 0)
         self._start = start
@@ -258,10 +268,18 @@ class _RangeReader:
 
     def read(self, size: int) -> bytes:
         data = self._stream.read(size)
-        low, high = max(self._start - self._at, 0), max(self._stop - self._at, 0)
-        self.hasher.update(memoryview(data)[low:high])
-        self._at += len(data)
+        self._note(memoryview(data))
         return data
+
+    def readinto(self, view: memoryview) -> int:
+        count = self._stream.readinto(view)
+        self._note(view[:count])
+        return count
+
+    def _note(self, data: memoryview) -> None:
+        low, high = max(self._start - self._at, 0), max(self._stop - self._at, 0)
+        self.hasher.update(data[low:high])
+        self._at += len(data)
 
     def finish(self) -> None:
         """Read what is left of the range, so that its fingerprint is whole."""
@@ -276,6 +294,7 @@ class _Lines:
         self._reader = reader
         self._block_bytes = block_bytes
         self._rest = b""
+        self._buffer = bytearray()
         self._ended = False
         self.offset = max(start - 1, 0)
         if start == 0:
@@ -313,25 +332,33 @@ class _Lines:
 
     def _next_lines(self) -> bytes:
         """At least one whole line, all that is left, or more than a record may have."""
-        parts = [self._rest]
         size = len(self._rest)
         cut = self._rest.rfind(b"\n")
+        self._make_room(size)
+        self._buffer[:size] = self._rest
         while cut < 0 or size < self._block_bytes:
-            data = self._reader.read(self._block_bytes)
-            if not data:
-                self._ended = True
-                return b"".join(parts)
-            found = data.rfind(b"\n")
-            cut = size + found if found >= 0 else cut
-            parts.append(data)
-            size += len(data)
-            if cut < 0 and size > MAX_RECORD_BYTES + _LINE_END_BYTES:
-                self._rest = b""
-                return b"".join(parts)
-        joined = b"".join(parts)
-        parts.clear()
-        self._rest = joined[cut + 1 :]
-        return joined[: cut + 1]
+            self._make_room(size + self._block_bytes)
+            with memoryview(self._buffer) as view:
+                count = self._reader.readinto(view[size : size + self._block_bytes])
+            found = self._buffer.rfind(b"\n", size, size + count)
+            cut = found if found >= 0 else cut
+            size += count
+            self._ended = not count
+            if self._ended or (cut < 0 and size > MAX_RECORD_BYTES + _LINE_END_BYTES):
+                cut = size - 1
+                break
+        with memoryview(self._buffer) as view:
+            self._rest = bytes(view[cut + 1 : size])
+            return bytes(view[: cut + 1])
+
+    def _make_room(self, size: int) -> None:
+        """Have a buffer of at least `size` bytes; one that grew for a long line is let go."""
+        if not self._buffer:
+            self._buffer = bytearray(self._block_bytes + self._block_bytes // 4)
+        if size > len(self._buffer):
+            self._buffer += bytes(size + size // 4 - len(self._buffer))
+        elif size < self._block_bytes and len(self._buffer) > _MANY_BLOCKS * self._block_bytes:
+            self._buffer = bytearray(self._block_bytes + self._block_bytes // 4)
 
     def _apart(self, data: bytes) -> Iterator[Block]:
         """Blocks of `data`, which is so large that a line in it may be too long."""

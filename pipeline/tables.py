@@ -18,6 +18,7 @@ import xxhash
 
 from dataprep.formats.errors import InputError, StorageError
 from dataprep.pipeline.columns import TEXT_BYTES, Columns
+from dataprep.pipeline.fingerprint import fingerprint_files
 from dataprep.pipeline.inputs import (
     HUB_PREFIX,
     Source,
@@ -30,6 +31,7 @@ from dataprep.pipeline.records import Batch, Span
 
 __all__ = [
     "TableShape",
+    "fingerprint_source",
     "hf_batches",
     "hf_files",
     "hf_rows",
@@ -45,6 +47,18 @@ _BUFFER_BYTES = 1 << 20
 
 TableShape = list[tuple[int, int]]
 """Rows and bytes of each part that can be read by itself."""
+
+
+def fingerprint_source(source: Source, config: str | None, split: str | None) -> str:
+    """The fingerprint of the files of `source`, which are the planned ones before and after."""
+    if source.format == "hf":
+        found = fingerprint_files(hf_files(source, config, split))
+        hf_files(source, config, split)
+        return found
+    check_unchanged(source)
+    found = fingerprint_files([source.path])
+    check_unchanged(source)
+    return found
 
 
 # Parquet
@@ -284,8 +298,11 @@ def hf_rows(source: Source, config: str | None, split: str | None) -> tuple[int,
 
 
 def hf_files(source: Source, config: str | None, split: str | None) -> list[str]:
-    """The Arrow files of the dataset, in order."""
-    return _arrow_files(_hf_dataset(source, config, split))
+    """The Arrow files of the dataset, in order; raises `InputError` if they are others by now."""
+    dataset = _hf_dataset(source, config, split)
+    if _stamped(source, dataset) != source:
+        raise changed_error(source)
+    return _arrow_files(dataset)
 
 
 def hf_batches(

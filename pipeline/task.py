@@ -34,6 +34,7 @@ from dataprep.pipeline.pieces import Piece, PieceWriter, Rows
 from dataprep.pipeline.plan import Plan, Unit
 from dataprep.pipeline.readers import SpanReader
 from dataprep.pipeline.records import Batch, Reject, Span
+from dataprep.pipeline.sealed import seal
 from dataprep.pipeline.special_text import SpecialTextCounter
 from dataprep.pipeline.splitting import assign, hash_keys
 from dataprep.pipeline.stages import StageClock
@@ -141,7 +142,7 @@ def run_unit(
     create_directory(scratch)
     try:
         result = _Task(plan, plan.units[number], encoder, scratch, report, clock=clock).run()
-        write_file(scratch / RESULT_NAME, msgspec.json.encode(result))
+        write_file(scratch / RESULT_NAME, seal(msgspec.json.encode(result)))
         with contextlib.suppress(BusyError):  # somebody else did the unit, with the same bytes
             publish_directory(scratch, units / unit_name(number), durable=False)
     finally:

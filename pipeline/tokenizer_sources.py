@@ -1,9 +1,10 @@
 """From what the user named as a tokenizer to the bytes of a tokenizer.json.
 
-Guarantees: the result loads in `tokenizers`; where a tokenizer.json was named its bytes are kept as
+Guarantees: where a tokenizer.json was named its bytes are kept as
 they are; nothing found is ever executed or unpickled; whatever cannot be used is one `InputError`
-with code E_TOKENIZER, and what the network refuses one `StorageError`. Costs one load of the
-tokenizer, 0.1 to 1 s. The network is touched for hub repositories and ``tiktoken:NAME`` only.
+with code E_TOKENIZER, and what the network refuses one `StorageError`. That the result loads in
+`tokenizers` is seen by loading it, which takes 0.1 to 1 s. The network is touched for hub
+repositories and ``tiktoken:NAME`` only.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import textwrap
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -23,7 +24,16 @@ from dataprep.formats.errors import InputError, StorageError
 from dataprep.pipeline.sentencepiece_import import model_to_json, parse_model
 from dataprep.pipeline.tiktoken_import import ENCODINGS, Encoding, parse_ranks, ranks_to_json
 
-__all__ = ["BUILT_IN", "MAX_TOKENIZER_BYTES", "TokenizerSource", "resolve_tokenizer"]
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
+__all__ = [
+    "BUILT_IN",
+    "MAX_TOKENIZER_BYTES",
+    "TokenizerSource",
+    "load_tokenizer",
+    "resolve_tokenizer",
+]
 
 BUILT_IN = "built-in"
 MAX_TOKENIZER_BYTES = 256 << 20
@@ -53,8 +63,11 @@ class TokenizerSource:
     """bos_token, eos_token and pad_token, as far as a file beside the tokenizer names them."""
 
 
-def resolve_tokenizer(spec: str | None) -> TokenizerSource:
+def resolve_tokenizer(spec: str | None, *, load: bool = True) -> TokenizerSource:
     """The tokenizer that `spec` names; None is the built-in one.
+
+    With `load` it has been loaded once, to see that it can be; otherwise see to that with
+    `load_tokenizer`.
 
     A `spec` is a path (tokenizer.json, .tiktoken, sentencepiece .model, or a folder with one of
     them), ``tiktoken:NAME``, or ``OWNER/NAME`` on the Hugging Face hub. Whatever exists as a path
@@ -76,7 +89,9 @@ def resolve_tokenizer(spec: str | None) -> TokenizerSource:
         raise _unusable(
             "no such file or folder", shown, f"Give {_KINDS}; hub names are OWNER/NAME."
         )
-    _check_loads(source.json, spec)
+    _check_model(source.json, spec)
+    if load:
+        load_tokenizer(source.json, spec)
     return source
 
 
@@ -271,24 +286,28 @@ def _decode(data: bytes, where: str) -> dict[str, Any]:
     return config
 
 
-def _check_loads(data: bytes, where: str) -> None:
-    """Raise unless `tokenizers` can load `data` and the parts that we read are there."""
-    from tokenizers import Tokenizer
-
+def _check_model(data: bytes, where: str) -> None:
+    """Raise unless the parts of a tokenizer.json that we read are in `data`."""
     model = _decode(data, where).get("model")
     if not isinstance(model, dict) or not isinstance(model.get("vocab"), dict | list):
         raise _unusable(
             "JSON, but not a tokenizer.json (it has no model with a vocab)", where,
             "Give the file named tokenizer.json; vocab.json and tokenizer_config.json are others.",
         )  # fmt: skip
+
+
+def load_tokenizer(data: bytes, where: str | None) -> Tokenizer:
+    """`data`, a tokenizer.json, as a `tokenizers.Tokenizer`; `InputError` if it cannot be."""
+    from tokenizers import Tokenizer
+
     try:
-        Tokenizer.from_buffer(data)
+        return Tokenizer.from_buffer(data)
     except (KeyboardInterrupt, SystemExit):
         raise
     except BaseException as error:  # a Rust panic is no Exception
         reason = str(error).splitlines()[0][:200] if str(error) else type(error).__name__
         raise _unusable(
-            f"the tokenizers library cannot load it ({reason})", where,
+            f"the tokenizers library cannot load it ({reason})", where or BUILT_IN,
             "Download it again, or update tokenizers if the file is newer.",
         ) from None  # fmt: skip
 

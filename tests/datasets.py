@@ -9,7 +9,9 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
+from functools import cache
 from importlib.metadata import version
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
@@ -44,6 +46,7 @@ EOS_TEXT = "<|endoftext|>"
 BYTE_VOCAB = 257  # 256 bytes and EOS_TEXT
 _Written = dict[str, tuple[FileHash, str | None, tuple[int, ...] | None]]  # hash, dtype, shape
 _RECORD_BYTES = 100  # the made-up size of each input record
+_version = cache(version)  # reads a file each time
 _PROBES = ("Hello, world!", "naïve café\n\t0123")
 
 
@@ -83,7 +86,12 @@ def random_split(
 ) -> list[list[npt.NDArray[np.int64]]]:
     """Shards of documents of these lengths, filled with random ids."""
     random = np.random.default_rng(seed)
-    return [[random.integers(0, vocab_size, length) for length in shard] for shard in lengths]
+    found = []
+    for shard in lengths:
+        ends = np.cumsum([0, *shard])
+        ids = random.integers(0, vocab_size, int(ends[-1]))
+        found.append([ids[start:stop] for start, stop in pairwise(ends.tolist())])
+    return found
 
 
 def make_dataset(
@@ -107,7 +115,7 @@ def make_dataset(
     entries: dict[str, SplitEntry] = {}
     first = 0
     for name, shards in splits.items():
-        arrays = [[_document(ids, vocab_size, add_eos) for ids in shard] for shard in shards]
+        arrays = [_documents(shard, vocab_size, add_eos) for shard in shards]
         entries[name] = _write_split(path, name, arrays, first, hashes, vocab_size, add_eos)
         first += entries[name].documents
         for ids in (ids for shard in arrays for ids in shard):  # how it is sharded does not matter
@@ -138,10 +146,12 @@ def _dtype(vocab_size: int) -> str:
     return "<u2" if vocab_size <= 1 << 16 else "<u4"
 
 
-def _document(ids: npt.ArrayLike, vocab_size: int, add_eos: bool) -> npt.NDArray[Any]:
-    array = np.asarray(ids, np.int64)
-    assert array.size == 0 or (array.min() >= 0 and array.max() < vocab_size), "id out of range"
-    return np.append(array, EOS_ID) if add_eos else array
+def _documents(shard: Documents, vocab_size: int, add_eos: bool) -> list[npt.NDArray[Any]]:
+    arrays = [np.asarray(ids, np.int64) for ids in shard]
+    every = np.concatenate([*arrays, np.empty(0, np.int64)])
+    assert every.size == 0 or (every.min() >= 0 and every.max() < vocab_size), "id out of range"
+    eos = np.array([EOS_ID])
+    return [np.concatenate([array, eos]) for array in arrays] if add_eos else arrays
 
 
 def _write_split(
@@ -209,7 +219,7 @@ def _tokenizer_entry(data: bytes, add_eos: bool) -> TokenizerEntry:
     eos = tokenizer.token_to_id(EOS_TEXT)
     return TokenizerEntry(
         file="tokenizer.json", sha256=hashlib.sha256(data).hexdigest(), engine="tokenizers",
-        engine_reason="written by a test", libraries={"tokenizers": version("tokenizers")},
+        engine_reason="written by a test", libraries={"tokenizers": _version("tokenizers")},
         special_text="literal", special_text_found={}, add_bos=False, add_eos=add_eos, bos=None,
         eos=None if eos is None else SpecialToken(id=eos, token=EOS_TEXT), pad=None,
         probes=tuple(probes),

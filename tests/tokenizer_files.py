@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-from functools import cache
+from functools import cache, cached_property
 from typing import Any
 
 import gigatoken
 from tokenizers import Tokenizer
 
+from dataprep.pipeline.special_tokens import literal_config, parse_config
 from dataprep.pipeline.tiktoken_import import parse_ranks
 from dataprep.pipeline.tokenizer_sources import resolve_tokenizer
 from tests.support import SHARED_DATA
@@ -62,6 +63,47 @@ def from_config(config: dict[str, Any]) -> Tokenizer:
 def gigatoken_ids(data: bytes | str, texts: list[str]) -> list[list[int]]:
     tokenizer = gigatoken.Tokenizer.from_json(data)
     return [tokenizer.encode(text).tolist() for text in texts]
+
+
+class Real:
+    """One of `NINE`, of which each form is loaded once: the largest take a second each time."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.config = load_json(name)
+        self.literal = literal_config(self.config)
+
+    @cached_property
+    def _published(self) -> Tokenizer:
+        return from_config(self.config)
+
+    def published(self, *, encode_special_tokens: bool = False) -> Tokenizer:
+        """The file as it is; with or without special tokens in text."""
+        self._published.encode_special_tokens = encode_special_tokens
+        return self._published
+
+    @cached_property
+    def literal_json(self) -> str:
+        """The configuration in which no text becomes a special token."""
+        return json.dumps(self.literal)
+
+    @cached_property
+    def literal_tokenizer(self) -> Tokenizer:
+        """The same, loaded."""
+        return Tokenizer.from_str(self.literal_json)
+
+    @cached_property
+    def parsed_tokenizer(self) -> Tokenizer:
+        """The configuration in which text becomes special tokens."""
+        return from_config(parse_config(self.config))
+
+    @cached_property
+    def _gigatoken(self) -> gigatoken.Tokenizer:
+        return gigatoken.Tokenizer.from_json(self.literal_json)
+
+    def gigatoken_ids(self, texts: list[str]) -> list[list[int]]:
+        """What gigatoken gives with the literal configuration."""
+        return [self._gigatoken.encode(text).tolist() for text in texts]
 
 
 @cache

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -35,6 +37,19 @@ def test_a_sound_dataset(level: str, dataset: Path, capsys: pytest.CaptureFixtur
     assert shown.err == ""
     assert shown.out.startswith(f"{dataset}: ok (level {level}: ")
     assert "3 documents, 180 tokens" in shown.out
+
+
+def test_what_takes_long_to_import_is_not(stories: Path) -> None:
+    """With gigatoken's probes too: of what a process costs, only what it needs."""
+    program = (
+        "import sys; from dataprep.cli.main import run; assert run(['verify', sys.argv[1]]) == 0;"
+        "print('modules', *{'gigatoken', 'torch', 'pyarrow', 'awkward', 'datasets', 'pandas',"
+        " 'rich'} & sys.modules.keys())"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(stories)], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.splitlines()[-1] == "modules gigatoken"
 
 
 def test_verify_and_inspect_count_the_same_bytes(

@@ -182,6 +182,21 @@ def test_opening_refuses_damage(path: Path, damage: str, name: str) -> None:
     assert (caught.value.code, caught.value.where) == (code, name)
 
 
+def test_opening_refuses_a_folder_that_is_a_link(path: Path) -> None:
+    """Though every file behind it is right; the link may lead to another tomorrow."""
+    (path / "val").rename(path.parent / "elsewhere")
+    (path / "val").symlink_to(path.parent / "elsewhere")
+    with pytest.raises(IntegrityError) as caught:
+        open_dataset(path)
+    assert (caught.value.code, caught.value.where) == ("E_NAME", "val")
+    (path / "val").unlink()
+    shutil.copytree(path.parent / "elsewhere", path / "val")
+    assert open_dataset(path).split("val").documents == 2
+    path.rename(path.parent / "moved")  # how one gets to the directory is the caller's affair
+    path.symlink_to(path.parent / "moved")
+    assert open_dataset(path).split("val").documents == 2
+
+
 @pytest.mark.parametrize(
     ("name", "ask"),
     [

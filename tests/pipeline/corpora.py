@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import random
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -14,15 +15,29 @@ from dataprep.pipeline.build import BuildReport, build
 from dataprep.pipeline.options import BuildOptions
 from tests.support import REPOSITORY
 
-__all__ = ["STORIES", "build_into", "digests", "expected_split", "records_of", "write_large"]
+__all__ = [
+    "SMALL_TOKENIZER",
+    "STORIES",
+    "build_into",
+    "digests",
+    "expected_split",
+    "records_of",
+    "write_large",
+]
 
 STORIES = REPOSITORY / "data_fixtures" / "stories.jsonl"
 MESSY = REPOSITORY / "data_fixtures" / "messy.jsonl"
+SMALL_TOKENIZER = REPOSITORY / "data_fixtures" / "golden" / "v1" / "narrow" / "tokenizer.json"
 
 
 def build_into(out: Path, *inputs: Path | str, **options: Any) -> BuildReport:
-    """Build `inputs` into `out`, in this process unless `workers` says otherwise."""
+    """Build `inputs` into `out`, in this process unless `workers` says otherwise.
+
+    With a tokenizer of 400 ids, since loading the built-in one takes longer than most of these
+    builds; `tokenizer=None` is for tests that are about it.
+    """
     options.setdefault("workers", 1)
+    options.setdefault("tokenizer", str(SMALL_TOKENIZER))
     return build(BuildOptions(input=tuple(map(str, inputs)), out=out, **options))
 
 
@@ -54,14 +69,20 @@ def expected_split(key: str, ratios: dict[str, float], seed: int = 0) -> str:
 
 def write_large(path: Path, megabytes: int, seed: int = 0) -> Path:
     """A JSONL file of about this size, made of shuffled words of the stories: several units."""
+    path.write_bytes(_large(megabytes, seed))
+    return path
+
+
+@lru_cache(maxsize=1)  # most tests of a module ask for the same one
+def _large(megabytes: int, seed: int) -> bytes:
     words = [word for record in records_of(STORIES) for word in record["text"].split()]
     randomness = random.Random(seed)
-    with path.open("w", encoding="utf-8") as stream:
-        size = number = 0
-        while size < megabytes * 1_000_000:
-            text = " ".join(randomness.choices(words, k=randomness.randint(1, 1500)))
-            line = json.dumps({"id": number, "text": text}, ensure_ascii=number % 2 == 0) + "\n"
-            stream.write(line)
-            size += len(line.encode())
-            number += 1
-    return path
+    lines: list[bytes] = []
+    size = number = 0
+    while size < megabytes * 1_000_000:
+        text = " ".join(randomness.choices(words, k=randomness.randint(1, 1500)))
+        line = json.dumps({"id": number, "text": text}, ensure_ascii=number % 2 == 0) + "\n"
+        lines.append(line.encode())
+        size += len(lines[-1])
+        number += 1
+    return b"".join(lines)

@@ -21,7 +21,14 @@ from dataprep.pipeline import executor, staging
 from dataprep.pipeline.build import _Build
 from dataprep.pipeline.plan import load_plan
 from dataprep.pipeline.worker import Event
-from tests.pipeline.corpora import MESSY, STORIES, build_into, digests, write_large
+from tests.pipeline.corpora import (
+    MESSY,
+    SMALL_TOKENIZER,
+    STORIES,
+    build_into,
+    digests,
+    write_large,
+)
 from tests.support import REPOSITORY
 
 
@@ -251,6 +258,7 @@ def test_racing_builders(tmp_path: Path, same: bool) -> None:
 def _command(out: Path, *rest: Path | str) -> list[str]:
     inputs = [["--input", str(part)] if isinstance(part, Path) else [part] for part in rest]
     words = [word for part in inputs for word in part]
+    words += ["--tokenizer", str(SMALL_TOKENIZER)]  # as `build_into` has it
     return [sys.executable, "-m", "dataprep.cli.main", "build", "--out", str(out), *words]
 
 

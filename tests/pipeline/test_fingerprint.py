@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -10,7 +12,7 @@ import xxhash
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dataprep.formats.errors import StorageError
+from dataprep.formats.errors import InputError, StorageError
 from dataprep.pipeline import fingerprint
 from dataprep.pipeline.fingerprint import ChunkHasher, HashingReader, combine, fingerprint_files
 
@@ -68,3 +70,49 @@ def test_a_missing_file(tmp_path: Path) -> None:
     """A file that is gone is an error of the machine."""
     with pytest.raises(StorageError):
         fingerprint_files([str(tmp_path / "gone")])
+
+
+def _append(path: Path) -> None:
+    with path.open("ab") as stream:
+        stream.write(b"more")
+
+
+def _rewrite(path: Path) -> None:
+    path.write_bytes(b"B" * path.stat().st_size)
+
+
+def _replace(path: Path) -> None:
+    """Another file of this size and time under the name, as `cp -p` and `mv` leave it."""
+    found, other = path.stat(), path.with_name("other")
+    other.write_bytes(b"B" * found.st_size)
+    os.utime(other, ns=(found.st_atime_ns, found.st_mtime_ns))
+    other.replace(path)
+
+
+def _cut(path: Path) -> None:
+    os.truncate(path, 10)
+
+
+CHANGES: list[Callable[[Path], None]] = [_append, _rewrite, _replace, _cut, Path.unlink]
+
+
+@pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.__name__)
+def test_a_file_that_changes_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: Callable[[Path], None]
+) -> None:
+    """Once its first bytes were read: grown, rewritten, replaced, cut or gone, it is named."""
+    path = tmp_path / "table.parquet"
+    path.write_bytes(b"A" * (3 << 20))
+    os.utime(path, ns=(1, 1))  # so that a write is seen, however coarse the clock of the disk is
+    real, waiting = ChunkHasher.update, [change]
+
+    def update(hasher: ChunkHasher, data: bytes | memoryview) -> None:
+        real(hasher, data)
+        for one in waiting:
+            one(path)
+        waiting.clear()
+
+    monkeypatch.setattr(ChunkHasher, "update", update)
+    with pytest.raises(InputError) as caught:
+        fingerprint_files([str(path)])
+    assert (caught.value.code, caught.value.where) == ("E_CHANGED", str(path))

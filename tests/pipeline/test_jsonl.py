@@ -6,6 +6,7 @@ import json
 import time
 import tracemalloc
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from dataprep.formats.errors import UsageError
-from dataprep.pipeline import json_checks
+from dataprep.pipeline import flat_json, json_checks
 from dataprep.pipeline.jsonl import JsonlParser, key_bytes
 from dataprep.pipeline.records import MAX_DEPTH, MAX_RECORD_BYTES, Batch
 from dataprep.pipeline.streams import Block
@@ -241,6 +242,7 @@ def joined(parts: list[bytes], ended: bool) -> bytes:
 @example([b'{"text":"a","text":"b","id":1}', b'{"te\\u0078t":"c","id":1}'], True, None)
 @example([b'{"text":"a","id":1,"x":"\xff"}'], True, None)
 @example([b'{"x":{"text":1,"text":2},"text":"a"'], True, None)
+@example([b'{"id":1}', b'{"text":"a"}'], True, None)
 def test_both_paths_agree_with_the_standard_library(
     parts: list[bytes], ended: bool, key: str | None
 ) -> None:
@@ -250,6 +252,65 @@ def test_both_paths_agree_with_the_standard_library(
     assert by_line(data, "text", key) == expected
     if data:
         assert parse(data, "text", key) == expected
+        with patch.object(flat_json, "_WORTH_BYTES", 0):
+            assert parse(data, "text", key) == expected
+
+
+flat_values = st.one_of(strings, st.integers(), st.booleans(), st.none(), st.floats(-1e9, 1e9))
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    st.lists(st.tuples(texts, strings, flat_values), min_size=1, max_size=6),
+    st.lists(st.tuples(st.integers(0, 5), lines), max_size=1),
+)
+def test_flat_lines_are_decoded_whole(
+    records: list[tuple[str, str, Any]], others: list[tuple[int, bytes]]
+) -> None:
+    """Lines with the same flat fields, and one other among them: as line by line."""
+    parts = [
+        json.dumps({"id": name, "text": text, "x": value}, ensure_ascii=False).encode()
+        for text, name, value in records
+    ]
+    for at, other in others:
+        parts.insert(at, other)
+    data = joined(parts, ended=True)
+    with patch.object(flat_json, "_WORTH_BYTES", 0):
+        assert parse(data, "text", "id") == by_line(data, "text", "id")
+
+
+@pytest.mark.parametrize(
+    ("line", "flat"),
+    [
+        (b'{"id":"1","text":"%s"}', True),
+        (b'{"id":1,"text":"%s","n":1.5,"b":true,"z":null}', True),
+        (b'{"id":{"a":1},"text":"%s"}', False),
+        (b'{"id":[],"text":"%s"}', False),
+        (b'{"id":"\xff","text":"%s"}', False),
+        (b'{"a\\"b":"c","text":"%s"}', False),
+        (b'{"other":"%s"}', False),
+        (b'{"text":"%s",' + b",".join(b'"f%d":1' % n for n in range(20)) + b"}", False),
+    ],
+)
+def test_which_lines_are_flat(line: bytes, flat: bool) -> None:
+    """Only objects of scalars, in valid UTF-8, with few and ordinary names."""
+    data = (line.replace(b"%s", b"word " * 1000) + b"\n") * 3
+    rows = flat_json.FlatLines({"text": str}).rows(data, 3)
+    assert (rows is not None) == flat
+    short = (line.replace(b"%s", b"word") + b"\n") * 3
+    assert flat_json.FlatLines({"text": str}).rows(short, 3) is None
+
+
+def test_flat_lines_give_up() -> None:
+    """A file whose lines differ is not tried for ever."""
+    lines = flat_json.FlatLines({"text": str})
+    data = b'{"text":"a"}\n{"text":"a","b":1}\n'
+    decoders = []
+    for _ in range(5):
+        assert lines.rows(data, 2) is None
+        decoders.append(lines._patience)
+    assert decoders == [2, 1, 0, 0, 0]
+    assert lines.rows(b'{"text":"a"}\n', 1) is None
 
 
 @pytest.mark.parametrize("bad", BAD)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections import Counter
 
@@ -12,18 +11,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from dataprep.formats.errors import IncompatibleError
-from dataprep.pipeline.engine import make_encoder
 from dataprep.pipeline.json_checks import holds
 from dataprep.pipeline.special_text import SpecialTextCounter
-from dataprep.pipeline.special_tokens import (
-    literal_config,
-    parse_config,
-    special_tokens,
-    vocab_size,
-)
 from tests.pipeline.sources import encoding
-from tests.support import needs_shared_data
-from tests.tokenizer_files import NINE, load_json
 
 NO_IDS = np.empty(0, np.uint32)
 
@@ -134,25 +124,3 @@ def test_the_proof() -> None:
     )
     unknown = np.array([5, 0], np.uint32)
     SpecialTextCounter(encoding(special_tokens=tokens, unknown=0)).count([b"a <e>"], unknown)
-
-
-@needs_shared_data
-@pytest.mark.parametrize("name", NINE)
-def test_real_tokenizers(name: str) -> None:
-    """Every special token of nine tokenizers stays text when literal, and is counted."""
-    config = load_json(name)
-    tokens = special_tokens(config)
-    texts = [f"before {token} after{token}" for token in tokens]
-    model = config["model"]
-    unknown = model.get("unk_id")
-    if isinstance(model["vocab"], dict):
-        unknown = model["vocab"].get(model.get("unk_token"))
-    data = [text.encode() for text in texts]
-    sizes = {"vocab_size": vocab_size(config), "unknown": unknown}
-    for mode, change in (("literal", literal_config), ("parse", parse_config)):
-        encoder = make_encoder("tokenizers", json.dumps(change(load_json(name))).encode())
-        counter = SpecialTextCounter(encoding(special_tokens=tokens, special_text=mode, **sizes))
-        ids, _ = encoder.encode(data)
-        counter.count(data, ids)
-        assert set(counter.found) == set(tokens)
-        assert counter.found == reference(list(tokens), texts)

@@ -1,20 +1,15 @@
-"""Control tokens of nine real tokenizers: found, and kept out of text."""
+"""Control tokens: found, and kept out of text; `test_real_tokenizers` does it with real files."""
 
 from __future__ import annotations
 
-import itertools
 import json
 from typing import Any
-
-import pytest
-from tokenizers import Tokenizer
 
 from dataprep.formats.manifest import SpecialToken
 from dataprep.pipeline.special_tokens import (
     find_role,
     literal_config,
     parse_config,
-    special_tokens,
     template_bos,
     template_eos,
     vocab_size,
@@ -27,60 +22,10 @@ from dataprep.pipeline.tokenizer_sources import (
 )
 from tests.support import needs_shared_data
 from tests.tokenizer_files import (
-    GIGATOKEN_TAKES,
-    NINE,
     from_config,
-    gigatoken_ids,
     hf_ids,
     load_json,
-    real_texts,
 )
-
-UNKNOWN = {"<unk>", "[UNK]"}
-
-
-@needs_shared_data
-@pytest.mark.parametrize("name", NINE)
-def test_literal_config_changes_nothing_but_special_tokens(name: str) -> None:
-    """Real texts in many scripts give the ids of `tokenizers` with special tokens switched off."""
-    config = load_json(name)
-    original = json.dumps(config)
-    reference = Tokenizer.from_str(original)
-    reference.encode_special_tokens = True
-    literal = literal_config(config)
-    expected = hf_ids(reference, real_texts())
-    assert hf_ids(from_config(literal), real_texts()) == expected
-    assert json.dumps(config) == original
-    assert vocab_size(literal) == vocab_size(config)
-    if name in GIGATOKEN_TAKES:
-        assert gigatoken_ids(json.dumps(literal), real_texts()) == expected
-
-
-def spelled_out(config: dict[str, Any]) -> list[str]:
-    """Each special token alone, as a word, glued, doubled, and all of them together."""
-    names = list(special_tokens(config))
-    forms = ["{0}", "a {0} b", "a{0}b", "{0}{0}", " {0}\n", "▁{0}"]
-    return [form.format(name) for name in names[:60] for form in forms] + ["".join(names)]
-
-
-@needs_shared_data
-@pytest.mark.parametrize("name", NINE)
-def test_text_never_becomes_a_special_token(name: str) -> None:
-    """Every special token spelled out gives ordinary ids; parsing gives the tokens."""
-    config = load_json(name)
-    texts = spelled_out(config)
-    specials = special_tokens(config)
-    control = {number for token, number in specials.items() if token not in UNKNOWN}
-    literal = hf_ids(from_config(literal_config(config)), texts)
-    assert control.isdisjoint(itertools.chain.from_iterable(literal))
-    parsed = hf_ids(from_config(parse_config(config)), texts)
-    assert control.intersection(parsed[-1]) == control
-    if name in GIGATOKEN_TAKES:
-        assert gigatoken_ids(json.dumps(literal_config(config)), texts) == literal
-    if name not in {"t5_small", "bert_base_uncased"}:
-        reference = from_config(config)
-        reference.encode_special_tokens = True
-        assert hf_ids(reference, texts) == literal
 
 
 @needs_shared_data
@@ -155,47 +100,6 @@ def test_templates_say_which_tokens_surround_a_text() -> None:
     assert template_eos({"post_processor": template}) is None
     for none in ({"post_processor": None}, {}, {"post_processor": byte_level}):
         assert template_bos(none) is template_eos(none) is None
-
-
-@needs_shared_data
-@pytest.mark.parametrize("name", NINE)
-def test_templates_agree_with_what_tokenizers_adds(name: str) -> None:
-    """The tokens read from the file are those an encoding of real text starts and ends with."""
-    config = load_json(name)
-    tokenizer = from_config(config)
-    plain = tokenizer.encode("some text", add_special_tokens=False).ids
-    first, last = template_bos(config), template_eos(config)
-    expected = [first.id] * (first is not None) + plain if first else plain
-    assert tokenizer.encode("some text").ids == expected + ([last.id] if last else [])
-
-
-@needs_shared_data
-@pytest.mark.parametrize(
-    ("name", "size", "eos", "bos", "pad"),
-    [
-        ("bert_base_uncased", 30_522, "[SEP]", "[CLS]", "[PAD]"),
-        ("cl100k_base", 100_277, "<|endoftext|>", None, None),
-        ("gpt2", 50_257, "<|endoftext|>", None, None),
-        ("gpt_neox_20b", 50_277, "<|endoftext|>", None, "<|padding|>"),
-        ("minimind_6400", 6_400, "<|endoftext|>", None, None),
-        ("mistral_v3", 32_768, "</s>", "<s>", None),
-        ("olmo_dolma2", 100_278, "<|endoftext|>", None, "<|pad|>"),
-        ("qwen2_5", 151_665, "<|endoftext|>", None, None),
-        ("t5_small", 32_100, "</s>", None, "<pad>"),
-    ],
-)
-def test_sizes_and_roles_of_real_tokenizers(
-    name: str, size: int, eos: str, bos: str | None, pad: str | None
-) -> None:
-    """vocab_size is max id + 1, and roles come from well-known names where nothing names them."""
-    config = load_json(name)
-    assert vocab_size(config) == size
-    found = {role: find_role(config, {}, role) for role in ("eos", "bos", "pad")}
-    assert {role: token and token.token for role, token in found.items()} == {
-        "eos": eos, "bos": bos, "pad": pad,
-    }  # fmt: skip
-    tokenizer = from_config(config)
-    assert all(tokenizer.token_to_id(t.token) == t.id for t in found.values() if t)
 
 
 def test_an_explicit_role_that_the_tokenizer_lacks_falls_back() -> None:

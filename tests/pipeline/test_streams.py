@@ -8,6 +8,7 @@ import random
 import tempfile
 import tracemalloc
 from collections.abc import Iterator
+from functools import lru_cache
 from pathlib import Path
 
 import pytest
@@ -250,6 +251,7 @@ def inflate(path: Path, kind: str, block_bytes: int = 1000) -> tuple[bytes, Line
 TEXT = b"".join(b'{"text": "line %d"}\n' % number for number in range(5000))
 
 
+@lru_cache(maxsize=4)  # several tests pack the same
 def packed(kind: str, data: bytes) -> bytes:
     return gzip.compress(data) if kind == "gzip" else zstandard.ZstdCompressor().compress(data)
 
@@ -318,13 +320,18 @@ def test_stored_bytes_while_reading(tmp_path: Path, kind: str) -> None:
     assert 0 < stream.stored_bytes <= source.size
 
 
+@pytest.fixture(scope="module")
+def shuffled() -> bytes:
+    """60,000 lines of the same letters in another order each."""
+    line = "".join(random.Random(1).choices("abcdefgh ", k=99)).encode() + b"\n"
+    return b"".join(bytes(random.Random(n).sample(line[:99], 99)) + b"\n" for n in range(60_000))
+
+
 @pytest.mark.parametrize("kind", ["gzip", "zstd"])
 @pytest.mark.parametrize("block_bytes", [10_000, 100_000, 3_000_000])
-def test_needed_bytes(tmp_path: Path, kind: str, block_bytes: int) -> None:
+def test_needed_bytes(tmp_path: Path, shuffled: bytes, kind: str, block_bytes: int) -> None:
     """What the blocks given so far take is told within a tenth, unlike what was read ahead."""
-    path = tmp_path / "data"
-    line = "".join(random.Random(1).choices("abcdefgh ", k=99)).encode() + b"\n"
-    text = b"".join(bytes(random.Random(n).sample(line[:99], 99)) + b"\n" for n in range(60_000))
+    path, text = tmp_path / "data", shuffled
     path.write_bytes(packed(kind, text))
     source = source_of(path, "jsonl", kind)
     stream = LineStream(source, Span(0, 0, source.size), block_bytes=block_bytes)

@@ -16,6 +16,7 @@ import pytest
 
 from dataprep.formats.errors import DataprepError, InputError, StorageError
 from dataprep.pipeline import columns, tables
+from dataprep.pipeline.fingerprint import fingerprint_files
 from dataprep.pipeline.inputs import Source
 from dataprep.pipeline.records import Batch, Span
 from tests.pipeline.sources import source_of
@@ -403,6 +404,46 @@ def test_a_dataset_that_changes_while_it_is_read(tmp_path: Path, datasets: Any) 
     os.utime(next((tmp_path / "d").glob("*.arrow")), ns=(1, 1))
     with pytest.raises(InputError) as caught:
         next(batches)
+    assert caught.value.code == "E_CHANGED"
+
+
+def test_a_fingerprint_is_of_the_planned_files(tmp_path: Path, datasets: Any) -> None:
+    """Files that changed after the plan was made have none, though nothing changes meanwhile."""
+    datasets.Dataset.from_dict({"text": ["a"] * 5}).save_to_disk(tmp_path / "d")
+    saved = Source(path=str(tmp_path / "d"), name="d", format="hf")
+    saved = tables.hf_source(saved, None, None)
+    parquet = written(tmp_path / "x.parquet", pa.table({"text": ["a"] * 5}))
+    arrow = next((tmp_path / "d").glob("*.arrow"))
+    for source, path in ((saved, arrow), (parquet, tmp_path / "x.parquet")):
+        found = tables.fingerprint_source(source, None, None)
+        assert found == fingerprint_files([str(path)])
+        os.utime(path, ns=(1, 1))
+        with pytest.raises(InputError) as caught:
+            tables.fingerprint_source(source, None, None)
+        assert (caught.value.code, caught.value.where) == ("E_CHANGED", source.name)
+
+
+@pytest.mark.parametrize("kind", ["hf", "parquet"])
+def test_a_table_that_changes_once_it_is_fingerprinted(
+    tmp_path: Path, datasets: Any, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    """The last look is after the fingerprint."""
+    datasets.Dataset.from_dict({"text": ["a"] * 5}).save_to_disk(tmp_path / "d")
+    if kind == "hf":
+        path = next((tmp_path / "d").glob("*.arrow"))
+        named = Source(path=str(tmp_path / "d"), name="d", format="hf")
+        source = tables.hf_source(named, None, None)
+    else:
+        path = tmp_path / "x.parquet"
+        source = written(path, pa.table({"text": ["a"] * 5}))
+
+    def fingerprint(paths: list[str]) -> str:
+        os.utime(path, ns=(1, 1))
+        return "xxh3-128:"
+
+    monkeypatch.setattr(tables, "fingerprint_files", fingerprint)
+    with pytest.raises(InputError) as caught:
+        tables.fingerprint_source(source, None, None)
     assert caught.value.code == "E_CHANGED"
 
 

@@ -1,0 +1,68 @@
+"""What may be used in a directory that others can write to, such as /tmp.
+
+The name of an unfinished build can be foretold, so anybody may have put something there first: a
+link that leads our writes elsewhere, or units of their own making. Neither is followed or trusted;
+what is refused is named, with what to do about it.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from pathlib import Path
+
+from dataprep.formats.errors import StorageError
+from dataprep.formats.storage import storage_errors
+
+__all__ = ["is_directory", "open_own_file", "require_own"]
+
+# O_NONBLOCK: opening a pipe that stands there would otherwise wait for ever.
+_FLAGS = os.O_RDWR | sum(getattr(os, flag, 0) for flag in ("O_NOFOLLOW", "O_NONBLOCK"))
+_NOT_ORDINARY = {errno.ELOOP, errno.EISDIR, errno.ENXIO}
+
+
+def is_directory(path: Path) -> bool:
+    """Whether `path` is a directory, and no link to one."""
+    try:
+        return stat.S_ISDIR(path.lstat().st_mode)
+    except OSError:
+        return False
+
+
+def require_own(path: Path) -> None:
+    """Raise `StorageError` unless `path` is a real directory that nobody else could have filled.
+
+    It is also trusted if it has the owner of the directory that it is in, who could exchange it
+    anyway; so all goes well where a file system shows one owner for everything.
+    """
+    found = path.lstat()
+    trusted = (os.geteuid(), path.parent.stat().st_uid)
+    if not stat.S_ISDIR(found.st_mode):
+        raise _refused(path, "stands in the way of the unfinished build, and is no directory")
+    if found.st_uid not in trusted:
+        raise _refused(path, f"belongs to another user (uid {found.st_uid})")
+
+
+def open_own_file(path: Path, *, create: bool) -> int | None:
+    """A descriptor of the ordinary file `path`, to read and write; None if it is not there."""
+    with storage_errors(path):
+        try:
+            descriptor = os.open(path, _FLAGS | (os.O_CREAT if create else 0), 0o600)
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            if error.errno in _NOT_ORDINARY:
+                raise _refused(path, "is not an ordinary file") from None
+            raise
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            os.close(descriptor)
+            raise _refused(path, "is not an ordinary file")
+    return descriptor
+
+
+def _refused(path: Path, problem: str) -> StorageError:
+    return StorageError(
+        problem, where=str(path), code="E_STAGING",
+        remedy="Have it removed, or choose another --out.",
+    )  # fmt: skip

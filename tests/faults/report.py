@@ -1,0 +1,102 @@
+"""What the long fault tests found the last time: `benchmarks/results/faults.json`.
+
+A long test (``@pytest.mark.faults``) takes the fixture `figures` and says once, at its end, what it
+saw; the entry is named after the test, `FILE::TEST[PARAMETERS]`:
+
+    @pytest.mark.faults
+    def test_every_kill(figures: Figures, ...) -> None:
+        ...
+        figures.add(points=312, recovered=312, seed=SEED, killed_in_a_worker=41)
+
+`points` is how many faults were really met (count them when they happen, not when they are
+planned), `recovered` how many of them ended as promised: the old dataset or the whole new one, and
+byte-identical files after the build was run again. `add` fails the test unless all did, and unless
+there were any, so that it need not be asserted again; further figures are yours to name. The entry
+also gets the seconds that the test took so far, and the kernel, the file system of `place` (the
+folder the test worked in; `tmp_path` unless given) and the version of strace.
+
+The file changes only under ``pytest --write-results`` (`make test-faults` says that); without it
+`add` checks and prints. Entries of tests that did not run stay. The ordinary test
+`test_every_result.py` fails if a long test has no entry, or an entry is not 100 % recovered.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import platform
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+from tests.support import REPOSITORY
+
+__all__ = ["RESULTS", "Figures", "file_system", "load"]
+
+RESULTS = REPOSITORY / "benchmarks" / "results" / "faults.json"
+
+
+class Figures:
+    """Takes the figures of one test."""
+
+    def __init__(self, name: str, place: Path, *, write: bool) -> None:
+        self._name = name
+        self._place = place
+        self._write = write
+        self._started = time.perf_counter()
+
+    def add(self, *, points: int, recovered: int, place: Path | None = None, **more: Any) -> None:
+        """Note that of `points` faults `recovered` ended as promised; fails unless all did."""
+        entry: dict[str, Any] = {
+            "points": points,
+            "recovered": recovered,
+            **more,
+            "seconds": round(time.perf_counter() - self._started, 1),
+            "kernel": platform.release(),
+            "file_system": file_system(place or self._place),
+            "strace": strace_version(),
+        }
+        print(f"\n{self._name}: {json.dumps(entry)}")
+        assert 0 < points == recovered, f"{recovered} of {points} recovered"
+        if self._write:
+            _store(self._name, entry)
+
+
+def load() -> dict[str, dict[str, Any]]:
+    """The committed results, by test."""
+    found: dict[str, dict[str, Any]] = json.loads(RESULTS.read_text())["results"]
+    return found
+
+
+def _store(name: str, entry: dict[str, Any]) -> None:
+    """Replace one entry of the file, whatever other processes do to the others meanwhile."""
+    RESULTS.parent.mkdir(parents=True, exist_ok=True)
+    descriptor = os.open(RESULTS.parent, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        results = load() if RESULTS.exists() else {}
+        results[name] = entry
+        document = {"command": "make test-faults", "results": dict(sorted(results.items()))}
+        scratch = RESULTS.with_suffix(".tmp")
+        scratch.write_text(json.dumps(document, indent=1) + "\n")
+        scratch.replace(RESULTS)
+    finally:
+        os.close(descriptor)
+
+
+def file_system(path: Path) -> str:
+    """The type of the file system that `path` is on, such as ext4."""
+    words = ["stat", "--file-system", "--format=%T", str(path)]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    return done.stdout.strip().replace("ext2/ext3", "ext4") or "unknown"
+
+
+def strace_version() -> str | None:
+    """What `strace -V` calls itself, or None where there is none."""
+    try:
+        done = subprocess.run(["strace", "-V"], capture_output=True, text=True, check=False)
+    except OSError:
+        return None
+    return done.stdout.partition("\n")[0].rpartition(" ")[2] or None

@@ -1,0 +1,82 @@
+"""What the tests of verification share: a small dataset, and ways to change one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from dataprep.formats import manifest as manifests
+from dataprep.formats import npy, verify_report
+from dataprep.formats.errors import IncompatibleError, IntegrityError
+from dataprep.formats.manifest import CONFIG_NAME, CRC_NAME, Manifest
+from dataprep.formats.storage import write_file
+from dataprep.formats.verify import VerifyReport, verify
+from tests.datasets import make_dataset, random_split
+
+__all__ = ["LEVELS", "MIB", "codes", "edit", "files_of", "outcome", "reseal", "small"]
+
+MIB = 1 << 20
+LEVELS: tuple[verify_report.Level, ...] = ("stat", "structure", "full")
+
+
+def small(path: Path, **options: Any) -> Path:
+    """Two splits, three shards, an empty document: a few KiB."""
+    splits = {"train": random_split([[30, 0, 45], [50]]), "val": random_split([[20, 7]], seed=1)}
+    return make_dataset(path / "shards", splits, **options)
+
+
+def files_of(path: Path) -> list[str]:
+    return sorted(str(p.relative_to(path)) for p in path.rglob("*") if p.is_file())
+
+
+def codes(report: VerifyReport) -> set[tuple[str, str]]:
+    return {(finding.code, finding.file) for finding in report.findings}
+
+
+def reseal(path: Path, change: Callable[[Manifest], Manifest] = lambda manifest: manifest) -> None:
+    """Make the manifest's sizes and hashes fit the files again, as an attacker or a bug would."""
+    manifest = manifests.parse((path / CONFIG_NAME).read_bytes())
+    names = {*files_of(path)} - {CONFIG_NAME, CRC_NAME}
+    known = {entry.name: entry for entry in manifest.files}
+    blank = manifests.FileEntry(name="", bytes=0, dtype=None, shape=None, sha256="")
+    (path / CRC_NAME).unlink()
+    entries, crcs = {}, [np.empty(0, np.uint32)]
+    for name in sorted(names):
+        copy = path.parent / "copy"
+        found = write_file(copy, (path / name).read_bytes())
+        copy.unlink()
+        crcs.append(found.crc32)
+        entries[name] = msgspec.structs.replace(
+            known.get(name, blank), name=name, bytes=found.size, sha256=found.sha256
+        )
+    crc = np.concatenate(crcs).astype("<u4")
+    data = npy.header("<u4", crc.shape) + crc.tobytes()
+    found = write_file(path / CRC_NAME, data)
+    entries[CRC_NAME] = msgspec.structs.replace(
+        known[CRC_NAME], bytes=found.size, sha256=found.sha256, shape=crc.shape
+    )
+    files = tuple(entry for _, entry in sorted(entries.items()))
+    (path / CONFIG_NAME).write_bytes(
+        manifests.dump(change(msgspec.structs.replace(manifest, files=files)))
+    )
+
+
+def outcome(path: Path, level: verify_report.Level = "full") -> list[str]:
+    """The files that verify names; config.json where it raises about that."""
+    try:
+        return [finding.file for finding in verify(path, level).findings]
+    except (IntegrityError, IncompatibleError) as error:
+        return [str(error.where)]
+
+
+def edit(path: Path, name: str, dtype: str, offset: int, values: Mapping[int, int]) -> None:
+    """Replace numbers of an array file."""
+    data = bytearray((path / name).read_bytes())
+    array = np.frombuffer(data, dtype, offset=offset)
+    for index, value in values.items():
+        array[index] = value
+    (path / name).write_bytes(data)
