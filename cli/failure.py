@@ -20,6 +20,16 @@ from dataprep.formats.errors import DataprepError, StorageError, UsageError
 __all__ = ["Interrupted", "Stopped", "Terminated", "describe", "report"]
 
 
+_CHECK = "Check the disk and the permissions, then run the command again."
+_RAISE = "Raise the limit of open files (ulimit -n)."
+_SYSTEM = {
+    errno.ENOSPC: ("E_NOSPACE", _CHECK),
+    errno.EDQUOT: ("E_NOSPACE", _CHECK),
+    errno.EMFILE: ("E_OPENFILES", _RAISE),
+    errno.ENFILE: ("E_OPENFILES", _RAISE),
+}
+
+
 class Terminated(BaseException):
     """SIGTERM arrived. Like KeyboardInterrupt it passes every ``except Exception``."""
 
@@ -100,11 +110,12 @@ def _problem(error: click.ClickException) -> str:
 
 def _from_system(error: OSError) -> StorageError:
     where = error.filename if error.filename is not None else None
+    code, remedy = _SYSTEM.get(error.errno or 0, ("E_IO", _CHECK))
     return StorageError(
         error.strerror or type(error).__name__,
         where=str(where) if where is not None else None,
-        code="E_NOSPACE" if error.errno in (errno.ENOSPC, errno.EDQUOT) else "E_IO",
-        remedy="Check the disk and the permissions, then run the command again.",
+        code=code,
+        remedy=remedy,
     )
 
 

@@ -7,6 +7,7 @@ https://numpy.org/doc/stable/reference/generated/numpy.lib.format.html
 
 from __future__ import annotations
 
+import errno
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -15,8 +16,9 @@ import numpy as np
 import numpy.typing as npt
 
 from dataprep.formats.errors import IntegrityError
+from dataprep.formats.storage import storage_errors
 
-__all__ = ["describes", "file_size", "header", "open_array"]
+__all__ = ["describes", "file_size", "header", "open_array", "read_array"]
 
 _MAGIC = b"\x93NUMPY\x01\x00"
 _ALIGN = 64
@@ -65,6 +67,22 @@ def open_array(path: Path, dtype: str, shape: tuple[int, ...]) -> npt.NDArray[An
     if prod(shape) == 0:
         return np.empty(shape, dtype)
     return np.memmap(path, dtype, "r", len(expected), shape)
+
+
+def read_array(path: Path, dtype: str, shape: tuple[int, ...]) -> npt.NDArray[Any]:
+    """Read what `open_array` would map: a block that cannot be read is an error, and no signal."""
+    with storage_errors(path):
+        open_array(path, dtype, shape)  # checks it
+        data = bytearray(prod(shape) * np.dtype(dtype).itemsize)
+        left = memoryview(data)
+        with path.open("rb", buffering=0) as stream:
+            stream.seek(len(header(dtype, shape)))
+            while left:
+                count = stream.readinto(left)
+                if not count:
+                    raise OSError(errno.EIO, "it has become shorter")
+                left = left[count:]
+    return np.frombuffer(data, dtype).reshape(shape)
 
 
 def _fields(data: bytes) -> tuple[bytes, bytes]:

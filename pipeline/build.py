@@ -21,7 +21,12 @@ from dataprep.formats import errors, manifest
 from dataprep.formats.errors import BusyError, DataprepError, InputError, StorageError
 from dataprep.formats.manifest import Manifest
 from dataprep.formats.replaced import Mark, mark_of
-from dataprep.formats.storage import publish_directory, replace_directory
+from dataprep.formats.storage import (
+    publish_directory,
+    replace_directory,
+    storage_errors,
+    sync_directory,
+)
 from dataprep.pipeline import destination, tables
 from dataprep.pipeline.bad_record import record_error
 from dataprep.pipeline.commit import Commit
@@ -95,6 +100,7 @@ def _reuse(prepared: Prepared, existing: Manifest, started: float) -> BuildRepor
     for other in leftovers(prepared.options.out, prepared.plan.key):
         other.refuse_if_held()
     destination.require_same(existing, prepared)
+    sync_directory(prepared.options.out.parent)  # a run killed after its rename has not done it
     staging.discard_if_idle()  # of a run that was killed after it had published
     return report_of(prepared, existing, started, reused=True)
 
@@ -140,6 +146,7 @@ class _Build:
         self._profile = Profile()
         self._tokenizer: Tokenizer | None = None
         self._worthless = False
+        self._mine: Mark = ()
 
     def run(self) -> BuildReport:
         """Do what is left, and publish."""
@@ -190,6 +197,8 @@ class _Build:
 
     def _beaten(self) -> BusyError | None:
         """Where locks do nothing, another builder may have taken all this away under us."""
+        if self._mine and mark_of(self._options.out)[:-1] == self._mine[:-1]:
+            return None  # it is ours that stands there: what came after that has failed
         try:
             destination.refuse_newer(self._options.out, self._seen)
             self._staging.refuse_if_gone()
@@ -325,6 +334,7 @@ class _Build:
     def _publish(self, root: Path) -> None:
         target = self._options.out
         destination.refuse_newer(target, self._seen)
+        self._mine = mark_of(root)
         if self._options.overwrite and (target / manifest.CONFIG_NAME).exists():
             replace_directory(root, target)
         else:
@@ -332,7 +342,8 @@ class _Build:
 
     def _results(self) -> list[UnitResult]:
         numbers = range(len(self._plan.units))
-        return [load_result(self._staging.units, number) for number in numbers]
+        with storage_errors(self._staging.units):
+            return [load_result(self._staging.units, number) for number in numbers]
 
     def _notes(self) -> tuple[str, ...]:
         others = leftovers(self._options.out, self._plan.key)

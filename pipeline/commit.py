@@ -37,6 +37,7 @@ from dataprep.formats.storage import (
     FileWriter,
     create_directory,
     remove_tree,
+    storage_errors,
     sync_directory,
     sync_file,
     write_file,
@@ -250,7 +251,7 @@ class Commit:
                 bases.append(lines[span.source])
                 lines[span.source] += span.lines
             path = self.staging.units / unit_name(result.number) / REJECTS_NAME
-            with path.open("rb") as stream:
+            with storage_errors(path), path.open("rb") as stream:
                 for staged in map(decoder.decode, stream):
                     line = None if staged.line is None else staged.line + bases[staged.span] + 1
                     yield msgspec.json.encode(staged.final(first_record, line)) + b"\n"

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from dataprep.formats import npy
 from dataprep.formats.checksums import FileHash
 from dataprep.formats.manifest import ShardEntry
-from dataprep.formats.storage import FileWriter, link_file
+from dataprep.formats.storage import FileWriter, link_file, storage_errors
 from dataprep.pipeline.pieces import Piece, write_array
 
 __all__ = ["PlacedPiece", "WrittenFile", "group", "large_piece", "record_ids", "write_shard"]
@@ -36,10 +36,10 @@ class PlacedPiece:
         return self.directory / f"{self.piece.stem}.{kind}"
 
     def array(self, kind: str) -> npt.NDArray[np.uint64]:
-        """One of its arrays, mapped."""
+        """One of its arrays, in memory."""
         count = self.piece.documents
         shape = {"docs": (count + 1,), "records": (count,)}.get(kind, (count, 2))
-        return npy.open_array(self.path(kind), "<u8", shape)
+        return npy.read_array(self.path(kind), "<u8", shape)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -139,7 +139,7 @@ def _join(run: Sequence[PlacedPiece], targets: dict[str, Path]) -> dict[str, Fil
 def _concatenate(paths: Iterable[Path], target: Path) -> FileHash:
     with FileWriter(target) as writer:
         for path in paths:
-            with path.open("rb", buffering=0) as stream:
+            with storage_errors(path), path.open("rb", buffering=0) as stream:
                 while data := stream.read(_COPY_BYTES):
                     writer.write(data)
         return writer.close()

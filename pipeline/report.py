@@ -10,10 +10,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+import numpy as np
+import numpy.typing as npt
 
-from dataprep.formats.dataset import open_dataset
+from dataprep.formats import npy
+from dataprep.formats.dataset import Dataset, open_dataset
 from dataprep.formats.errors import DataprepError
-from dataprep.formats.manifest import Manifest
+from dataprep.formats.manifest import Manifest, SplitEntry
+from dataprep.formats.storage import storage_errors
 from dataprep.pipeline.prepare import Prepared
 from dataprep.pipeline.stages import Profile
 
@@ -98,6 +102,17 @@ def report_of(
     )
 
 
+def _first_ids(dataset: Dataset, split: SplitEntry) -> npt.NDArray[Any]:
+    """The first document's; read and not mapped: a bad block is an error then, and no signal."""
+    shard = next(shard for shard in split.shards if shard.documents)
+    docs = npy.read_array(dataset.path / shard.docs, "<u8", (shard.documents + 1,))
+    dtype = np.dtype(dataset.manifest.tokens.dtype)
+    tokens = dataset.path / shard.tokens
+    with storage_errors(tokens), tokens.open("rb") as stream:
+        data = stream.read(min(int(docs[1]), _EXAMPLE_TOKENS) * dtype.itemsize)
+    return np.frombuffer(data, dtype)
+
+
 def _example_of(path: Path, tokenizer: Tokenizer | None) -> str | None:
     with contextlib.suppress(DataprepError):  # another build has taken its place already
         return _example(path, tokenizer)
@@ -108,8 +123,7 @@ def _example(path: Path, tokenizer: Tokenizer | None) -> str | None:
     with open_dataset(path) as dataset:
         for split in dataset.splits.values():
             if split.documents:
-                start, stop = split.span(0)
-                ids = split.read(start, min(stop, start + _EXAMPLE_TOKENS))
+                ids = _first_ids(dataset, split.entry)
                 decode = (tokenizer or dataset.tokenizer).decode
                 text: str = decode(ids.tolist(), skip_special_tokens=False)
                 return text[:_EXAMPLE_CHARACTERS]

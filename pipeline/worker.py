@@ -52,6 +52,9 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Traceback of anything else."""
 
 
+_LESS = "Use fewer --workers; then run the command again: finished work is kept."
+
+
 class _EmitError(BaseException):
     """Carries what `emit` raised past the handlers for what the unit raised."""
 
@@ -91,6 +94,9 @@ def _attempt(number: int, work: Callable[[], object]) -> Event:
         return Event(unit=number, bad_record=(bad.reject, bad.span))
     except DataprepError as error:
         fields = (type(error).__name__, error.problem, error.where, error.remedy, error.code)
+        return Event(unit=number, error=fields)
+    except MemoryError:
+        fields = ("StorageError", f"out of memory in unit {number}", "worker", _LESS, "E_MEMORY")
         return Event(unit=number, error=fields)
     except Exception:
         import traceback
