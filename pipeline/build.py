@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -32,8 +33,8 @@ from dataprep.pipeline.bad_record import record_error
 from dataprep.pipeline.commit import Commit
 from dataprep.pipeline.estimate import check_disk
 from dataprep.pipeline.executor import Workers, available_cores, run_here
-from dataprep.pipeline.fingerprint import fingerprint_files
 from dataprep.pipeline.full_disk import need_named
+from dataprep.pipeline.notes import content_notes
 from dataprep.pipeline.options import BuildOptions
 from dataprep.pipeline.prepare import Prepared, prepare, survey
 from dataprep.pipeline.progress import Progress, ProgressCallback
@@ -143,6 +144,7 @@ class _Build:
         self._totals = Done(0, 0, 0, 0)
         self._finished: set[int] = set()
         self._failures: dict[int, DataprepError] = {}
+        self._unknown_tokens = 0
         self._profile = Profile()
         self._tokenizer: Tokenizer | None = None
         self._worthless = False
@@ -172,7 +174,7 @@ class _Build:
             self._profile.commit = time.perf_counter() - done
         return report_of(
             self._prepared, result, self._started, resumed=resumed, workers=workers,
-            profile=self._profile, notes=self._notes(), tokenizer=self._tokenizer,
+            profile=self._profile, notes=self._notes(result), tokenizer=self._tokenizer,
         )  # fmt: skip
 
     @contextlib.contextmanager
@@ -322,7 +324,9 @@ class _Build:
             table_fingerprints=table_fingerprints(self._prepared),
             threads=max(1, workers),
         )
-        root, result = commit.assemble(self._results())
+        results = self._results()
+        self._unknown_tokens = sum(unit.unknown_tokens for unit in results)
+        root, result = commit.assemble(results)
         try:
             self._publish(root)
         except BusyError:
@@ -345,30 +349,32 @@ class _Build:
         with storage_errors(self._staging.units):
             return [load_result(self._staging.units, number) for number in numbers]
 
-    def _notes(self) -> tuple[str, ...]:
+    def _notes(self, result: Manifest) -> tuple[str, ...]:
+        found = content_notes(result.splits, self._prepared.shares, self._unknown_tokens)
+        notes = (*self._prepared.notes, *found)
         others = leftovers(self._options.out, self._plan.key)
         if not others:
-            return self._prepared.notes
+            return notes
         names = ", ".join(other.path.name for other in others[:3])
         more = f" and {len(others) - 3} more" if len(others) > 3 else ""
         note = (
             f"{len(others)} unfinished with other options or inputs beside it ({names}{more}); "
             "delete what is no longer wanted"
         )
-        return (*self._prepared.notes, note)
+        return (*notes, note)
 
 
 def table_fingerprints(prepared: Prepared) -> dict[int, str]:
     """Fingerprints of the inputs that are not read as byte streams."""
     read = prepared.plan.read
-    files: dict[int, list[str]] = {}
-    for number, source in enumerate(prepared.plan.sources):
-        if source.format == "parquet":
-            files[number] = [source.path]
-        elif source.format == "hf":
-            files[number] = tables.hf_files(source, read.hf_config, read.hf_split)
+    found = {
+        number: source
+        for number, source in enumerate(prepared.plan.sources)
+        if source.format in ("parquet", "hf")
+    }
+    take = partial(tables.fingerprint_source, config=read.hf_config, split=read.hf_split)
     with ThreadPoolExecutor(available_cores()) as pool:
-        return dict(zip(files, pool.map(fingerprint_files, files.values()), strict=True))
+        return dict(zip(found, pool.map(take, found.values()), strict=True))
 
 
 def _values(done: Done) -> tuple[int, int, int, int]:

@@ -15,7 +15,6 @@ from dataprep.formats.replaced import Mark, mark_of
 from dataprep.formats.storage import storage_errors
 from dataprep.pipeline import tables
 from dataprep.pipeline.commit import build_id_of
-from dataprep.pipeline.fingerprint import fingerprint_files
 from dataprep.pipeline.inputs import Source
 from dataprep.pipeline.options import BuildOptions
 from dataprep.pipeline.prepare import Prepared
@@ -203,6 +202,4 @@ def _different_content(existing: Manifest, prepared: Prepared) -> str | None:
 
 def _fingerprint(source: Source, prepared: Prepared) -> str:
     read = prepared.plan.read
-    if source.format == "hf":
-        return fingerprint_files(tables.hf_files(source, read.hf_config, read.hf_split))
-    return fingerprint_files([source.path])
+    return tables.fingerprint_source(source, read.hf_config, read.hf_split)

@@ -15,7 +15,7 @@ from typing import Any
 from dataprep.formats.errors import StorageError
 from dataprep.formats.storage import free_bytes
 from dataprep.pipeline.executor import available_cores
-from dataprep.pipeline.layout import _SMALL_PART, JOIN_BELOW_BYTES
+from dataprep.pipeline.layout import JOIN_BELOW_BYTES, SMALL_PART
 from dataprep.pipeline.options import BuildOptions
 from dataprep.pipeline.prepare import Prepared, prepare, survey
 from dataprep.pipeline.splitting import exact_sizes, ordered_names
@@ -118,7 +118,7 @@ def _peak_bytes(
 ) -> int:
     """Bytes in use before publishing, for `tokens` bytes of ids in `units` units."""
     pieces = [part * tokens / max(1, units) for part in parts]
-    small = max(JOIN_BELOW_BYTES, max(pieces) / _SMALL_PART)
+    small = max(JOIN_BELOW_BYTES, max(pieces) / SMALL_PART)
     copied = sum(part for part, piece in zip(parts, pieces, strict=True) if piece < small)
     shards = tokens + documents * _PLACE_BYTES
     staged = shards + documents * (_RECORD_BYTES + (_KEY_BYTES if exact else 0))

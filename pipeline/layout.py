@@ -19,7 +19,7 @@ __all__ = ["PlacedPiece", "WrittenFile", "group", "large_piece", "record_ids", "
 
 JOIN_BELOW_BYTES = 8 << 20
 JOIN_UP_TO_BYTES = 64 << 20
-_SMALL_PART = 16
+SMALL_PART = 16
 _COPY_BYTES = 4 << 20
 
 
@@ -61,7 +61,7 @@ def large_piece(pieces: Iterable[PlacedPiece]) -> int:
     joined, or a large input would come to ten thousands of files.
     """
     largest = max((placed.piece.files["tokens"].bytes for placed in pieces), default=0)
-    return max(JOIN_BELOW_BYTES, largest // _SMALL_PART)
+    return max(JOIN_BELOW_BYTES, largest // SMALL_PART)
 
 
 def group(

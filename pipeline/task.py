@@ -110,6 +110,8 @@ class UnitResult(msgspec.Struct, frozen=True, kw_only=True):
     rejected: dict[str, int]
     rejects_sha256: str
     special_text_found: dict[str, int]
+    unknown_tokens: int
+    """Tokens of the text that have the id for what the tokenizer does not know."""
 
 
 class Done(msgspec.Struct, frozen=True):
@@ -199,6 +201,7 @@ class _Task:
             rejected=dict(sorted(self._rejected.items())),
             rejects_sha256=rejects.sha256,
             special_text_found=dict(sorted(special.items())),
+            unknown_tokens=sum(sink.unknown for sink in self._sinks),
         )
 
     def _read(self, span: Span, first_row: int) -> None:
@@ -293,6 +296,7 @@ class _Sink:
         )  # fmt: skip
         self._counter = SpecialTextCounter(plan.encoding)
         self.special_text = self._counter.found
+        self.unknown = 0
         self._texts: list[bytes] = []
         self._rows: list[Rows] = []
         self._bytes = 0
@@ -313,6 +317,8 @@ class _Sink:
         ids, offsets = self._encoder.encode(self._texts)
         self._lap("encode")
         self._counter.count(self._texts, ids)
+        if encoding.unknown is not None:
+            self.unknown += int(np.count_nonzero(ids == encoding.unknown))
         self._lap("special")
         stored, lengths = assemble(
             ids, offsets, bos=encoding.bos, eos=encoding.eos,
