@@ -8,7 +8,7 @@ installed now, in a few milliseconds once the tokenizer is loaded.
 
 from __future__ import annotations
 
-import json
+import msgspec
 
 from dataprep.formats.manifest import Manifest, TokenizerEntry
 from dataprep.formats.manifest import load as load_manifest
@@ -101,9 +101,9 @@ def probe_findings(manifest: Manifest, tokenizer_json: bytes) -> list[Finding]:
 
 
 def _engine_json(entry: TokenizerEntry, tokenizer_json: bytes) -> bytes:
-    config = json.loads(tokenizer_json)
+    config = msgspec.json.decode(tokenizer_json)
     chosen = parse_config(config) if entry.special_text == "parse" else literal_config(config)
-    return json.dumps(chosen, ensure_ascii=False).encode()
+    return msgspec.json.encode(chosen)
 
 
 def _problem(engine: str, entry: TokenizerEntry, engine_json: bytes) -> str | None:
