@@ -40,7 +40,10 @@ _PAUSE = 0.004
 
 
 class Builder(msgspec.Struct, frozen=True, kw_only=True):
-    """One process: its arguments, when it starts, and the signal that it gets; in seconds."""
+    """One process: its arguments, when it starts, and the signal that it gets; in seconds.
+
+    If it has ended before the signal is due, another one gets it.
+    """
 
     arguments: tuple[str, ...]
     delay: float = 0.0
@@ -184,29 +187,27 @@ def _serve() -> None:
 
 def _see_through(race: Race, pids: list[int], folder: Path, started: float) -> list[End]:
     """Wait for all, and send what signals are due."""
-    due = {n: b for n, b in enumerate(race.builders) if b.signal is not None}
+    due = [(b.signal_at, pid, b.signal) for b, pid in zip(race.builders, pids, strict=True)]
+    signals = [(at, pid, number) for at, pid, number in due if number is not None]
     ends: dict[int, End] = {}
     holder: int | None = None
     while len(ends) < len(pids):
         now = time.monotonic() - started
         if race.kill_holder is not None and holder is None:
             holder = _holder(Path(race.kill_holder[0]))
-            if holder in pids:
-                victim = msgspec.structs.replace(
-                    race.builders[0], signal=signal.SIGKILL, signal_at=now + race.kill_holder[1]
-                )
-                due[pids.index(holder)] = victim
+            if holder is not None:
+                signals.append((now + race.kill_holder[1], holder, signal.SIGKILL))
+        signals += [(_PATIENCE, pid, signal.SIGKILL) for pid in pids if now > _PATIENCE]
+        for at, pid, number in [entry for entry in signals if entry[0] <= now]:
+            signals.remove((at, pid, number))
+            alive = [other for other in pids if other not in ends]
+            os.kill(pid if pid in alive else alive[0], number)
         for number, pid in enumerate(pids):
-            if number in due and now >= due[number].signal_at and number not in ends:
-                os.kill(pid, due.pop(number).signal or 0)
-            if number not in ends:
-                if now > _PATIENCE:
-                    os.kill(pid, signal.SIGKILL)
-                found, status = os.waitpid(pid, os.WNOHANG)
-                if found:
-                    ends[number] = _end(pid, status, folder / str(number), now)
+            found, status = (0, 0) if pid in ends else os.waitpid(pid, os.WNOHANG)
+            if found:
+                ends[pid] = _end(pid, status, folder / str(number), now)
         time.sleep(_PAUSE)
-    return [ends[number] for number in range(len(pids))]
+    return [ends[pid] for pid in pids]
 
 
 def _holder(folder: Path) -> int | None:

@@ -57,11 +57,13 @@ class Site:
         self.folder.mkdir()
         self._reference: dict[str, str] = {}
 
-    def reference(self) -> dict[str, str]:
-        """The bytes of a build that nobody disturbs, in this very place."""
-        if not self._reference:
-            self.finished(self.start_again(workers=1))
-        return self._reference
+    def undisturbed(self, workers: int = 1) -> float:
+        """Note the bytes of a build that nobody disturbs, in this very place; its seconds."""
+        self.clear()
+        end = self.start_again(workers)
+        self.finished(end)
+        self.clear()
+        return end.seconds
 
     def clear(self) -> None:
         """An empty folder again."""
@@ -135,8 +137,7 @@ def site(builders: Builders, tmp_path_factory: pytest.TempPathFactory) -> Site:
 @pytest.mark.parametrize(("number", "workers"), [(signal.SIGINT, 1), (signal.SIGTERM, 2)])
 def test_a_signal_stops_a_build(site: Site, number: signal.Signals, workers: int) -> None:
     """In the middle of the units, with workers and without; what is finished is kept."""
-    site.reference()
-    site.clear()
+    site.undisturbed()
     with site.building(workers, inside=workers == 1) as running:
         wait_for(lambda: site.units() >= 3)
         os.kill(running.pids[0], number)
@@ -151,8 +152,7 @@ def test_a_signal_stops_a_build(site: Site, number: signal.Signals, workers: int
 
 def test_workers_end_with_their_coordinator(site: Site) -> None:
     """A coordinator that is killed leaves no workers, and what they left is in nobody's way."""
-    site.reference()
-    site.clear()
+    site.undisturbed()
     with site.building(2) as running:
         wait_for(lambda: site.units() >= 3)
         assert len(running.workers()) == 2
@@ -234,16 +234,15 @@ def test_signals_at_any_moment(
     """Stop, and stop again while it resumes; units of the usual size, one or two signals."""
     source = write_large(quick_place / "large.jsonl", 40)
     site = Site(builders, quick_place, source, tiny=False)
-    site.reference()
     chance = random.Random(workers)
+    last = site.undisturbed(workers)
     slowest = 0.0
     interrupted = points = 0
     for _ in range(10):
-        site.clear()
         for _ in range(2):
             number, again = chance.sample(list(CODES), 2)
             with site.building(workers) as running:
-                time.sleep(chance.uniform(0.05, 2.5))
+                time.sleep(chance.uniform(0.0, last))
                 slowest = max(slowest, _stop(running, number, again, chance))
             points += 1
             end = running.ends[0]
@@ -251,6 +250,7 @@ def test_signals_at_any_moment(
                 stopped(end, number if end.code == CODES[number] else again)
                 interrupted += 1
         site.finished(site.start_again(workers))
+        site.clear()
     assert slowest < IN_TIME
     assert interrupted > points / 3
     figures.add(
@@ -306,14 +306,13 @@ def test_a_coordinator_killed_at_any_moment(
     """Its workers end, and never write into the build that comes after it, started at once."""
     source = write_large(quick_place / "large.jsonl", 40)
     site = Site(builders, quick_place, source, tiny=False)
-    site.reference()
     chance = random.Random(3)
+    last = site.undisturbed(workers=2)
     killed = resumed = 0
     points = 20
     for _ in range(points):
-        site.clear()
         with site.building(2) as running:
-            time.sleep(chance.uniform(0.3, 2.0))
+            time.sleep(chance.uniform(last / 4, last))
             with contextlib.suppress(ProcessLookupError):
                 os.kill(running.pids[0], signal.SIGKILL)
         killed += running.ends[0].code == -signal.SIGKILL
@@ -321,6 +320,7 @@ def test_a_coordinator_killed_at_any_moment(
         site.finished(again)
         resumed += again.report()["resumed_units"]
         assert running.over()
+        site.clear()
     assert killed > points / 2
     figures.add(
         points=points, recovered=points, place=quick_place, killed=killed, resumed_units=resumed
@@ -330,8 +330,7 @@ def test_a_coordinator_killed_at_any_moment(
 @pytest.mark.faults
 def test_a_worker_that_is_killed(site: Site, figures: Figures) -> None:
     """One death costs nothing; a second one in the same unit ends the build, and it is named."""
-    site.reference()
-    site.clear()
+    site.undisturbed()
     with site.building(2) as running:
         wait_for(lambda: site.units() >= 1)
         os.kill(running.workers()[0], signal.SIGKILL)
