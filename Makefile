@@ -45,9 +45,14 @@ pytest: $(STAMP)
 test-long: $(STAMP)
 	$(BIN)/python -m pytest -q -m long tests/long
 
-# One at a time: some count on having the processors, or a mounted file system, to themselves.
+# Kills and failures take no notice of one another; the others go one at a time, as some count on
+# having the processors, or a mounted file system, to themselves.
+KILLS := $(wildcard tests/faults/test_kill_*.py tests/faults/test_sys*.py tests/faults/test_every_*.py)
+
 test-faults: $(STAMP)
-	$(BIN)/python -m pytest -q -m faults tests/faults --write-results
+	$(BIN)/python -m pytest -q -n $(JOBS) -m faults --write-results $(KILLS)
+	$(BIN)/python -m pytest -q -m faults --write-results \
+	  $(filter-out $(KILLS), $(wildcard tests/faults/test_*.py))
 
 dist-check: $(STAMP)
 	rm -rf build dist

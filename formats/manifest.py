@@ -233,6 +233,11 @@ def read(directory: Path) -> bytes:
         return stream.readall()
 
 
+# Made at import, in one thread: msgspec 0.22 crashes where several are the first to use a type.
+_HEADER = msgspec.json.Decoder(_Header)
+_MANIFEST = msgspec.json.Decoder(Manifest)
+
+
 def parse(data: bytes) -> Manifest:
     """Decode and validate the bytes of config.json.
 
@@ -240,12 +245,12 @@ def parse(data: bytes) -> Manifest:
     splits and files agree with one another; costs O(files).
     """
     try:
-        header = msgspec.json.decode(data, type=_Header)
+        header = _HEADER.decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise _damaged(f"not valid JSON ({error})") from None
     _check_version(header)
     try:
-        manifest = msgspec.json.decode(data, type=Manifest)
+        manifest = _MANIFEST.decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise _damaged(str(error)) from None
     _check_digest(data, manifest.self_sha256)

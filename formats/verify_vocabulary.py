@@ -72,9 +72,13 @@ def _check_ids(run: Run, manifest: Manifest) -> None:
         )
 
 
+# Made at import, in one thread: msgspec 0.22 crashes where several are the first to use a type.
+_TOKENIZER = msgspec.json.Decoder(_Tokenizer)
+
+
 def _vocab_size(data: bytes) -> int:
     """The largest id of the model and of the added tokens, plus one."""
-    tokenizer = msgspec.json.decode(data, type=_Tokenizer)
+    tokenizer = _TOKENIZER.decode(data)
     vocab = bytes(tokenizer.model.vocab)
     if vocab.lstrip()[:1] == b"[":  # Unigram: pieces with scores, in the order of their ids
         largest = len(msgspec.json.decode(vocab, type=list[msgspec.Raw])) - 1

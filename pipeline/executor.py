@@ -32,6 +32,9 @@ __all__ = ["Workers", "available_cores", "run_here"]
 
 _ATTEMPTS = 2
 
+# Made at import, in one thread: msgspec 0.22 crashes where several are the first to use a type.
+_EVENT = msgspec.json.Decoder(Event)
+
 OnEvent = Callable[[Event], None]
 
 
@@ -201,10 +204,9 @@ class _Process:
 
     def events(self) -> Iterator[Event]:
         """Its events, until it ends; one that was cut short ends it too."""
-        decoder = msgspec.json.Decoder(Event)
         while line := self._events.readline():
             try:
-                yield decoder.decode(line)
+                yield _EVENT.decode(line)
             except msgspec.MsgspecError:
                 self.kill()
                 return

@@ -86,10 +86,14 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         return sum(unit.size for unit in self.units)
 
 
+# Made at import, in one thread: msgspec 0.22 crashes where several are the first to use a type.
+_PLAN = msgspec.json.Decoder(Plan)
+
+
 def load_plan(path: Path) -> Plan:
     """Read a plan that `msgspec.json.encode` wrote."""
     try:
-        return msgspec.json.decode(path.read_bytes(), type=Plan)
+        return _PLAN.decode(path.read_bytes())
     except msgspec.MsgspecError as error:
         raise IntegrityError(
             f"not a readable plan ({error})", where=str(path), code="E_PLAN",

@@ -17,6 +17,8 @@ from dataprep.pipeline.task import REJECTS_NAME, RESULT_NAME, UnitResult, unit_n
 __all__ = ["finished_units", "load_result"]
 
 _READ_BYTES = 4 << 20
+# Made here, where one thread is: msgspec 0.22 crashes where several are the first to use a type.
+_DECODER = msgspec.json.Decoder(UnitResult)
 
 
 def finished_units(staging: Staging, count: int, threads: int) -> list[UnitResult]:
@@ -44,7 +46,7 @@ def _check(units: Path, number: int) -> UnitResult | None:
 def load_result(units: Path, number: int) -> UnitResult:
     """What the task left behind; raises ValueError if that is not as it wrote it."""
     data = (units / unit_name(number) / RESULT_NAME).read_bytes()
-    return msgspec.json.decode(unseal(data), type=UnitResult)
+    return _DECODER.decode(unseal(data))
 
 
 def _whole(directory: Path, piece: Piece) -> bool:

@@ -14,6 +14,7 @@ become shards by a link, as large ones do.
 from __future__ import annotations
 
 import contextlib
+import faulthandler
 import importlib
 import json
 import os
@@ -33,13 +34,14 @@ import msgspec
 from tests.faults.operations import Call, watch
 from tests.support import REPOSITORY
 
-__all__ = ["UNIT_BYTES", "Ended", "ForkedBuilds", "Order"]
+__all__ = ["ALLOW_TRACING", "UNIT_BYTES", "Ended", "ForkedBuilds", "Order"]
 
 UNIT_BYTES = 16 << 10
 _LINK_FROM_BYTES = 4 << 10
 _NO_THREADS = {"TOKENIZERS_PARALLELISM": "false", "OPENBLAS_NUM_THREADS": "1"}
-_PR_SET_PTRACER = 0x59616D61
 _PATIENCE = 60.0
+ALLOW_TRACING = "import ctypes; ctypes.CDLL(None).prctl(0x59616D61, ctypes.c_ulong(-1), 0, 0, 0)"
+"""Python code that lets any process of the same user trace this one (PR_SET_PTRACER_ANY)."""
 
 
 class Order(msgspec.Struct, frozen=True, kw_only=True):
@@ -126,7 +128,7 @@ class ForkedBuilds:
     def _start(self, order: Order) -> int:
         answer = Path(self._folder.name) / "answer"
         answer.unlink(missing_ok=True)
-        self._answer = answer
+        self._answer, self._crash = answer, answer.with_suffix(".crash")
         assert self._popen.stdin is not None and self._popen.stdout is not None
         order = msgspec.structs.replace(order, answer=str(answer))
         self._popen.stdin.write(msgspec.json.encode(order) + b"\n")
@@ -136,8 +138,8 @@ class ForkedBuilds:
     def _end(self) -> Ended:
         assert self._popen.stdout is not None
         code = int(self._popen.stdout.readline())
-        if code != 0:  # killed, be it while it wrote its answer
-            return Ended(code=code)
+        if code != 0:  # killed, be it while it wrote its answer; or a crash of an extension
+            return Ended(code=code, talk=self._crash.read_text())
         return msgspec.json.decode(self._answer.read_bytes(), type=Ended)
 
 
@@ -219,6 +221,8 @@ def _run(order: Order) -> None:
     from dataprep.formats import storage
     from dataprep.pipeline import build, executor
 
+    crash = os.open(Path(order.answer).with_suffix(".crash"), os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    faulthandler.enable(crash)
     if order.gate:
         _wait_at(order.gate)
     if order.inside:
@@ -240,9 +244,7 @@ def _run(order: Order) -> None:
 
 def _wait_at(gate: str) -> None:
     """Let anybody trace this process, and wait until the gate is opened."""
-    import ctypes
-
-    ctypes.CDLL(None).prctl(_PR_SET_PTRACER, ctypes.c_ulong(-1), 0, 0, 0)
+    exec(ALLOW_TRACING)
     with open(gate, "rb") as stream:
         stream.read()
 

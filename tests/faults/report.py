@@ -54,7 +54,7 @@ class Figures:
             "recovered": recovered,
             **more,
             "seconds": round(time.perf_counter() - self._started, 1),
-            "kernel": platform.release(),
+            "kernel": platform.release().partition("-")[0],
             "file_system": file_system(place or self._place),
             "strace": strace_version(),
         }

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
+import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -19,7 +20,7 @@ from typing import NamedTuple
 
 import pytest
 
-from tests.faults.forked_builds import Ended, ForkedBuilds, Held, Order
+from tests.faults.forked_builds import ALLOW_TRACING, Ended, ForkedBuilds, Held, Order
 
 __all__ = ["CALLS", "Point", "changes", "killed_at", "need_strace", "record"]
 
@@ -55,8 +56,11 @@ def need_strace() -> None:
     """Skip unless strace is here and may trace other processes of this user."""
     if shutil.which("strace") is None:
         pytest.skip("strace is not installed")
-    sleeper = subprocess.Popen(["sleep", "60"])
+    words = [sys.executable, "-S", "-c", f"{ALLOW_TRACING}; print(flush=True); input()"]
+    sleeper = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     try:
+        assert sleeper.stdout is not None
+        sleeper.stdout.readline()
         words = ["timeout", "5", "strace", "-qq", "-o", "/dev/null", "-p", str(sleeper.pid)]
         tracer = subprocess.Popen(words, stderr=subprocess.PIPE, text=True)
         traced = _wait_for_tracer(sleeper.pid, tracer)
@@ -65,8 +69,7 @@ def need_strace() -> None:
         if not traced:
             pytest.skip(f"strace may not trace here: {talk.strip()}")
     finally:
-        sleeper.kill()
-        sleeper.wait()
+        sleeper.communicate(b"\n")
 
 
 def _wait_for_tracer(pid: int, tracer: subprocess.Popen[str]) -> bool:
