@@ -26,7 +26,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -188,11 +188,11 @@ def reference(runner: Runner, corpus: Path, data: Path, size: int, runs: int) ->
 
 
 def large_document(runner: Runner, tokenizer: str, megabytes: float) -> Figures:
-    """What one document costs that is larger than a whole unit."""
-    corpus = runner.scratch / "document.jsonl"
+    """What one document costs that is larger than a whole unit: a text file, taken whole."""
+    corpus = runner.scratch / "document.txt"
     words = " ".join(f"Sentence {number} of a very long document." for number in range(1000))
     text = (words * (int(megabytes * 1e6) // len(words) + 1))[: int(megabytes * 1e6)]
-    size = corpus.write_text(json.dumps({"text": text}) + "\n")
+    size = corpus.write_text(text)
     figures = medians([runner.time(ours(corpus, tokenizer))], size)
     corpus.unlink()
     return {"megabytes": round(size / 1e6), **figures}
@@ -288,15 +288,22 @@ def main() -> None:
     parser.add_argument("--write", action="store_true")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory(dir=arguments.scratch) as scratch:
-        found = run(arguments, Path(scratch))
-    print(json.dumps(found, indent=1))
-    if arguments.write:
-        old = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
-        RESULTS.write_text(json.dumps(old | found, indent=1) + "\n")
+        for found in run(arguments, Path(scratch)):
+            print(json.dumps(found, indent=1), flush=True)
+            if arguments.write:
+                keep(found)
 
 
-def run(arguments: argparse.Namespace, scratch: Path) -> Figures:
-    """Everything that was asked for."""
+def keep(found: Figures) -> None:
+    """Add `found` to the results; figures of another machine or version do not stay beside it."""
+    old = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
+    if "machine" in found and found["machine"] != old.get("machine"):
+        old = {}
+    RESULTS.write_text(json.dumps(old | found, indent=1) + "\n")
+
+
+def run(arguments: argparse.Namespace, scratch: Path) -> Iterator[Figures]:
+    """Everything that was asked for, each part as soon as it is measured."""
     data, runs = arguments.data, arguments.runs
     runner = Runner(scratch)
     corpus = scratch / "corpus.jsonl"
@@ -330,9 +337,9 @@ def run(arguments: argparse.Namespace, scratch: Path) -> Figures:
         "versions": {n: version(n) for n in ("dataprep", "gigatoken", "tokenizers", "numpy")},
         "corpus_megabytes": round(size / 1e6),
     }
-    return {"machine": machine} | {
-        name: part() for name, part in parts.items() if name in arguments.only
-    }
+    yield {"machine": machine}
+    for name in arguments.only:
+        yield {name: parts[name]()}
 
 
 def tiny(runner: Runner, runs: int) -> Figures:

@@ -20,24 +20,23 @@ import numpy as np
 import numpy.typing as npt
 
 from dataprep.formats.errors import UsageError
+from dataprep.pipeline.blocks import Block
 from dataprep.pipeline.flat_json import FlatLines, attribute
 from dataprep.pipeline.json_checks import (
-    count_at_most,
     count_of,
-    holds,
+    escapes_ascii,
     is_utf8,
-    line_starts,
     lines_of_brackets,
     one_object_a_line,
     too_deep,
 )
 from dataprep.pipeline.records import MAX_DEPTH, MAX_RECORD_BYTES, Batch, Position
-from dataprep.pipeline.streams import Block
 
 __all__ = ["JsonlParser", "key_bytes"]
 
 _SURROGATE = re.compile(r"[\ud800-\udfff]")
 _ESCAPED_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
+_PLAIN = re.compile("[A-Za-z0-9_]+")
 _MAX_DIGITS = 4300  # Python converts no longer integers
 
 
@@ -60,6 +59,7 @@ class JsonlParser:
         self._names = sorted({name for path in wanted for name in path})
         _refuse_escapes(self._names)
         self._keys = [_Key(name) for name in self._names]
+        self._plain = all(map(_PLAIN.fullmatch, self._names))
         self._decoder = msgspec.json.Decoder(_row_type(wanted))
         flat = all(len(path) == 1 for path in wanted)
         self._flat = FlatLines({name: kind for (name,), kind in wanted.items()}) if flat else None
@@ -70,7 +70,7 @@ class JsonlParser:
         """The records of `block`; numbers count on from `first_record` and `first_line`."""
         if block.too_long:
             return self._too_long(block, first_record, first_line)
-        starts = line_starts(block.data)
+        starts = block.starts
         rows = self._whole_block(block.data, starts)
         if rows is None:
             return self._by_line(block, first_record, first_line)
@@ -98,12 +98,18 @@ class JsonlParser:
             return None
         if not all(key.once_a_line(data, octets, count) for key in self._keys):
             return None
-        if any(key.escaped(data, octets) for key in self._keys):
+        if self._escaped(data):
             return None
         rows = self._flat.rows(data, count) if self._flat else None
         if rows is None:
             rows = self._any_rows(data, octets, starts)
         return rows if rows is not None and len(rows) == count else None
+
+    def _escaped(self, data: bytes) -> bool:
+        """Whether `data` may hold a key that is wanted with a character written as an escape."""
+        if self._plain and not escapes_ascii(data):
+            return False
+        return any(key.escape.search(data) for key in self._keys)
 
     def _any_rows(
         self, data: bytes, octets: npt.NDArray[np.uint8], starts: npt.NDArray[np.int64]
@@ -229,7 +235,6 @@ class _Key:
     def __init__(self, name: str) -> None:
         quoted = {json.dumps(name), json.dumps(name, ensure_ascii=False)}
         self._quoted = [spelling.encode() for spelling in sorted(quoted)]
-        self._plain = name.isascii() and name.replace("_", "").isalnum()
         self._uses = [re.compile(re.escape(spelling) + rb"[ \t\r]*:") for spelling in self._quoted]
         units = np.frombuffer(name.encode("utf-16-be"), ">u2").tolist()
         spelled = "|".join(_any_case(f"{unit:04x}") for unit in sorted(set(units)))
@@ -239,11 +244,8 @@ class _Key:
     def once_a_line(self, data: bytes, octets: npt.NDArray[np.uint8], lines: int) -> bool:
         """Whether each of `lines` has it as a key once, if each has it at all."""
         first = self._quoted[0]
-        if len(self._quoted) == 1 and len(first) >= 4:
-            if count_at_most(octets, first) <= lines:
-                return True
-            if count_of(octets, first) == lines:
-                return True
+        if len(self._quoted) == 1 and len(first) >= 4 and count_of(octets, first) <= lines:
+            return True
         return self.count(data, lines) == lines
 
     def count(self, data: bytes, expected: int) -> int:
@@ -253,12 +255,6 @@ class _Key:
         """
         found = sum(map(data.count, self._quoted))
         return found if found <= expected else sum(len(use.findall(data)) for use in self._uses)
-
-    def escaped(self, data: bytes, octets: npt.NDArray[np.uint8]) -> bool:
-        """Whether `data` may hold it as a key with a character written as an escape."""
-        if self._plain and not (holds(data, rb"\u") and count_at_most(octets, rb"\u00")):
-            return False
-        return self.escape.search(data) is not None
 
 
 def _any_case(digits: str) -> str:

@@ -12,14 +12,14 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from dataprep.pipeline.json_checks import line_starts
+from dataprep.pipeline.blocks import Block
 from dataprep.pipeline.records import (
     MAX_DOCUMENT_BYTES,
     MAX_RECORD_BYTES,
     Batch,
     Position,
 )
-from dataprep.pipeline.streams import Block, LineStream
+from dataprep.pipeline.streams import LineStream
 
 __all__ = ["blocks_as_documents", "file_as_document", "lines_as_documents"]
 
@@ -51,7 +51,7 @@ def _plain_lines(block: Block, record: int) -> Batch | None:
     lines = text.removesuffix("\n").split("\n")
     if "\r" in text:
         lines = [line.removesuffix("\r") for line in lines]
-    starts = line_starts(block.data) + block.offset
+    starts = block.starts + block.offset
     texts = [line for line in lines if line.strip(_BLANK)]
     if len(texts) < len(lines):
         starts = starts[[bool(line.strip(_BLANK)) for line in lines]]

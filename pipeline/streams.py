@@ -12,22 +12,18 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Callable, Generator, Iterator
-from dataclasses import dataclass, replace
 from io import FileIO
-from itertools import pairwise
 from pathlib import Path
 from typing import Protocol
 
-import numpy as np
-
+from dataprep.pipeline.blocks import Block
 from dataprep.pipeline.fingerprint import ChunkHasher, HashingReader
 from dataprep.pipeline.inputs import Source, check_unchanged, input_error, reading
 from dataprep.pipeline.records import MAX_RECORD_BYTES, Span
 
-__all__ = ["BLOCK_BYTES", "Block", "LineStream"]
+__all__ = ["BLOCK_BYTES", "LineStream"]
 
-BLOCK_BYTES = 2 << 20
-MAX_BLOCK_LINES = 1 << 16  # each may become a record, or a reject, which are larger than a line
+BLOCK_BYTES = 1 << 20  # what the steps of a block pass on stays in the caches
 _SKIP_BYTES = 1 << 20
 _HEAD_BYTES = 4096
 _LINE_END_BYTES = 2  # a line may be so much longer than a record: "\r\n"
@@ -36,22 +32,6 @@ _LEAST_LOOK_BYTES = 1 << 20  # a decompressor is slow to warm up: less would loo
 _LOOK_AHEAD_BYTES = 16 << 20
 _LOOK_BYTES = 4096
 _MANY_BLOCKS = 4
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Block:
-    """Whole lines starting at byte `offset` of the (decompressed) input.
-
-    `data` ends with a newline, but for the last line of a file. With `too_long` set, a single line
-    of that many bytes (its newline counted) stood here: without its line end it is longer than
-    `MAX_RECORD_BYTES`, and `data` holds only its beginning. `inside` is False for lines
-    after the end of the span, which only a reader of multi-line documents asks for.
-    """
-
-    offset: int
-    data: bytes
-    inside: bool = True
-    too_long: int = 0
 
 
 class _Bytes(Protocol):
@@ -123,13 +103,13 @@ class LineStream:
     def blocks(self) -> Iterator[Block]:
         """Blocks of lines in order; raises `InputError` for a damaged compressed file.
 
-        They have at most `MAX_BLOCK_LINES` lines. Read them to their end, or call `enough` and then
-        read on: otherwise there are no `chunk_digests`, and changes of the file go unseen.
+        Read them to their end, or call `enough` and then read on: otherwise there are no
+        `chunk_digests`, and changes of the file go unseen.
         """
         with self._opened() as reader:
             self._lines = _Lines(reader, self._span.start, self._block_bytes)
             for block in self._of_span(self._lines):
-                for part in _parts(block):
+                for part in block.parts():
                     self._measured()
                     yield part
                     if self._enough:
@@ -231,18 +211,6 @@ class _Inflated:
         data = self.read(len(view))
         view[: len(data)] = data
         return len(data)
-
-
-def _parts(block: Block) -> Iterator[Block]:
-    """`block`, in parts of at most `MAX_BLOCK_LINES` lines."""
-    newlines = np.frombuffer(block.data, np.uint8) == ord("\n")  # bytes.count takes four times that
-    if block.too_long or np.count_nonzero(newlines) <= MAX_BLOCK_LINES:
-        yield block
-        return
-    ends = np.flatnonzero(newlines) + 1
-    cuts = [0, *ends[MAX_BLOCK_LINES - 1 : -1 : MAX_BLOCK_LINES].tolist(), len(block.data)]
-    for start, stop in pairwise(cuts):
-        yield replace(block, offset=block.offset + start, data=block.data[start:stop])
 
 
 def _line_start(data: bytes, at: int) -> int:

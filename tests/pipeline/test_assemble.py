@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from unittest import mock
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from dataprep.formats.errors import DataprepError
+from dataprep.pipeline import assemble as module
 from dataprep.pipeline.assemble import assemble, assemble_reference
 
 VOCAB = {"<u2": 1 << 16, "<u4": 1 << 32}
 
 
+@pytest.mark.parametrize("long", [0, 1000])
 @given(
     st.lists(st.lists(st.integers(0, 65535), max_size=5), max_size=8),
     st.one_of(st.none(), st.integers(0, 65535)),
@@ -20,12 +24,15 @@ VOCAB = {"<u2": 1 << 16, "<u4": 1 << 32}
     st.sampled_from(["<u2", "<u4"]),
 )
 def test_assembling_is_the_reference(
-    documents: list[list[int]], bos: int | None, eos: int | None, dtype: str
+    long: int, documents: list[list[int]], bos: int | None, eos: int | None, dtype: str
 ) -> None:
-    """Whole batches at once give what one document at a time gives, empty ones included."""
+    """Whole batches give what one document at a time gives, both ways, empty ones included."""
     ids = np.array([one for document in documents for one in document], np.uint32)
     offsets = np.cumsum([0, *map(len, documents)]).astype(np.int64)
-    tokens, lengths = assemble(ids, offsets, bos=bos, eos=eos, dtype=dtype, vocab_size=VOCAB[dtype])
+    with mock.patch.object(module, "_LONG", long):
+        tokens, lengths = assemble(
+            ids, offsets, bos=bos, eos=eos, dtype=dtype, vocab_size=VOCAB[dtype]
+        )
     assert tokens.dtype == np.dtype(dtype)
     assert (tokens.tolist(), lengths.tolist()) == assemble_reference(documents, bos=bos, eos=eos)
 

@@ -17,11 +17,13 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from dataprep.formats.errors import InputError, StorageError
+from dataprep.pipeline import blocks as blocks_module
 from dataprep.pipeline import fingerprint, streams
+from dataprep.pipeline.blocks import Block
 from dataprep.pipeline.fingerprint import combine, fingerprint_files
 from dataprep.pipeline.readers import SpanReader
 from dataprep.pipeline.records import Span
-from dataprep.pipeline.streams import Block, LineStream
+from dataprep.pipeline.streams import LineStream
 from tests.pipeline.sources import read_options, source_of, spans_of
 
 BOM = b"\xef\xbb\xbf"
@@ -228,7 +230,7 @@ def test_blocks_have_few_lines(
     scratch: Path, monkeypatch: pytest.MonkeyPatch, count: int, end: bytes
 ) -> None:
     """Tiny lines come in blocks of a bounded number, each at its offset; none is lost."""
-    monkeypatch.setattr(streams, "MAX_BLOCK_LINES", 4)
+    monkeypatch.setattr(blocks_module, "MAX_BLOCK_LINES", 4)
     data = b"\n".join([b"{}"] * count) + end
     scratch.write_bytes(data)
     blocks = list(LineStream(source_of(scratch), Span(0, 0, len(data))).blocks())
