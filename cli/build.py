@@ -198,12 +198,16 @@ def _too_large(found: Mapping[str, Any], out: Path) -> StorageError:
 
 
 def _build(options: BuildOptions, *, as_json: bool, quiet: bool, profile: bool) -> None:
-    from dataprep.cli.progress import build_progress
-    from dataprep.cli.summary import build_lines, profile_lines
-    from dataprep.pipeline.build import build
+    from dataprep.pipeline.launch import ahead, available_cores, likely_units
 
-    with build_progress(quiet=quiet) as show:
-        report = build(options, progress=show)
+    workers = likely_units(options.input, enough=options.workers or available_cores())
+    with ahead(workers if workers > 1 else 0):  # they import what they need while we do
+        from dataprep.cli.progress import build_progress
+        from dataprep.cli.summary import build_lines, profile_lines
+        from dataprep.pipeline.build import build
+
+        with build_progress(quiet=quiet) as show:
+            report = build(options, progress=show)
     if as_json:
         output.result_json(report.as_dict())
     elif not quiet:

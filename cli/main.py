@@ -107,6 +107,8 @@ def _finished(code: int, arguments: Sequence[str]) -> int:
 def main() -> NoReturn:
     """The console script: `run` on the real arguments, signals, and standard streams."""
     output.prepare()
+    # No command multiplies matrices; the threads for it would spin while the rest is imported.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     if sys.stderr is not None:
         faulthandler.enable()
     signals = Signals()

@@ -32,8 +32,9 @@ from dataprep.pipeline import destination, tables
 from dataprep.pipeline.bad_record import record_error
 from dataprep.pipeline.commit import Commit
 from dataprep.pipeline.estimate import check_disk
-from dataprep.pipeline.executor import Workers, available_cores, run_here
+from dataprep.pipeline.executor import Workers, run_here
 from dataprep.pipeline.full_disk import need_named
+from dataprep.pipeline.launch import available_cores
 from dataprep.pipeline.notes import content_notes
 from dataprep.pipeline.options import BuildOptions
 from dataprep.pipeline.prepare import Prepared, prepare, survey
@@ -42,9 +43,10 @@ from dataprep.pipeline.report import BuildReport, report_of
 from dataprep.pipeline.resume import finished_units, load_result
 from dataprep.pipeline.stages import Profile
 from dataprep.pipeline.staging import Staging, leftovers
-from dataprep.pipeline.task import Done, UnitResult
+from dataprep.pipeline.task import Done, UnitResult, unit_name
 from dataprep.pipeline.tokenizer_sources import load_tokenizer
 from dataprep.pipeline.worker import Event
+from dataprep.pipeline.writeback import Writeback
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -146,6 +148,7 @@ class _Build:
         self._failures: dict[int, DataprepError] = {}
         self._unknown_tokens = 0
         self._profile = Profile()
+        self._writeback = Writeback()
         self._tokenizer: Tokenizer | None = None
         self._worthless = False
         self._mine: Mark = ()
@@ -167,6 +170,7 @@ class _Build:
             workers = self._run_units()
             done = time.perf_counter()
             self._tell("commit")
+            self._writeback.finish()
             result = self._commit(workers)
             self._staging.discard()
             self._profile.prepare = begun - self._started
@@ -237,8 +241,10 @@ class _Build:
         """Make the checks that `prepare` left; if one fails, no unit is worth keeping."""
         prepared = self._prepared
         try:
-            self._tokenizer = load_tokenizer(prepared.tokenizer_json, prepared.options.tokenizer)
-            problem = prepared.doubt() if prepared.doubt else None
+            loaded = load_tokenizer(prepared.tokenizer_json, prepared.options.tokenizer)
+            loaded.encode_special_tokens = prepared.options.special_text == "literal"
+            problem = prepared.doubt(loaded) if prepared.doubt else None
+            self._tokenizer = loaded
         except DataprepError:
             self._worthless = True
             raise
@@ -253,6 +259,7 @@ class _Build:
         if event.finished:
             self._finished.add(event.unit)
             self._profile.add(event.stages or {})
+            self._writeback.add(self._staging.units / unit_name(event.unit))
         else:
             self._failures[event.unit] = self._failure(event)
         self._stop_at_first_failure()

@@ -21,7 +21,7 @@ import numpy as np
 
 from dataprep.formats import manifest as manifests
 from dataprep.formats import npy
-from dataprep.formats.errors import InputError, StorageError
+from dataprep.formats.errors import InputError
 from dataprep.formats.manifest import (
     FORMAT_VERSION,
     FileEntry,
@@ -36,7 +36,6 @@ from dataprep.formats.manifest import (
 from dataprep.formats.storage import (
     FileWriter,
     create_directory,
-    remove_tree,
     storage_errors,
     sync_directory,
     sync_file,
@@ -56,6 +55,7 @@ from dataprep.pipeline.layout import (
 from dataprep.pipeline.plan import Plan
 from dataprep.pipeline.staging import Staging
 from dataprep.pipeline.task import REJECTS_NAME, StagedReject, UnitResult, temporary_name, unit_name
+from dataprep.pipeline.writeback import sync_or_remove
 
 __all__ = ["Commit", "build_id_of"]
 
@@ -302,20 +302,11 @@ class Commit:
     def _sync(self, root: Path, files: Sequence[WrittenFile]) -> None:
         paths = [root / file.name for file in files] + [root / manifests.CONFIG_NAME]
         with ThreadPoolExecutor(self.threads * 2) as pool:
-            list(pool.map(_sync, [root / file.name for file in files], files))
+            units = [file.unit for file in files]
+            list(pool.map(sync_or_remove, [root / file.name for file in files], units))
         sync_file(root / manifests.CONFIG_NAME)
         for folder in sorted({path.parent for path in paths}):
             sync_directory(folder)
-
-
-def _sync(path: Path, file: WrittenFile) -> None:
-    """Sync a file; if that fails, the unit that it is linked from is not to be trusted either."""
-    try:
-        sync_file(path)
-    except StorageError:
-        if file.unit is not None:
-            remove_tree(file.unit)
-        raise
 
 
 def in_blocks(lines: Iterable[bytes]) -> Iterator[bytes]:

@@ -14,7 +14,7 @@ import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -22,9 +22,13 @@ import numpy.typing as npt
 from dataprep.formats.errors import IncompatibleError, InputError
 from dataprep.pipeline.ragged import Ragged, install_stand_in, remove_stand_in
 
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
 __all__ = [
     "GIGATOKEN",
     "TOKENIZERS",
+    "Doubt",
     "Encoder",
     "EngineChoice",
     "choose_engine",
@@ -35,6 +39,7 @@ __all__ = [
 GIGATOKEN: Literal["gigatoken"] = "gigatoken"
 TOKENIZERS: Literal["tokenizers"] = "tokenizers"
 
+Doubt = Callable[["Tokenizer | None"], str | None]
 Encoded = tuple[npt.NDArray[np.uint32], npt.NDArray[np.int64]]
 
 
@@ -112,22 +117,29 @@ def _offsets(counts: Sequence[int] | npt.NDArray[np.int64]) -> npt.NDArray[np.in
     return offsets
 
 
-class _Tokenizers:
-    """https://github.com/huggingface/tokenizers"""
+class _Loaded:
+    """https://github.com/huggingface/tokenizers, with a tokenizer that is loaded already."""
 
     batch_bytes = 1 << 20  # its encodings take about a hundred bytes of memory per token
 
-    def __init__(self, engine_json: bytes) -> None:
-        os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-        from tokenizers import Tokenizer
-
-        self._tokenizer = Tokenizer.from_buffer(engine_json)
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._tokenizer = tokenizer
 
     def encode(self, texts: Sequence[bytes]) -> Encoded:
         decoded = [text.decode() for text in texts]
         encoded = self._tokenizer.encode_batch_fast(decoded, add_special_tokens=False)
         parts = [np.array(one.ids, np.uint32) for one in encoded]
         return np.concatenate([np.empty(0, np.uint32), *parts]), _offsets(list(map(len, parts)))
+
+
+class _Tokenizers(_Loaded):
+    """The same, loaded for nothing but encoding."""
+
+    def __init__(self, engine_json: bytes) -> None:
+        os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+        from tokenizers import Tokenizer
+
+        super().__init__(Tokenizer.from_buffer(engine_json))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -137,8 +149,11 @@ class EngineChoice:
     name: str
     reason: str
     encoder: Encoder
-    doubt: Callable[[], str | None] | None = None
-    """What is still to be done: compares the engine with the reference, and says what is wrong."""
+    doubt: Doubt | None = None
+    """What is still to be done: compares the engine with the reference, and says what is wrong.
+
+    Given the tokenizer as loaded, made to treat special tokens as the build does, it is quicker.
+    """
 
 
 def make_encoder(name: str, engine_json: bytes, *, alone: bool = False) -> Encoder:
@@ -174,7 +189,7 @@ def choose_engine(
         fast, problem = _try_gigatoken(engine_json)
         if fast is not None:
             doubt = partial(_doubt, fast, engine_json, sample)
-            problem = None if later else doubt()
+            problem = None if later else doubt(None)
             if problem is None:
                 reason = f"equal to tokenizers on {len(sample)} texts of this build"
                 late = doubt if later else None
@@ -187,8 +202,19 @@ def choose_engine(
     return EngineChoice(name=TOKENIZERS, reason=str(problem), encoder=_reference(engine_json))
 
 
-def _doubt(fast: Encoder, engine_json: bytes, sample: Sequence[bytes]) -> str | None:
-    """Why `fast` cannot be used, or None."""
+def _doubt(
+    fast: Encoder, engine_json: bytes, sample: Sequence[bytes], loaded: Tokenizer | None
+) -> str | None:
+    """Why `fast` cannot be used, or None.
+
+    `loaded`, the tokenizer as the user has it, most often settles it: where its ids are the same,
+    there is no need to load what was made of it for encoding as well.
+    """
+    if loaded is not None:
+        loaded.no_truncation()
+        loaded.no_padding()
+        if _disagreement(fast, _Loaded(loaded), sample) is None:
+            return None
     return _disagreement(fast, _reference(engine_json), sample)
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from dataprep.formats.errors import StorageError
 from dataprep.formats.storage import free_bytes
-from dataprep.pipeline.executor import available_cores
+from dataprep.pipeline.launch import available_cores
 from dataprep.pipeline.layout import JOIN_BELOW_BYTES, SMALL_PART
 from dataprep.pipeline.options import BuildOptions
 from dataprep.pipeline.prepare import Prepared, prepare, survey

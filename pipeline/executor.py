@@ -11,8 +11,6 @@ import contextlib
 import os
 import queue
 import signal
-import subprocess
-import sys
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -20,15 +18,15 @@ from pathlib import Path
 
 import msgspec
 
-import dataprep
 from dataprep.formats.errors import StorageError
 from dataprep.pipeline.engine import Encoder
+from dataprep.pipeline.launch import launch
 from dataprep.pipeline.plan import Plan
 from dataprep.pipeline.stages import StageClock
 from dataprep.pipeline.staging import Staging
 from dataprep.pipeline.worker import Event, perform
 
-__all__ = ["Workers", "available_cores", "run_here"]
+__all__ = ["Workers", "run_here"]
 
 _ATTEMPTS = 2
 
@@ -36,13 +34,6 @@ _ATTEMPTS = 2
 _EVENT = msgspec.json.Decoder(Event)
 
 OnEvent = Callable[[Event], None]
-
-
-def available_cores() -> int:
-    """Processor cores that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 def run_here(
@@ -181,19 +172,10 @@ class Workers:
 
 
 class _Process:
-    """One worker process and the two pipes to it.
-
-    Events have a pipe of their own: whatever a library prints cannot get between them.
-    """
+    """One worker process and the two pipes to it."""
 
     def __init__(self) -> None:
-        reading, writing = os.pipe()
-        self._popen = subprocess.Popen(  # noqa: S603 (our own interpreter)
-            _command(writing), stdin=subprocess.PIPE, stdout=subprocess.DEVNULL,
-            env=_environment(), pass_fds=(writing,),
-        )  # fmt: skip
-        os.close(writing)
-        self._events = os.fdopen(reading, "rb")
+        self._popen, self._events = launch()
 
     def send(self, data: bytes) -> None:
         """Write to its input; if it is dead, `events` tells."""
@@ -247,20 +229,3 @@ def _cause(code: int) -> str:
         return f"was killed by {signal.Signals(-code).name}"
     except ValueError:
         return f"was killed by signal {-code}"
-
-
-def _command(events: int) -> list[str]:
-    """A worker that finds this very package, installed or not, without the caller's script."""
-    root = str(Path(dataprep.__path__[0]).parent)
-    start = (
-        f"import sys; sys.path.append({root!r}); "
-        f"from dataprep.pipeline.orphan import end_without_reader; end_without_reader({events}); "
-        f"from dataprep.pipeline.worker import main; main({events})"
-    )
-    return [sys.executable, "-P", "-c", start]
-
-
-def _environment() -> dict[str, str]:
-    """One core for each worker: the processes are the parallelism."""
-    single = {"TOKENIZERS_PARALLELISM": "false", "RAYON_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
-    return {**os.environ, **single}

@@ -14,6 +14,7 @@ from dataprep.formats.errors import UsageError
 from dataprep.formats.manifest import Probe, SpecialToken, TokenizerEntry
 from dataprep.pipeline.engine import (
     TOKENIZERS,
+    Doubt,
     Encoder,
     EngineChoice,
     choose_engine,
@@ -56,7 +57,7 @@ class Prepared:
     tokenizer_origin: str
     engine_json: bytes
     encoder: Encoder
-    doubt: Callable[[], str | None] | None
+    doubt: Doubt | None
     shares: dict[str, float | int | None]
     stored_options: dict[str, Any]
     sample: Sample
@@ -100,7 +101,7 @@ def prepare(
     """
     sources, read, units = surveyed.sources, surveyed.read, surveyed.units
     source = resolve_tokenizer(options.tokenizer, load=on_engine is None)
-    config = msgspec.json.decode(source.json)
+    config = source.config
     literal = options.special_text == "literal"
     engine_json = msgspec.json.encode(literal_config(config) if literal else parse_config(config))
     if on_engine is not None and options.engine != TOKENIZERS:

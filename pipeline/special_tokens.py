@@ -14,7 +14,7 @@ leave inside a piece. Ids do not move.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from dataprep.formats.manifest import SpecialToken
@@ -207,12 +207,28 @@ def _renamed_list(config: Config, names: Mapping[str, str]) -> list[list[Any]]:
 
 
 def _merges_without(
-    merges: Iterable[str | list[str]], names: Mapping[str, str], prefix: int
-) -> list[str | list[str]]:
+    merges: Sequence[str | list[str]], names: Mapping[str, str], prefix: int
+) -> Sequence[str | list[str]]:
     """The merges in which no renamed piece is a part or the result."""
+    if not _may_hold(merges, names, prefix):
+        return merges
     kept = []
     for merge in merges:
         left, right = merge.split(" ", 1) if isinstance(merge, str) else merge
         if left not in names and right not in names and left + right[prefix:] not in names:
             kept.append(merge)
     return kept
+
+
+def _may_hold(merges: Sequence[str | list[str]], names: Mapping[str, str], prefix: int) -> bool:
+    """Whether one of `names` may be part or result of a merge; a tenth of a look at each."""
+    if prefix or not all(isinstance(merge, str) for merge in (merges[0], merges[-1])):
+        return True
+    try:
+        joined = "\n".join(merges)  # type: ignore[arg-type]
+    except TypeError:  # the two kinds may be mixed
+        return True
+    if any(name in joined for name in names):
+        return True
+    results = {f"{name[:at]} {name[at:]}" for name in names for at in range(1, len(name))}
+    return not results.isdisjoint(merges)

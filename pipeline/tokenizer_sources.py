@@ -14,7 +14,7 @@ import logging
 import re
 import textwrap
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -62,6 +62,9 @@ class TokenizerSource:
     roles: Mapping[str, str] = field(default_factory=dict)
     """bos_token, eos_token and pad_token, as far as a file beside the tokenizer names them."""
 
+    config: dict[str, Any] = field(default_factory=dict, repr=False, compare=False)
+    """`json`, parsed: treat it as read-only."""
+
 
 def resolve_tokenizer(spec: str | None, *, load: bool = True) -> TokenizerSource:
     """The tokenizer that `spec` names; None is the built-in one.
@@ -77,7 +80,9 @@ def resolve_tokenizer(spec: str | None, *, load: bool = True) -> TokenizerSource
     'built-in'
     """
     if spec is None:
-        return TokenizerSource(json=_ASSET.read_bytes(), origin=BUILT_IN, roles=_BUILT_IN_ROLES)
+        json = _ASSET.read_bytes()
+        config = _decode(json, BUILT_IN)
+        return TokenizerSource(json=json, origin=BUILT_IN, roles=_BUILT_IN_ROLES, config=config)
     if spec.startswith(_TIKTOKEN):
         source = _from_tiktoken(spec.removeprefix(_TIKTOKEN))
     elif (path := _existing(spec)) is not None:
@@ -89,10 +94,11 @@ def resolve_tokenizer(spec: str | None, *, load: bool = True) -> TokenizerSource
         raise _unusable(
             "no such file or folder", shown, f"Give {_KINDS}; hub names are OWNER/NAME."
         )
-    _check_model(source.json, spec)
+    config = _decode(source.json, spec)
+    _check_model(config, spec)
     if load:
         load_tokenizer(source.json, spec)
-    return source
+    return replace(source, config=config)
 
 
 def _existing(spec: str) -> Path | None:
@@ -286,9 +292,9 @@ def _decode(data: bytes, where: str) -> dict[str, Any]:
     return config
 
 
-def _check_model(data: bytes, where: str) -> None:
-    """Raise unless the parts of a tokenizer.json that we read are in `data`."""
-    model = _decode(data, where).get("model")
+def _check_model(config: Mapping[str, Any], where: str) -> None:
+    """Raise unless the parts of a tokenizer.json that we read are in `config`."""
+    model = config.get("model")
     if not isinstance(model, dict) or not isinstance(model.get("vocab"), dict | list):
         raise _unusable(
             "JSON, but not a tokenizer.json (it has no model with a vocab)", where,

@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -160,7 +159,6 @@ def _check_probes(plan: Plan, encoder: Encoder) -> None:
 
 def main(events: int = 1) -> None:
     """Serve units until standard input ends; events go to the descriptor `events`."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the coordinator decides
     stream = os.fdopen(os.dup(events), "wb", buffering=0)
     os.dup2(2, 1)  # nothing that a library prints may get between the events
     import gigatoken  # noqa: F401  (now, while the coordinator still plans)

@@ -1,0 +1,116 @@
+"""Starts worker processes; imports nothing that takes time, so that it can be done first of all.
+
+A fresh interpreter takes a quarter of a second to import what a worker needs, and so does the
+coordinator. `ahead` starts workers while the coordinator still imports; `launch` then hands them
+out before it starts others.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import IO, NamedTuple
+
+import dataprep
+
+__all__ = ["Launched", "ahead", "available_cores", "launch", "likely_units"]
+
+_UNIT_BYTES = 8 << 20  # the least that a unit of plain text has, where there is more than one
+_MAX_LOOKS = 10_000
+
+_ready: list[Launched] = []
+
+
+class Launched(NamedTuple):
+    """A worker process, and the end of the pipe that its events come from."""
+
+    process: subprocess.Popen[bytes]
+    events: IO[bytes]
+
+
+@contextlib.contextmanager
+def ahead(count: int) -> Iterator[None]:
+    """Start `count` workers for whoever asks `launch` meanwhile; nobody's are ended in the end."""
+    try:
+        _ready.extend(_start() for _ in range(count))
+        yield
+    finally:
+        while _ready:
+            idle = _ready.pop()
+            idle.process.kill()
+            idle.process.communicate()
+            idle.events.close()
+
+
+def launch() -> Launched:
+    """A worker that has been started ahead, or a new one."""
+    return _ready.pop(0) if _ready else _start()
+
+
+def available_cores() -> int:
+    """Processor cores that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def likely_units(inputs: Sequence[str], enough: int) -> int:
+    """About how many units `inputs` will come to, up to `enough`, told by nothing but sizes.
+
+    Patterns and hub datasets are not looked at. It decides nothing but how soon workers start.
+    """
+    total = 0
+    for looks, path in enumerate(path for given in inputs for path in _files(given)):
+        with contextlib.suppress(OSError):
+            total += path.stat().st_size
+        if total >= enough * _UNIT_BYTES or looks == _MAX_LOOKS:
+            break
+    return min(enough, -(-total // _UNIT_BYTES))
+
+
+def _files(given: str) -> Iterator[Path]:
+    with contextlib.suppress(OSError, ValueError, RuntimeError):  # NUL, too long, unknown ~user
+        path = Path(given).expanduser()
+        if path.is_file():
+            yield path
+        elif path.is_dir():
+            for folder, _, names in os.walk(path):
+                yield from (Path(folder, name) for name in names)
+
+
+def _start() -> Launched:
+    """Start one; its events have a pipe of their own: what a library prints cannot get between."""
+    reading, writing = os.pipe()
+    try:
+        process = subprocess.Popen(  # noqa: S603 (our own interpreter)
+            _command(writing), stdin=subprocess.PIPE, stdout=subprocess.DEVNULL,
+            env=_environment(), pass_fds=(writing,),
+        )  # fmt: skip
+    except BaseException:
+        os.close(reading)
+        raise
+    finally:
+        os.close(writing)
+    return Launched(process, os.fdopen(reading, "rb"))
+
+
+def _command(events: int) -> list[str]:
+    """A worker that finds this very package, installed or not, without the caller's script."""
+    root = str(Path(dataprep.__path__[0]).parent)
+    start = (
+        "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN); "  # the coordinator decides
+        f"import sys; sys.path.append({root!r}); "
+        f"from dataprep.pipeline.orphan import end_without_reader; end_without_reader({events}); "
+        f"from dataprep.pipeline.worker import main; main({events})"
+    )
+    return [sys.executable, "-P", "-c", start]
+
+
+def _environment() -> dict[str, str]:
+    """One core for each worker: the processes are the parallelism."""
+    single = {"TOKENIZERS_PARALLELISM": "false", "RAYON_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
+    return {**os.environ, **single, "OPENBLAS_NUM_THREADS": "1"}

@@ -1,0 +1,67 @@
+"""Forces finished units to stable storage while others are still being done.
+
+A dataset is published only when all of it is on stable storage. Left to the end, that takes as
+long as the disk needs for everything at once; here it is done by the time the last unit is.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+from pathlib import Path
+
+from dataprep.formats.errors import StorageError
+from dataprep.formats.storage import remove_tree, sync_file
+from dataprep.pipeline.layout import JOIN_BELOW_BYTES
+
+__all__ = ["Writeback", "sync_or_remove"]
+
+
+class Writeback:
+    """Syncs the large files of units, one after the other, in a thread of its own.
+
+    Failures are final, as the kernel tells each only once: the unit is removed, so that the next
+    run does it again, and `finish` raises the first.
+    """
+
+    def __init__(self) -> None:
+        self._waiting: queue.SimpleQueue[Path | None] = queue.SimpleQueue()
+        self._failure: StorageError | None = None
+        self._thread: threading.Thread | None = None
+
+    def add(self, unit: Path) -> None:
+        """Sync the finished unit in the directory `unit`, soon."""
+        if self._thread is None:
+            # A daemon: a build that is stopped does not wait for the disk.
+            self._thread = threading.Thread(target=self._run, daemon=True)
+            self._thread.start()
+        self._waiting.put(unit)
+
+    def finish(self) -> None:
+        """Wait until all is done; raises `StorageError` if something could not be synced."""
+        if self._thread is not None:
+            self._waiting.put(None)
+            self._thread.join()
+        if self._failure is not None:
+            raise self._failure
+
+    def _run(self) -> None:
+        while self._failure is None and (unit := self._waiting.get()) is not None:
+            try:
+                for path in sorted(unit.glob("*.tokens")):
+                    if path.stat().st_size >= JOIN_BELOW_BYTES:  # others are copied by the commit
+                        sync_or_remove(path, unit)
+            except StorageError as error:
+                self._failure = error
+            except OSError:
+                return  # the unit is gone, and so is the build
+
+
+def sync_or_remove(path: Path, unit: Path | None) -> None:
+    """Sync a file; if that fails, the `unit` that it belongs to is not to be trusted either."""
+    try:
+        sync_file(path)
+    except StorageError:
+        if unit is not None:
+            remove_tree(unit)
+        raise
