@@ -31,6 +31,7 @@ from dataprep.formats.storage import (
 from dataprep.pipeline import destination, tables
 from dataprep.pipeline.bad_record import record_error
 from dataprep.pipeline.commit import Commit
+from dataprep.pipeline.engine import make_encoder
 from dataprep.pipeline.estimate import check_disk
 from dataprep.pipeline.executor import Workers, run_here
 from dataprep.pipeline.full_disk import need_named
@@ -81,7 +82,7 @@ def build(options: BuildOptions, *, progress: ProgressCallback | None = None) ->
         try:
             with Workers(0 if idle else count) as workers:  # they start while we go on planning
                 prepared = prepare(
-                    options, surveyed, sample_bytes=_SAMPLE_BYTES, on_engine=workers.preload,
+                    options, surveyed, sample_bytes=_SAMPLE_BYTES, early=workers,
                     engine_problem=problem,
                 )  # fmt: skip
                 return _build(prepared, workers, progress, started=started, seen=seen)
@@ -234,7 +235,10 @@ class _Build:
             self._workers.run(self._staging, left, self._on_event, self._check_tokenizer)
             return min(self._workers.count, len(left))
         self._check_tokenizer()
-        run_here(self._plan, self._staging, left, self._prepared.encoder, self._on_event)
+        encoder = self._prepared.encoder
+        if left and self._workers.count:  # they have it, and we have not
+            encoder = make_encoder(self._plan.encoding.engine, self._prepared.engine_json)
+        run_here(self._plan, self._staging, left, encoder, self._on_event)
         return min(1, len(left))
 
     def _check_tokenizer(self) -> None:

@@ -29,10 +29,14 @@ __all__ = [
     "GIGATOKEN",
     "TOKENIZERS",
     "Doubt",
+    "EarlyEngine",
+    "Encoded",
     "Encoder",
     "EngineChoice",
     "choose_engine",
+    "encode_or_problem",
     "library_versions",
+    "load_gigatoken",
     "make_encoder",
 ]
 
@@ -121,6 +125,29 @@ def _offsets(counts: Sequence[int] | npt.NDArray[np.int64]) -> npt.NDArray[np.in
     return offsets
 
 
+class EarlyEngine(Protocol):
+    """gigatoken in another process, where it is loaded while this one goes on."""
+
+    def load(self, engine_json: bytes) -> None:
+        """Begin to load this tokenizer."""
+
+    def answer(self, texts: Sequence[bytes]) -> Encoded | str | None:
+        """The ids of `texts`, or why they cannot be had; None: there is nobody to ask."""
+
+
+class _Answered:
+    """Knows the ids of the texts that were asked for, and of no others."""
+
+    batch_bytes = 1 << 20
+
+    def __init__(self, texts: Sequence[bytes], encoded: Encoded) -> None:
+        self._ids = {text: _of(encoded, number) for number, text in enumerate(texts)}
+
+    def encode(self, texts: Sequence[bytes]) -> Encoded:
+        parts = [self._ids[text] for text in texts]
+        return np.concatenate([np.empty(0, np.uint32), *parts]), _offsets(list(map(len, parts)))
+
+
 class _Loaded:
     """https://github.com/huggingface/tokenizers, with a tokenizer that is loaded already."""
 
@@ -175,28 +202,31 @@ def choose_engine(
     wanted: str,
     sample: Sequence[bytes],
     *,
-    later: bool = False,
+    others: Sequence[bytes] = (),
+    early: EarlyEngine | None = None,
     problem: str | None = None,
 ) -> EngineChoice:
     """Load, compare on `sample`, decide.
 
-    With `later` the comparison is left to the caller: gigatoken is chosen if its `doubt` turns out
-    to be None. If it does not, it is the `problem` to call this with again. Raises `InputError`
-    where neither engine takes the tokenizer, and `IncompatibleError` where gigatoken was demanded
-    and disagrees.
+    With `early` the comparison is left to the caller: gigatoken is chosen if its `doubt` turns out
+    to be None. If it does not, it is the `problem` to call this with again; and the encoder of the
+    choice may know the texts of `sample` and `others` only. Raises `InputError` where neither
+    engine takes the tokenizer, and `IncompatibleError` where gigatoken was demanded and disagrees.
     """
     if wanted == TOKENIZERS:
         return EngineChoice(
             name=TOKENIZERS, reason="asked for with --engine", encoder=_reference(engine_json)
         )
     if problem is None:
-        fast, problem = _try_gigatoken(engine_json)
+        fast, problem = _ask(early, [*sample, *others]) if early else (None, None)
+        if fast is None and problem is None:
+            fast, problem = load_gigatoken(engine_json)
         if fast is not None:
             doubt = partial(_doubt, fast, engine_json, sample)
-            problem = None if later else doubt(None)
+            problem = None if early else doubt(None)
             if problem is None:
                 reason = f"equal to tokenizers on {len(sample)} texts of this build"
-                late = doubt if later else None
+                late = doubt if early else None
                 return EngineChoice(name=GIGATOKEN, reason=reason, encoder=fast, doubt=late)
     if wanted == GIGATOKEN:
         raise IncompatibleError(
@@ -232,19 +262,35 @@ def _reference(engine_json: bytes) -> Encoder:
         ) from None  # fmt: skip
 
 
-def _try_gigatoken(engine_json: bytes) -> tuple[Encoder | None, str | None]:
+def load_gigatoken(engine_json: bytes, *, alone: bool = False) -> tuple[Encoder | None, str | None]:
+    """gigatoken with a tokenizer, or why it cannot be used."""
     try:
-        return _Gigatoken(engine_json), None
+        return make_encoder(GIGATOKEN, engine_json, alone=alone), None
     except Exception as error:  # a Rust library: any refusal means the reference
         return None, f"gigatoken refuses this tokenizer: {_reason(error)}"
 
 
-def _disagreement(fast: Encoder, reference: Encoder, sample: Sequence[bytes]) -> str | None:
-    """The first text that the engines differ on, as a sentence, or None."""
+def encode_or_problem(fast: Encoder, sample: Sequence[bytes]) -> Encoded | str:
+    """The ids of `sample`, or why they cannot be had."""
     try:
-        ids, offsets = fast.encode(sample)
+        return fast.encode(sample)
     except Exception as error:  # a Rust library: any failure means the reference
         return f"gigatoken fails on texts of this build: {_reason(error)}"
+
+
+def _ask(early: EarlyEngine, texts: Sequence[bytes]) -> tuple[Encoder | None, str | None]:
+    answer = early.answer(texts)
+    if answer is None or isinstance(answer, str):
+        return None, answer
+    return _Answered(texts, answer), None
+
+
+def _disagreement(fast: Encoder, reference: Encoder, sample: Sequence[bytes]) -> str | None:
+    """The first text that the engines differ on, as a sentence, or None."""
+    found = encode_or_problem(fast, sample)
+    if isinstance(found, str):
+        return found
+    ids, offsets = found
     expected, expected_offsets = reference.encode(sample)
     if np.array_equal(ids, expected) and np.array_equal(offsets, expected_offsets):
         return None

@@ -17,9 +17,10 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import msgspec
+import numpy as np
 
 from dataprep.formats.errors import StorageError
-from dataprep.pipeline.engine import Encoder
+from dataprep.pipeline.engine import Encoded, Encoder
 from dataprep.pipeline.launch import launch
 from dataprep.pipeline.plan import Plan
 from dataprep.pipeline.stages import StageClock
@@ -34,6 +35,7 @@ _ATTEMPTS = 2
 _EVENT = msgspec.json.Decoder(Event)
 
 OnEvent = Callable[[Event], None]
+_Questions = queue.SimpleQueue[bytes]
 
 
 def run_here(
@@ -48,9 +50,9 @@ def run_here(
 class Workers:
     """Worker processes, each fed by a thread that hands it one unit at a time.
 
-    They start, and import what they need, when this is entered: while the caller still plans, who
-    can also give them the tokenizer before all else is settled. On the way out they are stopped
-    at once: a unit that is not finished is not there.
+    They start, and import what they need, when this is entered: while the caller still plans. As an
+    `EarlyEngine` they load the tokenizer before all else is settled. On the way out they are
+    stopped at once: a unit that is not finished is not there.
     """
 
     def __init__(self, count: int) -> None:
@@ -63,6 +65,8 @@ class Workers:
         self._stopping = False
         self._staging: Path | None = None
         self._settled = threading.Event()
+        self._questions: _Questions = queue.SimpleQueue()
+        self._answers: queue.SimpleQueue[Event | None] = queue.SimpleQueue()
 
     def __enter__(self) -> Workers:
         try:
@@ -76,10 +80,22 @@ class Workers:
     def __exit__(self, *_: object) -> None:
         self.stop()
 
-    def preload(self, engine_json: bytes) -> None:
+    def load(self, engine_json: bytes) -> None:
         """Let all workers load the tokenizer that they will most likely need."""
-        for process in self._processes:
-            self._feed_by_thread(process, engine_json)
+        for number, process in enumerate(self._processes):
+            self._feed_by_thread(process, engine_json, self._questions if number == 0 else None)
+
+    def answer(self, texts: Sequence[bytes]) -> Encoded | str | None:
+        """Ask one of them for the ids of `texts`; None if there is none, or it has died."""
+        if not self._threads:
+            return None
+        self._questions.put(msgspec.json.encode([text.decode() for text in texts]))
+        event = self._answers.get()
+        answer = event.answer if event else None
+        if answer is None or isinstance(answer, str):
+            return answer
+        ids, offsets = answer
+        return np.array(ids, np.uint32), np.array(offsets, np.int64)
 
     def run(
         self,
@@ -95,7 +111,8 @@ class Workers:
         for number in units:
             self._waiting.put(number)
         if not self._threads:
-            self.preload(b"")
+            self.load(b"")
+        self._questions.put(b"")
         self._staging = staging.path
         self._settled.set()
         meanwhile()
@@ -105,7 +122,7 @@ class Workers:
             if isinstance(event, _Death):
                 self._count_death(event)
                 self._waiting.put(event.unit)
-                self._feed_by_thread(self.start(), b"")
+                self._feed_by_thread(self.start(), b"", None)
                 continue
             left -= event.finished
             on_event(event)
@@ -119,6 +136,7 @@ class Workers:
     def stop(self) -> None:
         """End all workers now."""
         self._stopping = True
+        self._questions.put(b"")
         self._settled.set()
         for process in self._processes:
             process.kill()
@@ -127,14 +145,21 @@ class Workers:
         for process in self._processes:
             process.close()
 
-    def _feed_by_thread(self, process: _Process, engine_json: bytes) -> None:
-        thread = threading.Thread(target=self._feed, args=(process, engine_json), daemon=True)
+    def _feed_by_thread(
+        self, process: _Process, engine_json: bytes, questions: _Questions | None
+    ) -> None:
+        arguments = (process, engine_json, questions)
+        thread = threading.Thread(target=self._feed, args=arguments, daemon=True)
         self._threads.append(thread)
         thread.start()
 
-    def _feed(self, process: _Process, engine_json: bytes) -> None:
+    def _feed(self, process: _Process, engine_json: bytes, questions: _Questions | None) -> None:
         """Give `process` units until there are none; runs in a thread of its own."""
         process.send(b"%d\n" % len(engine_json) + engine_json)
+        question = questions.get() if questions else b""
+        process.send(b"%d\n" % len(question) + question)
+        if question:
+            self._answers.put(next(process.events(), None))
         self._settled.wait()
         if self._staging is not None:
             process.send(os.fsencode(self._staging) + b"\n")

@@ -15,7 +15,6 @@ import numpy.typing as npt
 __all__ = [
     "count_of",
     "escapes_ascii",
-    "holds",
     "is_utf8",
     "lines_of_brackets",
     "one_object_a_line",
@@ -162,17 +161,6 @@ def too_deep(raw: bytes, limit: int) -> bool:
             return True
         quotes, depth = int(open_quotes[-1]), int(depths[-1])
     return False
-
-
-def holds(data: bytes, opening: bytes) -> bool:
-    """Whether `opening` stands in `data`; for two bytes ten times as fast as `in`.
-
-    >>> holds(b"a<|b", b"<|"), holds(b"<a|", b"<|"), holds(b"<|", b"<|"), holds(b"<", b"<|")
-    (True, False, True, False)
-    """
-    if len(opening) != _PAIR:
-        return opening in data
-    return any(found.any() for found in _pairs(data, opening))
 
 
 def escapes_ascii(data: bytes) -> bool:

@@ -73,7 +73,7 @@ class Rows:
     def __len__(self) -> int:
         return len(self.sizes)
 
-    def take(self, chosen: npt.NDArray[np.intp]) -> Rows:
+    def take(self, chosen: npt.NDArray[np.intp] | slice) -> Rows:
         """The rows `chosen`."""
         return Rows(**{name: getattr(self, name)[chosen] for name in _ROW_FIELDS})
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -15,6 +15,7 @@ from dataprep.formats.manifest import Probe, SpecialToken, TokenizerEntry
 from dataprep.pipeline.engine import (
     TOKENIZERS,
     Doubt,
+    EarlyEngine,
     Encoder,
     EngineChoice,
     choose_engine,
@@ -89,29 +90,30 @@ def prepare(
     surveyed: Survey,
     *,
     sample_bytes: int,
-    on_engine: Callable[[bytes], None] | None = None,
+    early: EarlyEngine | None = None,
     engine_problem: str | None = None,
 ) -> Prepared:
     """Settle everything that can be settled without reading the inputs through.
 
-    `on_engine` gets what the engine is loaded from as soon as it is known. Whoever gives one has
-    no time to lose, and makes the last checks while units are done already: that `load_tokenizer`
-    can load the tokenizer, and that `doubt` finds nothing wrong with the engine. If it does, that
-    is the `engine_problem` to prepare with again.
+    Whoever gives an `early` engine has no time to lose, and makes the last checks while units are
+    done already: that `load_tokenizer` can load the tokenizer, and that `doubt` finds nothing
+    wrong with the engine. If it does, that is the `engine_problem` to prepare with again. The
+    `encoder` may then know only the probes and the texts of the sample.
     """
     sources, read, units = surveyed.sources, surveyed.read, surveyed.units
-    source = resolve_tokenizer(options.tokenizer, load=on_engine is None)
+    source = resolve_tokenizer(options.tokenizer, load=early is None)
     config = source.config
     literal = options.special_text == "literal"
     engine_json = msgspec.json.encode(literal_config(config) if literal else parse_config(config))
-    if on_engine is not None and options.engine != TOKENIZERS:
-        on_engine(engine_json)
+    if early is not None and options.engine != TOKENIZERS and engine_problem is None:
+        early.load(engine_json)
     sample = take_sample(sources, units, read, sample_bytes)
     probes = make_probes()
     gate = [*probes, *sample.excerpts(_GATE_TEXTS, _GATE_CHARACTERS)]
     choice = choose_engine(
         engine_json, options.engine, [text.encode() for text in gate],
-        later=on_engine is not None, problem=engine_problem,
+        others=[text.encode() for text in sample.texts], early=early,
+        problem=engine_problem,
     )  # fmt: skip
     tokenizer = _Tokenizer(options=options, config=config, source=source, choice=choice)
     encoding, entry = tokenizer.encoding(), tokenizer.entry(probes)

@@ -1,8 +1,8 @@
 """How often text spells a control token, and proof that such text stayed text.
 
-Counting every special token in every document would cost more than tokenizing, so texts are first
-searched for the few openings that all special tokens share (`<|`, `[`, ...). The patterns branch
-where tokens do, so that text made of nothing but openings costs little more than other text.
+Searching for one special token after the other would cost more than tokenizing. So there is one
+pattern for all that begin with the same character, and it branches where tokens do: text made of
+nothing but openings costs little more than other text.
 """
 
 from __future__ import annotations
@@ -15,12 +15,10 @@ import numpy as np
 import numpy.typing as npt
 
 from dataprep.formats.errors import IncompatibleError
-from dataprep.pipeline.json_checks import holds
 from dataprep.pipeline.plan import Encoding
 
 __all__ = ["SpecialTextCounter"]
 
-_OPENING = 2
 _FEW = 3
 _LONG = 1000  # bytes on average
 _MAX_BRANCHES = 50  # an expression nests no deeper: tokens can be prefixes of each other
@@ -39,12 +37,7 @@ class SpecialTextCounter:
         for token in filter(None, map(str.encode, encoding.special_tokens)):
             by_first.setdefault(token[:1], []).append(token)
         self._patterns = [
-            (
-                first,
-                sorted({token[:_OPENING] for token in tokens}),
-                re.compile(_pattern(tokens)),
-            )
-            for first, tokens in by_first.items()
+            (first, re.compile(_pattern(tokens))) for first, tokens in by_first.items()
         ]
 
     def count(self, texts: Sequence[bytes], ids: npt.NDArray[np.uint32]) -> None:
@@ -52,14 +45,13 @@ class SpecialTextCounter:
 
         The proof is made where a token was spelled: nothing else can produce one.
         """
-        long = sum(map(len, texts)) > _LONG * len(texts)
-        joined = b"" if long else _SEPARATOR.join(texts)
+        if sum(map(len, texts)) < _LONG * len(texts):
+            texts = [_SEPARATOR.join(texts)]  # a call for each short one would cost more
         spelled = 0
-        for first, openings, pattern in self._patterns:
-            if long:  # a look for one byte costs next to nothing, unlike a copy of all
-                joined = _SEPARATOR.join([text for text in texts if first in text])
-            if any(holds(joined, opening) for opening in openings):
-                for token, times in Counter(pattern.findall(joined)).items():
+        for first, pattern in self._patterns:
+            for text in texts:
+                found = pattern.findall(text) if first in text else []
+                for token, times in Counter(found).items() if found else ():
                     self.found[token.decode()] += times
                     spelled += times
         if spelled and self._literal and np.isin(ids, self._ids).any():

@@ -1,9 +1,10 @@
 """Which ids of a tokenizer.json are control tokens, and how to keep text from spelling them.
 
 Pure functions over a parsed tokenizer.json that `tokenizers` is known to load; none of them changes
-its argument. Two configurations come out of one file: `literal_config`, in which no text can become
-a control token, and `parse_config`, in which text that spells one does. Both encode only: decode
-with the file itself, since in a literal configuration control tokens have no name.
+its argument. The merges, most of the file, may be left unparsed (`msgspec.Raw`). Two configurations
+come out of one file: `literal_config`, in which no text can become a control token, and
+`parse_config`, in which text that spells one does. Both encode only: decode with the file itself,
+since in a literal configuration control tokens have no name.
 
 Removing a control token from `added_tokens` is not enough. A Unigram model matches every piece of
 its vocabulary in text (T5 gives `</s>` for the five characters), a BPE model with `ignore_merges`
@@ -14,8 +15,11 @@ leave inside a piece. Ids do not move.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal
+
+import msgspec
 
 from dataprep.formats.manifest import SpecialToken
 
@@ -35,6 +39,9 @@ __all__ = [
 
 Role = Literal["bos", "eos", "pad"]
 Config = dict[str, Any]
+Merges = msgspec.Raw | list[str | list[str]]
+
+_PLAIN = re.compile(r"[ !#-.0-\[\]-~]+")  # ASCII without quote, slash and backslash
 
 EOS_NAMES = (
     "<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "<|eos|>", "[EOS]",
@@ -179,14 +186,20 @@ def _renamed_model(config: Config, names: Mapping[str, str]) -> Config:
         model["vocab"] = _renamed_list(config, names)
     if model.get("unk_token") in names:
         model["unk_token"] = names[model["unk_token"]]
-    if model.get("merges") and not names.keys().isdisjoint(config["model"]["vocab"]):
-        prefix = len(model.get("continuing_subword_prefix") or "")
-        model["merges"] = _merges_without(model["merges"], names, prefix)
+    vocab = config["model"]["vocab"]
+    if model.get("merges") and not names.keys().isdisjoint(vocab):
+        prefix = model.get("continuing_subword_prefix") or ""
+        if _may_take_part(names, vocab, prefix, model["merges"]) and (
+            merges := _listed(model["merges"])
+        ):
+            model["merges"] = _merges_without(merges, names, len(prefix))
     return model
 
 
 def _renamed_dict(config: Config, names: Mapping[str, str]) -> dict[str, int]:
-    vocab = {names.get(piece, piece): number for piece, number in config["model"]["vocab"].items()}
+    vocab: dict[str, int] = dict(config["model"]["vocab"])
+    for name in names.keys() & vocab.keys():
+        vocab[names[name]] = vocab.pop(name)
     # `tokenizers` numbers added tokens that the model lacks by their place in the list. With some
     # of them gone the others would move, so all of them become part of the model.
     if any(name not in vocab for name in names.values()):
@@ -206,29 +219,39 @@ def _renamed_list(config: Config, names: Mapping[str, str]) -> list[list[Any]]:
     return vocab
 
 
+def _may_take_part(
+    names: Iterable[str], vocab: Mapping[str, int], prefix: str, merges: Merges
+) -> bool:
+    """Whether one of `names` may be a part or the result of a merge; told without parsing them.
+
+    Parts of a merge are in the vocabulary. A name that is a part stands in the text of the merges,
+    where it can be searched for if JSON writes it in one way only.
+    """
+    if prefix or not isinstance(merges, msgspec.Raw):
+        return True
+    text = bytes(merges)
+    for name in names:
+        if not _PLAIN.fullmatch(name) or name.encode() in text:
+            return True
+        if any(name[:at] in vocab and name[at:] in vocab for at in range(1, len(name))):
+            return True
+    return b"\\u00" in text  # a character of a name may be written as an escape
+
+
+def _listed(merges: Merges) -> list[str | list[str]]:
+    parsed: list[str | list[str]] = (
+        msgspec.json.decode(merges) if isinstance(merges, msgspec.Raw) else merges
+    )
+    return parsed
+
+
 def _merges_without(
     merges: Sequence[str | list[str]], names: Mapping[str, str], prefix: int
-) -> Sequence[str | list[str]]:
+) -> list[str | list[str]]:
     """The merges in which no renamed piece is a part or the result."""
-    if not _may_hold(merges, names, prefix):
-        return merges
     kept = []
     for merge in merges:
         left, right = merge.split(" ", 1) if isinstance(merge, str) else merge
         if left not in names and right not in names and left + right[prefix:] not in names:
             kept.append(merge)
     return kept
-
-
-def _may_hold(merges: Sequence[str | list[str]], names: Mapping[str, str], prefix: int) -> bool:
-    """Whether one of `names` may be part or result of a merge; a tenth of a look at each."""
-    if prefix or not all(isinstance(merge, str) for merge in (merges[0], merges[-1])):
-        return True
-    try:
-        joined = "\n".join(merges)  # type: ignore[arg-type]
-    except TypeError:  # the two kinds may be mixed
-        return True
-    if any(name in joined for name in names):
-        return True
-    results = {f"{name[:at]} {name[at:]}" for name in names for at in range(1, len(name))}
-    return not results.isdisjoint(merges)

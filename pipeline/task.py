@@ -14,11 +14,13 @@ import socket
 import uuid
 from collections import Counter
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 
 from dataprep.formats.errors import BusyError, StorageError
 from dataprep.formats.storage import (
@@ -60,6 +62,7 @@ ALL = "all"
 RESULT_NAME = "unit.json"
 UNIT_PREFIX = "unit-"
 REJECTS_NAME = "rejects.jsonl"
+_SLICE_BYTES = 2 << 20
 
 
 class BadRecordError(Exception):
@@ -312,11 +315,30 @@ class _Sink:
         """Encode and write what was collected; returns how many tokens."""
         if not self._texts:
             return 0
-        encoding = self._encoding
         self._lap("split")
         ids, offsets = self._encoder.encode(self._texts)
         self._lap("encode")
-        self._counter.count(self._texts, ids)
+        texts, rows = self._texts, Rows.join(self._rows)
+        self._texts, self._rows, self._bytes = [], [], 0
+        return sum(
+            self._write(
+                texts[part], rows.take(part),
+                ids[offsets[part.start] : offsets[part.stop]],
+                offsets[part.start : part.stop + 1] - offsets[part.start],
+            )
+            for part in _slices(rows.sizes)
+        )  # fmt: skip
+
+    def _write(
+        self,
+        texts: list[bytes],
+        rows: Rows,
+        ids: npt.NDArray[np.uint32],
+        offsets: npt.NDArray[np.int64],
+    ) -> int:
+        """Check and write some of the documents that were encoded."""
+        encoding = self._encoding
+        self._counter.count(texts, ids)
         if encoding.unknown is not None:
             self.unknown += int(np.count_nonzero(ids == encoding.unknown))
         self._lap("special")
@@ -325,9 +347,19 @@ class _Sink:
             dtype=encoding.dtype, vocab_size=encoding.vocab_size,
         )  # fmt: skip
         self._lap("narrow")
-        self._writer.write(stored, lengths, Rows.join(self._rows))
-        self._texts, self._rows, self._bytes = [], [], 0
+        self._writer.write(stored, lengths, rows)
         return len(stored)
 
     def finish(self) -> list[Piece]:
         return self._writer.finish()
+
+
+def _slices(sizes: npt.NDArray[np.int64]) -> list[slice]:
+    """Runs of documents of about `_SLICE_BYTES` of text, which the caches hold with their ids.
+
+    >>> _slices(np.array([3, 1]) << 20), _slices(np.array([1, 1, 1]))
+    ([slice(0, 1, None), slice(1, 2, None)], [slice(0, 3, None)])
+    """
+    bands = (np.cumsum(sizes) - 1) // _SLICE_BYTES
+    cuts = [0, *(np.flatnonzero(np.diff(bands)) + 1).tolist(), len(sizes)]
+    return [slice(start, stop) for start, stop in pairwise(cuts)]

@@ -63,7 +63,7 @@ class TokenizerSource:
     """bos_token, eos_token and pad_token, as far as a file beside the tokenizer names them."""
 
     config: dict[str, Any] = field(default_factory=dict, repr=False, compare=False)
-    """`json`, parsed: treat it as read-only."""
+    """`json`, parsed, but for the merges: a `msgspec.Raw`. Treat it as read-only."""
 
 
 def resolve_tokenizer(spec: str | None, *, load: bool = True) -> TokenizerSource:
@@ -81,7 +81,7 @@ def resolve_tokenizer(spec: str | None, *, load: bool = True) -> TokenizerSource
     """
     if spec is None:
         json = _ASSET.read_bytes()
-        config = _decode(json, BUILT_IN)
+        config = _config_of(json, BUILT_IN)
         return TokenizerSource(json=json, origin=BUILT_IN, roles=_BUILT_IN_ROLES, config=config)
     if spec.startswith(_TIKTOKEN):
         source = _from_tiktoken(spec.removeprefix(_TIKTOKEN))
@@ -94,8 +94,7 @@ def resolve_tokenizer(spec: str | None, *, load: bool = True) -> TokenizerSource
         raise _unusable(
             "no such file or folder", shown, f"Give {_KINDS}; hub names are OWNER/NAME."
         )
-    config = _decode(source.json, spec)
-    _check_model(config, spec)
+    config = _config_of(source.json, spec)
     if load:
         load_tokenizer(source.json, spec)
     return replace(source, config=config)
@@ -191,7 +190,7 @@ def _roles_beside(folder: Path) -> dict[str, str]:
 
 def _roles_in(data: bytes, where: str) -> dict[str, str]:
     """The roles that a tokenizer_config.json names, as text or as ``{"content": text}``."""
-    config = _decode(data, where)
+    config = _decode(data, where, dict[str, Any])
     roles = {}
     for name in _ROLES:
         value = config.get(name)
@@ -282,24 +281,34 @@ def _offline(where: str, error: Exception, instead: str) -> StorageError:
     )  # fmt: skip
 
 
-def _decode(data: bytes, where: str) -> dict[str, Any]:
-    try:
-        config = msgspec.json.decode(data)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise _unusable(f"not valid JSON ({error})", where, "Download the file again.") from None
-    if not isinstance(config, dict):
-        raise _unusable("not a JSON object", where, f"Give {_KINDS}.")
-    return config
+def _config_of(data: bytes, where: str) -> dict[str, Any]:
+    """The tokenizer.json `data`, parsed but for the merges: most of it, and rarely looked at.
 
-
-def _check_model(config: Mapping[str, Any], where: str) -> None:
-    """Raise unless the parts of a tokenizer.json that we read are in `config`."""
-    model = config.get("model")
-    if not isinstance(model, dict) or not isinstance(model.get("vocab"), dict | list):
+    Raises unless the parts that we read are there.
+    """
+    parts = _decode(data, where, dict[str, msgspec.Raw])
+    model: dict[str, Any] = {}
+    with contextlib.suppress(msgspec.ValidationError):
+        model = msgspec.json.decode(parts.pop("model", b"null"), type=dict[str, msgspec.Raw])
+    model = {
+        name: part if name == "merges" else _decode(part, where, Any)
+        for name, part in model.items()
+    }
+    if not isinstance(model.get("vocab"), dict | list):
         raise _unusable(
             "JSON, but not a tokenizer.json (it has no model with a vocab)", where,
             "Give the file named tokenizer.json; vocab.json and tokenizer_config.json are others.",
         )  # fmt: skip
+    return {name: _decode(part, where, Any) for name, part in parts.items()} | {"model": model}
+
+
+def _decode(data: bytes | msgspec.Raw, where: str, kind: Any) -> Any:
+    try:
+        return msgspec.json.decode(data, type=kind)
+    except msgspec.ValidationError:
+        raise _unusable("not a JSON object", where, f"Give {_KINDS}.") from None
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise _unusable(f"not valid JSON ({error})", where, "Download the file again.") from None
 
 
 def load_tokenizer(data: bytes, where: str | None) -> Tokenizer:

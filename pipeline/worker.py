@@ -1,14 +1,15 @@
 """A worker: does the units of a plan that it is told the numbers of.
 
-    printf '0\\n%s\\n%d\\n' STAGING UNIT |
+    printf '0\\n0\\n%s\\n%d\\n' STAGING UNIT |
         python -c "from dataprep.pipeline.worker import main; main()"
 
 reads the staging directory and then unit numbers from standard input, one a line, and writes what
 happens to standard output (or another descriptor) as JSON lines. It needs nothing but the staging
 directory, so it can run on any machine that sees it. It ends when its input does.
 
-The first line is the size of a tokenizer that follows it, which is loaded at once: so a worker can
-be ready when the plan is.
+Before that come the size of a tokenizer and the tokenizer, which is loaded at once, so that a
+worker can be ready when the plan is; and the size of a list of texts and the list, whose ids are
+wanted to make the plan.
 
 A fresh interpreter rather than a fork (which deadlocks with threads) or multiprocessing's spawn
 (which imports the caller's script again, and fails in scripts without a main guard).
@@ -16,7 +17,6 @@ A fresh interpreter rather than a fork (which deadlocks with threads) or multipr
 
 from __future__ import annotations
 
-import contextlib
 import os
 import sys
 from collections.abc import Callable
@@ -26,20 +26,29 @@ import msgspec
 
 from dataprep.formats.errors import DataprepError, IncompatibleError
 from dataprep.formats.storage import storage_errors
-from dataprep.pipeline.engine import GIGATOKEN, Encoder, make_encoder
+from dataprep.pipeline.engine import (
+    GIGATOKEN,
+    Encoder,
+    encode_or_problem,
+    load_gigatoken,
+    make_encoder,
+)
 from dataprep.pipeline.plan import Plan, load_plan
 from dataprep.pipeline.records import Reject, Span
 from dataprep.pipeline.stages import StageClock
 from dataprep.pipeline.staging import ENGINE_NAME, PLAN_NAME
 from dataprep.pipeline.task import BadRecordError, Done, run_unit
 
-__all__ = ["Event", "main", "perform"]
+__all__ = ["NO_UNIT", "Event", "main", "perform"]
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What a worker reports: exactly one of the fields besides `unit` and `stages` is set."""
 
     unit: int
+    """Its number, or `NO_UNIT`."""
+    answer: tuple[list[int], list[int]] | str | None = None
+    """Ids and offsets of the texts that were asked for, or why they cannot be had."""
     done: Done | None = None
     finished: bool = False
     stages: dict[str, float] | None = None
@@ -51,6 +60,7 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Traceback of anything else."""
 
 
+NO_UNIT = -1
 _LESS = "Use fewer --workers; then run the command again: finished work is kept."
 
 
@@ -111,14 +121,24 @@ class _Worker:
         self._emit = emit
         self._loaded: tuple[Plan, Encoder] | None = None
         self._early: tuple[bytes, Encoder] | None = None
+        self._refused: str | None = None
         self._clock = StageClock()
 
     def preload(self, engine_json: bytes) -> None:
         """Load the tokenizer that will most likely be wanted; whether it will do is seen later."""
         self._clock.lap("wait")
-        with contextlib.suppress(Exception):  # a Rust library; the plan may name the other engine
-            self._early = (engine_json, make_encoder(GIGATOKEN, engine_json, alone=True))
+        encoder, self._refused = load_gigatoken(engine_json, alone=True)
+        self._early = (engine_json, encoder) if encoder else None
         self._clock.lap("load")
+
+    def answer(self, question: bytes) -> None:
+        """Report the ids of the texts of `question` by the tokenizer that was preloaded."""
+        texts = [text.encode() for text in msgspec.json.decode(question, type=list[str])]
+        found = encode_or_problem(self._early[1], texts) if self._early else self._refused
+        if found is None or isinstance(found, str):
+            self._emit(Event(unit=NO_UNIT, answer=found))
+        else:
+            self._emit(Event(unit=NO_UNIT, answer=(found[0].tolist(), found[1].tolist())))
 
     def serve(self, staging: Path, number: int) -> None:
         """Do unit `number` of the one plan in `staging`."""
@@ -172,6 +192,8 @@ def main(events: int = 1) -> None:
     worker = _Worker(emit)
     if size := int(sys.stdin.buffer.readline() or 0):
         worker.preload(sys.stdin.buffer.read(size))
+    if size := int(sys.stdin.buffer.readline() or 0):
+        worker.answer(sys.stdin.buffer.read(size))
     staging = Path(os.fsdecode(sys.stdin.buffer.readline().removesuffix(b"\n")))
     for line in sys.stdin.buffer:
         worker.serve(staging, int(line))

@@ -493,10 +493,9 @@ def test_counting_by_words(data: bytes) -> None:
 
 @settings(max_examples=300)
 @given(st.text(st.sampled_from("\\u01x"), max_size=30))
-def test_pairs_and_escapes_are_found_anywhere(text: str) -> None:
-    """The quick looks say what a plain search says."""
+def test_escapes_are_found_anywhere(text: str) -> None:
+    """The quick look says what a plain search says."""
     data = text.encode()
-    assert json_checks.holds(data, rb"\u") == (rb"\u" in data)
     assert json_checks.escapes_ascii(data) == (rb"\u00" in data)
 
 

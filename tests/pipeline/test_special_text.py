@@ -11,7 +11,6 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from dataprep.formats.errors import IncompatibleError
-from dataprep.pipeline.json_checks import holds
 from dataprep.pipeline.special_text import SpecialTextCounter
 from tests.pipeline.sources import encoding
 
@@ -63,13 +62,6 @@ def test_one_token_is_str_count(token: str, texts: list[str]) -> None:
     """With one token the count is that of `str.count`."""
     texts = [*texts, f"a{token}b{token}", token]
     assert counted([token], texts) == {token: sum(text.count(token) for text in texts)}
-
-
-@given(st.binary(max_size=40), st.binary(min_size=1, max_size=3))
-def test_looking_for_an_opening(data: bytes, opening: bytes) -> None:
-    """The quick search finds what `in` finds, at even places and odd ones."""
-    assert holds(data, opening) == (opening in data)
-    assert holds(data + opening, opening)
 
 
 @given(st.lists(st.text(st.sampled_from("ab|]^-"), max_size=5), unique=True, max_size=12),

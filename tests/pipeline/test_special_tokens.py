@@ -5,6 +5,10 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import msgspec
+from hypothesis import given
+from hypothesis import strategies as st
+
 from dataprep.formats.manifest import SpecialToken
 from dataprep.pipeline.special_tokens import (
     find_role,
@@ -80,6 +84,35 @@ def test_merges_that_would_spell_a_special_token_go() -> None:
     config = byte_level_config(vocab, ["a b", "ab c"], {"ab": 3}, pattern=None, ignore_merges=True)
     assert from_config(config).encode("ab").ids == [3]
     assert from_config(literal_config(config)).encode("ab").ids == [0, 1]
+
+
+PIECES = st.text(st.sampled_from('ab<>|/"\\\u00e9'), min_size=1, max_size=3)
+
+
+@given(
+    st.lists(PIECES, max_size=6),
+    st.lists(st.tuples(PIECES, PIECES), max_size=6),
+    st.lists(PIECES, max_size=3),
+    st.booleans(),
+    st.booleans(),
+)
+def test_merges_that_are_not_parsed(
+    pieces: list[str],
+    pairs: list[tuple[str, str]],
+    special: list[str],
+    as_text: bool,
+    as_ascii: bool,
+) -> None:
+    """The quick look at the merges as they stand finds every special token that takes part."""
+    parts = [part for pair in pairs for part in (*pair, "".join(pair))]
+    vocab = {piece: number for number, piece in enumerate(dict.fromkeys([*pieces, *parts]))}
+    merges = [" ".join(pair) if as_text else list(pair) for pair in pairs]
+    added = [{"id": vocab.get(one, 99), "content": one, "special": True} for one in special]
+    model = {"vocab": vocab, "merges": merges}
+    raw = msgspec.Raw(json.dumps(merges, ensure_ascii=as_ascii).encode())
+    parsed = literal_config({"added_tokens": added, "model": model})
+    unparsed = literal_config({"added_tokens": added, "model": model | {"merges": raw}})
+    assert msgspec.json.decode(msgspec.json.encode(unparsed)) == parsed
 
 
 def test_templates_say_which_tokens_surround_a_text() -> None:
