@@ -9,7 +9,6 @@ processes.
 
 from __future__ import annotations
 
-import importlib.metadata
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -316,4 +315,6 @@ def _of(encoded: Encoded, index: int) -> Any:
 
 def library_versions() -> dict[str, str]:
     """Versions of what turns text into ids."""
-    return {name: importlib.metadata.version(name) for name in (GIGATOKEN, TOKENIZERS)}
+    from importlib.metadata import version
+
+    return {name: version(name) for name in (GIGATOKEN, TOKENIZERS)}

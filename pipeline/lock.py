@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import socket
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -108,7 +107,7 @@ def _is_at(path: Path, descriptor: int) -> bool:
 
 
 def _sign(descriptor: int) -> None:
-    holder = json.dumps({"host": socket.gethostname(), "pid": os.getpid()}).encode()
+    holder = json.dumps({"host": os.uname().nodename, "pid": os.getpid()}).encode()
     os.pwrite(descriptor, holder, 0)
     os.ftruncate(descriptor, len(holder))
 
@@ -132,7 +131,7 @@ def _busy(out: Path, holder: str | None) -> BusyError:
 
 def is_dead(host: str, pid: int) -> bool:
     """Whether that process is known to be gone; of other hosts nothing is known."""
-    if host != socket.gethostname() or pid <= 0:
+    if host != os.uname().nodename or pid <= 0:
         return False
     try:
         os.kill(pid, 0)

@@ -107,6 +107,7 @@ def prepare(
     engine_json = msgspec.json.encode(literal_config(config) if literal else parse_config(config))
     if early is not None and options.engine != TOKENIZERS and engine_problem is None:
         early.load(engine_json)
+    libraries = library_versions()  # while they load
     sample = take_sample(sources, units, read, sample_bytes)
     probes = make_probes()
     gate = [*probes, *sample.excerpts(_GATE_TEXTS, _GATE_CHARACTERS)]
@@ -115,7 +116,9 @@ def prepare(
         others=[text.encode() for text in sample.texts], early=early,
         problem=engine_problem,
     )  # fmt: skip
-    tokenizer = _Tokenizer(options=options, config=config, source=source, choice=choice)
+    tokenizer = _Tokenizer(
+        options=options, config=config, source=source, choice=choice, libraries=libraries
+    )
     encoding, entry = tokenizer.encoding(), tokenizer.entry(probes)
     stored = _stored_options(options, source)
     shares = parse_split(options.split, options.split_mode)
@@ -176,6 +179,7 @@ class _Tokenizer:
     config: dict[str, Any]
     source: TokenizerSource
     choice: EngineChoice
+    libraries: dict[str, str]
 
     def bos(self) -> SpecialToken | None:
         """The token put before documents."""
@@ -222,7 +226,7 @@ class _Tokenizer:
             sha256=hashlib.sha256(self.source.json).hexdigest(),
             engine=self.choice.name,
             engine_reason=self.choice.reason,
-            libraries=library_versions(),
+            libraries=self.libraries,
             special_text=self.options.special_text,
             special_text_found={},
             add_bos=bos is not None,

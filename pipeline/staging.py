@@ -14,8 +14,8 @@ from __future__ import annotations
 
 import contextlib
 import glob
+import os
 import re
-import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -157,7 +157,7 @@ class Staging:
     def discard(self) -> None:
         """Remove everything, as far as possible: what is left does no harm."""
         with contextlib.suppress(StorageError):
-            aside = f"{self.path.name}.gone-{uuid.uuid4().hex[:8]}"
+            aside = f"{self.path.name}.gone-{os.urandom(4).hex()}"
             _remove_at_once(self.path, self.path.with_name(aside))
 
     def _remove_gone(self) -> None:

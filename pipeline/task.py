@@ -10,8 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import socket
-import uuid
 from collections import Counter
 from collections.abc import Callable
 from itertools import pairwise
@@ -136,7 +134,7 @@ def unit_name(number: int) -> str:
 
 def temporary_name() -> str:
     """A name that no other process uses, and that says which one made it."""
-    return f".tmp-{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex}"
+    return f".tmp-{os.uname().nodename}-{os.getpid()}-{os.urandom(16).hex()}"
 
 
 def run_unit(

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -61,6 +62,7 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 NO_UNIT = -1
+_EVERY_SECONDS = 0.05  # between reports of how far a unit is
 _LESS = "Use fewer --workers; then run the command again: finished work is kept."
 
 
@@ -79,20 +81,41 @@ def perform(
 ) -> None:
     """Do one unit and `emit` its events; raises only what `emit` raises."""
     clock.lap("wait")
-
-    def report(done: Done) -> None:
-        try:
-            emit(Event(unit=number, done=done))
-        except BaseException as error:
-            raise _EmitError from error
-
+    told = _Told(number, emit)
     try:
         event = _attempt(
-            number, lambda: run_unit(plan, number, encoder, units, report, clock=clock)
+            number, lambda: run_unit(plan, number, encoder, units, told.report, clock=clock)
         )
     except _EmitError as error:
         raise error.__cause__ or error from None
+    told.last()
     emit(msgspec.structs.replace(event, stages=clock.take()) if event.finished else event)
+
+
+class _Told:
+    """Passes on how far a unit is, now and then, and in the end."""
+
+    def __init__(self, number: int, emit: Callable[[Event], None]) -> None:
+        self._number = number
+        self._emit = emit
+        self._next = 0.0
+        self._left: Done | None = None
+
+    def report(self, done: Done) -> None:
+        """Note it; emitted if the last one was a while ago."""
+        self._left = done
+        if (now := time.monotonic()) >= self._next:
+            self._next = now + _EVERY_SECONDS
+            try:
+                self.last()
+            except BaseException as error:
+                raise _EmitError from error
+
+    def last(self) -> None:
+        """Emit what was not."""
+        if self._left is not None:
+            self._emit(Event(unit=self._number, done=self._left))
+            self._left = None
 
 
 def _attempt(number: int, work: Callable[[], object]) -> Event:
