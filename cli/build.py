@@ -198,10 +198,9 @@ def _too_large(found: Mapping[str, Any], out: Path) -> StorageError:
 
 
 def _build(options: BuildOptions, *, as_json: bool, quiet: bool, profile: bool) -> None:
-    from dataprep.pipeline.launch import ahead, available_cores, likely_units
+    from dataprep.pipeline.launch import ahead
 
-    workers = likely_units(options.input, enough=options.workers or available_cores())
-    with ahead(workers if workers > 1 else 0):  # they import what they need while we do
+    with ahead(_likely_workers(options)):  # they import what they need while we do
         from dataprep.cli.progress import build_progress
         from dataprep.cli.summary import build_lines, profile_lines
         from dataprep.pipeline.build import build
@@ -213,6 +212,16 @@ def _build(options: BuildOptions, *, as_json: bool, quiet: bool, profile: bool) 
     elif not quiet:
         lines = profile_lines(report) if profile else []
         output.result("\n".join([*lines, *build_lines(report)]))
+
+
+def _likely_workers(options: BuildOptions) -> int:
+    """How many workers will be wanted, told by sizes; none for a single unit."""
+    from dataprep.pipeline.launch import available_cores, likely_units
+
+    if (options.out / "config.json").exists() and not options.overwrite:
+        return 0
+    count = likely_units(options.input, enough=options.workers or available_cores())
+    return count if count > 1 else 0
 
 
 command = click.command(

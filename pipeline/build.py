@@ -31,11 +31,11 @@ from dataprep.formats.storage import (
 from dataprep.pipeline import destination, tables
 from dataprep.pipeline.bad_record import record_error
 from dataprep.pipeline.commit import Commit
-from dataprep.pipeline.engine import make_encoder
+from dataprep.pipeline.engine import Answered, make_encoder
 from dataprep.pipeline.estimate import check_disk
 from dataprep.pipeline.executor import Workers, run_here
 from dataprep.pipeline.full_disk import need_named
-from dataprep.pipeline.launch import available_cores
+from dataprep.pipeline.launch import available_cores, release
 from dataprep.pipeline.notes import content_notes
 from dataprep.pipeline.options import BuildOptions
 from dataprep.pipeline.prepare import Prepared, prepare, survey
@@ -75,6 +75,7 @@ def build(options: BuildOptions, *, progress: ProgressCallback | None = None) ->
     surveyed = survey(options)
     count = min(options.workers or available_cores(), len(surveyed.units))
     if existing is not None and not options.overwrite:
+        release()
         return _reuse(prepare(options, surveyed, sample_bytes=_SAMPLE_BYTES), existing, started)
     idle = len(surveyed.units) < 2
     problem = None
@@ -188,10 +189,12 @@ class _Build:
         try:
             yield
         except BusyError:
+            self._writeback.abandon()
             if not self._staging.has_work():
                 self._staging.discard()
             raise
         except BaseException as error:
+            self._writeback.abandon()
             beaten = self._beaten() if isinstance(error, StorageError | OSError) else None
             if self._worthless:
                 self._workers.stop()
@@ -236,7 +239,7 @@ class _Build:
             return min(self._workers.count, len(left))
         self._check_tokenizer()
         encoder = self._prepared.encoder
-        if left and self._workers.count:  # they have it, and we have not
+        if left and isinstance(encoder, Answered):  # the workers have it, and we have not
             encoder = make_encoder(self._plan.encoding.engine, self._prepared.engine_json)
         run_here(self._plan, self._staging, left, encoder, self._on_event)
         return min(1, len(left))
@@ -263,7 +266,8 @@ class _Build:
         if event.finished:
             self._finished.add(event.unit)
             self._profile.add(event.stages or {})
-            self._writeback.add(self._staging.units / unit_name(event.unit))
+            if self._plan.splitting.ends:  # otherwise the commit deals them out anew
+                self._writeback.add(self._staging.units / unit_name(event.unit))
         else:
             self._failures[event.unit] = self._failure(event)
         self._stop_at_first_failure()

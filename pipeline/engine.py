@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 __all__ = [
     "GIGATOKEN",
     "TOKENIZERS",
+    "Answered",
     "Doubt",
     "EarlyEngine",
     "Encoded",
@@ -87,10 +88,9 @@ class _GigatokenBatches(_Gigatoken):
     batch_bytes = 1 << 20  # what fits the processor's caches is encoded up to 40 % faster
 
     def __init__(self, engine_json: bytes) -> None:
-        from gigatoken.gigatoken_rs import SentencePieceTokenizer
-
         super().__init__(engine_json)
-        if isinstance(self._tokenizer.backend, SentencePieceTokenizer):
+        backend = type(getattr(self._tokenizer, "backend", None)).__name__
+        if backend == "SentencePieceTokenizer":
             self.batch_bytes = 16 << 20  # what it has seen is forgotten with each batch
         if install_stand_in() and not self._sound():
             remove_stand_in()
@@ -134,7 +134,7 @@ class EarlyEngine(Protocol):
         """The ids of `texts`, or why they cannot be had; None: there is nobody to ask."""
 
 
-class _Answered:
+class Answered:
     """Knows the ids of the texts that were asked for, and of no others."""
 
     batch_bytes = 1 << 20
@@ -143,6 +143,7 @@ class _Answered:
         self._ids = {text: _of(encoded, number) for number, text in enumerate(texts)}
 
     def encode(self, texts: Sequence[bytes]) -> Encoded:
+        """The ids that were given for `texts`."""
         parts = [self._ids[text] for text in texts]
         return np.concatenate([np.empty(0, np.uint32), *parts]), _offsets(list(map(len, parts)))
 
@@ -174,7 +175,7 @@ class _Tokenizers(_Loaded):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EngineChoice:
-    """Which engine encodes, why, and the engine itself, loaded."""
+    """Which engine encodes, why, and the engine itself, or what it `Answered`."""
 
     name: str
     reason: str
@@ -222,7 +223,9 @@ def choose_engine(
             fast, problem = load_gigatoken(engine_json)
         if fast is not None:
             doubt = partial(_doubt, fast, engine_json, sample)
-            problem = None if early else doubt(None)
+            failure = encode_or_problem(fast, others)  # all that was asked counts, asked or not
+            problem = failure if isinstance(failure, str) else None
+            problem = problem if early or problem else doubt(None)
             if problem is None:
                 reason = f"equal to tokenizers on {len(sample)} texts of this build"
                 late = doubt if early else None
@@ -265,6 +268,8 @@ def load_gigatoken(engine_json: bytes, *, alone: bool = False) -> tuple[Encoder 
     """gigatoken with a tokenizer, or why it cannot be used."""
     try:
         return make_encoder(GIGATOKEN, engine_json, alone=alone), None
+    except MemoryError:
+        raise  # says nothing of the tokenizer
     except Exception as error:  # a Rust library: any refusal means the reference
         return None, f"gigatoken refuses this tokenizer: {_reason(error)}"
 
@@ -273,6 +278,8 @@ def encode_or_problem(fast: Encoder, sample: Sequence[bytes]) -> Encoded | str:
     """The ids of `sample`, or why they cannot be had."""
     try:
         return fast.encode(sample)
+    except MemoryError:
+        raise
     except Exception as error:  # a Rust library: any failure means the reference
         return f"gigatoken fails on texts of this build: {_reason(error)}"
 
@@ -281,7 +288,7 @@ def _ask(early: EarlyEngine, texts: Sequence[bytes]) -> tuple[Encoder | None, st
     answer = early.answer(texts)
     if answer is None or isinstance(answer, str):
         return None, answer
-    return _Answered(texts, answer), None
+    return Answered(texts, answer), None
 
 
 def _disagreement(fast: Encoder, reference: Encoder, sample: Sequence[bytes]) -> str | None:

@@ -21,7 +21,7 @@ import numpy as np
 
 from dataprep.formats.errors import StorageError
 from dataprep.pipeline.engine import Encoded, Encoder
-from dataprep.pipeline.launch import launch
+from dataprep.pipeline.launch import launch, release
 from dataprep.pipeline.plan import Plan
 from dataprep.pipeline.stages import StageClock
 from dataprep.pipeline.staging import Staging
@@ -72,6 +72,7 @@ class Workers:
         try:
             for _ in range(self.count):
                 self.start()
+            release()
         except BaseException:  # a signal, or no more processes
             self.stop()
             raise
@@ -86,7 +87,7 @@ class Workers:
             self._feed_by_thread(process, engine_json, self._questions if number == 0 else None)
 
     def answer(self, texts: Sequence[bytes]) -> Encoded | str | None:
-        """Ask one of them for the ids of `texts`; None if there is none, or it has died."""
+        """Ask one of them, once, for the ids of `texts`; None if there is none, or it has died."""
         if not self._threads:
             return None
         self._questions.put(msgspec.json.encode([text.decode() for text in texts]))
@@ -150,16 +151,16 @@ class Workers:
     ) -> None:
         arguments = (process, engine_json, questions)
         thread = threading.Thread(target=self._feed, args=arguments, daemon=True)
-        self._threads.append(thread)
         thread.start()
+        self._threads.append(thread)
 
     def _feed(self, process: _Process, engine_json: bytes, questions: _Questions | None) -> None:
         """Give `process` units until there are none; runs in a thread of its own."""
         process.send(b"%d\n" % len(engine_json) + engine_json)
-        question = questions.get() if questions else b""
-        process.send(b"%d\n" % len(question) + question)
-        if question:
-            self._answers.put(next(process.events(), None))
+        if questions is None:
+            process.send(b"0\n")
+        else:
+            self._ask(process, questions.get())
         self._settled.wait()
         if self._staging is not None:
             process.send(os.fsencode(self._staging) + b"\n")
@@ -169,6 +170,16 @@ class Workers:
                 self._events.put(_Death(number, process))
                 return
         process.end()
+
+    def _ask(self, process: _Process, question: bytes) -> None:
+        """Put the `question`, which may be none, to `process`."""
+        answer = None
+        try:
+            process.send(b"%d\n" % len(question) + question)
+            if question:
+                answer = next(process.events(), None)
+        finally:
+            self._answers.put(answer)  # somebody waits for it
 
     def _follow(self, process: _Process) -> bool:
         """Pass on the events of one unit; whether the process came through."""

@@ -2,7 +2,7 @@
 
 A fresh interpreter takes a quarter of a second to import what a worker needs, and so does the
 coordinator. `ahead` starts workers while the coordinator still imports; `launch` then hands them
-out before it starts others.
+out before it starts others, and `release` ends those that turned out to be too many.
 """
 
 from __future__ import annotations
@@ -17,9 +17,12 @@ from typing import IO, NamedTuple
 
 import dataprep
 
-__all__ = ["Launched", "ahead", "available_cores", "launch", "likely_units"]
+__all__ = ["Launched", "ahead", "available_cores", "launch", "likely_units", "release"]
 
-_UNIT_BYTES = 8 << 20  # the least that a unit of plain text has, where there is more than one
+_SMALL_INPUT = 256 << 20
+_SMALL_UNIT_BYTES = 8 << 20
+_UNIT_BYTES = 32 << 20  # of more than a small input; see `plan.unit_bytes`
+_WHOLE = (".gz", ".zst")  # compressed files are not cut
 _MAX_LOOKS = 10_000
 
 _ready: list[Launched] = []
@@ -39,16 +42,21 @@ def ahead(count: int) -> Iterator[None]:
         _ready.extend(_start() for _ in range(count))
         yield
     finally:
-        while _ready:
-            idle = _ready.pop()
-            idle.process.kill()
-            idle.process.communicate()
-            idle.events.close()
+        release()
 
 
 def launch() -> Launched:
     """A worker that has been started ahead, or a new one."""
     return _ready.pop(0) if _ready else _start()
+
+
+def release() -> None:
+    """End the workers that were started ahead and that nobody asked for."""
+    while _ready:
+        idle = _ready.pop()
+        idle.process.kill()
+        idle.process.communicate()
+        idle.events.close()
 
 
 def available_cores() -> int:
@@ -66,10 +74,12 @@ def likely_units(inputs: Sequence[str], enough: int) -> int:
     total = 0
     for looks, path in enumerate(path for given in inputs for path in _files(given)):
         with contextlib.suppress(OSError):
-            total += path.stat().st_size
+            size = path.stat().st_size
+            total += min(size, _SMALL_UNIT_BYTES) if path.suffix in _WHOLE else size
         if total >= enough * _UNIT_BYTES or looks == _MAX_LOOKS:
             break
-    return min(enough, -(-total // _UNIT_BYTES))
+    unit = _SMALL_UNIT_BYTES if total < _SMALL_INPUT else _UNIT_BYTES
+    return min(enough, -(-total // unit))
 
 
 def _files(given: str) -> Iterator[Path]:

@@ -21,6 +21,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from dataprep.formats.errors import InputError
 from dataprep.formats.manifest import SpecialToken
 
 __all__ = [
@@ -198,8 +199,9 @@ def _renamed_model(config: Config, names: Mapping[str, str]) -> Config:
 
 def _renamed_dict(config: Config, names: Mapping[str, str]) -> dict[str, int]:
     vocab: dict[str, int] = dict(config["model"]["vocab"])
-    for name in names.keys() & vocab.keys():
-        vocab[names[name]] = vocab.pop(name)
+    for name, renamed in names.items():
+        if name in vocab:
+            vocab[renamed] = vocab.pop(name)
     # `tokenizers` numbers added tokens that the model lacks by their place in the list. With some
     # of them gone the others would move, so all of them become part of the model.
     if any(name not in vocab for name in names.values()):
@@ -239,9 +241,15 @@ def _may_take_part(
 
 
 def _listed(merges: Merges) -> list[str | list[str]]:
-    parsed: list[str | list[str]] = (
-        msgspec.json.decode(merges) if isinstance(merges, msgspec.Raw) else merges
-    )
+    if not isinstance(merges, msgspec.Raw):
+        return merges
+    try:
+        parsed: list[str | list[str]] = msgspec.json.decode(merges)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise InputError(
+            f"the merges are not valid JSON ({error})", where="--tokenizer", code="E_TOKENIZER",
+            remedy="Download the file again.",
+        ) from None  # fmt: skip
     return parsed
 
 

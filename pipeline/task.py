@@ -355,7 +355,7 @@ class _Sink:
 def _slices(sizes: npt.NDArray[np.int64]) -> list[slice]:
     """Runs of documents of about `_SLICE_BYTES` of text, which the caches hold with their ids.
 
-    >>> _slices(np.array([3, 1]) << 20), _slices(np.array([1, 1, 1]))
+    >>> _slices(np.array([2, 1]) << 20), _slices(np.array([1, 1, 1]))
     ([slice(0, 1, None), slice(1, 2, None)], [slice(0, 3, None)])
     """
     bands = (np.cumsum(sizes) - 1) // _SLICE_BYTES

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import re
 import textwrap
 from collections.abc import Iterator, Mapping
@@ -287,9 +288,9 @@ def _config_of(data: bytes, where: str) -> dict[str, Any]:
     Raises unless the parts that we read are there.
     """
     parts = _decode(data, where, dict[str, msgspec.Raw])
-    model: dict[str, Any] = {}
-    with contextlib.suppress(msgspec.ValidationError):
-        model = msgspec.json.decode(parts.pop("model", b"null"), type=dict[str, msgspec.Raw])
+    raw = parts.pop("model", msgspec.Raw(b"{}"))
+    is_object = bytes(raw).lstrip().startswith(b"{")
+    model = _decode(raw, where, dict[str, msgspec.Raw]) if is_object else {}
     model = {
         name: part if name == "merges" else _decode(part, where, Any)
         for name, part in model.items()
@@ -313,6 +314,7 @@ def _decode(data: bytes | msgspec.Raw, where: str, kind: Any) -> Any:
 
 def load_tokenizer(data: bytes, where: str | None) -> Tokenizer:
     """`data`, a tokenizer.json, as a `tokenizers.Tokenizer`; `InputError` if it cannot be."""
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # its threads and forks do not mix
     from tokenizers import Tokenizer
 
     try:

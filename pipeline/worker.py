@@ -17,6 +17,7 @@ A fresh interpreter rather than a fork (which deadlocks with threads) or multipr
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import time
@@ -29,6 +30,7 @@ from dataprep.formats.errors import DataprepError, IncompatibleError
 from dataprep.formats.storage import storage_errors
 from dataprep.pipeline.engine import (
     GIGATOKEN,
+    Encoded,
     Encoder,
     encode_or_problem,
     load_gigatoken,
@@ -150,14 +152,18 @@ class _Worker:
     def preload(self, engine_json: bytes) -> None:
         """Load the tokenizer that will most likely be wanted; whether it will do is seen later."""
         self._clock.lap("wait")
-        encoder, self._refused = load_gigatoken(engine_json, alone=True)
+        encoder = None
+        with contextlib.suppress(MemoryError):  # if it runs out again, then in a unit
+            encoder, self._refused = load_gigatoken(engine_json, alone=True)
         self._early = (engine_json, encoder) if encoder else None
         self._clock.lap("load")
 
     def answer(self, question: bytes) -> None:
         """Report the ids of the texts of `question` by the tokenizer that was preloaded."""
         texts = [text.encode() for text in msgspec.json.decode(question, type=list[str])]
-        found = encode_or_problem(self._early[1], texts) if self._early else self._refused
+        found: Encoded | str | None = self._refused
+        with contextlib.suppress(MemoryError):  # then somebody else must answer
+            found = encode_or_problem(self._early[1], texts) if self._early else found
         if found is None or isinstance(found, str):
             self._emit(Event(unit=NO_UNIT, answer=found))
         else:
@@ -213,10 +219,13 @@ def main(events: int = 1) -> None:
             os._exit(0)  # the coordinator is gone: nobody wants the rest
 
     worker = _Worker(emit)
-    if size := int(sys.stdin.buffer.readline() or 0):
-        worker.preload(sys.stdin.buffer.read(size))
-    if size := int(sys.stdin.buffer.readline() or 0):
-        worker.answer(sys.stdin.buffer.read(size))
+    for use in (worker.preload, worker.answer):
+        size = int(sys.stdin.buffer.readline() or 0)
+        data = sys.stdin.buffer.read(size)
+        if len(data) < size:
+            return  # the coordinator is gone
+        if data:
+            use(data)
     staging = Path(os.fsdecode(sys.stdin.buffer.readline().removesuffix(b"\n")))
     for line in sys.stdin.buffer:
         worker.serve(staging, int(line))

@@ -1,7 +1,11 @@
 """Forces finished units to stable storage while others are still being done.
 
 A dataset is published only when all of it is on stable storage. Left to the end, that takes as
-long as the disk needs for everything at once; here it is done by the time the last unit is.
+long as the disk needs for everything at once; here it is done by the time the last unit is. The
+commit still syncs whatever it publishes, units of earlier runs too.
+
+One thing is beyond any program: a process killed while the kernel waits for a failing disk never
+hears of the failure, and the next run finds the unit whole in memory.
 """
 
 from __future__ import annotations
@@ -12,7 +16,7 @@ from pathlib import Path
 
 from dataprep.formats.errors import StorageError
 from dataprep.formats.storage import remove_tree, sync_file
-from dataprep.pipeline.layout import JOIN_BELOW_BYTES
+from dataprep.pipeline import layout
 
 __all__ = ["Writeback", "sync_or_remove"]
 
@@ -21,18 +25,20 @@ class Writeback:
     """Syncs the large files of units, one after the other, in a thread of its own.
 
     Failures are final, as the kernel tells each only once: the unit is removed, so that the next
-    run does it again, and `finish` raises the first.
+    run does it again, and the next call raises what happened.
     """
 
     def __init__(self) -> None:
         self._waiting: queue.SimpleQueue[Path | None] = queue.SimpleQueue()
         self._failure: StorageError | None = None
         self._thread: threading.Thread | None = None
+        self._abandoned = False
 
     def add(self, unit: Path) -> None:
         """Sync the finished unit in the directory `unit`, soon."""
+        self._check()
         if self._thread is None:
-            # A daemon: a build that is stopped does not wait for the disk.
+            # A daemon: a build that failed does not wait for what is left in the queue.
             self._thread = threading.Thread(target=self._run, daemon=True)
             self._thread.start()
         self._waiting.put(unit)
@@ -42,19 +48,32 @@ class Writeback:
         if self._thread is not None:
             self._waiting.put(None)
             self._thread.join()
+        self._check()
+
+    def abandon(self) -> None:
+        """Begin with no other file: the build has failed."""
+        self._abandoned = True
+        self._waiting.put(None)
+
+    def _check(self) -> None:
         if self._failure is not None:
             raise self._failure
 
     def _run(self) -> None:
         while self._failure is None and (unit := self._waiting.get()) is not None:
             try:
-                for path in sorted(unit.glob("*.tokens")):
-                    if path.stat().st_size >= JOIN_BELOW_BYTES:  # others are copied by the commit
-                        sync_or_remove(path, unit)
+                self._sync(unit)
             except StorageError as error:
                 self._failure = error
             except OSError:
                 return  # the unit is gone, and so is the build
+
+    def _sync(self, unit: Path) -> None:
+        for path in sorted(unit.glob("*.tokens")):
+            if self._abandoned:
+                return
+            if path.stat().st_size >= layout.JOIN_BELOW_BYTES:  # others are copied by the commit
+                sync_or_remove(path, unit)
 
 
 def sync_or_remove(path: Path, unit: Path | None) -> None:

@@ -14,7 +14,7 @@ from tokenizers import Tokenizer
 
 from dataprep.formats.errors import DataprepError, InputError
 from dataprep.formats.manifest import SpecialToken
-from dataprep.pipeline import tokenizer_sources
+from dataprep.pipeline import special_tokens, tokenizer_sources
 from dataprep.pipeline.special_tokens import (
     find_role,
     vocab_size,
@@ -130,6 +130,18 @@ def write_bad_files(folder: Path) -> None:
     for name, data in files.items():
         (folder / name).write_bytes(data)
     (folder / "bare").mkdir()
+
+
+def test_merges_that_are_no_utf8(tmp_path: Path) -> None:
+    """They are looked at late; a damaged file is the user's to hear of all the same."""
+    data = resolve_tokenizer(None).json
+    path = tmp_path / "tokenizer.json"
+    for damage in (b"\xff", b"\\ud800"):
+        path.write_bytes(data.replace(b'"merges":["', b'"merges":["' + damage, 1))
+        source = resolve_tokenizer(str(path), load=False)
+        with pytest.raises(InputError) as caught:
+            special_tokens._listed(source.config["model"]["merges"])
+        assert caught.value.code == "E_TOKENIZER"
 
 
 def test_every_unusable_file_is_one_clear_error(tmp_path: Path) -> None:
