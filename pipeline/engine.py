@@ -223,7 +223,7 @@ def choose_engine(
             fast, problem = load_gigatoken(engine_json)
         if fast is not None:
             doubt = partial(_doubt, fast, engine_json, sample)
-            failure = encode_or_problem(fast, others)  # all that was asked counts, asked or not
+            failure = encode_or_problem(fast, others) if others else None  # as `early` would
             problem = failure if isinstance(failure, str) else None
             problem = problem if early or problem else doubt(None)
             if problem is None:

@@ -138,8 +138,8 @@ def test_merges_that_are_no_utf8(tmp_path: Path) -> None:
     path = tmp_path / "tokenizer.json"
     for damage in (b"\xff", b"\\ud800"):
         path.write_bytes(data.replace(b'"merges":["', b'"merges":["' + damage, 1))
-        source = resolve_tokenizer(str(path), load=False)
         with pytest.raises(InputError) as caught:
+            source = resolve_tokenizer(str(path), load=False)
             special_tokens._listed(source.config["model"]["merges"])
         assert caught.value.code == "E_TOKENIZER"
 
