@@ -366,7 +366,7 @@ class _Build:
 
     def _notes(self, result: Manifest) -> tuple[str, ...]:
         found = content_notes(result.splits, self._prepared.shares, self._unknown_tokens)
-        notes = (*self._prepared.notes, *found)
+        notes = (*self._prepared.notes, *found, *self._workers.deaths)
         others = leftovers(self._options.out, self._plan.key)
         if not others:
             return notes

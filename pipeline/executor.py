@@ -57,6 +57,8 @@ class Workers:
 
     def __init__(self, count: int) -> None:
         self.count = count
+        self.deaths: list[str] = []
+        """What happened to workers that were replaced, for people."""
         self._processes: list[_Process] = []
         self._threads: list[threading.Thread] = []
         self._waiting: queue.SimpleQueue[int] = queue.SimpleQueue()
@@ -197,6 +199,7 @@ class Workers:
 
     def _count_death(self, death: _Death) -> None:
         code = death.process.wait()
+        self.deaths.append(f"the worker {_cause(code)} in unit {death.unit}; it was done again")
         self._tries[death.unit] += 1
         if self._tries[death.unit] >= _ATTEMPTS:
             raise StorageError(

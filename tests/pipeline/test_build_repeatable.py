@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -130,7 +131,7 @@ def test_kill_nine(large: Path, reference: dict[str, str], tmp_path: Path) -> No
 def test_a_killed_worker_is_replaced(
     large: Path, reference: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One death costs nothing."""
+    """One death costs nothing, and is told."""
     start = executor.Workers.start
     started = []
 
@@ -142,7 +143,11 @@ def test_a_killed_worker_is_replaced(
         return process
 
     monkeypatch.setattr(executor.Workers, "start", once_dying)
-    build_into(tmp_path / "out", large, workers=2)
+    report = build_into(tmp_path / "out", large, workers=2)
+    assert any(
+        re.fullmatch(r"the worker was killed by SIGKILL in unit \d; it was done again", note)
+        for note in report.notes
+    )
     assert len(started) == 3
     assert digests(tmp_path / "out") == reference
 
