@@ -90,7 +90,7 @@ def profile_lines(report: BuildReport) -> list[str]:
     return [
         "where the time went",
         f"  prepare    {profile.prepare:8.3f} s  inputs, tokenizer, plan",
-        f"  units      {profile.units:8.3f} s  {workers}, {total:.3f} s in all:",
+        f"  units      {profile.units:8.3f} s  {workers}, {total:.3f} s with their start:",
         *(
             f"    {name:9}{profile.stages[name]:8.3f} s {profile.stages[name] / total:5.1%}  {what}"
             for name, what in STAGES.items()

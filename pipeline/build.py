@@ -19,7 +19,13 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from dataprep.formats import errors, manifest
-from dataprep.formats.errors import BusyError, DataprepError, InputError, StorageError
+from dataprep.formats.errors import (
+    BusyError,
+    DataprepError,
+    InputError,
+    IntegrityError,
+    StorageError,
+)
 from dataprep.formats.manifest import Manifest
 from dataprep.formats.replaced import Mark, mark_of
 from dataprep.formats.storage import (
@@ -105,9 +111,21 @@ def _reuse(prepared: Prepared, existing: Manifest, started: float) -> BuildRepor
     for other in leftovers(prepared.options.out, prepared.plan.key):
         other.refuse_if_held()
     destination.require_same(existing, prepared)
+    _require_whole(prepared.options.out)
     sync_directory(prepared.options.out.parent)  # a run killed after its rename has not done it
     staging.discard_if_idle()  # of a run that was killed after it had published
     return report_of(prepared, existing, started, reused=True)
+
+
+def _require_whole(path: Path) -> None:
+    """Raise `IntegrityError` if a file of the dataset at `path` is missing or of another size."""
+    from dataprep.formats.verify import verify
+
+    for finding in verify(path, "stat").findings:
+        if finding.code != "E_EXTRA":
+            raise IntegrityError(
+                finding.problem, where=finding.file, remedy=finding.remedy, code=finding.code
+            )
 
 
 def _build(
@@ -173,7 +191,11 @@ class _Build:
             done = time.perf_counter()
             self._tell("commit")
             self._writeback.finish()
-            result = self._commit(workers)
+            try:
+                result = self._commit(workers)
+            except InputError:  # there is nothing in the units, or nothing that still holds
+                self._worthless = True
+                raise
             self._staging.discard()
             self._profile.prepare = begun - self._started
             self._profile.units = done - begun

@@ -4,7 +4,7 @@ gigatoken is 50 to 100 times faster than Hugging Face `tokenizers` and covers BP
 the reference and covers everything. gigatoken is used only where it takes the tokenizer and gives
 the reference's ids on a sample of the very input and on the probe strings; otherwise the reference
 is used, and the reason is kept in the manifest. Both run on one core: a build is parallel over
-processes.
+processes, and over threads only where fewer units than cores are left.
 """
 
 from __future__ import annotations
@@ -59,6 +59,9 @@ class Encoder(Protocol):
     def encode(self, texts: Sequence[bytes]) -> Encoded:
         """The ids of `texts`."""
 
+    def spread(self, threads: int) -> None:
+        """From now on up to `threads` threads may encode, if the engine is so slow that it pays."""
+
 
 class _Gigatoken:
     """https://github.com/marcelroed/gigatoken, one document at a time.
@@ -76,6 +79,9 @@ class _Gigatoken:
     def encode(self, texts: Sequence[bytes]) -> Encoded:
         parts = list(map(self._tokenizer.encode, texts))
         return np.concatenate([np.empty(0, np.uint32), *parts]), _offsets(list(map(len, parts)))
+
+    def spread(self, threads: int) -> None:
+        """One thread does a unit in less time than others take to start."""
 
 
 class _GigatokenBatches(_Gigatoken):
@@ -147,6 +153,9 @@ class Answered:
         parts = [self._ids[text] for text in texts]
         return np.concatenate([np.empty(0, np.uint32), *parts]), _offsets(list(map(len, parts)))
 
+    def spread(self, threads: int) -> None:
+        """Nothing is left to be done."""
+
 
 class _Loaded:
     """https://github.com/huggingface/tokenizers, with a tokenizer that is loaded already."""
@@ -161,6 +170,11 @@ class _Loaded:
         encoded = self._tokenizer.encode_batch_fast(decoded, add_special_tokens=False)
         parts = [np.array(one.ids, np.uint32) for one in encoded]
         return np.concatenate([np.empty(0, np.uint32), *parts]), _offsets(list(map(len, parts)))
+
+    def spread(self, threads: int) -> None:
+        """`tokenizers` looks at the first of these with each call, at the other once."""
+        os.environ["TOKENIZERS_PARALLELISM"] = "true" if threads > 1 else "false"
+        os.environ["RAYON_NUM_THREADS"] = str(threads)
 
 
 class _Tokenizers(_Loaded):

@@ -30,6 +30,7 @@ from dataprep.pipeline.worker import Event, perform
 __all__ = ["Workers", "run_here"]
 
 _ATTEMPTS = 2
+_MOST_THREADS = 4  # of each of the last units, where all cores may still be at work
 
 # Made at import, in one thread: msgspec 0.22 crashes where several are the first to use a type.
 _EVENT = msgspec.json.Decoder(Event)
@@ -167,7 +168,9 @@ class Workers:
         if self._staging is not None:
             process.send(os.fsencode(self._staging) + b"\n")
         while (number := self._next()) is not None:
-            process.send(b"%d\n" % number)
+            # The last ones may use what is left without work; the engine decides whether it can.
+            threads = min(self.count, _MOST_THREADS) if self._waiting.empty() else 1
+            process.send(b"%d %d\n" % (number, threads))
             if not self._follow(process):
                 self._events.put(_Death(number, process))
                 return

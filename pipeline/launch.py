@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -95,6 +96,9 @@ def _files(given: str) -> Iterator[Path]:
 def _start() -> Launched:
     """Start one; its events have a pipe of their own: what a library prints cannot get between."""
     reading, writing = os.pipe()
+    # A child has our mask from its first moment on: Ctrl-C in a terminal is sent to it as well, and
+    # the coordinator decides what is done about it.
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         process = subprocess.Popen(  # noqa: S603 (our own interpreter)
             _command(writing), stdin=subprocess.PIPE, stdout=subprocess.DEVNULL,
@@ -105,6 +109,7 @@ def _start() -> Launched:
         raise
     finally:
         os.close(writing)
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
     return Launched(process, os.fdopen(reading, "rb"))
 
 
@@ -112,7 +117,6 @@ def _command(events: int) -> list[str]:
     """A worker that finds this very package, installed or not, without the caller's script."""
     root = str(Path(dataprep.__path__[0]).parent)
     start = (
-        "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN); "  # the coordinator decides
         f"import sys; sys.path.append({root!r}); "
         f"from dataprep.pipeline.orphan import end_without_reader; end_without_reader({events}); "
         f"from dataprep.pipeline.worker import main; main({events})"

@@ -4,8 +4,9 @@
         python -c "from dataprep.pipeline.worker import main; main()"
 
 reads the staging directory and then unit numbers from standard input, one a line, and writes what
-happens to standard output (or another descriptor) as JSON lines. It needs nothing but the staging
-directory, so it can run on any machine that sees it. It ends when its input does.
+happens to standard output (or another descriptor) as JSON lines. Behind a number may stand how many
+threads may encode the unit: in the end there are more cores than units. It needs nothing but the
+staging directory, so it can run on any machine that sees it. It ends when its input does.
 
 Before that come the size of a tokenizer and the tokenizer, which is loaded at once, so that a
 worker can be ready when the plan is; and the size of a list of texts and the list, whose ids are
@@ -23,6 +24,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import BinaryIO
 
 import msgspec
 
@@ -30,6 +32,7 @@ from dataprep.formats.errors import DataprepError, IncompatibleError
 from dataprep.formats.storage import storage_errors
 from dataprep.pipeline.engine import (
     GIGATOKEN,
+    TOKENIZERS,
     Encoded,
     Encoder,
     encode_or_problem,
@@ -145,17 +148,24 @@ class _Worker:
     def __init__(self, emit: Callable[[Event], None]) -> None:
         self._emit = emit
         self._loaded: tuple[Plan, Encoder] | None = None
-        self._early: tuple[bytes, Encoder] | None = None
+        self._early: tuple[str, bytes, Encoder] | None = None
         self._refused: str | None = None
         self._clock = StageClock()
 
     def preload(self, engine_json: bytes) -> None:
         """Load the tokenizer that will most likely be wanted; whether it will do is seen later."""
         self._clock.lap("wait")
-        encoder = None
         with contextlib.suppress(MemoryError):  # if it runs out again, then in a unit
             encoder, self._refused = load_gigatoken(engine_json, alone=True)
-        self._early = (engine_json, encoder) if encoder else None
+            if encoder is not None:
+                self._early = (GIGATOKEN, engine_json, encoder)
+        self._clock.lap("load")
+
+    def preload_reference(self, engine_json: bytes) -> None:
+        """Where gigatoken refuses a tokenizer, load what will be used instead."""
+        if self._refused is not None:
+            with contextlib.suppress(Exception):  # the coordinator says what is wrong with it
+                self._early = (TOKENIZERS, engine_json, make_encoder(TOKENIZERS, engine_json))
         self._clock.lap("load")
 
     def answer(self, question: bytes) -> None:
@@ -163,13 +173,13 @@ class _Worker:
         texts = [text.encode() for text in msgspec.json.decode(question, type=list[str])]
         found: Encoded | str | None = self._refused
         with contextlib.suppress(MemoryError):  # then somebody else must answer
-            found = encode_or_problem(self._early[1], texts) if self._early else found
+            found = encode_or_problem(self._early[2], texts) if self._early else found
         if found is None or isinstance(found, str):
             self._emit(Event(unit=NO_UNIT, answer=found))
         else:
             self._emit(Event(unit=NO_UNIT, answer=(found[0].tolist(), found[1].tolist())))
 
-    def serve(self, staging: Path, number: int) -> None:
+    def serve(self, staging: Path, number: int, threads: int = 1) -> None:
         """Do unit `number` of the one plan in `staging`."""
         if self._loaded is None:
             event = _attempt(number, lambda: self._load(staging))
@@ -177,6 +187,7 @@ class _Worker:
                 self._emit(event)
                 return
         plan, encoder = self._loaded
+        encoder.spread(threads)
         perform(plan, number, encoder, staging / "units", self._emit, clock=self._clock)
 
     def _load(self, staging: Path) -> None:
@@ -184,8 +195,8 @@ class _Worker:
         with storage_errors(staging):
             plan = load_plan(staging / PLAN_NAME)
             engine = (staging / ENGINE_NAME).read_bytes()
-        if self._early and (GIGATOKEN, engine) == (plan.encoding.engine, self._early[0]):
-            encoder = self._early[1]
+        if self._early and self._early[:2] == (plan.encoding.engine, engine):
+            encoder = self._early[2]
         else:
             encoder = make_encoder(plan.encoding.engine, engine, alone=True)
         self._early = None
@@ -219,13 +230,18 @@ def main(events: int = 1) -> None:
             os._exit(0)  # the coordinator is gone: nobody wants the rest
 
     worker = _Worker(emit)
-    for use in (worker.preload, worker.answer):
-        size = int(sys.stdin.buffer.readline() or 0)
-        data = sys.stdin.buffer.read(size)
-        if len(data) < size:
-            return  # the coordinator is gone
-        if data:
-            use(data)
+    if engine_json := _sized(sys.stdin.buffer):
+        worker.preload(engine_json)
+    if question := _sized(sys.stdin.buffer):
+        worker.answer(question)
+    worker.preload_reference(engine_json)
     staging = Path(os.fsdecode(sys.stdin.buffer.readline().removesuffix(b"\n")))
     for line in sys.stdin.buffer:
-        worker.serve(staging, int(line))
+        worker.serve(staging, *map(int, line.split()))
+
+
+def _sized(stream: BinaryIO) -> bytes:
+    """The next bytes of `stream`, behind a line with their number; none if they are not whole."""
+    size = int(stream.readline() or 0)
+    data = stream.read(size)
+    return data if len(data) == size else b""

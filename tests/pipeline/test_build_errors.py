@@ -17,6 +17,7 @@ import pytest
 from dataprep.formats.errors import (
     DataprepError,
     InputError,
+    IntegrityError,
     RecordError,
     StorageError,
     UsageError,
@@ -301,3 +302,34 @@ def test_no_main_guard_is_needed(tmp_path: Path) -> None:
         [sys.executable, str(script)], env=environment, capture_output=True, text=True, check=True
     )
     assert done.stdout == "2\n"
+
+
+@pytest.mark.parametrize("content", [b"", b"\n\n", b'{"text": ""}\n'])
+def test_a_build_of_nothing_leaves_nothing(tmp_path: Path, content: bytes) -> None:
+    """No unit is of use to anybody when there is no document in any."""
+    source = tmp_path / "empty.jsonl"
+    source.write_bytes(content)
+    with pytest.raises(InputError) as caught:
+        build_into(tmp_path / "out", source, on_error="skip")
+    assert caught.value.code == "E_EMPTY"
+    assert [path.name for path in tmp_path.iterdir()] == ["empty.jsonl"]
+
+
+@pytest.mark.parametrize("harm", ["missing", "shorter", "extra"])
+def test_a_finished_build_with_a_file_missing(tmp_path: Path, harm: str) -> None:
+    """It is not said to be done where a look at names and sizes tells that it is not whole."""
+    out = tmp_path / "out"
+    build_into(out, STORIES)
+    path = out / "train" / "tokens-00000.bin"
+    if harm == "missing":
+        path.unlink()
+    elif harm == "shorter":
+        os.truncate(path, path.stat().st_size - 2)
+    else:
+        (out / "notes.txt").write_text("mine")
+        assert build_into(out, STORIES).reused
+        return
+    with pytest.raises(IntegrityError, match="tokens-00000") as caught:
+        build_into(out, STORIES)
+    assert caught.value.exit_code == 3
+    assert not build_into(out, STORIES, overwrite=True).reused

@@ -152,6 +152,27 @@ def test_a_killed_worker_is_replaced(
     assert digests(tmp_path / "out") == reference
 
 
+def test_only_the_last_unit_may_be_spread(
+    large: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While there are units for all, each worker keeps to one core."""
+    send = executor._Process.send
+    threads: dict[int, int] = {}
+
+    def noting(process: Any, data: bytes) -> None:
+        if found := re.fullmatch(rb"(\d+) (\d+)\n", data):
+            threads[int(found[1])] = int(found[2])
+        send(process, data)
+
+    monkeypatch.setattr(executor._Process, "send", noting)
+    build_into(tmp_path / "out", large, workers=2, engine="tokenizers")
+    assert [threads[number] for number in sorted(threads)] == [1] * (len(threads) - 1) + [2]
+    assert len(threads) > 2
+    monkeypatch.undo()
+    build_into(tmp_path / "alone", large, workers=1, engine="tokenizers")
+    assert digests(tmp_path / "out") == digests(tmp_path / "alone")
+
+
 def test_workers_that_keep_dying_stop_the_build(
     large: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -125,6 +125,19 @@ def test_a_disagreement_falls_back(monkeypatch: pytest.MonkeyPatch, fault: str) 
     assert (asked.name, asked.reason) == (TOKENIZERS, "asked for with --engine")
 
 
+def test_threads_change_no_id(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever number of them encodes."""
+    for name in ("TOKENIZERS_PARALLELISM", "RAYON_NUM_THREADS"):
+        monkeypatch.setenv(name, "")  # restored in the end
+    texts = [f"text number {number}".encode() for number in range(100)]
+    encoder = make_encoder(TOKENIZERS, BUILT_IN)
+    found = []
+    for threads in (1, 3, 1):
+        encoder.spread(threads)
+        found.append([part.tolist() for part in encoder.encode(texts)])
+    assert found[0] == found[1] == found[2]
+
+
 def test_a_refusal_without_words(monkeypatch: pytest.MonkeyPatch) -> None:
     """gigatoken refusing with an empty message is a refusal like any other."""
 

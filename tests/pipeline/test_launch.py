@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -34,6 +35,18 @@ def test_those_started_ahead_are_handed_out_first() -> None:
     first.process.kill()
     first.process.communicate()
     first.events.close()
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="no /proc")
+def test_interrupts_do_not_reach_workers() -> None:
+    """From their first moment on; here they are handled as before."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, ())
+    with ahead(1):
+        status = Path(f"/proc/{launch._ready[0].process.pid}/status").read_text()
+    blocked = int(status.split("SigBlk:")[1].split()[0], 16)
+    assert blocked >> (signal.SIGINT - 1) & 1
+    assert not blocked >> (signal.SIGTERM - 1) & 1
+    assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) == before
 
 
 def test_none_is_left_after_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
