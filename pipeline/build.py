@@ -10,22 +10,14 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from dataprep.formats import errors, manifest
-from dataprep.formats.errors import (
-    BusyError,
-    DataprepError,
-    InputError,
-    IntegrityError,
-    StorageError,
-)
+from dataprep.formats.errors import BusyError, DataprepError, InputError, StorageError
 from dataprep.formats.manifest import Manifest
 from dataprep.formats.replaced import Mark, mark_of
 from dataprep.formats.storage import (
@@ -111,21 +103,10 @@ def _reuse(prepared: Prepared, existing: Manifest, started: float) -> BuildRepor
     for other in leftovers(prepared.options.out, prepared.plan.key):
         other.refuse_if_held()
     destination.require_same(existing, prepared)
-    _require_whole(prepared.options.out)
+    destination.require_whole(prepared.options.out)
     sync_directory(prepared.options.out.parent)  # a run killed after its rename has not done it
     staging.discard_if_idle()  # of a run that was killed after it had published
     return report_of(prepared, existing, started, reused=True)
-
-
-def _require_whole(path: Path) -> None:
-    """Raise `IntegrityError` if a file of the dataset at `path` is missing or of another size."""
-    from dataprep.formats.verify import verify
-
-    for finding in verify(path, "stat").findings:
-        if finding.code != "E_EXTRA":
-            raise IntegrityError(
-                finding.problem, where=finding.file, remedy=finding.remedy, code=finding.code
-            )
 
 
 def _build(
@@ -358,7 +339,7 @@ class _Build:
             tokenizer_json=self._prepared.tokenizer_json,
             options=self._prepared.stored_options,
             shares=self._prepared.shares,
-            table_fingerprints=table_fingerprints(self._prepared),
+            table_fingerprints=tables.fingerprints(self._plan.sources, self._plan.read),
             threads=max(1, workers),
         )
         results = self._results()
@@ -399,19 +380,6 @@ class _Build:
             "delete what is no longer wanted"
         )
         return (*notes, note)
-
-
-def table_fingerprints(prepared: Prepared) -> dict[int, str]:
-    """Fingerprints of the inputs that are not read as byte streams."""
-    read = prepared.plan.read
-    found = {
-        number: source
-        for number, source in enumerate(prepared.plan.sources)
-        if source.format in ("parquet", "hf")
-    }
-    take = partial(tables.fingerprint_source, config=read.hf_config, split=read.hf_split)
-    with ThreadPoolExecutor(available_cores()) as pool:
-        return dict(zip(found, pool.map(take, found.values()), strict=True))
 
 
 def _values(done: Done) -> tuple[int, int, int, int]:

@@ -9,7 +9,13 @@ from pathlib import Path
 import msgspec
 
 from dataprep.formats import manifest as manifests
-from dataprep.formats.errors import BusyError, DataprepError, StorageError, UsageError
+from dataprep.formats.errors import (
+    BusyError,
+    DataprepError,
+    IntegrityError,
+    StorageError,
+    UsageError,
+)
 from dataprep.formats.manifest import InputEntry, Manifest
 from dataprep.formats.replaced import Mark, mark_of
 from dataprep.formats.storage import storage_errors
@@ -19,7 +25,7 @@ from dataprep.pipeline.inputs import Source
 from dataprep.pipeline.options import BuildOptions
 from dataprep.pipeline.prepare import Prepared
 
-__all__ = ["check", "holds", "refuse_newer", "require_same", "resolve"]
+__all__ = ["check", "holds", "refuse_newer", "require_same", "require_whole", "resolve"]
 
 _HEAD_BYTES = 64
 _MARK = re.compile(rb'\s*\{\s*"format":\s*"dataprep"')
@@ -158,6 +164,17 @@ def require_same(existing: Manifest, prepared: Prepared) -> None:
             code="E_EXISTS",
             remedy="Replace it with --overwrite, or choose another --out.",
         )
+
+
+def require_whole(out: Path) -> None:
+    """Raise `IntegrityError` if a file of the dataset in `out` is missing or of another size."""
+    from dataprep.formats.verify import verify
+
+    for finding in verify(out, "stat").findings:
+        if finding.code != "E_EXTRA":
+            raise IntegrityError(
+                finding.problem, where=finding.file, remedy=finding.remedy, code=finding.code
+            )
 
 
 def _difference(existing: Manifest, prepared: Prepared) -> str | None:

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import xxhash
@@ -27,11 +29,16 @@ from dataprep.pipeline.inputs import (
     input_error,
     reading,
 )
+from dataprep.pipeline.launch import available_cores
 from dataprep.pipeline.records import Batch, Span
+
+if TYPE_CHECKING:
+    from dataprep.pipeline.readers import ReadOptions
 
 __all__ = [
     "TableShape",
     "fingerprint_source",
+    "fingerprints",
     "hf_batches",
     "hf_files",
     "hf_rows",
@@ -47,6 +54,14 @@ _BUFFER_BYTES = 1 << 20
 
 TableShape = list[tuple[int, int]]
 """Rows and bytes of each part that can be read by itself."""
+
+
+def fingerprints(sources: Sequence[Source], read: ReadOptions) -> dict[int, str]:
+    """Fingerprints, by number, of those of `sources` that are not read as byte streams."""
+    found = {n: source for n, source in enumerate(sources) if source.format in ("parquet", "hf")}
+    take = partial(fingerprint_source, config=read.hf_config, split=read.hf_split)
+    with ThreadPoolExecutor(available_cores()) as pool:
+        return dict(zip(found, pool.map(take, found.values()), strict=True))
 
 
 def fingerprint_source(source: Source, config: str | None, split: str | None) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 import pyarrow as pa
@@ -12,8 +13,9 @@ import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers
 
 from dataprep.formats.errors import InputError
-from dataprep.pipeline import build as builds
-from dataprep.pipeline.prepare import Prepared
+from dataprep.pipeline import tables
+from dataprep.pipeline.inputs import Source
+from dataprep.pipeline.readers import ReadOptions
 from tests.pipeline.corpora import STORIES, build_into
 
 
@@ -60,13 +62,13 @@ def test_a_table_that_changes_before_its_fingerprint(
     """Once its rows were read and before its bytes are: what is stored would be of another file."""
     path = tmp_path / "x.parquet"
     pq.write_table(pa.table({"text": [f"text {n}" for n in range(50)]}), path)
-    real = builds.table_fingerprints
+    real = tables.fingerprints
 
-    def changed(prepared: Prepared) -> dict[int, str]:
+    def changed(sources: Sequence[Source], read: ReadOptions) -> dict[int, str]:
         os.utime(path, ns=(1, 1))
-        return real(prepared)
+        return real(sources, read)
 
-    monkeypatch.setattr(builds, "table_fingerprints", changed)
+    monkeypatch.setattr(tables, "fingerprints", changed)
     with pytest.raises(InputError) as caught:
         build_into(tmp_path / "out", path, split="train=1")
     assert caught.value.code == "E_CHANGED"
