@@ -193,6 +193,7 @@ class _Build:
             yield
         except BusyError:
             self._writeback.abandon()
+            self._workers.stop()
             if not self._staging.has_work():
                 self._staging.discard()
             raise

@@ -35,6 +35,7 @@ TOKENIZER_NAME = "tokenizer.json"
 _ONLY_OURS = 0o700
 _TRIES = 10
 _SETTLED = 1.0  # seconds
+_REMOVALS = 3
 _KEY = re.compile(r"[0-9a-f]{16}")
 _GONE_KEY = re.compile(r"[0-9a-f]{16}\.gone-[0-9a-f]{8}")
 
@@ -192,11 +193,17 @@ def _remove_at_once(path: Path, aside: Path) -> None:
     with contextlib.suppress(OSError):
         path.rename(aside)
         path = aside
-    if path.is_dir():
-        remove_tree(path)
-    else:
+    if not path.is_dir():
         with storage_errors(path):
             path.unlink(missing_ok=True)
+        return
+    for left in reversed(range(_REMOVALS)):
+        try:
+            remove_tree(path)
+            break
+        except StorageError:  # somebody was just making a file in it; by its old name none can now
+            if not left:
+                raise
 
 
 def _abandoned(name: str) -> bool:

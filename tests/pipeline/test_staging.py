@@ -19,6 +19,7 @@ from dataprep.formats.errors import BusyError, StorageError
 from dataprep.formats.storage import remove_tree
 from dataprep.formats.verify import verify
 from dataprep.pipeline import lock
+from dataprep.pipeline import staging as staging_module
 from dataprep.pipeline.staging import Staging, leftovers
 from tests.pipeline.corpora import STORIES, build_into
 from tests.support import REPOSITORY
@@ -265,3 +266,21 @@ def test_another_user_resumes_nothing_of_ours(tmp_path: Path) -> None:
     report = build_into(tmp_path / "out", STORIES, tokenizer=str(TOKENIZER))  # another key
     assert verify(report.path).findings == ()
     assert staging.path.exists()
+
+
+def test_a_removal_that_somebody_disturbs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file that was being made while the directory was removed does not keep it."""
+    here = Staging(tmp_path / "out", "0" * 16)
+    here.create()
+    real, calls = remove_tree, 0
+
+    def disturbed(path: Path) -> None:
+        nonlocal calls
+        calls += 1
+        if calls == 1:
+            raise StorageError("Directory not empty", where=str(path))
+        real(path)
+
+    monkeypatch.setattr(staging_module, "remove_tree", disturbed)
+    here.discard()
+    assert (calls, list(tmp_path.iterdir())) == (2, [])
