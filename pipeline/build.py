@@ -36,7 +36,7 @@ from dataprep.pipeline.full_disk import need_named
 from dataprep.pipeline.launch import available_cores, release
 from dataprep.pipeline.notes import content_notes
 from dataprep.pipeline.options import BuildOptions
-from dataprep.pipeline.prepare import Prepared, prepare, survey
+from dataprep.pipeline.prepare import SAMPLE_BYTES, Prepared, prepare, survey
 from dataprep.pipeline.progress import Progress, ProgressCallback
 from dataprep.pipeline.report import BuildReport, report_of
 from dataprep.pipeline.resume import finished_units, load_result
@@ -51,8 +51,6 @@ if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
 __all__ = ["BuildReport", "build"]
-
-_SAMPLE_BYTES = 64 << 10
 
 
 def build(options: BuildOptions, *, progress: ProgressCallback | None = None) -> BuildReport:
@@ -74,14 +72,14 @@ def build(options: BuildOptions, *, progress: ProgressCallback | None = None) ->
     count = min(options.workers or available_cores(), len(surveyed.units))
     if existing is not None and not options.overwrite:
         release()
-        return _reuse(prepare(options, surveyed, sample_bytes=_SAMPLE_BYTES), existing, started)
+        return _reuse(prepare(options, surveyed, sample_bytes=SAMPLE_BYTES), existing, started)
     idle = len(surveyed.units) < 2
     problem = None
     while True:
         try:
             with Workers(0 if idle else count) as workers:  # they start while we go on planning
                 prepared = prepare(
-                    options, surveyed, sample_bytes=_SAMPLE_BYTES, early=workers,
+                    options, surveyed, sample_bytes=SAMPLE_BYTES, early=workers,
                     engine_problem=problem,
                 )  # fmt: skip
                 return _build(prepared, workers, progress, started=started, seen=seen)

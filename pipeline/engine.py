@@ -272,9 +272,11 @@ def _reference(engine_json: bytes) -> Encoder:
     try:
         return _Tokenizers(engine_json)
     except Exception as error:  # what `tokenizers` raises is a bare Exception
+        reason = str(error).splitlines()[0][:200] if str(error) else type(error).__name__
         raise InputError(
-            f"the tokenizer cannot be loaded ({error})", where="--tokenizer", code="E_TOKENIZER",
-            remedy="Give a tokenizer.json that Hugging Face tokenizers can load.",
+            f"the tokenizers library cannot load it ({reason})",
+            where="--tokenizer", code="E_TOKENIZER",
+            remedy="Download it again, or update tokenizers if the file is newer.",
         ) from None  # fmt: skip
 
 

@@ -9,15 +9,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from dataprep.formats.errors import StorageError
 from dataprep.formats.storage import free_bytes
+from dataprep.pipeline import destination
 from dataprep.pipeline.launch import available_cores
 from dataprep.pipeline.layout import JOIN_BELOW_BYTES, SMALL_PART
 from dataprep.pipeline.options import BuildOptions
-from dataprep.pipeline.prepare import Prepared, prepare, survey
+from dataprep.pipeline.prepare import SAMPLE_BYTES, Prepared, prepare, survey
 from dataprep.pipeline.splitting import exact_sizes, ordered_names
 
 __all__ = ["Estimate", "check_disk", "estimate", "estimate_prepared"]
@@ -28,6 +29,7 @@ _RECORD_BYTES = 8
 _KEY_BYTES = 16
 _HEADROOM = 1.1  # of the disk space that a sample foretells
 _START_SECONDS = 1.0  # interpreters, tokenizer, comparison of the engines
+_BUILT = "this dataset is built already: a build would check that it is there, and change nothing"
 _STORE_RATE = 500e6  # bytes per second and worker, hashed and written
 
 
@@ -62,8 +64,19 @@ class Estimate:
 
 
 def estimate(options: BuildOptions) -> Estimate:
-    """Look at the inputs and say what a build would take; writes nothing."""
-    return estimate_prepared(prepare(options, survey(options), sample_bytes=_SAMPLE_BYTES))
+    """Look at the inputs and say what a build would take; writes nothing.
+
+    Raises what a build would raise before its work begins, for what stands in `out` as well.
+    """
+    options = replace(options, out=destination.resolve(options.out))
+    existing = destination.check(options)
+    kept = existing if not options.overwrite else None
+    sample_bytes = SAMPLE_BYTES if kept else _SAMPLE_BYTES  # to settle all as the build settled it
+    prepared = prepare(options, survey(options), sample_bytes=sample_bytes)
+    if kept is not None:
+        destination.require_same(kept, prepared)
+    found = estimate_prepared(prepared)
+    return replace(found, notes=(*found.notes, _BUILT)) if kept else found
 
 
 def estimate_prepared(prepared: Prepared) -> Estimate:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
 import msgspec
 
 import dataprep
-from dataprep.formats.errors import UsageError
+from dataprep.formats.errors import InputError, UsageError
 from dataprep.formats.manifest import Probe, SpecialToken, TokenizerEntry
 from dataprep.pipeline.engine import (
     TOKENIZERS,
@@ -36,9 +37,11 @@ from dataprep.pipeline.special_tokens import (
     vocab_size,
 )
 from dataprep.pipeline.splitting import ordered_names, thresholds
-from dataprep.pipeline.tokenizer_sources import TokenizerSource, resolve_tokenizer
+from dataprep.pipeline.tokenizer_sources import BUILT_IN, TokenizerSource, resolve_tokenizer
 
-__all__ = ["Prepared", "Survey", "prepare", "survey"]
+__all__ = ["SAMPLE_BYTES", "Prepared", "Survey", "prepare", "survey"]
+
+SAMPLE_BYTES = 64 << 10  # of text, at each of eight places: what a build looks at before its work
 
 _GATE_TEXTS = 200
 _GATE_CHARACTERS = 2000
@@ -104,18 +107,21 @@ def prepare(
     source = resolve_tokenizer(options.tokenizer, load=early is None)
     config = source.config
     literal = options.special_text == "literal"
-    engine_json = msgspec.json.encode(literal_config(config) if literal else parse_config(config))
+    with _naming(options.tokenizer):
+        driven = literal_config(config) if literal else parse_config(config)
+    engine_json = msgspec.json.encode(driven)
     if early is not None and options.engine != TOKENIZERS and engine_problem is None:
         early.load(engine_json)
     libraries = library_versions()  # while they load
     sample = take_sample(sources, units, read, sample_bytes)
     probes = make_probes()
     gate = [*probes, *sample.excerpts(_GATE_TEXTS, _GATE_CHARACTERS)]
-    choice = choose_engine(
-        engine_json, options.engine, [text.encode() for text in gate],
-        others=[text.encode() for text in sample.texts], early=early,
-        problem=engine_problem,
-    )  # fmt: skip
+    with _naming(options.tokenizer):
+        choice = choose_engine(
+            engine_json, options.engine, [text.encode() for text in gate],
+            others=[text.encode() for text in sample.texts], early=early,
+            problem=engine_problem,
+        )  # fmt: skip
     tokenizer = _Tokenizer(
         options=options, config=config, source=source, choice=choice, libraries=libraries
     )
@@ -135,6 +141,17 @@ def prepare(
         doubt=choice.doubt, shares=shares, stored_options=stored, sample=sample,
         notes=folder_notes(options),
     )  # fmt: skip
+
+
+@contextlib.contextmanager
+def _naming(tokenizer: str | None) -> Iterator[None]:
+    """Complaints about the `tokenizer` name it, in place of the option it was given with."""
+    try:
+        yield
+    except InputError as error:
+        if error.where == "--tokenizer":
+            error.where = tokenizer or BUILT_IN
+        raise
 
 
 def _check_fields(options: BuildOptions, sources: Sequence[Source]) -> None:

@@ -135,6 +135,7 @@ def test_no_machine_in_tracked_files() -> None:
         "import dataprep; dataprep.open_dataset, dataprep.verify, dataprep.BuildOptions",
         "import dataprep.formats.dataset, dataprep.formats.storage, dataprep.formats.torchfile",
         "import dataprep.formats.verify",
+        "import dataprep.cli.entry",
         "from dataprep.cli.main import run; assert run(['--help']) == 0",
         "from dataprep.cli.main import run; assert run(['build', '--help']) == 0",
         "from dataprep.cli.main import run; assert run(['verify', 'nowhere']) == 7",

@@ -339,6 +339,33 @@ def test_signals_end_with_their_exit_code(number: signal.Signals, code: int) -> 
     assert "A build resumes when you run it again." in stderr
 
 
+INTERRUPTED_IMPORT = """
+import os, sys
+
+class Interrupting:
+    def find_spec(self, name, path=None, target=None):
+        if name == "click":
+            os.kill(os.getpid(), int(sys.argv[1]))
+
+sys.meta_path.insert(0, Interrupting())
+from dataprep.cli.entry import main
+main()
+"""
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_signals_during_the_first_imports(number: signal.Signals, code: int) -> None:
+    """Before the command is there, too, a signal ends the process with its code and one line."""
+    done = subprocess.run(
+        [sys.executable, "-c", INTERRUPTED_IMPORT, str(int(number))],
+        capture_output=True, text=True, env=environment(), check=False,
+    )  # fmt: skip
+    assert done.returncode == code
+    assert done.stderr.startswith("dataprep: error[E_")
+    assert done.stderr.count("\n") == 1
+    assert "Nothing was touched." in done.stderr
+
+
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_completion_script(shell: str) -> None:
     """The script of each shell refers to the variable that the program listens to."""

@@ -20,7 +20,7 @@ import pytest
 import zstandard
 
 from dataprep.cli import main
-from dataprep.formats.errors import StorageError
+from dataprep.formats.errors import StorageError, UsageError
 from dataprep.pipeline import estimate as estimates
 from dataprep.pipeline import prepare as prepares
 from dataprep.pipeline.estimate import check_disk, estimate
@@ -272,3 +272,23 @@ def test_notes_come_along(corpus: Path, tmp_path: Path) -> None:
     found = estimates.estimate_prepared(prepared)
     assert found.notes == ("a note",)
     assert json.loads(json.dumps(found.as_dict()))["notes"] == ["a note"]
+
+
+def test_estimate_looks_at_the_place(tmp_path: Path) -> None:
+    """What stands in --out ends an estimate as it would end the build, and stays as it is."""
+    corpus = write_large(tmp_path / "plain.jsonl", 1)
+    out = tmp_path / "out"
+    options = BuildOptions(input=(str(corpus),), out=out, tokenizer=str(SMALL_TOKENIZER))
+    assert estimate(options).notes == ()
+    build_into(out, corpus, tokenizer=str(SMALL_TOKENIZER))
+    assert "built already" in estimate(options).notes[0]
+    assert estimate(replace(options, overwrite=True, seed=1)).notes == ()
+    with pytest.raises(UsageError, match="different seed") as caught:
+        estimate(replace(options, seed=1))
+    assert caught.value.code == "E_EXISTS"
+    foreign = tmp_path / "foreign"
+    foreign.mkdir()
+    (foreign / "notes.txt").write_text("mine")
+    with pytest.raises(UsageError, match="not a dataset"):
+        estimate(replace(options, out=foreign))
+    assert sorted(path.name for path in foreign.iterdir()) == ["notes.txt"]
