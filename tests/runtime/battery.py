@@ -30,6 +30,14 @@ LIMIT = 5.0  # standard deviations; a fair battery of 100 numbers passes with p 
 SIZES = (1 << 16, 50_021, 1_000_003, 1_000_000_007, (1 << 48) - 59)
 _COUNT = 40_000  # neighbouring positions looked at
 
+_FIRST = (1, 2, "p")  # seed, epoch and purpose; and what must have nothing in common with it
+_OTHERS = {
+    "seed": (2, 2, "p"), "epoch": (1, 3, "p"), "swapped": (2, 1, "p"), "far": (1 << 40, 2, "p"),
+    "purpose": (1, 2, "q"),
+}  # fmt: skip
+NAMES = {key("build", *names): names for names in (_FIRST, *_OTHERS.values())}
+"""Seed, epoch and purpose behind each key, for what takes them and no key."""
+
 
 def failures(permutation: Permutation, n: int, limit: float = LIMIT) -> dict[str, float]:
     """The statistics that are further than `limit` from chance."""
@@ -39,7 +47,7 @@ def failures(permutation: Permutation, n: int, limit: float = LIMIT) -> dict[str
 def battery(permutation: Permutation, n: int) -> Iterator[tuple[str, float]]:
     """(name, standard deviations from chance) of the first 40,000 positions."""
     positions = np.arange(_COUNT)
-    one = permutation(positions, n, key("build", 1, 2, "p"))
+    one = permutation(positions, n, key("build", *_FIRST))
     yield from _single_bits(one, n)
     spread = chi_square(np.bincount(_bins(one, n, 64), minlength=64), share=_COUNT / n)
     yield "spread", spread
@@ -47,12 +55,8 @@ def battery(permutation: Permutation, n: int) -> Iterator[tuple[str, float]]:
     for lag in {1, 2, 16, half} if half < _COUNT // 2 else {1, 2, 16}:
         yield from pair_tests(f"lag {lag}", one[:-lag], one[lag:], n)
     yield from _half_differences(one, half)
-    others = {
-        "seed": (2, 2, "p"), "epoch": (1, 3, "p"), "swapped": (2, 1, "p"), "far": (1 << 40, 2, "p"),
-        "purpose": (1, 2, "q"),
-    }  # fmt: skip
-    for name, (seed, epoch, purpose) in others.items():
-        other = permutation(positions, n, key("build", seed, epoch, purpose))
+    for name, names in _OTHERS.items():
+        other = permutation(positions, n, key("build", *names))
         yield from pair_tests(name, one, other, n)
 
 
