@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from dataprep.formats import manifest as manifests
 from dataprep.formats import npy
+from dataprep.formats.boundaries import Parts, broken_at, documents_in
 from dataprep.formats.errors import IntegrityError, UsageError
 from dataprep.formats.manifest import FileEntry, Manifest, SplitEntry
 from dataprep.formats.maps import MapCache, check_size, map_tokens
@@ -314,6 +315,35 @@ class Split:
 
     def _map(self, name: str, opener: Callable[[], Ids]) -> Ids:
         return self._maps.get(name, lambda: self.dataset.standing.open(opener))
+
+    def parts(self, starts: npt.NDArray[np.int64], length: int) -> Parts:
+        """Which document each part of the windows of `length` tokens at `starts` belongs to.
+
+        From the stored offsets; reads no token. Raises `IndexError` for a window outside the
+        split. Costs about 10 microseconds for each shard that the windows touch.
+        """
+        self._check_windows(starts, length)
+        parts = documents_in(
+            starts, length, self._token_base, self._document_base, self._shard_docs
+        )
+        broken = broken_at(parts, len(starts), length)
+        if broken is not None:
+            raise self._bad_offsets(int(starts[broken[0]]) + broken[1])
+        return parts
+
+    def _check_windows(self, starts: npt.NDArray[np.int64], length: int) -> None:
+        if len(starts):
+            low, high = int(starts.min()), int(starts.max())
+            if low < 0 or high + length > self.tokens:
+                raise IndexError(f"windows {low}:{high + length} are outside 0:{self.tokens}")
+
+    def _bad_offsets(self, token: int) -> IntegrityError:
+        shard = self._shard_at(min(max(token, 0), self.tokens - 1))
+        return IntegrityError(
+            f"no document or several hold token {token - int(self._token_base[shard])}",
+            where=self.entry.shards[shard].docs, code="E_OFFSETS",
+            remedy="Restore this file, or build again with --overwrite.",
+        )  # fmt: skip
 
 
 def _bases(counts: Iterator[int]) -> npt.NDArray[np.int64]:
