@@ -63,8 +63,8 @@ def documents_in(
         first, last = after[0] - 1, after[1]  # of offsets that are equal, the last one has tokens
         row, cells = ragged(np.maximum(first, 0), np.minimum(last, len(docs) - 1))
         row = rows[row]
-        low = np.maximum(docs[cells].astype(np.int64), begin[row])
-        high = np.minimum(docs[cells + 1].astype(np.int64), stop[row])
+        bounds = docs[np.stack([cells, cells + 1])].astype(np.int64)
+        low, high = np.minimum(np.maximum(bounds, begin[row]), stop[row])
         found.append(np.stack([row, low, high - low, cells + document_base[number]]))
     if not found:
         return Parts(window=_NONE, start=_NONE, length=_NONE, document=_NONE)
