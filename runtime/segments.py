@@ -76,7 +76,8 @@ class Segments:
         np.subtract(_count(len(out)), out, out=out)
         if len(begin) != len(self.row):
             gaps = document < 0
-            out[ragged(begin[gaps], (begin + length)[gaps])[1]] = 0
+            _, tokens, _ = ragged(begin[gaps], (begin + length)[gaps])
+            out[tokens] = 0
         return out.reshape(self.rows, self.seq_len)
 
     def doc_ids(self) -> Counts:
