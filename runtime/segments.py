@@ -76,7 +76,8 @@ class Segments:
         np.subtract(_count(len(out)), out, out=out)
         if len(begin) != len(self.row):
             gaps = document < 0
-            out[ragged(begin[gaps], (begin + length)[gaps])[1]] = 0
+            _, tokens, _ = ragged(begin[gaps], (begin + length)[gaps])
+            out[tokens] = 0
         return out.reshape(self.rows, self.seq_len)
 
     def doc_ids(self) -> Counts:
@@ -143,18 +144,21 @@ class Segments:
         return cuts[:-1], np.diff(cuts), document
 
 
-def of_windows(split: Split, starts: Counts, seq_len: int) -> Segments:
+def of_windows(
+    split: Split, starts: Counts, seq_len: int, *, real: npt.NDArray[np.bool_] | None = None
+) -> Segments:
     """The segments of the windows of `seq_len` tokens at the tokens `starts` of `split`.
 
     A window that begins inside a document begins with a segment of that document, and windows may
-    run over the ends of shards. Documents without tokens take no segment. Raises `IndexError` for
-    a window outside the split, `IntegrityError` for offsets that no build wrote. Costs some 40
-    microseconds a batch, and 10 for each further shard that it touches.
+    run over the ends of shards. Documents without tokens take no segment. Rows that are False in
+    `real` are padding, whatever their start. Raises `IndexError` for a window outside the split,
+    `IntegrityError` for offsets that no build wrote. For the cost see `formats/boundaries.py`.
     """
-    parts = split.parts(starts, seq_len)
+    parts = split.parts(starts if real is None else starts[real], seq_len)
+    row = parts.window if real is None else np.flatnonzero(real)[parts.window]
     return Segments(
-        rows=len(starts), seq_len=seq_len, row=parts.window, start=parts.start,
-        length=parts.length, document=parts.document,
+        rows=len(starts), seq_len=seq_len, row=row, start=parts.start, length=parts.length,
+        document=parts.document,
     )  # fmt: skip
 
 
