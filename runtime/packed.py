@@ -24,6 +24,7 @@ from torch.utils.data import Dataset
 from dataprep.formats.boundaries import ragged
 from dataprep.formats.dataset import Split
 from dataprep.formats.errors import InputError, IntegrityError, UsageError
+from dataprep.runtime.fields import OF_THE_BATCH, SegmentFields
 from dataprep.runtime.packing import Algorithm, Overlong, PackingOptions, PackingReport
 from dataprep.runtime.packing_plan import packing_definition, packing_plan
 from dataprep.runtime.pieces import copy_tokens
@@ -55,11 +56,12 @@ class PackedDataset(Dataset[Batch]):
         overlong: what becomes of documents over `seq_len`; see `PackingOptions`.
         position_ids: adds int64 `position_ids` [seq_len], from 0 in every document.
         doc_ids: adds int64 `doc_ids` [seq_len], the document in the split, -1 in padding.
-        cu_seqlens: adds int32 `cu_seqlens`, of a length that depends on the rows of the batch only,
-            and int64 `max_seqlen`; see `Segments.cu_seqlens`.
+        cu_seqlens: adds int32 `cu_seqlens` and int64 `max_seqlen`; see `SegmentFields`. True makes
+            room for as many segments as any row of the plan has.
         pad_id: None: the tokenizer's pad, else its eos, else 0.
         plan_dir: where plans are kept; see `stored_plan`.
-        sample_mask: adds bool `sample_mask`; see `WindowDataset`.
+        sample_mask: adds bool `sample_mask`, False where the index is `PADDING`; such a row is
+            padding all over.
 
     `report` says what was packed and what was left out. Raises `InputError` if there is no row.
     Pickles as a path and a few numbers; whoever unpickles it opens the plan, or makes it again.
@@ -79,7 +81,7 @@ class PackedDataset(Dataset[Batch]):
         labels: Labels | None = "shifted",
         position_ids: bool = False,
         doc_ids: bool = False,
-        cu_seqlens: bool = False,
+        cu_seqlens: bool | int = False,
         pad_id: int | None = None,
         plan_dir: str | Path | None = None,
         sample_mask: bool = False,
@@ -91,9 +93,6 @@ class PackedDataset(Dataset[Batch]):
         self.options = PackingOptions(seq_len=seq_len, algorithm=pack, overlong=overlong)
         self.seq_len = seq_len
         self.labels = labels
-        self.position_ids = position_ids
-        self.doc_ids = doc_ids
-        self.cu_seqlens = cu_seqlens
         self.pad_id = padding_id(split, pad_id)
         self.plan_dir = plan_dir
         self.sample_mask = sample_mask
@@ -104,6 +103,10 @@ class PackedDataset(Dataset[Batch]):
         self._rows = self.report.rows
         if self._rows == 0:
             raise _no_rows(split, self.report)
+        room = (
+            min(self._most_pieces + 1, seq_len) if cu_seqlens is True else cu_seqlens
+        )  # + padding
+        self.fields = SegmentFields(position_ids=position_ids, doc_ids=doc_ids, cu_seqlens=room)
 
     @property
     def definition(self) -> dict[str, Any]:
@@ -123,73 +126,27 @@ class PackedDataset(Dataset[Batch]):
         options = {
             "seq_len": self.seq_len, "pack": self.options.algorithm,
             "overlong": self.options.overlong, "labels": self.labels,
-            "position_ids": self.position_ids, "doc_ids": self.doc_ids,
-            "cu_seqlens": self.cu_seqlens, "pad_id": self.pad_id, "plan_dir": self.plan_dir,
-            "sample_mask": self.sample_mask,
+            "position_ids": self.fields.position_ids, "doc_ids": self.fields.doc_ids,
+            "cu_seqlens": self.fields.cu_seqlens, "pad_id": self.pad_id,
+            "plan_dir": self.plan_dir, "sample_mask": self.sample_mask,
         }  # fmt: skip
         return _reopen, (self.split, options)
 
     def __getitem__(self, index: int) -> Batch:
         """One row, without a batch axis; counts from the end if `index` is negative."""
         at = index + len(self) if index < 0 else index
-        batch = self.__getitems__([at])
-        whole = ("cu_seqlens", "max_seqlen")
-        return {name: rows if name in whole else rows[0] for name, rows in batch.items()}
+        return {
+            name: field if name in OF_THE_BATCH else field[0]
+            for name, field in self.__getitems__([at]).items()
+        }
 
     def __getitems__(self, indices: Sequence[int] | Counts) -> Batch:
         """The rows at `indices`, collated: tensors [len(indices), seq_len], each its own memory.
 
-        Raises `IndexError` for an index outside 0 .. len - 1, and `IntegrityError` where the plan
-        on disk was changed.
+        Raises `IndexError` for an index outside 0 .. len - 1, `IntegrityError` where the plan was
+        changed on disk, and what `SegmentFields` raises.
         """
         samples = np.asarray(indices, np.int64)
-        if not self.sample_mask:
-            return self._batch(samples)
-        real = samples != PADDING
-        batch = self._batch(np.where(real, samples, 0))
-        mask = batch["sample_mask"] = torch.from_numpy(real)
-        if "labels" in batch:
-            batch["labels"][~mask] = IGNORED_LABEL
-        return batch
-
-    def spans(self, samples: Counts) -> tuple[Counts, Counts]:
-        """Starts and stops in the split's stream of what reading these samples touches."""
-        _, start, length = self._pieces(samples)
-        return start, start + length
-
-    def _pieces(self, samples: Counts) -> tuple[Segments, Counts, Counts]:
-        """The segments of these rows; where each starts in the stream, and how far it is read."""
-        if samples.size and not 0 <= int(samples.min()) <= int(samples.max()) < self._rows:
-            raise IndexError(f"rows {samples.min()} to {samples.max()} are outside 0:{self._rows}")
-        plan = self.plan.arrays
-        first, stop = plan["rows"][samples], plan["rows"][samples + 1]
-        self._trust((first >= 0) & (first < stop) & (stop - first <= self._most_pieces))
-        self._trust(stop <= self.report.pieces)
-        row, at = ragged(first, stop)
-        document, start, length, more = (
-            plan[name][at].astype(np.int64) for name in ("document", "start", "length", "more")
-        )
-        self._trust((start >= 0) & (length >= 1) & (start <= self.split.tokens - length - more))
-        self._trust(document < self.split.documents)
-        before = np.cumsum(length) - length
-        before -= before[np.flatnonzero(np.diff(row, prepend=-1))][row]
-        self._trust(before + length <= self.seq_len)
-        segments = Segments(
-            rows=len(samples), seq_len=self.seq_len, row=row, start=before, length=length,
-            document=document,
-        )  # fmt: skip
-        # Where a document goes on in another piece, its next token is the label of the last one.
-        return segments, start, length + more * (self.labels == "shifted")
-
-    def _trust(self, holds: npt.NDArray[np.bool_]) -> None:
-        """A plan that was changed after it was made must not serve a wrong token."""
-        if not holds.all():
-            raise IntegrityError(
-                "the plan was changed after it was made", where=str(self.plan.path), code="E_PLAN",
-                remedy="Remove this directory: the plan is made again.",
-            )  # fmt: skip
-
-    def _batch(self, samples: Counts) -> Batch:
         segments, starts, lengths = self._pieces(samples)
         # One column more where labels are shifted: a split document's next token stands there.
         ids = np.empty((len(samples), self.seq_len + 1), self.split.dtype)
@@ -201,7 +158,58 @@ class PackedDataset(Dataset[Batch]):
         batch = {"input_ids": _widen(ids[:, :-1])}
         if self.labels is not None:
             batch["labels"] = torch.from_numpy(self._labels(ids, segments, lengths, tails))
-        return self._fields(batch, segments)
+        if self.fields:
+            batch.update(self.fields.tensors(segments))
+        if self.sample_mask:
+            batch["sample_mask"] = torch.from_numpy(samples != PADDING)
+        return batch
+
+    def spans(self, samples: Counts) -> tuple[Counts, Counts]:
+        """Starts and stops of the tokens that reading `samples` will touch; `PADDING` reads none.
+
+        Raises `IndexError` for a sample outside 0 .. len - 1.
+        """
+        _, start, length = self._pieces(samples[samples != PADDING])
+        return start, start + length
+
+    def _pieces(self, samples: Counts) -> tuple[Segments, Counts, Counts]:
+        """The segments of these rows; where each starts in the stream, and how far it is read."""
+        row, at = self._pieces_of_rows(samples)
+        document, start, length, more = (
+            self.plan.arrays[name][at].astype(np.int64)
+            for name in ("document", "start", "length", "more")
+        )
+        self._trust((start >= 0) & (length >= 1) & (start <= self.split.tokens - length - more))
+        self._trust(document < self.split.documents)
+        before = np.cumsum(length) - length
+        before -= before[np.searchsorted(row, row)]
+        self._trust(before + length <= self.seq_len)
+        segments = Segments(
+            rows=len(samples), seq_len=self.seq_len, row=row, start=before, length=length,
+            document=document,
+        )  # fmt: skip
+        # Where a document goes on in another piece, its next token is the label of the last one.
+        return segments, start, length + more * (self.labels == "shifted")
+
+    def _pieces_of_rows(self, samples: Counts) -> tuple[Counts, Counts]:
+        """The pieces of these rows, none of one that is `PADDING`; which row each is in."""
+        real = samples != PADDING if self.sample_mask else np.ones(len(samples), np.bool_)
+        rows = samples[real]
+        if rows.size and not 0 <= int(rows.min()) <= int(rows.max()) < self._rows:
+            raise IndexError(f"rows {rows.min()} to {rows.max()} are outside 0:{self._rows}")
+        first, stop = self.plan.arrays["rows"][rows], self.plan.arrays["rows"][rows + 1]
+        self._trust((first >= 0) & (first < stop) & (stop - first <= self._most_pieces))
+        self._trust(stop <= self.report.pieces)
+        which, pieces, _ = ragged(first, stop)
+        return np.flatnonzero(real)[which], pieces
+
+    def _trust(self, holds: npt.NDArray[np.bool_]) -> None:
+        """A plan that was changed after it was made must not serve a wrong token."""
+        if not holds.all():
+            raise IntegrityError(
+                "the plan was changed after it was made", where=str(self.plan.path), code="E_PLAN",
+                remedy="Remove this directory: the plan is made again.",
+            )  # fmt: skip
 
     def _labels(
         self, ids: npt.NDArray[Any], segments: Segments, read: Counts, tails: list[tuple[int, int]]
@@ -215,17 +223,6 @@ class PackedDataset(Dataset[Batch]):
         for row, used in tails:
             labels[row, used:] = IGNORED_LABEL
         return labels
-
-    def _fields(self, batch: Batch, segments: Segments) -> Batch:
-        if self.position_ids:
-            batch["position_ids"] = torch.from_numpy(segments.position_ids())
-        if self.doc_ids:
-            batch["doc_ids"] = torch.from_numpy(segments.doc_ids())
-        if self.cu_seqlens:
-            runs = min(self._most_pieces + 1, self.seq_len)  # the one more is padding
-            batch["cu_seqlens"] = torch.from_numpy(segments.cu_seqlens(segments.rows * runs))
-            batch["max_seqlen"] = torch.from_numpy(segments.max_seqlen())
-        return batch
 
 
 def padding_id(split: Split, pad_id: int | None) -> int:
@@ -249,10 +246,10 @@ def _reopen(split: Split, options: dict[str, Any]) -> PackedDataset:
 
 def _tails(segments: Segments) -> list[tuple[int, int]]:
     """The rows that end in padding, and where it begins."""
-    stop = segments.start + segments.length
-    last = np.flatnonzero(np.diff(segments.row, append=-1))
-    short = last[stop[last] < segments.seq_len]
-    return list(zip(segments.row[short].tolist(), stop[short].tolist(), strict=True))
+    used = np.zeros(segments.rows, np.int64)
+    np.maximum.at(used, segments.row, segments.start + segments.length)
+    short = np.flatnonzero(used < segments.seq_len)
+    return list(zip(short.tolist(), used[short].tolist(), strict=True))
 
 
 def _widen(ids: npt.NDArray[Any]) -> torch.Tensor:

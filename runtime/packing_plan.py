@@ -18,7 +18,7 @@ from dataprep.formats.errors import IntegrityError
 from dataprep.runtime.packing import CHUNK, PACKING_VERSION, Packer, PackingOptions
 from dataprep.runtime.packing_store import Emit, StoredPlan, stored_plan
 
-__all__ = ["packing_definition", "packing_plan"]
+__all__ = ["document_lengths", "packing_definition", "packing_plan"]
 
 
 def packing_plan(
@@ -51,7 +51,7 @@ def _make(split: Split, options: PackingOptions, emit: Emit) -> dict[str, int]:
     packer = Packer(options)
     stop = most = 0
     emit({"rows": np.zeros(1, np.int64)})
-    for rows in packer.rows(_lengths(split)):
+    for rows in packer.rows(document_lengths(split)):
         stops = stop + np.cumsum(rows.pieces)
         stop, most = int(stops[-1]), max(most, int(rows.pieces.max()))
         emit({
@@ -61,7 +61,7 @@ def _make(split: Split, options: PackingOptions, emit: Emit) -> dict[str, int]:
     return {**packer.report.as_dict(), "most_pieces": most}
 
 
-def _lengths(split: Split) -> Iterator[npt.NDArray[np.int64]]:
+def document_lengths(split: Split) -> Iterator[npt.NDArray[np.int64]]:
     """The lengths of all documents, which must add up to the tokens of each shard."""
     for shard, lengths in zip(split.entry.shards, split.lengths(), strict=True):
         found = int(lengths.sum())

@@ -47,24 +47,25 @@ def _copy(
     piece, shard, begin, stop = _at_shards(base, starts, lengths)
     at = at[piece] + (base[shard] + begin - starts[piece])
     if int((stop - begin).sum()) >= _SHORT * len(begin):
-        rows = zip(shard.tolist(), at.tolist(), begin.tolist(), stop.tolist(), strict=True)
+        numbers = shard.tolist()
+        arrays = {number: shard_array(number) for number in set(numbers)}
+        rows = zip(numbers, at.tolist(), begin.tolist(), stop.tolist(), strict=True)
         for number, to, first, last in rows:
-            out[to : to + last - first] = shard_array(number)[first:last]
+            out[to : to + last - first] = arrays[number][first:last]
         return
     order = np.argsort(shard, kind="stable")
     edges = np.flatnonzero(np.diff(shard[order], prepend=-1, append=-1))
     for low, high in pairwise(edges.tolist()):
         some = order[low:high]
-        source = ragged(begin[some], stop[some])[1]
-        target = ragged(at[some], at[some] + stop[some] - begin[some])[1]
-        out[target] = shard_array(int(shard[some[0]]))[source]
+        which, source, _ = ragged(begin[some], stop[some])
+        out[source + (at[some] - begin[some])[which]] = shard_array(int(shard[some[0]]))[source]
 
 
 def _at_shards(base: Counts, starts: Counts, lengths: Counts) -> tuple[Counts, ...]:
     """The pieces cut where shards end: piece, shard, and begin and stop in that shard."""
     stops = starts + lengths
     first = base.searchsorted(starts, "right") - 1
-    piece, shard = ragged(first, np.maximum(base.searchsorted(stops, "left"), first))
+    piece, shard, _ = ragged(first, np.maximum(base.searchsorted(stops, "left"), first))
     begin = np.maximum(starts[piece] - base[shard], 0)
     stop = np.minimum(stops[piece], base[shard + 1]) - base[shard]
     full = begin < stop

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from dataprep.formats import npy
 from dataprep.formats.errors import InputError, IntegrityError, StorageError
 from dataprep.runtime.abandoned import claim, remove_abandoned
 from dataprep.runtime.packing_store import (
@@ -96,11 +99,14 @@ def another(file: Path) -> None:
     file.write_bytes((other.path / "plan.json").read_bytes())
 
 
-DAMAGE = {
+DAMAGE: dict[str, tuple[str, Callable[[Path], object]]] = {
     "array cut": ("rows.npy", cut),
     "array missing": ("length.npy", Path.unlink),
     "array of another type": ("rows.npy", lambda file: np.save(file, np.zeros(3001))),
-    "array is a pickle": ("rows.npy", lambda file: np.save(file, np.array([{}]), True)),
+    "array is a pickle": (
+        "rows.npy",
+        lambda file: np.save(file, np.array([{}]), allow_pickle=True),
+    ),
     "plan.json cut": ("plan.json", cut),
     "plan.json missing": ("plan.json", Path.unlink),
     "plan.json changed": ("plan.json", flip_json),
@@ -121,7 +127,6 @@ def test_damaged_plan_is_made_again(tmp_path: Path, name: str) -> None:
     assert path
     before = tree(folder)
     damage(path / file)
-    assert tree(folder) != before if "huge" not in name else True
     check(stored_plan(DEFINITION, DTYPES, make, folder))
     assert tree(folder) == before
     check(stored_plan(DEFINITION, DTYPES, never, folder))
@@ -292,10 +297,8 @@ def test_opening_reads_a_kilobyte(tmp_path: Path) -> None:
     content.pop("sha256")
     length = 10**10
     content["files"]["rows"]["length"] = length
-    from dataprep.formats import npy
-    from dataprep.runtime.packing_store import _canonical, hashlib
-
-    content["sha256"] = hashlib.sha256(_canonical(content)).hexdigest()
+    canonical = json.dumps(content, sort_keys=True, separators=(",", ":")).encode()
+    content["sha256"] = hashlib.sha256(canonical).hexdigest()
     (path / "plan.json").write_text(json.dumps(content))
     with (path / "rows.npy").open("wb") as stream:
         stream.write(npy.header("<i8", (length,)))
