@@ -17,7 +17,7 @@ import numpy.typing as npt
 from dataprep.formats.boundaries import ragged
 from dataprep.formats.dataset import Split
 
-__all__ = ["copy_tokens", "document_spans"]
+__all__ = ["copy_mask", "copy_tokens", "document_spans"]
 
 Counts = npt.NDArray[np.int64]
 Array = npt.NDArray[Any]
@@ -30,9 +30,25 @@ def copy_tokens(split: Split, starts: Counts, lengths: Counts, out: Array, at: C
     `out` is one-dimensional, of the type of the split. Pieces may run over the ends of shards.
     Raises `IndexError` for a piece outside the split, before anything is copied.
     """
-    if len(starts) and not 0 <= int(starts.min()) <= int((starts + lengths).max()) <= split.tokens:
-        raise IndexError(f"pieces {starts.min()}: are outside 0:{split.tokens}")
+    _check(split, starts, lengths)
     _copy(split._token_base, split._shard_tokens, starts, lengths, out=out, at=at)
+
+
+def copy_mask(split: Split, starts: Counts, lengths: Counts, out: Array, at: Counts) -> None:
+    """The same of the loss mask, into uint8: 1 for a token to train on. See `Split.gather_mask`."""
+    _check(split, starts, lengths)
+
+    def shard_mask(shard: int) -> Array:
+        return split._array(str(split.entry.shards[shard].mask))
+
+    _copy(split._token_base, shard_mask, starts, lengths, out=out, at=at)
+
+
+def _check(split: Split, starts: Counts, lengths: Counts) -> None:
+    if len(starts) and not 0 <= int(starts.min()) <= int((starts + lengths).max()) <= split.tokens:
+        raise IndexError(
+            f"pieces {starts.min()}:{(starts + lengths).max()} are outside 0:{split.tokens}"
+        )
 
 
 def _copy(
