@@ -17,6 +17,7 @@ from torch.utils.data import Dataset
 from dataprep.formats.dataset import Split
 from dataprep.formats.errors import IncompatibleError, UsageError
 from dataprep.runtime.mixture import By, Mixture, Source
+from dataprep.runtime.samples import SampleDataset
 from dataprep.runtime.weights import MAX_PERIOD, TOLERANCE, Weight
 from dataprep.runtime.windows import PADDING, Batch
 
@@ -25,25 +26,13 @@ __all__ = ["MixedDataset", "MixtureDataset"]
 Samples = npt.NDArray[np.int64]
 
 
-class MixedDataset(Protocol):
-    """What a mixture needs of each of its datasets."""
+class MixedDataset(SampleDataset, Protocol):
+    """What a mixture needs of each of its datasets: samples of one split.
+
+    Asked for no samples, it gives the same keys with no rows.
+    """
 
     split: Split
-
-    @property
-    def definition(self) -> Mapping[str, Any]:
-        """JSON values: everything besides the build that decides what sample `i` is."""
-        ...
-
-    def __len__(self) -> int: ...
-
-    def __getitems__(self, indices: Samples) -> Batch:
-        """One batch of these samples; without any, the same keys with no rows."""
-        ...
-
-    def spans(self, samples: Samples) -> tuple[Samples, Samples]:
-        """Starts and stops, in tokens of the split, of all that reading these samples touches."""
-        ...
 
 
 class _Part(NamedTuple):
