@@ -102,10 +102,13 @@ def test_assign_equals_one_by_one(seq_len: int, algorithm: Algorithm, data: st.D
 
 @pytest.mark.parametrize("algorithm", get_args(Algorithm))
 def test_assign_equals_one_by_one_on_many_lengths(algorithm: Algorithm) -> None:
-    """The same with more lengths than one round of tidying, and rows that fill up."""
-    lengths = np.exp(np.random.default_rng(3).normal(4, 1, 600)).astype(np.int64).clip(1, 500)
-    found = assign(lengths, 500, algorithm)
-    assert found.tolist() == reference_assign(lengths.tolist(), 500, algorithm)
+    """The same with more lengths than one round of tidying, and with rows of very unlike rooms."""
+    random = np.random.default_rng(3)
+    web = np.exp(random.normal(4, 1, 600)).astype(np.int64).clip(1, 500)
+    unlike = np.concatenate([random.integers(300, 500, 200), random.choice([7, 11, 30, 41], 900)])
+    for lengths in (web, unlike):
+        found = assign(lengths, 500, algorithm)
+        assert found.tolist() == reference_assign(lengths.tolist(), 500, algorithm)
 
 
 @settings(max_examples=60, deadline=None)
