@@ -12,6 +12,7 @@ the size of `input_ids` about one more copy of it. Constant shapes whatever the 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -72,21 +73,33 @@ class Segments:
         apart = bool((self._stop[:-1] <= begin[1:]).all())
         _require(apart, "segments overlap or are not in (row, start) order")
 
-    def position_ids(self) -> Counts:
-        """int64 [rows, seq_len]: 0, 1, 2, ... in each segment anew; 0 in padding."""
+    def position_ids(self, out: Counts | None = None) -> Counts:
+        """int64 [rows, seq_len]: 0, 1, 2, ... in each segment anew; 0 in padding.
+
+        `out`, of that type and shape, is filled and returned if it is given.
+        """
         begin, length, document = self._runs()
-        out = np.repeat(begin % self.seq_len, length).reshape(self.rows, self.seq_len)
-        np.subtract(np.arange(self.seq_len), out, out=out)
+        starts = np.repeat(_narrow(begin % self.seq_len), length).reshape(self.rows, self.seq_len)
+        np.subtract(np.arange(self.seq_len, dtype=starts.dtype), starts, out=starts)
         if len(begin) != len(self.row):
             gaps = document < 0
             _, tokens, _ = ragged(begin[gaps], (begin + length)[gaps])
-            out.reshape(-1)[tokens] = 0
-        return out
+            starts.reshape(-1)[tokens] = 0
+        return self._widened(starts, out)
 
-    def doc_ids(self) -> Counts:
-        """int64 [rows, seq_len]: the document of each token in its split; -1 in padding."""
+    def doc_ids(self, out: Counts | None = None) -> Counts:
+        """int64 [rows, seq_len]: the document of each token in its split; -1 in padding.
+
+        `out`, of that type and shape, is filled and returned if it is given.
+        """
         _, length, document = self._runs()
-        return np.repeat(document, length).reshape(self.rows, self.seq_len)
+        return self._widened(np.repeat(_narrow(document), length), out)
+
+    def _widened(self, values: npt.NDArray[np.integer[Any]], out: Counts | None) -> Counts:
+        shape = self.rows, self.seq_len
+        out = np.empty(shape, np.int64) if out is None else out
+        np.copyto(out, values.reshape(shape))
+        return out
 
     def continues(self) -> npt.NDArray[np.bool_]:
         """bool [rows, seq_len]: whether the next token of the row is of the same segment.
@@ -162,6 +175,12 @@ def of_windows(
         rows=len(starts), seq_len=seq_len, row=row, start=parts.start, length=parts.length,
         document=parts.document,
     )  # fmt: skip
+
+
+def _narrow(values: Counts) -> npt.NDArray[np.integer[Any]]:
+    """In 4 bytes if they fit, as they nearly always do: half as much memory to write and read."""
+    fits = values.max(initial=0) <= np.iinfo(np.int32).max
+    return values.astype(np.int32) if fits else values
 
 
 def _require(condition: bool, problem: str) -> None:
