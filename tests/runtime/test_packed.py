@@ -80,7 +80,7 @@ def plans(tmp_path: Path) -> Path:
 shard_layouts = st.lists(st.lists(st.integers(0, 40), max_size=5), min_size=1, max_size=5)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(
     lengths=shard_layouts,
     seq_len=st.integers(1, 50),
