@@ -166,6 +166,13 @@ class _Stopper:
             cut_power(Path(self._run.scope), self._run.cut)
         self._busy = None
 
+    def end(self, code: int, talk: str) -> None:
+        """The command has ended by itself; unless another thread is being killed just now."""
+        with self._lock:  # which is not given back before the kill
+            if self.stopped_at is None and self._run.at is not None:
+                self.happen()
+            self.answer(code=code, talk=talk)
+
     def answer(self, *, code: int | None, talk: str) -> None:
         """Say how it ended."""
         outcome = Outcome(
@@ -221,9 +228,7 @@ def _child(run: Run, answer: int) -> None:
     _limit(run)
     code = main.run(run.arguments)
     output.abandon_broken_streams()
-    if stopper.stopped_at is None and run.at is not None:
-        stopper.happen()
-    stopper.answer(code=code, talk=_said(reading))
+    stopper.end(code, _said(reading))
 
 
 def _redirect(stdout: str) -> int:
