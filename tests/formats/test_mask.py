@@ -78,7 +78,7 @@ def test_sound_masks_verify(path: Path) -> None:
         read: list[tuple[int, int]] = [(0, 0)]
         report = verify(path, level, progress=lambda *numbers, read=read: read.append(numbers))
         assert report.findings == ()
-        assert read[-1][0] == read[-1][1]  # each file once
+    assert read[-1][0] == read[-1][1]  # full: each file once
     schema = json.loads((REPOSITORY / "formats" / "config.schema.json").read_text("utf-8"))
     config = json.loads((path / "config.json").read_bytes())
     assert config["required_features"] == ["loss_mask"]
