@@ -2,7 +2,7 @@
 
 No token is read, so an EOS that stands inside a document, or that the build never added, changes
 nothing. Shards are found by bisection, and documents by bisection in the mapped offsets of each
-shard touched: about 60 microseconds a batch, 5 more a shard, and 50 ns a document.
+shard touched: about 50 microseconds a batch, 10 more a shard, and 50 ns a document.
 """
 
 from __future__ import annotations
@@ -85,7 +85,6 @@ class Boundaries:
         begins = np.empty(len(local), np.int64)
         for number, cells in _groups(shard):
             begins[cells] = self.offsets(number).take(local[cells], mode="clip")
-        self._check(begins[heads] <= pieces.begin, pieces.shard)
         begins += (pieces.at - pieces.begin)[piece]
         begins[heads] = pieces.at  # a piece begins somewhere inside its first document
         sizes = _steps(begins, len(starts) * length)
@@ -125,6 +124,8 @@ class Boundaries:
         for number, rows in _groups(pieces.shard):
             # Where several offsets are equal, the last is of the document that has the tokens.
             after[:, rows] = self.offsets(number).searchsorted(keys[:, rows], "right")
+        # Even in damaged offsets, what stands before the place found is not above the key, and what
+        # stands after it is: so documents that begin one after the other cover the piece.
         first, stop = after[0] - 1, after[1]
         documents = self.document_base[pieces.shard + 1] - self.document_base[pieces.shard]
         self._check((first >= 0) & (stop > first) & (stop <= documents), pieces.shard)

@@ -75,7 +75,10 @@ def test_splits_without_masks_say_so(path: Path) -> None:
 def test_sound_masks_verify(path: Path) -> None:
     """What the writer of the tests wrote has no findings at any level, and fits the schema."""
     for level in LEVELS:
-        assert verify(path, level).findings == ()
+        read: list[tuple[int, int]] = [(0, 0)]
+        report = verify(path, level, progress=lambda *numbers, read=read: read.append(numbers))
+        assert report.findings == ()
+    assert read[-1][0] == read[-1][1]  # full: each file once
     schema = json.loads((REPOSITORY / "formats" / "config.schema.json").read_text("utf-8"))
     config = json.loads((path / "config.json").read_bytes())
     assert config["required_features"] == ["loss_mask"]

@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dataprep.formats.boundaries import Boundaries
 from dataprep.formats.dataset import Split, open_dataset
 from dataprep.formats.errors import IntegrityError, UsageError
 from dataprep.runtime.segments import Segments, of_windows
@@ -190,6 +191,51 @@ def test_bisecting_reads_no_whole_file(tmp_path: Path) -> None:
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 100_000  # a converted copy has 1.6 MB
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    lengths=st.lists(st.lists(st.integers(0, 6), min_size=1, max_size=6), min_size=1, max_size=3),
+    damage=st.lists(st.tuples(st.integers(0, 2), st.integers(0, 6), st.integers(0, 12))),
+    seq_len=st.integers(1, 12),
+    data=st.data(),
+)
+def test_damaged_offsets_are_refused_or_obeyed(
+    lengths: list[list[int]],
+    damage: list[tuple[int, int, int]],
+    seq_len: int,
+    data: st.DataObject,
+) -> None:
+    """Whatever the offsets are: an IntegrityError, or parts that lie in their documents."""
+    shards = [np.cumsum([0, *shard]).astype(np.uint64) for shard in lengths]
+    tokens = np.cumsum([0, *(int(shard[-1]) for shard in shards)])
+    documents = np.cumsum([0, *map(len, lengths)])
+    for shard, at, value in damage:
+        if shard < len(shards) and at < len(shards[shard]):
+            shards[shard][at] = value if value < 12 else (1 << 64) - 1
+    boundaries = Boundaries(
+        token_base=tokens, document_base=documents, offsets=shards.__getitem__,
+        files=[str(number) for number in range(len(shards))],
+    )  # fmt: skip
+    last = int(tokens[-1]) - seq_len
+    starts = data.draw(st.lists(st.integers(0, last), max_size=4)) if last >= 0 else []
+    try:
+        parts = boundaries.parts(np.array(starts, np.int64), seq_len)
+    except IntegrityError as error:
+        assert error.code == "E_OFFSETS"
+        assert damage
+        return
+    columns = (parts.window, parts.start, parts.length, parts.document)
+    covered = [0] * len(starts)
+    for window, start, length, document in zip(*(c.tolist() for c in columns), strict=True):
+        assert covered[window] == start
+        covered[window] += length
+        token = starts[window] + start
+        shard = int(np.searchsorted(tokens, token, "right")) - 1
+        number, token = document - int(documents[shard]), token - int(tokens[shard])
+        assert 0 <= number < len(lengths[shard])
+        assert shards[shard][number] <= token < token + length <= shards[shard][number + 1]
+    assert covered == [seq_len] * len(starts)
 
 
 @pytest.mark.parametrize("damage", ["fall", "high", "first", "huge"])
