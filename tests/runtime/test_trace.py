@@ -218,9 +218,9 @@ class Packed:
 
 
 def test_samples_of_several_spans(dataset: Dataset) -> None:
-    """Any dataset with spans can be traced; rows without a span have no pieces."""
+    """Any dataset with spans can be traced; no spans, or empty ones, have no pieces."""
     (start, stop), other = dataset.split("train").span(5), dataset.split("train").span(7)
-    packed = Packed(dataset, [[(start, start + 30), other], [], [(start + 30, stop), (0, 6)]])
+    packed = Packed(dataset, [[(start, start + 30), other], [], [(start + 30, stop), (0, 0), (0, 6)]])
     sampler = GlobalBatchSampler(3, 3, order=Sequential())
     found = traced_parts(trace_step(packed, sampler, 0, epoch=0))
     assert found == [[(5, 0, 30), (7, 0, 12)], [], [(5, 30, 40), (1, 0, 5), (2, 0, 1)]]
