@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from dataprep.formats import manifest as manifests
 from dataprep.formats import npy
+from dataprep.formats.boundaries import Boundaries, Parts
 from dataprep.formats.errors import IntegrityError, UsageError
 from dataprep.formats.manifest import FileEntry, Manifest, SplitEntry
 from dataprep.formats.maps import MapCache, check_size, map_tokens
@@ -172,6 +173,10 @@ class Split:
         self._token_base = _bases(shard.length for shard in entry.shards)
         self._shard_length = np.diff(self._token_base)
         self._document_base = _bases(shard.documents for shard in entry.shards)
+        self._boundaries = Boundaries(
+            token_base=self._token_base, document_base=self._document_base,
+            offsets=self._shard_docs, files=[shard.docs for shard in entry.shards],
+        )  # fmt: skip
 
     def __len__(self) -> int:
         return self.documents
@@ -314,6 +319,49 @@ class Split:
 
     def _map(self, name: str, opener: Callable[[], Ids]) -> Ids:
         return self._maps.get(name, lambda: self.dataset.standing.open(opener))
+
+    def parts(self, starts: npt.NDArray[np.int64], length: int) -> Parts:
+        """Which document each part of the windows of `length` tokens at `starts` belongs to.
+
+        From the stored offsets; reads no token. Raises `IndexError` for a window outside the
+        split, `IntegrityError` for offsets that no build wrote. For the cost see `Boundaries`.
+        """
+        self._check_windows(starts, length)
+        return self._boundaries.parts(starts, length)
+
+    @property
+    def has_mask(self) -> bool:
+        """Whether a loss mask says which tokens to train on."""
+        return any(shard.mask is not None for shard in self.entry.shards)
+
+    def gather_mask(self, starts: npt.NDArray[np.int64], length: int) -> npt.NDArray[np.uint8]:
+        """The loss mask of the windows that `gather` gives: uint8 [len(starts), length], owned.
+
+        1 for a token to train on, 0 for one that is only read. Costs a few microseconds a window.
+        Raises `UsageError` if the split has none, `IndexError` for a window outside it.
+        """
+        if not self.has_mask:
+            raise UsageError("has no loss mask", where=f"split {self.name}", code="E_NO_MASK")
+        self._check_windows(starts, length)
+        out = np.empty((len(starts), length), np.uint8)
+        for row, start in zip(out, starts.tolist(), strict=True):
+            self._fill_mask(row, start)
+        return out
+
+    def _fill_mask(self, out: npt.NDArray[np.uint8], start: int) -> None:
+        shard, done = int(self._token_base.searchsorted(start, "right")) - 1, 0
+        while done < len(out):
+            at = start + done - int(self._token_base[shard])
+            part = self._array(str(self.entry.shards[shard].mask))[at : at + len(out) - done]
+            out[done : done + len(part)] = part
+            done += len(part)
+            shard += 1
+
+    def _check_windows(self, starts: npt.NDArray[np.int64], length: int) -> None:
+        if len(starts):
+            low, high = int(starts.min()), int(starts.max())
+            if low < 0 or high + length > self.tokens:
+                raise IndexError(f"windows {low}:{high + length} are outside 0:{self.tokens}")
 
 
 def _bases(counts: Iterator[int]) -> npt.NDArray[np.int64]:
