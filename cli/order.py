@@ -26,9 +26,8 @@ from dataprep.formats.errors import DataprepError, UsageError
 
 if TYPE_CHECKING:
     from dataprep.formats.dataset import Dataset, Split
-    from dataprep.runtime.order import Order
     from dataprep.runtime.sampling import End, GlobalBatchSampler
-    from dataprep.runtime.skips import Skips
+    from dataprep.runtime.serve import Shuffle
     from dataprep.runtime.windows import Labels, WindowDataset
 
 __all__ = ["OrderOptions", "command"]
@@ -48,65 +47,31 @@ class OrderOptions:
     epoch: int
     dp_size: int
     shuffle: str | None
-    block: int | None
-    window: int | None
     end: End | None
     skip: Path | None
 
-    def __post_init__(self) -> None:
-        if not 0 <= self.seed < 1 << 63:
-            raise UsageError(f"must be from 0 to 2**63 - 1, got {self.seed}", where="--seed")
-        sizes = (("--block", self.block), ("--window", self.window))
-        for name in (name for name, size in sizes if size is not None):
-            if self.shuffle != "blocks":
-                raise UsageError("goes with --shuffle blocks", where=name)
 
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Run:
-    """What serves the samples: the parts of a loader that decide the order."""
-
-    windows: WindowDataset
-    sampler: GlobalBatchSampler
-    skips: Skips | None
-
-
-def _run(split: Split, options: OrderOptions) -> Run:
+def _run(split: Split, options: OrderOptions) -> tuple[WindowDataset, GlobalBatchSampler]:
     """The dataset and the sampler that a loader with these options has."""
     from dataprep.runtime.sampling import GlobalBatchSampler
+    from dataprep.runtime.serve import build_order
     from dataprep.runtime.skips import read_skips
     from dataprep.runtime.windows import WindowDataset
 
     windows = WindowDataset(
         split, seq_len=options.seq_len, stride=options.stride, labels=options.labels
     )
-    default: End = "drop" if split.name == "train" else "partial"
-    if options.end is None and default == "partial" and options.dp_size > 1:
-        default = "pad"
+    train = split.name == "train"
+    kind = options.shuffle or ("full" if train else "none")
+    shuffle = False if kind == "none" else cast("Shuffle", kind)
+    order, _ = build_order(windows, split, seed=options.seed, shuffle=shuffle)
+    end: End = "drop" if train else "pad" if options.dp_size > 1 else "partial"
     sampler = GlobalBatchSampler(
-        len(windows), options.batch_size, order=_order(split, options, windows.stride),
-        epoch=options.epoch, dp_size=options.dp_size, end=options.end or default,
+        len(windows), options.batch_size, order=order, epoch=options.epoch,
+        dp_size=options.dp_size, end=options.end or end,
+        skips=None if options.skip is None else read_skips(options.skip),
     )  # fmt: skip
-    skips = None if options.skip is None else read_skips(options.skip)
-    return Run(windows=windows, sampler=sampler, skips=skips)
-
-
-def _order(split: Split, options: OrderOptions, stride: int) -> Order:
-    from dataprep.runtime.blocks import Blocks, block_sizes
-    from dataprep.runtime.order import Sequential, Shuffled
-
-    shuffle = options.shuffle or ("full" if split.name == "train" else "none")
-    build_id, purpose = split.dataset.build_id, f"windows/{split.name}"
-    if shuffle == "none":
-        return Sequential()
-    if shuffle == "full":
-        return Shuffled(build_id=build_id, seed=options.seed, purpose=purpose)
-    block, window = block_sizes(stride * split.dtype.itemsize)
-    return Blocks(
-        build_id=build_id, seed=options.seed, purpose=purpose,
-        block=block if options.block is None else options.block,
-        window=window if options.window is None else options.window,
-    )  # fmt: skip
+    return windows, sampler
 
 
 @click.command(
@@ -114,8 +79,8 @@ def _order(split: Split, options: OrderOptions, stride: int) -> Order:
     cls=SectionedCommand,
     sections=dict.fromkeys(("step", "rank", "doc", "split", "epoch"), _ASKED)
     | dict.fromkeys(
-        ("batch_size", "seq_len", "stride", "labels", "dp_size", "seed", "shuffle", "block",
-         "window", "end", "skip"),
+        ("batch_size", "seq_len", "stride", "labels", "dp_size", "seed", "shuffle", "end",
+         "skip"),
         _SERVED,
     ),
     epilog=f"""{EPILOG_START}
@@ -158,15 +123,8 @@ def _order(split: Split, options: OrderOptions, stride: int) -> Order:
 )  # fmt: skip
 @click.option(
     "--shuffle", type=click.Choice(["full", "blocks", "none"]),
-    show_default="full for train, otherwise none", help="The kind of order.",
-)  # fmt: skip
-@click.option(
-    "--block", metavar="N", type=int, show_default="4 MiB",
-    help="With --shuffle blocks: samples in a block.",
-)  # fmt: skip
-@click.option(
-    "--window", metavar="N", type=int, show_default="1 GiB",
-    help="With --shuffle blocks: blocks whose samples are shuffled together.",
+    show_default="full for train, otherwise none",
+    help="full: all samples. blocks: in pieces, for data larger than the page cache.",
 )  # fmt: skip
 @click.option(
     "--end", type=click.Choice(["drop", "pad", "partial"]),
@@ -219,17 +177,14 @@ class _Asked:
 def _step(dataset: Dataset, asked: _Asked, served: OrderOptions) -> dict[str, Any]:
     """What --step shows, as --json prints it."""
     from dataprep.cli.traces import step_facts
-    from dataprep.runtime.trace import WindowSpans, trace_step
+    from dataprep.runtime.trace import trace_step
 
     if asked.split is None and not dataset.splits:
         raise UsageError("has no splits", where=str(dataset.path), code="E_SPLIT")
     first = "train" if "train" in dataset.splits else next(iter(dataset.splits), "")
     split = dataset.split(asked.split or first)
-    run = _run(split, served)
-    trace = trace_step(
-        WindowSpans.of(run.windows), run.sampler, asked.step or 0, epoch=served.epoch,
-        rank=asked.rank, skips=run.skips,
-    )  # fmt: skip
+    windows, sampler = _run(split, served)
+    trace = trace_step(windows, sampler, asked.step or 0, epoch=served.epoch, rank=asked.rank)
     return step_facts(trace, split)
 
 
@@ -240,19 +195,17 @@ def _document(dataset: Dataset, asked: _Asked, served: OrderOptions) -> dict[str
     from dataprep.runtime.trace import WindowSpans, steps_of_document
 
     split, document = find_record(dataset, asked.doc or 0, asked.split)
-    run = _run(split, served)
-    trace = steps_of_document(
-        WindowSpans.of(run.windows), run.sampler, document, epoch=served.epoch, skips=run.skips
-    )
+    windows, sampler = _run(split, served)
+    trace = steps_of_document(WindowSpans.of(windows), sampler, document, epoch=served.epoch)
     return document_facts(trace, split)
 
 
 @contextmanager
 def _naming() -> Iterator[None]:
     """Errors about an argument name its option."""
-    names = ("batch_size", "seq_len", "stride", "dp_size", "epoch", "end", "step", "rank", "block")
+    names = ("batch_size", "seq_len", "stride", "dp_size", "epoch", "end", "step", "rank")
     try:
-        with naming_options(*names, "window"):
+        with naming_options(*names, "seed"):
             yield
     except DataprepError as error:
         error.where = {"record": "--doc", "skips": "--skip"}.get(error.where or "", error.where)

@@ -49,6 +49,11 @@ class Served(Protocol):
         """Which sample stands at which position."""
         ...
 
+    @property
+    def skips(self) -> Skips | None:
+        """The samples that are left out."""
+        ...
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Steps:
@@ -66,15 +71,15 @@ class Steps:
     end: str
 
     @classmethod
-    def of(cls, sampler: Served, start: int = 0, skips: Skips | None = None) -> Steps:
+    def of(cls, sampler: Served, start: int = 0) -> Steps:
         """The steps of `sampler`.
 
         Raises `UsageError` for a start behind the last sample, and for skips that do not fit.
         """
         served = sampler.samples
-        if skips is not None:
-            skips.check(served)
-            served -= len(skips)
+        if sampler.skips is not None:
+            sampler.skips.check(served)
+            served -= len(sampler.skips)
         if not 0 <= start <= served:
             raise UsageError(f"{start} is not in 0 .. {served}", where="start")
         whole, rest = divmod(served - start, sampler.batch_size * sampler.dp_size)

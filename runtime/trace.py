@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
+from dataprep.formats.boundaries import ragged
 from dataprep.formats.dataset import Split
 from dataprep.formats.errors import UsageError
 from dataprep.runtime.order import Positions
-from dataprep.runtime.provenance import bounds_of, documents_at, records_of, sources_of
-from dataprep.runtime.skips import Skips
+from dataprep.runtime.pieces import document_spans
+from dataprep.runtime.provenance import records_of, sources_of
 from dataprep.runtime.steps import Served, Steps
 
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ __all__ = [
     "SKIPPED",
     "DocumentTrace",
     "Pieces",
+    "Spanned",
     "StepTrace",
     "Traceable",
     "WindowSpans",
@@ -37,7 +39,7 @@ SKIPPED = -2
 """Instead of a step: the sample is in the skip list."""
 
 
-class Traceable(Protocol):
+class Spanned(Protocol):
     """A dataset whose samples are pieces of the stream of one split."""
 
     @property
@@ -48,6 +50,10 @@ class Traceable(Protocol):
     def spans(self, samples: Positions) -> tuple[Positions, Positions]:
         """Starts and stops, in tokens of the split, of all that these samples touch."""
         ...
+
+
+class Traceable(Spanned, Protocol):
+    """One that also knows which samples hold a token."""
 
     def covering(self, start: int, stop: int) -> Positions:
         """The samples that touch a token of `start` to `stop`, int64, increasing."""
@@ -73,7 +79,7 @@ class WindowSpans:
         return cls(split=dataset.split, windows=len(dataset), span=span, stride=dataset.stride)
 
     def spans(self, samples: Positions) -> tuple[Positions, Positions]:
-        """See `Traceable`; one span a sample, in their order."""
+        """See `Spanned`; one span a sample, in their order."""
         starts = samples * self.stride
         return starts, starts + self.span
 
@@ -140,14 +146,13 @@ class DocumentTrace:
 
 
 def trace_step(
-    dataset: Traceable,
+    dataset: Spanned,
     sampler: Served,
     step: int,
     *,
     epoch: int,
     rank: int | None = None,
     start: int = 0,
-    skips: Skips | None = None,
 ) -> StepTrace:
     """What step `step` of `epoch` is made of, for one rank or for all.
 
@@ -155,7 +160,7 @@ def trace_step(
     from there. Costs some microseconds a sample. Raises `UsageError` for a step or rank that there
     is not.
     """
-    steps = Steps.of(sampler, start, skips)
+    steps = Steps.of(sampler, start)
     _check_step(step, steps.count, epoch, whole=start == 0)
     if rank is not None and not 0 <= rank < steps.ranks:
         raise UsageError(f"{rank} is not in 0 .. {steps.ranks - 1}", where="rank")
@@ -163,7 +168,7 @@ def trace_step(
     if rank is not None:
         mine = ranks == rank
         ranks, rows, places = ranks[mine], rows[mine], places[mine]
-    order, n = sampler.order, sampler.samples
+    order, n, skips = sampler.order, sampler.samples, sampler.skips
     positions = places if skips is None else skips.positions(places, order, n, epoch)
     samples = order.samples(positions, n, epoch)
     return StepTrace(
@@ -179,18 +184,17 @@ def steps_of_document(
     *,
     epoch: int,
     start: int = 0,
-    skips: Skips | None = None,
 ) -> DocumentTrace:
     """The samples that hold a part of `document`, and the step, rank and row of each in `epoch`.
 
-    `start` and `skips` as in `trace_step`. Raises `IndexError` for a document that there is not.
+    `start` as in `trace_step`. Raises `IndexError` for a document that there is not.
     """
-    (begin,), (end,) = (b.tolist() for b in bounds_of(dataset.split, np.array([document])))
+    (begin,), (end,) = (b.tolist() for b in document_spans(dataset.split, np.array([document])))
     samples = dataset.covering(begin, end)
-    order, n = sampler.order, sampler.samples
+    order, n, skips = sampler.order, sampler.samples, sampler.skips
     positions = order.positions(samples, n, epoch)
     places = positions if skips is None else skips.places(positions, order, n, epoch)
-    step, rank, row = Steps.of(sampler, start, skips).locate(places)
+    step, rank, row = Steps.of(sampler, start).locate(places)
     if skips is not None:
         step[np.isin(samples, skips.samples)] = SKIPPED
     held = [_held(dataset, sample, begin, end) for sample in samples.tolist()]
@@ -202,7 +206,7 @@ def steps_of_document(
     return DocumentTrace(epoch=epoch, document=document, start=begin, stop=end, **found)
 
 
-def _pieces(dataset: Traceable, samples: Positions) -> Pieces:
+def _pieces(dataset: Spanned, samples: Positions) -> Pieces:
     """The pieces of documents that `samples` consist of, sample by sample."""
     parts = [dataset.spans(samples[at : at + 1]) for at in range(len(samples))]
     empty = np.empty(0, np.int64)
@@ -212,9 +216,9 @@ def _pieces(dataset: Traceable, samples: Positions) -> Pieces:
     full = stops > starts
     starts, stops, owners = starts[full], stops[full], owners[full]
     split = dataset.split
-    low, high = documents_at(split, starts), documents_at(split, stops - 1)
-    spans, documents = _ranges(low, high + 1)
-    begins, ends = bounds_of(split, documents)
+    low, high = split.parts(starts, 1).document, split.parts(stops - 1, 1).document
+    spans, documents, _ = ragged(low, high + 1)
+    begins, ends = document_spans(split, documents)
     first = np.maximum(begins, starts[spans])
     last = np.minimum(ends, stops[spans])
     some = last > first  # a document without tokens may stand between two others
@@ -227,19 +231,7 @@ def _pieces(dataset: Traceable, samples: Positions) -> Pieces:
     )  # fmt: skip
 
 
-def _ranges(starts: Positions, stops: Positions) -> tuple[Positions, Positions]:
-    """All numbers of all ranges, and which range each is of.
-
-    >>> [column.tolist() for column in _ranges(np.array([3, 8]), np.array([5, 9]))]
-    [[0, 0, 1], [3, 4, 8]]
-    """
-    counts = stops - starts
-    which = np.repeat(np.arange(len(counts)), counts)
-    before = np.cumsum(counts) - counts
-    return which, np.arange(len(which)) - before[which] + starts[which]
-
-
-def _held(dataset: Traceable, sample: int, begin: int, end: int) -> tuple[int, int]:
+def _held(dataset: Spanned, sample: int, begin: int, end: int) -> tuple[int, int]:
     """The tokens between `begin` and `end` that `sample` touches, from the first to the last."""
     starts, stops = dataset.spans(np.array([sample]))
     touching = (starts < end) & (stops > begin)

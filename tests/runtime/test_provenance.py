@@ -1,4 +1,4 @@
-"""Bisections in a split, against lists of everything."""
+"""Sources and records of many documents, against one at a time."""
 
 from __future__ import annotations
 
@@ -9,13 +9,7 @@ import pytest
 
 from dataprep.formats.dataset import Dataset, Split, open_dataset
 from dataprep.formats.errors import IntegrityError, UsageError
-from dataprep.runtime.provenance import (
-    bounds_of,
-    documents_at,
-    find_record,
-    records_of,
-    sources_of,
-)
+from dataprep.runtime.provenance import find_record, records_of, sources_of
 from tests.datasets import make_dataset, random_split
 
 LENGTHS = [[0, 5, 1, 0, 0, 9, 0], [], [0, 0], [12], [], [3, 0, 7, 1]]
@@ -30,37 +24,22 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
     return open_dataset(make_dataset(path, splits))
 
 
-def test_documents_at(dataset: Dataset) -> None:
-    """Every token belongs to the document that a list of all tokens says."""
-    expected = [number for number, length in enumerate(FLAT) for _ in range(length)]
-    tokens = np.random.default_rng(0).permutation(len(expected))
-    found = documents_at(dataset.split("train"), tokens)
-    assert found.tolist() == [expected[token] for token in tokens]
-    assert documents_at(dataset.split("train"), np.empty(0, np.int64)).shape == (0,)
-
-
 def test_documents_in_any_number_agree_with_the_split(dataset: Dataset) -> None:
-    """Bounds, source and record of many documents are those that one at a time has."""
+    """Source and record of many documents are those that one at a time has."""
     split = dataset.split("train")
     chosen = np.random.default_rng(1).integers(0, split.documents, 40)
-    starts, stops = bounds_of(split, chosen)
     inputs, offsets = sources_of(split, chosen)
     names = [dataset.manifest.inputs[number].name for number in inputs.tolist()]
-    one = [split.span(document) for document in chosen.tolist()]
-    assert list(zip(starts.tolist(), stops.tolist(), strict=True)) == one
     one_source = [split.source(document) for document in chosen.tolist()]
     assert list(zip(names, offsets.tolist(), strict=True)) == one_source
     assert records_of(split, chosen).tolist() == split.record_ids[chosen].tolist()
 
 
 def test_numbers_outside_are_refused(dataset: Dataset) -> None:
-    """No token or document wraps around."""
+    """No document wraps around."""
     split = dataset.split("train")
-    for number in (-1, split.tokens):
-        with pytest.raises(IndexError, match="token is outside"):
-            documents_at(split, np.array([number]))
     for number in (-1, split.documents):
-        for function in (bounds_of, sources_of, records_of):
+        for function in (sources_of, records_of):
             with pytest.raises(IndexError, match="document is outside"):
                 function(split, np.array([number]))
 
@@ -101,15 +80,14 @@ def test_rejected_records_are_said_to_be_so(
     assert "rejects.jsonl" in str(caught.value)
 
 
-def test_offsets_that_are_damaged_are_refused(tmp_path: Path) -> None:
-    """Offsets that are out of order, or do not reach, are not traced into nonsense."""
+def test_damaged_provenance_is_refused(tmp_path: Path) -> None:
+    """An input that there is not is no source."""
     path = make_dataset(tmp_path / "shards", {"train": random_split([[5, 5]])})
-    offsets = path / "train" / "docs-00000.npy"
-    data = bytearray(offsets.read_bytes())
-    data[-24:] = np.array([3, 9, 4], "<u8").tobytes()
-    offsets.write_bytes(data)
+    source = path / "train" / "source-00000.npy"
+    data = bytearray(source.read_bytes())
+    data[-16:-8] = np.array([1], "<u8").tobytes()
+    source.write_bytes(data)
     split = open_dataset(path).split("train")
-    with pytest.raises(IntegrityError, match="out of order"):
-        bounds_of(split, np.array([1]))
-    with pytest.raises(IntegrityError, match="does not reach"):
-        documents_at(split, np.array([0, 9]))
+    assert sources_of(split, np.array([0]))[0].tolist() == [0]
+    with pytest.raises(IntegrityError, match="names an input that there is not"):
+        sources_of(split, np.array([0, 1]))

@@ -15,9 +15,11 @@ from dataprep.runtime.steps import NOT_SERVED, Steps
 from dataprep.runtime.windows import PADDING
 
 
-def sampler(n: int, batch: int, size: int, end: End, rank: int = 0) -> GlobalBatchSampler:
+def sampler(
+    n: int, batch: int, size: int, end: End, rank: int = 0, skips: Skips | None = None
+) -> GlobalBatchSampler:
     return GlobalBatchSampler(
-        n, batch, order=Sequential(), dp_rank=rank, dp_size=size, end=end
+        n, batch, order=Sequential(), dp_rank=rank, dp_size=size, end=end, skips=skips
     )  # fmt: skip
 
 
@@ -68,7 +70,7 @@ def test_a_pass_that_began_late(n: int, batch: int, size: int, data: st.DataObje
 
 def test_skipped_samples_make_fewer_steps() -> None:
     """Ten samples without three are three and a half steps of two."""
-    steps = Steps.of(sampler(10, 2, 1, "drop"), skips=Skips([1, 4, 7]))
+    steps = Steps.of(sampler(10, 2, 1, "drop", skips=Skips([1, 4, 7])))
     assert (steps.count, steps.rest) == (3, 1)
 
 
@@ -83,7 +85,7 @@ def test_start_outside_is_refused(start: int) -> None:
 def test_skips_that_do_not_fit_are_refused() -> None:
     """Nothing is counted with a list of another dataset."""
     with pytest.raises(UsageError, match="does not exist"):
-        Steps.of(sampler(10, 2, 1, "drop"), skips=Skips([10]))
+        Steps.of(sampler(10, 2, 1, "drop", skips=Skips([10])))
 
 
 def test_large_numbers() -> None:

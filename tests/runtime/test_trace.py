@@ -13,19 +13,22 @@ from hypothesis import strategies as st
 from dataprep.formats.dataset import Dataset, open_dataset
 from dataprep.formats.errors import UsageError
 from dataprep.runtime.blocks import Blocks
+from dataprep.runtime.documents import DocumentDataset
 from dataprep.runtime.order import Order, Positions, Sequential, Shuffled
+from dataprep.runtime.packed import PackedDataset
 from dataprep.runtime.sampling import GlobalBatchSampler
 from dataprep.runtime.skips import Skips
 from dataprep.runtime.steps import NOT_SERVED
 from dataprep.runtime.trace import (
     SKIPPED,
     DocumentTrace,
+    Spanned,
     StepTrace,
     WindowSpans,
     steps_of_document,
     trace_step,
 )
-from dataprep.runtime.windows import window_count
+from dataprep.runtime.windows import WindowDataset, window_count
 from tests.datasets import make_dataset, random_split
 
 LENGTHS = [[0, 5, 1, 0, 0, 40, 0], [], [12, 3], [0], [30, 0, 7, 1, 1, 1, 20, 9]]
@@ -101,8 +104,12 @@ class Pass:
         steps = [served[at : at + size] for at in range(0, len(served), size)]
         return [step for step in steps if self.end == "pad" or len(step) == size]
 
-    def options(self) -> dict[str, Any]:
-        return {"epoch": self.epoch, "start": self.start, "skips": Skips(self.skipped)}
+    @property
+    def skips(self) -> Skips:
+        return Skips(self.skipped)
+
+    def options(self) -> dict[str, int]:
+        return {"epoch": self.epoch, "start": self.start}
 
 
 @st.composite
@@ -220,13 +227,40 @@ class Packed:
 def test_samples_of_several_spans(dataset: Dataset) -> None:
     """Any dataset with spans can be traced; no spans, or empty ones, have no pieces."""
     (start, stop), other = dataset.split("train").span(5), dataset.split("train").span(7)
-    packed = Packed(dataset, [[(start, start + 30), other], [], [(start + 30, stop), (0, 0), (0, 6)]])
+    packed = Packed(
+        dataset, [[(start, start + 30), other], [], [(start + 30, stop), (0, 0), (0, 6)]]
+    )
     sampler = GlobalBatchSampler(3, 3, order=Sequential())
     found = traced_parts(trace_step(packed, sampler, 0, epoch=0))
     assert found == [[(5, 0, 30), (7, 0, 12)], [], [(5, 30, 40), (1, 0, 5), (2, 0, 1)]]
     traced = steps_of_document(packed, sampler, 5, epoch=0)
     assert traced.sample.tolist() == [0, 2]
     assert (traced.first.tolist(), traced.last.tolist()) == ([0, 30], [30, 40])
+
+
+def test_every_kind_of_rows(dataset: Dataset) -> None:
+    """Windows, packed rows and documents: the pieces listed are the tokens served."""
+    split = dataset.split("train")
+    served: list[Spanned] = [
+        WindowDataset(split, seq_len=16, labels=None),
+        PackedDataset(split, seq_len=16, labels=None),
+        DocumentDataset(split, max_length=16, labels=None),
+    ]
+    for rows in served:
+        batch: Any = rows
+        sampler = GlobalBatchSampler(len(batch), len(batch), order=ORDERS[0])
+        trace = trace_step(rows, sampler, 0, epoch=0)
+        ids = batch.__getitems__(trace.sample)["input_ids"].tolist()
+        for row, parts in zip(ids, traced_parts(trace), strict=True):
+            pieces = [split.document(document)[a:b].tolist() for document, a, b in parts]
+            assert pieces
+            assert all(is_within(piece, row) for piece in pieces)
+            assert sum(map(len, pieces)) <= len(row)
+
+
+def is_within(piece: list[int], row: list[int]) -> bool:
+    """Whether `row` holds `piece` somewhere, in one run."""
+    return any(row[at : at + len(piece)] == piece for at in range(len(row)))
 
 
 def test_documents_that_no_sample_holds(dataset: Dataset) -> None:
@@ -236,7 +270,7 @@ def test_documents_that_no_sample_holds(dataset: Dataset) -> None:
     for document in (0, len(FLAT) - 1):
         found = steps_of_document(windows, sampler, document, epoch=0)
         assert found.step.tolist() == found.first.tolist() == []
-    with pytest.raises(IndexError, match="document is outside"):
+    with pytest.raises(IndexError, match="outside 0:18"):
         steps_of_document(windows, sampler, len(FLAT), epoch=0)
 
 
