@@ -28,6 +28,10 @@ COMMANDS = {
     "build": ("dataprep.cli.build", "Turn text into a dataset directory of token shards."),
     "verify": ("dataprep.cli.verify", "Check that a dataset is, byte for byte, what was built."),
     "inspect": ("dataprep.cli.inspection", "Show what a dataset holds and read its documents."),
+    "order": (
+        "dataprep.cli.order",
+        "Show what a step is made of, or which steps see a document.",
+    ),
     "tokenizer": ("dataprep.cli.tokenizer", "Train a tokenizer on your own text."),
     "completion": ("dataprep.cli.completion", "Print what makes a shell complete dataprep."),
 }

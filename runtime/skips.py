@@ -79,18 +79,19 @@ class Skips:
     def gaps(self, order: Order, n: int, epoch: int) -> Positions:
         """The positions of the skipped samples, int64 [s], sorted.
 
-        Raises `UsageError` for a sample that is not below `n`, and if nothing would be left.
+        Raises what `check` raises.
         """
         recent = self._recent  # another thread may put a new list in its place meanwhile
         for known, size, number, gaps in recent:
             if (number, size) == (epoch, n) and known == order:
                 return gaps
-        self._check_fit(n)
+        self.check(n)
         gaps = np.sort(order.positions(self.samples, n, epoch))
         self._recent = [(order, n, epoch, gaps), *recent[: _KEPT - 1]]
         return gaps
 
-    def _check_fit(self, n: int) -> None:
+    def check(self, n: int) -> None:
+        """Raise `UsageError` unless all of these are among `n` samples, and not all of them."""
         if len(self) and self.samples[-1] >= n:
             raise UsageError(
                 f"sample {self.samples[-1]:,} does not exist: there are {n:,}, numbered from 0",

@@ -59,8 +59,8 @@ def test_equals_shuffled_lists(n: int, block: int, window: int, epoch: int) -> N
 
 
 def test_every_small_size_is_a_bijection() -> None:
-    """For every n up to 256, in blocks and windows that fit and that do not, wherever the rest."""
-    for n in range(257):
+    """For every n up to 200, in blocks and windows that fit and that do not, wherever the rest."""
+    for n in range(201):
         for block, window in ((1, 3), (3, 2), (7, 1), (16, 5), (4, 1 << 48)):
             by = blocks(block, window, seed=n)
             found = by.samples(np.arange(n), n, 0)

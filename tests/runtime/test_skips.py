@@ -106,6 +106,8 @@ def test_epochs_are_kept_and_never_mixed_up() -> None:
     expected = [sample for sample in full(SHUFFLED, 10, 0) if sample != 3]
     assert served(skips, SHUFFLED, 10, 0) == expected
     assert served(skips, order, 5, 0) == [0, 1, 2, 4]
+    expected = [sample for sample in full(SHUFFLED, 11, 0) if sample != 3]
+    assert served(skips, SHUFFLED, 11, 0) == expected
 
 
 def test_many_samples_of_a_large_order() -> None:
