@@ -19,6 +19,7 @@ from dataprep.runtime.blocks import Blocks, block_sizes
 from dataprep.runtime.loader import Loader
 from dataprep.runtime.mock import MockDataset
 from dataprep.runtime.order import Order, Sequential, Shuffled
+from dataprep.runtime.orphans import end_with_parent
 from dataprep.runtime.samples import SampleDataset
 from dataprep.runtime.sampling import End, GlobalBatchSampler
 from dataprep.runtime.skips import Skips
@@ -108,6 +109,7 @@ def serve(
         pin_memory=_has_accelerator() if pin_memory is None else pin_memory,
         persistent_workers=num_workers > 0,
         multiprocessing_context=multiprocessing_context,
+        worker_init_fn=end_with_parent if num_workers else None,
         # Its own: a DataLoader draws from the global generator at every `iter` otherwise.
         generator=torch.Generator().manual_seed(0),
     )

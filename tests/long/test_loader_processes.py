@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import random
@@ -12,6 +13,7 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
 
 from dataprep.runtime.create import create_loader
 from tests.datasets import make_dataset, random_split
@@ -70,12 +72,13 @@ def test_killed_at_any_moment(shards: Path, tmp_path: Path, workers: int, method
     """After each kill -9 the same command goes on; nothing is left out, nothing is left behind."""
     script, log, state = tmp_path / "train.py", tmp_path / "log", tmp_path / "state"
     script.write_text(TRAIN)
-    command = [sys.executable, script, shards, log, state, str(workers), method]
+    words = [script, shards, log, state, str(workers), method]
+    command = [sys.executable, *map(str, words)]
     before = shared_memory()
     chance = random.Random(7)
     kills = 0
     while True:
-        process = subprocess.Popen(command, env=environment(), start_new_session=True)
+        process = subprocess.Popen(command, env=environment() | {"TRAINER": str(script)})
         had = log.stat().st_size if log.exists() else 0
         while process.poll() is None and (log.stat().st_size if log.exists() else 0) == had:
             time.sleep(0.01)
@@ -86,6 +89,7 @@ def test_killed_at_any_moment(shards: Path, tmp_path: Path, workers: int, method
         if process.wait(timeout=120) == 0:
             break
     assert kills == 5
+    assert gone(str(script))
     assert shared_memory() <= before
     loader = create_loader(shards, "train", 4, seq_len=64, seed=5)
     expected = []
@@ -102,10 +106,25 @@ def test_killed_at_any_moment(shards: Path, tmp_path: Path, workers: int, method
     assert seen == expected
 
 
-def _digest(ids: object) -> str:
-    import hashlib
+def gone(script: str) -> bool:
+    """Whether no process of the killed trainers is left after some seconds."""
+    for _ in range(100):
+        if not any(_is_of(script, process) for process in Path("/proc").glob("[0-9]*")):
+            return True
+        time.sleep(0.1)
+    return False
 
-    return hashlib.sha256(ids.numpy().tobytes()).hexdigest()  # type: ignore[attr-defined]
+
+def _is_of(script: str, process: Path) -> bool:
+    """Every process that a trainer starts is told, in its environment, whose it is."""
+    try:
+        return f"TRAINER={script}".encode() in (process / "environ").read_bytes()
+    except OSError:
+        return False
+
+
+def _digest(ids: torch.Tensor) -> str:
+    return hashlib.sha256(ids.numpy().tobytes()).hexdigest()
 
 
 def anonymous_kib(process: int) -> int:
