@@ -1,38 +1,50 @@
 """Reading a dataset directory with numpy alone: splits, documents, tokens, provenance.
 
-Opening reads config.json and compares the size of every file with it; no data is read. Arrays are
-mapped when first used, per process, and dropped on pickling. A split is one stream of tokens and
-one list of documents: nothing here shows where a shard ends.
+Opening reads config.json and compares the size of every file with it; no data is read. Files are
+mapped, or opened, when first used, per process, and dropped on pickling. A split is one stream of
+tokens and one list of documents: nothing here shows where a shard ends.
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, cast, get_args
 
 import numpy as np
 import numpy.typing as npt
 
 from dataprep.formats import manifest as manifests
 from dataprep.formats import npy
+from dataprep.formats.arena import MappedFiles
 from dataprep.formats.errors import IntegrityError, UsageError
 from dataprep.formats.manifest import FileEntry, Manifest, SplitEntry
-from dataprep.formats.maps import MapCache, check_size, map_tokens
+from dataprep.formats.maps import MapCache, check_size
+from dataprep.formats.pread import File, FileArray, PreadFiles, open_file
 from dataprep.formats.replaced import Standing
-from dataprep.formats.torchfile import open_index
+from dataprep.formats.stream import Source, Stream, bases
+from dataprep.formats.torchfile import head, index_size, open_index
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
-__all__ = ["Dataset", "Split", "open_dataset"]
+__all__ = ["Dataset", "ReadBy", "Split", "open_dataset"]
 
 Ids = npt.NDArray[Any]
+ReadBy = Literal["mmap", "pread"]
 
 
-def open_dataset(path: str | Path) -> Dataset:
+def open_dataset(path: str | Path, *, io: ReadBy = "mmap") -> Dataset:
     """Open the dataset in the directory `path`.
+
+    `io` says how data is read. ``"mmap"`` maps the files: the fastest. A block that the disk cannot
+    read then ends the process with SIGBUS, and so does a file that is cut off while it is read,
+    unless the looks at its size that are taken at most every 10 ms find it first. ``"pread"`` maps
+    nothing, for file systems where that is a hazard (network, FUSE): every such failure is a
+    `StorageError` or `IntegrityError` that names the file, and a window costs about 2 microseconds
+    more. What is read is the same.
 
     Raises `IntegrityError` for a directory that is unfinished or damaged, `IncompatibleError` for
     one that needs a newer dataprep. Costs a few milliseconds for thousands of shards.
@@ -43,11 +55,13 @@ def open_dataset(path: str | Path) -> Dataset:
         >>> dataset.splits["train"].text(0)                       # doctest: +SKIP
         'Once upon a time ...'
     """
+    if io not in get_args(ReadBy):
+        raise UsageError(f"must be one of {', '.join(get_args(ReadBy))}, got {io!r}", where="io")
     directory = Path(path).absolute()  # maps are opened later, perhaps from elsewhere
     standing = Standing(directory)
     manifest = standing.open(lambda: _check(directory))
     standing.settle(manifest.build_id)
-    return Dataset(directory, manifest, standing)
+    return Dataset(directory, manifest, standing, io)
 
 
 def _check(directory: Path) -> Manifest:
@@ -72,10 +86,13 @@ def _refuse_link(directory: Path, folder: str) -> None:
 class Dataset:
     """An open dataset: its manifest and its splits by name."""
 
-    def __init__(self, path: Path, manifest: Manifest, standing: Standing) -> None:
+    def __init__(
+        self, path: Path, manifest: Manifest, standing: Standing, io: ReadBy = "mmap"
+    ) -> None:
         self.path = path
         self.manifest = manifest
         self.standing = standing
+        self.io: ReadBy = io
         self._maps = MapCache()
         self._tokenizer: Tokenizer | None = None
         files = {entry.name: entry for entry in manifest.files}
@@ -123,7 +140,9 @@ class Dataset:
         return text
 
     def close(self) -> None:
-        """Drop the maps; arrays handed out stay valid."""
+        """Drop maps and open files; arrays handed out stay valid."""
+        for split in self.splits.values():
+            split.stream.source.close()
         self._maps.clear()
 
     def __enter__(self) -> Dataset:
@@ -137,12 +156,12 @@ class Dataset:
         return f"<dataprep.Dataset {self.path} ({parts})>"
 
     def __reduce__(self) -> tuple[object, ...]:
-        return _reopen, (self.path, self.build_id)
+        return _reopen, (self.path, self.build_id, self.io)
 
 
-def _reopen(path: Path, build_id: str) -> Dataset:
+def _reopen(path: Path, build_id: str, io: ReadBy) -> Dataset:
     """Unpickle in another process: the directory must still hold the same build."""
-    dataset = open_dataset(path)
+    dataset = open_dataset(path, io=io)
     if dataset.build_id != build_id:
         raise IntegrityError(
             f"build {build_id[:12]} was replaced by {dataset.build_id[:12]}", where=str(path),
@@ -168,10 +187,9 @@ class Split:
         self.dtype: np.dtype[Any] = np.dtype(dataset.manifest.tokens.dtype)
         self._files = files
         self._maps = dataset._maps
-        self._token_files = [shard.tokens for shard in entry.shards]
-        self._token_base = _bases(shard.length for shard in entry.shards)
-        self._shard_length = np.diff(self._token_base)
-        self._document_base = _bases(shard.documents for shard in entry.shards)
+        self.stream = Stream(self._source(), (shard.length for shard in entry.shards))
+        self._token_base = self.stream.base
+        self._document_base = bases(shard.documents for shard in entry.shards)
 
     def __len__(self) -> int:
         return self.documents
@@ -184,60 +202,15 @@ class Split:
 
     def read(self, start: int, stop: int) -> Ids:
         """Tokens `start` to `stop` of the stream, an owned array [stop - start] of `dtype`."""
-        if not 0 <= start <= stop <= self.tokens:
-            raise IndexError(f"tokens {start}:{stop} are outside 0:{self.tokens}")
-        out = np.empty(stop - start, self.dtype)
-        self._fill(out, start)
-        return out
+        return self.stream.read(start, stop)
 
     def gather(self, starts: npt.NDArray[np.int64], length: int) -> Ids:
         """Windows of `length` tokens at `starts`: an owned array [len(starts), length] of `dtype`.
 
-        A window may run over the end of a shard. Costs one memory copy, and a microsecond a window
-        where the windows lie in more than one shard.
+        A window may run over the end of a shard. Costs one memory copy, whatever the number of
+        shards, where files are mapped, and 2 microseconds a window where they are not.
         """
-        if len(starts) == 0 or length == 0:
-            return np.empty((len(starts), length), self.dtype)
-        low, high = int(starts.min()), int(starts.max())
-        if low < 0 or high + length > self.tokens:
-            raise IndexError(f"windows {low}:{high + length} are outside 0:{self.tokens}")
-        shard = self._shard_at(low)
-        base = int(self._token_base[shard])
-        if high + length <= base + int(self._shard_length[shard]):
-            ids = self._shard_tokens(shard)
-            windows = np.ndarray(  # every window of the shard, overlapping, as a view
-                (len(ids) - length + 1, length), ids.dtype, ids, 0, ids.strides * 2
-            )
-            return windows[starts - base]
-        return self._gather_rows(starts, length)
-
-    def _gather_rows(self, starts: npt.NDArray[np.int64], length: int) -> Ids:
-        out = np.empty((len(starts), length), self.dtype)
-        shards = np.searchsorted(self._token_base, starts, "right") - 1
-        local = starts - self._token_base[shards]
-        inside = local + length <= self._shard_length[shards]
-        rows = zip(out, shards.tolist(), local.tolist(), inside.tolist(), strict=True)
-        for number, (row, shard, at, whole) in enumerate(rows):
-            if whole:
-                row[:] = self._shard_tokens(shard)[at : at + length]
-            else:
-                self._fill(row, int(starts[number]))
-        return out
-
-    def _fill(self, out: Ids, start: int) -> None:
-        if len(out) == 0:
-            return
-        shard, done = self._shard_at(start), 0
-        while done < len(out):
-            at = start + done - int(self._token_base[shard])
-            part = self._shard_tokens(shard)[at : at + len(out) - done]
-            out[done : done + len(part)] = part
-            done += len(part)
-            shard += 1
-
-    def _shard_at(self, token: int) -> int:
-        """The shard that holds `token`, never an empty one."""
-        return int(np.searchsorted(self._token_base, token, "right")) - 1
+        return self.stream.gather(starts, length)
 
     def span(self, document: int) -> tuple[int, int]:
         """Where `document` starts and stops in the stream of the split."""
@@ -277,9 +250,13 @@ class Split:
 
     @property
     def record_ids(self) -> npt.NDArray[np.int64]:
-        """int64 [documents]: the record id of each document, mapped."""
-        path = self.dataset.path / self.entry.index
-        return self.dataset.standing.open(lambda: open_index(path, self.documents))
+        """int64 [documents]: the record id of each document, mapped (with ``"pread"``: read)."""
+        path, count = self.dataset.path / self.entry.index, self.documents
+        found = self.dataset.standing.open(lambda: open_index(path, count))
+        if self.dataset.io == "mmap":
+            return found
+        file = self._open(self.entry.index, index_size(count))
+        return FileArray(file, "<i8", (count,), len(head(count))).astype(np.int64)
 
     def lengths(self) -> Iterator[npt.NDArray[np.int64]]:
         """The length in tokens of every document, one int64 array per shard."""
@@ -293,15 +270,16 @@ class Split:
         shard = int(np.searchsorted(self._document_base, document, "right")) - 1
         return shard, document - int(self._document_base[shard])
 
-    def _shard_tokens(self, shard: int) -> Ids:
-        found = self._maps.find(self._token_files[shard])  # once a window: kept short
-        return self._map_tokens(shard) if found is None else found
-
-    def _map_tokens(self, shard: int) -> Ids:
-        entry, root, dtype = self.entry.shards[shard], self.dataset.path, self.dtype.str
-        return self._map(
-            entry.tokens, lambda: map_tokens(root / entry.tokens, entry.tokens, dtype, entry.length)
-        )
+    def _source(self) -> Source:
+        """Where the tokens are read from."""
+        names = [shard.tokens for shard in self.entry.shards]
+        sizes = [self._files[name].bytes for name in names]
+        if self.dataset.io == "mmap":
+            with contextlib.suppress(OSError):  # a limit of virtual memory (ulimit -v)
+                return MappedFiles(
+                    names, sizes, self.dtype.str, open=self._open, path=self._path
+                )  # fmt: skip
+        return PreadFiles(names, sizes, self.dtype.str, open=self._open, cache=self._maps)
 
     def _shard_docs(self, shard: int) -> Ids:
         return self._array(self.entry.shards[shard].docs)
@@ -310,12 +288,22 @@ class Split:
         entry = self._files[name]
         dtype, shape = str(entry.dtype), entry.shape or ()
         root = self.dataset.path
-        return self._map(name, lambda: npy.open_array(root / name, dtype, shape))
+        return self._map(name, lambda: self._open_array(root / name, name, dtype, shape))
+
+    def _open_array(self, path: Path, name: str, dtype: str, shape: tuple[int, ...]) -> Ids:
+        mapped = npy.open_array(path, dtype, shape)  # checks the header
+        if self.dataset.io == "mmap":
+            return np.asarray(mapped).view(np.ndarray)  # slicing np.memmap costs microseconds
+        file = open_file(path, name, self._files[name].bytes)
+        offset = len(npy.header(dtype, shape))
+        return cast(Ids, FileArray(file, dtype, shape, offset))  # as much of an array as is asked
+
+    def _open(self, name: str, size: int) -> File:
+        path, standing = self.dataset.path / name, self.dataset.standing
+        return self._maps.open(name, lambda: standing.open(lambda: open_file(path, name, size)))
+
+    def _path(self, name: str) -> str:
+        return f"{self.dataset.path}/{name}"
 
     def _map(self, name: str, opener: Callable[[], Ids]) -> Ids:
         return self._maps.get(name, lambda: self.dataset.standing.open(opener))
-
-
-def _bases(counts: Iterator[int]) -> npt.NDArray[np.int64]:
-    """Exclusive prefix sums: [0, c0, c0 + c1, ...]."""
-    return np.concatenate([[0], np.cumsum(np.fromiter(counts, np.int64))]).astype(np.int64)

@@ -12,13 +12,14 @@ from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import get_args
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dataprep.formats.dataset import Dataset, Split, open_dataset
+from dataprep.formats.dataset import Dataset, ReadBy, Split, open_dataset
 from dataprep.formats.errors import IntegrityError, StorageError, UsageError
 from dataprep.formats.maps import MapCache
 from tests.datasets import EOS_ID, make_dataset, random_split
@@ -46,17 +47,18 @@ def flat(documents: list[list[np.ndarray]]) -> list[int]:
 @given(
     lengths=st.lists(st.lists(st.integers(0, 30), max_size=4), max_size=6),
     vocab_size=st.sampled_from([257, 65_536, 65_537]),
+    io=st.sampled_from(get_args(ReadBy)),
     data=st.data(),
 )
 def test_reading_equals_slicing(
-    lengths: list[list[int]], vocab_size: int, data: st.DataObject
+    lengths: list[list[int]], vocab_size: int, io: ReadBy, data: st.DataObject
 ) -> None:
     """Any range and any set of windows, over any shards, are slices of one flat list."""
     shards = random_split(lengths, vocab_size=vocab_size)
     stream = flat(shards)
     with TemporaryDirectory() as folder:
         made = make_dataset(Path(folder) / "d", {"train": shards}, vocab_size=vocab_size)
-        split = open_dataset(made).split("train")
+        split = open_dataset(made, io=io).split("train")
         assert split.tokens == len(stream)
         start = data.draw(st.integers(0, len(stream)))
         stop = data.draw(st.integers(start, len(stream)))
@@ -305,7 +307,8 @@ def test_many_shards_fit_few_descriptors(tmp_path: Path) -> None:
         assert rows.tolist() == [stream[a : a + 5] for a in starts]
         assert split.read(0, 900).tolist() == stream
         assert [split.span(i) for i in range(300)] == [(3 * i, 3 * i + 3) for i in range(300)]
-        assert _mapped(path) <= whole // 2
+        assert _mapped(path, "docs") <= whole // 2
+        assert _mapped(path, "tokens") == 300  # which hold no descriptor
 
 
 def test_descriptors_held_by_others_are_worked_around(tmp_path: Path) -> None:
@@ -314,12 +317,13 @@ def test_descriptors_held_by_others_are_worked_around(tmp_path: Path) -> None:
     path = make_dataset(tmp_path / "many", {"train": shards})
     with _descriptors(200):
         split = open_dataset(path).split("train")
-        split.read(0, 30)
+        assert sum(map(len, split.lengths())) == 40  # maps of offsets, each with a descriptor
         held: list[int] = []
         try:
             _exhaust(held)
             assert split.read(0, 120).tolist() == flat(shards)
             split.dataset.close()
+            gc.collect()
             _exhaust(held)
             with pytest.raises(StorageError, match="ulimit -n"):
                 split.read(0, 3)
@@ -363,6 +367,6 @@ def _exhaust(held: list[int]) -> None:
             held.append(os.open(os.devnull, os.O_RDONLY))
 
 
-def _mapped(path: Path) -> int:
+def _mapped(path: Path, kind: str = "") -> int:
     """How many maps of files under `path` this process has."""
-    return Path("/proc/self/maps").read_text().count(f"{path}/")
+    return Path("/proc/self/maps").read_text().count(f"{path}/{kind and 'train/'}{kind}")
