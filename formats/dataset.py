@@ -187,6 +187,11 @@ class Split:
         self.dtype: np.dtype[Any] = np.dtype(dataset.manifest.tokens.dtype)
         self._files = files
         self._maps = dataset._maps
+        names = [shard.tokens for shard in entry.shards]
+        self.files = PreadFiles(
+            names, [files[name].bytes for name in names], self.dtype.str,
+            open=self._open, cache=self._maps,
+        )  # fmt: skip
         self.stream = Stream(self._source(), (shard.length for shard in entry.shards))
         self._token_base = self.stream.base
         self._document_base = bases(shard.documents for shard in entry.shards)
@@ -272,14 +277,13 @@ class Split:
 
     def _source(self) -> Source:
         """Where the tokens are read from."""
-        names = [shard.tokens for shard in self.entry.shards]
-        sizes = [self._files[name].bytes for name in names]
         if self.dataset.io == "mmap":
             with contextlib.suppress(OSError):  # a limit of virtual memory (ulimit -v)
                 return MappedFiles(
-                    names, sizes, self.dtype.str, open=self._open, path=self._path
+                    self.files.names, self.files.sizes, self.dtype.str,
+                    open=self._open, path=self._path,
                 )  # fmt: skip
-        return PreadFiles(names, sizes, self.dtype.str, open=self._open, cache=self._maps)
+        return self.files
 
     def _shard_docs(self, shard: int) -> Ids:
         return self._array(self.entry.shards[shard].docs)

@@ -94,14 +94,14 @@ class PreadFiles:
     ) -> None:
         self.dtype = np.dtype(dtype)
         self.offset = offset
-        self._names = names
-        self._sizes = sizes
+        self.names = names
+        self.sizes = sizes
         self._open = open
         self._cache = cache
 
     def file(self, shard: int) -> File:
         """The open file of `shard`."""
-        name, size = self._names[shard], self._sizes[shard]
+        name, size = self.names[shard], self.sizes[shard]
         return self._cache.get(name, lambda: self._open(name, size))
 
     def rows(self, shards: Positions | int, local: Positions, length: int) -> Numbers:
