@@ -18,13 +18,13 @@ import functools
 import mmap
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from dataprep.formats.maps import wrong_size
-from dataprep.formats.pread import File
+from dataprep.formats.pread import PreadFiles
 from dataprep.formats.stream import Numbers, Positions
 
 __all__ = ["MappedFiles"]
@@ -38,32 +38,18 @@ _LOOK_SHARE = 100  # looking at sizes takes at most one part of so many of the t
 
 
 class MappedFiles:
-    """Files of `dtype` numbers behind `offset` bytes each, mapped when first read.
-
-    `names` are what errors call them, `sizes` are in bytes and above 0 where a file is ever read.
-    `path(name)` says where one is, and `open(name, size)` opens it, checked.
+    """The `files` mapped, each when it is first read; `path(name)` says where one is.
 
     Raises `OSError` if the range of addresses cannot be had (a limit of virtual memory).
     """
 
-    def __init__(
-        self,
-        names: Sequence[str],
-        sizes: Sequence[int],
-        dtype: str,
-        *,
-        open: Callable[[str, int], File],  # noqa: A002  (what it does)
-        path: Callable[[str], str],
-        offset: int = 0,
-    ) -> None:
-        self.dtype = np.dtype(dtype)
-        self._names = names
-        self._sizes = sizes
-        self._open = open
+    def __init__(self, files: PreadFiles, *, path: Callable[[str], str]) -> None:
+        self.dtype = files.dtype
+        self._files = files
         self._path = path
-        self._places, self._bytes = _layout(np.array(sizes, np.int64).reshape(-1))
-        self._first = (self._places + offset) // self.dtype.itemsize
-        self._maps = _Maps(self._bytes, self.dtype, len(names))
+        self._places, self._bytes = _layout(np.array(files.sizes, np.int64))
+        self._first = (self._places + files.offset) // self.dtype.itemsize
+        self._maps = _Maps(self._bytes, self.dtype, len(files.sizes))
 
     def rows(self, shards: Positions | int, local: Positions, length: int) -> Numbers:
         """See `Source`: one fancy index over all files."""
@@ -75,6 +61,17 @@ class MappedFiles:
         found: Numbers = windows[self._first[shards] + local]
         return found
 
+    def copy(
+        self, shards: Positions, local: Positions, lengths: Positions, out: Numbers, at: Positions
+    ) -> None:
+        """See `Source`: 0.4 microseconds a piece, and memory speed."""
+        begins = self._first[shards] + local
+        # Views of memory: a third less a piece than slices of arrays.
+        target, source = out.data, self._ready(shards).numbers.data
+        columns = (at, at + lengths, begins, begins + lengths)
+        for to, end, first, last in zip(*(column.tolist() for column in columns), strict=True):
+            target[to:end] = source[first:last]
+
     def fill(self, out: Numbers, shard: int, local: int) -> None:
         """See `Source`."""
         maps = self._ready(shard)
@@ -83,7 +80,7 @@ class MappedFiles:
 
     def close(self) -> None:
         """Unmap everything once nobody reads any more."""
-        self._maps = _Maps(self._bytes, self.dtype, len(self._names))
+        self._maps = _Maps(self._bytes, self.dtype, len(self._files.sizes))
 
     def _ready(self, shards: Positions | int) -> _Maps:
         """The maps, those of `shards` among them."""
@@ -96,8 +93,8 @@ class MappedFiles:
         return maps
 
     def _map(self, maps: _Maps, shard: int) -> None:
-        size = self._sizes[shard]
-        file = self._open(self._names[shard], size)
+        size = self._files.sizes[shard]
+        file = self._files.open(self._files.names[shard], size)
         found = os.fstat(file.descriptor)
         maps.add(file.descriptor, int(self._places[shard]), size)
         maps.inodes[shard] = found.st_dev, found.st_ino
@@ -119,14 +116,14 @@ class MappedFiles:
         for shard in shards.tolist():
             if not maps.open[shard]:
                 continue
-            name = self._names[shard]
+            name = self._files.names[shard]
             try:
                 found = os.stat(self._path(name))  # noqa: PTH116  (once a shard: no Path)
             except OSError:
                 continue
-            changed = found.st_size != self._sizes[shard]
+            changed = found.st_size != self._files.sizes[shard]
             if changed and (found.st_dev, found.st_ino) == maps.inodes[shard]:
-                raise wrong_size(name, self._sizes[shard], found.st_size)
+                raise wrong_size(name, self._files.sizes[shard], found.st_size)
         now = time.monotonic()
         maps.look_at = now + max(_LOOK_SECONDS, _LOOK_SHARE * (now - began))
 

@@ -19,6 +19,7 @@ import numpy.typing as npt
 from dataprep.formats import manifest as manifests
 from dataprep.formats import npy
 from dataprep.formats.arena import MappedFiles
+from dataprep.formats.boundaries import Boundaries, Parts
 from dataprep.formats.errors import IntegrityError, UsageError
 from dataprep.formats.manifest import FileEntry, Manifest, SplitEntry
 from dataprep.formats.maps import MapCache, check_size
@@ -142,7 +143,7 @@ class Dataset:
     def close(self) -> None:
         """Drop maps and open files; arrays handed out stay valid."""
         for split in self.splits.values():
-            split.stream.source.close()
+            split.close()
         self._maps.clear()
 
     def __enter__(self) -> Dataset:
@@ -187,14 +188,17 @@ class Split:
         self.dtype: np.dtype[Any] = np.dtype(dataset.manifest.tokens.dtype)
         self._files = files
         self._maps = dataset._maps
-        names = [shard.tokens for shard in entry.shards]
-        self.files = PreadFiles(
-            names, [files[name].bytes for name in names], self.dtype.str,
-            open=self._open, cache=self._maps,
-        )  # fmt: skip
-        self.stream = Stream(self._source(), (shard.length for shard in entry.shards))
+        shards = entry.shards
+        lengths = [shard.length for shard in shards]
+        self.files = self._read_from([shard.tokens for shard in shards], self.dtype.str)
+        self.stream = Stream(self._source(self.files), lengths)
+        self._masks = self._mask_stream(lengths)
         self._token_base = self.stream.base
-        self._document_base = bases(shard.documents for shard in entry.shards)
+        self._document_base = bases(shard.documents for shard in shards)
+        self._boundaries = Boundaries(
+            token_base=self._token_base, document_base=self._document_base,
+            offsets=self._shard_docs, files=[shard.docs for shard in shards],
+        )  # fmt: skip
 
     def __len__(self) -> int:
         return self.documents
@@ -204,6 +208,12 @@ class Split:
 
     def __reduce__(self) -> tuple[object, ...]:
         return Dataset.split, (self.dataset, self.name)
+
+    def close(self) -> None:
+        """Drop the maps; see `Dataset.close`."""
+        self.stream.source.close()
+        if self._masks is not None:
+            self._masks.source.close()
 
     def read(self, start: int, stop: int) -> Ids:
         """Tokens `start` to `stop` of the stream, an owned array [stop - start] of `dtype`."""
@@ -275,15 +285,26 @@ class Split:
         shard = int(np.searchsorted(self._document_base, document, "right")) - 1
         return shard, document - int(self._document_base[shard])
 
-    def _source(self) -> Source:
-        """Where the tokens are read from."""
+    def _read_from(self, names: list[str], dtype: str, offset: int = 0) -> PreadFiles:
+        sizes = [self._files[name].bytes for name in names]
+        return PreadFiles(
+            names, sizes, dtype, open=self._open, cache=self._maps, offset=offset
+        )  # fmt: skip
+
+    def _source(self, files: PreadFiles) -> Source:
+        """`files` themselves, or maps of them."""
         if self.dataset.io == "mmap":
             with contextlib.suppress(OSError):  # a limit of virtual memory (ulimit -v)
-                return MappedFiles(
-                    self.files.names, self.files.sizes, self.dtype.str,
-                    open=self._open, path=self._path,
-                )  # fmt: skip
-        return self.files
+                return MappedFiles(files, path=self._path)
+        return files
+
+    def _mask_stream(self, lengths: list[int]) -> Stream | None:
+        """The loss mask of every token; all shards have one, or none has."""
+        names = [shard.mask for shard in self.entry.shards if shard.mask is not None]
+        if not names:
+            return None
+        offset = len(npy.header("|u1", (0,)))  # one length for any shape
+        return Stream(self._source(self._read_from(names, "|u1", offset)), lengths)
 
     def _shard_docs(self, shard: int) -> Ids:
         return self._array(self.entry.shards[shard].docs)
@@ -303,11 +324,53 @@ class Split:
         return cast(Ids, FileArray(file, dtype, shape, offset))  # as much of an array as is asked
 
     def _open(self, name: str, size: int) -> File:
-        path, standing = self.dataset.path / name, self.dataset.standing
-        return self._maps.open(name, lambda: standing.open(lambda: open_file(path, name, size)))
+        return self._maps.open(
+            name, lambda: self.dataset.standing.open(lambda: self._open_file(name, size))
+        )
+
+    def _open_file(self, name: str, size: int) -> File:
+        path, entry = self.dataset.path / name, self._files[name]
+        if path.suffix == ".npy":
+            npy.open_array(path, str(entry.dtype), entry.shape or ())  # checks the header
+        return open_file(path, name, size)
 
     def _path(self, name: str) -> str:
         return f"{self.dataset.path}/{name}"
 
     def _map(self, name: str, opener: Callable[[], Ids]) -> Ids:
         return self._maps.get(name, lambda: self.dataset.standing.open(opener))
+
+    def parts(self, starts: npt.NDArray[np.int64], length: int) -> Parts:
+        """Which document each part of the windows of `length` tokens at `starts` belongs to.
+
+        From the stored offsets; reads no token. Raises `IndexError` for a window outside the
+        split, `IntegrityError` for offsets that no build wrote. For the cost see `Boundaries`.
+        """
+        self._check_windows(starts, length)
+        return self._boundaries.parts(starts, length)
+
+    @property
+    def has_mask(self) -> bool:
+        """Whether a loss mask says which tokens to train on."""
+        return self._masks is not None
+
+    @property
+    def masks(self) -> Stream:
+        """The loss mask as a stream of uint8, one number a token; `UsageError` if there is none."""
+        if self._masks is None:
+            raise UsageError("has no loss mask", where=f"split {self.name}", code="E_NO_MASK")
+        return self._masks
+
+    def gather_mask(self, starts: npt.NDArray[np.int64], length: int) -> npt.NDArray[np.uint8]:
+        """The loss mask of the windows that `gather` gives: uint8 [len(starts), length], owned.
+
+        1 for a token to train on, 0 for one that is only read. Costs as much as `gather`.
+        Raises `UsageError` if the split has none, `IndexError` for a window outside it.
+        """
+        return self.masks.gather(starts, length)
+
+    def _check_windows(self, starts: npt.NDArray[np.int64], length: int) -> None:
+        if len(starts):
+            low, high = int(starts.min()), int(starts.max())
+            if low < 0 or high + length > self.tokens:
+                raise IndexError(f"windows {low}:{high + length} are outside 0:{self.tokens}")

@@ -96,13 +96,13 @@ class PreadFiles:
         self.offset = offset
         self.names = names
         self.sizes = sizes
-        self._open = open
+        self.open = open
         self._cache = cache
 
     def file(self, shard: int) -> File:
         """The open file of `shard`."""
         name, size = self.names[shard], self.sizes[shard]
-        return self._cache.get(name, lambda: self._open(name, size))
+        return self._cache.get(name, lambda: self.open(name, size))
 
     def rows(self, shards: Positions | int, local: Positions, length: int) -> Numbers:
         """See `Source`: one system call a row."""
@@ -113,6 +113,16 @@ class PreadFiles:
         for row, (shard, at) in enumerate(zip(owners, places, strict=True)):
             self.file(shard).read_into(view[row * size : row * size + size], at)
         return out
+
+    def copy(
+        self, shards: Positions, local: Positions, lengths: Positions, out: Numbers, at: Positions
+    ) -> None:
+        """See `Source`: one system call a piece."""
+        view, item = out.data.cast("B"), self.dtype.itemsize
+        columns = (shards, local * item + self.offset, lengths * item, at * item)
+        rows = zip(*(column.tolist() for column in columns), strict=True)
+        for shard, place, size, to in rows:
+            self.file(shard).read_into(view[to : to + size], place)
 
     def fill(self, out: Numbers, shard: int, local: int) -> None:
         """See `Source`."""
@@ -142,7 +152,9 @@ class FileArray:
     def __len__(self) -> int:
         return self.shape[0]
 
-    def __getitem__(self, at: int | slice) -> Any:
+    def __getitem__(self, at: int | slice | Positions) -> Any:
+        if isinstance(at, np.ndarray):
+            return self.take(at)
         if isinstance(at, slice):
             start, stop, step = at.indices(len(self))
             return self._read(min(start, stop), stop)[::step] if step > 0 else self._whole()[at]

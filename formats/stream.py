@@ -32,6 +32,12 @@ class Source(Protocol):
         """
         ...
 
+    def copy(
+        self, shards: Positions, local: Positions, lengths: Positions, out: Numbers, at: Positions
+    ) -> None:
+        """Copy `lengths[k]` >= 1 numbers at `local[k]` of `shards[k]` to `out[at[k]:]`."""
+        ...
+
     def fill(self, out: Numbers, shard: int, local: int) -> None:
         """Fill `out` [n], n >= 1, with the numbers at `local` of `shard`."""
         ...
@@ -102,6 +108,29 @@ class Stream:
         for row in np.flatnonzero(~inside).tolist():
             self._fill(out[row], int(starts[row]))
         return out
+
+    def copy(self, starts: Positions, lengths: Positions, out: Numbers, at: Positions) -> None:
+        """Copy `lengths[k]` numbers from `starts[k]` on to `out[at[k]:]`, for every k.
+
+        `out` is one-dimensional, contiguous, and of the type of the stream. Costs 0.4 microseconds
+        a piece and a memory copy. Raises `IndexError` for a piece outside the stream, before
+        anything is copied.
+        """
+        if not len(starts):
+            return
+        stops = starts + lengths
+        if starts.min() < 0 or lengths.min() < 0 or stops.max() > self._total:
+            raise IndexError(f"pieces {starts.min()}:{stops.max()} are outside 0:{self._total}")
+        shards = np.minimum(self.shards_at(starts), len(self.base) - 2)
+        whole = (stops <= self.base[1:][shards]) & (lengths > 0)
+        if not whole.all():
+            for piece in np.flatnonzero(~whole & (lengths > 0)).tolist():
+                to = int(at[piece])
+                self._fill(out[to : to + int(lengths[piece])], int(starts[piece]))
+            shards, starts, lengths, at = (x[whole] for x in (shards, starts, lengths, at))
+        if len(starts):
+            self.source.look(shards)
+            self.source.copy(shards, starts - self.base[shards], lengths, out, at)
 
     def _fill(self, out: Numbers, start: int) -> None:
         shard, done = bisect_right(self._bounds, start) - 1, 0

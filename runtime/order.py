@@ -1,16 +1,18 @@
 """Which sample stands at which position: a pure function, with no table and no state.
 
 `permute` is a Feistel network over the positions `0 .. n - 1`: a bijection whatever its round
-function, in O(1) memory for any n up to 2**48, computed for a whole batch at once. The same
-(build id, seed, epoch, purpose, n) gives the same order for ever: changing anything below would
-break every resumed run, so it needs a new `_DOMAIN`.
+function, in O(1) memory for any n up to 2**48, computed for a whole batch at once. `unpermute` runs
+it backwards, and so finds where a sample stands without looking for it. The same (build id, seed,
+epoch, purpose, n) gives the same order for ever: changing anything below would break every resumed
+run, so it needs a new `_DOMAIN`.
 
 Eight rounds of a multiply-xorshift-multiply hash, of which the high bits are used. Fewer rounds, or
 the low bits of a multiply-add, leave a pattern that a look at the first hundred samples does not
 show but a test does (tests/runtime/test_order.py). The two halves are 2**r values on the right and
 ceil(n / 2**r) on the left, so that less than one position in sqrt(n) needs a second walk.
 
-Costs about 30 microseconds for a batch of 32, and 20 ns a position from a few thousand on.
+Costs about 30 microseconds for a batch of 32, and 20 ns a position from a few thousand on, in
+either direction. For data larger than the page cache, see `dataprep.runtime.blocks`.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ import hashlib
 import json
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -35,6 +37,7 @@ __all__ = [
     "Shuffled",
     "key",
     "permute",
+    "unpermute",
 ]
 
 MAX_SAMPLES = 1 << 48
@@ -44,6 +47,9 @@ _ROUNDS = 8
 _MIX = 0xD6E8FEB86659FD93  # odd, about half of its bits set: the multiplier of degski's mixer
 _MASK = (1 << 64) - 1
 _BLOCK = 8192  # positions walked at once: three arrays of this fit in the L2 cache
+
+# SplitMix64 (Steele, Lea, Flood: Fast Splittable Pseudorandom Number Generators, OOPSLA 2014).
+_GOLDEN, _FIRST, _SECOND = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
 
 Positions = npt.NDArray[np.int64]
 _Words = npt.NDArray[np.uint64]
@@ -68,10 +74,14 @@ def key(build_id: str, seed: int, epoch: int, purpose: str) -> OrderKey:
 
 
 class Order(Protocol):
-    """What a sampler asks: the samples that stand at some positions of an epoch."""
+    """What a sampler asks: the samples at some positions of an epoch, and the way back."""
 
     def samples(self, positions: Positions, n: int, epoch: int) -> Positions:
         """int64, as many as `positions`, each in 0 .. n - 1; a bijection of range(n)."""
+        ...
+
+    def positions(self, samples: Positions, n: int, epoch: int) -> Positions:
+        """Where each of `samples` stands: the inverse of `samples`, computed and not searched."""
         ...
 
 
@@ -87,6 +97,10 @@ class Shuffled:
         """See `permute`."""
         return permute(positions, n, key(self.build_id, self.seed, epoch, self.purpose))
 
+    def positions(self, samples: Positions, n: int, epoch: int) -> Positions:
+        """See `unpermute`."""
+        return unpermute(samples, n, key(self.build_id, self.seed, epoch, self.purpose))
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Sequential:
@@ -96,39 +110,51 @@ class Sequential:
         """The positions themselves."""
         return positions
 
+    def positions(self, samples: Positions, n: int, epoch: int) -> Positions:
+        """The samples themselves."""
+        return samples
 
-def permute(positions: Positions, n: int, key: OrderKey) -> Positions:
+
+def permute(
+    positions: Positions, n: int, key: OrderKey, streams: Positions | None = None
+) -> Positions:
     """The sample at each of `positions`: int64 of the same shape, each in 0 .. n - 1.
 
-    A bijection of `range(n)`. Raises `IndexError` for a position outside it.
+    A bijection of `range(n)`. One key has 2**64 of them, which have nothing in common: `streams`,
+    int64 of the shape of `positions`, says which one serves each position (0 if it is not given).
+    Raises `IndexError` for a position outside 0 .. n - 1.
 
     >>> sorted(permute(np.arange(5), 5, key("build", 0, 0, "train")).tolist())
     [0, 1, 2, 3, 4]
     """
-    _check_size(n)
-    words: _Words = np.ascontiguousarray(positions, np.int64).view(np.uint64)
-    if words.size and int(words.max()) >= n:  # a negative position is a huge word
-        raise IndexError(f"a position is outside 0:{n}")
-    if n <= 1 or words.size == 0:
-        return np.zeros(words.shape, np.int64)
-    out = np.empty(words.shape, np.uint64)
-    network = _network(n, key)
-    flat, target = words.reshape(-1), out.reshape(-1)
-    for start in range(0, flat.size, _BLOCK):
-        target[start : start + _BLOCK] = network.walk(flat[start : start + _BLOCK])
-    return out.view(np.int64)
+    return _walk(_words(positions, n, "position"), n, key, streams, back=False)
 
 
-def _permute_one(position: int, n: int, key: OrderKey) -> int:
+def unpermute(
+    samples: Positions, n: int, key: OrderKey, streams: Positions | None = None
+) -> Positions:
+    """The position of each of `samples`: the inverse of `permute` with the same key and streams.
+
+    Raises `IndexError` for a sample outside 0 .. n - 1.
+
+    >>> where = key("build", 0, 0, "train")
+    >>> unpermute(permute(np.arange(5), 5, where), 5, where).tolist()
+    [0, 1, 2, 3, 4]
+    """
+    return _walk(_words(samples, n, "sample"), n, key, streams, back=True)
+
+
+def _permute_one(position: int, n: int, key: OrderKey, stream: int = 0) -> int:
     """`permute` for one position, in plain integers: the definition that the tests compare with."""
     if n <= 1:
         return 0
     bits = (n - 1).bit_length() // 2 or 1
     size = -(-n >> bits)
+    shift = _mix_one(stream)
     while True:
         left, right = position >> bits, position & ((1 << bits) - 1)
         for number, (multiplier, addend) in enumerate(key.rounds):
-            word = ((right if number % 2 else left) * multiplier + addend) & _MASK
+            word = (((right if number % 2 else left) + shift) * multiplier + addend) & _MASK
             word = ((word ^ (word >> 32)) * _MIX) & _MASK
             if number % 2:
                 left = (left + ((word >> 32) * size >> 32)) % size
@@ -137,6 +163,20 @@ def _permute_one(position: int, n: int, key: OrderKey) -> int:
         position = left << bits | right
         if position < n:
             return position
+
+
+def _mix_one(stream: int) -> int:
+    """What a stream adds to the input of every round: 0 for stream 0."""
+    word = (stream * _GOLDEN) & _MASK
+    word = ((word ^ (word >> 30)) * _FIRST) & _MASK
+    word = ((word ^ (word >> 27)) * _SECOND) & _MASK
+    return word ^ (word >> 31)
+
+
+class _Round(NamedTuple):
+    odd: int
+    multiplier: _Words
+    addend: _Words
 
 
 class _Network:
@@ -149,27 +189,30 @@ class _Network:
         self._bits = _word(bits)
         self._low = _word((1 << bits) - 1)
         self._high = _word(64 - bits)
-        self._rounds = [(_word(m), _word(a)) for m, a in key.rounds]
+        self._rounds = [_Round(i % 2, _word(m), _word(a)) for i, (m, a) in enumerate(key.rounds)]
 
-    def walk(self, words: _Words) -> _Words:
-        """Apply the network until every result is below n (once, but for one in sqrt(n))."""
-        out = self._apply(words)
+    def walk(self, words: _Words, shift: _Words | None, back: bool) -> _Words:
+        """Apply the network until every result is below n (once, but for one in sqrt(n)).
+
+        `back` is the inverse: it passes over the same numbers from n on.
+        """
+        out = self._apply(words, shift, back)
         while (outside := np.flatnonzero(out >= self._n)).size:
-            out[outside] = self._apply(out[outside])
+            some = None if shift is None else shift[outside]
+            out[outside] = self._apply(out[outside], some, back)
         return out
 
-    def _apply(self, words: _Words) -> _Words:
+    def _apply(self, words: _Words, shift: _Words | None, back: bool) -> _Words:
         left, right = words >> self._bits, words & self._low
         word, spare = np.empty_like(words), np.empty_like(words)
-        for number, (multiplier, addend) in enumerate(self._rounds):
-            odd = number % 2
-            np.multiply(right if odd else left, multiplier, word)
-            np.add(word, addend, word)
-            np.right_shift(word, _HALF, spare)
-            np.bitwise_xor(word, spare, word)
-            np.multiply(word, _MIX_WORD, word)
-            if odd:
-                self._add_below(left, word, spare)
+        step, turn = (np.subtract, np.add) if back else (np.add, np.subtract)
+        for part in reversed(self._rounds) if back else self._rounds:
+            self._hash(right if part.odd else left, shift, part, word, spare)
+            if part.odd:
+                self._scale(word)
+                step(left, word, left)
+                turn(left, self._size, spare)  # one of these two is below size, the other huge
+                np.minimum(left, spare, out=left)
             else:
                 np.right_shift(word, self._high, word)
                 np.bitwise_xor(right, word, right)
@@ -177,14 +220,56 @@ class _Network:
         np.bitwise_or(left, right, left)
         return left
 
-    def _add_below(self, left: _Words, word: _Words, spare: _Words) -> None:
-        """left = (left + word scaled to 0 .. size - 1) modulo size."""
+    @staticmethod
+    def _hash(
+        half: _Words, shift: _Words | None, part: _Round, word: _Words, spare: _Words
+    ) -> None:
+        """`word` becomes the hash of `half`, of which the high bits are the good ones."""
+        shifted = half if shift is None else np.add(half, shift, spare)
+        np.multiply(shifted, part.multiplier, word)
+        np.add(word, part.addend, word)
+        np.right_shift(word, _HALF, spare)
+        np.bitwise_xor(word, spare, word)
+        np.multiply(word, _MIX_WORD, word)
+
+    def _scale(self, word: _Words) -> None:
+        """A hash becomes a number in 0 .. size - 1."""
         np.right_shift(word, _HALF, word)
         np.multiply(word, self._size, word)
         np.right_shift(word, _HALF, word)
-        np.add(left, word, left)
-        np.subtract(left, self._size, spare)  # wraps to a huge number where left is below size
-        np.minimum(left, spare, out=left)
+
+
+def _walk(
+    words: _Words, n: int, key: OrderKey, streams: Positions | None, *, back: bool
+) -> Positions:
+    """Walk `words` of any shape, a piece at a time that the caches hold."""
+    if n <= 1 or words.size == 0:
+        return np.zeros(words.shape, np.int64)
+    out = np.empty(words.shape, np.uint64)
+    network, flat, target = _network(n, key), words.reshape(-1), out.reshape(-1)
+    shift = None if streams is None else _mix(streams).reshape(-1)
+    for start in range(0, flat.size, _BLOCK):
+        piece = slice(start, start + _BLOCK)
+        target[piece] = network.walk(flat[piece], None if shift is None else shift[piece], back)
+    return out.view(np.int64)
+
+
+def _words(numbers: Positions, n: int, noun: str) -> _Words:
+    if not 0 <= n <= MAX_SAMPLES:
+        raise UsageError(f"an order has from 0 to 2**48 samples, not {n}", where="n")
+    words: _Words = np.ascontiguousarray(numbers, np.int64).view(np.uint64)
+    if words.size and int(words.max()) >= n:  # a negative number is a huge word
+        raise IndexError(f"a {noun} is outside 0:{n}")
+    return words
+
+
+def _mix(streams: Positions) -> _Words:
+    """`_mix_one` of each."""
+    word = np.ascontiguousarray(streams, np.int64).view(np.uint64) * _word(_GOLDEN)
+    word = (word ^ (word >> _word(30))) * _word(_FIRST)
+    word = (word ^ (word >> _word(27))) * _word(_SECOND)
+    mixed: _Words = word ^ (word >> _word(31))
+    return mixed
 
 
 def _word(value: int) -> _Words:
@@ -197,8 +282,3 @@ def _network(n: int, key: OrderKey) -> _Network:
 
 
 _HALF, _MIX_WORD = _word(32), _word(_MIX)
-
-
-def _check_size(n: int) -> None:
-    if not 0 <= n <= MAX_SAMPLES:
-        raise UsageError(f"an order has from 0 to 2**48 samples, not {n}", where="n")

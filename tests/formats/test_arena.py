@@ -19,7 +19,8 @@ from dataprep.formats import arena
 from dataprep.formats.arena import MappedFiles
 from dataprep.formats.dataset import Split, open_dataset
 from dataprep.formats.errors import IntegrityError
-from dataprep.formats.pread import PreadFiles, open_file
+from dataprep.formats.maps import MapCache
+from dataprep.formats.pread import File, PreadFiles, open_file
 from tests.datasets import make_dataset, random_split
 
 SHARDS = [[20_000], [3], [20_000, 7], [], [9000]]
@@ -38,6 +39,16 @@ def train(path: Path) -> Split:
 
 def maps(path: Path) -> int:
     return Path("/proc/self/maps").read_text().count(f"{path}/")
+
+
+def mapped(names: list[str], sizes: list[int], dtype: str, offset: int = 0) -> MappedFiles:
+    """Files by their paths."""
+
+    def opener(name: str, size: int) -> File:
+        return open_file(Path(name), name, size)
+
+    files = PreadFiles(names, sizes, dtype, open=opener, cache=MapCache(), offset=offset)
+    return MappedFiles(files, path=str)
 
 
 def test_only_what_is_read_is_mapped(path: Path, train: Split) -> None:
@@ -62,9 +73,7 @@ def test_large_files_lie_on_large_pages(tmp_path: Path) -> None:
     sizes = [5000, (2 << 20) + 2, 4]
     for name, size in zip(names, sizes, strict=True):
         Path(name).write_bytes(bytes(range(1, 5)) + bytes(size - 4))
-    files = MappedFiles(
-        names, sizes, "<u2", open=lambda name, size: open_file(Path(name), name, size), path=str
-    )
+    files = mapped(names, sizes, "<u2")
     assert files.rows(np.arange(3), np.zeros(3, np.int64), 2).tolist() == [[513, 1027]] * 3
     lines = Path("/proc/self/maps").read_text().splitlines()
     places = [int(line.split("-")[0], 16) for line in lines if f"{tmp_path}/" in line]
@@ -76,10 +85,7 @@ def test_a_header_is_left_out(tmp_path: Path) -> None:
     """`offset` bytes of each file are not numbers."""
     name = str(tmp_path / "a")
     Path(name).write_bytes(b"headhead" + np.arange(7, dtype="<u4").tobytes())
-    files = MappedFiles(
-        [name], [36], "<u4", open=lambda name, size: open_file(Path(name), name, size), path=str,
-        offset=8,
-    )  # fmt: skip
+    files = mapped([name], [36], "<u4", offset=8)
     assert files.rows(0, np.array([4, 0]), 3).tolist() == [[4, 5, 6], [0, 1, 2]]
 
 

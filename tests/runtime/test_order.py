@@ -1,36 +1,31 @@
-"""The order: a bijection, equal to its definition in plain integers, and random to look at.
-
-The battery returns how many standard deviations each statistic lies from what a random permutation
-gives. Keys are fixed, so every run sees the same numbers.
-"""
+"""The order: a bijection, equal to its definition in plain integers, and random to look at."""
 
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from dataprep.formats.errors import UsageError
 from dataprep.runtime import order
-from dataprep.runtime.order import OrderKey, Sequential, Shuffled, key, permute
+from dataprep.runtime.order import OrderKey, Sequential, Shuffled, key, permute, unpermute
+from tests.runtime.battery import LIMIT, SIZES, Ints, Permutation, chi_square, failures, pair_tests
 
-Ints = npt.NDArray[np.int64]
-Permutation = Callable[[Ints, int, OrderKey], Ints]
 GOLDEN = [969028, 648426, 551630, 782917, 400143, 172375, 520516, 46694]
-LIMIT = 5.0  # standard deviations; a fair battery of 100 numbers passes with p > 0.9999
-SIZES = (1 << 16, 50_021, 1_000_003, 1_000_000_007, (1 << 48) - 59)
+STREAMED = [57, 18, 39, 81, 62, 85, 3, 30]
 
 
 def test_every_small_size_is_a_bijection() -> None:
-    """For every n up to 4,096 each sample stands at exactly one position."""
+    """For every n up to 4,096 each sample stands at exactly one position, which is found back."""
     for n in range(4097):
-        out = permute(np.arange(n), n, key("build", n, 0, "p"))
+        where = key("build", n, 0, "p")
+        out = permute(np.arange(n), n, where)
         assert np.array_equal(np.bincount(out, minlength=n), np.ones(n, int)), n
+        assert np.array_equal(unpermute(out, n, where), np.arange(n)), n
 
 
 @pytest.mark.parametrize("n", [*SIZES, 1 << 48])
@@ -43,6 +38,7 @@ def test_large_sizes_never_repeat_a_sample(n: int) -> None:
     assert len(np.unique(out)) == len(positions)
     assert out.min() >= 0
     assert out.max() < n
+    assert np.array_equal(unpermute(out, n, key("build", 1, 2, "p")), positions)
 
 
 @settings(deadline=None)
@@ -61,6 +57,64 @@ def test_vectorised_equals_the_definition(
     expected = [order._permute_one(position, n, where) for position in positions]
     assert permute(np.array(positions), n, where).tolist() == expected
     assert permute(np.array([positions]), n, where).tolist() == [expected]
+    assert unpermute(np.array(expected), n, where).tolist() == positions
+    assert unpermute(np.array([expected]), n, where).tolist() == [positions]
+
+
+@settings(deadline=None)
+@given(n=st.integers(1, 1 << 48), data=st.data())
+def test_unpermute_equals_its_definition(n: int, data: st.DataObject) -> None:
+    """Any sample is found where the plain network, run backwards, finds it."""
+    samples = data.draw(st.lists(st.integers(0, n - 1), min_size=1, max_size=5))
+    where = key("build", n, 0, "p")
+    expected = [unpermute_one(sample, n, where) for sample in samples]
+    assert unpermute(np.array(samples), n, where).tolist() == expected
+    assert [order._permute_one(position, n, where) for position in expected] == samples
+
+
+def unpermute_one(sample: int, n: int, where: OrderKey) -> int:
+    """The rounds of `_permute_one` undone, last one first, until a position below n is met."""
+    if n == 1:
+        return 0
+    bits = (n - 1).bit_length() // 2 or 1
+    size = -(-n >> bits)
+    while True:
+        left, right = sample >> bits, sample & ((1 << bits) - 1)
+        for number, (multiplier, addend) in reversed(list(enumerate(where.rounds))):
+            word = ((right if number % 2 else left) * multiplier + addend) % 2**64
+            word = (word ^ word >> 32) * order._MIX % 2**64
+            if number % 2:
+                left = (left - ((word >> 32) * size >> 32)) % size
+            else:
+                right ^= word >> (64 - bits)
+        sample = left << bits | right
+        if sample < n:
+            return sample
+
+
+@settings(deadline=None)
+@given(
+    n=st.integers(1, 1 << 48) | st.integers(1, 40),
+    streams=st.lists(st.integers(-(1 << 63), (1 << 63) - 1), min_size=1, max_size=5),
+    data=st.data(),
+)
+def test_streams_equal_the_definition(n: int, streams: list[int], data: st.DataObject) -> None:
+    """Each position goes through the permutation of its own stream, and comes back."""
+    size = len(streams)
+    positions = data.draw(st.lists(st.integers(0, n - 1), min_size=size, max_size=size))
+    where = key("build", 1, 1, "p")
+    pairs = list(zip(positions, streams, strict=True))
+    expected = [order._permute_one(position, n, where, stream) for position, stream in pairs]
+    found = permute(np.array(positions), n, where, np.array(streams))
+    assert found.tolist() == expected
+    assert unpermute(found, n, where, np.array(streams)).tolist() == positions
+
+
+def test_no_streams_are_stream_0() -> None:
+    """An order without streams is the first of those with."""
+    where, positions = key("build", 1, 1, "p"), np.arange(1000)
+    first = permute(positions, 1000, where, np.zeros(1000, np.int64))
+    assert np.array_equal(first, permute(positions, 1000, where))
 
 
 @settings(deadline=None)
@@ -71,12 +125,15 @@ def test_small_definition_is_the_same(n: int, first: int) -> None:
     where = key("build", first, first, "p")
     expected = [order._permute_one(position, n, where) for position in range(n)]
     assert permute(np.arange(n), n, where).tolist() == expected
+    assert unpermute(np.array(expected), n, where).tolist() == list(range(n))
 
 
 def test_order_never_changes() -> None:
     """The numbers themselves: a run that stopped under one release resumes under the next."""
-    found = permute(np.arange(8), 1_000_003, key("0" * 64, 17, 3, "windows/train"))
-    assert found.tolist() == GOLDEN
+    where = key("0" * 64, 17, 3, "windows/train")
+    assert permute(np.arange(8), 1_000_003, where).tolist() == GOLDEN
+    assert unpermute(np.array(GOLDEN), 1_000_003, where).tolist() == list(range(8))
+    assert permute(np.arange(8), 99, where, np.arange(1, 9)).tolist() == STREAMED
 
 
 def test_positions_can_be_asked_in_any_portion() -> None:
@@ -87,17 +144,31 @@ def test_positions_can_be_asked_in_any_portion() -> None:
     assert np.array_equal(whole, np.concatenate(pieces))
 
 
+def test_streams_can_be_asked_in_any_portion() -> None:
+    """One call over many streams, longer than a block, equals a call for each stream."""
+    where, n = key("build", 5, 0, "p"), 1_000
+    positions, streams = np.tile(np.arange(n), 20), np.repeat(np.arange(20), n)
+    whole = permute(positions, n, where, streams)
+    pieces = [permute(np.arange(n), n, where, np.full(n, stream)) for stream in range(20)]
+    assert np.array_equal(whole, np.concatenate(pieces))
+    assert np.array_equal(unpermute(whole, n, where, streams), positions)
+
+
 @pytest.mark.parametrize("position", [-1, 10, 1 << 62])
 def test_position_outside_is_refused(position: int) -> None:
     """No position wraps around or is silently moved."""
-    with pytest.raises(IndexError, match="outside 0:10"):
+    with pytest.raises(IndexError, match="position is outside 0:10"):
         permute(np.array([3, position]), 10, key("build", 0, 0, "p"))
+    with pytest.raises(IndexError, match="sample is outside 0:10"):
+        unpermute(np.array([3, position]), 10, key("build", 0, 0, "p"))
 
 
 def test_too_many_samples_are_refused() -> None:
     """Above 2**48 the halves would no longer fit the arithmetic."""
     with pytest.raises(UsageError, match="2\\*\\*48"):
         permute(np.arange(1), (1 << 48) + 1, key("build", 0, 0, "p"))
+    with pytest.raises(UsageError, match="2\\*\\*48"):
+        unpermute(np.arange(1), (1 << 48) + 1, key("build", 0, 0, "p"))
 
 
 def test_no_samples_have_an_order() -> None:
@@ -105,6 +176,7 @@ def test_no_samples_have_an_order() -> None:
     where = key("build", 0, 0, "p")
     assert permute(np.arange(0), 0, where).shape == (0,)
     assert permute(np.arange(0).reshape(0, 3), 7, where).shape == (0, 3)
+    assert unpermute(np.arange(0), 0, where).shape == (0,)
 
 
 def test_key_depends_on_everything() -> None:
@@ -117,6 +189,15 @@ def test_key_depends_on_everything() -> None:
 def test_sequential_is_the_identity() -> None:
     """The stored order, whatever the epoch."""
     assert Sequential().samples(np.arange(5), 5, epoch=3).tolist() == [0, 1, 2, 3, 4]
+    assert Sequential().positions(np.arange(5), 5, epoch=3).tolist() == [0, 1, 2, 3, 4]
+
+
+def test_shuffled_finds_its_samples() -> None:
+    """`positions` is the inverse of `samples`, in the same epoch and in no other."""
+    shuffled, positions = Shuffled(build_id="b", seed=1, purpose="p"), np.arange(100)
+    found = shuffled.samples(positions, 100, 4)
+    assert np.array_equal(shuffled.positions(found, 100, 4), positions)
+    assert not np.array_equal(shuffled.positions(found, 100, 5), positions)
 
 
 def test_orders_travel_to_other_processes() -> None:
@@ -127,14 +208,14 @@ def test_orders_travel_to_other_processes() -> None:
 
 
 @pytest.mark.parametrize("n", SIZES)
-def test_battery_passes(n: int) -> None:
-    """Nothing in the battery tells the order from a random one."""
-    worst = {name: round(abs(z), 1) for name, z in battery(permute, n) if abs(z) > LIMIT}
-    assert not worst
+@pytest.mark.parametrize("function", [permute, unpermute])
+def test_battery_passes(function: Permutation, n: int) -> None:
+    """Nothing in the battery tells the order, or its inverse, from a random one."""
+    assert failures(function, n) == {}
 
 
 @pytest.mark.parametrize(
-    ("n", "rounds"), [*((n, 2) for n in SIZES), *((n, r) for n in SIZES[:3] for r in (3, 4))]
+    ("n", "rounds"), [*((n, 2) for n in SIZES), *((n, r) for n in SIZES[:4] for r in (3, 4))]
 )
 def test_battery_catches_too_few_rounds(n: int, rounds: int) -> None:
     """The same network with two to four rounds fails, so the battery can see."""
@@ -142,7 +223,7 @@ def test_battery_catches_too_few_rounds(n: int, rounds: int) -> None:
     def short(positions: Ints, n: int, key: OrderKey) -> Ints:
         return permute(positions, n, OrderKey(key.rounds[:rounds]))
 
-    assert any(abs(z) > 2 * LIMIT for _, z in battery(short, n))
+    assert failures(short, n, 2 * LIMIT)
 
 
 @pytest.mark.parametrize("rounds", [4, 8])
@@ -156,76 +237,43 @@ def test_battery_catches_multiply_add(rounds: int) -> None:
             left, right = right, left ^ ((right * multiplier + addend) & 255)
         return left << 8 | right
 
-    assert any(abs(z) > 2 * LIMIT for _, z in battery(weak, 1 << 16))
+    assert failures(weak, 1 << 16, 2 * LIMIT)
+
+
+@pytest.mark.parametrize("n", [192, 1024, 4032])
+def test_streams_are_independent(n: int) -> None:
+    """The permutations of neighbouring and of distant streams say nothing about each other."""
+    numbers = np.arange(50_000)
+    where = key("build", 1, 2, "p")
+    out = permute(numbers % n, n, where, numbers // n)
+    worst = {name: z for name, z in across_streams(out, n) if abs(z) > LIMIT}
+    assert worst == {}
+    same = permute(numbers % n, n, where)  # one stream for all: what must not pass
+    assert any(abs(z) > 2 * LIMIT for _, z in across_streams(same, n))
+
+
+def across_streams(out: Ints, n: int) -> Iterator[tuple[str, float]]:
+    """Tests of the same position in streams that are 1, 2, 3 and 8 apart."""
+    for lag in (1, 2, 3, 8):
+        yield from pair_tests(f"{lag} streams on", out[: -lag * n], out[lag * n :], n)
 
 
 @pytest.mark.parametrize("n", range(2, 9))
 def test_tiny_sizes_are_fair(n: int) -> None:
-    """Over 4,000 keys every ordered pair of samples is as often in front as any other."""
-    fronts = [permute(np.arange(2), n, key("build", seed, 0, "p")) for seed in range(4000)]
-    cells = np.array([int(a) * n + int(b) for a, b in fronts])
-    counts = np.bincount(cells, minlength=n * n)[[a * n + b for a, b in _pairs(n)]]
-    assert abs(_chi_square(counts)) < LIMIT
+    """Over 20,000 streams every ordered pair of samples is as often in front as any other."""
+    streams = np.repeat(np.arange(20_000), 2)
+    out = permute(np.tile(np.arange(2), 20_000), n, key("build", 0, 0, "p"), streams)
+    assert abs(front_pairs(out.reshape(-1, 2), n)) < LIMIT
 
 
-def _pairs(n: int) -> list[tuple[int, int]]:
-    return [(a, b) for a in range(n) for b in range(n) if a != b]
+@pytest.mark.parametrize("n", [3, 8])
+def test_tiny_sizes_are_fair_over_seeds(n: int) -> None:
+    """The same over 2,000 seeds."""
+    fronts = [permute(np.arange(2), n, key("build", seed, 0, "p")) for seed in range(2000)]
+    assert abs(front_pairs(np.array(fronts), n)) < LIMIT
 
 
-def battery(permutation: Permutation, n: int) -> Iterator[tuple[str, float]]:
-    """(name, standard deviations from chance) over 40,000 neighbouring positions."""
-    positions = np.arange(40_000)
-    one = permutation(positions, n, key("build", 1, 2, "p"))
-    yield from _low_bits(one)
-    half = 1 << (n - 1).bit_length() // 2
-    for lag in {1, 2, 16, half} if half < 20_000 else {1, 2, 16}:
-        yield from _pair_tests(f"lag {lag}", one[:-lag], one[lag:], n)
-    yield from _half_differences(one, half)
-    others = {"seed": (2, 2), "epoch": (1, 3), "swapped": (2, 1), "far": (1 << 40, 2)}
-    for name, (seed, epoch) in others.items():
-        yield from _pair_tests(
-            name, one, permutation(positions, n, key("build", seed, epoch, "p")), n
-        )
-    other = permutation(positions, n, key("build", 1, 2, "q"))
-    yield from _pair_tests("purpose", one, other, n)
-
-
-def _half_differences(out: Ints, half: int) -> Iterator[tuple[str, float]]:
-    """How often positions that differ in `d` give samples whose right halves differ in `d`.
-
-    Four rounds of any Feistel network give that twice as often as chance.
-    """
-    here = np.arange(len(out))
-    pairs = [(here[(here ^ d > here) & (here ^ d < len(out))], d) for d in range(1, 16)]
-    hits = sum(int((((out[at] ^ out[at ^ d]) & (half - 1)) == d).sum()) for at, d in pairs)
-    expected = sum(len(at) for at, _ in pairs) / half
-    if expected > 20:
-        yield "half differences", (hits - expected) / np.sqrt(expected)
-
-
-def _low_bits(out: Ints) -> Iterator[tuple[str, float]]:
-    for bit in range(4):
-        flips = np.diff((out >> bit) & 1) != 0
-        yield f"flips of bit {bit}", _balance(flips)
-        yield f"balance of bit {bit}", _balance((out >> bit) & 1 == 1)
-
-
-def _pair_tests(name: str, a: Ints, b: Ints, n: int) -> Iterator[tuple[str, float]]:
-    yield f"{name}: correlation", float(np.corrcoef(a, b)[0, 1] * np.sqrt(len(a)))
-    yield f"{name}: parity", _balance((a ^ b) & 1 == 1)
-    bins = [(16 * (x / n)).astype(int) for x in (a, b)]
-    yield f"{name}: pairs", _chi_square(np.bincount(16 * bins[0] + bins[1], minlength=256))
-    gaps = (64 * (((b - a) % n) / n)).astype(int)
-    yield f"{name}: gaps", _chi_square(np.bincount(gaps, minlength=64))
-
-
-def _balance(hits: npt.NDArray[np.bool_]) -> float:
-    return float((hits.mean() - 0.5) * 2 * np.sqrt(len(hits)))
-
-
-def _chi_square(counts: npt.NDArray[np.int64]) -> float:
-    expected = counts.sum() / len(counts)
-    freedom = len(counts) - 1
-    if freedom == 0:
-        return 0.0
-    return float((((counts - expected) ** 2 / expected).sum() - freedom) / np.sqrt(2 * freedom))
+def front_pairs(fronts: Ints, n: int) -> float:
+    """How far the first two samples, int64 [orders, 2], are from evenly spread over all pairs."""
+    counts = np.bincount(fronts[:, 0] * n + fronts[:, 1], minlength=n * n).reshape(n, n)
+    return chi_square(counts[~np.eye(n, dtype=bool)])
