@@ -18,15 +18,18 @@ from __future__ import annotations
 import contextlib
 import os
 import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 
+from dataprep.formats.boundaries import ragged
 from dataprep.formats.dataset import Split
 from dataprep.formats.errors import DataprepError
-from dataprep.formats.pread import PreadFiles
+from dataprep.formats.pread import File
 from dataprep.formats.stream import bases
 
 __all__ = ["Announced", "ReadAhead"]
@@ -46,15 +49,13 @@ _SLOW = 50e-6  # seconds; a read of one byte from memory takes one or two micros
 
 
 class Announced(Protocol):
-    """A dataset whose samples are parts of a split."""
-
-    @property
-    def split(self) -> Split:
-        """Where the samples lie."""
-        ...
+    """A dataset whose samples are parts of its `split`, or of several `splits`."""
 
     def spans(self, samples: Positions) -> tuple[Positions, Positions]:
-        """Starts and stops, in tokens of the split, of what reading `samples` touches."""
+        """Starts and stops of what reading `samples` touches.
+
+        In tokens of the split; those of several splits are numbered one after the other.
+        """
         ...
 
 
@@ -66,85 +67,111 @@ class ReadAhead:
 
         >>> ahead = ReadAhead(windows)                                      # doctest: +SKIP
         >>> ahead.announce(np.array([5, 1200, 77]))                         # doctest: +SKIP
-        49152
     """
 
     def __init__(self, dataset: Announced) -> None:
+        self.asked = 0
+        """Bytes that the kernel was asked for."""
         self._dataset = dataset
-        self._stream = dataset.split.stream
-        self._files = dataset.split.files
+        self._files = _files(dataset)
         self._warm = 0
         self._skip = 0
         self._off = not hasattr(os, "posix_fadvise")
-        sizes = np.array(self._files.sizes, np.int64)
+        sizes = self._files.sizes
         fits = int(sizes.sum()) <= memory() // _MEMORY_SHARE
         self._unit = _BLOCK if fits else _PAGE
         self._first_piece = bases((-(-sizes // _BLOCK) * (_BLOCK // _PIECE)).tolist())
-        self._asked = np.zeros(self._first_piece[-1], np.bool_) if fits else None
+        self._told = np.zeros(self._first_piece[-1], np.bool_) if fits else None
         self._random = np.random.default_rng(0)  # which windows are tried; nothing else
 
-    def announce(self, samples: Positions) -> int:
-        """Have the kernel read what `samples` [k] need; returns how many bytes were asked for.
+    def announce(self, samples: Positions) -> None:
+        """Have the kernel read what `samples` [k] need, unless that is believed to be in memory.
 
-        Negative samples (rows that only fill up a batch) are left out. The return value is 0 for
-        what is believed to be in memory.
+        Negative samples (rows that only fill up a batch) are left out.
         """
         if self._off:
-            return 0
+            return
         if self._skip:
             self._skip -= 1
-            return 0
+            return
         real = samples[samples >= 0]
         try:
-            return self._announce(real) if real.size else 0
+            if real.size:
+                self._announce(real)
         except (OSError, DataprepError):
             self._off = True
-            return 0
 
-    def _announce(self, samples: Positions) -> int:
+    def _announce(self, samples: Positions) -> None:
         tried = samples[self._random.integers(0, len(samples), _TRIED)]
         settled = self._warm >= 2 * _SETTLED
         self._warm = self._warm + 1 if self._in_memory(tried) else 0
         if self._warm > _SETTLED:
             self._skip = _TRUSTED
-            return 0
-        if settled and self._asked is not None:  # what was in memory is there no more
-            self._asked[:] = False
+            return
+        if settled and self._told is not None:  # what was in memory is there no more
+            self._told[:] = False
         shards, begins, ends = pieces(*merged(*self._ranges(samples), self._unit))
-        if self._asked is not None:
+        if self._told is not None:
             place = self._first_piece[shards] + begins // _PIECE
-            fresh = ~self._asked[place]
-            self._asked[place] = True
+            fresh = ~self._told[place]
+            self._told[place] = True
             shards, begins, ends = shards[fresh], begins[fresh], ends[fresh]
         sizes = (ends - begins)[: _MOST // _PIECE].tolist()
         for shard, at, size in zip(shards.tolist(), begins.tolist(), sizes, strict=False):
             descriptor = self._files.file(shard).descriptor
             os.posix_fadvise(descriptor, at, size, os.POSIX_FADV_WILLNEED)
-        return sum(sizes)
+        self.asked += sum(sizes)
 
     def _in_memory(self, samples: Positions) -> bool:
         shards, begins, _ = self._ranges(samples)
         places = zip(shards.tolist(), begins.tolist(), strict=True)
-        return all(in_memory(self._files, shard, at) for shard, at in places)
+        return all(in_memory(self._files.file(shard), at) for shard, at in places)
 
     def _ranges(self, samples: Positions) -> tuple[Positions, Positions, Positions]:
         """Shard, first byte and end in its file, of everything that `samples` touch."""
         starts, stops = self._dataset.spans(samples)
         full = stops > starts
         starts, stops = starts[full], stops[full]
-        base = self._stream.base
-        first = self._stream.shards_at(starts)
-        counts = self._stream.shards_at(stops - 1) - first + 1
-        if len(counts) and counts.max() > 1:  # over the end of a shard
-            row = np.repeat(np.arange(len(counts)), counts)
-            within = np.arange(len(row)) - np.repeat(np.cumsum(counts) - counts, counts)
-            first, starts, stops = first[row] + within, starts[row], stops[row]
-            starts, stops = np.maximum(starts, base[first]), np.minimum(stops, base[first + 1])
-            full = stops > starts
-            first, starts, stops = first[full], starts[full], stops[full]
-        item, offset = self._files.dtype.itemsize, self._files.offset
-        local = base[first]
-        return first, (starts - local) * item + offset, (stops - local) * item + offset
+        base = self._files.base
+        first = base.searchsorted(starts, "right") - 1
+        row, shard = ragged(first, base.searchsorted(stops, "left"))[:2]
+        begins = np.maximum(starts[row], base[shard]) - base[shard]
+        ends = np.minimum(stops[row], base[shard + 1]) - base[shard]
+        full = ends > begins  # of shards without tokens nothing is read
+        shard, item = shard[full], self._files.item[shard[full]]
+        return shard, begins[full] * item, ends[full] * item
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Files:
+    """The token files of one split, or of several one after the other.
+
+    `base` says at which token each begins (and where the last one ends), `item` and `sizes` the
+    bytes of a token and of the file; int64. `file(k)` opens one.
+    """
+
+    base: Positions
+    item: Positions
+    sizes: Positions
+    file: Callable[[int], File]
+
+
+def _files(dataset: object) -> _Files:
+    splits: Sequence[Split] = getattr(dataset, "splits", None) or (getattr(dataset, "split"),)  # noqa: B009
+    counts = [len(split.files.sizes) for split in splits]
+    owner = [(split.files, shard) for split in splits for shard in range(len(split.files.sizes))]
+
+    def file(number: int) -> File:
+        files, shard = owner[number]
+        return files.file(shard)
+
+    lengths = [np.diff(split.stream.base) for split in splits]
+    return _Files(
+        base=bases(np.concatenate(lengths).tolist()),
+        item=np.repeat([split.dtype.itemsize for split in splits], counts).astype(np.int64),
+        sizes=np.array([size for split in splits for size in split.files.sizes], np.int64),
+        file=file,
+    )
 
 
 def merged(
@@ -179,9 +206,7 @@ def pieces(
     [[7, 7], [4096, 131072], [131072, 200000]]
     """
     first = begins // _PIECE
-    counts = -(-ends // _PIECE) - first
-    row = np.repeat(np.arange(len(counts)), counts)
-    number = np.arange(len(row)) - np.repeat(np.cumsum(counts) - counts - first, counts)
+    row, number, _ = ragged(first, -(-ends // _PIECE))
     starts = np.maximum(begins[row], number * _PIECE)
     return shards[row], starts, np.minimum(ends[row], (number + 1) * _PIECE)
 
@@ -197,15 +222,15 @@ def memory() -> int:
     return min(found, default=0)
 
 
-def in_memory(files: PreadFiles, shard: int, at: int) -> bool:
-    """Whether byte `at` of a shard's file is in the page cache."""
-    descriptor, byte = files.file(shard).descriptor, bytearray(1)
+def in_memory(file: File, at: int) -> bool:
+    """Whether byte `at` of a file is in the page cache."""
+    byte = bytearray(1)
     try:
-        os.preadv(descriptor, [byte], at, os.RWF_NOWAIT)
+        os.preadv(file.descriptor, [byte], at, os.RWF_NOWAIT)
     except BlockingIOError:
         return False
     except (OSError, AttributeError):  # not for this file system, or no such flag
         began = time.perf_counter()
-        os.preadv(descriptor, [byte], at)
+        os.preadv(file.descriptor, [byte], at)
         return time.perf_counter() - began < _SLOW
     return True

@@ -70,6 +70,45 @@ def test_reading_equals_slicing(
         assert rows.dtype == ("<u2" if vocab_size <= 65_536 else "<u4")
 
 
+@settings(max_examples=60, deadline=None)
+@given(
+    lengths=st.lists(st.lists(st.integers(0, 30), max_size=4), max_size=6),
+    io=st.sampled_from(get_args(ReadBy)),
+    masked=st.booleans(),
+    data=st.data(),
+)
+def test_pieces_and_masks_equal_slicing(
+    lengths: list[list[int]], io: ReadBy, masked: bool, data: st.DataObject
+) -> None:
+    """Pieces of any lengths land where they should and nowhere else; masks are read like ids."""
+    shards = random_split(lengths or [[]])
+    masks = [[ids % 2 for ids in shard] for shard in shards]
+    stream = flat(masks if masked else shards)
+    with TemporaryDirectory() as folder:
+        made = make_dataset(
+            Path(folder) / "d", {"train": shards}, masks={"train": masks} if masked else None
+        )
+        split = open_dataset(made, io=io).split("train")
+        assert split.has_mask is masked
+        found = split.masks if split.has_mask else split.stream
+        ends = st.tuples(st.integers(0, len(stream)), st.integers(0, len(stream)))
+        ranges = [sorted(pair) for pair in data.draw(st.lists(ends, max_size=5))]
+        starts, stops = np.array(ranges, np.int64).reshape(-1, 2).T
+        at = np.cumsum([3, *(stops - starts + 1)])[:-1]
+        out = np.full(len(stream) * 5 + 20, 99, found.source.dtype)
+        expected = out.copy()
+        for to, start, stop in zip(at, starts, stops, strict=True):
+            expected[to : to + stop - start] = stream[start:stop]
+        found.copy(starts, stops - starts, out, at)
+        assert out.tolist() == expected.tolist()
+        with pytest.raises(IndexError):
+            found.copy(np.array([len(stream)]), np.array([1]), out, np.array([0]))
+        if split.has_mask:
+            assert split.gather_mask(starts[:1], 0).shape == (len(starts[:1]), 0)
+            rows = split.gather_mask(np.array([0]), len(stream))
+            assert rows.tolist() == [stream]
+
+
 @settings(max_examples=40, deadline=None)
 @given(lengths=st.lists(st.lists(st.integers(0, 30), max_size=4), max_size=6), eos=st.booleans())
 def test_documents_come_back_in_order(lengths: list[list[int]], eos: bool) -> None:

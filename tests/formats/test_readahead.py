@@ -112,7 +112,8 @@ def test_what_is_announced_is_what_is_read(
     monkeypatch.setattr(readahead, "memory", lambda: 1 << 40 if fits else 0)
     ahead = ReadAhead(windows)
     samples = np.array([3, 199, 499, -(1 << 63), 4])
-    asked = ahead.announce(samples)
+    ahead.announce(samples)
+    asked = ahead.asked
     touched: list[tuple[int, int, int]] = []
     base = windows.split.stream.base.tolist()
     for sample in samples[samples >= 0].tolist():
@@ -123,8 +124,33 @@ def test_what_is_announced_is_what_is_read(
     told = [(int(name), at, at + size) for name, at, size in advised]
     assert pages(told, unit) == pages(touched, unit)
     assert asked == sum(size for _, _, size in advised)
-    advised.clear()
-    assert ahead.announce(samples) == (0 if fits else asked)
+    ahead.announce(samples)
+    assert ahead.asked == (asked if fits else 2 * asked)
+
+
+def test_splits_of_a_mixture_follow_one_another(
+    tmp_path: Path, advised: list[tuple[str, int, int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Tokens of several splits are numbered through, and may differ in size."""
+
+    class Mixture:
+        def __init__(self, *splits: Split) -> None:
+            self.splits = splits
+
+        def spans(self, samples: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+            return samples * 10_000, samples * 10_000 + 10_000
+
+    cold(monkeypatch)
+    monkeypatch.setattr(readahead, "memory", lambda: 0)
+    narrow = make_dataset(tmp_path / "n", {"train": random_split([[20_480], [40_960]])})
+    wide = make_dataset(tmp_path / "w", {"train": random_split([[40_960]])}, vocab_size=70_000)
+    splits = [open_dataset(path).split("train") for path in (narrow, wide)]
+    ReadAhead(Mixture(*splits)).announce(np.array([2, 9]))
+    # The first is of both narrow files, the second starts 28,560 tokens into the wide one.
+    assert advised == [
+        ("00000", 36_864, 4096), ("00001", 0, 20_480), ("00000", 110_592, 20_480),
+        ("00000", 131_072, 24_576),
+    ]  # fmt: skip
 
 
 def test_nothing_is_said_of_what_is_in_memory(
@@ -138,7 +164,8 @@ def test_nothing_is_said_of_what_is_in_memory(
         ahead.announce(batch)
     advised.clear()
     windows.asked = 0
-    assert sum(ahead.announce(batch) for batch in batches[20:]) == 0
+    for batch in batches[20:]:
+        ahead.announce(batch)
     assert not advised
     assert windows.asked <= 4 * 180 / 16 + 4
 
@@ -154,7 +181,8 @@ def test_what_leaves_memory_is_noticed(
         ahead.announce(batch)
     advised.clear()
     cold(monkeypatch)
-    assert sum(ahead.announce(batch) for _ in range(17)) > 0
+    for _ in range(17):
+        ahead.announce(batch)
     assert advised
 
 
@@ -168,12 +196,12 @@ def test_the_kernel_really_reads(path: Path) -> None:
         os.preadv(file.descriptor, [bytearray(1)], 300_000, os.RWF_NOWAIT)
         pytest.skip("this file system keeps its pages in memory")
     except BlockingIOError:
-        assert not in_memory(split.files, 3, 300_000)
+        assert not in_memory(file, 300_000)
     except OSError as error:
         pytest.skip(f"preadv without waiting: {error}")
     ReadAhead(Windows(split)).announce(np.array([350]))  # byte 299,994 of the shard
     until = time.monotonic() + 5
-    while not in_memory(split.files, 3, 300_000):
+    while not in_memory(file, 300_000):
         assert time.monotonic() < until, "not read within 5 s"
         time.sleep(0.01)
 
@@ -190,10 +218,10 @@ def test_without_reads_that_do_not_wait(windows: Windows, monkeypatch: pytest.Mo
         return really(descriptor, buffers, at)
 
     monkeypatch.setattr(os, "preadv", preadv)
-    files = windows.split.files
-    assert any(in_memory(files, 0, 5000) for _ in range(100))  # a busy machine is slow at times
+    file = windows.split.files.file(0)
+    assert any(in_memory(file, 5000) for _ in range(100))  # a busy machine is slow at times
     delay[0] = 0.001
-    assert not in_memory(files, 0, 5000)
+    assert not in_memory(file, 5000)
 
 
 def test_a_file_that_is_gone_ends_the_announcing(
@@ -202,8 +230,8 @@ def test_a_file_that_is_gone_ends_the_announcing(
     """The read that needs the file will say so; a hint does not."""
     ahead = ReadAhead(windows)
     (path / "train/tokens-00000.bin").unlink()
-    assert ahead.announce(np.arange(5)) == 0
-    assert ahead.announce(np.array([400])) == 0
+    ahead.announce(np.arange(5))
+    ahead.announce(np.array([400]))
     assert not advised
 
 
@@ -211,7 +239,7 @@ def test_nothing_to_announce(windows: Windows, advised: list[tuple[str, int, int
     """Rows that only fill up, and no rows at all."""
     ahead = ReadAhead(windows)
     for samples in ([], [-(1 << 63)] * 3):
-        assert ahead.announce(np.array(samples, np.int64)) == 0
+        ahead.announce(np.array(samples, np.int64))
     assert not advised
 
 
