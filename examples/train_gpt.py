@@ -2,8 +2,10 @@
 
     dataprep build --input data.jsonl --out shards
     python examples/train_gpt.py shards
+    python examples/train_gpt.py shards --steps 200 --checkpoint gpt.pt    # again to go on
 
-The model is plain PyTorch; dataprep is the one line that makes `loader`.
+The model is plain PyTorch; dataprep is the one line that makes `loader`. A run that goes on from
+its checkpoint has, bit by bit, the losses of one that was never stopped.
 """
 
 from __future__ import annotations
@@ -14,9 +16,11 @@ import math
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 from torch import Tensor, nn
+from torch.distributed.checkpoint.stateful import Stateful
 from torch.nn import functional as F  # noqa: N812 -- its usual name
 
 import dataprep
@@ -90,9 +94,23 @@ class GPT(nn.Module):
 
 def epochs(loader: Loader) -> Iterator[Batch]:
     """Batches without end: every epoch in a new order."""
-    for epoch in itertools.count():
-        dataprep.set_epoch(loader, epoch)
+    while True:
         yield from loader
+
+
+def save(path: Path, **parts: Stateful) -> None:
+    """Write the state of each part; a run that is stopped while writing keeps the last one."""
+    beside = path.with_suffix(".new")
+    torch.save({name: part.state_dict() for name, part in parts.items()}, beside)
+    beside.replace(path)
+
+
+def resume(path: Path, **parts: Stateful) -> None:
+    """Put each part where it was when `path` was written, if it was."""
+    if path.exists():
+        states = torch.load(path, weights_only=True)
+        for name, part in parts.items():
+            part.load_state_dict(states[name])
 
 
 def main(arguments: list[str] | None = None) -> list[float]:
@@ -108,7 +126,12 @@ def main(arguments: list[str] | None = None) -> list[float]:
     optimizer = torch.optim.AdamW(model.parameters(), lr=args.lr, betas=(0.9, 0.95))
     size = sum(parameter.numel() for parameter in model.parameters())
     print(f"{size / 1e6:.1f} M parameters; chance is a loss of {math.log(vocab_size):.2f}")
-    return train(model, optimizer, epochs(loader), steps=args.steps, seconds=args.seconds)
+    if args.checkpoint:
+        resume(args.checkpoint, model=model, optimizer=optimizer, loader=loader)
+    losses = train(model, optimizer, epochs(loader), steps=args.steps, seconds=args.seconds)
+    if args.checkpoint:
+        save(args.checkpoint, model=model, optimizer=optimizer, loader=loader)
+    return losses
 
 
 def train(
@@ -150,6 +173,9 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--seq-len", type=int, default=64)
     parser.add_argument("--lr", type=float, default=1e-3)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument(
+        "--checkpoint", type=Path, help="go on from this file, and write it at the end"
+    )
     return parser.parse_args(arguments)
 
 

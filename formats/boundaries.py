@@ -47,14 +47,15 @@ class Parts:
 class _Pieces:
     """Windows cut at the ends of shards, in window order; int64 arrays of one entry a piece.
 
-    A piece is tokens `begin` to `stop` of `shard`, and begins at `at` in the windows laid end to
-    end.
+    A piece is tokens `begin` to `last` of `shard`, and begins at `at` in the windows laid end to
+    end. `shard` is a number where all pieces are in one, as in most batches; then they are the
+    windows, and `window` is None.
     """
 
-    window: Counts
-    shard: Counts
+    window: Counts | None
+    shard: Counts | int
     begin: Counts
-    stop: Counts
+    last: Counts
     at: Counts
 
 
@@ -79,58 +80,61 @@ class Boundaries:
         if len(starts) == 0 or length == 0:
             return Parts(window=_NONE, start=_NONE, length=_NONE, document=_NONE)
         pieces = self._pieces(starts, length)
-        first, stop = self._bisect(pieces)
-        piece, local, heads = ragged(first, stop)
-        shard = pieces.shard[piece]
+        piece, local, heads = ragged(*self._bisect(pieces))
+        shard = _each(pieces.shard, piece)
         begins = np.empty(len(local), np.int64)
         for number, cells in _groups(shard):
             begins[cells] = self.offsets(number).take(local[cells], mode="clip")
-        self._check(begins[heads[:-1]] <= pieces.begin, pieces.shard)
+        self._check(begins[heads] <= pieces.begin, pieces.shard)
         begins += (pieces.at - pieces.begin)[piece]
-        begins[heads[:-1]] = pieces.at  # a piece begins somewhere inside its first document
+        begins[heads] = pieces.at  # a piece begins somewhere inside its first document
         sizes = _steps(begins, len(starts) * length)
         self._check(sizes >= 0, shard)
+        window = piece if pieces.window is None else pieces.window[piece]
         parts = Parts(
-            window=pieces.window[piece], start=begins - (pieces.window * length)[piece],
-            length=sizes, document=local + self.document_base[shard],
+            window=window, start=begins - window * length, length=sizes,
+            document=local + self.document_base[shard],
         )  # fmt: skip
-        return parts if sizes.all() else parts.take(np.flatnonzero(sizes))
+        return parts if sizes.all() else parts.take(np.flatnonzero(sizes))  # all: no empty ones
 
     def _pieces(self, starts: Counts, length: int) -> _Pieces:
-        base, stops = self.token_base, starts + length
-        window, at = np.arange(len(starts)), np.arange(0, len(starts) * length, length)
-        shard = np.full(len(starts), base.searchsorted(starts.min(), "right") - 1)
-        if stops.max() > base[shard[0] + 1]:
-            window, shard, _ = ragged(
-                base.searchsorted(starts, "right") - 1, base.searchsorted(stops, "left")
-            )
-            full = base[shard + 1] > base[shard]  # of shards without tokens nothing is needed
-            window, shard = window[full], shard[full]
-            begin = np.maximum(starts[window], base[shard])
-            at, starts = at[window] + begin - starts[window], begin
-            stops = np.minimum(stops[window], base[shard + 1])
-        first = base[shard]
-        return _Pieces(window=window, shard=shard, begin=starts - first, stop=stops - first, at=at)
+        base, at = self.token_base, np.arange(0, len(starts) * length, length)
+        shard = int(base.searchsorted(starts.min(), "right")) - 1
+        if starts.max() + length <= base[shard + 1]:
+            begin = starts - base[shard]
+            return _Pieces(window=None, shard=shard, begin=begin, last=begin + (length - 1), at=at)
+        stops = starts + length
+        window, shards, _ = ragged(
+            base.searchsorted(starts, "right") - 1, base.searchsorted(stops, "left")
+        )
+        full = base[shards + 1] > base[shards]  # of shards without tokens nothing is needed
+        window, shards = window[full], shards[full]
+        first, start = base[shards], starts[window]
+        begin = np.maximum(start, first)
+        last = np.minimum(stops[window], base[shards + 1]) - 1
+        return _Pieces(
+            window=window, shard=shards, begin=begin - first, last=last - first,
+            at=at[window] + begin - start,
+        )  # fmt: skip
 
     def _bisect(self, pieces: _Pieces) -> tuple[Counts, Counts]:
         """The first document of each piece and the one after its last, counted in the shard."""
         # uint64 like the offsets: int64 keys would make numpy convert the whole array to float64.
-        keys = np.stack([pieces.begin, pieces.stop - 1], axis=1).view(np.uint64)
+        keys = np.concatenate([pieces.begin, pieces.last]).view(np.uint64).reshape(2, -1)
         after = np.empty(keys.shape, np.int64)
         for number, rows in _groups(pieces.shard):
             # Where several offsets are equal, the last is of the document that has the tokens.
-            after[rows] = self.offsets(number).searchsorted(keys[rows], "right")
-        first, stop = after[:, 0] - 1, after[:, 1]
-        shard = pieces.shard
-        last = self.document_base[shard + 1] - self.document_base[shard]
-        self._check((first >= 0) & (stop > first) & (stop <= last), shard)
+            after[:, rows] = self.offsets(number).searchsorted(keys[:, rows], "right")
+        first, stop = after[0] - 1, after[1]
+        documents = self.document_base[pieces.shard + 1] - self.document_base[pieces.shard]
+        self._check((first >= 0) & (stop > first) & (stop <= documents), pieces.shard)
         return first, stop
 
-    def _check(self, sound: npt.NDArray[np.bool_], shard: Counts) -> None:
+    def _check(self, sound: npt.NDArray[np.bool_], shard: Counts | int) -> None:
         if not sound.all():
             raise IntegrityError(
                 "the documents do not follow one another",
-                where=self.files[int(shard[np.argmin(sound)])], code="E_OFFSETS",
+                where=self.files[int(_each(shard, np.argmin(sound)))], code="E_OFFSETS",
                 remedy="Restore this file, or build again with --overwrite.",
             )  # fmt: skip
 
@@ -138,10 +142,15 @@ class Boundaries:
 _NONE = np.empty(0, np.int64)
 
 
-def _groups(shard: Counts) -> Iterator[tuple[int, Any]]:
-    """Each shard of `shard`, and what indexes the entries that are of it."""
-    if shard.min() == shard.max():
-        yield int(shard[0]), slice(None)
+def _each(shard: Counts | int, at: Any) -> Any:
+    """The shard of each entry `at`, where it is not one for all."""
+    return shard[at] if isinstance(shard, np.ndarray) else shard
+
+
+def _groups(shard: Counts | int) -> Iterator[tuple[int, Any]]:
+    """Each shard there is, and what indexes the entries that are of it."""
+    if not isinstance(shard, np.ndarray):
+        yield shard, slice(None)
         return
     order = np.argsort(shard, kind="stable")
     ordered = shard[order]
@@ -159,16 +168,14 @@ def _steps(begins: Counts, stop: int) -> Counts:
 
 
 def ragged(first: Counts, stop: Counts) -> tuple[Counts, Counts, Counts]:
-    """The ranges first[i] .. stop[i] - 1 laid end to end.
+    """The ranges first[i] .. stop[i] - 1 laid end to end; no range ends before it begins.
 
-    Gives which range each entry is of, the number that it is, and where each range begins (with one
-    entry more for where the last one ends).
+    Gives which range each entry is of, the number that it is, and where each range begins.
 
     >>> [found.tolist() for found in ragged(np.array([5, 9, 2]), np.array([7, 9, 5]))]
-    [[0, 0, 2, 2, 2], [5, 6, 2, 3, 4], [0, 2, 2, 5]]
+    [[0, 0, 2, 2, 2], [5, 6, 2, 3, 4], [0, 2, 2]]
     """
-    counts = np.maximum(stop - first, 0)
-    heads = np.zeros(len(counts) + 1, np.int64)
-    np.cumsum(counts, out=heads[1:])
-    which = np.repeat(np.arange(len(counts), dtype=np.int64), counts)
-    return which, np.arange(len(which), dtype=np.int64) + (first - heads[:-1])[which], heads
+    counts = stop - first
+    heads = counts.cumsum() - counts
+    which = np.arange(len(counts)).repeat(counts)
+    return which, np.arange(len(which)) + (first - heads)[which], heads

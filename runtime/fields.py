@@ -6,15 +6,19 @@ Kernels that are compiled or captured for one shape need the same shapes in ever
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from dataprep.formats.errors import UsageError
 from dataprep.runtime.segments import Segments
 
 __all__ = ["OF_THE_BATCH", "SegmentFields"]
+
+Empty = Callable[[tuple[int, int]], npt.NDArray[np.int64]]
 
 OF_THE_BATCH = frozenset({"cu_seqlens", "max_seqlen"})
 """The fields that have no axis of rows: they speak of the rows laid end to end."""
@@ -52,17 +56,22 @@ class SegmentFields:
     def __bool__(self) -> bool:
         return self.position_ids or self.doc_ids or self.cu_seqlens is not False
 
-    def tensors(self, segments: Segments) -> dict[str, torch.Tensor]:
+    def tensors(self, segments: Segments, empty: Empty | None = None) -> dict[str, torch.Tensor]:
         """The tensors that were asked for, each its own memory.
+
+        `empty(shape)` makes the int64 arrays that have the size of a batch: memory that is used
+        again makes this twice as fast.
 
         Raises `UsageError` where a row has more segments than `cu_seqlens` has room for. Costs a
         memory copy for each tensor of the size of `input_ids`.
         """
         found: dict[str, torch.Tensor] = {}
+        empty = empty or _empty
+        shape = segments.rows, segments.seq_len
         if self.position_ids:
-            found["position_ids"] = torch.from_numpy(segments.position_ids())
+            found["position_ids"] = torch.from_numpy(segments.position_ids(empty(shape)))
         if self.doc_ids:
-            found["doc_ids"] = torch.from_numpy(segments.doc_ids())
+            found["doc_ids"] = torch.from_numpy(segments.doc_ids(empty(shape)))
         if self.cu_seqlens is not False:
             capacity = segments.rows * self._room(segments)
             found["cu_seqlens"] = torch.from_numpy(segments.cu_seqlens(capacity))
@@ -84,3 +93,7 @@ class SegmentFields:
                     remedy=f"Use cu_seqlens={counts[row]} or more; cu_seqlens=True always fits.",
                 )  # fmt: skip
         return room
+
+
+def _empty(shape: tuple[int, int]) -> npt.NDArray[np.int64]:
+    return np.empty(shape, np.int64)

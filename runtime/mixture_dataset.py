@@ -191,7 +191,7 @@ def _merge(parts: Sequence[_Part], rows: int) -> Batch:
 def _scatter(name: str, parts: Sequence[_Part], rows: int) -> torch.Tensor:
     first = parts[0].batch[name]
     out = torch.empty((rows, *first.shape[1:]), dtype=first.dtype)
-    target = out.numpy()
+    target = out.numpy()  # whose copy by rows is twice as fast as torch's
     for part in parts:
         target[part.rows] = part.batch[name].numpy()
     return out
@@ -228,19 +228,26 @@ _MERGED = {"cu_seqlens": _merge_cu_seqlens, "max_seqlen": _merge_max_seqlen}
 
 def _check_fit(parts: Sequence[_Part]) -> None:
     """Raise unless all have the same tensors, with rows of the same shape and type."""
-    first = _row_shapes(parts[0].batch)
+    first = parts[0].batch
     for part in parts[1:]:
-        found = _row_shapes(part.batch)
-        if found != first:
-            raise _unfit(f"differ: {parts[0].name} has {first}, {part.name} has {found}")
+        if not _fits(first, part.batch):
+            mine, other = _rows(first), _rows(part.batch)
+            raise _unfit(f"differ: {parts[0].name} has {mine}, {part.name} has {other}")
 
 
-def _row_shapes(batch: Batch) -> dict[str, str]:
-    return {
-        name: f"{str(tensor.dtype).removeprefix('torch.')}"
-        f"{[] if name in _MERGED else list(tensor.shape[1:])}"
+def _fits(one: Batch, other: Batch) -> bool:
+    return one.keys() == other.keys() and all(
+        tensor.dtype == other[name].dtype
+        and (name in _MERGED or tensor.shape[1:] == other[name].shape[1:])
+        for name, tensor in one.items()
+    )
+
+
+def _rows(batch: Batch) -> str:
+    return ", ".join(
+        f"{name} {str(tensor.dtype).removeprefix('torch.')} {list(tensor.shape[1:])}"
         for name, tensor in sorted(batch.items())
-    }
+    )
 
 
 def _unfit(problem: str) -> UsageError:

@@ -151,7 +151,10 @@ class PackedDataset(Dataset[Batch]):
         # One column more where labels are shifted: a split document's next token stands there.
         ids = np.empty((len(samples), self.seq_len + 1), self.split.dtype)
         at = segments.row * (self.seq_len + 1) + segments.start
-        copy_tokens(self.split, starts, lengths, ids.reshape(-1), at)
+        try:
+            copy_tokens(self.split, starts, lengths, ids.reshape(-1), at)
+        except IndexError:
+            raise self._changed() from None
         tails = _tails(segments)
         for row, used in tails:
             ids[row, used:] = self.pad_id
@@ -211,10 +214,13 @@ class PackedDataset(Dataset[Batch]):
     def _trust(self, holds: npt.NDArray[np.bool_]) -> None:
         """A plan that was changed after it was made must not serve a wrong token."""
         if not holds.all():
-            raise IntegrityError(
-                "the plan was changed after it was made", where=str(self.plan.path), code="E_PLAN",
-                remedy="Remove this directory: the plan is made again.",
-            )  # fmt: skip
+            raise self._changed()
+
+    def _changed(self) -> IntegrityError:
+        return IntegrityError(
+            "the plan was changed after it was made", where=str(self.plan.path), code="E_PLAN",
+            remedy="Remove this directory: the plan is made again.",
+        )  # fmt: skip
 
     def _beside(self, columns: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """The part of [rows, seq_len + 1] that the labels are about."""

@@ -57,6 +57,7 @@ _FORMAT = "dataprep plan 1"
 _KEYS = {"definition", "report", "files"}
 _MAX_JSON_BYTES = 1 << 20
 _COPY_BYTES = 8 << 20
+_TRIES = 3
 _REMEDY = "Remove this directory: the plan is made again."
 
 
@@ -99,13 +100,7 @@ def stored_plan(
     """
     try:
         folder = default_plan_dir() if plan_dir is None else Path(plan_dir).absolute()
-        path = folder / plan_digest(definition)
-        try:
-            return _open(path, definition, dtypes)
-        except (DataprepError, OSError):
-            damaged = os.path.lexists(path)
-        _create(path, definition, dtypes, make, damaged=damaged)
-        return _open(path, definition, dtypes)
+        return _kept(folder / plan_digest(definition), definition, dtypes, make)
     except StorageError as error:
         if plan_dir is not None:
             raise
@@ -115,6 +110,18 @@ def stored_plan(
             stacklevel=2,
         )
         return _in_memory(definition, dtypes, make)
+
+
+def _kept(
+    path: Path, definition: dict[str, Any], dtypes: Mapping[str, str], make: Make
+) -> StoredPlan:
+    for _ in range(_TRIES):  # somebody may empty the cache, or put other things there, just now
+        try:
+            return _open(path, definition, dtypes)
+        except (DataprepError, OSError):
+            damaged = os.path.lexists(path)
+        _create(path, definition, dtypes, make, damaged=damaged)
+    return _open(path, definition, dtypes)
 
 
 def default_plan_dir() -> Path:

@@ -23,8 +23,8 @@ Array = npt.NDArray[Any]
 def copy_tokens(split: Split, starts: Counts, lengths: Counts, out: Array, at: Counts) -> None:
     """Copy `lengths[k]` tokens of the stream from `starts[k]` on to `out[at[k]:]`, for every k.
 
-    `out` is one-dimensional, contiguous, of the type of the split. Raises `IndexError` for a piece
-    outside the split, before anything is copied.
+    `out` is one-dimensional, contiguous, of the type of the split. A piece is part of a document,
+    and so of one shard: raises `IndexError` for any that is not, before anything is copied.
     """
     split.stream.copy(starts, lengths, out, at)
 

@@ -11,7 +11,8 @@ the size of `input_ids` about one more copy of it. Constant shapes whatever the 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import InitVar, dataclass, field
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -26,6 +27,16 @@ Counts = npt.NDArray[np.int64]
 _MAX_TOKENS = (1 << 31) - 1  # in a batch whose cu_seqlens are int32
 
 
+class _Runs(NamedTuple):
+    """Segments and gaps alike, in order: int64 arrays of one entry a run."""
+
+    begin: Counts  # in the rows laid end to end
+    start: Counts  # in its row
+    length: Counts
+    document: Counts  # -1: padding
+    padded: bool
+
+
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class Segments:
     """The segments of a batch of `rows` rows of `seq_len` tokens.
@@ -34,7 +45,7 @@ class Segments:
     order: tokens `start` to `start + length` of row `row` belong to document `document`. Segments
     have at least one token and do not overlap; where they leave a gap there is padding.
 
-    Raises `UsageError` for arrays that do not fit together.
+    Raises `UsageError` for arrays that do not fit together, unless they are `checked` already.
 
         >>> one_row = Segments(
         ...     rows=1, seq_len=6, row=np.array([0, 0]), start=np.array([0, 2]),
@@ -52,50 +63,65 @@ class Segments:
     start: Counts
     length: Counts
     document: Counts
-    _begin: Counts = field(init=False, repr=False)
-    _stop: Counts = field(init=False, repr=False)
+    checked: InitVar[bool] = False
+    _runs: _Runs = field(init=False, repr=False)
 
-    def __post_init__(self) -> None:
+    def __post_init__(self, checked: bool) -> None:
+        if not checked:
+            self._check()
+        object.__setattr__(self, "_runs", self._find_runs())
+
+    def _check(self) -> None:
         arrays = (self.row, self.start, self.length, self.document)
         fits = all(a.dtype == np.int64 and a.shape == (len(self.row),) for a in arrays)
         _require(fits, "needs four int64 arrays of one length")
         _require(self.rows >= 0 and self.seq_len >= 1, f"{self.rows} rows of {self.seq_len} tokens")
-        begin = self.row * self.seq_len + self.start
-        object.__setattr__(self, "_begin", begin)
-        object.__setattr__(self, "_stop", begin + self.length)
         if not len(self.row):
             return
         _require(self.length.min() >= 1, "a segment has no tokens")
         inside = self.start.min() >= 0 and (self.start + self.length).max() <= self.seq_len
         _require(inside, "a segment leaves its row")
         _require(self.row[0] >= 0 and self.row[-1] < self.rows, "a segment is in no row")
-        apart = bool((self._stop[:-1] <= begin[1:]).all())
+        begin = self.row * self.seq_len + self.start
+        apart = bool((begin[:-1] + self.length[:-1] <= begin[1:]).all())
         _require(apart, "segments overlap or are not in (row, start) order")
 
-    def position_ids(self) -> Counts:
-        """int64 [rows, seq_len]: 0, 1, 2, ... in each segment anew; 0 in padding."""
-        begin, length, document = self._runs()
-        out = np.repeat(begin % self.seq_len, length).reshape(self.rows, self.seq_len)
-        np.subtract(np.arange(self.seq_len), out, out=out)
-        if len(begin) != len(self.row):
-            gaps = document < 0
-            _, tokens, _ = ragged(begin[gaps], (begin + length)[gaps])
-            out.reshape(-1)[tokens] = 0
-        return out
+    def position_ids(self, out: Counts | None = None) -> Counts:
+        """int64 [rows, seq_len]: 0, 1, 2, ... in each segment anew; 0 in padding.
 
-    def doc_ids(self) -> Counts:
-        """int64 [rows, seq_len]: the document of each token in its split; -1 in padding."""
-        _, length, document = self._runs()
-        return np.repeat(document, length).reshape(self.rows, self.seq_len)
+        `out`, of that type and shape, is filled and returned if it is given.
+        """
+        runs = self._runs
+        values = np.repeat(_narrow(runs.start), runs.length).reshape(self.rows, self.seq_len)
+        np.subtract(np.arange(self.seq_len, dtype=values.dtype), values, out=values)
+        if runs.padded:
+            gaps = runs.document < 0
+            _, tokens, _ = ragged(runs.begin[gaps], (runs.begin + runs.length)[gaps])
+            values.reshape(-1)[tokens] = 0
+        return self._widened(values, out)
+
+    def doc_ids(self, out: Counts | None = None) -> Counts:
+        """int64 [rows, seq_len]: the document of each token in its split; -1 in padding.
+
+        `out`, of that type and shape, is filled and returned if it is given.
+        """
+        runs = self._runs
+        return self._widened(np.repeat(_narrow(runs.document), runs.length), out)
+
+    def _widened(self, values: npt.NDArray[np.integer[Any]], out: Counts | None) -> Counts:
+        shape = self.rows, self.seq_len
+        out = np.empty(shape, np.int64) if out is None else out
+        np.copyto(out, values.reshape(shape))
+        return out
 
     def continues(self) -> npt.NDArray[np.bool_]:
         """bool [rows, seq_len]: whether the next token of the row is of the same segment.
 
         False for the last token of every segment and row, and in padding.
         """
-        begin, length, document = self._runs()
-        out = np.repeat(document >= 0, length)
-        out[begin + length - 1] = False
+        runs = self._runs
+        out = np.repeat(runs.document >= 0, runs.length)
+        out[runs.begin + runs.length - 1] = False
         return out.reshape(self.rows, self.seq_len)
 
     def cu_seqlens(self, capacity: int) -> npt.NDArray[np.int32]:
@@ -106,7 +132,7 @@ class Segments:
         seq_len is always enough `capacity`; raises `UsageError` where it is less than the runs,
         and where the batch has more tokens than int32 counts.
         """
-        begin, _, _ = self._runs()
+        begin = self._runs.begin
         total = self.rows * self.seq_len
         if len(begin) > capacity:
             raise UsageError(
@@ -126,24 +152,22 @@ class Segments:
 
     def max_seqlen(self) -> npt.NDArray[np.int64]:
         """int64 []: the length of the longest run, padding counted; 0 if there are no rows."""
-        _, length, _ = self._runs()
-        return np.array(length.max(initial=0), np.int64)
+        return np.array(self._runs.length.max(initial=0))
 
     def per_row(self) -> Counts:
         """int64 [rows]: how many runs each row has, padding counted."""
-        begin, _, _ = self._runs()
-        return np.bincount(begin // self.seq_len, minlength=self.rows).astype(np.int64)
+        return np.bincount(self._runs.begin // self.seq_len, minlength=self.rows).astype(np.int64)
 
-    def _runs(self) -> tuple[Counts, Counts, Counts]:
-        """Begin in the flattened batch, length and document of every run; -1 where padding."""
+    def _find_runs(self) -> _Runs:
+        begin = self.row * self.seq_len + self.start
         total = self.rows * self.seq_len
         if int(self.length.sum()) == total:
-            return self._begin, self.length, self.document
-        edges = np.arange(0, total + 1, self.seq_len, dtype=np.int64)
-        cuts = np.unique(np.concatenate([self._begin, self._stop, edges]))
+            return _Runs(begin, self.start, self.length, self.document, padded=False)
+        edges = np.arange(0, total + 1, self.seq_len)
+        cuts = np.unique(np.concatenate([begin, begin + self.length, edges]))
         document = np.full(len(cuts) - 1, -1, np.int64)
-        document[np.searchsorted(cuts, self._begin)] = self.document
-        return cuts[:-1], np.diff(cuts), document
+        document[np.searchsorted(cuts, begin)] = self.document
+        return _Runs(cuts[:-1], cuts[:-1] % self.seq_len, np.diff(cuts), document, padded=True)
 
 
 def of_windows(
@@ -160,8 +184,14 @@ def of_windows(
     row = parts.window if real is None else np.flatnonzero(real)[parts.window]
     return Segments(
         rows=len(starts), seq_len=seq_len, row=row, start=parts.start, length=parts.length,
-        document=parts.document,
+        document=parts.document, checked=True,
     )  # fmt: skip
+
+
+def _narrow(values: Counts) -> npt.NDArray[np.integer[Any]]:
+    """In 4 bytes if they fit, as they nearly always do: half as much memory to write and read."""
+    fits = values.max(initial=0) <= np.iinfo(np.int32).max
+    return values.astype(np.int32) if fits else values
 
 
 def _require(condition: bool, problem: str) -> None:

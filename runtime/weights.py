@@ -156,7 +156,7 @@ def _unmet(
     share, (draws, period) = weight / sum(asked), found
     drawn = f"get {draws:,}, {draws / (share * period):.3g} times its due" if draws else "get none"
     # Enough for exact shares, or for a quota of which half a draw is the tolerance.
-    needed = min(sum(asked), -(-sum(asked) // max(1, int(2 * tolerance * weight))))
+    needed = min(sum(asked), -(-sum(asked) // max(1, int(2 * Fraction(tolerance) * weight))))
     longer = f"pass max_period={needed}, " if period < needed <= _LONGEST else ""
     return UsageError(
         f"of the {period:,} draws in a period, a share of {share:.3g} would {drawn} "

@@ -136,7 +136,7 @@ class WindowDataset(Dataset[Batch]):
         batch = self._ids(starts)
         if self.fields:
             segments = of_windows(self.split, starts, self.seq_len, real=real)
-            batch.update(self.fields.tensors(segments))
+            batch.update(self.fields.tensors(segments, self._buffers.empty))
         if real is not None:
             mask = batch["sample_mask"] = torch.from_numpy(real)
             if "labels" in batch:

@@ -93,6 +93,11 @@ def test_pieces_and_masks_equal_slicing(
         found = split.masks if split.has_mask else split.stream
         ends = st.tuples(st.integers(0, len(stream)), st.integers(0, len(stream)))
         ranges = [sorted(pair) for pair in data.draw(st.lists(ends, max_size=5))]
+        bounds = np.cumsum([0, *(sum(map(len, shard)) for shard in shards)])
+        ranges = [
+            [start, min(stop, int(bounds[bounds > start].min(initial=len(stream))))]
+            for start, stop in ranges  # a piece lies in one shard
+        ]
         starts, stops = np.array(ranges, np.int64).reshape(-1, 2).T
         at = np.cumsum([3, *(stops - starts + 1)])[:-1]
         out = np.full(len(stream) * 5 + 20, 99, found.source.dtype)
@@ -101,8 +106,9 @@ def test_pieces_and_masks_equal_slicing(
             expected[to : to + stop - start] = stream[start:stop]
         found.copy(starts, stops - starts, out, at)
         assert out.tolist() == expected.tolist()
-        with pytest.raises(IndexError):
-            found.copy(np.array([len(stream)]), np.array([1]), out, np.array([0]))
+        for start in {-1, len(stream), *(int(bound) - 1 for bound in bounds[1:])}:
+            with pytest.raises(IndexError):
+                found.copy(np.array([0, start]), np.array([0, 2]), out, np.array([0, 0]))
         if split.has_mask:
             assert split.gather_mask(starts[:1], 0).shape == (len(starts[:1]), 0)
             rows = split.gather_mask(np.array([0]), len(stream))

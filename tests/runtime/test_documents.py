@@ -58,7 +58,7 @@ def reference_row(
     return {**row, "lengths": len(ids)}
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(
     lengths=st.lists(st.lists(st.integers(0, 30), max_size=5), min_size=1, max_size=4),
     max_length=st.none() | st.integers(1, 35),

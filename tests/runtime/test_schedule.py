@@ -340,7 +340,10 @@ def test_coarse_weight_is_refused() -> None:
     assert whole_weights(weights, tolerance=0.6).error == pytest.approx(0.5895, abs=1e-4)
 
 
-@pytest.mark.parametrize("weights", [[1e300, 1e-300], [10**400, 1], [1, 5e-324]])
+@pytest.mark.parametrize(
+    "weights",
+    [[1e300, 1e-300], [10**400, 1], [1, 5e-324], [*np.random.default_rng(5).random(60), 1e-9]],
+)
 def test_extreme_weights_are_refused_not_overflowed(weights: list[float]) -> None:
     with pytest.raises(UsageError, match="get none"):
         whole_weights(weights)

@@ -156,6 +156,20 @@ def test_known_boundaries(tmp_path: Path) -> None:
     assert segments.cu_seqlens(7).dtype == np.int32
 
 
+def test_documents_past_32_bits_keep_their_numbers() -> None:
+    """Numbers that fit into 4 bytes take a shorter way; the others come out the same."""
+    one, zero = np.array([3]), np.array([0])
+    for number in ((1 << 31) - 1, 1 << 31, (1 << 48) - 1):
+        segments = Segments(
+            rows=1, seq_len=4, row=zero, start=zero, length=one, document=np.array([number])
+        )
+        out = np.empty((1, 4), np.int64)
+        assert segments.doc_ids(out) is out
+        assert out.tolist() == segments.doc_ids().tolist() == [[number] * 3 + [-1]]
+        assert segments.position_ids(out) is out
+        assert out.tolist() == [[0, 1, 2, 0]]
+
+
 def test_windows_outside_are_refused(tmp_path: Path) -> None:
     """Beyond either end, and so far that adding overflows."""
     split = make_split(tmp_path, [[4, 3]])
