@@ -147,7 +147,7 @@ def create_loader(  # noqa: PLR0917  (the names and the order that callers know)
 
 
 def _opened(place: Place, io: Literal["mmap", "pread"]) -> Dataset:
-    return place if isinstance(place, Dataset) else open_dataset(place)
+    return place if isinstance(place, Dataset) else open_dataset(place, io=io)
 
 
 def _end(drop_last: bool, dp_size: int) -> End:

@@ -7,7 +7,6 @@ tokens).
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -27,40 +26,12 @@ def copy_tokens(split: Split, starts: Counts, lengths: Counts, out: Array, at: C
     `out` is one-dimensional, contiguous, of the type of the split. A piece is part of a document,
     and so of one shard: raises `IndexError` for any that is not, before anything is copied.
     """
-    _copy(split, split._shard_tokens, starts, lengths, out=out, at=at)
+    split.stream.copy(starts, lengths, out, at)
 
 
 def copy_mask(split: Split, starts: Counts, lengths: Counts, out: Array, at: Counts) -> None:
     """The same of the loss mask, into uint8: 1 for a token to train on. See `Split.gather_mask`."""
-
-    def shard_mask(shard: int) -> Array:
-        return split._array(str(split.entry.shards[shard].mask))
-
-    _copy(split, shard_mask, starts, lengths, out=out, at=at)
-
-
-def _copy(
-    split: Split,
-    shard_array: Callable[[int], Array],
-    starts: Counts,
-    lengths: Counts,
-    *,
-    out: Array,
-    at: Counts,
-) -> None:
-    shard = split._token_base.searchsorted(starts, "right") - 1
-    np.clip(shard, 0, len(split._shard_length) - 1, out=shard)  # where a piece has no tokens
-    begin = starts - split._token_base[shard]
-    stop = begin + lengths
-    if not ((begin >= 0) & (stop <= split._shard_length[shard])).all():
-        raise IndexError("a piece is not part of one shard")
-    target, numbers = out.data, shard.tolist()
-    # Views of memory: a third less a piece than slices of arrays.
-    sources = {number: shard_array(number).data for number in set(numbers)}
-    columns = (at, at + lengths, begin, stop)
-    rows = zip(numbers, *(column.tolist() for column in columns), strict=True)
-    for number, to, end, first, last in rows:
-        target[to:end] = sources[number][first:last]
+    split.masks.copy(starts, lengths, out, at)
 
 
 def document_spans(split: Split, documents: Counts) -> tuple[Counts, Counts]:
@@ -79,7 +50,8 @@ def document_spans(split: Split, documents: Counts) -> tuple[Counts, Counts]:
         there = np.flatnonzero(shard == number)
         local = documents[there] - split._document_base[number]
         offsets = split._shard_docs(number)
-        base, length = split._token_base[number], split._shard_length[number]
+        base = split._token_base[number]
+        length = split._token_base[number + 1] - base
         first, last = offsets[local].astype(np.int64), offsets[local + 1].astype(np.int64)
         wrong = np.flatnonzero((first < 0) | (first > last) | (last > length))
         if len(wrong):

@@ -15,6 +15,7 @@ import torch
 
 from dataprep.formats.dataset import Split
 from dataprep.formats.errors import UsageError
+from dataprep.formats.readahead import ReadAhead
 from dataprep.runtime.blocks import Blocks, block_sizes
 from dataprep.runtime.loader import Loader
 from dataprep.runtime.mock import MockDataset
@@ -104,7 +105,7 @@ def serve(
         order=_brief({**definition, "mock": True} if mock else definition),
         prefetch=prefetch,
         vocab_size=_vocab_size(samples),
-        announcer=None,
+        announcer=None if mock else _announcer(samples),
         num_workers=num_workers,
         pin_memory=_has_accelerator() if pin_memory is None else pin_memory,
         persistent_workers=num_workers > 0,
@@ -122,6 +123,12 @@ def _brief(definition: Mapping[str, Any]) -> dict[str, Any]:
         return dict(definition)
     short = {name: value for name, value in definition.items() if isinstance(value, str | int)}
     return {**short, "sha256": hashlib.sha256(text.encode()).hexdigest()}
+
+
+def _announcer(samples: SampleDataset) -> ReadAhead | None:
+    """Read-ahead, for samples that lie in splits."""
+    known = hasattr(samples, "split") or hasattr(samples, "splits")
+    return ReadAhead(samples) if known else None
 
 
 def _vocab_size(samples: SampleDataset) -> int | None:

@@ -18,6 +18,7 @@ from torch.utils.data import Dataset
 
 from dataprep.formats.dataset import Split
 from dataprep.formats.errors import InputError, UsageError
+from dataprep.runtime.buffers import Buffers
 from dataprep.runtime.fields import OF_THE_BATCH, SegmentFields
 from dataprep.runtime.segments import of_windows
 
@@ -78,6 +79,7 @@ class WindowDataset(Dataset[Batch]):
         _require(self.stride >= 1, "stride", f"must be at least 1 token, got {stride}")
         known = (None, *get_args(Labels))
         _require(labels in known, "labels", f"must be one of {known}, got {labels!r}")
+        self._buffers = Buffers()
         self._span = seq_len + (labels == "shifted")
         self._windows = window_count(split.tokens, self._span, self.stride)
         if self._windows == 0:
@@ -135,7 +137,7 @@ class WindowDataset(Dataset[Batch]):
         batch = self._ids(starts)
         if self.fields:
             segments = of_windows(self.split, starts, self.seq_len, real=real)
-            batch.update(self.fields.tensors(segments))
+            batch.update(self.fields.tensors(segments, self._buffers.empty))
         if real is not None:
             mask = batch["sample_mask"] = torch.from_numpy(real)
             if "labels" in batch:
@@ -154,13 +156,18 @@ class WindowDataset(Dataset[Batch]):
     def _ids(self, starts: Samples) -> Batch:
         ids = self.split.gather(starts, self._span)
         if self.labels is None:
-            return {"input_ids": _widen(ids)}
+            return {"input_ids": self._widen(ids)}
         ahead = self._span - self.seq_len  # of the inputs
-        labels = _widen(ids[:, ahead:])
+        labels = self._widen(ids[:, ahead:])
         if self.split.has_mask:
             mask = self.split.gather_mask(starts + ahead, self.seq_len)
             labels[torch.from_numpy(mask == 0)] = IGNORED_LABEL
-        return {"input_ids": _widen(ids[:, : self.seq_len]), "labels": labels}
+        return {"input_ids": self._widen(ids[:, : self.seq_len]), "labels": labels}
+
+    def _widen(self, ids: npt.NDArray[Any]) -> torch.Tensor:
+        wide = self._buffers.empty(ids.shape)
+        np.copyto(wide, ids)
+        return torch.from_numpy(wide)
 
 
 def window_count(tokens: int, span: int, stride: int) -> int:
