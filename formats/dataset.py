@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from dataprep.formats import manifest as manifests
 from dataprep.formats import npy
+from dataprep.formats.boundaries import Boundaries, Parts
 from dataprep.formats.errors import IntegrityError, UsageError
 from dataprep.formats.manifest import FileEntry, Manifest, SplitEntry
 from dataprep.formats.maps import MapCache, check_size, map_tokens
@@ -172,6 +173,10 @@ class Split:
         self._token_base = _bases(shard.length for shard in entry.shards)
         self._shard_length = np.diff(self._token_base)
         self._document_base = _bases(shard.documents for shard in entry.shards)
+        self._boundaries = Boundaries(
+            token_base=self._token_base, document_base=self._document_base,
+            offsets=self._shard_docs, files=[shard.docs for shard in entry.shards],
+        )  # fmt: skip
 
     def __len__(self) -> int:
         return self.documents
@@ -314,6 +319,21 @@ class Split:
 
     def _map(self, name: str, opener: Callable[[], Ids]) -> Ids:
         return self._maps.get(name, lambda: self.dataset.standing.open(opener))
+
+    def parts(self, starts: npt.NDArray[np.int64], length: int) -> Parts:
+        """Which document each part of the windows of `length` tokens at `starts` belongs to.
+
+        From the stored offsets; reads no token. Raises `IndexError` for a window outside the
+        split, `IntegrityError` for offsets that no build wrote. For the cost see `Boundaries`.
+        """
+        self._check_windows(starts, length)
+        return self._boundaries.parts(starts, length)
+
+    def _check_windows(self, starts: npt.NDArray[np.int64], length: int) -> None:
+        if len(starts):
+            low, high = int(starts.min()), int(starts.max())
+            if low < 0 or high + length > self.tokens:
+                raise IndexError(f"windows {low}:{high + length} are outside 0:{self.tokens}")
 
 
 def _bases(counts: Iterator[int]) -> npt.NDArray[np.int64]:

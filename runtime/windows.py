@@ -18,11 +18,14 @@ from torch.utils.data import Dataset
 
 from dataprep.formats.dataset import Split
 from dataprep.formats.errors import InputError, UsageError
+from dataprep.runtime.fields import OF_THE_BATCH, SegmentFields
+from dataprep.runtime.segments import of_windows
 
 __all__ = ["IGNORED_LABEL", "PADDING", "Batch", "Labels", "WindowDataset", "window_count"]
 
 Batch = dict[str, torch.Tensor]
 Labels = Literal["shifted", "unshifted"]
+Samples = npt.NDArray[np.int64]
 
 PADDING = -(1 << 63)
 """The index of a row that only fills up a batch; no sample, and no Python-style negative index."""
@@ -37,9 +40,11 @@ class WindowDataset(Dataset[Batch]):
     `labels` is None. ``"shifted"`` labels are the inputs moved by one token (label `j` is the token
     after input `j`), so a window reads `seq_len` + 1 tokens and the last label of one window is the
     first input of the next; ``"unshifted"`` labels equal the inputs, for models that shift inside.
+    Where the dataset has a loss mask, the labels of tokens not to train on are `IGNORED_LABEL`.
 
     `stride` is in tokens and defaults to `seq_len`: windows side by side. Tokens after the last
-    whole window are not served.
+    whole window are not served. `position_ids`, `doc_ids` and `cu_seqlens` ask for the tensors of
+    `SegmentFields`, from the stored offsets; all three less than double the cost of a batch.
 
     Raises `InputError` if the split does not fill one window. Pickles as a path and a few numbers.
 
@@ -56,12 +61,18 @@ class WindowDataset(Dataset[Batch]):
         stride: int | None = None,
         labels: Labels | None = "shifted",
         sample_mask: bool = False,
+        position_ids: bool = False,
+        doc_ids: bool = False,
+        cu_seqlens: bool | int = False,
     ) -> None:
         self.split = split
         self.seq_len = seq_len
         self.stride = seq_len if stride is None else stride
         self.labels = labels
         self.sample_mask = sample_mask
+        self.fields = SegmentFields(
+            position_ids=position_ids, doc_ids=doc_ids, cu_seqlens=cu_seqlens
+        )
         _require(seq_len >= 1, "seq_len", f"must be at least 1 token, got {seq_len}")
         _require(self.stride >= 1, "stride", f"must be at least 1 token, got {stride}")
         known = (None, *get_args(Labels))
@@ -79,45 +90,72 @@ class WindowDataset(Dataset[Batch]):
             f"<dataprep.WindowDataset {self.split.name}: {len(self):,} windows of {self.seq_len:,}>"
         )
 
+    @property
+    def definition(self) -> dict[str, str | int]:
+        """What decides, besides the build id, which tokens sample `i` is: JSON values."""
+        return {
+            "kind": "windows", "split": self.split.name, "seq_len": self.seq_len,
+            "stride": self.stride,
+        }  # fmt: skip
+
+    def spans(self, samples: Samples) -> tuple[Samples, Samples]:
+        """Starts and stops of the tokens that reading `samples` will touch; `PADDING` reads none.
+
+        Raises `IndexError` for a sample outside 0 .. len - 1.
+        """
+        starts = self._starts(samples[samples != PADDING])
+        return starts, starts + self._span
+
     def __getitem__(self, index: int) -> Batch:
         """One window, without a batch axis; counts from the end if `index` is negative.
 
         Costs about 30 microseconds whatever the length: take whole batches where speed matters.
         """
         at = index + len(self) if index < 0 else index
-        return {name: rows[0] for name, rows in self.__getitems__([at]).items()}
+        return {
+            name: field if name in OF_THE_BATCH else field[0]
+            for name, field in self.__getitems__([at]).items()
+        }
 
-    def __getitems__(self, indices: Sequence[int]) -> Batch:
+    def __getitems__(self, indices: Sequence[int] | Samples) -> Batch:
         """The windows at `indices`, collated: tensors [len(indices), seq_len], each its own memory.
 
         torch's DataLoader calls this with one batch of indices; it needs a `collate_fn` that
         returns its argument. With `sample_mask` there is also a bool tensor [len(indices)] of that
-        name, False in the rows whose index is `PADDING`; their labels are all `IGNORED_LABEL`.
+        name, False in the rows whose index is `PADDING`; their labels are all `IGNORED_LABEL`, and
+        to attention they are one segment of padding each.
 
-        Raises `IndexError` for an index outside 0 .. len - 1.
+        Raises `IndexError` for an index outside 0 .. len - 1, `UsageError` for a row with more
+        segments than `cu_seqlens` has room for.
         """
         samples = np.asarray(indices, np.int64)
-        if not self.sample_mask:
-            return self._batch(samples)
-        real = samples != PADDING
-        batch = self._batch(np.where(real, samples, 0))
-        mask = batch["sample_mask"] = torch.from_numpy(real)
-        if "labels" in batch:
-            batch["labels"][~mask] = IGNORED_LABEL
+        real = samples != PADDING if self.sample_mask else None
+        starts = self._starts(samples if real is None else np.where(real, samples, 0))
+        batch = self._ids(starts)
+        if self.fields:
+            segments = of_windows(self.split, starts, self.seq_len, real=real)
+            batch.update(self.fields.tensors(segments))
+        if real is not None:
+            mask = batch["sample_mask"] = torch.from_numpy(real)
+            if "labels" in batch:
+                batch["labels"][~mask] = IGNORED_LABEL
         return batch
 
-    def _batch(self, samples: npt.NDArray[np.int64]) -> Batch:
+    def _starts(self, samples: Samples) -> Samples:
+        """The first token of each sample."""
         # Checked before the multiplication, which could overflow into the valid range.
         if samples.size and not 0 <= int(samples.min()) <= int(samples.max()) < self._windows:
             raise IndexError(
                 f"windows {samples.min()} to {samples.max()} are outside 0:{self._windows}"
             )
-        ids = self.split.gather(samples * self.stride, self._span)
+        return samples * self.stride
+
+    def _ids(self, starts: Samples) -> Batch:
+        ids = self.split.gather(starts, self._span)
         if self.labels is None:
             return {"input_ids": _widen(ids)}
-        if self.labels == "unshifted":
-            return {"input_ids": _widen(ids), "labels": _widen(ids)}
-        return {"input_ids": _widen(ids[:, :-1]), "labels": _widen(ids[:, 1:])}
+        labels = ids[:, self._span - self.seq_len :]
+        return {"input_ids": _widen(ids[:, : self.seq_len]), "labels": _widen(labels)}
 
 
 def window_count(tokens: int, span: int, stride: int) -> int:

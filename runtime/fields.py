@@ -1,0 +1,86 @@
+"""The tensors that say where documents lie in a batch, in shapes that never change.
+
+Kernels that are compiled or captured for one shape need the same shapes in every batch: so
+`cu_seqlens` has room for as many segments as asked for, whatever the documents are.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from dataprep.formats.errors import UsageError
+from dataprep.runtime.segments import Segments
+
+__all__ = ["OF_THE_BATCH", "SegmentFields"]
+
+OF_THE_BATCH = frozenset({"cu_seqlens", "max_seqlen"})
+"""The fields that have no axis of rows: they speak of the rows laid end to end."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SegmentFields:
+    """Which of these tensors a batch of [rows, seq_len] has.
+
+    - `position_ids`: int64 [rows, seq_len], from 0 in each segment; 0 in padding.
+    - `doc_ids`: int64 [rows, seq_len], the document's number in its split; -1 in padding.
+    - `cu_seqlens`: int32 [rows x room + 1], where each segment of the flattened batch stops (see
+      `Segments.cu_seqlens`), and with it `max_seqlen`: int64 [], the length of the longest. The
+      room is `cu_seqlens` segments a row; True stands for seq_len, which is always enough.
+
+        >>> one = np.array([0]), np.array([0]), np.array([3]), np.array([7])
+        >>> row, start, length, document = one
+        >>> batch = Segments(rows=1, seq_len=4, row=row, start=start, length=length,
+        ...                  document=document)
+        >>> SegmentFields(cu_seqlens=3).tensors(batch)["cu_seqlens"]
+        tensor([0, 3, 4, 4], dtype=torch.int32)
+    """
+
+    position_ids: bool = False
+    doc_ids: bool = False
+    cu_seqlens: bool | int = False
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.cu_seqlens, bool) and self.cu_seqlens < 1:
+            raise UsageError(
+                f"must be True, False or at least 1 segment a row, got {self.cu_seqlens}",
+                where="cu_seqlens",
+            )
+
+    def __bool__(self) -> bool:
+        return self.position_ids or self.doc_ids or self.cu_seqlens is not False
+
+    def tensors(self, segments: Segments) -> dict[str, torch.Tensor]:
+        """The tensors that were asked for, each its own memory.
+
+        Raises `UsageError` where a row has more segments than `cu_seqlens` has room for. Costs a
+        memory copy for each tensor of the size of `input_ids`.
+        """
+        found: dict[str, torch.Tensor] = {}
+        if self.position_ids:
+            found["position_ids"] = torch.from_numpy(segments.position_ids())
+        if self.doc_ids:
+            found["doc_ids"] = torch.from_numpy(segments.doc_ids())
+        if self.cu_seqlens is not False:
+            capacity = segments.rows * self._room(segments)
+            found["cu_seqlens"] = torch.from_numpy(segments.cu_seqlens(capacity))
+            found["max_seqlen"] = torch.from_numpy(segments.max_seqlen())
+        return found
+
+    def _room(self, segments: Segments) -> int:
+        """Segments a row, none of which may have more."""
+        if self.cu_seqlens is True:
+            return segments.seq_len
+        room = int(self.cu_seqlens)
+        if len(segments.row) + segments.rows > room:  # else no row can have more
+            counts = segments.per_row()
+            row = int(np.argmax(counts)) if len(counts) else 0
+            if len(counts) and counts[row] > room:
+                raise UsageError(
+                    f"row {row} of the batch holds {counts[row]:,} segments, more than {room:,}",
+                    where="cu_seqlens", code="E_SEGMENTS",
+                    remedy=f"Use cu_seqlens={counts[row]} or more; cu_seqlens=True always fits.",
+                )  # fmt: skip
+        return room

@@ -1,0 +1,231 @@
+"""Segments against plain loops that look at one token at a time."""
+
+from __future__ import annotations
+
+import tracemalloc
+from collections.abc import Collection
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dataprep.formats.dataset import Split, open_dataset
+from dataprep.formats.errors import IntegrityError, UsageError
+from dataprep.runtime.segments import Segments, of_windows
+from tests.datasets import make_dataset, random_split
+
+
+def documents_of(lengths: list[list[int]], eos: bool) -> list[int]:
+    """The document of each token of the stream."""
+    every = [size + eos for shard in lengths for size in shard]
+    return [number for number, size in enumerate(every) for _ in range(size)]
+
+
+class Reference:
+    """The tensors of rows of document numbers (-1 is padding), token by token."""
+
+    def __init__(self, rows: list[list[int]], breaks: Collection[tuple[int, int]] = ()) -> None:
+        self.doc_ids = rows
+        self.position_ids: list[list[int]] = []
+        self.continues: list[list[bool]] = []
+        self.runs: list[int] = []
+        self.per_row: list[int] = []
+        for number, row in enumerate(rows):
+            positions: list[int] = []
+            first = len(self.runs)
+            for j, document in enumerate(row):
+                if j == 0 or document != row[j - 1] or (number, j) in breaks:
+                    self.runs.append(0)
+                    positions.append(0)
+                else:
+                    positions.append(0 if document < 0 else positions[-1] + 1)
+                self.runs[-1] += 1
+            self.position_ids.append(positions)
+            self.per_row.append(len(self.runs) - first)
+            self.continues.append([
+                j + 1 < len(row) and document >= 0 and document == row[j + 1]
+                and (number, j + 1) not in breaks
+                for j, document in enumerate(row)
+            ])  # fmt: skip
+
+    def cu_seqlens(self, capacity: int) -> list[int]:
+        stops = [sum(self.runs[:i]) for i in range(len(self.runs) + 1)]
+        return stops + stops[-1:] * (capacity + 1 - len(stops))
+
+
+def assert_equal(segments: Segments, expected: Reference) -> None:
+    room = segments.rows * segments.seq_len
+    arrays: list[tuple[npt.NDArray[Any], type, object]] = [
+        (segments.position_ids(), np.int64, expected.position_ids),
+        (segments.doc_ids(), np.int64, expected.doc_ids),
+        (segments.continues(), np.bool_, expected.continues),
+        (segments.per_row(), np.int64, expected.per_row),
+        (segments.cu_seqlens(room), np.int32, expected.cu_seqlens(room)),
+        (segments.max_seqlen(), np.int64, max(expected.runs, default=0)),
+    ]
+    for found, dtype, wanted in arrays:
+        assert found.dtype == dtype
+        assert found.flags.c_contiguous
+        assert found.tolist() == wanted
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    lengths=st.lists(st.lists(st.integers(0, 12), max_size=5), min_size=1, max_size=6),
+    eos=st.booleans(),
+    seq_len=st.integers(1, 30),
+    data=st.data(),
+)
+def test_windows_equal_the_reference(
+    lengths: list[list[int]], eos: bool, seq_len: int, data: st.DataObject
+) -> None:
+    """Any windows, in any order and overlapping, over empty documents and empty shards."""
+    stream = documents_of(lengths, eos)
+    last = len(stream) - seq_len
+    starts = data.draw(st.lists(st.integers(0, last), max_size=6)) if last >= 0 else []
+    with TemporaryDirectory() as folder:
+        # Ids up to 256, so that EOS stands inside documents too.
+        shards = random_split(lengths, vocab_size=257)
+        path = make_dataset(Path(folder) / "ds", {"train": shards}, add_eos=eos)
+        split = open_dataset(path).split("train")
+        segments = of_windows(split, np.array(starts, np.int64), seq_len)
+    assert_equal(segments, Reference([stream[start : start + seq_len] for start in starts]))
+
+
+packed_rows = st.integers(1, 12).flatmap(
+    lambda seq_len: st.tuples(
+        st.just(seq_len),
+        st.lists(
+            st.lists(st.tuples(st.integers(0, 3), st.integers(1, 6), st.integers(0, 5)))
+            .map(lambda parts: fitting(parts, seq_len)), max_size=4,
+        ),
+    )
+)  # fmt: skip
+
+
+def fitting(parts: list[tuple[int, int, int]], seq_len: int) -> list[tuple[int, int, int]]:
+    """(start, length, document) of the parts (gap, length, document) that fit into a row."""
+    found, at = [], 0
+    for gap, length, document in parts:
+        at += gap + length
+        if at > seq_len:
+            break
+        found.append((at - length, length, document))
+    return found
+
+
+@settings(max_examples=150, deadline=None)
+@given(packed_rows)
+def test_gaps_are_padding(case: tuple[int, list[list[tuple[int, int, int]]]]) -> None:
+    """Rows with gaps anywhere, whole rows of padding, and one document twice side by side."""
+    seq_len, rows = case
+    dense = [[-1] * seq_len for _ in rows]
+    breaks = set()
+    for number, row in enumerate(rows):
+        for start, length, document in row:
+            dense[number][start : start + length] = [document] * length
+            breaks.add((number, start))
+    flat = [(number, *part) for number, row in enumerate(rows) for part in row]
+    columns = np.array(flat, np.int64).reshape(-1, 4).T
+    segments = Segments(
+        rows=len(rows), seq_len=seq_len, row=columns[0], start=columns[1], length=columns[2],
+        document=columns[3],
+    )  # fmt: skip
+    assert_equal(segments, Reference(dense, breaks))
+
+
+def make_split(tmp_path: Path, lengths: list[list[int]]) -> Split:
+    path = make_dataset(tmp_path / "ds", {"train": random_split(lengths)})
+    return open_dataset(path).split("train")
+
+
+def test_known_boundaries(tmp_path: Path) -> None:
+    """Golden: a window from inside document 0, over an empty one and a shard's end, to 4."""
+    split = make_split(tmp_path, [[4, 0, 2], [], [3, 9]])
+    segments = of_windows(split, np.array([1, 8], np.int64), 9)
+    assert segments.row.tolist() == [0, 0, 0, 0, 1, 1]
+    assert segments.start.tolist() == [0, 3, 5, 8, 0, 1]
+    assert segments.length.tolist() == [3, 2, 3, 1, 1, 8]
+    assert segments.document.tolist() == [0, 2, 3, 4, 3, 4]
+    assert segments.cu_seqlens(7).tolist() == [0, 3, 5, 8, 9, 10, 18, 18]
+    assert segments.cu_seqlens(7).dtype == np.int32
+
+
+def test_windows_outside_are_refused(tmp_path: Path) -> None:
+    """Beyond either end, and so far that adding overflows."""
+    split = make_split(tmp_path, [[4, 3]])
+    for start in (-1, 4, (1 << 63) - 1):
+        with pytest.raises(IndexError, match="outside 0:7"):
+            of_windows(split, np.array([0, start], np.int64), 4)
+
+
+def test_bisecting_reads_no_whole_file(tmp_path: Path) -> None:
+    """The offsets are bisected as they are stored; converting them would cost their size."""
+    split = make_split(tmp_path, [[1] * 200_000])
+    docs = split._shard_docs(0)
+    assert docs.dtype == np.uint64
+    starts = np.array([0, 100_000], np.int64)
+    of_windows(split, starts, 8)
+    tracemalloc.start()
+    of_windows(split, starts, 8)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 100_000  # a converted copy has 1.6 MB
+
+
+@pytest.mark.parametrize("damage", ["fall", "high", "first", "huge"])
+def test_damaged_offsets_are_named(tmp_path: Path, damage: str) -> None:
+    """Offsets of the right size and wrong content are an IntegrityError that names the file."""
+    split = make_split(tmp_path, [[5] * 8, [5] * 8])
+    file = split.dataset.path / "train/docs-00001.npy"
+    data = bytearray(file.read_bytes())
+    offsets = np.frombuffer(data, "<u8", offset=len(data) - 72)
+    values = {"fall": (4, 3), "high": (8, 30), "first": (0, 2), "huge": (3, 1 << 63)}
+    index, value = values[damage]
+    offsets[index] = value
+    file.write_bytes(data)
+    with pytest.raises(IntegrityError) as caught:
+        of_windows(split, np.arange(0, 76, 2, dtype=np.int64), 4)
+    assert (caught.value.code, caught.value.where) == ("E_OFFSETS", "train/docs-00001.npy")
+
+
+def test_too_little_room_gives_the_numbers(tmp_path: Path) -> None:
+    """cu_seqlens with less room than segments, or past int32, is refused."""
+    segments = of_windows(make_split(tmp_path, [[1] * 9]), np.array([0], np.int64), 9)
+    assert segments.cu_seqlens(9).tolist() == list(range(10))
+    with pytest.raises(UsageError, match="9 segments do not fit into 8") as caught:
+        segments.cu_seqlens(8)
+    assert caught.value.where == "cu_seqlens"
+    none = np.empty(0, np.int64)
+    wide = Segments(rows=3, seq_len=1 << 30, row=none, start=none, length=none, document=none)
+    with pytest.raises(UsageError, match="more than the 2,147,483,647 that int32 counts"):
+        wide.cu_seqlens(9)
+
+
+@pytest.mark.parametrize(
+    ("row", "start", "length"),
+    [
+        ([0, 0], [0, 2], [3, 1]),  # overlap
+        ([1, 0], [0, 0], [2, 2]),  # order
+        ([0, 1], [0, 0], [2, 0]),  # no tokens
+        ([0, 1], [0, 3], [2, 2]),  # leaves its row
+        ([0, 1], [-1, 0], [1, 1]),
+        ([0, 2], [0, 0], [1, 1]),  # no such row
+        ([-1, 0], [0, 0], [1, 1]),
+        ([0], [0, 0], [1, 1]),  # shapes
+    ],
+)
+def test_impossible_segments_are_refused(
+    row: list[int], start: list[int], length: list[int]
+) -> None:
+    """Arrays that do not describe segments are a UsageError, not a wrong tensor."""
+    with pytest.raises(UsageError):
+        Segments(
+            rows=2, seq_len=4, row=np.array(row), start=np.array(start), length=np.array(length),
+            document=np.zeros(2, np.int64),
+        )  # fmt: skip
