@@ -7,7 +7,7 @@ shard touched: about 60 microseconds a batch, 5 more a shard, and 50 ns a docume
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -35,20 +35,27 @@ class Parts:
     length: Counts
     document: Counts
 
+    def take(self, order: Counts) -> Parts:
+        """The parts at `order`."""
+        return Parts(
+            window=self.window[order], start=self.start[order], length=self.length[order],
+            document=self.document[order],
+        )  # fmt: skip
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Pieces:
-    """Windows cut at the ends of shards, ordered by shard; int64 arrays of one entry a piece.
+    """Windows cut at the ends of shards, in window order; int64 arrays of one entry a piece.
 
-    A piece is tokens `begin` to `stop` of its shard, and `shift` more than that in the windows laid
-    end to end. `groups` are the first and last + 1 piece of each shard.
+    A piece is tokens `begin` to `stop` of `shard`, and begins at `at` in the windows laid end to
+    end.
     """
 
+    window: Counts
     shard: Counts
     begin: Counts
     stop: Counts
-    shift: Counts
-    groups: list[tuple[int, int]]
+    at: Counts
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -69,75 +76,86 @@ class Boundaries:
 
         Raises `IntegrityError` for offsets that no build wrote.
         """
+        if len(starts) == 0 or length == 0:
+            return Parts(window=_NONE, start=_NONE, length=_NONE, document=_NONE)
         pieces = self._pieces(starts, length)
-        begins, document = self._begins(pieces)
-        if len(pieces.groups) > 1:
-            order = np.argsort(begins, kind="stable")
-            begins, document = begins[order], document[order]
-        sizes = np.empty_like(begins)
-        np.subtract(begins[1:], begins[:-1], out=sizes[:-1])
-        sizes[-1:] = len(starts) * length - begins[-1:]
-        if not sizes.all():  # documents without tokens
-            full = np.flatnonzero(sizes)
-            begins, sizes, document = begins[full], sizes[full], document[full]
-        window = begins // max(length, 1)
-        return Parts(window=window, start=begins - window * length, length=sizes, document=document)
+        first, stop = self._bisect(pieces)
+        piece, local, heads = ragged(first, stop)
+        shard = pieces.shard[piece]
+        begins = np.empty(len(local), np.int64)
+        for number, cells in _groups(shard):
+            begins[cells] = self.offsets(number).take(local[cells], mode="clip")
+        self._check(begins[heads[:-1]] <= pieces.begin, pieces.shard)
+        begins += (pieces.at - pieces.begin)[piece]
+        begins[heads[:-1]] = pieces.at  # a piece begins somewhere inside its first document
+        sizes = _steps(begins, len(starts) * length)
+        self._check(sizes >= 0, shard)
+        parts = Parts(
+            window=pieces.window[piece], start=begins - (pieces.window * length)[piece],
+            length=sizes, document=local + self.document_base[shard],
+        )  # fmt: skip
+        return parts if sizes.all() else parts.take(np.flatnonzero(sizes))
 
     def _pieces(self, starts: Counts, length: int) -> _Pieces:
         base, stops = self.token_base, starts + length
-        window, shard, _ = ragged(
-            base.searchsorted(starts, "right") - 1, base.searchsorted(stops, "left")
-        )
-        at, start = base[shard], starts[window]
-        begin = np.maximum(start - at, 0)
-        stop = np.minimum(stops[window], base[shard + 1]) - at
-        table = np.stack([shard, begin, stop, at - start + window * length])
-        if shard.size and shard.min() != shard.max():
-            table = table[:, stop > begin]  # of shards without tokens nothing is needed
-            table = table[:, np.argsort(table[0], kind="stable")]
-        shard, begin, stop, shift = table
-        cuts = (np.flatnonzero(shard[1:] != shard[:-1]) + 1).tolist()
-        groups = list(pairwise([0, *cuts, len(shard)])) if shard.size else []
-        return _Pieces(shard=shard, begin=begin, stop=stop, shift=shift, groups=groups)
+        window, at = np.arange(len(starts)), np.arange(0, len(starts) * length, length)
+        shard = np.full(len(starts), base.searchsorted(starts.min(), "right") - 1)
+        if stops.max() > base[shard[0] + 1]:
+            window, shard, _ = ragged(
+                base.searchsorted(starts, "right") - 1, base.searchsorted(stops, "left")
+            )
+            full = base[shard + 1] > base[shard]  # of shards without tokens nothing is needed
+            window, shard = window[full], shard[full]
+            begin = np.maximum(starts[window], base[shard])
+            at, starts = at[window] + begin - starts[window], begin
+            stops = np.minimum(stops[window], base[shard + 1])
+        first = base[shard]
+        return _Pieces(window=window, shard=shard, begin=starts - first, stop=stops - first, at=at)
 
-    def _begins(self, pieces: _Pieces) -> tuple[Counts, Counts]:
-        """Where each document begins in the windows laid end to end, and its number in the split.
-
-        In order within each shard. The first document of a piece begins with the piece.
-        """
+    def _bisect(self, pieces: _Pieces) -> tuple[Counts, Counts]:
+        """The first document of each piece and the one after its last, counted in the shard."""
         # uint64 like the offsets: int64 keys would make numpy convert the whole array to float64.
-        keys = np.stack([pieces.begin, pieces.stop - 1], axis=1).astype(np.uint64)
+        keys = np.stack([pieces.begin, pieces.stop - 1], axis=1).view(np.uint64)
         after = np.empty(keys.shape, np.int64)
-        docs = [self.offsets(int(pieces.shard[first])) for first, _ in pieces.groups]
-        for offsets, (i, j) in zip(docs, pieces.groups, strict=True):
+        for number, rows in _groups(pieces.shard):
             # Where several offsets are equal, the last is of the document that has the tokens.
-            after[i:j] = offsets.searchsorted(keys[i:j], "right")
-        piece, local, heads = ragged(after[:, 0] - 1, after[:, 1])
-        begins = np.empty(len(local), np.int64)
-        for offsets, (i, j) in zip(docs, pieces.groups, strict=True):
-            rows = slice(heads[i], heads[j])
-            begins[rows] = offsets.take(local[rows], mode="clip")
-        begins += pieces.shift[piece]
-        self._check(pieces, after, begins, heads)
-        begins[heads[:-1]] = pieces.begin + pieces.shift
-        return begins, local + self.document_base[pieces.shard][piece]
-
-    def _check(self, pieces: _Pieces, after: Counts, begins: Counts, heads: Counts) -> None:
-        """Raise unless the documents found cover each piece, in rising order."""
-        shard, low, high = pieces.shard, pieces.begin + pieces.shift, pieces.stop + pieces.shift
+            after[rows] = self.offsets(number).searchsorted(keys[rows], "right")
+        first, stop = after[:, 0] - 1, after[:, 1]
+        shard = pieces.shard
         last = self.document_base[shard + 1] - self.document_base[shard]
-        sound = (after[:, 0] >= 1) & (after[:, 1] >= after[:, 0]) & (after[:, 1] <= last)
-        if sound.all():
-            falls = begins[1:] < begins[:-1]
-            falls[heads[1:-1] - 1] = False
-            sound = (begins[heads[:-1]] <= low) & (begins[heads[1:] - 1] < high)
-            sound[np.searchsorted(heads, np.flatnonzero(falls), "right") - 1] = False
+        self._check((first >= 0) & (stop > first) & (stop <= last), shard)
+        return first, stop
+
+    def _check(self, sound: npt.NDArray[np.bool_], shard: Counts) -> None:
         if not sound.all():
             raise IntegrityError(
                 "the documents do not follow one another",
                 where=self.files[int(shard[np.argmin(sound)])], code="E_OFFSETS",
                 remedy="Restore this file, or build again with --overwrite.",
             )  # fmt: skip
+
+
+_NONE = np.empty(0, np.int64)
+
+
+def _groups(shard: Counts) -> Iterator[tuple[int, Any]]:
+    """Each shard of `shard`, and what indexes the entries that are of it."""
+    if shard.min() == shard.max():
+        yield int(shard[0]), slice(None)
+        return
+    order = np.argsort(shard, kind="stable")
+    ordered = shard[order]
+    cuts = (np.flatnonzero(ordered[1:] != ordered[:-1]) + 1).tolist()
+    for i, j in pairwise([0, *cuts, len(order)]):
+        yield int(ordered[i]), order[i:j]
+
+
+def _steps(begins: Counts, stop: int) -> Counts:
+    """From each of `begins` to the next, and from the last to `stop`."""
+    out = np.empty_like(begins)
+    np.subtract(begins[1:], begins[:-1], out=out[:-1])
+    out[-1] = stop - begins[-1]
+    return out
 
 
 def ragged(first: Counts, stop: Counts) -> tuple[Counts, Counts, Counts]:

@@ -329,6 +329,34 @@ class Split:
         self._check_windows(starts, length)
         return self._boundaries.parts(starts, length)
 
+    @property
+    def has_mask(self) -> bool:
+        """Whether a loss mask says which tokens to train on."""
+        return any(shard.mask is not None for shard in self.entry.shards)
+
+    def gather_mask(self, starts: npt.NDArray[np.int64], length: int) -> npt.NDArray[np.uint8]:
+        """The loss mask of the windows that `gather` gives: uint8 [len(starts), length], owned.
+
+        1 for a token to train on, 0 for one that is only read. Costs a few microseconds a window.
+        Raises `UsageError` if the split has none, `IndexError` for a window outside it.
+        """
+        if not self.has_mask:
+            raise UsageError("has no loss mask", where=f"split {self.name}", code="E_NO_MASK")
+        self._check_windows(starts, length)
+        out = np.empty((len(starts), length), np.uint8)
+        for row, start in zip(out, starts.tolist(), strict=True):
+            self._fill_mask(row, start)
+        return out
+
+    def _fill_mask(self, out: npt.NDArray[np.uint8], start: int) -> None:
+        shard, done = int(self._token_base.searchsorted(start, "right")) - 1, 0
+        while done < len(out):
+            at = start + done - int(self._token_base[shard])
+            part = self._array(str(self.entry.shards[shard].mask))[at : at + len(out) - done]
+            out[done : done + len(part)] = part
+            done += len(part)
+            shard += 1
+
     def _check_windows(self, starts: npt.NDArray[np.int64], length: int) -> None:
         if len(starts):
             low, high = int(starts.min()), int(starts.max())

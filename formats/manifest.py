@@ -25,6 +25,7 @@ __all__ = [
     "CRC_NAME",
     "FORMAT_VERSION",
     "KNOWN_FEATURES",
+    "LOSS_MASK",
     "MAX_CONFIG_BYTES",
     "FileEntry",
     "InputEntry",
@@ -46,7 +47,9 @@ __all__ = [
 CONFIG_NAME = "config.json"
 CRC_NAME = "crc32.npy"
 FORMAT_VERSION = 1
-KNOWN_FEATURES: frozenset[str] = frozenset()
+LOSS_MASK = "loss_mask"
+"""The feature of a dataset with masks: who ignored them would train on the wrong tokens."""
+KNOWN_FEATURES = frozenset({LOSS_MASK})
 MAX_CONFIG_BYTES = 256 << 20
 
 _NAME = re.compile(r"([a-z][a-z0-9_]{0,31}/)?[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
@@ -70,14 +73,21 @@ class FileEntry(_Entry, frozen=True, kw_only=True):
     sha256: str
 
 
-class ShardEntry(_Entry, frozen=True, kw_only=True):
-    """Three files that hold `documents` documents in `length` tokens."""
+class ShardEntry(_Entry, frozen=True, kw_only=True, omit_defaults=True):
+    """The files that hold `documents` documents in `length` tokens; few datasets have a `mask`."""
 
     tokens: str
     docs: str
     source: str
     documents: Count
     length: Count
+    mask: str | None = None
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """The names of all its files."""
+        every = (self.tokens, self.docs, self.source)
+        return every if self.mask is None else (*every, self.mask)
 
 
 class SplitEntry(_Entry, frozen=True, kw_only=True):
@@ -302,6 +312,11 @@ def _check_consistency(manifest: Manifest) -> None:
     for name, split in manifest.splits.items():
         _require(bool(_SPLIT.fullmatch(name)), f"{name!r} cannot name a split")
         _check_split(name, split, files, manifest.tokens.dtype)
+    masked = any(s.mask is not None for split in manifest.splits.values() for s in split.shards)
+    _require(
+        masked == (LOSS_MASK in manifest.required_features),
+        "a dataset has masks if, and only if, it requires the feature loss_mask",
+    )
     written = sum(split.documents for split in manifest.splits.values())
     records = manifest.records
     _require(records.written == written, "records.written differs from the documents in the splits")
@@ -320,7 +335,7 @@ def _check_references(manifest: Manifest) -> None:
     splits = manifest.splits.values()
     uses = Counter([manifest.tokenizer.file, CRC_NAME, *(split.index for split in splits)])
     for split in splits:
-        uses.update(file for s in split.shards for file in (s.tokens, s.docs, s.source))
+        uses.update(file for shard in split.shards for file in shard.files)
     twice = [file for file, count in uses.items() if count > 1]
     _require(not twice, f"{', '.join(twice[:3])} stands in two places")
 
@@ -329,12 +344,13 @@ def _check_split(name: str, split: SplitEntry, files: dict[str, FileEntry], dtyp
     _require(sum(s.documents for s in split.shards) == split.documents, f"{name}: documents differ")
     _require(sum(s.length for s in split.shards) == split.tokens, f"{name}: tokens differ")
     _require(split.index in files, f"{split.index} is not in the list of files")
+    masked = {shard.mask is not None for shard in split.shards}
+    _require(len(masked) <= 1, f"{name}: some shards have a mask, others have none")
     for shard in split.shards:
-        for file, kind, shape in (
-            (shard.tokens, dtype, (shard.length,)),
-            (shard.docs, "<u8", (shard.documents + 1,)),
-            (shard.source, "<u8", (shard.documents, 2)),
-        ):
+        kinds = (dtype, "<u8", "<u8", "|u1")
+        rows, tokens = shard.documents, (shard.length,)
+        shapes = (tokens, (rows + 1,), (rows, 2), tokens)
+        for file, kind, shape in zip(shard.files, kinds, shapes, strict=False):
             entry = files.get(file)
             _require(entry is not None, f"{file} is not in the list of files")
             agrees = entry is not None and entry.dtype == kind and entry.shape == shape

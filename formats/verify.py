@@ -227,7 +227,7 @@ def _structured(run: Run) -> set[str]:
     names = {run.manifest.tokenizer.file, REJECTS_NAME} & set(run.files)
     for split in run.manifest.splits.values():
         names.add(split.index)
-        names.update(file for s in split.shards for file in (s.tokens, s.docs, s.source))
+        names.update(file for shard in split.shards for file in shard.files)
     return names
 
 

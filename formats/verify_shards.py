@@ -1,4 +1,4 @@
-"""Whether the three files of a shard are sound and agree: offsets, ids, BOS and EOS, provenance.
+"""Whether the files of a shard are sound and agree: offsets, ids, BOS and EOS, provenance, mask.
 
 Each file is read once, front to back. The tokens lead; the offsets are drawn along as far as the
 tokens have been read, so that memory stays at one MiB a file whatever the documents look like.
@@ -84,6 +84,11 @@ def check_shard(run: Run, shard: ShardEntry, rules: Rules) -> int | None:
         source = run.open(stack, shard.source)
         if source is not None:
             _check_source(source, shard, rules)
+    if shard.mask is not None:
+        with contextlib.ExitStack() as stack:
+            mask = run.open(stack, shard.mask)
+            if mask is not None:
+                _check_mask(mask, shard)
     if offsets is None or not run.sound(shard.docs):
         return None  # what wrong offsets say about tokens and counts means nothing
     for finding in misframed:
@@ -213,3 +218,14 @@ def _check_source(reader: Reader, shard: ShardEntry, rules: Rules) -> None:
         raise Refused(reader.finding(
             "E_SOURCE", f"document {first + bad}: {problem}", start, start + 16
         ))  # fmt: skip
+
+
+def _check_mask(reader: Reader, shard: ShardEntry) -> None:
+    """Every token is either trained on (1) or not (0)."""
+    header = reader.expect_array("|u1", (shard.length,))
+    for values in reader.arrays("|u1"):
+        if values.max() > 1:
+            bad = int(np.argmax(values > 1))
+            at = reader.at - len(values) + bad
+            problem = f"token {at - header} has the value {values[bad]}, neither 0 nor 1"
+            raise Refused(reader.finding("E_MASK", problem, at, at + 1))

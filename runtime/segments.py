@@ -11,8 +11,7 @@ the size of `input_ids` about one more copy of it. Constant shapes whatever the 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from functools import lru_cache
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
@@ -27,7 +26,7 @@ Counts = npt.NDArray[np.int64]
 _MAX_TOKENS = (1 << 31) - 1  # in a batch whose cu_seqlens are int32
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class Segments:
     """The segments of a batch of `rows` rows of `seq_len` tokens.
 
@@ -53,32 +52,36 @@ class Segments:
     start: Counts
     length: Counts
     document: Counts
+    _begin: Counts = field(init=False, repr=False)
+    _stop: Counts = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         arrays = (self.row, self.start, self.length, self.document)
         fits = all(a.dtype == np.int64 and a.shape == (len(self.row),) for a in arrays)
         _require(fits, "needs four int64 arrays of one length")
         _require(self.rows >= 0 and self.seq_len >= 1, f"{self.rows} rows of {self.seq_len} tokens")
+        begin = self.row * self.seq_len + self.start
+        object.__setattr__(self, "_begin", begin)
+        object.__setattr__(self, "_stop", begin + self.length)
         if not len(self.row):
             return
-        stop = self.start + self.length
         _require(self.length.min() >= 1, "a segment has no tokens")
-        _require(self.start.min() >= 0 and stop.max() <= self.seq_len, "a segment leaves its row")
+        inside = self.start.min() >= 0 and (self.start + self.length).max() <= self.seq_len
+        _require(inside, "a segment leaves its row")
         _require(self.row[0] >= 0 and self.row[-1] < self.rows, "a segment is in no row")
-        flat = self.row * self.seq_len
-        apart = flat[1:] + self.start[1:] >= flat[:-1] + stop[:-1]
-        _require(bool(apart.all()), "segments overlap or are not in (row, start) order")
+        apart = bool((self._stop[:-1] <= begin[1:]).all())
+        _require(apart, "segments overlap or are not in (row, start) order")
 
     def position_ids(self) -> Counts:
         """int64 [rows, seq_len]: 0, 1, 2, ... in each segment anew; 0 in padding."""
         begin, length, document = self._runs()
-        out = np.repeat(begin, length)
-        np.subtract(_count(len(out)), out, out=out)
+        out = np.repeat(begin % self.seq_len, length).reshape(self.rows, self.seq_len)
+        np.subtract(np.arange(self.seq_len), out, out=out)
         if len(begin) != len(self.row):
             gaps = document < 0
             _, tokens, _ = ragged(begin[gaps], (begin + length)[gaps])
-            out[tokens] = 0
-        return out.reshape(self.rows, self.seq_len)
+            out.reshape(-1)[tokens] = 0
+        return out
 
     def doc_ids(self) -> Counts:
         """int64 [rows, seq_len]: the document of each token in its split; -1 in padding."""
@@ -103,11 +106,11 @@ class Segments:
         seq_len is always enough `capacity`; raises `UsageError` where it is less than the runs,
         and where the batch has more tokens than int32 counts.
         """
-        _, length, _ = self._runs()
+        begin, _, _ = self._runs()
         total = self.rows * self.seq_len
-        if len(length) > capacity:
+        if len(begin) > capacity:
             raise UsageError(
-                f"{len(length):,} segments do not fit into {capacity:,}", where="cu_seqlens",
+                f"{len(begin):,} segments do not fit into {capacity:,}", where="cu_seqlens",
                 code="E_SEGMENTS", remedy="Give cu_seqlens more room.",
             )  # fmt: skip
         if total > _MAX_TOKENS:
@@ -117,8 +120,8 @@ class Segments:
                 where="cu_seqlens", remedy="Use a smaller batch_size.",
             )  # fmt: skip
         out = np.full(capacity + 1, total, np.int32)
+        out[: len(begin)] = begin  # a run begins where the one before stops
         out[0] = 0
-        np.cumsum(length, out=out[1 : len(length) + 1])
         return out
 
     def max_seqlen(self) -> npt.NDArray[np.int64]:
@@ -133,14 +136,13 @@ class Segments:
 
     def _runs(self) -> tuple[Counts, Counts, Counts]:
         """Begin in the flattened batch, length and document of every run; -1 where padding."""
-        begin = self.row * self.seq_len + self.start
         total = self.rows * self.seq_len
         if int(self.length.sum()) == total:
-            return begin, self.length, self.document
+            return self._begin, self.length, self.document
         edges = np.arange(0, total + 1, self.seq_len, dtype=np.int64)
-        cuts = np.unique(np.concatenate([begin, begin + self.length, edges]))
+        cuts = np.unique(np.concatenate([self._begin, self._stop, edges]))
         document = np.full(len(cuts) - 1, -1, np.int64)
-        document[np.searchsorted(cuts, begin)] = self.document
+        document[np.searchsorted(cuts, self._begin)] = self.document
         return cuts[:-1], np.diff(cuts), document
 
 
@@ -160,14 +162,6 @@ def of_windows(
         rows=len(starts), seq_len=seq_len, row=row, start=parts.start, length=parts.length,
         document=parts.document,
     )  # fmt: skip
-
-
-@lru_cache(maxsize=4)
-def _count(tokens: int) -> Counts:
-    """0, 1, 2, ...: made once for each size of a batch."""
-    out = np.arange(tokens, dtype=np.int64)
-    out.flags.writeable = False
-    return out
 
 
 def _require(condition: bool, problem: str) -> None:

@@ -154,8 +154,12 @@ class WindowDataset(Dataset[Batch]):
         ids = self.split.gather(starts, self._span)
         if self.labels is None:
             return {"input_ids": _widen(ids)}
-        labels = ids[:, self._span - self.seq_len :]
-        return {"input_ids": _widen(ids[:, : self.seq_len]), "labels": _widen(labels)}
+        ahead = self._span - self.seq_len  # of the inputs
+        labels = _widen(ids[:, ahead:])
+        if self.split.has_mask:
+            mask = self.split.gather_mask(starts + ahead, self.seq_len)
+            labels[torch.from_numpy(mask == 0)] = IGNORED_LABEL
+        return {"input_ids": _widen(ids[:, : self.seq_len]), "labels": labels}
 
 
 def window_count(tokens: int, span: int, stride: int) -> int:

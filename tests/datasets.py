@@ -15,6 +15,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 import xxhash
@@ -101,11 +102,13 @@ def make_dataset(
     vocab_size: int = BYTE_VOCAB,
     tokenizer_json: bytes | None = None,
     add_eos: bool = False,
+    masks: Mapping[str, Sequence[Documents]] | None = None,
 ) -> Path:
     """Make the directory `path`: split -> shards -> documents as arrays of ids; returns `path`.
 
     Record ids count the documents in the order given, and all come from one input of 100 bytes a
-    record. `vocab_size` is at least 257 unless a `tokenizer_json` of that size is given.
+    record. `vocab_size` is at least 257 unless a `tokenizer_json` of that size is given. `masks`
+    has, for some splits, the loss mask of each document, EOS included where there is one.
     """
     path.mkdir(parents=True)
     tokenizer = byte_tokenizer(vocab_size) if tokenizer_json is None else tokenizer_json
@@ -113,10 +116,13 @@ def make_dataset(
     hashes["tokenizer.json"] = (write_file(path / "tokenizer.json", tokenizer), None, None)
     content = hashlib.sha256(tokenizer)
     entries: dict[str, SplitEntry] = {}
+    masks = masks or {}
     first = 0
     for name, shards in splits.items():
         arrays = [_documents(shard, vocab_size, add_eos) for shard in shards]
         entries[name] = _write_split(path, name, arrays, first, hashes, vocab_size, add_eos)
+        if name in masks:
+            entries[name] = _write_masks(path, name, entries[name], masks[name], hashes, content)
         first += entries[name].documents
         for ids in (ids for shard in arrays for ids in shard):  # how it is sharded does not matter
             content.update(f"{name} {len(ids)} ".encode() + ids.tobytes())
@@ -124,7 +130,7 @@ def make_dataset(
     manifest = Manifest(
         format="dataprep",
         format_version=manifests.FORMAT_VERSION,
-        required_features=(),
+        required_features=(manifests.LOSS_MASK,) if masks else (),
         kind="tokens",
         build_id=content.hexdigest(),
         tokens=TokensEntry(dtype=_dtype(vocab_size), vocab_size=vocab_size),
@@ -191,6 +197,25 @@ def _write_split(
         index=index, documents=len(text), tokens=sum(entry.length for entry in entries),
         text_bytes=sum(text), zero_token_documents=text.count(0), shards=tuple(entries),
     )  # fmt: skip
+
+
+def _write_masks(
+    path: Path,
+    name: str,
+    entry: SplitEntry,
+    masks: Sequence[Documents],
+    hashes: _Written,
+    content: Any,
+) -> SplitEntry:
+    shards = []
+    for number, (shard, documents) in enumerate(zip(entry.shards, masks, strict=True)):
+        file = f"{name}/mask-{number:05d}.npy"
+        values = [np.asarray(mask, np.uint8) for mask in documents]
+        _write_npy(path, file, np.concatenate([*values, np.empty(0, np.uint8)]), hashes)
+        assert hashes[file][2] == (shard.length,), "one value for each token"
+        content.update(b"".join(value.tobytes() for value in values))
+        shards.append(msgspec.structs.replace(shard, mask=file))
+    return msgspec.structs.replace(entry, shards=tuple(shards))
 
 
 def _write_npy(

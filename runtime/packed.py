@@ -1,0 +1,265 @@
+"""Packed rows: whole documents side by side, as int64 tensors of one shape.
+
+The rows are those of a plan (runtime/packing.py), made once from the lengths of the documents and
+kept in a cache (runtime/packing_store.py): opening it again reads a kilobyte. A batch is one look
+into the plan, one copy of each piece in the type the ids are stored in, and one widening. Labels
+never cross from one document to the next; position ids and what variable-length attention needs
+come from the same plan.
+
+Use windows (runtime/windows.py) to serve every token in its place without padding, documents
+(runtime/documents.py) for one document a row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, get_args
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch.utils.data import Dataset
+
+from dataprep.formats.boundaries import ragged
+from dataprep.formats.dataset import Split
+from dataprep.formats.errors import InputError, IntegrityError, UsageError
+from dataprep.runtime.fields import OF_THE_BATCH, SegmentFields
+from dataprep.runtime.packing import Algorithm, Overlong, PackingOptions, PackingReport
+from dataprep.runtime.packing_plan import packing_definition, packing_plan
+from dataprep.runtime.pieces import copy_tokens
+from dataprep.runtime.segments import Segments
+from dataprep.runtime.windows import IGNORED_LABEL, PADDING, Batch, Labels
+
+__all__ = ["PackedDataset", "padding_id"]
+
+Counts = npt.NDArray[np.int64]
+
+
+class PackedDataset(Dataset[Batch]):
+    """The packed rows of one split, map-style.
+
+    Each sample is a dict of int64 tensors: `input_ids` [seq_len], and `labels` [seq_len] unless
+    `labels` is None. The documents of a row follow one another from its start; what is left is
+    filled with `pad_id`. Label `j` is
+
+    - ``"shifted"``: the token after input `j` in the same document, `IGNORED_LABEL` (-100) at the
+      end of a document. A document that was split goes on there: its next token is the label.
+    - ``"unshifted"``: input `j`, for models that shift inside; -100 at the start of each document,
+      which such a model would predict from the one before.
+
+    Labels are -100 in padding, and wherever the loss mask of the dataset says not to train.
+
+    Arguments:
+        seq_len: tokens a row.
+        pack: ``"first-fit"`` or ``"best-fit"`` decreasing.
+        overlong: what becomes of documents over `seq_len`; see `PackingOptions`.
+        position_ids: adds int64 `position_ids` [seq_len], from 0 in every document.
+        doc_ids: adds int64 `doc_ids` [seq_len], the document in the split, -1 in padding.
+        cu_seqlens: adds int32 `cu_seqlens` and int64 `max_seqlen`; see `SegmentFields`. True makes
+            room for as many segments as any row of the plan has.
+        pad_id: None: the tokenizer's pad, else its eos, else 0.
+        plan_dir: where plans are kept; see `stored_plan`.
+        sample_mask: adds bool `sample_mask`, False where the index is `PADDING`; such a row is
+            padding all over.
+
+    `report` says what was packed and what was left out. Raises `InputError` if there is no row.
+    Pickles as a path and a few numbers; whoever unpickles it opens the plan, or makes it again.
+
+        >>> packed = PackedDataset(dataset.split("train"), seq_len=2048)   # doctest: +SKIP
+        >>> print(packed.report)                                           # doctest: +SKIP
+        7,437 documents in 4,210 rows of 2,048 tokens, 99.98% full, 820 documents split
+    """
+
+    def __init__(
+        self,
+        split: Split,
+        *,
+        seq_len: int,
+        pack: Algorithm = "first-fit",
+        overlong: Overlong = "split",
+        labels: Labels | None = "shifted",
+        position_ids: bool = False,
+        doc_ids: bool = False,
+        cu_seqlens: bool | int = False,
+        pad_id: int | None = None,
+        plan_dir: str | Path | None = None,
+        sample_mask: bool = False,
+    ) -> None:
+        known = (None, *get_args(Labels))
+        if labels not in known:
+            raise UsageError(f"must be one of {known}, got {labels!r}", where="labels")
+        self.split = split
+        self.options = PackingOptions(seq_len=seq_len, algorithm=pack, overlong=overlong)
+        self.seq_len = seq_len
+        self.labels = labels
+        self.pad_id = padding_id(split, pad_id)
+        self.plan_dir = plan_dir
+        self.sample_mask = sample_mask
+        self.plan = packing_plan(split, self.options, plan_dir)
+        report = dict(self.plan.report)
+        self._most_pieces = report.pop("most_pieces")
+        self.report = PackingReport(**report)
+        self._rows = self.report.rows
+        if self._rows == 0:
+            raise _no_rows(split, self.report)
+        room = (
+            min(self._most_pieces + 1, seq_len) if cu_seqlens is True else cu_seqlens
+        )  # + padding
+        self.fields = SegmentFields(position_ids=position_ids, doc_ids=doc_ids, cu_seqlens=room)
+
+    @property
+    def definition(self) -> dict[str, Any]:
+        """What decides, together with the build id, which tokens each sample has."""
+        return packing_definition(self.split, self.options)
+
+    def __len__(self) -> int:
+        return self._rows
+
+    def __repr__(self) -> str:
+        return (
+            f"<dataprep.PackedDataset {self.split.name}: {len(self):,} rows of {self.seq_len:,}, "
+            f"{self.report.fill:.2%} full>"
+        )
+
+    def __reduce__(self) -> tuple[object, ...]:
+        options = {
+            "seq_len": self.seq_len, "pack": self.options.algorithm,
+            "overlong": self.options.overlong, "labels": self.labels,
+            "position_ids": self.fields.position_ids, "doc_ids": self.fields.doc_ids,
+            "cu_seqlens": self.fields.cu_seqlens, "pad_id": self.pad_id,
+            "plan_dir": self.plan_dir, "sample_mask": self.sample_mask,
+        }  # fmt: skip
+        return _reopen, (self.split, options)
+
+    def __getitem__(self, index: int) -> Batch:
+        """One row, without a batch axis; counts from the end if `index` is negative."""
+        at = index + len(self) if index < 0 else index
+        return {
+            name: field if name in OF_THE_BATCH else field[0]
+            for name, field in self.__getitems__([at]).items()
+        }
+
+    def __getitems__(self, indices: Sequence[int] | Counts) -> Batch:
+        """The rows at `indices`, collated: tensors [len(indices), seq_len], each its own memory.
+
+        Raises `IndexError` for an index outside 0 .. len - 1, `IntegrityError` where the plan was
+        changed on disk, and what `SegmentFields` raises.
+        """
+        samples = np.asarray(indices, np.int64)
+        segments, starts, lengths = self._pieces(samples)
+        # One column more where labels are shifted: a split document's next token stands there.
+        ids = np.empty((len(samples), self.seq_len + 1), self.split.dtype)
+        at = segments.row * (self.seq_len + 1) + segments.start
+        copy_tokens(self.split, starts, lengths, ids.reshape(-1), at)
+        tails = _tails(segments)
+        for row, used in tails:
+            ids[row, used:] = self.pad_id
+        batch = {"input_ids": _widen(ids[:, :-1])}
+        if self.labels is not None:
+            batch["labels"] = torch.from_numpy(self._labels(ids, segments, lengths, tails))
+        if self.fields:
+            batch.update(self.fields.tensors(segments))
+        if self.sample_mask:
+            batch["sample_mask"] = torch.from_numpy(samples != PADDING)
+        return batch
+
+    def spans(self, samples: Counts) -> tuple[Counts, Counts]:
+        """Starts and stops of the tokens that reading `samples` will touch; `PADDING` reads none.
+
+        Raises `IndexError` for a sample outside 0 .. len - 1.
+        """
+        _, start, length = self._pieces(samples[samples != PADDING])
+        return start, start + length
+
+    def _pieces(self, samples: Counts) -> tuple[Segments, Counts, Counts]:
+        """The segments of these rows; where each starts in the stream, and how far it is read."""
+        row, at = self._pieces_of_rows(samples)
+        document, start, length, more = (
+            self.plan.arrays[name][at].astype(np.int64)
+            for name in ("document", "start", "length", "more")
+        )
+        self._trust((start >= 0) & (length >= 1) & (start <= self.split.tokens - length - more))
+        self._trust(document < self.split.documents)
+        before = np.cumsum(length) - length
+        before -= before[np.searchsorted(row, row)]
+        self._trust(before + length <= self.seq_len)
+        segments = Segments(
+            rows=len(samples), seq_len=self.seq_len, row=row, start=before, length=length,
+            document=document,
+        )  # fmt: skip
+        # Where a document goes on in another piece, its next token is the label of the last one.
+        return segments, start, length + more * (self.labels == "shifted")
+
+    def _pieces_of_rows(self, samples: Counts) -> tuple[Counts, Counts]:
+        """The pieces of these rows, none of one that is `PADDING`; which row each is in."""
+        real = samples != PADDING if self.sample_mask else np.ones(len(samples), np.bool_)
+        rows = samples[real]
+        if rows.size and not 0 <= int(rows.min()) <= int(rows.max()) < self._rows:
+            raise IndexError(f"rows {rows.min()} to {rows.max()} are outside 0:{self._rows}")
+        first, stop = self.plan.arrays["rows"][rows], self.plan.arrays["rows"][rows + 1]
+        self._trust((first >= 0) & (first < stop) & (stop - first <= self._most_pieces))
+        self._trust(stop <= self.report.pieces)
+        which, pieces, _ = ragged(first, stop)
+        return np.flatnonzero(real)[which], pieces
+
+    def _trust(self, holds: npt.NDArray[np.bool_]) -> None:
+        """A plan that was changed after it was made must not serve a wrong token."""
+        if not holds.all():
+            raise IntegrityError(
+                "the plan was changed after it was made", where=str(self.plan.path), code="E_PLAN",
+                remedy="Remove this directory: the plan is made again.",
+            )  # fmt: skip
+
+    def _labels(
+        self, ids: npt.NDArray[Any], segments: Segments, read: Counts, tails: list[tuple[int, int]]
+    ) -> Counts:
+        shifted = self.labels == "shifted"
+        labels = (ids[:, 1:] if shifted else ids[:, :-1]).astype(np.int64, order="C")
+        begin = segments.row * self.seq_len + segments.start
+        ends = segments.length == read  # the others have a label: the token read after them
+        edges = (begin + segments.length - 1)[ends] if shifted else begin
+        labels.reshape(-1)[edges] = IGNORED_LABEL
+        for row, used in tails:
+            labels[row, used:] = IGNORED_LABEL
+        return labels
+
+
+def padding_id(split: Split, pad_id: int | None) -> int:
+    """`pad_id` if it is an id of the dataset; for None the tokenizer's pad, else its eos, else 0.
+
+    Raises `UsageError` for an id that the vocabulary does not have.
+    """
+    manifest = split.dataset.manifest
+    token = manifest.tokenizer.pad or manifest.tokenizer.eos
+    if pad_id is None:
+        return token.id if token else 0
+    size = manifest.tokens.vocab_size
+    if not 0 <= pad_id < size:
+        raise UsageError(f"must be from 0 to {size - 1:,}, got {pad_id}", where="pad_id")
+    return pad_id
+
+
+def _reopen(split: Split, options: dict[str, Any]) -> PackedDataset:
+    return PackedDataset(split, **options)
+
+
+def _tails(segments: Segments) -> list[tuple[int, int]]:
+    """The rows that end in padding, and where it begins."""
+    used = np.zeros(segments.rows, np.int64)
+    np.maximum.at(used, segments.row, segments.start + segments.length)
+    short = np.flatnonzero(used < segments.seq_len)
+    return list(zip(short.tolist(), used[short].tolist(), strict=True))
+
+
+def _widen(ids: npt.NDArray[Any]) -> torch.Tensor:
+    return torch.from_numpy(ids.astype(np.int64, order="C"))
+
+
+def _no_rows(split: Split, report: PackingReport) -> InputError:
+    return InputError(
+        f"no row can be packed: of {report.documents:,} documents {report.empty_documents:,} are "
+        f"empty and {report.dropped_documents:,} have more than seq_len {report.seq_len:,} tokens",
+        where=f"split {split.name}", code="E_TOO_FEW_TOKENS",
+        remedy="Use overlong='split' or a larger seq_len, or build with more data.",
+    )  # fmt: skip

@@ -1,0 +1,336 @@
+"""Packed rows against plain Python loops over the documents."""
+
+from __future__ import annotations
+
+import pickle
+import subprocess
+import sys
+from itertools import accumulate
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, get_args
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.utils.data import DataLoader
+
+from dataprep.formats.dataset import Split, open_dataset
+from dataprep.formats.errors import InputError, IntegrityError, UsageError
+from dataprep.runtime.binpacking import Algorithm
+from dataprep.runtime.packed import PackedDataset
+from dataprep.runtime.packing import Overlong, PackingOptions
+from dataprep.runtime.windows import IGNORED_LABEL, PADDING, Labels
+from tests.datasets import EOS_ID, make_dataset, random_split
+from tests.runtime.test_packing import reference_rows
+from tests.support import REPOSITORY
+
+Row = dict[str, list[int]]
+
+
+def reference(
+    documents: list[list[int]], options: PackingOptions, labels: Labels | None, pad_id: int
+) -> list[Row]:
+    """Every row, one token at a time."""
+    starts = [0, *accumulate(len(ids) for ids in documents)]
+    rows = []
+    for pieces in reference_rows([len(ids) for ids in documents], options, 1 << 18):
+        row: Row = {"input_ids": [], "labels": [], "position_ids": [], "doc_ids": []}
+        for document, start, length, more in pieces:
+            ids = documents[document]
+            for position in range(length):
+                at = start - starts[document] + position
+                row["input_ids"].append(ids[at])
+                inside = position + 1 < length or more
+                if labels == "shifted":
+                    row["labels"].append(ids[at + 1] if inside else IGNORED_LABEL)
+                else:
+                    row["labels"].append(ids[at] if position else IGNORED_LABEL)
+                row["position_ids"].append(position)
+                row["doc_ids"].append(document)
+        fills = {"input_ids": pad_id, "labels": IGNORED_LABEL, "position_ids": 0, "doc_ids": -1}
+        for name, fill in fills.items():
+            row[name] += [fill] * (options.seq_len - len(row[name]))
+        if labels is None:
+            del row["labels"]
+        rows.append(row)
+    return rows
+
+
+def lists(batch: dict[str, torch.Tensor]) -> dict[str, Any]:
+    return {name: tensor.tolist() for name, tensor in batch.items()}
+
+
+@pytest.fixture
+def split(tmp_path: Path) -> Split:
+    lengths = [[30, 0, 12], [], [7, 8], [100, 3, 1, 16]]
+    path = make_dataset(tmp_path / "ds", {"train": random_split(lengths)})
+    return open_dataset(path).split("train")
+
+
+@pytest.fixture
+def plans(tmp_path: Path) -> Path:
+    return tmp_path / "plans"
+
+
+shard_layouts = st.lists(st.lists(st.integers(0, 40), max_size=5), min_size=1, max_size=5)
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    lengths=shard_layouts,
+    seq_len=st.integers(1, 50),
+    pack=st.sampled_from(get_args(Algorithm)),
+    overlong=st.sampled_from(["split", "truncate", "drop"]),
+    labels=st.sampled_from([None, "shifted", "unshifted"]),
+    vocab_size=st.sampled_from([257, 70_000]),
+)
+def test_rows_equal_the_reference(
+    lengths: list[list[int]],
+    seq_len: int,
+    pack: Algorithm,
+    overlong: Overlong,
+    labels: Labels | None,
+    vocab_size: int,
+) -> None:
+    """One by one and as a batch, over any sharding, rows are those of the plain loop."""
+    with TemporaryDirectory() as folder:
+        shards = random_split(lengths, vocab_size=vocab_size)
+        path = make_dataset(Path(folder) / "ds", {"val": shards}, vocab_size=vocab_size)
+        split = open_dataset(path).split("val")
+        options = PackingOptions(seq_len=seq_len, algorithm=pack, overlong=overlong)
+        documents = [ids.tolist() for shard in shards for ids in shard]
+        expected = reference(documents, options, labels, pad_id=EOS_ID)
+
+        def packed() -> PackedDataset:
+            return PackedDataset(
+                split, seq_len=seq_len, pack=pack, overlong=overlong, labels=labels,
+                position_ids=True, doc_ids=True, plan_dir=Path(folder) / "plans",
+            )  # fmt: skip
+
+        if not expected:
+            with pytest.raises(InputError, match="no row can be packed"):
+                packed()
+            return
+        rows = packed()
+        assert [lists(rows[i]) for i in range(len(rows))] == expected
+        batch = lists(rows.__getitems__(range(len(rows))))
+        assert batch == {name: [row[name] for row in expected] for name in expected[0]}
+
+
+@pytest.mark.parametrize("mean", [5, 200])
+def test_short_and_long_pieces_read_alike(tmp_path: Path, mean: int) -> None:
+    """Both ways of copying, over many shards, give the documents."""
+    lengths = np.random.default_rng(1).integers(0, 2 * mean, (5, 40)).tolist()
+    shards = random_split(lengths)
+    split = open_dataset(make_dataset(tmp_path / "ds", {"train": shards})).split("train")
+    rows = PackedDataset(split, seq_len=512, plan_dir=tmp_path, doc_ids=True, labels=None)
+    batch = {k: rows.numpy() for k, rows in rows.__getitems__(np.arange(len(rows))).items()}
+    for document, ids in enumerate(ids for shard in shards for ids in shard):
+        assert batch["input_ids"][batch["doc_ids"] == document].tolist() == ids.tolist()
+
+
+def test_sharding_does_not_change_rows(tmp_path: Path, plans: Path) -> None:
+    """The same documents in one shard and in five give the same rows."""
+    documents = [ids for shard in random_split([[17, 3, 60, 0] * 5]) for ids in shard]
+    one = make_dataset(tmp_path / "one", {"train": [documents]})
+    five = make_dataset(tmp_path / "5", {"train": [documents[i : i + 4] for i in range(0, 20, 4)]})
+    batches = []
+    for path in (one, five):
+        rows = PackedDataset(open_dataset(path).split("train"), seq_len=32, plan_dir=plans)
+        batches.append(lists(rows.__getitems__(range(len(rows)))))
+    assert batches[0] == batches[1]
+
+
+def test_tensors_are_int64_and_share_nothing(split: Split, plans: Path) -> None:
+    """Writing into one tensor of a batch changes neither the others nor the next batch."""
+    for labels in get_args(Labels):
+        rows = PackedDataset(
+            split, seq_len=32, labels=labels, plan_dir=plans, position_ids=True, doc_ids=True
+        )
+        batch = rows.__getitems__([0, 2])
+        kept = {name: tensor.clone() for name, tensor in batch.items()}
+        assert {tensor.dtype for tensor in batch.values()} == {torch.int64}
+        assert all(tensor.is_contiguous() for tensor in batch.values())
+        for name in batch:
+            batch[name].fill_(-1)
+            del kept[name]
+            assert all(torch.equal(batch[other], kept[other]) for other in kept)
+        assert int(rows.__getitems__([0, 2])["input_ids"].min()) >= 0
+
+
+def test_attention_boundaries(split: Split, plans: Path) -> None:
+    """cu_seqlens cut the batch where documents change and where padding begins, at one length."""
+    rows = PackedDataset(split, seq_len=32, plan_dir=plans, cu_seqlens=True, doc_ids=True)
+    sizes = set()
+    for index in range(len(rows)):
+        batch = rows.__getitems__([index, 0])
+        flat = batch["doc_ids"].reshape(-1)
+        edges = [0, *(i for i in range(1, 64) if flat[i] != flat[i - 1] or i % 32 == 0), 64]
+        found = batch["cu_seqlens"].tolist()
+        assert found[: len(edges)] == edges
+        assert set(found[len(edges) :]) <= {64}
+        assert batch["cu_seqlens"].dtype == torch.int32
+        assert int(batch["max_seqlen"]) == max(np.diff(edges))
+        sizes.add(len(found))
+    assert len(sizes) == 1
+    assert set(rows[0]) == {"input_ids", "labels", "doc_ids", "cu_seqlens", "max_seqlen"}
+
+
+def test_padding_rows(split: Split, plans: Path) -> None:
+    """Rows that only fill up are padding all over, False in the mask; others stay."""
+    rows = PackedDataset(
+        split, seq_len=32, plan_dir=plans, sample_mask=True, pad_id=3, doc_ids=True, cu_seqlens=True
+    )
+    batch = rows.__getitems__([2, PADDING, 1, PADDING])
+    assert batch["sample_mask"].tolist() == [True, False, True, False]
+    assert set(batch["labels"][1::2].flatten().tolist()) == {IGNORED_LABEL}
+    assert set(batch["input_ids"][1::2].flatten().tolist()) == {3}
+    assert set(batch["doc_ids"][1::2].flatten().tolist()) == {-1}
+    plain = PackedDataset(split, seq_len=32, plan_dir=plans, pad_id=3).__getitems__([2, 1])
+    assert torch.equal(batch["labels"][::2], plain["labels"])
+    assert torch.equal(batch["input_ids"][::2], plain["input_ids"])
+    assert len(rows.spans(np.array([PADDING]))[0]) == 0
+    with pytest.raises(IndexError):
+        PackedDataset(split, seq_len=32, plan_dir=plans).__getitems__([PADDING])
+    assert rows.__getitems__([PADDING])["input_ids"].shape == (1, 32)
+    assert rows.__getitems__([])["input_ids"].shape == (0, 32)
+
+
+def test_indices_follow_python(split: Split, plans: Path) -> None:
+    """Negative indices count from the end; beyond either end is an IndexError."""
+    rows = PackedDataset(split, seq_len=32, plan_dir=plans)
+    assert lists(rows[-1]) == lists(rows[len(rows) - 1])
+    for index in (len(rows), -len(rows) - 1, 1 << 62):
+        with pytest.raises(IndexError):
+            rows[index]
+
+
+def test_report_and_definition(split: Split, plans: Path) -> None:
+    """What was packed is told; what decides the samples is JSON."""
+    rows = PackedDataset(split, seq_len=50, overlong="drop", plan_dir=plans)
+    assert (rows.report.documents, rows.report.dropped_tokens) == (9, 100)
+    assert rows.report.tokens == split.tokens - 100
+    assert rows.report.rows == len(rows)
+    assert rows.definition == {
+        "kind": "packed", "split": "train", "seq_len": 50, "pack": "first-fit",
+        "overlong": "drop", "chunk": 1 << 18, "version": 1,
+    }  # fmt: skip
+
+
+def test_spans_are_what_is_read(split: Split, plans: Path) -> None:
+    """The tokens between the starts and stops are those of the row, and of its last label."""
+    stream = split.read(0, split.tokens)
+    for labels, extra in (("shifted", 1), ("unshifted", 0)):
+        rows = PackedDataset(split, seq_len=32, plan_dir=plans, labels=labels, doc_ids=True)  # type: ignore[arg-type]
+        for index in range(len(rows)):
+            starts, stops = rows.spans(np.array([index]))
+            read = np.concatenate([stream[a:b] for a, b in zip(starts, stops, strict=True)])
+            row = rows[index]
+            real = row["input_ids"][row["doc_ids"] >= 0].tolist()
+            assert read[: len(real)].tolist() == real
+            assert len(read) - len(real) in {0, extra}
+            if len(read) > len(real):
+                assert row["labels"][-1] == read[-1]
+
+
+@pytest.mark.parametrize(
+    ("argument", "options"),
+    [
+        ("labels", {"labels": "next"}),
+        ("seq_len", {"seq_len": 0}),
+        ("pack", {"pack": "worst-fit"}),
+        ("overlong", {"overlong": "wrap"}),
+        ("pad_id", {"pad_id": 257}),
+        ("pad_id", {"pad_id": -1}),
+        ("cu_seqlens", {"cu_seqlens": 0}),
+    ],
+)
+def test_bad_arguments_are_named(
+    split: Split, plans: Path, argument: str, options: dict[str, Any]
+) -> None:
+    """An impossible argument is a UsageError that names it."""
+    with pytest.raises(UsageError) as caught:
+        PackedDataset(split, **{"seq_len": 8, "plan_dir": plans, **options})
+    assert caught.value.where == argument
+
+
+def test_overlong_error_keeps_no_plan(split: Split, plans: Path) -> None:
+    """The document is named, and nothing is left that another option could take for a plan."""
+    with pytest.raises(InputError, match="document 5: has 100 tokens, more than seq_len 64"):
+        PackedDataset(split, seq_len=64, overlong="error", plan_dir=plans)
+    assert list(plans.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "at", "value"),
+    [("start", 0, 1 << 15), ("length", 3, 33), ("length", 2, 0), ("rows", 1, 5000), ("rows", 1, 0),
+     ("document", 1, 9)],
+)  # fmt: skip
+def test_changed_plan_serves_nothing_impossible(
+    split: Split, plans: Path, name: str, at: int, value: int
+) -> None:
+    """A plan with a number that cannot be is an error where it is met, never another's memory."""
+    rows = PackedDataset(split, seq_len=32, plan_dir=plans)
+    assert rows.plan.path
+    file = rows.plan.path / f"{name}.npy"
+    array = np.load(file, allow_pickle=False)
+    array[at] = value
+    file.write_bytes(file.read_bytes()[: -array.nbytes] + array.tobytes())
+    rows = PackedDataset(split, seq_len=32, plan_dir=plans)
+    with pytest.raises(IntegrityError, match="plan was changed"):
+        for index in range(len(rows)):
+            rows[index]
+    with pytest.raises(IntegrityError, match=f"{name}.npy"):
+        rows.plan.verify()
+
+
+def test_damaged_offsets_are_named(split: Split, plans: Path) -> None:
+    """Documents that do not add up to their shard are refused before a plan is kept."""
+    file = split.dataset.path / "train" / "docs-00002.npy"
+    array = np.load(file, allow_pickle=False)
+    array[-1] += 1
+    file.write_bytes(file.read_bytes()[: -array.nbytes] + array.tobytes())
+    with pytest.raises(IntegrityError, match=r"train/docs-00002\.npy: its documents have 16"):
+        PackedDataset(split, seq_len=32, plan_dir=plans)
+    assert list(plans.iterdir()) == []
+
+
+def test_pickles_small_and_opens_the_plan(split: Split, plans: Path) -> None:
+    """A used dataset pickles in under 1 kB and serves the same after."""
+    rows = PackedDataset(split, seq_len=32, plan_dir=plans, cu_seqlens=True, pad_id=1)
+    before = lists(rows.__getitems__([0, 1, 2]))
+    data = pickle.dumps(rows)
+    assert len(data) < 1000
+    assert lists(pickle.loads(data).__getitems__([0, 1, 2])) == before
+
+
+def test_plans_are_equal_in_another_process(split: Split, plans: Path, tmp_path: Path) -> None:
+    """Another interpreter, with another hash seed, makes the same bytes."""
+    PackedDataset(split, seq_len=32, pack="best-fit", plan_dir=plans)
+    code = (
+        "from dataprep.formats.dataset import open_dataset\n"
+        "from dataprep.runtime.packing import PackingOptions\n"
+        "from dataprep.runtime.packing_plan import packing_plan\n"
+        f"split = open_dataset({str(split.dataset.path)!r}).split('train')\n"
+        "options = PackingOptions(seq_len=32, algorithm='best-fit')\n"
+        f"packing_plan(split, options, {str(tmp_path / 'other')!r})\n"
+        "import sys; assert 'torch' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], cwd=REPOSITORY, check=True)
+    here, there = (
+        {p.name: p.read_bytes() for p in folder.rglob("*") if p.is_file()}
+        for folder in (plans, tmp_path / "other")
+    )
+    assert here == there
+    assert "plan.json" in here
+
+
+def test_serves_a_stock_dataloader(split: Split, plans: Path) -> None:
+    """torch's DataLoader takes it, given a collate function that returns its argument."""
+    rows = PackedDataset(split, seq_len=32, plan_dir=plans)
+    loader = DataLoader(rows, batch_size=2, collate_fn=lambda batch: batch)
+    found = torch.cat([batch["input_ids"] for batch in loader])
+    assert torch.equal(found, rows.__getitems__(range(len(rows)))["input_ids"])
