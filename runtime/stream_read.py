@@ -12,7 +12,7 @@ the tokens of one chunk; while it moves on, also what it carries over.
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -59,71 +59,102 @@ class _Announces(Protocol):
     def announce(self, starts: Positions, stops: Positions, /) -> None: ...
 
 
+class _Memory:
+    """Room for one number a token, and how such numbers are read: `gather` as in `Split`."""
+
+    def __init__(
+        self, dtype: np.dtype[Any], gather: Callable[[Positions, int], npt.NDArray[Any]]
+    ) -> None:
+        self.data = np.empty(0, dtype)
+        self.gather = gather
+
+    def make_room(self, tokens: int) -> None:
+        """What was there is gone."""
+        if tokens > len(self.data):
+            dtype = self.data.dtype
+            self.data = np.empty(0, dtype)  # before the larger one is made
+            self.data = np.empty(tokens, dtype)
+
+    def read(self, starts: Positions, stops: Positions, places: Positions) -> None:
+        """Fill the `places` of these stretches, from the first token to the last."""
+        step = _READ_BYTES // self.data.dtype.itemsize
+        stretches = zip(starts.tolist(), stops.tolist(), places.tolist(), strict=True)
+        for start, stop, place in stretches:
+            for at in range(0, stop - start, step):
+                size = min(step, stop - start - at)
+                part = self.gather(np.array([start + at]), size)[0]
+                self.data[place + at : place + at + size] = part
+
+    def windows(self, length: int) -> npt.NDArray[Any]:
+        """Every window of so many numbers, overlapping, as a view."""
+        data = self.data
+        shape = (len(data) - length + 1, length)
+        return np.ndarray(shape, data.dtype, data, 0, data.strides * 2)
+
+
 class HeldSplit(Split):
-    """A split of which some stretches lie in memory; the rest is read as ever."""
+    """A split of which some stretches lie in memory, with their loss mask; the rest is read."""
 
     def __init__(self, base: Split) -> None:
         vars(self).update(vars(base))
         self._base = base
         self._starts = self._stops = self._offsets = _NOTHING
-        self._tokens = np.empty(0, self.dtype)
+        self._ids = _Memory(self.dtype, base.gather)
+        self._mask = _Memory(np.dtype(np.uint8), base.gather_mask)
+        self._memories = [self._ids, self._mask] if base.has_mask else [self._ids]
 
     def gather(self, starts: Positions, length: int) -> npt.NDArray[Any]:
         """See `Split.gather`."""
-        places, held = self._places(starts, starts + length)
-        if not held.any() or length == 0:
-            return self._base.gather(starts, length)
-        windows = np.ndarray(  # every window of what is held, overlapping, as a view
-            (len(self._tokens) - length + 1, length), self.dtype, self._tokens, 0,
-            self._tokens.strides * 2,
-        )  # fmt: skip
-        if held.all():
-            return windows[places]
-        out = np.empty((len(starts), length), self.dtype)
-        out[held] = windows[places[held]]
-        out[~held] = self._base.gather(starts[~held], length)
-        return out
+        return self._gather_held(self._ids, starts, length)
+
+    def gather_mask(self, starts: Positions, length: int) -> npt.NDArray[np.uint8]:
+        """See `Split.gather_mask`."""
+        return self._gather_held(self._mask, starts, length)
 
     def read(self, start: int, stop: int) -> npt.NDArray[Any]:
         """See `Split.read`."""
-        places, held = self._places(np.array([start]), np.array([stop]))
-        if not held[0]:
-            return self._base.read(start, stop)
-        return self._tokens[int(places[0]) : int(places[0]) + stop - start].copy()
+        if not 0 <= start <= stop:
+            return self._base.read(start, stop)  # raises
+        ids: npt.NDArray[Any] = self.gather(np.array([start]), stop - start)[0]
+        return ids
 
     def hold(self, kept: Spans, new: Spans) -> None:
         """Carry over the spans `kept`, which are held, read the spans `new`, let go of the rest."""
-        lengths = (kept[1] - kept[0]).tolist()
-        places = self._places(*kept)[0].tolist()
-        carried = [self._tokens[a : a + n].copy() for a, n in zip(places, lengths, strict=True)]
         stretches = _merge(*new, gap=_mean(new))
-        self._place(_merge(np.append(kept[0], stretches[0]), np.append(kept[1], stretches[1])))
-        step = _READ_BYTES // self.dtype.itemsize
-        for start, stop in zip(*(ends.tolist() for ends in stretches), strict=True):
-            pieces = np.arange(start, stop, step)
-            for at, place in zip(pieces.tolist(), self._into(pieces), strict=True):
-                ids = self._base.read(at, min(at + step, stop))
-                self._tokens[place : place + len(ids)] = ids
-        for place, ids in zip(self._into(kept[0]), carried, strict=True):
-            self._tokens[place : place + len(ids)] = ids
+        lengths = (kept[1] - kept[0]).tolist()
+        before = self._places(*kept)[0].tolist()
+        room = self._place(
+            _merge(np.append(kept[0], stretches[0]), np.append(kept[1], stretches[1]))
+        )
+        after = self._places(*kept)[0].tolist()
+        for memory in self._memories:
+            carried = [memory.data[a : a + n].copy() for a, n in zip(before, lengths, strict=True)]
+            memory.make_room(room)
+            memory.read(*stretches, self._places(*stretches)[0])
+            for place, numbers in zip(after, carried, strict=True):
+                memory.data[place : place + len(numbers)] = numbers
 
-    def _into(self, starts: Positions) -> list[int]:
-        """Where tokens that have room stand."""
-        places: list[int] = self._places(starts, starts)[0].tolist()
-        return places
+    def _gather_held(self, memory: _Memory, starts: Positions, length: int) -> npt.NDArray[Any]:
+        places, held = self._places(starts, starts + length)
+        if length == 0 or not held.any():
+            return memory.gather(starts, length)
+        windows = memory.windows(length)
+        if held.all():
+            return windows[places]
+        out = np.empty((len(starts), length), memory.data.dtype)
+        out[held] = windows[places[held]]
+        out[~held] = memory.gather(starts[~held], length)
+        return out
 
-    def _place(self, stretches: Spans) -> None:
-        """Make room for these stretches, which are in rising order and apart."""
+    def _place(self, stretches: Spans) -> int:
+        """Give these stretches, in rising order and apart, their places; the tokens in all."""
         self._starts, self._stops = starts, stops = stretches
         ends = np.cumsum(stops - starts)
         self._offsets = ends - (stops - starts)
-        total = int(ends[-1]) if len(ends) else 0
-        if total > len(self._tokens):
-            self._tokens = np.empty(0, self.dtype)  # before the larger one is made
-            self._tokens = np.empty(total, self.dtype)
+        return int(ends[-1]) if len(ends) else 0
 
     def _places(self, starts: Positions, stops: Positions) -> tuple[Positions, Mask]:
-        """Where these spans stand in `_tokens`, and which of them do."""
+        """Where these spans stand in what is held, and which of them do."""
         if not len(self._starts):
             return starts, np.zeros(len(starts), np.bool_)
         at = np.searchsorted(self._starts, starts, "right") - 1

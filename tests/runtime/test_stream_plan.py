@@ -99,7 +99,9 @@ def test_deals_as_defined(n: int, topology: Topology, end: StreamEnd) -> None:
 
 @settings(max_examples=60)
 @given(n=st.integers(1, 80), end=ends, data=st.data())
-def test_every_stop_and_topology_leaves_the_rest(n: int, end: StreamEnd, data: st.DataObject) -> None:
+def test_every_stop_and_topology_leaves_the_rest(
+    n: int, end: StreamEnd, data: st.DataObject
+) -> None:
     """Stop anywhere, go on under any topology, again and again: each position at most once, and
     what is left is what was not served. Under the same topology nothing is different at all.
     """
