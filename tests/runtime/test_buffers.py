@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pickle
+import subprocess
+import sys
 import threading
 
 import numpy as np
@@ -12,7 +14,7 @@ from hypothesis import strategies as st
 
 from dataprep.runtime.buffers import Buffers
 
-LARGE = (1 << 17,)  # 1 MiB of int64
+LARGE = (1 << 14,)  # 128 KiB of int64
 
 
 def place(array: np.ndarray | torch.Tensor) -> int:
@@ -90,3 +92,10 @@ def test_pickles_empty() -> None:
     held = buffers.empty(LARGE)
     assert len(pickle.dumps(buffers)) < 200
     assert pickle.loads(pickle.dumps(buffers)).empty(LARGE).shape == held.shape
+
+
+def test_the_end_of_the_interpreter_is_quiet() -> None:
+    """Buffers that are still held then say nothing."""
+    code = "from dataprep.runtime.buffers import Buffers; b = Buffers(); h = [b.empty((1 << 20,))]"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stderr == ""
