@@ -29,7 +29,8 @@ if TYPE_CHECKING:
     from dataprep.formats.verify import VerifyReport, verify
     from dataprep.pipeline.build import BuildReport, build
     from dataprep.pipeline.options import BuildOptions
-    from dataprep.runtime.loader import create_loader, set_epoch
+    from dataprep.runtime.create import create_loader
+    from dataprep.runtime.loader import set_epoch
 
 __all__ = [
     "BuildOptions",
@@ -70,7 +71,7 @@ _HOME = {
     "UsageError": "formats.errors",
     "VerifyReport": "formats.verify",
     "build": "pipeline.build",
-    "create_loader": "runtime.loader",
+    "create_loader": "runtime.create",
     "open_dataset": "formats.dataset",
     "set_epoch": "runtime.loader",
     "verify": "formats.verify",

@@ -1,39 +1,51 @@
 """Reading a dataset directory with numpy alone: splits, documents, tokens, provenance.
 
-Opening reads config.json and compares the size of every file with it; no data is read. Arrays are
-mapped when first used, per process, and dropped on pickling. A split is one stream of tokens and
-one list of documents: nothing here shows where a shard ends.
+Opening reads config.json and compares the size of every file with it; no data is read. Files are
+mapped, or opened, when first used, per process, and dropped on pickling. A split is one stream of
+tokens and one list of documents: nothing here shows where a shard ends.
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, cast, get_args
 
 import numpy as np
 import numpy.typing as npt
 
 from dataprep.formats import manifest as manifests
 from dataprep.formats import npy
+from dataprep.formats.arena import MappedFiles
 from dataprep.formats.boundaries import Boundaries, Parts
 from dataprep.formats.errors import IntegrityError, UsageError
 from dataprep.formats.manifest import FileEntry, Manifest, SplitEntry
-from dataprep.formats.maps import MapCache, check_size, map_tokens
+from dataprep.formats.maps import MapCache, check_size
+from dataprep.formats.pread import File, FileArray, PreadFiles, open_file
 from dataprep.formats.replaced import Standing
-from dataprep.formats.torchfile import open_index
+from dataprep.formats.stream import Source, Stream, bases
+from dataprep.formats.torchfile import head, index_size, open_index
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
-__all__ = ["Dataset", "Split", "open_dataset"]
+__all__ = ["Dataset", "ReadBy", "Split", "open_dataset"]
 
 Ids = npt.NDArray[Any]
+ReadBy = Literal["mmap", "pread"]
 
 
-def open_dataset(path: str | Path) -> Dataset:
+def open_dataset(path: str | Path, *, io: ReadBy = "mmap") -> Dataset:
     """Open the dataset in the directory `path`.
+
+    `io` says how data is read. ``"mmap"`` maps the files: the fastest. A block that the disk cannot
+    read then ends the process with SIGBUS, and so does a file that is cut off while it is read,
+    unless the looks at its size that are taken at most every 10 ms find it first. ``"pread"`` maps
+    nothing, for file systems where that is a hazard (network, FUSE): every such failure is a
+    `StorageError` or `IntegrityError` that names the file, and a window costs about 2 microseconds
+    more. What is read is the same.
 
     Raises `IntegrityError` for a directory that is unfinished or damaged, `IncompatibleError` for
     one that needs a newer dataprep. Costs a few milliseconds for thousands of shards.
@@ -44,11 +56,13 @@ def open_dataset(path: str | Path) -> Dataset:
         >>> dataset.splits["train"].text(0)                       # doctest: +SKIP
         'Once upon a time ...'
     """
+    if io not in get_args(ReadBy):
+        raise UsageError(f"must be one of {', '.join(get_args(ReadBy))}, got {io!r}", where="io")
     directory = Path(path).absolute()  # maps are opened later, perhaps from elsewhere
     standing = Standing(directory)
     manifest = standing.open(lambda: _check(directory))
     standing.settle(manifest.build_id)
-    return Dataset(directory, manifest, standing)
+    return Dataset(directory, manifest, standing, io)
 
 
 def _check(directory: Path) -> Manifest:
@@ -73,10 +87,13 @@ def _refuse_link(directory: Path, folder: str) -> None:
 class Dataset:
     """An open dataset: its manifest and its splits by name."""
 
-    def __init__(self, path: Path, manifest: Manifest, standing: Standing) -> None:
+    def __init__(
+        self, path: Path, manifest: Manifest, standing: Standing, io: ReadBy = "mmap"
+    ) -> None:
         self.path = path
         self.manifest = manifest
         self.standing = standing
+        self.io: ReadBy = io
         self._maps = MapCache()
         self._tokenizer: Tokenizer | None = None
         files = {entry.name: entry for entry in manifest.files}
@@ -124,7 +141,9 @@ class Dataset:
         return text
 
     def close(self) -> None:
-        """Drop the maps; arrays handed out stay valid."""
+        """Drop maps and open files; arrays handed out stay valid."""
+        for split in self.splits.values():
+            split.close()
         self._maps.clear()
 
     def __enter__(self) -> Dataset:
@@ -138,12 +157,12 @@ class Dataset:
         return f"<dataprep.Dataset {self.path} ({parts})>"
 
     def __reduce__(self) -> tuple[object, ...]:
-        return _reopen, (self.path, self.build_id)
+        return _reopen, (self.path, self.build_id, self.io)
 
 
-def _reopen(path: Path, build_id: str) -> Dataset:
+def _reopen(path: Path, build_id: str, io: ReadBy) -> Dataset:
     """Unpickle in another process: the directory must still hold the same build."""
-    dataset = open_dataset(path)
+    dataset = open_dataset(path, io=io)
     if dataset.build_id != build_id:
         raise IntegrityError(
             f"build {build_id[:12]} was replaced by {dataset.build_id[:12]}", where=str(path),
@@ -169,13 +188,16 @@ class Split:
         self.dtype: np.dtype[Any] = np.dtype(dataset.manifest.tokens.dtype)
         self._files = files
         self._maps = dataset._maps
-        self._token_files = [shard.tokens for shard in entry.shards]
-        self._token_base = _bases(shard.length for shard in entry.shards)
-        self._shard_length = np.diff(self._token_base)
-        self._document_base = _bases(shard.documents for shard in entry.shards)
+        shards = entry.shards
+        lengths = [shard.length for shard in shards]
+        self.files = self._read_from([shard.tokens for shard in shards], self.dtype.str)
+        self.stream = Stream(self._source(self.files), lengths)
+        self._masks = self._mask_stream(lengths)
+        self._token_base = self.stream.base
+        self._document_base = bases(shard.documents for shard in shards)
         self._boundaries = Boundaries(
             token_base=self._token_base, document_base=self._document_base,
-            offsets=self._shard_docs, files=[shard.docs for shard in entry.shards],
+            offsets=self._shard_docs, files=[shard.docs for shard in shards],
         )  # fmt: skip
 
     def __len__(self) -> int:
@@ -187,62 +209,23 @@ class Split:
     def __reduce__(self) -> tuple[object, ...]:
         return Dataset.split, (self.dataset, self.name)
 
+    def close(self) -> None:
+        """Drop the maps; see `Dataset.close`."""
+        self.stream.source.close()
+        if self._masks is not None:
+            self._masks.source.close()
+
     def read(self, start: int, stop: int) -> Ids:
         """Tokens `start` to `stop` of the stream, an owned array [stop - start] of `dtype`."""
-        if not 0 <= start <= stop <= self.tokens:
-            raise IndexError(f"tokens {start}:{stop} are outside 0:{self.tokens}")
-        out = np.empty(stop - start, self.dtype)
-        self._fill(out, start)
-        return out
+        return self.stream.read(start, stop)
 
     def gather(self, starts: npt.NDArray[np.int64], length: int) -> Ids:
         """Windows of `length` tokens at `starts`: an owned array [len(starts), length] of `dtype`.
 
-        A window may run over the end of a shard. Costs one memory copy, and a microsecond a window
-        where the windows lie in more than one shard.
+        A window may run over the end of a shard. Costs one memory copy, whatever the number of
+        shards, where files are mapped, and 2 microseconds a window where they are not.
         """
-        if len(starts) == 0 or length == 0:
-            return np.empty((len(starts), length), self.dtype)
-        low, high = int(starts.min()), int(starts.max())
-        if low < 0 or high + length > self.tokens:
-            raise IndexError(f"windows {low}:{high + length} are outside 0:{self.tokens}")
-        shard = self._shard_at(low)
-        base = int(self._token_base[shard])
-        if high + length <= base + int(self._shard_length[shard]):
-            ids = self._shard_tokens(shard)
-            windows = np.ndarray(  # every window of the shard, overlapping, as a view
-                (len(ids) - length + 1, length), ids.dtype, ids, 0, ids.strides * 2
-            )
-            return windows[starts - base]
-        return self._gather_rows(starts, length)
-
-    def _gather_rows(self, starts: npt.NDArray[np.int64], length: int) -> Ids:
-        out = np.empty((len(starts), length), self.dtype)
-        shards = np.searchsorted(self._token_base, starts, "right") - 1
-        local = starts - self._token_base[shards]
-        inside = local + length <= self._shard_length[shards]
-        rows = zip(out, shards.tolist(), local.tolist(), inside.tolist(), strict=True)
-        for number, (row, shard, at, whole) in enumerate(rows):
-            if whole:
-                row[:] = self._shard_tokens(shard)[at : at + length]
-            else:
-                self._fill(row, int(starts[number]))
-        return out
-
-    def _fill(self, out: Ids, start: int) -> None:
-        if len(out) == 0:
-            return
-        shard, done = self._shard_at(start), 0
-        while done < len(out):
-            at = start + done - int(self._token_base[shard])
-            part = self._shard_tokens(shard)[at : at + len(out) - done]
-            out[done : done + len(part)] = part
-            done += len(part)
-            shard += 1
-
-    def _shard_at(self, token: int) -> int:
-        """The shard that holds `token`, never an empty one."""
-        return int(np.searchsorted(self._token_base, token, "right")) - 1
+        return self.stream.gather(starts, length)
 
     def span(self, document: int) -> tuple[int, int]:
         """Where `document` starts and stops in the stream of the split."""
@@ -282,9 +265,13 @@ class Split:
 
     @property
     def record_ids(self) -> npt.NDArray[np.int64]:
-        """int64 [documents]: the record id of each document, mapped."""
-        path = self.dataset.path / self.entry.index
-        return self.dataset.standing.open(lambda: open_index(path, self.documents))
+        """int64 [documents]: the record id of each document, mapped (with ``"pread"``: read)."""
+        path, count = self.dataset.path / self.entry.index, self.documents
+        found = self.dataset.standing.open(lambda: open_index(path, count))
+        if self.dataset.io == "mmap":
+            return found
+        file = self._open(self.entry.index, index_size(count))
+        return FileArray(file, "<i8", (count,), len(head(count))).astype(np.int64)
 
     def lengths(self) -> Iterator[npt.NDArray[np.int64]]:
         """The length in tokens of every document, one int64 array per shard."""
@@ -298,15 +285,26 @@ class Split:
         shard = int(np.searchsorted(self._document_base, document, "right")) - 1
         return shard, document - int(self._document_base[shard])
 
-    def _shard_tokens(self, shard: int) -> Ids:
-        found = self._maps.find(self._token_files[shard])  # once a window: kept short
-        return self._map_tokens(shard) if found is None else found
+    def _read_from(self, names: list[str], dtype: str, offset: int = 0) -> PreadFiles:
+        sizes = [self._files[name].bytes for name in names]
+        return PreadFiles(
+            names, sizes, dtype, open=self._open, cache=self._maps, offset=offset
+        )  # fmt: skip
 
-    def _map_tokens(self, shard: int) -> Ids:
-        entry, root, dtype = self.entry.shards[shard], self.dataset.path, self.dtype.str
-        return self._map(
-            entry.tokens, lambda: map_tokens(root / entry.tokens, entry.tokens, dtype, entry.length)
-        )
+    def _source(self, files: PreadFiles) -> Source:
+        """`files` themselves, or maps of them."""
+        if self.dataset.io == "mmap":
+            with contextlib.suppress(OSError):  # a limit of virtual memory (ulimit -v)
+                return MappedFiles(files, path=self._path)
+        return files
+
+    def _mask_stream(self, lengths: list[int]) -> Stream | None:
+        """The loss mask of every token; all shards have one, or none has."""
+        names = [shard.mask for shard in self.entry.shards if shard.mask is not None]
+        if not names:
+            return None
+        offset = len(npy.header("|u1", (0,)))  # one length for any shape
+        return Stream(self._source(self._read_from(names, "|u1", offset)), lengths)
 
     def _shard_docs(self, shard: int) -> Ids:
         return self._array(self.entry.shards[shard].docs)
@@ -315,7 +313,29 @@ class Split:
         entry = self._files[name]
         dtype, shape = str(entry.dtype), entry.shape or ()
         root = self.dataset.path
-        return self._map(name, lambda: npy.open_array(root / name, dtype, shape))
+        return self._map(name, lambda: self._open_array(root / name, name, dtype, shape))
+
+    def _open_array(self, path: Path, name: str, dtype: str, shape: tuple[int, ...]) -> Ids:
+        mapped = npy.open_array(path, dtype, shape)  # checks the header
+        if self.dataset.io == "mmap":
+            return np.asarray(mapped).view(np.ndarray)  # slicing np.memmap costs microseconds
+        file = open_file(path, name, self._files[name].bytes)
+        offset = len(npy.header(dtype, shape))
+        return cast(Ids, FileArray(file, dtype, shape, offset))  # as much of an array as is asked
+
+    def _open(self, name: str, size: int) -> File:
+        return self._maps.open(
+            name, lambda: self.dataset.standing.open(lambda: self._open_file(name, size))
+        )
+
+    def _open_file(self, name: str, size: int) -> File:
+        path, entry = self.dataset.path / name, self._files[name]
+        if path.suffix == ".npy":
+            npy.open_array(path, str(entry.dtype), entry.shape or ())  # checks the header
+        return open_file(path, name, size)
+
+    def _path(self, name: str) -> str:
+        return f"{self.dataset.path}/{name}"
 
     def _map(self, name: str, opener: Callable[[], Ids]) -> Ids:
         return self._maps.get(name, lambda: self.dataset.standing.open(opener))
@@ -332,38 +352,25 @@ class Split:
     @property
     def has_mask(self) -> bool:
         """Whether a loss mask says which tokens to train on."""
-        return any(shard.mask is not None for shard in self.entry.shards)
+        return self._masks is not None
+
+    @property
+    def masks(self) -> Stream:
+        """The loss mask as a stream of uint8, one number a token; `UsageError` if there is none."""
+        if self._masks is None:
+            raise UsageError("has no loss mask", where=f"split {self.name}", code="E_NO_MASK")
+        return self._masks
 
     def gather_mask(self, starts: npt.NDArray[np.int64], length: int) -> npt.NDArray[np.uint8]:
         """The loss mask of the windows that `gather` gives: uint8 [len(starts), length], owned.
 
-        1 for a token to train on, 0 for one that is only read. Costs a few microseconds a window.
+        1 for a token to train on, 0 for one that is only read. Costs as much as `gather`.
         Raises `UsageError` if the split has none, `IndexError` for a window outside it.
         """
-        if not self.has_mask:
-            raise UsageError("has no loss mask", where=f"split {self.name}", code="E_NO_MASK")
-        self._check_windows(starts, length)
-        out = np.empty((len(starts), length), np.uint8)
-        for row, start in zip(out, starts.tolist(), strict=True):
-            self._fill_mask(row, start)
-        return out
-
-    def _fill_mask(self, out: npt.NDArray[np.uint8], start: int) -> None:
-        shard, done = int(self._token_base.searchsorted(start, "right")) - 1, 0
-        while done < len(out):
-            at = start + done - int(self._token_base[shard])
-            part = self._array(str(self.entry.shards[shard].mask))[at : at + len(out) - done]
-            out[done : done + len(part)] = part
-            done += len(part)
-            shard += 1
+        return self.masks.gather(starts, length)
 
     def _check_windows(self, starts: npt.NDArray[np.int64], length: int) -> None:
         if len(starts):
             low, high = int(starts.min()), int(starts.max())
             if low < 0 or high + length > self.tokens:
                 raise IndexError(f"windows {low}:{high + length} are outside 0:{self.tokens}")
-
-
-def _bases(counts: Iterator[int]) -> npt.NDArray[np.int64]:
-    """Exclusive prefix sums: [0, c0, c0 + c1, ...]."""
-    return np.concatenate([[0], np.cumsum(np.fromiter(counts, np.int64))]).astype(np.int64)

@@ -1,8 +1,8 @@
-"""Read-only maps of many files, opened when first touched, kept under the descriptor limit.
+"""Open files and maps of files, made when first touched, kept under the descriptor limit.
 
-Every map holds a file descriptor (measured: EMFILE at 1,018 maps under the usual limit of 1,024),
-so the least recently used ones are closed. Arrays handed out before keep their memory: a map is
-only unmapped when the last array over it is gone.
+Every map that numpy makes holds a file descriptor (measured: EMFILE at 1,018 maps under the usual
+limit of 1,024), so the least recently used ones are closed. What was handed out before stays valid:
+a map is unmapped, and a descriptor closed, only when the last user of it is gone.
 """
 
 from __future__ import annotations
@@ -14,50 +14,49 @@ import stat
 from collections import OrderedDict
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar, cast
 
 import numpy as np
 import numpy.typing as npt
 
 from dataprep.formats.errors import IntegrityError, StorageError
 
-__all__ = ["MapCache", "check_size", "map_tokens"]
+__all__ = ["MapCache", "check_size", "map_tokens", "wrong_size"]
 
 Array = npt.NDArray[Any]
+Opened = TypeVar("Opened")
 _DEFAULT_LIMIT = 256
 _EXHAUSTED = {errno.EMFILE, errno.ENFILE, errno.ENOMEM}  # mmap(2) says ENOMEM for too many maps
 
 
 class MapCache:
-    """Least-recently-used maps by file name. Copies and pickles start empty."""
+    """Least-recently-used arrays and files by name. Copies and pickles start empty."""
 
     def __init__(self, limit: int | None = None) -> None:
         self._limit = limit or _descriptor_budget()
-        self._maps: OrderedDict[str, Array] = OrderedDict()
+        self._maps: OrderedDict[str, object] = OrderedDict()
 
-    def find(self, name: str) -> Array | None:
-        """The map of `name` if it is open."""
+    def find(self, name: str) -> object | None:
+        """What is open under `name`, or None."""
         found = self._maps.get(name)
         if found is not None:
             try:  # noqa: SIM105  (suppress() costs as much as the lookup)
                 self._maps.move_to_end(name)
             except KeyError:
-                pass  # another thread has just closed it; the array stays valid
+                pass  # another thread has just closed it; what was found stays valid
         return found
 
-    def get(self, name: str, opener: Callable[[], Array]) -> Array:
-        """The map of `name`, made by `opener` if it is not open."""
+    def get(self, name: str, opener: Callable[[], Opened]) -> Opened:
+        """What is open under `name`, made by `opener` if nothing is."""
         found = self.find(name)
-        if found is not None:
-            return found
-        while len(self._maps) >= self._limit:
-            self._evict()
-        # A plain view: slicing np.memmap itself costs several microseconds a slice.
-        array = np.asarray(self._open(name, opener)).view(np.ndarray)
-        self._maps[name] = array
-        return array
+        if found is None:
+            while len(self._maps) >= self._limit:
+                self._evict()
+            found = self._maps[name] = self.open(name, opener)
+        return cast(Opened, found)
 
-    def _open(self, name: str, opener: Callable[[], Array]) -> Array:
+    def open(self, name: str, opener: Callable[[], Opened]) -> Opened:
+        """What `opener` makes of the file `name`; not kept, but what is kept makes way for it."""
         while True:
             try:
                 return opener()
@@ -74,7 +73,7 @@ class MapCache:
             self._maps.popitem(last=False)
 
     def clear(self) -> None:
-        """Forget all maps."""
+        """Forget everything."""
         self._maps.clear()
 
     def __len__(self) -> int:
@@ -107,10 +106,15 @@ def check_size(path: Path, name: str, expected: int) -> None:
             remedy="Do not trust this directory.",
         )  # fmt: skip
     if found.st_size != expected:
-        raise IntegrityError(
-            f"expected {expected} bytes, found {found.st_size}", where=name, code="E_SIZE",
-            remedy="Restore this file, or build again with --overwrite.",
-        )  # fmt: skip
+        raise wrong_size(name, expected, found.st_size)
+
+
+def wrong_size(name: str, expected: int, found: int) -> IntegrityError:
+    """The error of a file that has another size, in bytes, than the manifest says."""
+    return IntegrityError(
+        f"expected {expected} bytes, found {found}", where=name, code="E_SIZE",
+        remedy="Restore this file, or build again with --overwrite.",
+    )  # fmt: skip
 
 
 def _missing(name: str) -> IntegrityError:
@@ -133,11 +137,7 @@ def map_tokens(path: Path, name: str, dtype: str, length: int) -> Array:
     if length == 0:
         return np.empty(0, dtype)
     with path.open("rb") as stream:
-        size = os.fstat(stream.fileno()).st_size
-        if size != length * np.dtype(dtype).itemsize:
-            expected = length * np.dtype(dtype).itemsize
-            raise IntegrityError(
-                f"expected {expected} bytes, found {size}", where=name, code="E_SIZE",
-                remedy="Restore this file, or build again with --overwrite.",
-            )  # fmt: skip
+        found, expected = os.fstat(stream.fileno()).st_size, length * np.dtype(dtype).itemsize
+        if found != expected:
+            raise wrong_size(name, expected, found)
         return np.memmap(stream, dtype, "r", shape=(length,))

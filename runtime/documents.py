@@ -25,7 +25,7 @@ from dataprep.formats.dataset import Split
 from dataprep.formats.errors import InputError, UsageError
 from dataprep.runtime.kept import kept_documents
 from dataprep.runtime.packed import padding_id
-from dataprep.runtime.pieces import copy_tokens, document_spans
+from dataprep.runtime.pieces import copy_mask, copy_tokens, document_spans
 from dataprep.runtime.windows import IGNORED_LABEL, PADDING, Batch, Labels
 
 __all__ = ["DocumentDataset", "PadTo", "Side", "Truncate"]
@@ -34,6 +34,7 @@ Side = Literal["right", "left"]
 Truncate = Literal["right", "left", "error"]
 PadTo = Literal["longest", "max_length"]
 Counts = npt.NDArray[np.int64]
+_Flags = npt.NDArray[np.bool_]
 
 
 class DocumentDataset(Dataset[Batch]):
@@ -177,7 +178,12 @@ class DocumentDataset(Dataset[Batch]):
             "lengths": torch.from_numpy(lengths),
         }
         if self.labels is not None:
-            batch["labels"] = torch.from_numpy(self._labels(ids, real))
+            train = real
+            if self.split.has_mask:
+                mask = np.zeros(ids.shape, np.uint8)
+                copy_mask(self.split, starts, lengths, mask.reshape(-1), at)
+                train = mask != 0
+            batch["labels"] = torch.from_numpy(self._labels(ids, real, train))
         if self.position_ids:
             batch["position_ids"] = torch.from_numpy(place * real)
         if self.sample_mask:
@@ -215,9 +221,9 @@ class DocumentDataset(Dataset[Batch]):
         longest = self.max_length if self.pad_to == "max_length" else lengths.max(initial=1)
         return -(-int(longest or 1) // self.pad_to_multiple) * self.pad_to_multiple
 
-    def _labels(self, ids: npt.NDArray[Any], real: npt.NDArray[np.bool_]) -> Counts:
+    def _labels(self, ids: npt.NDArray[Any], real: _Flags, train: _Flags) -> Counts:
         labels = np.full(ids.shape, IGNORED_LABEL, np.int64)
-        both = real[:, 1:] & real[:, :-1]  # tokens with one before them in their row
+        both = train[:, 1:] & real[:, :-1]  # tokens to train on with one before them in their row
         shifted = self.labels == "shifted"
         np.copyto(labels[:, :-1] if shifted else labels[:, 1:], ids[:, 1:], where=both)
         return labels

@@ -27,7 +27,7 @@ from dataprep.formats.errors import InputError, IntegrityError, UsageError
 from dataprep.runtime.fields import OF_THE_BATCH, SegmentFields
 from dataprep.runtime.packing import Algorithm, Overlong, PackingOptions, PackingReport
 from dataprep.runtime.packing_plan import packing_definition, packing_plan
-from dataprep.runtime.pieces import copy_tokens
+from dataprep.runtime.pieces import copy_mask, copy_tokens
 from dataprep.runtime.segments import Segments
 from dataprep.runtime.windows import IGNORED_LABEL, PADDING, Batch, Labels
 
@@ -157,7 +157,12 @@ class PackedDataset(Dataset[Batch]):
             ids[row, used:] = self.pad_id
         batch = {"input_ids": _widen(ids[:, :-1])}
         if self.labels is not None:
-            batch["labels"] = torch.from_numpy(self._labels(ids, segments, lengths, tails))
+            labels = self._labels(ids, segments, lengths, tails)
+            if self.split.has_mask:
+                mask = np.zeros(ids.shape, np.uint8)
+                copy_mask(self.split, starts, lengths, mask.reshape(-1), at)
+                labels[self._beside(mask) == 0] = IGNORED_LABEL
+            batch["labels"] = torch.from_numpy(labels)
         if self.fields:
             batch.update(self.fields.tensors(segments))
         if self.sample_mask:
@@ -211,14 +216,17 @@ class PackedDataset(Dataset[Batch]):
                 remedy="Remove this directory: the plan is made again.",
             )  # fmt: skip
 
+    def _beside(self, columns: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """The part of [rows, seq_len + 1] that the labels are about."""
+        return columns[:, 1:] if self.labels == "shifted" else columns[:, :-1]
+
     def _labels(
         self, ids: npt.NDArray[Any], segments: Segments, read: Counts, tails: list[tuple[int, int]]
     ) -> Counts:
-        shifted = self.labels == "shifted"
-        labels = (ids[:, 1:] if shifted else ids[:, :-1]).astype(np.int64, order="C")
+        labels = self._beside(ids).astype(np.int64, order="C")
         begin = segments.row * self.seq_len + segments.start
         ends = segments.length == read  # the others have a label: the token read after them
-        edges = (begin + segments.length - 1)[ends] if shifted else begin
+        edges = (begin + segments.length - 1)[ends] if self.labels == "shifted" else begin
         labels.reshape(-1)[edges] = IGNORED_LABEL
         for row, used in tails:
             labels[row, used:] = IGNORED_LABEL

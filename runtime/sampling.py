@@ -3,26 +3,42 @@
 Global batch `g` of an epoch covers positions g * GB to (g + 1) * GB, where GB = batch_size *
 dp_size, and rank `r` takes the `r`-th of its `dp_size` equal, contiguous parts. So at an equal
 global batch every number of ranks serves the same samples in the same order, and every rank makes
-the same number of steps: both follow from the counts, nothing is negotiated.
+the same number of steps: both follow from the counts, nothing is negotiated. A pass may begin at
+any position, and then cuts what is left of the epoch in the same way.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Literal, get_args
+from typing import Literal, NamedTuple, get_args
 
 import numpy as np
 from torch.utils.data import Sampler
 
 from dataprep.formats.errors import UsageError
+from dataprep.runtime.digest import DIGEST_MASK, contributions
 from dataprep.runtime.order import MAX_SAMPLES, Order, Positions
+from dataprep.runtime.skips import Skips
 from dataprep.runtime.windows import PADDING
 
-__all__ = ["End", "GlobalBatchSampler"]
+__all__ = ["End", "GlobalBatchSampler", "Step"]
 
 End = Literal["drop", "partial", "pad"]
 
 _AHEAD = 4096  # positions ordered at once: makes the order cost 1 microsecond a batch
+
+
+class Step(NamedTuple):
+    """What one rank gets in one step."""
+
+    samples: Positions
+    """int64 [batch_size], or fewer in a partial batch; `PADDING` where a row only fills."""
+    stop: int
+    """How many positions of the epoch are served once all ranks have made this step."""
+    digest: int
+    """What the samples of all ranks in this step add to the digest of the epoch."""
+    last: bool
+    """Whether the epoch ends with it."""
 
 
 class GlobalBatchSampler(Sampler[list[int]]):
@@ -36,8 +52,11 @@ class GlobalBatchSampler(Sampler[list[int]]):
     - ``"pad"``: they are divided among the ranks as evenly as can be, and every rank fills its
       batch up with `PADDING`, so all steps have one shape and no sample is served twice.
 
+    `skips` are left out: the other samples keep their relative order, and move up.
+
     Iterating serves `epoch`, and serves it again until `set_epoch`. Memory and start-up do not
-    depend on the number of samples.
+    depend on the number of samples. Ordering the positions of all ranks, for the digest, costs 30
+    ns a sample of the global batch.
     """
 
     def __init__(
@@ -50,6 +69,7 @@ class GlobalBatchSampler(Sampler[list[int]]):
         dp_rank: int = 0,
         dp_size: int = 1,
         end: End = "drop",
+        skips: Skips | None = None,
     ) -> None:
         _require(0 < samples <= MAX_SAMPLES, "samples", f"must be in 1 .. 2**48, got {samples}")
         _require(batch_size >= 1, "batch_size", f"must be at least 1, got {batch_size}")
@@ -63,7 +83,9 @@ class GlobalBatchSampler(Sampler[list[int]]):
         self.dp_rank = dp_rank
         self.dp_size = dp_size
         self.end = end
-        self._whole, self._rest = divmod(samples, self.global_batch)
+        self.skips = skips
+        self.served = samples - (len(skips) if skips else 0)
+        self._lent: Iterator[list[int]] | None = None
         if len(self) == 0:
             raise self._nothing_left()
         self.set_epoch(epoch)
@@ -84,38 +106,90 @@ class GlobalBatchSampler(Sampler[list[int]]):
         self._epoch = epoch
 
     def __len__(self) -> int:
-        """Steps in an epoch; the same on every rank."""
-        return self._whole + (self._rest > 0 and self.end != "drop")
+        """Steps in a whole epoch; the same on every rank."""
+        return self.remaining(0)
+
+    def remaining(self, start: int) -> int:
+        """Steps from position `start` to the end of an epoch."""
+        whole, rest = divmod(max(0, self.served - start), self.global_batch)
+        return whole + (rest > 0 and self.end != "drop")
+
+    @property
+    def skipped(self) -> list[int]:
+        """The samples that are left out."""
+        return self.skips.to_json() if self.skips is not None else []
+
+    def position(self, count: int, epoch: int) -> int:
+        """The position, in the order of all samples, of the one that is served after `count`."""
+        if self.skips is None or count >= self.served:
+            return self.samples if count >= self.served else count
+        found = self.skips.positions(np.array([count]), self.order, self.samples, epoch)
+        return int(found[0])
+
+    def count(self, position: int, epoch: int) -> int:
+        """How many samples are served before `position` of the order of all samples."""
+        if self.skips is None:
+            return position
+        return self.skips.count(position, self.order, self.samples, epoch)
 
     def __iter__(self) -> Iterator[list[int]]:
+        if self._lent is not None:
+            return self._lent
         return self.batches(self._epoch)
 
+    def lend(self, iterator: Iterator[list[int]] | None) -> None:
+        """Make `iterator` what every `iter` gives from now on; None ends that.
+
+        For a DataLoader that has its worker processes fetch a pass which somebody else counts.
+        """
+        self._lent = iterator
+
     def batches(self, epoch: int, start: int = 0) -> Iterator[list[int]]:
-        """The batches of `epoch` from step `start` on; starting late costs nothing."""
-        ahead = max(1, _AHEAD // self.batch_size)
-        for first in range(start, self._whole, ahead):
-            steps = np.arange(first, min(first + ahead, self._whole), dtype=np.int64)
-            offsets = np.arange(self.batch_size, dtype=np.int64) + self.dp_rank * self.batch_size
-            positions = steps[:, None] * self.global_batch + offsets
-            yield from self._ids(positions, epoch).tolist()
-        if max(start, self._whole) < len(self):
-            yield self._last(epoch)
+        """The batches of `epoch` from position `start` on, each a list of sample ids."""
+        return (step.samples.tolist() for step in self.steps(epoch, start))
 
-    def _last(self, epoch: int) -> list[int]:
-        base = self._whole * self.global_batch
-        first, stop = (
-            self._rest * rank // self.dp_size for rank in (self.dp_rank, self.dp_rank + 1)
-        )
-        ids: list[int] = self._ids(np.arange(base + first, base + stop), epoch).tolist()
-        padding = self.batch_size - len(ids) if self.end == "pad" else 0
-        return ids + [PADDING] * padding
+    def steps(self, epoch: int, start: int = 0) -> Iterator[Step]:
+        """The steps of `epoch` from position `start` on; starting late costs nothing."""
+        total, size = self.remaining(start), self.global_batch
+        whole = max(0, self.served - start) // size
+        ahead = max(1, _AHEAD // size)
+        mine = slice(self.dp_rank * self.batch_size, (self.dp_rank + 1) * self.batch_size)
+        for first in range(0, whole, ahead):
+            count = min(ahead, whole - first)
+            begin = start + first * size
+            positions = np.arange(begin, begin + count * size, dtype=np.int64)
+            samples, digests = self._ordered(positions.reshape(count, size), epoch)
+            for number, digest in enumerate(digests):
+                step = first + number + 1
+                yield Step(samples[number, mine], start + step * size, digest, step == total)
+        if whole < total:
+            yield self._last(epoch, start + whole * size)
 
-    def _ids(self, positions: Positions, epoch: int) -> Positions:
+    def _ordered(self, positions: Positions, epoch: int) -> tuple[Positions, list[int]]:
+        """The samples at `positions` [steps, samples], and the digest of each step."""
+        samples = self._at(positions, epoch)
+        parts = contributions(samples, positions, epoch)
+        return samples, parts.sum(axis=1, dtype=np.uint64).tolist()
+
+    def _last(self, epoch: int, begin: int) -> Step:
+        """The step after the whole ones; it ends the epoch."""
+        rest = self.served - begin
+        samples, (digest,) = self._ordered(np.arange(begin, self.served)[None], epoch)
+        first, stop = (rest * rank // self.dp_size for rank in (self.dp_rank, self.dp_rank + 1))
+        mine = samples[0, first:stop]
+        if self.end == "pad":
+            filling = np.full(self.batch_size - len(mine), PADDING, np.int64)
+            mine = np.concatenate([mine, filling])
+        return Step(mine, self.served, digest & DIGEST_MASK, last=True)
+
+    def _at(self, positions: Positions, epoch: int) -> Positions:
+        if self.skips is not None:
+            positions = self.skips.positions(positions, self.order, self.samples, epoch)
         return self.order.samples(positions, self.samples, epoch)
 
     def _nothing_left(self) -> UsageError:
         return UsageError(
-            f"{self.samples:,} samples are fewer than one global batch of {self.global_batch:,} "
+            f"{self.served:,} samples are fewer than one global batch of {self.global_batch:,} "
             f"(batch_size {self.batch_size:,} x dp_size {self.dp_size:,}), and drop_last drops it",
             where="batch_size", code="E_TOO_FEW_SAMPLES",
             remedy="Use a smaller batch_size or drop_last=False.",

@@ -22,7 +22,8 @@ import pytest
 from dataprep import open_dataset
 from dataprep.formats.dataset import Dataset
 from dataprep.formats.errors import IntegrityError
-from dataprep.formats.maps import check_size, map_tokens
+from dataprep.formats.maps import check_size
+from dataprep.formats.pread import open_file
 from dataprep.formats.storage import replace_directory
 from tests.datasets import make_dataset, random_split
 from tests.faults.report import Figures
@@ -149,11 +150,11 @@ def test_replaced_while_it_is_opened(builds: Builds, monkeypatch: pytest.MonkeyP
 def test_replaced_while_a_shard_is_mapped(builds: Builds, monkeypatch: pytest.MonkeyPatch) -> None:
     """After the look at config.json, before the file is opened: the reader is told."""
 
-    def mapped(*arguments: Any) -> Any:
+    def opened(*arguments: Any) -> Any:
         builds.rebuild(1)
-        return map_tokens(*arguments)
+        return open_file(*arguments)
 
-    monkeypatch.setattr("dataprep.formats.dataset.map_tokens", mapped)
+    monkeypatch.setattr("dataprep.formats.dataset.open_file", opened)
     with open_dataset(builds.out) as dataset, pytest.raises(IntegrityError, match="replaced"):
         read(dataset)
 

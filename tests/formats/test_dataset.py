@@ -12,13 +12,14 @@ from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import get_args
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dataprep.formats.dataset import Dataset, Split, open_dataset
+from dataprep.formats.dataset import Dataset, ReadBy, Split, open_dataset
 from dataprep.formats.errors import IntegrityError, StorageError, UsageError
 from dataprep.formats.maps import MapCache
 from tests.datasets import EOS_ID, make_dataset, random_split
@@ -46,17 +47,18 @@ def flat(documents: list[list[np.ndarray]]) -> list[int]:
 @given(
     lengths=st.lists(st.lists(st.integers(0, 30), max_size=4), max_size=6),
     vocab_size=st.sampled_from([257, 65_536, 65_537]),
+    io=st.sampled_from(get_args(ReadBy)),
     data=st.data(),
 )
 def test_reading_equals_slicing(
-    lengths: list[list[int]], vocab_size: int, data: st.DataObject
+    lengths: list[list[int]], vocab_size: int, io: ReadBy, data: st.DataObject
 ) -> None:
     """Any range and any set of windows, over any shards, are slices of one flat list."""
     shards = random_split(lengths, vocab_size=vocab_size)
     stream = flat(shards)
     with TemporaryDirectory() as folder:
         made = make_dataset(Path(folder) / "d", {"train": shards}, vocab_size=vocab_size)
-        split = open_dataset(made).split("train")
+        split = open_dataset(made, io=io).split("train")
         assert split.tokens == len(stream)
         start = data.draw(st.integers(0, len(stream)))
         stop = data.draw(st.integers(start, len(stream)))
@@ -66,6 +68,45 @@ def test_reading_equals_slicing(
         rows = split.gather(np.array(at, np.int64), length)
         assert rows.tolist() == [stream[a : a + length] for a in at]
         assert rows.dtype == ("<u2" if vocab_size <= 65_536 else "<u4")
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    lengths=st.lists(st.lists(st.integers(0, 30), max_size=4), max_size=6),
+    io=st.sampled_from(get_args(ReadBy)),
+    masked=st.booleans(),
+    data=st.data(),
+)
+def test_pieces_and_masks_equal_slicing(
+    lengths: list[list[int]], io: ReadBy, masked: bool, data: st.DataObject
+) -> None:
+    """Pieces of any lengths land where they should and nowhere else; masks are read like ids."""
+    shards = random_split(lengths or [[]])
+    masks = [[ids % 2 for ids in shard] for shard in shards]
+    stream = flat(masks if masked else shards)
+    with TemporaryDirectory() as folder:
+        made = make_dataset(
+            Path(folder) / "d", {"train": shards}, masks={"train": masks} if masked else None
+        )
+        split = open_dataset(made, io=io).split("train")
+        assert split.has_mask is masked
+        found = split.masks if split.has_mask else split.stream
+        ends = st.tuples(st.integers(0, len(stream)), st.integers(0, len(stream)))
+        ranges = [sorted(pair) for pair in data.draw(st.lists(ends, max_size=5))]
+        starts, stops = np.array(ranges, np.int64).reshape(-1, 2).T
+        at = np.cumsum([3, *(stops - starts + 1)])[:-1]
+        out = np.full(len(stream) * 5 + 20, 99, found.source.dtype)
+        expected = out.copy()
+        for to, start, stop in zip(at, starts, stops, strict=True):
+            expected[to : to + stop - start] = stream[start:stop]
+        found.copy(starts, stops - starts, out, at)
+        assert out.tolist() == expected.tolist()
+        with pytest.raises(IndexError):
+            found.copy(np.array([len(stream)]), np.array([1]), out, np.array([0]))
+        if split.has_mask:
+            assert split.gather_mask(starts[:1], 0).shape == (len(starts[:1]), 0)
+            rows = split.gather_mask(np.array([0]), len(stream))
+            assert rows.tolist() == [stream]
 
 
 @settings(max_examples=40, deadline=None)
@@ -305,7 +346,8 @@ def test_many_shards_fit_few_descriptors(tmp_path: Path) -> None:
         assert rows.tolist() == [stream[a : a + 5] for a in starts]
         assert split.read(0, 900).tolist() == stream
         assert [split.span(i) for i in range(300)] == [(3 * i, 3 * i + 3) for i in range(300)]
-        assert _mapped(path) <= whole // 2
+        assert _mapped(path, "docs") <= whole // 2
+        assert _mapped(path, "tokens") == 300  # which hold no descriptor
 
 
 def test_descriptors_held_by_others_are_worked_around(tmp_path: Path) -> None:
@@ -314,12 +356,13 @@ def test_descriptors_held_by_others_are_worked_around(tmp_path: Path) -> None:
     path = make_dataset(tmp_path / "many", {"train": shards})
     with _descriptors(200):
         split = open_dataset(path).split("train")
-        split.read(0, 30)
+        assert sum(map(len, split.lengths())) == 40  # maps of offsets, each with a descriptor
         held: list[int] = []
         try:
             _exhaust(held)
             assert split.read(0, 120).tolist() == flat(shards)
             split.dataset.close()
+            gc.collect()
             _exhaust(held)
             with pytest.raises(StorageError, match="ulimit -n"):
                 split.read(0, 3)
@@ -363,6 +406,6 @@ def _exhaust(held: list[int]) -> None:
             held.append(os.open(os.devnull, os.O_RDONLY))
 
 
-def _mapped(path: Path) -> int:
+def _mapped(path: Path, kind: str = "") -> int:
     """How many maps of files under `path` this process has."""
-    return Path("/proc/self/maps").read_text().count(f"{path}/")
+    return Path("/proc/self/maps").read_text().count(f"{path}/{kind and 'train/'}{kind}")

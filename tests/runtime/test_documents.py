@@ -38,23 +38,19 @@ def lists(batch: dict[str, torch.Tensor]) -> dict[str, Any]:
 
 
 def reference_row(
-    ids: list[int],
-    width: int,
-    *,
-    padding: Side,
-    labels: Labels | None,
-    pad_id: int,
+    ids: list[int], mask: list[int], width: int, *, padding: Side, labels: Labels | None
 ) -> dict[str, Any]:
     """One row, one token at a time."""
     row: dict[str, Any] = {
         "input_ids": ids, "attention_mask": [1] * len(ids), "position_ids": [*range(len(ids))],
     }  # fmt: skip
+    later = [t if train else IGNORED_LABEL for t, train in zip(ids, mask, strict=True)][1:]
     if labels == "shifted":
-        row["labels"] = [*ids[1:], IGNORED_LABEL][: len(ids)]
+        row["labels"] = [*later, IGNORED_LABEL][: len(ids)]
     elif labels == "unshifted":
-        row["labels"] = [IGNORED_LABEL, *ids[1:]][: len(ids)]
+        row["labels"] = [IGNORED_LABEL, *later][: len(ids)]
     fills = {
-        "input_ids": pad_id, "attention_mask": 0, "position_ids": 0, "labels": IGNORED_LABEL
+        "input_ids": EOS_ID, "attention_mask": 0, "position_ids": 0, "labels": IGNORED_LABEL
     }  # fmt: skip
     for name, values in row.items():
         fill = [fills[name]] * (width - len(ids))
@@ -72,6 +68,7 @@ def reference_row(
     padding=st.sampled_from(get_args(Side)),
     labels=st.sampled_from([None, "shifted", "unshifted"]),
     min_tokens=st.integers(0, 12),
+    masked=st.booleans(),
 )
 def test_batches_equal_the_reference(
     lengths: list[list[int]],
@@ -82,15 +79,21 @@ def test_batches_equal_the_reference(
     padding: Side,
     labels: Labels | None,
     min_tokens: int,
+    masked: bool,
 ) -> None:
     """Over any sharding, a batch is what the plain loop makes, and so is each document alone."""
     if max_length is None:
         pad_to = "longest"
     with TemporaryDirectory() as folder:
         shards = random_split(lengths)
-        path = make_dataset(Path(folder) / "ds", {"val": shards})
+        masks = random_split(lengths, seed=1, vocab_size=2 if masked else 1)
+        path = make_dataset(
+            Path(folder) / "ds", {"val": shards}, masks={"val": masks} if masked else None
+        )
         every = [ids.tolist() for shard in shards for ids in shard]
         kept = [ids for ids in every if len(ids) >= min_tokens]
+        train = [(ids if masked else ids + 1).tolist() for shard in masks for ids in shard]
+        train = [mask for mask in train if len(mask) >= min_tokens]
         options: dict[str, Any] = {
             "max_length": max_length, "truncate": truncate, "pad_to": pad_to,
             "pad_to_multiple": multiple, "padding": padding, "labels": labels,
@@ -104,14 +107,15 @@ def test_batches_equal_the_reference(
         documents = DocumentDataset(split, **options)
         assert (len(documents), documents.left_out) == (len(kept), len(every) - len(kept))
         limit = max_length or 1 << 30
-        cut = [ids[:limit] if truncate == "right" else ids[-limit:] for ids in kept]
+        part = slice(limit) if truncate == "right" else slice(-limit, None)
+        cut = [(ids[part], mask[part]) for ids, mask in zip(kept, train, strict=True)]
 
-        def rows(some: list[list[int]]) -> list[dict[str, Any]]:
-            longest = max_length if pad_to == "max_length" else max(map(len, some))
+        def rows(some: list[tuple[list[int], list[int]]]) -> list[dict[str, Any]]:
+            longest = max_length if pad_to == "max_length" else max(len(ids) for ids, _ in some)
             width = -(-max(longest or 0, 1) // multiple) * multiple
             return [
-                reference_row(ids, width, padding=padding, labels=labels, pad_id=EOS_ID)
-                for ids in some
+                reference_row(ids, mask, width, padding=padding, labels=labels)
+                for ids, mask in some
             ]
 
         order = np.random.default_rng(0).permutation(len(cut))
@@ -119,7 +123,7 @@ def test_batches_equal_the_reference(
         found = lists(documents.__getitems__(order))
         assert found == {name: [row[name] for row in expected] for name in expected[0]}
         alone = [lists(documents[i]) for i in range(len(cut))]
-        assert alone == [row for ids in cut for row in rows([ids])]
+        assert alone == [row for one in cut for row in rows([one])]
 
 
 def test_tensors_are_int64_and_share_nothing(split: Split, plans: Path) -> None:

@@ -16,7 +16,8 @@ from torch.utils.data import DataLoader
 import dataprep
 from dataprep.formats.dataset import open_dataset
 from dataprep.formats.errors import InputError, IntegrityError, UsageError
-from dataprep.runtime.loader import Loader, create_loader, set_epoch
+from dataprep.runtime.create import create_loader
+from dataprep.runtime.loader import Loader, set_epoch
 from dataprep.runtime.windows import Batch
 from tests.datasets import make_dataset, random_split
 
@@ -47,7 +48,7 @@ def test_is_a_torch_dataloader(shards: Path) -> None:
     loader = dataprep.create_loader(shards, "train", 4, seq_len=SEQ_LEN)
     assert isinstance(loader, DataLoader)
     assert len(loader) == len(list(loader)) == 16
-    assert loader.dataset is loader.dataset_obj
+    assert id(loader.dataset) == id(loader.dataset_obj)
     assert loader.batch_sampler is loader.sampler_obj
     assert len(loader.dataset_obj) == 66
 

@@ -31,7 +31,10 @@ Row = dict[str, list[int]]
 
 
 def reference(
-    documents: list[list[int]], options: PackingOptions, labels: Labels | None, pad_id: int
+    documents: list[list[int]],
+    masks: list[list[int]],
+    options: PackingOptions,
+    labels: Labels | None,
 ) -> list[Row]:
     """Every row, one token at a time."""
     starts = [0, *accumulate(len(ids) for ids in documents)]
@@ -39,18 +42,17 @@ def reference(
     for pieces in reference_rows([len(ids) for ids in documents], options, 1 << 18):
         row: Row = {"input_ids": [], "labels": [], "position_ids": [], "doc_ids": []}
         for document, start, length, more in pieces:
-            ids = documents[document]
+            ids, mask = documents[document], masks[document]
             for position in range(length):
                 at = start - starts[document] + position
                 row["input_ids"].append(ids[at])
-                inside = position + 1 < length or more
-                if labels == "shifted":
-                    row["labels"].append(ids[at + 1] if inside else IGNORED_LABEL)
-                else:
-                    row["labels"].append(ids[at] if position else IGNORED_LABEL)
+                ahead = 1 if labels == "shifted" else 0
+                inside = (position + 1 < length or more) if ahead else position > 0
+                train = inside and mask[at + ahead]
+                row["labels"].append(ids[at + ahead] if train else IGNORED_LABEL)
                 row["position_ids"].append(position)
                 row["doc_ids"].append(document)
-        fills = {"input_ids": pad_id, "labels": IGNORED_LABEL, "position_ids": 0, "doc_ids": -1}
+        fills = {"input_ids": EOS_ID, "labels": IGNORED_LABEL, "position_ids": 0, "doc_ids": -1}
         for name, fill in fills.items():
             row[name] += [fill] * (options.seq_len - len(row[name]))
         if labels is None:
@@ -86,6 +88,7 @@ shard_layouts = st.lists(st.lists(st.integers(0, 40), max_size=5), min_size=1, m
     overlong=st.sampled_from(["split", "truncate", "drop"]),
     labels=st.sampled_from([None, "shifted", "unshifted"]),
     vocab_size=st.sampled_from([257, 70_000]),
+    masked=st.booleans(),
 )
 def test_rows_equal_the_reference(
     lengths: list[list[int]],
@@ -94,15 +97,21 @@ def test_rows_equal_the_reference(
     overlong: Overlong,
     labels: Labels | None,
     vocab_size: int,
+    masked: bool,
 ) -> None:
     """One by one and as a batch, over any sharding, rows are those of the plain loop."""
     with TemporaryDirectory() as folder:
         shards = random_split(lengths, vocab_size=vocab_size)
-        path = make_dataset(Path(folder) / "ds", {"val": shards}, vocab_size=vocab_size)
+        masks = random_split(lengths, seed=1, vocab_size=2 if masked else 1)
+        path = make_dataset(
+            Path(folder) / "ds", {"val": shards}, vocab_size=vocab_size,
+            masks={"val": masks} if masked else None,
+        )  # fmt: skip
         split = open_dataset(path).split("val")
         options = PackingOptions(seq_len=seq_len, algorithm=pack, overlong=overlong)
         documents = [ids.tolist() for shard in shards for ids in shard]
-        expected = reference(documents, options, labels, pad_id=EOS_ID)
+        train = [(ids if masked else ids + 1).tolist() for shard in masks for ids in shard]
+        expected = reference(documents, train, options, labels)
 
         def packed() -> PackedDataset:
             return PackedDataset(

@@ -74,7 +74,7 @@ def assert_equal(segments: Segments, expected: Reference) -> None:
         assert found.tolist() == wanted
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(
     lengths=st.lists(st.lists(st.integers(0, 12), max_size=5), min_size=1, max_size=6),
     eos=st.booleans(),
@@ -119,7 +119,7 @@ def fitting(parts: list[tuple[int, int, int]], seq_len: int) -> list[tuple[int, 
     return found
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(packed_rows)
 def test_gaps_are_padding(case: tuple[int, list[list[tuple[int, int, int]]]]) -> None:
     """Rows with gaps anywhere, whole rows of padding, and one document twice side by side."""

@@ -89,6 +89,119 @@ def test_windows_equal_the_reference(
         assert batch == {name: [window[name] for window in expected] for name in expected[0]}
 
 
+@settings(max_examples=30, deadline=None)
+@given(
+    lengths=shard_layouts,
+    seq_len=st.integers(1, 25),
+    stride=st.integers(1, 40),
+    labels=st.sampled_from(["shifted", "unshifted"]),
+    vocab_size=st.sampled_from([257, 70_000]),
+    seed=st.integers(0, 3),
+)
+def test_fields_and_masks_equal_the_reference(
+    lengths: list[list[int]],
+    seq_len: int,
+    stride: int,
+    labels: Labels,
+    vocab_size: int,
+    seed: int,
+) -> None:
+    """Labels of masked tokens are ignored, and the fields follow the documents, token by token."""
+    random = np.random.default_rng(seed)
+    masks = [[random.integers(0, 2, size) for size in shard] for shard in lengths]
+    trained = [bool(value) for shard in masks for mask in shard for value in mask]
+    every = [size for shard in lengths for size in shard]
+    document = [number for number, size in enumerate(every) for _ in range(size)]
+    with TemporaryDirectory() as folder:
+        shards = random_split(lengths, vocab_size=vocab_size)
+        path = make_dataset(
+            Path(folder) / "ds", {"val": shards}, vocab_size=vocab_size, masks={"val": masks}
+        )
+        split = open_dataset(path).split("val")
+        expected = reference(stream_of(split), seq_len, stride, labels)
+        if not expected:
+            return
+        windows = WindowDataset(
+            split, seq_len=seq_len, stride=stride, labels=labels, position_ids=True,
+            doc_ids=True, cu_seqlens=True,
+        )  # fmt: skip
+        order = random.permutation(len(windows))
+        batch = lists(windows.__getitems__(order))
+        alone = [lists(windows[i]) for i in order.tolist()]
+    stops = []
+    ahead = 1 if labels == "shifted" else 0
+    for row, sample in enumerate(order.tolist()):
+        first, window = sample * stride, expected[sample]
+        for j in range(seq_len):
+            if not trained[first + j + ahead]:
+                window["labels"][j] = IGNORED_LABEL
+        window["doc_ids"] = document[first : first + seq_len]
+        window["position_ids"] = [
+            window["doc_ids"][:j].count(number) for j, number in enumerate(window["doc_ids"])
+        ]
+        runs = [window["doc_ids"].count(number) for number in sorted(set(window["doc_ids"]))]
+        ends = np.cumsum(runs).tolist()
+        assert alone[row]["cu_seqlens"] == [0, *ends, *[seq_len] * (seq_len - len(ends))]
+        assert alone[row]["max_seqlen"] == max(runs)
+        stops += [row * seq_len + end for end in ends]
+        for name, tokens in window.items():
+            assert (batch[name][row], alone[row][name]) == (tokens, tokens), name
+    total = len(order) * seq_len
+    assert batch["cu_seqlens"] == [0, *stops, *[total] * (total - len(stops))]
+    assert batch["max_seqlen"] == max(np.diff([0, *stops]))
+
+
+def test_padding_rows_are_one_segment(split: Split) -> None:
+    """Positions 0, no document, and one run in cu_seqlens, whatever window 0 holds."""
+    windows = WindowDataset(
+        split, seq_len=20, sample_mask=True, position_ids=True, doc_ids=True, cu_seqlens=3
+    )
+    batch = windows.__getitems__([PADDING, 2, PADDING])
+    assert batch["position_ids"][::2].tolist() == [[0] * 20] * 2
+    assert batch["doc_ids"][::2].tolist() == [[-1] * 20] * 2
+    assert batch["doc_ids"][1].tolist() == [2, 2, *[3] * 7, *[4] * 11]
+    assert batch["cu_seqlens"].tolist() == [0, 20, 22, 29, 40, 60, 60, 60, 60, 60]
+    assert (batch["cu_seqlens"].dtype, batch["max_seqlen"].item()) == (torch.int32, 20)
+
+
+def test_fields_have_constant_shapes_and_own_memory(split: Split) -> None:
+    """Whatever the documents, the same shapes; and no tensor shares memory with another."""
+    windows = WindowDataset(split, seq_len=8, position_ids=True, doc_ids=True, cu_seqlens=True)
+    batches = [windows.__getitems__([i, i + 1]) for i in range(len(windows) - 1)]
+    shapes = {name: tuple(tensor.shape) for name, tensor in batches[0].items()}
+    assert shapes["cu_seqlens"] == (17,)
+    assert shapes["max_seqlen"] == ()
+    for batch in batches:
+        assert {name: tuple(tensor.shape) for name, tensor in batch.items()} == shapes
+        places = {tensor.untyped_storage().data_ptr() for tensor in batch.values()}
+        assert len(places) == len(batch)
+
+
+def test_too_many_documents_in_a_row_are_named(tmp_path: Path) -> None:
+    """The error names the row of the batch and the count, and what it suggests does work."""
+    path = make_dataset(tmp_path / "ds", {"train": random_split([[8, 1, 2, 3, 2, 8]])})
+    split = open_dataset(path).split("train")
+    windows = WindowDataset(split, seq_len=8, labels=None, cu_seqlens=3)
+    assert windows.__getitems__([0, 2, 2, 2])["cu_seqlens"].shape == (13,)
+    with pytest.raises(UsageError, match="row 1 of the batch holds 4 segments, more than 3") as e:
+        windows.__getitems__([0, 1])
+    assert (e.value.where, e.value.code) == ("cu_seqlens", "E_SEGMENTS")
+    assert "cu_seqlens=4 or more" in str(e.value)
+    WindowDataset(split, seq_len=8, labels=None, cu_seqlens=4).__getitems__([0, 1])
+
+
+def test_definition_and_spans(split: Split) -> None:
+    """The definition is JSON without the extra fields; spans are the tokens that a batch reads."""
+    windows = WindowDataset(split, seq_len=8, stride=5, sample_mask=True, doc_ids=True)
+    expected = {"kind": "windows", "split": "train", "seq_len": 8, "stride": 5}
+    assert windows.definition == expected
+    assert WindowDataset(split, seq_len=8, stride=5, labels=None).definition == expected
+    starts, stops = windows.spans(np.array([3, PADDING, 0]))
+    assert (starts.tolist(), stops.tolist()) == ([15, 0], [24, 9])
+    with pytest.raises(IndexError):
+        windows.spans(np.array([len(windows)]))
+
+
 def test_sharding_does_not_change_windows(tmp_path: Path) -> None:
     """The same documents in one shard and in five give the same windows."""
     documents = [ids for shard in random_split([[17] * 20]) for ids in shard]
@@ -181,6 +294,7 @@ def test_empty_split_is_refused(tmp_path: Path) -> None:
         ("seq_len", {"seq_len": 0}),
         ("stride", {"seq_len": 4, "stride": 0}),
         ("labels", {"seq_len": 4, "labels": "next"}),
+        ("cu_seqlens", {"seq_len": 4, "cu_seqlens": 0}),
     ],
 )
 def test_bad_arguments_are_named(split: Split, argument: str, options: dict[str, object]) -> None:

@@ -1,0 +1,157 @@
+"""One array of numbers that lies in the files of many shards, one after the other.
+
+Positions count over all shards: nothing a caller sees depends on where one ends. The numbers come
+from a `Source`, which knows files and nothing else: `MappedFiles` (a memory copy, and no system
+call) or `PreadFiles` (a system call a window, and errors where a map would kill the process).
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+__all__ = ["Positions", "Source", "Stream", "bases"]
+
+Numbers = npt.NDArray[Any]
+Positions = npt.NDArray[np.int64]
+
+
+class Source(Protocol):
+    """The files of a stream, by shard; positions are local to a shard and lie inside it."""
+
+    dtype: np.dtype[Any]
+
+    def rows(self, shards: Positions | int, local: Positions, length: int) -> Numbers:
+        """An owned array [len(local), length]: `length` >= 1 numbers at each `local` of its shard.
+
+        `shards` is one for each row, or one for all.
+        """
+        ...
+
+    def copy(
+        self, shards: Positions, local: Positions, lengths: Positions, out: Numbers, at: Positions
+    ) -> None:
+        """Copy `lengths[k]` >= 1 numbers at `local[k]` of `shards[k]` to `out[at[k]:]`."""
+        ...
+
+    def fill(self, out: Numbers, shard: int, local: int) -> None:
+        """Fill `out` [n], n >= 1, with the numbers at `local` of `shard`."""
+        ...
+
+    def look(self, shards: Positions | int) -> None:
+        """Raise if a file of `shards`, which are about to be read, is known to have changed."""
+        ...
+
+    def close(self) -> None:
+        """Let go of the files; they are opened again when read."""
+        ...
+
+
+class Stream:
+    """The numbers of all shards; `lengths` of them in each.
+
+    Thread-safe. Everything returned is owned: it outlives the files and may be written to.
+    """
+
+    def __init__(self, source: Source, lengths: Iterable[int]) -> None:
+        self.source = source
+        self.base = bases(lengths)
+        self._bounds: list[int] = self.base.tolist()  # for single numbers, which are faster in it
+        self._total: int = self._bounds[-1]
+
+    def __len__(self) -> int:
+        return self._total
+
+    def read(self, start: int, stop: int) -> Numbers:
+        """Numbers `start` to `stop`, an array [stop - start]."""
+        if not 0 <= start <= stop <= self._total:
+            raise IndexError(f"tokens {start}:{stop} are outside 0:{self._total}")
+        out = np.empty(stop - start, self.source.dtype)
+        if len(out):
+            first, last = (bisect_right(self._bounds, at) - 1 for at in (start, stop - 1))
+            self.source.look(np.arange(first, last + 1))
+            self._fill(out, start)
+        return out
+
+    def gather(self, starts: Positions, length: int) -> Numbers:
+        """Windows of `length` numbers at `starts`: an array [len(starts), length].
+
+        Costs one memory copy where the files are mapped, however many shards the windows lie in,
+        and some microseconds more for each window that runs over the end of one.
+        """
+        if len(starts) == 0 or length == 0:
+            return np.empty((len(starts), length), self.source.dtype)
+        low, high = int(starts.min()), int(starts.max())
+        if low < 0 or high + length > self._total:
+            raise IndexError(f"windows {low}:{high + length} are outside 0:{self._total}")
+        shard = bisect_right(self._bounds, low) - 1
+        if high + length <= self._bounds[shard + 1]:
+            self.source.look(shard)
+            return self.source.rows(shard, starts - self._bounds[shard], length)
+        return self._gather_from_many(starts, length)
+
+    def _gather_from_many(self, starts: Positions, length: int) -> Numbers:
+        shards = self.shards_at(starts)
+        local = starts - self.base[shards]
+        inside = starts + length <= self.base[1:][shards]
+        if inside.all():
+            self.source.look(shards)
+            return self.source.rows(shards, local, length)
+        self.source.look(np.concatenate([shards, self.shards_at(starts + length - 1)]))
+        out = np.empty((len(starts), length), self.source.dtype)
+        if inside.any():
+            out[inside] = self.source.rows(shards[inside], local[inside], length)
+        for row in np.flatnonzero(~inside).tolist():
+            self._fill(out[row], int(starts[row]))
+        return out
+
+    def copy(self, starts: Positions, lengths: Positions, out: Numbers, at: Positions) -> None:
+        """Copy `lengths[k]` numbers from `starts[k]` on to `out[at[k]:]`, for every k.
+
+        `out` is one-dimensional, contiguous, and of the type of the stream. Costs 0.4 microseconds
+        a piece and a memory copy. Raises `IndexError` for a piece outside the stream, before
+        anything is copied.
+        """
+        if not len(starts):
+            return
+        stops = starts + lengths
+        if starts.min() < 0 or lengths.min() < 0 or stops.max() > self._total:
+            raise IndexError(f"pieces {starts.min()}:{stops.max()} are outside 0:{self._total}")
+        shards = np.minimum(self.shards_at(starts), len(self.base) - 2)
+        whole = (stops <= self.base[1:][shards]) & (lengths > 0)
+        if not whole.all():
+            for piece in np.flatnonzero(~whole & (lengths > 0)).tolist():
+                to = int(at[piece])
+                self._fill(out[to : to + int(lengths[piece])], int(starts[piece]))
+            shards, starts, lengths, at = (x[whole] for x in (shards, starts, lengths, at))
+        if len(starts):
+            self.source.look(shards)
+            self.source.copy(shards, starts - self.base[shards], lengths, out, at)
+
+    def _fill(self, out: Numbers, start: int) -> None:
+        shard, done = bisect_right(self._bounds, start) - 1, 0
+        while done < len(out):
+            at = start + done
+            count = min(len(out) - done, self._bounds[shard + 1] - at)
+            if count:  # 0: a shard without any
+                self.source.fill(out[done : done + count], shard, at - self._bounds[shard])
+            done += count
+            shard += 1
+
+    def shards_at(self, at: Positions) -> Positions:
+        """The shard that holds each position, never an empty one."""
+        found: Positions = self.base.searchsorted(at, "right") - 1
+        return found
+
+
+def bases(counts: Iterable[int]) -> Positions:
+    """Exclusive prefix sums.
+
+    >>> bases([3, 0, 4]).tolist()
+    [0, 3, 3, 7]
+    """
+    return np.concatenate([[0], np.cumsum(np.fromiter(counts, np.int64))]).astype(np.int64)

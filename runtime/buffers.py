@@ -1,0 +1,90 @@
+"""Memory for batches that is used again once nobody holds it.
+
+A batch of 32 x 2,048 int64 is two buffers of 512 KiB. The C library gives memory of that size back
+to the kernel when it is freed, unless something else lies behind it, and takes it from there anew
+for the next batch: 256 page faults, which cost several times as much as filling the buffers
+(measured: 362 microseconds a batch instead of 120; of 256 x 512, 850 instead of 120). Buffers from here go back to a short list instead, the moment that the last array or tensor
+over them is gone, and not before: whoever keeps a batch keeps its memory. Smaller ones, which the C
+library keeps by itself, are ordinary arrays. Costs 2 microseconds a buffer.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections import deque
+from math import prod
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+__all__ = ["Buffers"]
+
+Array = npt.NDArray[Any]
+_LARGE = 128 << 10  # bytes; from here on glibc maps, and trims (M_TRIM_THRESHOLD in mallopt(3))
+_KEPT = 8  # buffers of one size that wait to be used again: two tensors of a few batches
+_SIZES = 8  # sizes that are remembered: batches of one run have one shape, and a last one
+
+
+class Buffers:
+    """Hands out arrays whose memory comes back by itself. Thread-safe.
+
+    Keeps at most eight free buffers each of the last eight sizes.
+
+    >>> buffers = Buffers()
+    >>> first = buffers.empty((256, 512))
+    >>> place = first.ctypes.data
+    >>> del first
+    >>> buffers.empty((256, 512)).ctypes.data == place
+    True
+    """
+
+    def __init__(self) -> None:
+        self._free: dict[int, deque[Array]] = {}
+        self._lent: set[_Lent] = set()
+
+    def empty(self, shape: tuple[int, ...], dtype: npt.DTypeLike = np.int64) -> Array:
+        """An array of `shape` and `dtype` with anything in it, nobody else's memory."""
+        kind = np.dtype(dtype)
+        size = prod(shape) * kind.itemsize
+        if size < _LARGE:
+            return np.empty(shape, kind)
+        free = self._free.get(size)
+        if free is None:
+            free = self._remember(size)
+        try:
+            memory = free.pop()
+        except IndexError:
+            memory = np.empty(size, np.uint8)
+        array: Array = np.ndarray(shape, kind, memory)
+        lent = _Lent(array, self._returned)
+        lent.memory, lent.free = memory, free
+        self._lent.add(lent)
+        return array
+
+    def _remember(self, size: int) -> deque[Array]:
+        while len(self._free) >= _SIZES:
+            self._free.pop(next(iter(self._free)), None)
+        return self._free.setdefault(size, deque(maxlen=_KEPT))
+
+    def _returned(self, lent: Any) -> None:
+        """Called when an array handed out is gone: in the middle of anything, or at the very end.
+
+        The names of this module may be gone then; so it uses none.
+        """
+        self._lent.discard(lent)
+        lent.free.append(lent.memory)
+
+    def __reduce__(self) -> tuple[type[Buffers], tuple[()]]:
+        return Buffers, ()
+
+
+class _Lent(weakref.ref[Array]):
+    """An array handed out: the memory under it, and the list to which that goes back."""
+
+    __slots__ = ("free", "memory")
+
+    memory: Array
+    free: deque[Array]
+
+    __hash__ = object.__hash__

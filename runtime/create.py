@@ -1,0 +1,208 @@
+"""`create_loader`: a dataset directory in, a seeded torch DataLoader out.
+
+The loader is a real `torch.utils.data.DataLoader` over a map-style dataset and a batch sampler, so
+whatever works with those works with it. What is served is fixed by (dataset, split, seed, epoch,
+row options, global batch) and by nothing else: not the worker count, not the number of ranks.
+
+With `num_workers=0`, the default, a thread of the calling process makes the batches, which is the
+fastest: making one costs less than sending it from another process.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+from dataprep.formats.dataset import Dataset, Split, open_dataset
+from dataprep.formats.errors import UsageError
+from dataprep.runtime.loader import Loader
+from dataprep.runtime.mixture_dataset import MixedDataset, MixtureDataset
+from dataprep.runtime.packing import Algorithm, Overlong
+from dataprep.runtime.sampling import End
+from dataprep.runtime.serve import Shuffle, build_order, require_seed, serve
+from dataprep.runtime.topology import data_parallel
+from dataprep.runtime.windows import Labels, WindowDataset
+
+__all__ = ["Rows", "create_loader"]
+
+Rows = Literal["windows", "packed", "documents"]
+Place = str | Path | Dataset
+
+
+def create_loader(  # noqa: PLR0917  (the names and the order that callers know)
+    dataset_dir: Place | Mapping[str, float],
+    split: str,
+    batch_size: int,
+    num_workers: int = 0,
+    distributed: bool = False,
+    epoch: int = 0,
+    drop_last: bool | None = None,
+    pin_memory: bool | None = None,
+    *,
+    rows: Rows = "windows",
+    seq_len: int = 1024,
+    stride: int | None = None,
+    pack: Algorithm | None = None,
+    overlong: Overlong | None = None,
+    labels: Labels | None = "shifted",
+    position_ids: bool = False,
+    doc_ids: bool = False,
+    cu_seqlens: bool | int = False,
+    seed: int = 0,
+    shuffle: Shuffle | bool | None = None,
+    skip: Iterable[int] = (),
+    dp_rank: int | None = None,
+    dp_size: int | None = None,
+    prefetch: int = 2,
+    io: Literal["mmap", "pread"] = "mmap",
+    mock: bool = False,
+    multiprocessing_context: str | None = None,
+) -> Loader:
+    """A loader of rows of tokens: dicts of int64 tensors [batch_size, seq_len].
+
+    Arguments:
+        dataset_dir: what `dataprep build` made, or an open `Dataset`. Or several with a weight
+            each, as ``{"prose": 0.7, "code": 0.3}``: see below.
+        split: ``"train"``, ``"val"``, ``"test"`` or whatever names the build gave.
+        batch_size: rows per step and rank; the global batch is `batch_size` x `dp_size`.
+        num_workers: worker processes, kept alive between epochs. They never change what is served,
+            and for rows of tokens they make it slower.
+        distributed: take `dp_rank` and `dp_size` from torch.distributed, which must be initialised.
+        epoch: the first epoch to serve. Every pass moves on by one; see `Loader` and `set_epoch`.
+        drop_last: leave out the samples that do not fill the last global batch. None: True for
+            ``"train"``, False otherwise. If False, a single rank gets a last, shorter batch. Each
+            of several ranks gets its last batch filled up to `batch_size`, so that all make equally
+            many steps, and with every batch a bool `sample_mask` [batch_size], False in the rows
+            that only fill (whose labels are -100).
+        pin_memory: page-locked batches, for copies to an accelerator. None: where there is one.
+        rows: ``"windows"`` of the stream of tokens, documents end to end; ``"packed"``: whole
+            documents side by side, padded; ``"documents"``: one document a row, padded to the
+            longest of the batch and cut at `seq_len`.
+        seq_len: tokens per row.
+        stride: of windows: tokens from the start of one to that of the next. None: `seq_len`.
+        pack: of packed rows: ``"first-fit"`` (the default) or ``"best-fit"`` decreasing.
+        overlong: of packed rows, documents over `seq_len`: ``"split"`` (the default),
+            ``"truncate"``, ``"drop"`` or ``"error"``.
+        labels: ``"shifted"`` (label j is the token after input j), ``"unshifted"`` (equal to the
+            inputs, for models that shift inside), or None for no labels.
+        position_ids: add int64 `position_ids` [batch_size, seq_len], from 0 in every document.
+        doc_ids: add int64 `doc_ids` [batch_size, seq_len], the document of each token in its split.
+        cu_seqlens: add int32 `cu_seqlens` of constant length and `max_seqlen`, for attention of
+            variable length; a number is the most documents that a row may hold.
+        seed: of the shuffle; orders of different seeds, epochs and datasets have nothing in common.
+        shuffle: a new order each epoch, or the stored order. None: True for ``"train"`` only.
+            ``"blocks"`` reads pieces of 4 MiB and shuffles within 1 GiB, for data larger than
+            memory.
+        skip: samples to leave out; the order of all others stays as it is. They are part of the
+            state.
+        dp_rank, dp_size: this process among the data-parallel ones; they overrule `distributed`.
+            Tensor- and pipeline-parallel peers pass the same rank, and so get the same rows.
+        prefetch: batches made ahead of time by a thread; 0 makes each when it is asked for.
+        io: ``"mmap"``, or ``"pread"`` for file systems where a map is a hazard: an error of the
+            storage is then an exception, and not the end of the process.
+        mock: serve the same shapes from memory, to see what loading costs.
+        multiprocessing_context: ``"fork"``, ``"spawn"`` or ``"forkserver"`` for the workers.
+
+    A mixture draws from its datasets in the exact proportion of the weights, in samples: no prefix
+    is off by a whole one. Each pass over a dataset is a new order of it. An epoch has as many
+    samples as all together.
+
+    Where the positional arguments differ from other loaders of this signature: any split may be
+    named; `pin_memory` is on only where something can use it; `distributed` splits the one order
+    among the ranks, rather than wrapping the dataset in a DistributedSampler (which repeats samples
+    to even the ranks out); `epoch` moves on by itself.
+
+    Raises `UsageError` for arguments that cannot be met, `InputError` for a split that does not
+    fill one row, and what `open_dataset` raises. Costs the opening of the dataset, and for packed
+    rows, the first time, the lengths of all documents.
+
+        >>> loader = create_loader("shards", "train", 32, seq_len=2048)     # doctest: +SKIP
+        >>> for batch in loader:                                            # doctest: +SKIP
+        ...     loss = model(batch["input_ids"], labels=batch["labels"])
+    """
+    train = split == "train"
+    rank, size = data_parallel(distributed, dp_rank, dp_size)
+    end = _end(train if drop_last is None else drop_last, size)
+    make = _maker(
+        rows, stride=stride, pack=pack, overlong=overlong, seq_len=seq_len, labels=labels,
+        position_ids=position_ids, doc_ids=doc_ids, cu_seqlens=cu_seqlens, sample_mask=end == "pad",
+    )  # fmt: skip
+    served = partial(
+        serve, batch_size=batch_size, epoch=epoch, end=end, skip=skip,
+        dp_rank=rank, dp_size=size, num_workers=num_workers, prefetch=prefetch,
+        multiprocessing_context=multiprocessing_context, pin_memory=pin_memory, mock=mock,
+    )  # fmt: skip
+    kind: Shuffle | bool = train if shuffle is None else shuffle
+    require_seed(seed)
+    if isinstance(dataset_dir, Mapping):
+        if list(skip):
+            raise UsageError("means nothing for a mixture", where="skip")
+        return _mixed(served, make, dataset_dir, split, io=io, seed=seed, shuffle=kind)
+    part = _opened(dataset_dir, io).split(split)
+    samples = make(part)
+    order, definition = build_order(samples, part, seed=seed, shuffle=kind)
+    return served(samples, order=order, definition=definition)
+
+
+def _opened(place: Place, io: Literal["mmap", "pread"]) -> Dataset:
+    return place if isinstance(place, Dataset) else open_dataset(place)
+
+
+def _end(drop_last: bool, dp_size: int) -> End:
+    if drop_last:
+        return "drop"
+    return "pad" if dp_size > 1 else "partial"
+
+
+def _maker(rows: Rows, **options: Any) -> Callable[[Split], MixedDataset]:
+    """What makes the samples of a split; an option of other rows is refused, not ignored."""
+    if rows not in get_args(Rows):
+        raise UsageError(f"must be one of {get_args(Rows)}, got {rows!r}", where="rows")
+    own = {"windows": {"stride"}, "packed": {"pack", "overlong"}, "documents": set[str]()}[rows]
+    for name in ("stride", "pack", "overlong"):
+        unused = options[name] is None or name not in own
+        if unused and options.pop(name) is not None:
+            raise UsageError(f"means nothing for rows={rows!r}", where=name)
+    if rows == "windows":
+        return partial(WindowDataset, **options)
+    if rows == "packed":
+        from dataprep.runtime.packed import PackedDataset
+
+        return partial(PackedDataset, **options)
+    return _documents(**options)
+
+
+def _documents(
+    *, seq_len: int, doc_ids: bool, cu_seqlens: bool | int, **options: Any
+) -> Callable[[Split], MixedDataset]:
+    from dataprep.runtime.documents import DocumentDataset
+
+    for name, value in (("doc_ids", doc_ids), ("cu_seqlens", cu_seqlens)):
+        if value is not False:
+            raise UsageError("means nothing for rows='documents'", where=name)
+    return partial(DocumentDataset, max_length=seq_len, **options)
+
+
+def _mixed(
+    served: Callable[..., Loader],
+    make: Callable[[Split], MixedDataset],
+    weights: Mapping[str, float],
+    split: str,
+    *,
+    io: Literal["mmap", "pread"],
+    seed: int,
+    shuffle: Shuffle | bool,
+) -> Loader:
+    if shuffle == "blocks":
+        raise UsageError("mixtures are shuffled whole, or not at all", where="shuffle")
+    parts = {str(place): make(_opened(place, io).split(split)) for place in weights}
+    samples = MixtureDataset(parts)
+    mixture = samples.mixture({str(place): weight for place, weight in weights.items()})
+    order = mixture.order(seed=seed, shuffle=bool(shuffle))
+    definition = {
+        **mixture.definition, "rows": samples.definition["sources"],
+        "seed": seed if shuffle else None,
+    }  # fmt: skip
+    return served(samples, order=order, definition=definition, positions=mixture.samples)

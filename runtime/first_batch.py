@@ -1,0 +1,144 @@
+"""Looks at the first batch before an expensive run does: shapes, dtypes, ids, labels.
+
+    validate_first_batch(loader, vocab_size=model.config.vocab_size)
+
+A mistake that trains nevertheless (labels moved by one too many, ids of another vocabulary) costs
+days, and is one comparison to find. The batch is made beside the passes of the loader: nothing is
+served, counted or moved by it.
+"""
+
+from __future__ import annotations
+
+from typing import NoReturn
+
+import torch
+
+from dataprep.formats.errors import IncompatibleError
+from dataprep.runtime.loader import Loader
+from dataprep.runtime.samples import Batch
+from dataprep.runtime.windows import IGNORED_LABEL, PADDING
+
+__all__ = ["check_batch", "validate_first_batch"]
+
+_LIKE_INPUTS = ("labels", "position_ids", "doc_ids", "attention_mask")
+_REMEDY = "Look at what changes batches between the loader and the model."
+
+
+def validate_first_batch(loader: Loader, *, vocab_size: int | None = None) -> Batch:
+    """The batch that `loader` would serve next, after a look at everything about it.
+
+    `vocab_size` is the number of embeddings of the model; without it ids are compared with the
+    vocabulary of the dataset. Raises `IncompatibleError` (E_BATCH) with the first finding. The next
+    pass serves this batch again. Costs one batch.
+
+        >>> batch = validate_first_batch(loader, vocab_size=50304)         # doctest: +SKIP
+    """
+    step = loader.upcoming()
+    batch = loader.dataset_obj.__getitems__(step.samples)
+    known = loader.vocab_size
+    if vocab_size is not None and known is not None and vocab_size < known:
+        _refuse("vocab_size", f"the tokenizer has {known:,} ids, the model {vocab_size:,}")
+    rows = loader.sampler_obj.batch_size if loader.sampler_obj.end != "partial" else None
+    check_batch(batch, rows=rows, vocab_size=vocab_size or known)
+    mask = batch.get("sample_mask")
+    if mask is not None and mask.tolist() != (step.samples != PADDING).tolist():
+        _refuse("sample_mask", "does not say which rows only fill the batch")
+    return batch
+
+
+def check_batch(batch: Batch, *, rows: int | None = None, vocab_size: int | None = None) -> None:
+    """Raise `IncompatibleError` for the first thing that is wrong with `batch`.
+
+    >>> ids = torch.tensor([[1, 2, 3]])
+    >>> check_batch({"input_ids": ids, "labels": torch.tensor([[2, 3, -100]])}, vocab_size=4)
+    >>> try:
+    ...     check_batch({"input_ids": ids, "labels": torch.tensor([[3, 1, 2]])})
+    ... except IncompatibleError as error:
+    ...     error.where, error.problem
+    ('labels', 'are neither the inputs nor the inputs moved by one: row 0, token 0 is 3')
+    """
+    for name, tensor in batch.items():
+        if not isinstance(tensor, torch.Tensor):
+            _refuse(name, f"is a {type(tensor).__name__}, not a tensor")
+    ids = batch.get("input_ids")
+    if ids is None:
+        _refuse("input_ids", f"is missing; there is {', '.join(batch) or 'nothing'}")
+    _check_shape(ids, rows)
+    for name in _LIKE_INPUTS:
+        if name in batch and (batch[name].shape, batch[name].dtype) != (ids.shape, ids.dtype):
+            _refuse(name, f"is {_kind(batch[name])}, input_ids are {_kind(ids)}")
+    _check_memory(batch)
+    _check_range("input_ids", ids, vocab_size)
+    if "labels" in batch:
+        _check_labels(ids, batch["labels"])
+    if "cu_seqlens" in batch:
+        _check_boundaries(ids, batch["cu_seqlens"], batch.get("max_seqlen"))
+
+
+def _check_shape(ids: torch.Tensor, rows: int | None) -> None:
+    if ids.dtype != torch.int64 or ids.ndim != 2 or 0 in ids.shape:
+        _refuse("input_ids", f"is {_kind(ids)}, not int64 [rows, tokens]")
+    if rows is not None and len(ids) != rows:
+        _refuse("input_ids", f"has {len(ids)} rows, batch_size is {rows}")
+
+
+def _check_memory(batch: Batch) -> None:
+    owners: dict[int, str] = {}
+    for name, tensor in batch.items():
+        if not tensor.is_contiguous():
+            _refuse(name, "is not contiguous")
+        other = owners.setdefault(tensor.untyped_storage().data_ptr(), name)
+        if other != name and tensor.numel():
+            _refuse(name, f"shares its memory with {other}")
+
+
+def _check_range(name: str, ids: torch.Tensor, vocab_size: int | None) -> None:
+    low, high = int(ids.min()), int(ids.max())
+    if low < 0 or (vocab_size is not None and high >= vocab_size):
+        worst = low if low < 0 else high
+        row, token = (ids == worst).nonzero()[0].tolist()
+        size = "" if vocab_size is None else f" .. {vocab_size - 1:,}"
+        _refuse(name, f"id {worst} of row {row}, token {token} is outside 0{size}")
+
+
+def _check_labels(ids: torch.Tensor, labels: torch.Tensor) -> None:
+    real = labels != IGNORED_LABEL
+    if not real.any():
+        _refuse("labels", f"are all {IGNORED_LABEL}: nothing would be learnt")
+    wrong = {kind: _misaligned(ids, labels, kind) & real for kind in ("unshifted", "shifted")}
+    if all(bool(places.any()) for places in wrong.values()):
+        fewest = min(wrong.values(), key=lambda places: int(places.sum()))
+        row, token = fewest.nonzero()[0].tolist()
+        _refuse(
+            "labels", "are neither the inputs nor the inputs moved by one: "
+            f"row {row}, token {token} is {int(labels[row, token])}",
+        )  # fmt: skip
+
+
+def _misaligned(ids: torch.Tensor, labels: torch.Tensor, kind: str) -> torch.Tensor:
+    """Where labels differ from what they would be; the last shifted one cannot be seen."""
+    if kind == "unshifted":
+        return labels != ids
+    wrong = torch.zeros_like(ids, dtype=torch.bool)
+    wrong[:, :-1] = labels[:, :-1] != ids[:, 1:]
+    return wrong
+
+
+def _check_boundaries(
+    ids: torch.Tensor, cu_seqlens: torch.Tensor, max_seqlen: torch.Tensor | None
+) -> None:
+    lengths = cu_seqlens.diff()
+    if cu_seqlens.dtype != torch.int32 or int(cu_seqlens[0]) != 0 or int(lengths.min()) < 0:
+        _refuse("cu_seqlens", "is not int32 rising from 0")
+    if int(cu_seqlens[-1]) != ids.numel():
+        _refuse("cu_seqlens", f"ends at {int(cu_seqlens[-1])}, the batch has {ids.numel()} tokens")
+    if max_seqlen is not None and int(max_seqlen) != int(lengths.max()):
+        _refuse("max_seqlen", f"is {int(max_seqlen)}, the longest is {int(lengths.max())}")
+
+
+def _kind(tensor: torch.Tensor) -> str:
+    return f"{str(tensor.dtype).removeprefix('torch.')} {list(tensor.shape)}"
+
+
+def _refuse(name: str, problem: str) -> NoReturn:
+    raise IncompatibleError(problem, where=name, code="E_BATCH", remedy=_REMEDY)

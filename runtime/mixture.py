@@ -1,0 +1,276 @@
+"""Mixtures: one order over several sources, in exact proportions.
+
+Samples of the sources are numbered one after the other: sample `i` of source `s` is
+``base[s] + i``. Which source stands at a position is the `Schedule`; which of its samples, the
+source's own order: a source that is used up begins its next pass, in a new permutation, and no
+source ends an epoch.
+
+The order is one endless sequence, and an epoch is the next `n` positions of it, for whatever `n` it
+is asked with. So an epoch of a mixture is no permutation of the samples: a source may be drawn more
+than once in it, or not wholly, and goes on in the next epoch where it stopped. What holds is that
+in any prefix of the sequence every source has its share to within one sample, and that the samples
+of a source, in the order of the sequence, are whole passes over it.
+
+Costs some 0.1 microseconds a position, and a permutation (30 microseconds) for every source and
+pass in the positions asked for at once: ask for thousands.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from itertools import pairwise
+from typing import Any, Literal, TypedDict, get_args
+
+import numpy as np
+
+from dataprep.formats.errors import UsageError
+from dataprep.runtime.order import MAX_SAMPLES, Order, Positions, Sequential, Shuffled
+from dataprep.runtime.schedule import Schedule
+from dataprep.runtime.weights import MAX_PERIOD, TOLERANCE, Weight, as_fraction
+
+__all__ = ["By", "Mixture", "MixtureOrder", "Realised", "Source"]
+
+By = Literal["samples", "tokens"]
+
+_MAX_POSITION = 1 << 62
+
+
+class Realised(TypedDict):
+    """What was drawn of a source: samples, their tokens on average, and passes over the source."""
+
+    samples: int
+    tokens: int | None
+    passes: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Source:
+    """One source of a mixture.
+
+    `name` and `build_id` decide its order, so that two sources of one build share none. `samples`
+    is how many it has. `weight` is its share, in proportion to the other weights, of the samples
+    or of the tokens. `tokens_per_sample` is a mean; for ``by="tokens"`` it is needed.
+    """
+
+    name: str
+    build_id: str
+    samples: int
+    weight: Weight
+    tokens_per_sample: Weight | None = None
+
+    def __post_init__(self) -> None:
+        _require(
+            1 <= self.samples <= MAX_SAMPLES, f"source {self.name}",
+            f"has {self.samples:,} samples; there must be from 1 to 2**48",
+        )  # fmt: skip
+
+
+class Mixture:
+    """Sources and their weights. Equal on every rank, as it depends on nothing but these.
+
+    `by` says what the weights are shares of. With ``"tokens"`` each is divided by the mean tokens
+    of the source's samples, so that the tokens drawn come in the proportion of the weights.
+    `max_period` and `tolerance` are those of `whole_weights`, whose errors this raises, besides
+    `UsageError` for names that occur twice and for missing means.
+
+    >>> prose = Source(name="prose", build_id="a", samples=100, weight=0.75)
+    >>> code = Source(name="code", build_id="b", samples=10, weight=0.25)
+    >>> mixture = Mixture([prose, code])
+    >>> mixture.schedule.weights, mixture.samples
+    ((3, 1), 110)
+    >>> mixture.realised(80)["code"]
+    {'samples': 20, 'tokens': None, 'passes': 2.0}
+    """
+
+    def __init__(
+        self,
+        sources: Sequence[Source],
+        *,
+        by: By = "samples",
+        max_period: int = MAX_PERIOD,
+        tolerance: float = TOLERANCE,
+    ) -> None:
+        _require(by in get_args(By), "by", f"must be one of {get_args(By)}, got {by!r}")
+        names = [source.name for source in sources]
+        twice = sorted({name for name in names if names.count(name) > 1})
+        _require(not twice, "sources", f"names must differ; given twice: {', '.join(twice)}")
+        self.sources = tuple(sources)
+        self.by = by
+        self.sizes = np.array([source.samples for source in sources], np.int64)
+        self.base = np.concatenate([[0], np.cumsum(self.sizes)]).astype(np.int64)
+        weights = [source.weight if by == "samples" else _per_token(source) for source in sources]
+        self.schedule = Schedule(weights, names, max_period=max_period, tolerance=tolerance)
+
+    @property
+    def samples(self) -> int:
+        """Samples of all sources together: the usual number of positions in an epoch."""
+        return int(self.base[-1])
+
+    @property
+    def definition(self) -> dict[str, Any]:
+        """What decides which sample stands where, besides the seed: JSON values."""
+        sources = [
+            {"name": s.name, "build_id": s.build_id, "samples": s.samples, "weight": weight}
+            for s, weight in zip(self.sources, self.schedule.weights, strict=True)
+        ]
+        return {"kind": "mixture", "by": self.by, "period": self.schedule.period,
+                "sources": sources}  # fmt: skip
+
+    def realised(self, served: int) -> dict[str, Realised]:
+        """What the first `served` positions draw of each source, by name: counted, without running.
+
+        `served` counts over all epochs. `tokens` are samples times their mean, None without one:
+        exact after whole passes, and always where the samples of a source are equally long.
+        """
+        counts = self.schedule.counts(served).tolist()
+        return {
+            source.name: Realised(
+                samples=count, tokens=_tokens(source, count), passes=count / source.samples
+            )
+            for source, count in zip(self.sources, counts, strict=True)
+        }
+
+    def order(self, *, seed: int, purpose: str = "mixture", shuffle: bool = True) -> MixtureOrder:
+        """The order in which each pass over a source is a new permutation, or the stored order."""
+        orders: list[Order] = [
+            Shuffled(build_id=s.build_id, seed=seed, purpose=f"{purpose}/{s.name}")
+            if shuffle else Sequential()
+            for s in self.sources
+        ]  # fmt: skip
+        return MixtureOrder(mixture=self, orders=tuple(orders))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MixtureOrder:
+    """The samples at the positions of a mixture's epochs: see the module.
+
+    `orders` has one for each source, asked with the number of the pass as its epoch. Made by
+    `Mixture.order`; any `Order` will do.
+    """
+
+    mixture: Mixture
+    orders: tuple[Order, ...]
+
+    def __post_init__(self) -> None:
+        found, needed = len(self.orders), len(self.mixture.sources)
+        _require(found == needed, "orders", f"{found} orders for {needed} sources")
+
+    def samples(self, positions: Positions, n: int, epoch: int) -> Positions:
+        """int64 of the shape of `positions`, each in 0 .. mixture.samples - 1.
+
+        Raises `IndexError` for a position outside 0 .. n - 1.
+        """
+        start, _ = _span(n, epoch)
+        if positions.size and not 0 <= int(positions.min()) <= int(positions.max()) < n:
+            raise IndexError(f"a position is outside 0:{n}")
+        source, number = self.mixture.schedule.at(positions.reshape(-1) + start)
+        passes, places = np.divmod(number, self.mixture.sizes[source])
+        out = np.empty(len(source), np.int64)
+        for which, number_of_pass, rows in _groups(source, passes):
+            size, base = int(self.mixture.sizes[which]), self.mixture.base[which]
+            out[rows] = base + self.orders[which].samples(places[rows], size, number_of_pass)
+        return out.reshape(positions.shape)
+
+    def positions(self, samples: Positions, n: int, epoch: int) -> Positions:
+        """The first position of the epoch at which each of `samples` stands; -1 where it does not.
+
+        For all the positions of a sample see `occurrences`. Raises `IndexError` for samples that
+        there are not.
+        """
+        start, stop = _span(n, epoch)
+        flat = samples.reshape(-1)
+        source = self._source(flat)
+        first, last = (self.mixture.schedule.counts(at) for at in (start, stop))
+        out = np.full(len(flat), -1, np.int64)
+        for which, rows in _runs(source):
+            own = flat[rows] - self.mixture.base[which]
+            # A draw before the epoch's first one is of a pass under way: look in the next pass.
+            size, number = int(self.mixture.sizes[which]), np.zeros(len(own), np.int64)
+            for later in (1, 0):
+                turn = int(first[which]) // size + later
+                numbers = turn * size + self.orders[which].positions(own, size, turn)
+                number = np.where(later or numbers >= first[which], numbers, number)
+            here = number < last[which]
+            out[rows[here]] = self._places(which, number[here]) - start
+        return out.reshape(samples.shape)
+
+    def occurrences(self, sample: int, n: int, epoch: int) -> Positions:
+        """All positions of the epoch at which `sample` stands: int64, rising; perhaps none.
+
+        Costs the inverse of one permutation for every pass over its source in the epoch.
+        """
+        start, stop = _span(n, epoch)
+        wanted = np.array([sample], np.int64)
+        which = int(self._source(wanted)[0])
+        size, own = int(self.mixture.sizes[which]), wanted - self.mixture.base[which]
+        first, last = (int(self.mixture.schedule.counts(at)[which]) for at in (start, stop))
+        turns = np.arange(first // size, -(-last // size))
+        places = [self.orders[which].positions(own, size, turn) for turn in turns.tolist()]
+        numbers = turns * size + np.concatenate([*places, np.empty(0, np.int64)])
+        inside = numbers[(numbers >= first) & (numbers < last)]
+        return self._places(which, inside) - start
+
+    def _source(self, samples: Positions) -> Positions:
+        total = self.mixture.samples
+        if samples.size and not 0 <= int(samples.min()) <= int(samples.max()) < total:
+            raise IndexError(f"a sample is outside 0:{total}")
+        return np.searchsorted(self.mixture.base, samples, "right") - 1
+
+    def _places(self, which: int, numbers: Positions) -> Positions:
+        return self.mixture.schedule.position_of(np.full_like(numbers, which), numbers)
+
+
+def _per_token(source: Source) -> Fraction:
+    """The weight of a source's samples that gives its tokens the share `weight`."""
+    if source.tokens_per_sample is None:
+        raise UsageError(
+            "has no tokens_per_sample, and the weights are shares of tokens",
+            where=f"source {source.name}", remedy='Give it, or use by="samples".',
+        )  # fmt: skip
+    mean = as_fraction(source.tokens_per_sample, f"tokens_per_sample of {source.name}")
+    return as_fraction(source.weight, f"weight {source.name}") / mean
+
+
+def _tokens(source: Source, samples: int) -> int | None:
+    mean = source.tokens_per_sample
+    return None if mean is None else round(samples * as_fraction(mean, source.name))
+
+
+def _span(n: int, epoch: int) -> tuple[int, int]:
+    """The positions of the sequence that an epoch takes."""
+    start, stop = epoch * n, (epoch + 1) * n
+    if n < 1 or epoch < 0 or stop > _MAX_POSITION:
+        raise UsageError(
+            f"epoch {epoch} of {n:,} positions: there must be one position or more, no negative "
+            "epoch, and 2**62 positions at most until its end", where="epoch",
+        )  # fmt: skip
+    return start, stop
+
+
+def _groups(source: Positions, passes: Positions) -> Iterator[tuple[int, int, Positions]]:
+    """The rows of each source and pass."""
+    for which, rows in _runs(source):
+        for turn, some in _runs(passes[rows]):
+            yield which, turn, rows[some]
+
+
+def _runs(values: Positions) -> Iterator[tuple[int, Positions]]:
+    """Each value, and the rows that have it."""
+    if len(values) == 0:
+        return
+    if values.min() == values.max():
+        yield int(values[0]), np.arange(len(values))
+        return
+    rows = np.argsort(values, kind="stable")
+    ranked = values[rows]
+    cuts = np.flatnonzero(ranked[1:] != ranked[:-1]) + 1
+    edges = [0, *cuts.tolist(), len(rows)]
+    for start, stop in pairwise(edges):
+        yield int(ranked[start]), rows[start:stop]
+
+
+def _require(condition: bool, where: str, problem: str) -> None:
+    if not condition:
+        raise UsageError(problem, where=where)

@@ -1,0 +1,54 @@
+"""The same shapes from memory: what a training loop runs at when loading costs nothing.
+
+    create_loader(..., mock=True)
+
+Comparing one run with it and one without answers whether the loader is what a run waits for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from torch.utils.data import Dataset
+
+from dataprep.runtime.samples import Batch, Indices, SampleDataset
+
+__all__ = ["MockDataset"]
+
+
+class MockDataset(Dataset[Batch]):
+    """Serves the first sample of `real` in every row, read once, in tensors that are shared.
+
+    Every batch of a size is the same few tensors: do not write to them.
+    """
+
+    def __init__(self, real: SampleDataset) -> None:
+        self._real = real
+        self._kept: dict[int, Batch] = {}
+
+    @property
+    def definition(self) -> Mapping[str, Any]:
+        """That of the real dataset, and that this is none."""
+        return {**self._real.definition, "mock": True}
+
+    def __len__(self) -> int:
+        return len(self._real)
+
+    def __getitem__(self, index: int) -> Batch:
+        return dict(self._real[0])
+
+    def __getitems__(self, indices: Indices) -> Batch:
+        rows = len(indices)
+        if rows not in self._kept:
+            self._kept[rows] = self._real.__getitems__([0] * rows)
+        return dict(self._kept[rows])
+
+    def spans(
+        self, samples: npt.NDArray[np.int64]
+    ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        """Nothing is read."""
+        nothing = np.empty(0, np.int64)
+        return nothing, nothing

@@ -1,0 +1,150 @@
+"""From samples to a loader: the order, this rank's part of it, and how batches are made.
+
+`create_loader` (runtime/create.py) is this on top of a dataset directory. Use `serve` for samples
+made by hand: packed rows with other options, a dataset of one's own that follows `SampleDataset`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any, Literal, get_args
+
+import torch
+
+from dataprep.formats.dataset import Split
+from dataprep.formats.errors import UsageError
+from dataprep.runtime.blocks import Blocks, block_sizes
+from dataprep.runtime.loader import Loader
+from dataprep.runtime.mock import MockDataset
+from dataprep.runtime.order import Order, Sequential, Shuffled
+from dataprep.runtime.samples import SampleDataset
+from dataprep.runtime.sampling import End, GlobalBatchSampler
+from dataprep.runtime.skips import Skips
+
+__all__ = ["Shuffle", "build_order", "require_seed", "serve"]
+
+Shuffle = Literal["full", "blocks"]
+_LONG = 512  # bytes of a definition that a state holds as it is
+
+
+def build_order(
+    samples: SampleDataset, split: Split, *, seed: int, shuffle: Shuffle | bool
+) -> tuple[Order, dict[str, Any]]:
+    """The order of the samples of one split, and what it is a function of (JSON values).
+
+    ``"full"`` (or True) permutes all samples. ``"blocks"`` permutes pieces of 4 MiB and the samples
+    inside windows of 1 GiB: for data larger than the page cache. False is the stored order.
+    """
+    kind = "full" if shuffle is True else shuffle
+    if kind is not False and kind not in get_args(Shuffle):
+        raise UsageError(f"must be a bool, 'full' or 'blocks', got {shuffle!r}", where="shuffle")
+    require_seed(seed)
+    build_id, n = split.dataset.build_id, len(samples)
+    definition: dict[str, Any] = {"builds": [build_id], **samples.definition, "samples": n}
+    if kind is False:
+        return Sequential(), definition | {"shuffle": None}
+    definition |= {"shuffle": kind, "seed": seed}
+    purpose = f"{samples.definition['kind']}/{split.name}"
+    if kind == "full":
+        return Shuffled(build_id=build_id, seed=seed, purpose=purpose), definition
+    sample_bytes = max(1, split.tokens * split.dtype.itemsize // n)
+    block, window = block_sizes(sample_bytes)
+    order = Blocks(build_id=build_id, seed=seed, purpose=purpose, block=block, window=window)
+    return order, definition | {"block": block, "window": window}
+
+
+def require_seed(seed: int) -> None:
+    """Raise `UsageError` unless `seed` is from 0 to 2**63 - 1."""
+    if not 0 <= seed < 1 << 63:
+        raise UsageError(f"must be from 0 to 2**63 - 1, got {seed}", where="seed")
+
+
+def serve(
+    samples: SampleDataset,
+    batch_size: int,
+    *,
+    order: Order,
+    definition: Mapping[str, Any],
+    positions: int | None = None,
+    epoch: int = 0,
+    end: End = "drop",
+    skip: Iterable[int] = (),
+    dp_rank: int = 0,
+    dp_size: int = 1,
+    num_workers: int = 0,
+    multiprocessing_context: str | None = None,
+    prefetch: int = 2,
+    pin_memory: bool | None = None,
+    mock: bool = False,
+) -> Loader:
+    """A `Loader` that serves `samples` in `order`.
+
+    `definition` says what the order is a function of: a state is good for loaders with the same.
+    `positions` are those of an epoch, as many as there are samples if it is None. The other
+    arguments are those of `create_loader`.
+
+        >>> packed = PackedDataset(split, seq_len=2048, pack="best-fit")       # doctest: +SKIP
+        >>> order, definition = build_order(packed, split, seed=0, shuffle="full")
+        ...                                                                    # doctest: +SKIP
+        >>> loader = serve(packed, 32, order=order, definition=definition)     # doctest: +SKIP
+    """
+    _check(num_workers, prefetch, multiprocessing_context)
+    count = len(samples) if positions is None else positions
+    left_out = list(skip)
+    sampler = GlobalBatchSampler(
+        count, batch_size, order=order, epoch=epoch, dp_rank=dp_rank, dp_size=dp_size, end=end,
+        skips=Skips(left_out) if left_out else None,
+    )  # fmt: skip
+    return Loader(
+        MockDataset(samples) if mock else samples,
+        sampler,
+        order=_brief({**definition, "mock": True} if mock else definition),
+        prefetch=prefetch,
+        vocab_size=_vocab_size(samples),
+        announcer=None,
+        num_workers=num_workers,
+        pin_memory=_has_accelerator() if pin_memory is None else pin_memory,
+        persistent_workers=num_workers > 0,
+        multiprocessing_context=multiprocessing_context,
+        # Its own: a DataLoader draws from the global generator at every `iter` otherwise.
+        generator=torch.Generator().manual_seed(0),
+    )
+
+
+def _brief(definition: Mapping[str, Any]) -> dict[str, Any]:
+    """A definition as states hold it; of a long one, as of many sources, the hash."""
+    text = json.dumps(definition, sort_keys=True)
+    if len(text) <= _LONG:
+        return dict(definition)
+    short = {name: value for name, value in definition.items() if isinstance(value, str | int)}
+    return {**short, "sha256": hashlib.sha256(text.encode()).hexdigest()}
+
+
+def _vocab_size(samples: SampleDataset) -> int | None:
+    """The largest vocabulary of the datasets that the samples are from."""
+    splits = getattr(samples, "splits", None) or (getattr(samples, "split", None),)
+    sizes = [s.dataset.manifest.tokens.vocab_size for s in splits if isinstance(s, Split)]
+    return max(sizes, default=None)
+
+
+def _has_accelerator() -> bool:
+    accelerator = (
+        torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
+    )
+    return accelerator is not None and accelerator.type != "mps"  # which cannot pin
+
+
+def _check(num_workers: int, prefetch: int, context: str | None) -> None:
+    if num_workers < 0:
+        raise UsageError(f"must not be negative, got {num_workers}", where="num_workers")
+    if prefetch < 0:
+        raise UsageError(f"must not be negative, got {prefetch}", where="prefetch")
+    methods = torch.multiprocessing.get_all_start_methods()
+    if context is not None and context not in methods:
+        raise UsageError(
+            f"must be one of {', '.join(methods)}, got {context!r}", where="multiprocessing_context"
+        )
+    if context is not None and num_workers == 0:
+        raise UsageError("only means something with workers", where="multiprocessing_context")

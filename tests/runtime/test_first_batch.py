@@ -1,0 +1,155 @@
+"""`validate_first_batch`: finds what is wrong, and leaves no trace in the order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from dataprep.formats.errors import IncompatibleError
+from dataprep.runtime.create import create_loader
+from dataprep.runtime.first_batch import check_batch, validate_first_batch
+from dataprep.runtime.loader import Loader
+from dataprep.runtime.samples import Batch
+from tests.datasets import BYTE_VOCAB, make_dataset, random_split
+
+ROWS, SEQ_LEN = 3, 8
+
+
+@pytest.fixture(scope="module")
+def shards(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    splits = {"train": random_split([[300, 41], [90]], seed=1)}
+    return make_dataset(tmp_path_factory.mktemp("first") / "shards", splits)
+
+
+def make(shards: Path, **options: object) -> Loader:
+    options = {"seq_len": SEQ_LEN, "position_ids": True, "cu_seqlens": True} | options
+    return create_loader(shards, "train", ROWS, **options)  # type: ignore[arg-type]
+
+
+def test_leaves_no_trace(shards: Path) -> None:
+    """It is the batch that comes next, which comes next all the same."""
+    for options in ({}, {"num_workers": 1}, {"drop_last": False, "dp_rank": 1, "dp_size": 2}):
+        loader = make(shards, **options)
+        iterator = iter(loader)
+        next(iterator)
+        next(iterator)
+        state, stats = loader.state_dict(), loader.stats()
+        again = make(shards, **options)
+        again.load_state_dict(state)
+        shown = validate_first_batch(again, vocab_size=BYTE_VOCAB)
+        assert again.state_dict() == state
+        assert again.stats().batches == 0
+        assert stats.batches == 2
+        assert torch.equal(shown["input_ids"], next(iterator)["input_ids"])
+        assert torch.equal(shown["input_ids"], next(iter(again))["input_ids"])
+
+
+def test_model_with_too_few_embeddings(shards: Path) -> None:
+    """Told before the first batch happens to hold no large id."""
+    with pytest.raises(IncompatibleError, match="the tokenizer has 257 ids, the model 200"):
+        validate_first_batch(make(shards), vocab_size=200)
+
+
+def labels_moved(batch: Batch) -> None:
+    batch["labels"] = batch["input_ids"].roll(-2, 1)
+
+
+def labels_ignored(batch: Batch) -> None:
+    batch["labels"] = torch.full_like(batch["input_ids"], -100)
+
+
+def labels_of_int32(batch: Batch) -> None:
+    batch["labels"] = batch["labels"].int()
+
+
+def labels_shared(batch: Batch) -> None:
+    batch["labels"] = batch["input_ids"]
+
+
+def labels_transposed(batch: Batch) -> None:
+    batch["labels"] = batch["labels"].t().contiguous().t()
+
+
+def ids_too_large(batch: Batch) -> None:
+    batch["input_ids"][1, 2] = BYTE_VOCAB
+
+
+def ids_negative(batch: Batch) -> None:
+    batch["input_ids"][2, 0] = -1
+
+
+def ids_gone(batch: Batch) -> None:
+    del batch["input_ids"]
+
+
+def ids_flat(batch: Batch) -> None:
+    batch["input_ids"] = batch["input_ids"].flatten()
+
+
+def ids_as_list(batch: Batch) -> None:
+    batch["input_ids"] = batch["input_ids"].tolist()  # type: ignore[assignment]
+
+
+def row_missing(batch: Batch) -> None:
+    for name in ("input_ids", "labels", "position_ids"):
+        batch[name] = batch[name][1:].clone()
+
+
+def positions_shorter(batch: Batch) -> None:
+    batch["position_ids"] = batch["position_ids"][:, 1:].clone()
+
+
+def boundary_moved(batch: Batch) -> None:
+    batch["cu_seqlens"][-1] += 1
+
+
+def boundary_falling(batch: Batch) -> None:
+    batch["cu_seqlens"][1] = ROWS * SEQ_LEN + 1
+
+
+def longest_wrong(batch: Batch) -> None:
+    batch["max_seqlen"] += 1
+
+
+@pytest.mark.parametrize(
+    ("damage", "where", "problem"),
+    [
+        (labels_moved, "labels", "neither the inputs nor the inputs moved by one"),
+        (labels_ignored, "labels", "nothing would be learnt"),
+        (labels_of_int32, "labels", "int32"),
+        (labels_shared, "labels", "shares its memory with input_ids"),
+        (labels_transposed, "labels", "contiguous"),
+        (ids_too_large, "input_ids", "id 257 of row 1, token 2 is outside 0 .. 256"),
+        (ids_negative, "input_ids", "id -1 of row 2, token 0"),
+        (ids_gone, "input_ids", "missing"),
+        (ids_flat, "input_ids", r"not int64 \[rows, tokens\]"),
+        (ids_as_list, "input_ids", "list, not a tensor"),
+        (row_missing, "input_ids", "has 2 rows, batch_size is 3"),
+        (positions_shorter, "position_ids", "input_ids are"),
+        (boundary_moved, "cu_seqlens", "the batch has 24 tokens"),
+        (boundary_falling, "cu_seqlens", "rising"),
+        (longest_wrong, "max_seqlen", "the longest is"),
+    ],
+)
+def test_each_mistake_is_named(
+    shards: Path, damage: Callable[[Batch], None], where: str, problem: str
+) -> None:
+    """One wrong thing at a time, in a batch that was right."""
+    batch = next(iter(make(shards)))
+    check_batch(batch, rows=ROWS, vocab_size=BYTE_VOCAB)
+    damage(batch)
+    with pytest.raises(IncompatibleError, match=problem) as caught:
+        check_batch(batch, rows=ROWS, vocab_size=BYTE_VOCAB)
+    assert (caught.value.where, caught.value.code) == (where, "E_BATCH")
+
+
+@pytest.mark.parametrize("labels", ["shifted", "unshifted"])
+def test_masked_labels_are_in_order(shards: Path, labels: str) -> None:
+    """Labels that are left out are no mistake, in either convention."""
+    batch = next(iter(make(shards, labels=labels)))
+    batch["labels"][0] = -100
+    batch["labels"][:, 3:5] = -100
+    check_batch(batch, rows=ROWS, vocab_size=BYTE_VOCAB)

@@ -1,0 +1,236 @@
+"""Resuming: from any batch, on any topology, and again; and what cannot be resumed."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from torch.distributed.checkpoint.state_dict_loader import load
+from torch.distributed.checkpoint.state_dict_saver import save
+from torch.distributed.checkpoint.stateful import Stateful
+
+from dataprep.formats.errors import IncompatibleError, UsageError
+from dataprep.runtime.create import create_loader
+from dataprep.runtime.loader import Loader
+from dataprep.runtime.state import STATE_VERSION
+from tests.datasets import make_dataset, random_split
+
+SEQ_LEN = 16
+GLOBAL = 12
+
+
+@pytest.fixture(scope="module")
+def shards(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """66 windows of 16 in train, in three shards."""
+    splits = {"train": random_split([[300, 41], [0], [600, 130]], seed=1)}
+    return make_dataset(tmp_path_factory.mktemp("state") / "shards", splits)
+
+
+def make(shards: Path, batch_size: int = 4, **options: Any) -> Loader:
+    return create_loader(shards, "train", batch_size, seq_len=SEQ_LEN, seed=3, **options)
+
+
+def ranks(shards: Path, size: int, **options: Any) -> list[Loader]:
+    """The loaders of all ranks, at a global batch of twelve."""
+    return [
+        make(shards, GLOBAL // size, dp_rank=rank, dp_size=size, **options) for rank in range(size)
+    ]
+
+
+def take(loaders: list[Loader], steps: int) -> list[list[list[int]]]:
+    """The rows of all ranks together in each of the next steps."""
+    passes = [itertools.islice(iter(loader), steps) for loader in loaders]
+    return [
+        [row for batch in step for row in batch["input_ids"].tolist()]
+        for step in zip(*passes, strict=True)
+    ]
+
+
+def rows(steps: list[list[list[int]]]) -> list[list[int]]:
+    return [row for step in steps for row in step]
+
+
+@pytest.fixture(scope="module")
+def whole(shards: Path) -> list[list[int]]:
+    """All rows of epochs 0 and 1 in order, five steps of twelve each."""
+    loader = make(shards, GLOBAL)
+    return rows(take([loader], 5)) + rows(take([loader], 5))
+
+
+@pytest.mark.parametrize("done", range(6))
+@pytest.mark.parametrize(("size", "then", "after"), [(1, 2, 3), (3, 1, 4), (2, 6, 1)])
+def test_any_stop_goes_on_anywhere(
+    shards: Path, whole: list[list[int]], done: int, size: int, then: int, after: int
+) -> None:
+    """Stopped after any step, resumed on other ranks, stopped and resumed again: one sequence."""
+    first = ranks(shards, size, prefetch=done % 3)
+    seen = rows(take(first, done))
+    states = [loader.state_dict() for loader in first]
+    assert all(state == states[0] for state in states)
+    second = ranks(shards, then, prefetch=4)
+    for loader in second:
+        loader.load_state_dict(json.loads(json.dumps(states[0])))
+    seen += rows(take(second, 1))
+    third = ranks(shards, after, prefetch=0)
+    for loader in third:
+        loader.load_state_dict(second[-1].state_dict())
+    seen += rows(take(third, 5))
+    assert seen == whole[: len(seen)]
+    assert len(seen) >= (done + 1) * GLOBAL
+
+
+@pytest.mark.parametrize("done", range(17))
+def test_any_batch_size_goes_on(shards: Path, done: int) -> None:
+    """At every position the rest of the epoch is the same, cut into other batches."""
+    order = [row for batch in make(shards) for row in batch["input_ids"].tolist()]
+    first = make(shards)
+    taken = take([first], done)
+    second = make(shards, 5, drop_last=False)
+    second.load_state_dict(first.state_dict())
+    tail = rows(take([second], 99))
+    if done < 16:
+        assert rows(taken) + tail[: 64 - 4 * done] == order
+        assert len(tail) == 66 - 4 * done
+    else:  # the epoch is over: the next one
+        assert tail[:64] != order
+        assert second.epoch == 2
+
+
+def test_prepared_batches_do_not_count(shards: Path) -> None:
+    """Whatever was made ahead, the state is that of the batches handed over."""
+    for options in ({"prefetch": 0}, {"prefetch": 4}, {"num_workers": 2}):
+        loader = make(shards, **options)
+        iterator = iter(loader)
+        assert loader.state_dict()["position"] == 0
+        for count in (1, 2, 3):
+            next(iterator)
+            assert loader.state_dict()["position"] == 4 * count
+        del iterator
+
+
+def test_state_is_small_and_plain(shards: Path) -> None:
+    """JSON, under a kilobyte, the same on every rank, without ranks or workers in it."""
+    loader = make(shards)
+    next(iter(loader))
+    text = json.dumps(loader.state_dict())
+    assert len(text) < 1000
+    assert json.loads(text) == loader.state_dict()
+    assert not {"rank", "world", "worker", "batch"} & set(text.replace('"', " ").split())
+
+
+def test_less_than_a_batch_left_means_the_next_epoch(shards: Path) -> None:
+    """A resumed run whose larger batches no longer fit into the epoch begins the next one."""
+    first = make(shards)
+    take([first], 15)
+    second = make(shards, 33)
+    second.load_state_dict(first.state_dict())
+    assert second.epoch == 1
+    assert len(take([second], 9)) == 2
+
+
+def test_a_resumed_pass_that_sets_its_epoch_keeps_its_place(shards: Path) -> None:
+    """Trainers call set_epoch before every epoch; the epoch that is resumed is not lost by it."""
+    first = make(shards, epoch=2)
+    taken = take([first], 3)
+    second = make(shards)
+    second.load_state_dict(first.state_dict())
+    second.set_epoch(2)
+    whole = take([make(shards, epoch=2)], 16)
+    assert taken + take([second], 16) == whole
+    third = make(shards)
+    third.load_state_dict(first.state_dict())
+    third.set_epoch(5)
+    assert take([third], 16) == take([make(shards, epoch=5)], 16)
+
+
+def test_digests_agree_over_topologies(shards: Path) -> None:
+    """After equally many samples every topology has one digest; another seed has another."""
+    found = set()
+    for size in (1, 2, 3, 4):
+        for workers in (0, 1):
+            loaders = ranks(shards, size, num_workers=workers if size < 3 else 0)
+            take(loaders, 3)
+            found |= {loader.order_digest for loader in loaders}
+    assert len(found) == 1
+    other = create_loader(shards, "train", GLOBAL, seq_len=SEQ_LEN, seed=4)
+    take([other], 3)
+    assert other.order_digest not in found
+
+
+def test_digest_goes_on_after_a_resume(shards: Path) -> None:
+    """A resumed run has, at each later step, the digest of the run that was not stopped."""
+    through, first = make(shards), make(shards)
+    digests = [through.order_digest for _ in through]
+    take([first], 7)
+    second = make(shards)
+    second.load_state_dict(first.state_dict())
+    assert [second.order_digest for _ in second] == digests[7:]
+    assert len(set(digests)) == len(digests)
+
+
+def changed(state: dict[str, Any], **values: Any) -> dict[str, Any]:
+    return state | values
+
+
+def test_foreign_states_are_refused(shards: Path, tmp_path: Path) -> None:
+    """Another dataset, another order, a newer version, rubbish: each is told apart and named."""
+    state = make(shards).state_dict()
+    other = make_dataset(tmp_path / "other", {"train": random_split([[900]], seed=9)})
+    with pytest.raises(IncompatibleError, match="another dataset") as caught:
+        make(other).load_state_dict(state)
+    assert caught.value.code == "E_STATE_DATASET"
+    for seq_len, seed, name in ((8, 3, "seq_len 16, not 8"), (SEQ_LEN, 8, "seed 3, not 8")):
+        loader = create_loader(shards, "train", 4, seq_len=seq_len, seed=seed)
+        with pytest.raises(IncompatibleError, match=name):
+            loader.load_state_dict(state)
+    with pytest.raises(IncompatibleError, match=rf"version {STATE_VERSION + 1}"):
+        make(shards).load_state_dict(changed(state, version=STATE_VERSION + 1))
+    with pytest.raises(UsageError, match="not the state of a dataprep loader"):
+        make(shards).load_state_dict({"epoch": 3})
+    with pytest.raises(UsageError, match="damaged"):
+        make(shards).load_state_dict(changed(state, epoch="x"))
+    with pytest.raises(UsageError, match="position 67 of 66"):
+        make(shards).load_state_dict(changed(state, position=67))
+    with pytest.raises(UsageError, match="makes no sense"):
+        make(shards).load_state_dict(changed(state, epoch=-1))
+
+
+def test_a_refused_state_changes_nothing(shards: Path) -> None:
+    """After a refusal the loader serves what it would have served."""
+    loader = make(shards)
+    with pytest.raises(UsageError):
+        loader.load_state_dict({})
+    assert take([loader], 16) == take([make(shards)], 16)
+
+
+@pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
+def test_travels_in_a_distributed_checkpoint(shards: Path, tmp_path: Path) -> None:
+    """torch.distributed.checkpoint saves and loads the loader as it does a model (torchtitan)."""
+    first, second = make(shards), make(shards)
+    assert isinstance(first, Stateful)
+    taken = take([first], 5)
+    save({"loader": first}, checkpoint_id=tmp_path / "saved", no_dist=True)
+    load({"loader": second}, checkpoint_id=tmp_path / "saved", no_dist=True)
+    assert second.state_dict() == first.state_dict()
+    assert taken + take([second], 16) == take([make(shards)], 16)
+
+
+@pytest.mark.parametrize("done", [0, 1, 5, 15])
+def test_skipped_samples_leave_the_rest_alone(shards: Path, done: int) -> None:
+    """A run that goes on with a longer skip list serves the same rest, without those."""
+    whole = make(shards, 1, drop_last=False)
+    order = [row for batch in whole for row in batch["input_ids"].tolist()]
+    first = make(shards, skip=[3])
+    seen = rows(take([first], done))
+    skip = [3, 8, 21, 60]
+    second = make(shards, 1, skip=skip, drop_last=False)
+    second.load_state_dict(first.state_dict())
+    out = [whole.dataset_obj[sample]["input_ids"].tolist() for sample in skip]
+    seen += rows(take([second], 99))
+    assert seen[: 4 * done] == [row for row in order if row != out[0]][: 4 * done]
+    late = order.index(seen[4 * done - 1]) + 1 if done else 0
+    assert seen[4 * done :] == [row for row in order[late:] if row not in out]
+    assert first.state_dict()["skip"] == [3]
