@@ -192,8 +192,10 @@ class StreamDataset(IterableDataset[Batch]):
         On the same ranks, workers and batch size every rank goes on with exactly what it would have
         got. Otherwise what is left of the epoch is dealt anew: still every sample once.
 
-        Raises `IncompatibleError` for a newer version, `UsageError` for a state that is damaged, or
-        of another dataset, seed or shuffle. O(1), after a change of topology O(ranks x workers).
+        Where that makes no step, the next epoch begins.
+
+        Raises `IncompatibleError` for a state of a newer version, another dataset, seed or shuffle,
+        and `UsageError` for one that is damaged. O(1); O(ranks x workers) after a change of them.
         """
         self._go_to(parse_state(state, self._identity(), self._n, self.end))
 

@@ -142,13 +142,14 @@ def parse_state(
     if version > STATE_VERSION:
         raise IncompatibleError(
             f"the state is of version {version}; this dataprep knows {STATE_VERSION}",
-            where="version", remedy="Use the dataprep that it was taken with, or a newer one.",
+            where="version", code="E_VERSION",
+            remedy="Use the dataprep that it was taken with, or a newer one.",
         )  # fmt: skip
     for name, value in identity.items():
         if state.get(name) != value:
-            raise UsageError(
+            raise IncompatibleError(
                 f"the state was taken with {name} {state.get(name)!r}, this stream has {value!r}",
-                where=name, code="E_STATE",
+                where=name, code="E_STATE_DATASET" if name == "build_id" else "E_STATE",
                 remedy="Make the stream as it was, or begin anew without this state.",
             )  # fmt: skip
     place = Place(_integer(state.get("epoch"), "epoch"), _stages(state.get("served")))
