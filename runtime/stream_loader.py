@@ -1,0 +1,89 @@
+"""`stream_loader`: a torch DataLoader over a `StreamDataset` that knows where the trainer stands.
+
+Workers read ahead, so only the process that hands batches over knows what was consumed. This loader
+counts there; the counts say, by arithmetic, where each worker goes on (`runtime/stream_plan.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+from torch.utils.data import DataLoader
+
+from dataprep.formats.errors import UsageError
+from dataprep.runtime.stream import StreamDataset
+from dataprep.runtime.windows import Batch
+
+__all__ = ["StreamLoader", "stream_loader"]
+
+
+class StreamLoader(DataLoader[Batch]):
+    """A DataLoader of the batches of a stream. Made by `stream_loader`.
+
+    Each pass serves the epoch that `epoch` names then. When its last batch is handed over, `epoch`
+    moves on by one, unless another was set meanwhile; a pass left early is served again.
+    """
+
+    dataset_obj: StreamDataset
+
+    def __init__(self, dataset: StreamDataset, **options: Any) -> None:
+        self.dataset_obj = dataset
+        dataset._counted = True
+        super().__init__(dataset, batch_size=None, **options)
+
+    @property
+    def epoch(self) -> int:
+        """The epoch that the next `iter` serves."""
+        return self.dataset_obj.epoch
+
+    def set_epoch(self, epoch: int) -> None:
+        """Make the next pass serve `epoch` from its beginning."""
+        self.dataset_obj.set_epoch(epoch)
+
+    def __iter__(self) -> Iterator[Batch]:  # type: ignore[override]
+        if self.num_workers == 0:
+            return super().__iter__()  # the dataset counts itself
+        start = self.dataset_obj.begin(self.num_workers)
+        return self.dataset_obj.count(super().__iter__(), start)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where the trainer stands; see `StreamDataset.state_dict`."""
+        return self.dataset_obj.state_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Make the next pass go on where `state` was taken; see `StreamDataset`."""
+        self.dataset_obj.load_state_dict(state)
+
+
+def stream_loader(
+    dataset: StreamDataset,
+    *,
+    num_workers: int = 0,
+    prefetch_factor: int | None = None,
+    pin_memory: bool = False,
+    multiprocessing_context: str | None = None,
+) -> StreamLoader:
+    """A loader of the batches of `dataset`, whose `batch_size` it takes.
+
+    Worker processes stay alive between epochs. Raises `UsageError` for a stream of single samples
+    and for a number of workers that is negative.
+    """
+    if dataset.batch_size is None:
+        raise UsageError(
+            "the stream yields single samples", where="batch_size",
+            remedy="Make it with StreamDataset(..., batch_size=...).",
+        )  # fmt: skip
+    if num_workers < 0:
+        raise UsageError(f"must not be negative, got {num_workers}", where="num_workers")
+    return StreamLoader(
+        dataset,
+        num_workers=num_workers,
+        prefetch_factor=prefetch_factor,
+        pin_memory=pin_memory,
+        persistent_workers=num_workers > 0,
+        multiprocessing_context=multiprocessing_context,
+        # Its own: a DataLoader draws from the global generator at every `iter` otherwise.
+        generator=torch.Generator().manual_seed(dataset.seed),
+    )

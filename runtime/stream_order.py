@@ -1,0 +1,125 @@
+"""The orders of a stream, and where in them other blocks begin to be read.
+
+A **chunk** is some consecutive positions of an epoch whose samples come from the same few blocks:
+what a reader fetches and holds together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Literal, NamedTuple, cast
+
+import numpy as np
+
+from dataprep.runtime.blocks import Blocks
+from dataprep.runtime.order import Positions, Sequential
+from dataprep.runtime.stream_buffer import ShuffleBuffer
+from dataprep.runtime.stream_plan import Ranges
+
+__all__ = [
+    "Chunk",
+    "Shuffle",
+    "StreamOrder",
+    "chunks",
+    "described",
+    "stream_order",
+    "stream_sizes",
+]
+
+Shuffle = Literal["blocks", "buffer"]
+StreamOrder = Sequential | Blocks | ShuffleBuffer
+
+_BLOCK_BYTES = 2 << 20  # a read of this costs most storage little more than the way to it
+_WINDOW_BYTES = 64 << 20
+_MAX_BLOCK = 8192  # samples: bounds what is held besides tokens where samples are tiny
+
+
+def stream_sizes(sample_bytes: int) -> tuple[int, int]:
+    """`block` and `window` for samples of so many bytes on disk: 2 MiB, and 64 MiB of blocks.
+
+    >>> stream_sizes(4096), stream_sizes(16 << 20)
+    ((512, 32), (1, 4))
+    """
+    block = min(_MAX_BLOCK, max(1, _BLOCK_BYTES // max(1, sample_bytes)))
+    window = min(_WINDOW_BYTES // max(1, block * sample_bytes), 1024)
+    return block, max(4, window)
+
+
+def stream_order(
+    build_id: str,
+    split: str,
+    seed: int,
+    *,
+    shuffle: Shuffle | None,
+    block: int,
+    window: int,
+    buffer: int,
+) -> StreamOrder:
+    """The order that `shuffle` names. A buffer is fed with permuted blocks."""
+    purpose = f"stream/{split}"
+    blocks = Blocks(
+        build_id=build_id, seed=seed, purpose=purpose, block=block,
+        window=window if shuffle == "blocks" else 1,
+    )  # fmt: skip
+    if shuffle is None:
+        return Sequential()
+    if shuffle == "blocks":
+        return blocks
+    return ShuffleBuffer(source=blocks, build_id=build_id, seed=seed, purpose=purpose, size=buffer)
+
+
+def described(order: StreamOrder) -> dict[str, Any]:
+    """The options that decide the order, as JSON values."""
+    if isinstance(order, Blocks):
+        return {"shuffle": "blocks", "block": order.block, "window": order.window}
+    if isinstance(order, ShuffleBuffer):
+        block = cast(Blocks, order.source).block
+        return {"shuffle": "buffer", "block": block, "buffer": order.size}
+    return {"shuffle": None}
+
+
+class Chunk(NamedTuple):
+    """The `samples` of some consecutive positions, and all that are to be `held` meanwhile."""
+
+    samples: Positions
+    held: Positions
+
+
+def chunks(order: StreamOrder, block: int, ranges: Ranges, n: int, epoch: int) -> Iterator[Chunk]:
+    """Cut `ranges` where the order goes on to other blocks of `block` samples."""
+    for start, stop in ranges.as_list():
+        at = start
+        while at < stop:
+            cut = min(_cut(order, block, at, n, epoch), stop)
+            if isinstance(order, ShuffleBuffer):
+                yield Chunk(*order.chunk(at, cut, stop, n, epoch))
+            else:
+                samples = order.samples(np.arange(at, cut), n, epoch)
+                yield Chunk(samples, samples)
+            at = cut
+
+
+def _cut(order: StreamOrder, block: int, at: int, n: int, epoch: int) -> int:
+    """The first position behind `at` with which other blocks begin."""
+    if isinstance(order, Sequential):
+        return (at // block + 1) * block
+    if isinstance(order, ShuffleBuffer):
+        # As much enters as whole blocks bring, at least half of what is carried over.
+        size = min(order.size, n)
+        length = min(block, n) * max(1, -(-size // (2 * block)))
+        if at >= n - size:
+            return n
+        entered = _cut_blocks(cast(Blocks, order.source), length, at + size, n, epoch)
+        return min(max(entered - size, at + 1), n - size)
+    return _cut_blocks(order, min(block, n) * order.window, at, n, epoch)
+
+
+def _cut_blocks(order: Blocks, length: int, at: int, n: int, epoch: int) -> int:
+    """The same where blocks of together `length` samples are read; one block may be short."""
+    if at >= n:
+        return n
+    missing = -n % min(order.block, n)
+    short = int(order.positions(np.array([n - 1]), n, epoch)[0]) // length
+    if at // length < short:
+        return (at // length + 1) * length
+    return min(((at + missing) // length + 1) * length - missing, n)

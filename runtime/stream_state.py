@@ -1,0 +1,188 @@
+"""Where a stream stands: as a value, in memory that worker processes share, and as JSON.
+
+A `Place` is an epoch and the stages of it that were served: a few numbers, valid on every rank.
+Workers read it from a tensor in shared memory at the start of each pass. That memory has no name
+once it is made, so a killed process leaves nothing behind.
+"""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from dataprep.formats.errors import IncompatibleError, StorageError, UsageError
+from dataprep.runtime.stream_plan import (
+    MAX_STAGES,
+    Ranges,
+    Stage,
+    StreamEnd,
+    Topology,
+    left_after,
+)
+
+__all__ = ["STATE_VERSION", "Place", "SharedPlace", "dump_state", "parse_state"]
+
+STATE_VERSION = 1
+
+_KIND = "dataprep stream"
+_WORDS = 4  # of a stage: ranks, workers, batch size, steps
+_SIZE = 4 + (MAX_STAGES + 1) * _WORDS  # checksum, version, epoch, number of stages, stages
+_SUM = 0x5DEECE66D  # what an empty tensor does not have
+_MARKED = 256  # workers that are told when they serve an epoch again
+_MAX_EPOCH = 1 << 62
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """`stages` of `epoch` were served; the last one is under way."""
+
+    epoch: int
+    stages: tuple[Stage, ...] = ()
+
+    def left(self, samples: int, end: StreamEnd, *, before_last: bool = False) -> Ranges:
+        """Positions that are left of the epoch (or were when the last stage began)."""
+        return left_after(samples, self.stages[:-1] if before_last else self.stages, end)
+
+
+class SharedPlace:
+    """A `Place` that every process which inherits or unpickles this object sees.
+
+    One process writes. A reader in the middle of that tries again: the words carry a checksum.
+    """
+
+    def __init__(self) -> None:
+        self._words = _shared(torch.zeros(_SIZE, dtype=torch.int64))
+        # Whether a worker has read, and the last version that each worker has finished.
+        self._flags = _shared(torch.zeros(1 + _MARKED, dtype=torch.int64))
+        self.version = 0
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Shared again where the pickle was not one that torch sends to a worker."""
+        vars(self).update(state)
+        self._words, self._flags = _shared(self._words), _shared(self._flags)
+
+    @property
+    def used(self) -> bool:
+        """Whether a worker process has read it."""
+        return bool(self._flags[0])
+
+    def write(self, place: Place) -> None:
+        """Make `place` the one that passes begin with from now on."""
+        self.version += 1
+        stages = [
+            word for stage in place.stages
+            for word in (stage.topology.dp_size, stage.topology.workers,
+                         stage.topology.batch_size, stage.steps)
+        ]  # fmt: skip
+        words = torch.zeros(_SIZE, dtype=torch.int64)
+        words[1 : 4 + len(stages)] = torch.tensor(
+            [self.version, place.epoch, len(place.stages), *stages]
+        )
+        words[0] = words[1:].sum() ^ _SUM
+        self._words.copy_(words)
+
+    def read(self, worker: int, *, warn: bool) -> Place:
+        """The place, for a worker that begins a pass; may `warn` if it has served this before."""
+        words = self._settled()
+        self.version, epoch, count = words[1:4]
+        if warn and worker < _MARKED and int(self._flags[1 + worker]) == self.version:
+            warnings.warn(
+                f"epoch {epoch} is served again in the same order; call set_epoch between passes, "
+                "or use stream_loader, which moves on by itself",
+                stacklevel=3,
+            )
+        self._flags[0] = 1
+        stages = [words[4 + _WORDS * i : 4 + _WORDS * (i + 1)] for i in range(count)]
+        return Place(epoch, tuple(_stage(stage) for stage in stages))
+
+    def finish(self, worker: int, version: int) -> None:
+        """`worker` has served its part of a pass that began at this version."""
+        if worker < _MARKED:
+            self._flags[1 + worker] = version
+
+    def _settled(self) -> list[int]:
+        for _ in range(10_000):
+            words = self._words.clone()
+            if words[0] == words[1:].sum() ^ _SUM:
+                found: list[int] = words.tolist()
+                return found
+            time.sleep(0.001)
+        raise StorageError(
+            "the memory that tells workers where to begin is damaged", where="StreamDataset"
+        )
+
+
+def dump_state(
+    identity: Mapping[str, Any], place: Place, samples: int, end: StreamEnd
+) -> dict[str, Any]:
+    """JSON values: `identity`, the place, and the samples that it means were consumed."""
+    left = place.left(samples, end).total
+    return {
+        "kind": _KIND, "version": STATE_VERSION, **identity, "epoch": place.epoch,
+        "consumed": samples - left,
+        "served": [
+            [s.topology.dp_size, s.topology.workers, s.topology.batch_size, s.steps]
+            for s in place.stages
+        ],
+    }  # fmt: skip
+
+
+def parse_state(
+    state: Mapping[str, Any], identity: Mapping[str, Any], samples: int, end: StreamEnd
+) -> Place:
+    """The place in `state`, which must be of a stream with this `identity`."""
+    if not isinstance(state, Mapping) or state.get("kind") != _KIND:
+        raise _damaged("is not a state of a StreamDataset", "kind")
+    version = _integer(state.get("version"), "version")
+    if version > STATE_VERSION:
+        raise IncompatibleError(
+            f"the state is of version {version}; this dataprep knows {STATE_VERSION}",
+            where="version", code="E_VERSION",
+            remedy="Use the dataprep that it was taken with, or a newer one.",
+        )  # fmt: skip
+    for name, value in identity.items():
+        if state.get(name) != value:
+            raise IncompatibleError(
+                f"the state was taken with {name} {state.get(name)!r}, this stream has {value!r}",
+                where=name, code="E_STATE_DATASET" if name == "build_id" else "E_STATE",
+                remedy="Make the stream as it was, or begin anew without this state.",
+            )  # fmt: skip
+    place = Place(_integer(state.get("epoch"), "epoch"), _stages(state.get("served")))
+    if place.left(samples, end).total != samples - _integer(state.get("consumed"), "consumed"):
+        raise _damaged("does not agree with what was served", "consumed")
+    return place
+
+
+def _shared(tensor: torch.Tensor) -> torch.Tensor:
+    tensor.share_memory_()  # type: ignore[no-untyped-call]
+    return tensor
+
+
+def _stages(served: object) -> tuple[Stage, ...]:
+    if not isinstance(served, list) or len(served) > MAX_STAGES + 1:
+        raise _damaged("must be a short list", "served")
+    for words in served:
+        if not isinstance(words, list) or len(words) != _WORDS:
+            raise _damaged(f"must hold lists of {_WORDS} integers", "served")
+    return tuple(_stage([_integer(word, "served") for word in words]) for words in served)
+
+
+def _stage(words: list[int]) -> Stage:
+    ranks, workers, batch_size, steps = words
+    topology = Topology(dp_size=ranks, workers=workers, batch_size=batch_size)
+    return Stage(topology=topology, steps=steps)
+
+
+def _integer(value: object, name: str) -> int:
+    if type(value) is not int or not 0 <= value < _MAX_EPOCH:
+        raise _damaged(f"must be an integer from 0 on, got {value!r}", name)
+    return value
+
+
+def _damaged(problem: str, where: str) -> UsageError:
+    return UsageError(f"the state is not usable: {problem}", where=where, code="E_STATE")
