@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dataprep.runtime.order import Positions
+from dataprep.runtime.splitmix import GOLDEN, finalise
 
 __all__ = ["DIGEST_MASK", "contributions"]
 
@@ -21,10 +22,7 @@ DIGEST_MASK = (1 << 64) - 1
 
 _Words = npt.NDArray[np.uint64]
 
-# The finaliser of SplitMix64 (Steele, Lea, Flood: Fast Splittable Pseudorandom Number Generators,
-# OOPSLA 2014), and odd numbers from the fractions of the golden ratio and of sqrt(2) and sqrt(3).
-_GOLDEN, _ROOT_2, _ROOT_3 = 0x9E3779B97F4A7C15, 0x6A09E667F3BCC909, 0xBB67AE8584CAA73B
-_FIRST, _SECOND = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
+_ROOT_2, _ROOT_3 = 0x6A09E667F3BCC909, 0xBB67AE8584CAA73B  # odd, from sqrt(2) and sqrt(3)
 
 
 def contributions(samples: Positions, positions: Positions, epoch: int) -> _Words:
@@ -34,12 +32,6 @@ def contributions(samples: Positions, positions: Positions, epoch: int) -> _Word
     >>> one != two
     True
     """
-    word = samples.astype(np.int64).view(np.uint64) * np.uint64(_GOLDEN)
-    word = _mix(word + positions.astype(np.int64).view(np.uint64) * np.uint64(_ROOT_2))
-    return _mix(word + np.uint64(((epoch + 1) * _ROOT_3) & DIGEST_MASK))
-
-
-def _mix(word: _Words) -> _Words:
-    word = (word ^ (word >> np.uint64(30))) * _FIRST
-    word = (word ^ (word >> np.uint64(27))) * _SECOND
-    return word ^ (word >> np.uint64(31))
+    word = samples.astype(np.int64).view(np.uint64) * np.uint64(GOLDEN)
+    word = finalise(word + positions.astype(np.int64).view(np.uint64) * np.uint64(_ROOT_2))
+    return finalise(word + np.uint64(((epoch + 1) * _ROOT_3) & DIGEST_MASK))

@@ -21,7 +21,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import pairwise
-from typing import Any, Literal, TypedDict, get_args
+from typing import Any, ClassVar, Literal, TypedDict, get_args
 
 import numpy as np
 
@@ -149,6 +149,9 @@ class MixtureOrder:
     `orders` has one for each source, asked with the number of the pass as its epoch. Made by
     `Mixture.order`; any `Order` will do.
     """
+
+    ahead: ClassVar[int] = 1 << 16
+    """How many positions to ask for at once: each source costs some microseconds a call."""
 
     mixture: Mixture
     orders: tuple[Order, ...]

@@ -27,6 +27,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dataprep.formats.errors import UsageError
+from dataprep.runtime.splitmix import FIRST, GOLDEN, SECOND, finalise
 
 __all__ = [
     "MAX_SAMPLES",
@@ -47,9 +48,6 @@ _ROUNDS = 8
 _MIX = 0xD6E8FEB86659FD93  # odd, about half of its bits set: the multiplier of degski's mixer
 _MASK = (1 << 64) - 1
 _BLOCK = 8192  # positions walked at once: three arrays of this fit in the L2 cache
-
-# SplitMix64 (Steele, Lea, Flood: Fast Splittable Pseudorandom Number Generators, OOPSLA 2014).
-_GOLDEN, _FIRST, _SECOND = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
 
 Positions = npt.NDArray[np.int64]
 _Words = npt.NDArray[np.uint64]
@@ -167,9 +165,9 @@ def _permute_one(position: int, n: int, key: OrderKey, stream: int = 0) -> int:
 
 def _mix_one(stream: int) -> int:
     """What a stream adds to the input of every round: 0 for stream 0."""
-    word = (stream * _GOLDEN) & _MASK
-    word = ((word ^ (word >> 30)) * _FIRST) & _MASK
-    word = ((word ^ (word >> 27)) * _SECOND) & _MASK
+    word = (stream * GOLDEN) & _MASK
+    word = ((word ^ (word >> 30)) * FIRST) & _MASK
+    word = ((word ^ (word >> 27)) * SECOND) & _MASK
     return word ^ (word >> 31)
 
 
@@ -265,11 +263,8 @@ def _words(numbers: Positions, n: int, noun: str) -> _Words:
 
 def _mix(streams: Positions) -> _Words:
     """`_mix_one` of each."""
-    word = np.ascontiguousarray(streams, np.int64).view(np.uint64) * _word(_GOLDEN)
-    word = (word ^ (word >> _word(30))) * _word(_FIRST)
-    word = (word ^ (word >> _word(27))) * _word(_SECOND)
-    mixed: _Words = word ^ (word >> _word(31))
-    return mixed
+    word = np.ascontiguousarray(streams, np.int64).view(np.uint64) * _word(GOLDEN)
+    return finalise(word)
 
 
 def _word(value: int) -> _Words:

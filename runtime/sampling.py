@@ -85,6 +85,8 @@ class GlobalBatchSampler(Sampler[list[int]]):
         self.end = end
         self.skips = skips
         self.served = samples - (len(skips) if skips else 0)
+        if skips is not None:
+            skips.check(samples)
         self._lent: Iterator[list[int]] | None = None
         if len(self) == 0:
             raise self._nothing_left()
@@ -152,7 +154,7 @@ class GlobalBatchSampler(Sampler[list[int]]):
         """The steps of `epoch` from position `start` on; starting late costs nothing."""
         total, size = self.remaining(start), self.global_batch
         whole = max(0, self.served - start) // size
-        ahead = max(1, _AHEAD // size)
+        ahead = max(1, getattr(self.order, "ahead", _AHEAD) // size)
         mine = slice(self.dp_rank * self.batch_size, (self.dp_rank + 1) * self.batch_size)
         for first in range(0, whole, ahead):
             count = min(ahead, whole - first)

@@ -59,10 +59,10 @@ def test_waiting_is_measured(shards: Path) -> None:
             time.sleep(0.04)
         stats = loader.stats()
         waited[prefetch] = stats.waited_s - stats.first_batch_s
-        assert stats.first_batch_s >= 0.015
-        assert stats.ready == (prefetch and 3)
-    assert waited[0] >= 0.08
-    assert waited[3] < waited[0] / 2
+        assert 0 < stats.first_batch_s < stats.waited_s
+        assert stats.ready == prefetch
+    assert waited[0] >= 0.08  # four batches, each made while the trainer waits
+    assert waited[3] < waited[0]
 
 
 def test_mock_serves_the_same_shapes(shards: Path) -> None:
