@@ -7,13 +7,14 @@ STAMP := .venv/.ready
 JOBS ?= $(shell n=$$(nproc 2>/dev/null || echo 2); [ $$n -gt 4 ] && n=4; echo $$n)
 
 .DELETE_ON_ERROR:
-.PHONY: help venv demo test lint pytest test-long test-faults dist-check lock clean
+.PHONY: help venv demo test lint pytest test-long test-faults test-trainers dist-check lock clean
 
 help:
 	@echo "make demo        build the fixtures and Python's standard library into shards, verify, load"
 	@echo "make test        lint, types and the whole test suite"
 	@echo "make test-long   whole corpora against the reference tokenizers (needs ../shared/data)"
 	@echo "make test-faults every kill, power cut, race; writes benchmarks/results/faults.json"
+	@echo "make test-trainers  Lightning, Accelerate and transformers train on shards and resume"
 	@echo "make lint        ruff and mypy alone"
 	@echo "make venv        only set up .venv from requirements.lock"
 	@echo "make dist-check  build the wheel and the sdist, install the wheel, use it"
@@ -41,6 +42,16 @@ lint: $(STAMP)
 
 pytest: $(STAMP)
 	$(BIN)/python -m pytest -q -n $(JOBS)
+
+# An environment of its own: the trainers bring dependencies that nothing else needs.
+test-trainers: .venv-trainers/.ready
+	.venv-trainers/bin/python -m pytest -q tests/trainers
+
+.venv-trainers/.ready: requirements.lock requirements-trainers.lock pyproject.toml
+	$(PYTHON) -m venv --clear .venv-trainers
+	.venv-trainers/bin/python -m pip install --quiet --disable-pip-version-check -r requirements.lock -r requirements-trainers.lock
+	.venv-trainers/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	touch .venv-trainers/.ready
 
 test-long: $(STAMP)
 	$(BIN)/python -m pytest -q -m long tests/long
@@ -76,5 +87,5 @@ lock:
 	mv build/lock.out requirements.lock
 
 clean:
-	rm -rf .venv demo build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage
+	rm -rf .venv .venv-trainers demo build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from dataprep.pipeline.build import BuildReport, build
     from dataprep.pipeline.options import BuildOptions
     from dataprep.runtime.create import create_loader
+    from dataprep.runtime.first_batch import validate_first_batch
     from dataprep.runtime.loader import set_epoch
 
 __all__ = [
@@ -51,6 +52,7 @@ __all__ = [
     "create_loader",
     "open_dataset",
     "set_epoch",
+    "validate_first_batch",
     "verify",
 ]
 
@@ -74,6 +76,7 @@ _HOME = {
     "create_loader": "runtime.create",
     "open_dataset": "formats.dataset",
     "set_epoch": "runtime.loader",
+    "validate_first_batch": "runtime.first_batch",
     "verify": "formats.verify",
 }
 
