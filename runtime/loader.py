@@ -160,7 +160,10 @@ class Loader(DataLoader[Batch]):
                     self._served = (epoch + 1, 0, 0)
                     if self.epoch == epoch:
                         self.sampler_obj.set_epoch(epoch + 1)
-                yield batch
+                # Held by nobody here while the caller has it: its memory is the next batch's then.
+                handed = [batch]
+                del batch
+                yield handed.pop()
         finally:
             if isinstance(made, Prefetcher):
                 made.close()

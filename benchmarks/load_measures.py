@@ -1,0 +1,220 @@
+"""What benchmarks/load.py measures inside a process of its own; prints one line of JSON.
+
+    python benchmarks/load_measures.py MEASURE '{"dataset": ..., "batch": 32, "seq": 2048, ...}'
+
+Imports are not part of any figure. torch runs with one thread.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import itertools
+import json
+import re
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from dataprep.formats.dataset import open_dataset
+from dataprep.runtime.create import create_loader
+
+Figures = dict[str, Any]
+SETTLE = 20  # batches that are taken first, as in the harness of the peers
+
+
+def forever(loader: Any) -> Iterator[Any]:
+    while True:
+        yield from loader
+
+
+def make(dataset: str, batch: int, seq: int, options: Figures) -> Any:
+    return create_loader(dataset, "train", batch, seq_len=seq, **options)
+
+
+def copies(batch: int, seq: int) -> Iterator[torch.Tensor]:
+    """The ceiling, as the harness of the peers has it: one int64 batch copied a step."""
+    source = torch.randint(0, 50_000, (64, batch, seq + 1))
+    return (torch.empty_like(source[0]).copy_(source[i % 64]) for i in itertools.count())
+
+
+def throughput(
+    dataset: str, batch: int, seq: int, seconds: float, rounds: int, options: Figures
+) -> Figures:
+    """Loader and memory copy in turn; the ratio is the median of the ratios of the turns."""
+    began = time.perf_counter()
+    batches = forever(make(dataset, batch, seq, options))
+    next(batches)
+    first = time.perf_counter() - began
+    turns: dict[str, tuple[Iterator[Any], list[float]]] = {
+        "copy": (copies(batch, seq), []), "loader": (batches, [])
+    }  # fmt: skip
+    for _ in range(SETTLE):
+        next(batches)
+    for _ in range(rounds):
+        for steps, rates in turns.values():
+            rates.append(batch * seq * _rate(steps, seconds / rounds))
+    copy, loader = (rates for _, rates in turns.values())
+    ratios = [ours / ceiling for ours, ceiling in zip(loader, copy, strict=True)]
+    return {
+        "mtok_s": round(statistics.median(loader) / 1e6),
+        "copy_mtok_s": round(statistics.median(copy) / 1e6),
+        "of_copy": round(statistics.median(ratios), 3),
+        "first_ms": round(first * 1e3, 1),
+        "peak_mib": round(_status("VmHWM")),
+    }
+
+
+def _rate(steps: Iterator[Any], seconds: float) -> float:
+    """Steps a second."""
+    next(steps)
+    began, count = time.perf_counter(), 0
+    while (passed := time.perf_counter() - began) < seconds:
+        next(steps)
+        count += 1
+    return count / passed
+
+
+def served(
+    dataset: str, batch: int, seq: int, seconds: float, options: Figures, harness: str | None = None
+) -> Figures:
+    """Tokens of the first seconds: of our loader, or of the hand-written one of the harness."""
+    began = time.perf_counter()
+    if harness is None:
+        batches = forever(make(dataset, batch, seq, options))
+    else:
+        batches = _load(harness).naive_dataset(dataset, "", seq, batch, 0)
+    count = 0
+    while (passed := time.perf_counter() - began) < seconds:
+        next(batches)
+        count += 1
+    return {"mtok_s": round(count * batch * seq / passed / 1e6, 2)}
+
+
+def _load(path: str) -> Any:
+    spec = importlib.util.spec_from_file_location("harness", path)
+    if spec is None or spec.loader is None:
+        raise SystemExit(f"{path} is no Python file")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def place(dataset: str, batch: int, seq: int, position: int, options: Figures) -> Figures:
+    """The state of a run that stands at `position`; in a process of its own, for its memory."""
+    return {**make(dataset, batch, seq, options).state_dict(), "position": position}
+
+
+def start(
+    dataset: str, batch: int, seq: int, options: Figures, state: Figures | None = None
+) -> Figures:
+    """Opening, going on at `state` and the first batch: time and memory."""
+    before = _status("VmHWM")
+    began = time.perf_counter()
+    loader = make(dataset, batch, seq, options)
+    if state is not None:
+        loader.load_state_dict(state)
+    next(iter(loader))
+    passed = time.perf_counter() - began
+    return {
+        "samples": len(loader.dataset_obj),
+        "ms": round(passed * 1e3, 1),
+        "mib_above_imports": round(_status("VmHWM") - before, 1),
+    }
+
+
+def beside_steps(
+    dataset: str, batch: int, seq: int, step_ms: float, rounds: int, options: Figures
+) -> Figures:
+    """A loop of steps that compute, with the loader and with one batch that is always the same."""
+    batches = forever(loader := make(dataset, batch, seq, options))
+    same = itertools.repeat(next(batches))
+    step = _step(step_ms / 1e3)
+    extra, lengths = [], []
+    waited = -loader.stats().waited_s
+    for _ in range(rounds):
+        alone, beside = (_loop(steps, step) for steps in (same, batches))
+        extra.append(beside / alone - 1)
+        lengths.append(beside)
+    waited += loader.stats().waited_s
+    return {
+        "step_ms": round(statistics.median(lengths) / 100 * 1e3, 2),
+        "slower_percent": round(100 * statistics.median(extra), 2),
+        "waited_percent": round(100 * waited / sum(lengths), 3),
+    }
+
+
+def _step(seconds: float) -> Callable[[], object]:
+    """So many matrix products as take this long."""
+    matrix = torch.rand(256, 256)
+    torch.mm(matrix, matrix)
+    began = time.perf_counter()
+    for _ in range(100):
+        torch.mm(matrix, matrix)
+    count = max(1, round(seconds * 100 / (time.perf_counter() - began)))
+    return lambda: [torch.mm(matrix, matrix) for _ in range(count)]
+
+
+def _loop(batches: Iterator[Any], step: Callable[[], object]) -> float:
+    began = time.perf_counter()
+    for _ in range(100):
+        next(batches)
+        step()
+    return time.perf_counter() - began
+
+
+def state(dataset: str, batch: int, seq: int, options: Figures) -> Figures:
+    """What a state costs to take and to load, and its size."""
+    loader = make(dataset, batch, seq, options)
+    batches = iter(loader)
+    taken, loaded = [], []
+    for _ in range(200):
+        next(batches)
+        began = time.perf_counter()
+        found = loader.state_dict()
+        taken.append(time.perf_counter() - began)
+    del batches
+    for _ in range(200):
+        began = time.perf_counter()
+        loader.load_state_dict(found)
+        loaded.append(time.perf_counter() - began)
+    return {
+        "state_dict_us": round(statistics.median(taken) * 1e6, 1),
+        "load_state_dict_us": round(statistics.median(loaded) * 1e6, 1),
+        "bytes": len(json.dumps(found)),
+    }
+
+
+def read_through(dataset: str) -> Figures:
+    """Bring the tokens into the page cache."""
+    with open_dataset(dataset) as opened:
+        split = opened.split("train")
+        for at in range(0, split.tokens, 1 << 24):
+            split.read(at, min(at + (1 << 24), split.tokens))
+    return {}
+
+
+def _status(name: str) -> float:
+    """A line of /proc/self/status, in MiB."""
+    text = Path("/proc/self/status").read_text(encoding="ascii")
+    found = re.search(rf"{name}:\s+(\d+)", text)
+    return int(found[1]) / 1024 if found else 0.0
+
+
+MEASURES: dict[str, Callable[..., Figures]] = {
+    found.__name__: found
+    for found in (throughput, served, place, start, beside_steps, state, read_through)
+}
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    print(json.dumps(MEASURES[sys.argv[1]](**json.loads(sys.argv[2]))), flush=True)
+
+
+if __name__ == "__main__":
+    main()
