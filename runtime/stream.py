@@ -162,12 +162,12 @@ class StreamDataset(IterableDataset[Batch]):
 
         A step is counted before it is handed over: a trainer that has it has it.
         """
-        now, steps = start, self._steps(start)
+        now, steps = start, start.deal(self._n, self.end).steps
         for batch in batches:
             now = Place(now.epoch, advance(now.stages))
             if now.stages[-1].steps == steps:
                 now = Place(now.epoch + 1, (Stage(topology=now.stages[-1].topology),))
-                steps = self._steps(now)
+                steps = now.deal(self._n, self.end).steps
                 if self._start == start and not self.infinite:
                     self._go_to(now)
             self._now = now
@@ -209,11 +209,6 @@ class StreamDataset(IterableDataset[Batch]):
 
     def _deal(self, topology: Topology) -> Deal:
         return Deal(samples=self._n, topology=topology, end=self.end)
-
-    def _steps(self, place: Place) -> int:
-        """Steps in the last stage of `place`, all of them."""
-        left = place.left(self._n, self.end, before_last=True)
-        return Deal(samples=left.total, topology=place.stages[-1].topology, end=self.end).steps
 
     def _in_worker(self, start: Place, worker: int) -> Iterator[Batch]:
         version = self._shared.version

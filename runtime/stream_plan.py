@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -165,6 +166,13 @@ class Deal:
         kept: Positions = every[every[:, 0] < every[:, 1]]
         return kept
 
+    def taken(self, steps: int) -> int:
+        """Samples in `steps` steps of every rank."""
+        if self.end == "drop":
+            return steps * self.topology.dp_size * self.topology.batch_size
+        left = self.left(steps)
+        return self.samples - int((left[:, 1] - left[:, 0]).sum())
+
     def _share(self, ranks: Positions) -> Positions:
         """Where the share of each rank starts."""
         if self.end == "drop":
@@ -194,6 +202,7 @@ class Run(NamedTuple):
     items: int
 
 
+@lru_cache(maxsize=16)
 def left_after(samples: int, stages: tuple[Stage, ...], end: StreamEnd) -> Ranges:
     """The positions of an epoch of `samples` that are left after `stages`."""
     left = Ranges.of(np.array([0]), np.array([samples]))

@@ -32,7 +32,6 @@ __all__ = ["HeldTokens", "Readable", "Reader"]
 Spans = tuple[Positions, Positions]  # starts and stops, in tokens of the split
 Mask = npt.NDArray[np.bool_]
 
-_READ_BYTES = 8 << 20  # at once: what a read allocates besides what is held
 _NOTHING = np.empty(0, np.int64)
 
 
@@ -99,13 +98,10 @@ class _HeldStream(Stream):
         places, held = self._places.find(starts, starts + length)
         if length == 0 or not held.any():
             return self._base.gather(starts, length)
-        data = self._data
-        windows = np.ndarray(  # every window of what is held, overlapping, as a view
-            (len(data) - length + 1, length), data.dtype, data, 0, data.strides * 2
-        )
+        windows = self._windows(length)
         if held.all():
             return windows[places]
-        out = np.empty((len(starts), length), data.dtype)
+        out = np.empty((len(starts), length), self._data.dtype)
         out[held] = windows[places[held]]
         out[~held] = self._base.gather(starts[~held], length)
         return out
@@ -122,14 +118,23 @@ class _HeldStream(Stream):
             out[to : to + length] = self._data[place : place + length]
 
     def take(self, places: Positions, lengths: Positions) -> list[npt.NDArray[Any]]:
-        """Copies of what stands at these places."""
-        pairs = zip(places.tolist(), lengths.tolist(), strict=True)
-        return [self._data[at : at + size].copy() for at, size in pairs]
+        """Copies of what stands at these places: rows of one array for each length."""
+        return [
+            self._windows(length)[places[lengths == length]]
+            for length in np.unique(lengths).tolist()
+        ]
 
-    def put(self, places: Positions, numbers: list[npt.NDArray[Any]]) -> None:
+    def put(self, places: Positions, lengths: Positions, numbers: list[npt.NDArray[Any]]) -> None:
         """The way back."""
-        for at, part in zip(places.tolist(), numbers, strict=True):
-            self._data[at : at + len(part)] = part
+        for rows in numbers:
+            length = rows.shape[1]
+            self._windows(length)[places[lengths == length]] = rows
+
+    def _windows(self, length: int) -> npt.NDArray[Any]:
+        """Every window of so many numbers of what is held, overlapping, as a view."""
+        data = self._data
+        shape = (len(data) - length + 1, length)
+        return np.ndarray(shape, data.dtype, data, 0, data.strides * 2)
 
     def make_room(self, tokens: int) -> None:
         """For so many numbers; what was there is gone."""
@@ -140,12 +145,7 @@ class _HeldStream(Stream):
 
     def fetch(self, starts: Positions, stops: Positions, places: Positions) -> None:
         """Read these stretches, from the first token to the last, to their places."""
-        step = _READ_BYTES // self._data.dtype.itemsize
-        stretches = zip(starts.tolist(), stops.tolist(), places.tolist(), strict=True)
-        for start, stop, place in stretches:
-            for at in range(start, stop, step):
-                part = self._base.read(at, min(at + step, stop))
-                self._data[place + at - start : place + at - start + len(part)] = part
+        self._base.copy(starts, stops - starts, self._data, places)
 
 
 class HeldTokens:
@@ -167,11 +167,12 @@ class HeldTokens:
         every = _merge(np.append(kept[0], fresh[0]), np.append(kept[1], fresh[1]))
         room = self._places.settle(*every)
         after, _ = self._places.find(*kept)
+        lengths = kept[1] - kept[0]
         for stream in self._streams:
-            carried = stream.take(before, kept[1] - kept[0])
+            carried = stream.take(before, lengths)
             stream.make_room(room)
             stream.fetch(*fresh, self._places.find(*fresh)[0])
-            stream.put(after, carried)
+            stream.put(after, lengths, carried)
 
 
 class Reader:
@@ -193,7 +194,7 @@ class Reader:
         following = chunks(self._order, self._block, positions, self._samples, epoch)
         chunk = next(following, None)
         while chunk is not None:
-            self._hold(np.union1d(waiting, chunk.held))
+            self._hold(np.sort(np.append(waiting, chunk.held)))  # nothing is in both
             then = next(following, None)
             if then is not None:
                 self._ahead.announce(np.setdiff1d(then.held, self._held))

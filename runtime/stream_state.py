@@ -18,7 +18,7 @@ import torch
 from dataprep.formats.errors import IncompatibleError, StorageError, UsageError
 from dataprep.runtime.stream_plan import (
     MAX_STAGES,
-    Ranges,
+    Deal,
     Stage,
     StreamEnd,
     Topology,
@@ -44,9 +44,17 @@ class Place:
     epoch: int
     stages: tuple[Stage, ...] = ()
 
-    def left(self, samples: int, end: StreamEnd, *, before_last: bool = False) -> Ranges:
-        """Positions that are left of the epoch (or were when the last stage began)."""
-        return left_after(samples, self.stages[:-1] if before_last else self.stages, end)
+    def deal(self, samples: int, end: StreamEnd) -> Deal:
+        """How the last stage deals what was left when it began."""
+        left = left_after(samples, self.stages[:-1], end)
+        return Deal(samples=left.total, topology=self.stages[-1].topology, end=end)
+
+    def consumed(self, samples: int, end: StreamEnd) -> int:
+        """Samples of the epoch that were served, by all ranks together."""
+        if not self.stages:
+            return 0
+        deal = self.deal(samples, end)
+        return samples - deal.samples + deal.taken(self.stages[-1].steps)
 
 
 class SharedPlace:
@@ -121,10 +129,9 @@ def dump_state(
     identity: Mapping[str, Any], place: Place, samples: int, end: StreamEnd
 ) -> dict[str, Any]:
     """JSON values: `identity`, the place, and the samples that it means were consumed."""
-    left = place.left(samples, end).total
     return {
         "kind": _KIND, "version": STATE_VERSION, **identity, "epoch": place.epoch,
-        "consumed": samples - left,
+        "consumed": place.consumed(samples, end),
         "served": [
             [s.topology.dp_size, s.topology.workers, s.topology.batch_size, s.steps]
             for s in place.stages
@@ -153,7 +160,8 @@ def parse_state(
                 remedy="Make the stream as it was, or begin anew without this state.",
             )  # fmt: skip
     place = Place(_integer(state.get("epoch"), "epoch"), _stages(state.get("served")))
-    if place.left(samples, end).total != samples - _integer(state.get("consumed"), "consumed"):
+    left_after(samples, place.stages, end)  # raises for stages that cannot be
+    if place.consumed(samples, end) != _integer(state.get("consumed"), "consumed"):
         raise _damaged("does not agree with what was served", "consumed")
     return place
 
