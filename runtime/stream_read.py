@@ -12,9 +12,8 @@ the tokens of one chunk; while it moves on, also what it carries over.
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterator, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -32,6 +31,7 @@ __all__ = ["HeldTokens", "Readable", "Reader"]
 Spans = tuple[Positions, Positions]  # starts and stops, in tokens of the split
 Mask = npt.NDArray[np.bool_]
 
+_T = TypeVar("_T")
 _NOTHING = np.empty(0, np.int64)
 
 
@@ -154,7 +154,7 @@ class HeldTokens:
     def __init__(self, base: Split) -> None:
         self._places = _Places()
         self._streams = [_HeldStream(base.stream, self._places)]
-        self.split = copy.copy(base)
+        self.split = _twin(base)
         self.split.stream = self._streams[0]
         if base.has_mask:
             self._streams.append(_HeldStream(base.masks, self._places))
@@ -182,7 +182,7 @@ class Reader:
         self._order, self._block, self._samples = order, block, len(dataset)
         self._tokens = HeldTokens(dataset.split)
         self._ahead = ReadAhead(dataset)
-        self._rows = copy.copy(dataset)  # the same code, over what is held
+        self._rows = _twin(dataset)  # the same code, over what is held
         self._rows.split = self._tokens.split
         self._held = _NOTHING
 
@@ -211,6 +211,13 @@ class Reader:
         new = np.setdiff1d(samples, self._held, assume_unique=True)
         self._tokens.hold(self._rows.spans(kept), self._rows.spans(new))
         self._held = samples
+
+
+def _twin(original: _T) -> _T:
+    """Another object with the same attributes. `copy` would go by how the object is pickled."""
+    twin: _T = object.__new__(type(original))
+    vars(twin).update(vars(original))
+    return twin
 
 
 def _merge(starts: Positions, stops: Positions, gap: int = 0) -> Spans:

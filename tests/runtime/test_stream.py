@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import gc
 import json
 import pickle
 import warnings
@@ -230,10 +231,11 @@ def test_reads_whole_blocks_forward(split: Split, order: dict[str, Any]) -> None
     its loss mask so.
     """
     tokens, masks = NotedStream(split.stream), NotedStream(split.masks)
-    noted = copy.copy(split)
+    noted = open_dataset(split.dataset.path).split("train")
     noted.stream, noted._masks = tokens, masks
     for _ in stream(WindowDataset(noted, seq_len=SEQ_LEN), batch_size=4, end="partial", **order):
         pass
+    assert (noted.stream, noted._masks) == (tokens, masks)  # what is the user's stays as it is
     blocks = -(-SAMPLES // 5)
     for reads in (tokens.reads, masks.reads):
         assert len(reads) <= blocks
@@ -248,7 +250,7 @@ def test_reads_whole_blocks_forward(split: Split, order: dict[str, Any]) -> None
 def test_packed_rows_come_from_memory(split: Split, order: dict[str, Any], tmp_path: Path) -> None:
     """The pieces of rows are read before their batch, several with one read."""
     tokens = NotedStream(split.stream)
-    noted = copy.copy(split)
+    noted = open_dataset(split.dataset.path).split("train")
     noted.stream = tokens
     packed = PackedDataset(noted, seq_len=24, plan_dir=tmp_path)
     served = list(stream(packed, batch_size=4, end="partial", **order))
@@ -495,6 +497,19 @@ def test_pickles_and_copies_keep_serving(
         twin.set_epoch(4)
         assert steps_of(live) == steps_of(stream(windows, batch_size=4, epoch=4))
         assert dataset.epoch == 3
+
+
+def test_nothing_is_kept_after_a_pass(windows: WindowDataset) -> None:
+    """What was held goes with the pass, at once and without a garbage collection."""
+    gc.collect()
+    gc.disable()
+    try:
+        for _ in stream(windows, batch_size=4):
+            pass
+        kinds = [type(found) for found in gc.get_objects()]
+        assert [kind for kind in kinds if issubclass(kind, Stream) and kind is not Stream] == []
+    finally:
+        gc.enable()
 
 
 def test_leaves_the_global_random_state_alone(windows: WindowDataset) -> None:

@@ -92,7 +92,11 @@ GOLDEN = [
 def test_distances_are_those_of_a_buffer() -> None:
     """A sample waits for a mean of `size` draws, geometrically: 63 % leave before that."""
     n, size = 200_000, 500
-    waited = np.arange(n) - buffer(size).samples(np.arange(n), n, 0) + size
+    samples = buffer(size).samples(np.arange(n), n, 0)
+    assert np.array_equal(np.sort(samples), np.arange(n))
+    parts = [buffer(size).samples(np.arange(at, at + 2_500), n, 0) for at in range(0, n, 20_000)]
+    assert np.array_equal(parts, samples.reshape(-1, 2_500)[::8])
+    waited = np.arange(n) - samples + size
     waited = waited[size : n - 20 * size]
     assert waited.min() >= 1
     assert abs(waited.mean() / size - 1) < 0.02
