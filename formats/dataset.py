@@ -71,7 +71,7 @@ def _check(directory: Path) -> Manifest:
     for folder in sorted({e.name.partition("/")[0] for e in manifest.files if "/" in e.name}):
         _refuse_link(directory, folder)
     for entry in manifest.files:
-        check_size(directory / entry.name, entry.name, entry.bytes)
+        check_size(f"{directory}/{entry.name}", entry.name, entry.bytes)  # a Path costs 10 us
     return manifest
 
 

@@ -92,7 +92,7 @@ def _descriptor_budget() -> int:
     return _DEFAULT_LIMIT if soft <= 0 else max(8, min(soft // 2, 4096))
 
 
-def check_size(path: Path, name: str, expected: int) -> None:
+def check_size(path: Path | str, name: str, expected: int) -> None:
     """Raise unless `path` is an ordinary file of `expected` bytes."""
     try:
         found = os.lstat(path)

@@ -83,7 +83,7 @@ class ReadAhead:
         self._unit = _BLOCK if fits else _PAGE
         self._first_piece = bases((-(-sizes // _BLOCK) * (_BLOCK // _PIECE)).tolist())
         self._told = np.zeros(self._first_piece[-1], np.bool_) if fits else None
-        self._random = np.random.default_rng(0)  # which windows are tried; nothing else
+        self._turn = 0
 
     def announce(self, samples: Positions) -> None:
         """Have the kernel read what `samples` [k] need, unless that is believed to be in memory.
@@ -100,7 +100,8 @@ class ReadAhead:
             self._off = True
 
     def _announce(self, samples: Positions) -> None:
-        tried = samples[self._random.integers(0, len(samples), _TRIED)]
+        self._turn += 1
+        tried = samples[(np.arange(_TRIED) * len(samples) // _TRIED + self._turn) % len(samples)]
         settled = self._warm >= 2 * _SETTLED
         self._warm = self._warm + 1 if self._in_memory(tried) else 0
         if self._warm > _SETTLED:

@@ -136,7 +136,7 @@ def test_replaced_while_it_is_opened(builds: Builds, monkeypatch: pytest.MonkeyP
     """Between reading config.json and looking at the files: what is opened is the new build."""
     looked_at: list[str] = []
 
-    def check(path: Path, name: str, expected: int) -> None:
+    def check(path: str, name: str, expected: int) -> None:
         if not looked_at:
             builds.rebuild(1)
         looked_at.append(name)
