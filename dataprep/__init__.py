@@ -30,8 +30,15 @@ if TYPE_CHECKING:
     from dataprep.pipeline.build import BuildReport, build
     from dataprep.pipeline.options import BuildOptions
     from dataprep.runtime.create import create_loader
+    from dataprep.runtime.documents import DocumentDataset
     from dataprep.runtime.first_batch import validate_first_batch
     from dataprep.runtime.loader import set_epoch
+    from dataprep.runtime.mixture_dataset import MixtureDataset
+    from dataprep.runtime.packed import PackedDataset
+    from dataprep.runtime.serve import serve
+    from dataprep.runtime.stream import StreamDataset
+    from dataprep.runtime.stream_loader import stream_loader
+    from dataprep.runtime.windows import WindowDataset
 
 __all__ = [
     "BuildOptions",
@@ -39,19 +46,26 @@ __all__ = [
     "BusyError",
     "DataprepError",
     "Dataset",
+    "DocumentDataset",
     "IncompatibleError",
     "InputError",
     "IntegrityError",
+    "MixtureDataset",
+    "PackedDataset",
     "RecordError",
     "Split",
     "StorageError",
+    "StreamDataset",
     "UsageError",
     "VerifyReport",
+    "WindowDataset",
     "__version__",
     "build",
     "create_loader",
     "open_dataset",
+    "serve",
     "set_epoch",
+    "stream_loader",
     "validate_first_batch",
     "verify",
 ]
@@ -59,6 +73,13 @@ __all__ = [
 __version__ = "0.1.0"
 
 _HOME = {
+    "stream_loader": "runtime.stream_loader",
+    "serve": "runtime.serve",
+    "WindowDataset": "runtime.windows",
+    "StreamDataset": "runtime.stream",
+    "PackedDataset": "runtime.packed",
+    "MixtureDataset": "runtime.mixture_dataset",
+    "DocumentDataset": "runtime.documents",
     "BuildOptions": "pipeline.options",
     "BuildReport": "pipeline.build",
     "BusyError": "formats.errors",
