@@ -30,6 +30,7 @@ __all__ = ["Announces", "Loader", "set_epoch"]
 
 _ANNOUNCE_AHEAD = 8  # batches: measured, more do not make a cold cache faster
 _Served = tuple[Step, Batch]
+_Made = Generator[_Served] | Prefetcher[_Served]
 
 
 class Announces(Protocol):
@@ -99,35 +100,22 @@ class Loader(DataLoader[Batch]):
         begin, self._resume = self._resume or Progress(epoch=self.epoch), None
         count = self.sampler_obj.count(begin.position, begin.epoch)
         self._served = (begin.epoch, count, begin.digest)
-        steps = self._announced(self.sampler_obj.steps(begin.epoch, count))
+        steps = _announced(self.sampler_obj.steps(begin.epoch, count), self._announcer)
         if self.num_workers:
             return self._serve(self._by_workers(steps), begin)
-        made = self._made_here(steps)
+        made: _Made = self._made_here(steps)
         if self.prefetch:
             made = Prefetcher(made, self.prefetch)
             self._ahead = weakref.ref(made)  # a pass that nobody takes ends with its iterator
         return self._serve(made, begin)
 
-    def _announced(self, steps: Iterator[Step]) -> Iterator[Step]:
-        """The same steps, each announced to the kernel some steps ahead."""
-        if self._announcer is None:
-            yield from steps
-            return
-        waiting: deque[Step] = deque()
-        for step in steps:
-            self._announcer.announce(step.samples)
-            waiting.append(step)
-            if len(waiting) > _ANNOUNCE_AHEAD:
-                yield waiting.popleft()
-        yield from waiting
-
-    def _made_here(self, steps: Iterator[Step]) -> Iterator[_Served]:
+    def _made_here(self, steps: Iterator[Step]) -> Generator[_Served]:
         make = self.dataset_obj.__getitems__
         if not self.pin_memory:
             return ((step, make(step.samples)) for step in steps)
         return ((step, _pinned(make(step.samples))) for step in steps)
 
-    def _by_workers(self, steps: Iterator[Step]) -> Iterator[_Served]:
+    def _by_workers(self, steps: Iterator[Step]) -> Generator[_Served]:
         """Batches from worker processes, which torch hands over in the order of the steps."""
         sent: deque[Step] = deque()
 
@@ -143,7 +131,7 @@ class Loader(DataLoader[Batch]):
             self.sampler_obj.lend(None)
         return ((sent.popleft(), batch) for batch in batches)
 
-    def _serve(self, made: Iterator[_Served], begin: Progress) -> Generator[Batch]:
+    def _serve(self, made: _Made, begin: Progress) -> Generator[Batch]:
         epoch, digest, first = begin.epoch, begin.digest, True
         try:
             while True:
@@ -165,8 +153,7 @@ class Loader(DataLoader[Batch]):
                 del batch
                 yield handed.pop()
         finally:
-            if isinstance(made, Prefetcher):
-                made.close()
+            made.close()
 
     def state_dict(self) -> dict[str, Any]:
         """Where the run stands, as plain JSON; costs some microseconds.
@@ -231,6 +218,24 @@ class Loader(DataLoader[Batch]):
         self._batches += 1
         self._samples += real
         self._tokens += batch["input_ids"].numel() // max(1, rows) * real
+
+
+def _announced(steps: Iterator[Step], announcer: Announces | None) -> Iterator[Step]:
+    """The same steps, each announced to the kernel some steps ahead.
+
+    It does not know the loader: torch keeps it in the loader's workers, which would then end only
+    with the next collection of garbage, and not with the loader.
+    """
+    if announcer is None:
+        yield from steps
+        return
+    waiting: deque[Step] = deque()
+    for step in steps:
+        announcer.announce(step.samples)
+        waiting.append(step)
+        if len(waiting) > _ANNOUNCE_AHEAD:
+            yield waiting.popleft()
+    yield from waiting
 
 
 def _nothing() -> None:

@@ -100,6 +100,7 @@ class Builders:
         trace: TracebackType | None,
     ) -> None:
         assert self._popen.stdin is not None and self._popen.stdout is not None
+        self._popen.stdin.write(b"\n")  # its end may be held open by processes forked meanwhile
         self._popen.stdin.close()
         self._popen.wait()
         self._popen.stdout.close()
@@ -175,7 +176,9 @@ def _serve() -> None:
         importlib.import_module(name)
     answers = os.fdopen(os.dup(1), "wb", buffering=0)
     os.dup2(2, 1)
-    for line in sys.stdin.buffer:
+    for line in iter(sys.stdin.buffer.readline, b"\n"):
+        if not line:
+            break
         race = msgspec.json.decode(line, type=Race)
         with tempfile.TemporaryDirectory(prefix="dataprep-race-") as folder:
             started = time.monotonic()

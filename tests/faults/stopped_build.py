@@ -99,6 +99,7 @@ class StoppedBuilds:
         trace: TracebackType | None,
     ) -> None:
         assert self._popen.stdin is not None and self._popen.stdout is not None
+        self._popen.stdin.write(b"\n")  # its end may be held open by processes forked meanwhile
         self._popen.stdin.close()
         self._popen.wait()
         self._popen.stdout.close()
@@ -311,7 +312,9 @@ def _serve() -> None:
     _prepare()
     answers = os.fdopen(os.dup(1), "wb", buffering=0)
     os.dup2(2, 1)
-    for line in sys.stdin.buffer:
+    for line in iter(sys.stdin.buffer.readline, b"\n"):
+        if not line:
+            break
         answers.write(_fork(msgspec.json.decode(line, type=Run)) + b"\n")
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
+import multiprocessing
 import socket
 import subprocess
 import sys
@@ -295,3 +297,17 @@ def test_unusable_directories_are_refused(shards: Path, tmp_path: Path) -> None:
         make(tmp_path)
     with pytest.raises(InputError, match="seq_len=1070"):
         create_loader(shards, "train", 4, seq_len=4096)
+
+
+def test_workers_end_with_their_loader(shards: Path) -> None:
+    """No collection of garbage is needed: dropping the loader ends its processes."""
+    gc.disable()
+    try:
+        loader = make(shards, num_workers=2, multiprocessing_context="fork")
+        next(iter(loader))
+        workers = set(multiprocessing.active_children())
+        assert len(workers) >= 2
+        del loader
+        assert len(workers & set(multiprocessing.active_children())) == len(workers) - 2
+    finally:
+        gc.enable()
