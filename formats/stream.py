@@ -127,6 +127,27 @@ class Stream:
             self.source.look(shards)
             self.source.copy(shards, local, lengths, out, at)
 
+    def cut(
+        self, starts: Positions, lengths: Positions, at: Positions
+    ) -> tuple[Positions, Positions, Positions]:
+        """Pieces that may run over the ends of shards as parts that lie in one each, for `copy`.
+
+        >>> stream = Stream(source, [3, 0, 4])                              # doctest: +SKIP
+        >>> stream.cut(np.array([1]), np.array([5]), np.array([10]))        # doctest: +SKIP
+        (array([1, 3]), array([2, 3]), array([10, 12]))
+        """
+        some = lengths > 0
+        starts, lengths, at = starts[some], lengths[some], at[some]
+        stops = starts + lengths
+        first = self.shards_at(starts)
+        counts = self.shards_at(stops - 1) - first + 1
+        piece = np.repeat(np.arange(len(starts)), counts)
+        shards = np.arange(len(piece)) - np.repeat(np.cumsum(counts) - counts - first, counts)
+        begins = np.maximum(starts[piece], self.base[shards])
+        parts = np.minimum(stops[piece], self.base[shards + 1]) - begins
+        full = parts > 0  # a shard may be empty
+        return begins[full], parts[full], (at[piece] + begins - starts[piece])[full]
+
     def _fill(self, out: Numbers, start: int) -> None:
         shard, done = bisect_right(self._bounds, start) - 1, 0
         while done < len(out):

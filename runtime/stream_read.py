@@ -145,7 +145,8 @@ class _HeldStream(Stream):
 
     def fetch(self, starts: Positions, stops: Positions, places: Positions) -> None:
         """Read these stretches, from the first token to the last, to their places."""
-        self._base.copy(starts, stops - starts, self._data, places)
+        starts, lengths, places = self._base.cut(starts, stops - starts, places)
+        self._base.copy(starts, lengths, self._data, places)
 
 
 class HeldTokens:

@@ -106,6 +106,17 @@ def test_pieces_and_masks_equal_slicing(
             expected[to : to + stop - start] = stream[start:stop]
         found.copy(starts, stops - starts, out, at)
         assert out.tolist() == expected.tolist()
+        whole = [
+            (0, len(stream)),
+            *(sorted(pair) for pair in data.draw(st.lists(ends, max_size=3))),
+        ]
+        for start, stop in whole:  # over the ends of shards
+            out = np.zeros(len(stream), found.source.dtype)
+            piece = (np.array([start]), np.array([stop - start]), np.array([start]))
+            begins, parts, places = found.cut(*piece)
+            found.copy(begins, parts, out, places)
+            assert out[start:stop].tolist() == stream[start:stop]
+            assert not out[:start].any() and not out[stop:].any()
         for start in {-1, len(stream), *(int(bound) - 1 for bound in bounds[1:])}:
             with pytest.raises(IndexError):
                 found.copy(np.array([0, start]), np.array([0, 2]), out, np.array([0, 0]))
