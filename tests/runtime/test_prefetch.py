@@ -7,11 +7,11 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 
 import pytest
 
-from dataprep.runtime.prefetch import Prefetcher
+from dataprep.runtime.prefetch import Ahead, Prefetcher
 
 
 def threads() -> set[threading.Thread]:
@@ -89,7 +89,7 @@ def test_interpreter_ends_in_mid_pass() -> None:
     """A script may end while the thread is copying."""
     code = """
 import numpy as np
-from dataprep.runtime.prefetch import Prefetcher
+from dataprep.runtime.prefetch import Ahead, Prefetcher
 
 def source():
     while True:
@@ -103,3 +103,33 @@ print("done")
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False
     )
     assert (done.returncode, done.stdout, done.stderr) == (0, "done\n", "")
+
+
+def slow(seconds: float) -> Generator[int]:
+    for number in range(30):
+        time.sleep(seconds)
+        yield number
+
+
+def test_a_slow_caller_gets_a_thread() -> None:
+    """After some items in which there was time, the next ones wait already."""
+    before = threads()
+    ahead = Ahead(slow(0.001), 2)
+    for number in range(10):
+        assert next(ahead) == number
+        time.sleep(0.01)
+    assert len(threads() - before) == 1
+    assert ahead.ready == 2
+    assert list(ahead) == list(range(10, 30))
+    ahead.close()
+    assert wait_until(lambda: threads() <= before)
+
+
+def test_a_quick_caller_gets_none() -> None:
+    """Whoever waits for nothing but items makes them himself."""
+    before = threads()
+    ahead = Ahead(slow(0.003), 2)
+    for number, item in enumerate(ahead):
+        assert number == item
+        assert threads() <= before
+    ahead.close()

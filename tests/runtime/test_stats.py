@@ -54,14 +54,14 @@ def test_waiting_is_measured(shards: Path) -> None:
         loader = create_loader(shards, "train", 4, seq_len=16, prefetch=prefetch)
         loader.dataset_obj = Slow(loader.dataset_obj)  # type: ignore[assignment]
         iterator = iter(loader)
-        for _ in range(5):
+        for _ in range(10):
             next(iterator)
             time.sleep(0.04)
         stats = loader.stats()
         waited[prefetch] = stats.waited_s - stats.first_batch_s
         assert 0 < stats.first_batch_s < stats.waited_s
         assert stats.ready == prefetch
-    assert waited[0] >= 0.08  # four batches, each made while the trainer waits
+    assert waited[0] >= 0.18  # nine batches, each made while the trainer waits
     assert waited[3] < waited[0]
 
 
