@@ -21,6 +21,7 @@ from dataprep.formats import npy
 from dataprep.formats.arena import MappedFiles
 from dataprep.formats.boundaries import Boundaries, Parts
 from dataprep.formats.errors import IntegrityError, UsageError
+from dataprep.formats.held_boundaries import HELD_DOCUMENTS, HeldBoundaries
 from dataprep.formats.manifest import FileEntry, Manifest, SplitEntry
 from dataprep.formats.maps import MapCache, check_size
 from dataprep.formats.pread import File, FileArray, PreadFiles, open_file
@@ -199,6 +200,7 @@ class Split:
             token_base=self._token_base, document_base=self._document_base,
             offsets=self._shard_docs, files=[shard.docs for shard in shards],
         )  # fmt: skip
+        self._held: HeldBoundaries | None = None
 
     def __len__(self) -> int:
         return self.documents
@@ -347,7 +349,9 @@ class Split:
         split, `IntegrityError` for offsets that no build wrote. For the cost see `Boundaries`.
         """
         self._check_windows(starts, length)
-        return self._boundaries.parts(starts, length)
+        if self._held is None and self.documents <= HELD_DOCUMENTS:
+            self._held = HeldBoundaries.read(self._boundaries)
+        return (self._held or self._boundaries).parts(starts, length)
 
     @property
     def has_mask(self) -> bool:

@@ -7,6 +7,7 @@ from collections.abc import Collection
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import numpy.typing as npt
@@ -14,9 +15,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dataprep.formats import dataset
 from dataprep.formats.boundaries import Boundaries
 from dataprep.formats.dataset import Split, open_dataset
 from dataprep.formats.errors import IntegrityError, UsageError
+from dataprep.formats.held_boundaries import HELD_DOCUMENTS, HeldBoundaries
 from dataprep.runtime.segments import Segments, of_windows
 from tests.datasets import make_dataset, random_split
 
@@ -94,8 +97,12 @@ def test_windows_equal_the_reference(
         shards = random_split(lengths, vocab_size=257)
         path = make_dataset(Path(folder) / "ds", {"train": shards}, add_eos=eos)
         split = open_dataset(path).split("train")
-        segments = of_windows(split, np.array(starts, np.int64), seq_len)
-    assert_equal(segments, Reference([stream[start : start + seq_len] for start in starts]))
+        expected = Reference([stream[start : start + seq_len] for start in starts])
+        for held in (HELD_DOCUMENTS, -1):  # in memory, and from the files
+            with patch.object(dataset, "HELD_DOCUMENTS", held):
+                segments = of_windows(split, np.array(starts, np.int64), seq_len)
+            split._held = None
+            assert_equal(segments, expected)
 
 
 packed_rows = st.integers(1, 12).flatmap(
@@ -179,8 +186,9 @@ def test_windows_outside_are_refused(tmp_path: Path) -> None:
             of_windows(split, np.array([0, start], np.int64), 4)
 
 
-def test_bisecting_reads_no_whole_file(tmp_path: Path) -> None:
+def test_bisecting_reads_no_whole_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The offsets are bisected as they are stored; converting them would cost their size."""
+    monkeypatch.setattr(dataset, "HELD_DOCUMENTS", -1)
     split = make_split(tmp_path, [[1] * 200_000])
     docs = split._shard_docs(0)
     assert docs.dtype == np.uint64
@@ -220,7 +228,8 @@ def test_damaged_offsets_are_refused_or_obeyed(
     last = int(tokens[-1]) - seq_len
     starts = data.draw(st.lists(st.integers(0, last), max_size=4)) if last >= 0 else []
     try:
-        parts = boundaries.parts(np.array(starts, np.int64), seq_len)
+        held = HeldBoundaries.read(boundaries) if data.draw(st.booleans()) else boundaries
+        parts = held.parts(np.array(starts, np.int64), seq_len)
     except IntegrityError as error:
         assert error.code == "E_OFFSETS"
         assert damage
@@ -239,8 +248,12 @@ def test_damaged_offsets_are_refused_or_obeyed(
 
 
 @pytest.mark.parametrize("damage", ["fall", "high", "first", "huge"])
-def test_damaged_offsets_are_named(tmp_path: Path, damage: str) -> None:
+@pytest.mark.parametrize("held", [HELD_DOCUMENTS, -1], ids=["held", "mapped"])
+def test_damaged_offsets_are_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damage: str, held: int
+) -> None:
     """Offsets of the right size and wrong content are an IntegrityError that names the file."""
+    monkeypatch.setattr(dataset, "HELD_DOCUMENTS", held)
     split = make_split(tmp_path, [[5] * 8, [5] * 8])
     file = split.dataset.path / "train/docs-00001.npy"
     data = bytearray(file.read_bytes())
