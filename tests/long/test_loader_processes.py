@@ -18,7 +18,10 @@ import torch
 from dataprep.runtime.create import create_loader
 from tests.datasets import make_dataset, random_split
 
-pytestmark = pytest.mark.long
+pytestmark = [
+    pytest.mark.long,
+    pytest.mark.filterwarnings("ignore:This DataLoader will create"),  # more workers than cores
+]
 
 TRAIN = """
 import hashlib, json, os, sys, time

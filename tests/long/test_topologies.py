@@ -13,13 +13,18 @@ from dataprep.runtime.create import create_loader
 from dataprep.runtime.loader import Loader
 from tests.datasets import make_dataset, random_split
 
-pytestmark = pytest.mark.long
+pytestmark = [
+    pytest.mark.long,
+    pytest.mark.filterwarnings("ignore:This DataLoader will create"),  # more workers than cores
+]
 
 GLOBAL = 24
 STEPS = 6
 SIZES = (1, 2, 3, 4, 8)
-PLAIN = [(0, prefetch, None) for prefetch in (0, 1, 4)]
-BY_WORKERS = [(workers, 1, "fork") for workers in (1, 2, 5)]
+Topology = tuple[int, int, str | None]
+
+PLAIN: list[Topology] = [(0, prefetch, None) for prefetch in (0, 1, 4)]
+BY_WORKERS: list[Topology] = [(workers, 1, "fork") for workers in (1, 2, 5)]
 OTHER_STARTS = [(2, 4, "spawn"), (2, 4, "forkserver")]
 
 
