@@ -7,6 +7,7 @@ import gc
 import json
 import pickle
 import warnings
+import weakref
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice, product, zip_longest
 from pathlib import Path
@@ -22,6 +23,7 @@ from torch.utils.data import DataLoader, IterableDataset
 from dataprep.formats.dataset import Split, open_dataset
 from dataprep.formats.errors import DataprepError, IncompatibleError, UsageError
 from dataprep.formats.stream import Stream
+from dataprep.runtime import stream_read
 from dataprep.runtime.packed import PackedDataset
 from dataprep.runtime.stream import StreamDataset
 from dataprep.runtime.stream_loader import StreamLoader, stream_loader
@@ -511,15 +513,23 @@ def test_pickles_and_copies_keep_serving(
         assert dataset.epoch == 3
 
 
-def test_nothing_is_kept_after_a_pass(windows: WindowDataset) -> None:
+def test_nothing_is_kept_after_a_pass(
+    windows: WindowDataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """What was held goes with the pass, at once and without a garbage collection."""
-    gc.collect()
+    held: list[weakref.ref[Stream]] = []
+
+    class Noted(stream_read._HeldStream):
+        def __init__(self, *arguments: Any) -> None:
+            super().__init__(*arguments)
+            held.append(weakref.ref(self))
+
+    monkeypatch.setattr(stream_read, "_HeldStream", Noted)
     gc.disable()
     try:
         for _ in stream(windows, batch_size=4):
-            pass
-        kinds = [type(found) for found in gc.get_objects()]
-        assert [kind for kind in kinds if issubclass(kind, Stream) and kind is not Stream] == []
+            assert held[-1]() is not None
+        assert [kept for kept in held if kept() is not None] == []
     finally:
         gc.enable()
 
