@@ -22,6 +22,7 @@ from dataprep.runtime.mixture_dataset import MixedDataset, MixtureDataset
 from dataprep.runtime.packing import Algorithm, Overlong
 from dataprep.runtime.sampling import End
 from dataprep.runtime.serve import Shuffle, build_order, require_seed, serve
+from dataprep.runtime.skips import Skips
 from dataprep.runtime.topology import data_parallel
 from dataprep.runtime.windows import Labels, WindowDataset
 
@@ -52,11 +53,11 @@ def create_loader(  # noqa: PLR0917  (the names and the order that callers know)
     cu_seqlens: bool | int = False,
     seed: int = 0,
     shuffle: Shuffle | bool | None = None,
-    skip: Iterable[int] = (),
+    skip: Iterable[int] | Skips = (),
     dp_rank: int | None = None,
     dp_size: int | None = None,
     prefetch: int = 2,
-    io: Literal["mmap", "pread"] = "mmap",
+    io: Literal["mmap", "pread"] | None = None,
     mock: bool = False,
     multiprocessing_context: str | None = None,
 ) -> Loader:
@@ -99,9 +100,10 @@ def create_loader(  # noqa: PLR0917  (the names and the order that callers know)
             state.
         dp_rank, dp_size: this process among the data-parallel ones; they overrule `distributed`.
             Tensor- and pipeline-parallel peers pass the same rank, and so get the same rows.
-        prefetch: batches made ahead of time by a thread; 0 makes each when it is asked for.
-        io: ``"mmap"``, or ``"pread"`` for file systems where a map is a hazard: an error of the
-            storage is then an exception, and not the end of the process.
+        prefetch: batches made ahead of time, by a thread once the trainer leaves it time to, or by
+            the worker processes together; 0 makes each when it is asked for.
+        io: ``"mmap"`` (the default), or ``"pread"`` for file systems where a map is a hazard: an
+            error of the storage is then an exception, and not the end of the process.
         mock: serve the same shapes from memory, to see what loading costs.
         multiprocessing_context: ``"fork"``, ``"spawn"`` or ``"forkserver"`` for the workers.
 
@@ -135,9 +137,9 @@ def create_loader(  # noqa: PLR0917  (the names and the order that callers know)
         multiprocessing_context=multiprocessing_context, pin_memory=pin_memory, mock=mock,
     )  # fmt: skip
     kind: Shuffle | bool = train if shuffle is None else shuffle
-    require_seed(seed)
+    seed = require_seed(seed)
     if isinstance(dataset_dir, Mapping):
-        if list(skip):
+        if len(skip if isinstance(skip, Skips) else (skip := list(skip))):
             raise UsageError("means nothing for a mixture", where="skip")
         return _mixed(served, make, dataset_dir, split, io=io, seed=seed, shuffle=kind)
     part = _opened(dataset_dir, io).split(split)
@@ -146,8 +148,15 @@ def create_loader(  # noqa: PLR0917  (the names and the order that callers know)
     return served(samples, order=order, definition=definition)
 
 
-def _opened(place: Place, io: Literal["mmap", "pread"]) -> Dataset:
-    return place if isinstance(place, Dataset) else open_dataset(place, io=io)
+def _opened(place: Place, io: Literal["mmap", "pread"] | None) -> Dataset:
+    if not isinstance(place, Dataset):
+        return open_dataset(place, io=io or "mmap")
+    if io is not None and io != place.io:
+        raise UsageError(
+            f"the dataset was opened with io={place.io!r}", where="io",
+            remedy=f"Open it with io={io!r}, or give its path.",
+        )  # fmt: skip
+    return place
 
 
 def _end(drop_last: bool, dp_size: int) -> End:
@@ -191,7 +200,7 @@ def _mixed(
     weights: Mapping[str, float],
     split: str,
     *,
-    io: Literal["mmap", "pread"],
+    io: Literal["mmap", "pread"] | None,
     seed: int,
     shuffle: Shuffle | bool,
 ) -> Loader:

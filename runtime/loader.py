@@ -17,12 +17,13 @@ from typing import Any, Protocol, cast
 
 from torch.utils.data import DataLoader, Dataset
 
+from dataprep.formats.errors import UsageError
 from dataprep.runtime.digest import DIGEST_MASK
 from dataprep.runtime.order import Positions
 from dataprep.runtime.prefetch import Ahead
 from dataprep.runtime.samples import Batch, SampleDataset
 from dataprep.runtime.sampling import GlobalBatchSampler, Step
-from dataprep.runtime.state import Progress, progress_from, state_of
+from dataprep.runtime.state import Progress, progress_from, state_of, warn_of_forgotten
 from dataprep.runtime.stats import LoaderStats, Tally
 
 __all__ = ["Announces", "Loader", "set_epoch"]
@@ -41,15 +42,24 @@ class Announces(Protocol):
 
 
 class _Place:
-    """What was handed over: the epoch, how many samples of it, their digest.
+    """What was handed over, and where the next pass begins.
 
     An object of its own, like the tally: setting an attribute of a DataLoader costs a microsecond.
     """
 
-    __slots__ = ("served",)
+    __slots__ = ("digest", "finished", "live", "next", "served")
 
     def __init__(self, epoch: int) -> None:
+        self.next = Progress(epoch=epoch)
+        """Stays until a pass ends: one that is left early does not count."""
         self.served = (epoch, 0, 0)
+        """Epoch, samples of it, and their digest: what the state says."""
+        self.digest = 0
+        """Of the epoch last served, also once it has ended."""
+        self.live = 0
+        """The number of the pass under way; negative once it has ended or was left."""
+        self.finished = -1
+        """The epoch that a loaded state found finished, as nothing of it was left to serve."""
 
 
 class Loader(DataLoader[Batch]):
@@ -59,12 +69,12 @@ class Loader(DataLoader[Batch]):
 
     Each `iter(loader)` is one pass over the epoch that `epoch` names then. When the last batch of
     the pass is handed over, `epoch` moves on by one, unless another was set meanwhile. A
-    pass that is left early does not count: the next one starts the same epoch again. So plain loops
+    pass that is left early does not count: the next one begins where that one began. So plain loops
     see a new order each time, and (epoch, batches handed over) says exactly where a run stands.
 
     `state_dict()` is that place, as of the batches that were handed over (whatever was prepared
     ahead does not count); the pass after `load_state_dict` goes on there. `len` stays the number of
-    steps in a whole epoch.
+    steps in a whole epoch. With worker processes only the newest pass can go on.
     """
 
     dataset_obj: SampleDataset
@@ -90,7 +100,6 @@ class Loader(DataLoader[Batch]):
         self.vocab_size = vocab_size
         self._announcer = announcer
         self._place = _Place(sampler.epoch)
-        self._resume: Progress | None = None
         self._ahead: Callable[[], Ahead[_Served] | None] = _nothing
         torch_dataset = cast("Dataset[Batch]", dataset)  # torch wants the class, not the methods
         super().__init__(torch_dataset, batch_sampler=sampler, collate_fn=_as_is, **options)
@@ -101,25 +110,37 @@ class Loader(DataLoader[Batch]):
         return self.sampler_obj.epoch
 
     def set_epoch(self, epoch: int) -> None:
-        """Make `epoch` the one that the next `iter` serves, from its beginning."""
-        if self._resume is not None and self._resume.epoch == epoch:
-            return  # trainers that resume also set the epoch: the place in it stays
+        """Make `epoch` the one that the next `iter` serves, from its beginning.
+
+        Trainers that resume set the epoch too: the place that was loaded in this epoch stays, and
+        an epoch of which nothing was left is not served again.
+        """
+        place = self._place
+        if epoch == place.finished or (epoch == place.next.epoch and place.next.position):
+            return
         self.sampler_obj.set_epoch(epoch)
-        self._resume = None
+        place.next = Progress(epoch=self.sampler_obj.epoch)
+        place.finished = -1
+        if place.live <= 0:
+            place.served, place.digest = (self.sampler_obj.epoch, 0, 0), 0
 
     def __iter__(self) -> Iterator[Batch]:  # type: ignore[override]
-        begin, self._resume = self._resume or Progress(epoch=self.epoch), None
+        place = self._place
+        if self.sampler_obj.epoch != place.next.epoch:  # set there by somebody else
+            place.next = Progress(epoch=self.sampler_obj.epoch)
+        begin = place.next
         count = self.sampler_obj.count(begin.position, begin.epoch)
-        self._place.served = (begin.epoch, count, begin.digest)
+        place.served, place.digest = (begin.epoch, count, begin.digest), begin.digest
+        place.live = number = abs(place.live) + 1
         steps = _announced(self.sampler_obj.steps(begin.epoch, count), self._announcer)
         if self.num_workers:
-            return self._serve(self._by_workers(steps), begin)
+            return self._serve(self._by_workers(steps, number), begin, number)
         made = self._made_here(steps)
         if not self.prefetch:
-            return self._serve(made, begin)
+            return self._serve(made, begin, number)
         ahead = Ahead(made, self.prefetch)
         self._ahead = weakref.ref(ahead)  # a pass that nobody takes ends with its iterator
-        return self._serve(ahead, begin)
+        return self._serve(ahead, begin, number)
 
     def _made_here(self, steps: Iterator[Step]) -> Generator[_Served]:
         make = self.dataset_obj.__getitems__
@@ -127,7 +148,7 @@ class Loader(DataLoader[Batch]):
             return ((step, make(step.samples)) for step in steps)
         return ((step, _pinned(make(step.samples))) for step in steps)
 
-    def _by_workers(self, steps: Iterator[Step]) -> Generator[_Served]:
+    def _by_workers(self, steps: Iterator[Step], number: int) -> Generator[_Served]:
         """Batches from worker processes, which torch hands over in the order of the steps."""
         sent: deque[Step] = deque()
 
@@ -141,11 +162,11 @@ class Loader(DataLoader[Batch]):
             batches = super().__iter__()
         finally:
             self.sampler_obj.lend(None)
-        return ((sent.popleft(), batch) for batch in batches)
+        return _in_step(batches, sent, self._place, number)
 
-    def _serve(self, made: _Made, begin: Progress) -> Generator[Batch]:
-        epoch, digest, first = begin.epoch, begin.digest, True
+    def _serve(self, made: _Made, begin: Progress, number: int) -> Generator[Batch]:
         tally, place = self._tally, self._place
+        epoch, digest, first = begin.epoch, begin.digest, True
         try:
             while True:
                 asked = perf_counter()
@@ -156,17 +177,24 @@ class Loader(DataLoader[Batch]):
                 tally.add(step, batch, perf_counter() - asked, first=first)
                 first = False
                 digest = (digest + step.digest) & DIGEST_MASK
-                place.served = (epoch, step.stop, digest)
+                place.served, place.digest = (epoch, step.stop, digest), digest
                 if step.last:
-                    place.served = (epoch + 1, 0, 0)
-                    if self.epoch == epoch:
-                        self.sampler_obj.set_epoch(epoch + 1)
+                    self._end_epoch(epoch)
                 # Held by nobody here while the caller has it: its memory is the next batch's then.
                 handed = [batch]
                 del batch
                 yield handed.pop()
         finally:
+            if place.live == number:
+                place.live = -number
             made.close()
+
+    def _end_epoch(self, epoch: int) -> None:
+        """The last batch of `epoch` is handed over: move on, unless another was set meanwhile."""
+        if self.epoch == epoch:
+            self.sampler_obj.set_epoch(epoch + 1)
+        self._place.next = Progress(epoch=self.epoch)
+        self._place.served = (self.epoch, 0, 0)
 
     def state_dict(self) -> dict[str, Any]:
         """Where the run stands, as plain JSON; costs some microseconds.
@@ -185,27 +213,30 @@ class Loader(DataLoader[Batch]):
         then holds from here on. Raises `IncompatibleError` for another dataset or order, and for a
         newer version.
         """
-        self._begin(progress_from(state, self.order, self.sampler_obj.samples))
-
-    def _begin(self, progress: Progress) -> None:
-        count = self.sampler_obj.count(progress.position, progress.epoch)
+        progress = progress_from(state, self.order, self.sampler_obj.samples)
+        warn_of_forgotten(state, self.sampler_obj.skipped)
+        count, place = self.sampler_obj.count(progress.position, progress.epoch), self._place
+        place.finished = -1
         if self.sampler_obj.remaining(count) == 0:  # less than a global batch was left
+            place.finished = progress.epoch
             progress, count = Progress(epoch=progress.epoch + 1), 0
         self.sampler_obj.set_epoch(progress.epoch)
-        self._resume = progress
-        self._place.served = (progress.epoch, count, progress.digest)
+        place.next = progress
+        place.served = (progress.epoch, count, progress.digest)
+        place.digest = progress.digest
 
     @property
     def order_digest(self) -> str:
         """Of the samples served so far in this epoch, by all ranks: 16 hex digits.
 
-        Equal in every run that serves the same order, at the same position.
+        Equal in every run that serves the same order, at the same position. Of an epoch that has
+        ended, until the next begins.
         """
-        return f"{self._place.served[2]:016x}"
+        return f"{self._place.digest:016x}"
 
     def upcoming(self) -> Step:
         """The step that the next `iter` begins with; nothing moves."""
-        begin = self._resume or Progress(epoch=self.epoch)
+        begin = self._place.next
         count = self.sampler_obj.count(begin.position, begin.epoch)
         return next(self.sampler_obj.steps(begin.epoch, count))
 
@@ -235,6 +266,23 @@ def _announced(steps: Iterator[Step], announcer: Announces | None) -> Iterator[S
         if len(waiting) > _ANNOUNCE_AHEAD:
             yield waiting.popleft()
     yield from waiting
+
+
+def _in_step(
+    batches: Iterator[Batch], sent: deque[Step], place: _Place, number: int
+) -> Generator[_Served]:
+    """Each batch with its step, as long as no newer pass has taken the workers over."""
+    while True:
+        if abs(place.live) != number:
+            raise UsageError(
+                "another pass over this loader has begun, and has its workers",
+                where="num_workers", remedy="Use num_workers=0, or a loader for each pass.",
+            )  # fmt: skip
+        batch = next(batches, None)
+        if batch is None:
+            return
+        yield sent.popleft(), batch
+        del batch
 
 
 def _nothing() -> None:

@@ -15,7 +15,7 @@ import atexit
 import threading
 import weakref
 from collections.abc import Generator, Iterator
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from time import perf_counter
 from typing import Any, Generic, TypeVar
 
@@ -23,6 +23,8 @@ __all__ = ["Ahead", "Prefetcher"]
 
 _T = TypeVar("_T")
 _IN_A_ROW = 3
+_LOOK_S = 5.0  # between looks whether the thread is still there
+_HAND_OVER_S = 200e-6  # several times what it costs
 _Item = tuple[_T | None, BaseException | None]
 
 
@@ -53,13 +55,27 @@ class Prefetcher(Generic[_T]):
         """Items that wait to be taken."""
         return self._ready.qsize()
 
+    @property
+    def is_current(self) -> bool:
+        """Whether it is the thread that asks."""
+        return self._thread is threading.current_thread()
+
     def __iter__(self) -> Iterator[_T]:
         return self
 
     def __next__(self) -> _T:
         if self._ended:
             raise StopIteration
-        item, error = self._ready.get()
+        while True:
+            try:
+                item, error = self._ready.get(timeout=_LOOK_S)
+                break
+            except Empty:
+                if not self._thread.is_alive():  # as in a process forked meanwhile
+                    self._ended = True
+                    raise RuntimeError(
+                        "the thread of this iterator is not in this process"
+                    ) from None
         if error is not None:
             self._ended = True
             raise error
@@ -85,9 +101,9 @@ class Prefetcher(Generic[_T]):
 class Ahead(Generic[_T]):
     """Iterates over `source`, by a `Prefetcher` once the caller is slower than the source.
 
-    It is when three times in a row more time passes between two items than it takes to make one:
-    only then is there time to make the next one in. Where the caller waits for nothing else, as a
-    loop that only counts does, there is not, and a thread would make it slower.
+    It is when three times in a row more time passes between two items than handing one over from
+    a thread costs, or than it takes to make one. A caller that waits for nothing else, as a loop
+    that only counts does, would be slowed down by a thread.
 
     >>> list(Ahead((letter for letter in "abc"), depth=2))
     ['a', 'b', 'c']
@@ -114,7 +130,7 @@ class Ahead(Generic[_T]):
         asked = perf_counter()
         item = next(self._source)
         made = perf_counter()
-        slower = asked - self._left > made - asked
+        slower = asked - self._left > min(made - asked, _HAND_OVER_S)
         self._slower = self._slower + 1 if slower else 0
         if self._slower == _IN_A_ROW:
             self._thread = Prefetcher(self._source, self._depth)
@@ -125,6 +141,8 @@ class Ahead(Generic[_T]):
         """There is nothing more to take."""
         if self._thread is not None:
             self._thread.close()
+            if self._thread.is_current:  # collected in the thread itself, which is in the source
+                return
         self._source.close()
 
 

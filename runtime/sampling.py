@@ -9,6 +9,7 @@ any position, and then cuts what is left of the epoch in the same way.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterator
 from typing import Literal, NamedTuple, get_args
 
@@ -21,7 +22,7 @@ from dataprep.runtime.order import MAX_SAMPLES, Order, Positions
 from dataprep.runtime.skips import Skips
 from dataprep.runtime.windows import PADDING
 
-__all__ = ["End", "GlobalBatchSampler", "Step"]
+__all__ = ["End", "GlobalBatchSampler", "Step", "whole_number"]
 
 End = Literal["drop", "partial", "pad"]
 
@@ -71,6 +72,7 @@ class GlobalBatchSampler(Sampler[list[int]]):
         end: End = "drop",
         skips: Skips | None = None,
     ) -> None:
+        batch_size = whole_number("batch_size", batch_size)
         _require(0 < samples <= MAX_SAMPLES, "samples", f"must be in 1 .. 2**48, got {samples}")
         _require(batch_size >= 1, "batch_size", f"must be at least 1, got {batch_size}")
         _require(dp_size >= 1, "dp_size", f"must be at least 1, got {dp_size}")
@@ -86,6 +88,10 @@ class GlobalBatchSampler(Sampler[list[int]]):
         self.skips = skips
         self.served = samples - (len(skips) if skips else 0)
         if skips is not None:
+            _require(
+                getattr(order, "bijective", True), "skip",
+                "cannot be used with an order that serves samples more than once",
+            )  # fmt: skip
             skips.check(samples)
         self._lent: Iterator[list[int]] | None = None
         if len(self) == 0:
@@ -104,8 +110,7 @@ class GlobalBatchSampler(Sampler[list[int]]):
 
     def set_epoch(self, epoch: int) -> None:
         """Make `epoch` the one that the next `iter` serves; passes under way are not changed."""
-        _require(epoch >= 0, "epoch", f"must not be negative, got {epoch}")
-        self._epoch = epoch
+        self._epoch = whole_number("epoch", epoch)
 
     def __len__(self) -> int:
         """Steps in a whole epoch; the same on every rank."""
@@ -123,8 +128,10 @@ class GlobalBatchSampler(Sampler[list[int]]):
 
     def position(self, count: int, epoch: int) -> int:
         """The position, in the order of all samples, of the one that is served after `count`."""
-        if self.skips is None or count >= self.served:
-            return self.samples if count >= self.served else count
+        if count >= self.served:
+            return self.samples
+        if self.skips is None or count == 0:  # 0: also where the first is skipped
+            return count
         found = self.skips.positions(np.array([count]), self.order, self.samples, epoch)
         return int(found[0])
 
@@ -196,6 +203,16 @@ class GlobalBatchSampler(Sampler[list[int]]):
             where="batch_size", code="E_TOO_FEW_SAMPLES",
             remedy="Use a smaller batch_size or drop_last=False.",
         )  # fmt: skip
+
+
+def whole_number(where: str, value: int, minimum: int = 0) -> int:
+    """`value`, of whatever integer type, as an int; `UsageError` for anything else, or less."""
+    try:
+        number = operator.index(value)
+    except TypeError:
+        raise UsageError(f"must be a whole number, got {value!r}", where=where) from None
+    _require(number >= minimum, where, f"must be at least {minimum}, got {number}")
+    return number
 
 
 def _require(condition: bool, where: str, problem: str) -> None:

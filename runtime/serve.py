@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import warnings
 from collections.abc import Iterable, Mapping
 from typing import Any, Literal, get_args
 
@@ -22,7 +23,7 @@ from dataprep.runtime.mock import MockDataset
 from dataprep.runtime.order import Order, Sequential, Shuffled
 from dataprep.runtime.orphans import end_with_parent
 from dataprep.runtime.samples import SampleDataset
-from dataprep.runtime.sampling import End, GlobalBatchSampler
+from dataprep.runtime.sampling import End, GlobalBatchSampler, whole_number
 from dataprep.runtime.skips import Skips
 
 __all__ = ["Shuffle", "build_order", "require_seed", "serve"]
@@ -42,7 +43,7 @@ def build_order(
     kind = "full" if shuffle is True else shuffle
     if kind is not False and kind not in get_args(Shuffle):
         raise UsageError(f"must be a bool, 'full' or 'blocks', got {shuffle!r}", where="shuffle")
-    require_seed(seed)
+    seed = require_seed(seed)
     build_id, n = split.dataset.build_id, len(samples)
     definition: dict[str, Any] = {"builds": [build_id], **samples.definition, "samples": n}
     if kind is False:
@@ -57,10 +58,12 @@ def build_order(
     return order, definition | {"block": block, "window": window}
 
 
-def require_seed(seed: int) -> None:
-    """Raise `UsageError` unless `seed` is from 0 to 2**63 - 1."""
-    if not 0 <= seed < 1 << 63:
+def require_seed(seed: int) -> int:
+    """`seed` as an int; raises `UsageError` unless it is from 0 to 2**63 - 1."""
+    number = whole_number("seed", seed)
+    if number >= 1 << 63:
         raise UsageError(f"must be from 0 to 2**63 - 1, got {seed}", where="seed")
+    return number
 
 
 def serve(
@@ -72,7 +75,7 @@ def serve(
     positions: int | None = None,
     epoch: int = 0,
     end: End = "drop",
-    skip: Iterable[int] = (),
+    skip: Iterable[int] | Skips = (),
     dp_rank: int = 0,
     dp_size: int = 1,
     num_workers: int = 0,
@@ -94,10 +97,10 @@ def serve(
     """
     _check(num_workers, prefetch, multiprocessing_context)
     count = len(samples) if positions is None else positions
-    left_out = list(skip)
+    skips = skip if isinstance(skip, Skips) else Skips(list(skip))
     sampler = GlobalBatchSampler(
         count, batch_size, order=order, epoch=epoch, dp_rank=dp_rank, dp_size=dp_size, end=end,
-        skips=Skips(left_out) if left_out else None,
+        skips=skips if len(skips) else None,
     )  # fmt: skip
     return Loader(
         MockDataset(samples) if mock else samples,
@@ -107,13 +110,20 @@ def serve(
         vocab_size=_vocab_size(samples),
         announcer=None if mock else _announcer(samples),
         num_workers=num_workers,
-        pin_memory=_has_accelerator() if pin_memory is None else pin_memory,
+        pin_memory=_pins(pin_memory),
+        prefetch_factor=max(1, -(-prefetch // num_workers)) if num_workers else None,
         persistent_workers=num_workers > 0,
         multiprocessing_context=multiprocessing_context,
         worker_init_fn=end_with_parent if num_workers else None,
         # Its own: a DataLoader draws from the global generator at every `iter` otherwise.
-        generator=torch.Generator().manual_seed(0),
+        generator=torch.Generator().manual_seed(_worker_seed(definition, dp_rank)),
     )
+
+
+def _worker_seed(definition: Mapping[str, Any], dp_rank: int) -> int:
+    """What torch makes the seeds of worker processes from: other ones on every rank."""
+    text = json.dumps([definition.get("seed"), dp_rank]).encode()
+    return int.from_bytes(hashlib.sha256(text).digest()[:7])
 
 
 def _brief(definition: Mapping[str, Any]) -> dict[str, Any]:
@@ -136,6 +146,13 @@ def _vocab_size(samples: SampleDataset) -> int | None:
     splits = getattr(samples, "splits", None) or (getattr(samples, "split", None),)
     sizes = [s.dataset.manifest.tokens.vocab_size for s in splits if isinstance(s, Split)]
     return max(sizes, default=None)
+
+
+def _pins(asked: bool | None) -> bool:
+    """Whether to pin: where something can use it, unless it was refused."""
+    if asked and not _has_accelerator():
+        warnings.warn("pin_memory is left out: there is no accelerator to copy to", stacklevel=4)
+    return asked is not False and _has_accelerator()
 
 
 def _has_accelerator() -> bool:

@@ -11,13 +11,14 @@ skip list, at the same place.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from dataprep.formats.errors import IncompatibleError, UsageError
 
-__all__ = ["STATE_VERSION", "Progress", "progress_from", "state_of"]
+__all__ = ["STATE_VERSION", "Progress", "progress_from", "state_of", "warn_of_forgotten"]
 
 STATE_VERSION = 1
 _KIND = "dataprep loader state"
@@ -37,7 +38,8 @@ class Progress:
     digest: int = 0
 
     def __post_init__(self) -> None:
-        if self.epoch < 0 or self.position < 0 or not 0 <= self.digest < 1 << 64:
+        sound = 0 <= self.epoch < 1 << 63 and self.position >= 0 and 0 <= self.digest < 1 << 64
+        if not sound:
             raise UsageError(f"{self} makes no sense", where="state")
 
 
@@ -66,7 +68,9 @@ def progress_from(state: Mapping[str, Any], order: Mapping[str, Any], positions:
             remedy="Pass what state_dict() gave.",
         )  # fmt: skip
     version = state.get("version")
-    if not isinstance(version, int) or version > STATE_VERSION:
+    if type(version) is not int or version < 1:
+        raise UsageError(f"is damaged (version {version!r})", where="state")
+    if version > STATE_VERSION:
         raise IncompatibleError(
             f"has version {version}, this dataprep reads up to {STATE_VERSION}", where="state",
             code="E_VERSION", remedy="Update dataprep.",
@@ -74,7 +78,7 @@ def progress_from(state: Mapping[str, Any], order: Mapping[str, Any], positions:
     _require_same(state.get("order"), order)
     try:
         found = Progress(
-            epoch=int(state["epoch"]), position=int(state["position"]),
+            epoch=_integer(state["epoch"]), position=_integer(state["position"]),
             digest=int(state["order_digest"], 16),
         )  # fmt: skip
     except (KeyError, TypeError, ValueError) as error:
@@ -85,6 +89,23 @@ def progress_from(state: Mapping[str, Any], order: Mapping[str, Any], positions:
             code="E_STATE", remedy=_REMEDY,
         )  # fmt: skip
     return found
+
+
+def warn_of_forgotten(state: Mapping[str, Any], skipped: list[int]) -> None:
+    """Warn where `state` is of a run that left samples out which this one does not."""
+    forgotten = len(set(state.get("skip") or ()) - set(skipped))
+    if forgotten:
+        warnings.warn(
+            f"the state is of a run that left out {forgotten:,} samples more than this one does: "
+            'pass skip=state["skip"] to leave them out again',
+            stacklevel=3,
+        )
+
+
+def _integer(value: Any) -> int:
+    if type(value) is not int:
+        raise TypeError(f"{value!r} is not a whole number")
+    return value
 
 
 def _require_same(stored: Any, order: Mapping[str, Any]) -> None:

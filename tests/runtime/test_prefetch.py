@@ -11,6 +11,7 @@ from collections.abc import Generator, Iterator
 
 import pytest
 
+from dataprep.runtime import prefetch
 from dataprep.runtime.prefetch import Ahead, Prefetcher
 
 
@@ -89,6 +90,7 @@ def test_interpreter_ends_in_mid_pass() -> None:
     """A script may end while the thread is copying."""
     code = """
 import numpy as np
+from dataprep.runtime import prefetch
 from dataprep.runtime.prefetch import Ahead, Prefetcher
 
 def source():
@@ -105,31 +107,31 @@ print("done")
     assert (done.returncode, done.stdout, done.stderr) == (0, "done\n", "")
 
 
-def slow(seconds: float) -> Generator[int]:
+def numbers(clock: list[float], seconds: float) -> Generator[int]:
+    """Each takes so many seconds to make."""
     for number in range(30):
-        time.sleep(seconds)
+        clock[0] += seconds
         yield number
 
 
-def test_a_slow_caller_gets_a_thread() -> None:
-    """After some items in which there was time, the next ones wait already."""
-    before = threads()
-    ahead = Ahead(slow(0.001), 2)
-    for number in range(10):
-        assert next(ahead) == number
-        time.sleep(0.01)
-    assert len(threads() - before) == 1
-    assert ahead.ready == 2
-    assert list(ahead) == list(range(10, 30))
+@pytest.mark.parametrize(
+    ("make", "use", "begins"),
+    [(0.001, 0.01, True), (0.01, 0.005, True), (50e-6, 0.0, False), (0.01, 50e-6, False)],
+)
+def test_a_thread_begins_where_there_is_time(
+    monkeypatch: pytest.MonkeyPatch, make: float, use: float, begins: bool
+) -> None:
+    """By the fourth item, where the caller does something between two; else never."""
+    clock, before = [0.0], threads()
+    monkeypatch.setattr(prefetch, "perf_counter", lambda: clock[0])
+    ahead = Ahead(numbers(clock, make), 2)
+    seen = []
+    for _ in range(6):
+        seen.append(next(ahead))
+        clock[0] += use
+    assert bool(threads() - before) is begins
+    if begins:
+        assert wait_until(lambda: ahead.ready == 2)
+    assert seen + list(ahead) == list(range(30))
     ahead.close()
     assert wait_until(lambda: threads() <= before)
-
-
-def test_a_quick_caller_gets_none() -> None:
-    """Whoever waits for nothing but items makes them himself."""
-    before = threads()
-    ahead = Ahead(slow(0.003), 2)
-    for number, item in enumerate(ahead):
-        assert number == item
-        assert threads() <= before
-    ahead.close()

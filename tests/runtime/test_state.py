@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import itertools
 import json
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
 from torch.distributed.checkpoint.stateful import Stateful
@@ -105,10 +108,23 @@ def test_prepared_batches_do_not_count(shards: Path) -> None:
         loader = make(shards, **options)
         iterator = iter(loader)
         assert loader.state_dict()["position"] == 0
-        for count in (1, 2, 3):
+        for count in range(1, 8):
             next(iterator)
+            if options == {"prefetch": 4}:
+                time.sleep(0.002)  # a thread begins, and makes them
             assert loader.state_dict()["position"] == 4 * count
+        if options == {"prefetch": 4}:
+            assert wait_until(lambda: loader.stats().ready == 4)  # noqa: B023
+            assert loader.state_dict()["position"] == 4 * 7
         del iterator
+
+
+def wait_until(condition: Callable[[], bool]) -> bool:
+    """Whether `condition()` comes true within some seconds."""
+    end = time.monotonic() + 10
+    while time.monotonic() < end and not condition():
+        time.sleep(0.001)
+    return condition()
 
 
 def test_state_is_small_and_plain(shards: Path) -> None:
@@ -190,8 +206,10 @@ def test_foreign_states_are_refused(shards: Path, tmp_path: Path) -> None:
         make(shards).load_state_dict(changed(state, version=STATE_VERSION + 1))
     with pytest.raises(UsageError, match="not the state of a dataprep loader"):
         make(shards).load_state_dict({"epoch": 3})
-    with pytest.raises(UsageError, match="damaged"):
-        make(shards).load_state_dict(changed(state, epoch="x"))
+    for name, value in (("epoch", "x"), ("epoch", 1.0), ("position", True), ("position", "3"),
+                        ("order_digest", 7), ("version", 0), ("version", True)):  # fmt: skip
+        with pytest.raises(UsageError, match="damaged"):
+            make(shards).load_state_dict(changed(state, **{name: value}))
     with pytest.raises(UsageError, match="position 67 of 66"):
         make(shards).load_state_dict(changed(state, position=67))
     with pytest.raises(UsageError, match="makes no sense"):
@@ -234,3 +252,88 @@ def test_skipped_samples_leave_the_rest_alone(shards: Path, done: int) -> None:
     late = order.index(seen[4 * done - 1]) + 1 if done else 0
     assert seen[4 * done :] == [row for row in order[late:] if row not in out]
     assert first.state_dict()["skip"] == [3]
+
+
+def test_state_knows_the_epoch_that_was_set(shards: Path) -> None:
+    """Before a pass, after a load, and in mid-pass for the one that follows."""
+    loader = make(shards)
+    loader.set_epoch(5)
+    assert (loader.state_dict()["epoch"], loader.state_dict()["position"]) == (5, 0)
+    iterator = iter(loader)
+    next(iterator)
+    loader.set_epoch(9)
+    assert (loader.state_dict()["epoch"], loader.state_dict()["position"]) == (5, 4)
+    assert len(list(iterator)) == 15
+    assert loader.epoch == loader.state_dict()["epoch"] == 9
+    take([loader], 2)
+    state = loader.state_dict()
+    loader.load_state_dict(state)
+    loader.set_epoch(2)
+    assert (loader.state_dict()["epoch"], loader.state_dict()["position"]) == (2, 0)
+    assert loader.order_digest == loader.state_dict()["order_digest"]
+
+
+def test_a_look_does_not_lose_the_place(shards: Path) -> None:
+    """A resumed pass that is left early begins at the resumed place again."""
+    first = make(shards)
+    take([first], 5)
+    second = make(shards)
+    second.load_state_dict(first.state_dict())
+    shown = take([second], 1)
+    rest = take([second], 99)
+    assert len(rest) == 11
+    assert rest[0] == shown[0]
+    assert second.epoch == 1
+
+
+def test_a_finished_epoch_is_not_served_again(shards: Path) -> None:
+    """Nothing of the epoch was left; the trainer that resumes sets it all the same."""
+    first = make(shards)
+    take([first], 15)
+    second = make(shards, 33)
+    second.load_state_dict(first.state_dict())
+    second.set_epoch(0)
+    assert second.epoch == 1
+    second.set_epoch(4)
+    assert second.epoch == 4
+
+
+def test_forgotten_skips_are_told(shards: Path) -> None:
+    """A state of a run that left samples out warns one that does not."""
+    state = make(shards, skip=[3, 4]).state_dict()
+    with pytest.warns(UserWarning, match="left out 2 samples more"):
+        make(shards).load_state_dict(state)
+    make(shards, skip=[3, 4, 5]).load_state_dict(state)
+    assert make(shards, skip=list(range(9))).state_dict()["position"] == 0
+
+
+def test_digest_of_an_epoch_stays_until_the_next(shards: Path) -> None:
+    """After the last batch it is that of the whole epoch, and other seeds have others."""
+    loader, other = make(shards), create_loader(shards, "train", 4, seq_len=SEQ_LEN, seed=8)
+    for _ in loader:
+        last = loader.order_digest
+    assert loader.order_digest == last != f"{0:016x}"
+    take([other], 16)
+    assert other.order_digest not in (last, f"{0:016x}")
+
+
+def test_only_the_newest_pass_has_the_workers(shards: Path) -> None:
+    """An older pass is refused; it would get the batches of the newer one."""
+    loader = make(shards, num_workers=1)
+    older = iter(loader)
+    next(older)
+    newer = iter(loader)
+    seen = [next(newer)["input_ids"].tolist()]
+    with pytest.raises(UsageError, match="another pass"):
+        next(older)
+    seen += [batch["input_ids"].tolist() for batch in newer]
+    assert seen == take([make(shards)], 16)
+
+
+def test_pinning_needs_an_accelerator(shards: Path) -> None:
+    """Where there is none, batches come as they are, and it is said."""
+    if torch.accelerator.is_available():
+        pytest.skip("there is an accelerator")
+    with pytest.warns(UserWarning, match="no accelerator"):
+        loader = make(shards, pin_memory=True)
+    assert take([loader], 16) == take([make(shards)], 16)

@@ -57,6 +57,9 @@ def test_waiting_is_measured(shards: Path) -> None:
         for _ in range(10):
             next(iterator)
             time.sleep(0.04)
+        end = time.monotonic() + 10
+        while loader.stats().ready < prefetch and time.monotonic() < end:
+            time.sleep(0.001)
         stats = loader.stats()
         waited[prefetch] = stats.waited_s - stats.first_batch_s
         assert 0 < stats.first_batch_s < stats.waited_s
