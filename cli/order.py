@@ -208,5 +208,5 @@ def _naming() -> Iterator[None]:
         with naming_options(*names, "seed"):
             yield
     except DataprepError as error:
-        error.where = {"record": "--doc", "skips": "--skip"}.get(error.where or "", error.where)
+        error.where = {"record": "--doc", "skip": "--skip"}.get(error.where or "", error.where)
         raise

@@ -12,9 +12,11 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import torch
 from torch.utils.data import Dataset
 
 from dataprep.runtime.samples import Batch, Indices, SampleDataset
+from dataprep.runtime.windows import PADDING
 
 __all__ = ["MockDataset"]
 
@@ -22,6 +24,7 @@ __all__ = ["MockDataset"]
 class MockDataset(Dataset[Batch]):
     """Serves the first sample of `real` in every row, read once, in tensors that are shared.
 
+    Rows of one length have the real shapes; of documents, all are as long as the first.
     Every batch of a size is the same few tensors: do not write to them.
     """
 
@@ -44,7 +47,10 @@ class MockDataset(Dataset[Batch]):
         rows = len(indices)
         if rows not in self._kept:
             self._kept[rows] = self._real.__getitems__([0] * rows)
-        return dict(self._kept[rows])
+        batch = dict(self._kept[rows])
+        if "sample_mask" in batch:
+            batch["sample_mask"] = torch.from_numpy(np.asarray(indices) != PADDING)
+        return batch
 
     def spans(
         self, samples: npt.NDArray[np.int64]

@@ -95,11 +95,11 @@ class Skips:
         if len(self) and self.samples[-1] >= n:
             raise UsageError(
                 f"sample {self.samples[-1]:,} does not exist: there are {n:,}, numbered from 0",
-                where="skips",
+                where="skip",
                 remedy="Skip samples of this dataset, with the seq_len and stride of the loader.",
             )
         if len(self) >= n:
-            raise UsageError(f"all {n:,} samples are skipped: none are left", where="skips")
+            raise UsageError(f"all {n:,} samples are skipped: none are left", where="skip")
 
     @property
     def digest(self) -> str:
@@ -181,7 +181,7 @@ def _checked(samples: Any) -> Positions:
 
 
 def _no_list(got: str) -> UsageError:
-    return UsageError(f"must be whole numbers from 0 to 2**48 - 1, got {got}", where="skips")
+    return UsageError(f"must be whole numbers from 0 to 2**48 - 1, got {got}", where="skip")
 
 
 def _within(numbers: Positions, last: int, noun: str) -> None:

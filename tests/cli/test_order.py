@@ -180,7 +180,7 @@ def test_quiet_prints_nothing(dataset: Path, capsys: pytest.CaptureFixture[str])
         (["--doc", "13", "--split", "train"], "--doc", "not in split train"),
         (["--step", "0", "--batch-size", "0"], "--batch-size", "at least 1"),
         (["--step", "0", "--dp-size", "0"], "--dp-size", "at least 1"),
-        (["--step", "0", "--epoch", "-1"], "--epoch", "negative"),
+        (["--step", "0", "--epoch", "-1"], "--epoch", "at least 0, got -1"),
         (["--step", "0", "--seed", "-1"], "--seed", "got -1"),
         (["--step", "0", "--seq-len", "0"], "--seq-len", "at least 1"),
         (["--step", "0", "--stride", "0"], "--stride", "at least 1"),

@@ -153,3 +153,13 @@ def test_masked_labels_are_in_order(shards: Path, labels: str) -> None:
     batch["labels"][0] = -100
     batch["labels"][:, 3:5] = -100
     check_batch(batch, rows=ROWS, vocab_size=BYTE_VOCAB)
+
+
+def test_a_rank_with_nothing_but_filling(tmp_path: Path) -> None:
+    """Its last step has no labels to look at, and that is no mistake."""
+    path = make_dataset(tmp_path / "small", {"val": random_split([[20]], seed=1)})
+    for rank in range(4):
+        loader = create_loader(path, "val", 1, seq_len=SEQ_LEN, dp_rank=rank, dp_size=4)
+        batch = validate_first_batch(loader)
+        mock = create_loader(path, "val", 1, seq_len=SEQ_LEN, dp_rank=rank, dp_size=4, mock=True)
+        assert torch.equal(next(iter(mock))["sample_mask"], batch["sample_mask"])

@@ -164,7 +164,7 @@ def test_what_is_no_list_of_samples(samples: Any) -> None:
     """Anything but whole numbers from 0 on is refused."""
     with pytest.raises(UsageError) as caught:
         Skips(samples)
-    assert caught.value.where == "skips"
+    assert caught.value.where == "skip"
 
 
 def test_samples_that_do_not_exist() -> None:
