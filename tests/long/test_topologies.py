@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import itertools
+import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from dataprep.runtime import prefetch as prefetching
 from dataprep.runtime.create import create_loader
 from dataprep.runtime.loader import Loader
 from tests.datasets import make_dataset, random_split
@@ -35,11 +37,25 @@ def shards(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_dataset(tmp_path_factory.mktemp("topologies") / "shards", splits)
 
 
+@pytest.fixture(autouse=True)
+def threads_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Batches are made ahead from the second on, however quick the loop here is."""
+    monkeypatch.setattr(prefetching, "_HAND_OVER_S", -1.0)
+    monkeypatch.setattr(prefetching, "_IN_A_ROW", 1)
+
+
+def threads() -> int:
+    return sum(thread.name == "dataprep-prefetch" for thread in threading.enumerate())
+
+
 def digests(loaders: list[Loader]) -> tuple[str, set[str]]:
     """Of the rows of all ranks together, step by step; and what the loaders say themselves."""
     rows = hashlib.sha256()
     passes = [itertools.islice(iter(loader), STEPS) for loader in loaders]
-    for step in zip(*passes, strict=True):
+    for number, step in enumerate(zip(*passes, strict=True)):
+        if number == 0:  # later ones may be done already
+            by_thread = [one for one in loaders if one.prefetch and not one.num_workers]
+            assert threads() >= len(by_thread)
         for batch in step:
             rows.update(batch["input_ids"].numpy().tobytes())
     return rows.hexdigest(), {loader.order_digest for loader in loaders}

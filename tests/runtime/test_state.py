@@ -16,6 +16,7 @@ from torch.distributed.checkpoint.state_dict_saver import save
 from torch.distributed.checkpoint.stateful import Stateful
 
 from dataprep.formats.errors import IncompatibleError, UsageError
+from dataprep.runtime import prefetch as prefetching
 from dataprep.runtime.create import create_loader
 from dataprep.runtime.loader import Loader
 from dataprep.runtime.state import STATE_VERSION
@@ -63,6 +64,14 @@ def whole(shards: Path) -> list[list[int]]:
     return rows(take([loader], 5)) + rows(take([loader], 5))
 
 
+@pytest.fixture
+def threads_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Batches are made ahead from the second on, however quick the loop here is."""
+    monkeypatch.setattr(prefetching, "_HAND_OVER_S", -1.0)
+    monkeypatch.setattr(prefetching, "_IN_A_ROW", 1)
+
+
+@pytest.mark.usefixtures("threads_at_once")
 @pytest.mark.parametrize("done", range(6))
 @pytest.mark.parametrize(("size", "then", "after"), [(1, 2, 3), (3, 1, 4), (2, 6, 1)])
 def test_any_stop_goes_on_anywhere(
