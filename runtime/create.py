@@ -15,13 +15,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from dataprep.formats.dataset import Dataset, Split, open_dataset
+from dataprep.formats.dataset import Dataset, Split
 from dataprep.formats.errors import UsageError
 from dataprep.runtime.loader import Loader
-from dataprep.runtime.mixture_dataset import MixedDataset, MixtureDataset
+from dataprep.runtime.mixture import By
+from dataprep.runtime.mixture_dataset import MixedDataset
 from dataprep.runtime.packing import Algorithm, Overlong
 from dataprep.runtime.sampling import End
-from dataprep.runtime.serve import Shuffle, build_order, require_seed, serve
+from dataprep.runtime.serve import Shuffle, build_order, opened, require_seed, serve
 from dataprep.runtime.skips import Skips
 from dataprep.runtime.topology import data_parallel
 from dataprep.runtime.windows import Labels, WindowDataset
@@ -54,6 +55,8 @@ def create_loader(  # noqa: PLR0917  (the names and the order that callers know)
     seed: int = 0,
     shuffle: Shuffle | bool | None = None,
     skip: Iterable[int] | Skips = (),
+    weigh_by: By = "samples",
+    source_ids: bool = False,
     dp_rank: int | None = None,
     dp_size: int | None = None,
     prefetch: int = 2,
@@ -98,6 +101,10 @@ def create_loader(  # noqa: PLR0917  (the names and the order that callers know)
             memory.
         skip: samples to leave out; the order of all others stays as it is. They are part of the
             state.
+        weigh_by: what the weights of several datasets are shares of: ``"samples"``, or ``"tokens"``
+            (by the mean tokens of the samples of each, padding not counted).
+        source_ids: of several datasets: add int64 `source` [batch_size], the number of the dataset
+            that each row is from, in the order given; -1 in rows that only fill.
         dp_rank, dp_size: this process among the data-parallel ones; they overrule `distributed`.
             Tensor- and pipeline-parallel peers pass the same rank, and so get the same rows.
         prefetch: batches made ahead of time, by a thread once the trainer leaves it time to, or by
@@ -107,9 +114,9 @@ def create_loader(  # noqa: PLR0917  (the names and the order that callers know)
         mock: serve the same shapes from memory, to see what loading costs.
         multiprocessing_context: ``"fork"``, ``"spawn"`` or ``"forkserver"`` for the workers.
 
-    A mixture draws from its datasets in the exact proportion of the weights, in samples: no prefix
-    is off by a whole one. Each pass over a dataset is a new order of it. An epoch has as many
-    samples as all together.
+    A mixture draws from its datasets in the exact proportion of the weights: no prefix is off by a
+    whole sample. Each pass over a dataset is a new order of it. An epoch has as many samples as all
+    together. What was drawn of each is `dataprep.runtime.mixed.realised(loader)`.
 
     Where the positional arguments differ from other loaders of this signature: any split may be
     named; `pin_memory` is on only where something can use it; `distributed` splits the one order
@@ -141,22 +148,19 @@ def create_loader(  # noqa: PLR0917  (the names and the order that callers know)
     if isinstance(dataset_dir, Mapping):
         if len(skip if isinstance(skip, Skips) else (skip := list(skip))):
             raise UsageError("means nothing for a mixture", where="skip")
-        return _mixed(served, make, dataset_dir, split, io=io, seed=seed, shuffle=kind)
-    part = _opened(dataset_dir, io).split(split)
+        from dataprep.runtime.mixed import mixed_loader
+
+        return mixed_loader(
+            served, make, dataset_dir, split, seed=seed, shuffle=kind, io=io, weigh_by=weigh_by,
+            source_ids=source_ids,
+        )  # fmt: skip
+    for name, given in (("weigh_by", weigh_by != "samples"), ("source_ids", source_ids)):
+        if given:
+            raise UsageError("is for several datasets with weights", where=name)
+    part = opened(dataset_dir, io).split(split)
     samples = make(part)
     order, definition = build_order(samples, part, seed=seed, shuffle=kind)
     return served(samples, order=order, definition=definition)
-
-
-def _opened(place: Place, io: Literal["mmap", "pread"] | None) -> Dataset:
-    if not isinstance(place, Dataset):
-        return open_dataset(place, io=io or "mmap")
-    if io is not None and io != place.io:
-        raise UsageError(
-            f"the dataset was opened with io={place.io!r}", where="io",
-            remedy=f"Open it with io={io!r}, or give its path.",
-        )  # fmt: skip
-    return place
 
 
 def _end(drop_last: bool, dp_size: int) -> End:
@@ -192,26 +196,3 @@ def _documents(
         if value is not False:
             raise UsageError("means nothing for rows='documents'", where=name)
     return partial(DocumentDataset, max_length=seq_len, **options)
-
-
-def _mixed(
-    served: Callable[..., Loader],
-    make: Callable[[Split], MixedDataset],
-    weights: Mapping[str, float],
-    split: str,
-    *,
-    io: Literal["mmap", "pread"] | None,
-    seed: int,
-    shuffle: Shuffle | bool,
-) -> Loader:
-    if shuffle == "blocks":
-        raise UsageError("mixtures are shuffled whole, or not at all", where="shuffle")
-    parts = {str(place): make(_opened(place, io).split(split)) for place in weights}
-    samples = MixtureDataset(parts)
-    mixture = samples.mixture({str(place): weight for place, weight in weights.items()})
-    order = mixture.order(seed=seed, shuffle=bool(shuffle))
-    definition = {
-        **mixture.definition, "rows": samples.definition["sources"],
-        "seed": seed if shuffle else None,
-    }  # fmt: skip
-    return served(samples, order=order, definition=definition, positions=mixture.samples)

@@ -17,6 +17,9 @@ pass in the positions asked for at once: ask for thousands.
 
 from __future__ import annotations
 
+import hashlib
+import json
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -49,9 +52,10 @@ class Realised(TypedDict):
 class Source:
     """One source of a mixture.
 
-    `name` and `build_id` decide its order, so that two sources of one build share none. `samples`
-    is how many it has. `weight` is its share, in proportion to the other weights, of the samples
-    or of the tokens. `tokens_per_sample` is a mean; for ``by="tokens"`` it is needed.
+    `name` is for messages and counts, and decides nothing: a dataset may lie under another path
+    tomorrow. `samples` is how many it has. `weight` is its share, in proportion to the other
+    weights, of the samples or of the tokens. `tokens_per_sample` is a mean; for ``by="tokens"`` it
+    is needed.
     """
 
     name: str
@@ -110,13 +114,19 @@ class Mixture:
 
     @property
     def definition(self) -> dict[str, Any]:
-        """What decides which sample stands where, besides the seed: JSON values."""
-        sources = [
-            {"name": s.name, "build_id": s.build_id, "samples": s.samples, "weight": weight}
-            for s, weight in zip(self.sources, self.schedule.weights, strict=True)
-        ]
-        return {"kind": "mixture", "by": self.by, "period": self.schedule.period,
-                "sources": sources}  # fmt: skip
+        """What decides which sample stands where, besides the seed: JSON values.
+
+        `builds`, `weights` (those of the period) and `samples` have one for each source, in order.
+        The other values stay short however many sources there are: `builds_sha256` and
+        `weights_sha256` are the first 16 digits of the hash of the list.
+        """
+        builds, weights = [s.build_id for s in self.sources], list(self.schedule.weights)
+        return {
+            "kind": "mixture", "sources": len(builds), "by": self.by,
+            "period": self.schedule.period, "positions": self.samples,
+            "builds_sha256": _digest(builds), "weights_sha256": _digest(weights),
+            "builds": builds, "weights": weights, "samples": self.sizes.tolist(),
+        }  # fmt: skip
 
     def realised(self, served: int) -> dict[str, Realised]:
         """What the first `served` positions draw of each source, by name: counted, without running.
@@ -124,21 +134,39 @@ class Mixture:
         `served` counts over all epochs. `tokens` are samples times their mean, None without one:
         exact after whole passes, and always where the samples of a source are equally long.
         """
-        counts = self.schedule.counts(served).tolist()
+        return self.drawn(self.schedule.counts(served))
+
+    def drawn(self, counts: Positions) -> dict[str, Realised]:
+        """`realised` of these numbers of samples, int64 [sources]."""
         return {
             source.name: Realised(
                 samples=count, tokens=_tokens(source, count), passes=count / source.samples
             )
-            for source, count in zip(self.sources, counts, strict=True)
+            for source, count in zip(self.sources, counts.tolist(), strict=True)
         }
+
+    def purposes(self, purpose: str = "mixture") -> list[str]:
+        """What the order of each source is made for, so that two sources of one build share none.
+
+        `purpose` and the number of the source among those of its build, in the order given.
+        """
+        seen: Counter[str] = Counter()
+        found = []
+        for source in self.sources:
+            found.append(f"{purpose}/{seen[source.build_id]}")
+            seen[source.build_id] += 1
+        return found
 
     def order(self, *, seed: int, purpose: str = "mixture", shuffle: bool = True) -> MixtureOrder:
         """The order in which each pass over a source is a new permutation, or the stored order."""
+        _require(
+            isinstance(shuffle, bool), "shuffle",
+            f"must be a bool, got {shuffle!r}; for other orders use MixtureOrder(orders=...)",
+        )  # fmt: skip
         orders: list[Order] = [
-            Shuffled(build_id=s.build_id, seed=seed, purpose=f"{purpose}/{s.name}")
-            if shuffle else Sequential()
-            for s in self.sources
-        ]  # fmt: skip
+            Shuffled(build_id=s.build_id, seed=seed, purpose=own) if shuffle else Sequential()
+            for s, own in zip(self.sources, self.purposes(purpose), strict=True)
+        ]
         return MixtureOrder(mixture=self, orders=tuple(orders))
 
 
@@ -152,6 +180,8 @@ class MixtureOrder:
 
     ahead: ClassVar[int] = 1 << 16
     """How many positions to ask for at once: each source costs some microseconds a call."""
+    bijective: ClassVar[bool] = False
+    """An epoch may have a sample twice or not at all, so samples cannot be skipped by position."""
 
     mixture: Mixture
     orders: tuple[Order, ...]
@@ -223,6 +253,10 @@ class MixtureOrder:
 
     def _places(self, which: int, numbers: Positions) -> Positions:
         return self.mixture.schedule.position_of(np.full_like(numbers, which), numbers)
+
+
+def _digest(values: Sequence[object]) -> str:
+    return hashlib.sha256(json.dumps(values).encode()).hexdigest()[:16]
 
 
 def _per_token(source: Source) -> Fraction:

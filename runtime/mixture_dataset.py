@@ -7,7 +7,7 @@ about 30 microseconds for each source in it. Which rows come when is `dataprep.r
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -16,7 +16,9 @@ from torch.utils.data import Dataset
 
 from dataprep.formats.dataset import Split
 from dataprep.formats.errors import IncompatibleError, UsageError
+from dataprep.runtime.fields import OF_THE_BATCH
 from dataprep.runtime.mixture import By, Mixture, Source
+from dataprep.runtime.mixture_rows import Filling, Part, check_fit, merge
 from dataprep.runtime.samples import SampleDataset
 from dataprep.runtime.weights import MAX_PERIOD, TOLERANCE, Weight
 from dataprep.runtime.windows import PADDING, Batch
@@ -24,23 +26,17 @@ from dataprep.runtime.windows import PADDING, Batch
 __all__ = ["MixedDataset", "MixtureDataset"]
 
 Samples = npt.NDArray[np.int64]
+_FIRST = np.zeros(1, np.int64)
 
 
 class MixedDataset(SampleDataset, Protocol):
     """What a mixture needs of each of its datasets: samples of one split.
 
-    Asked for no samples, it gives the same keys with no rows.
+    Where rows are padded to the longest of their batch, the dataset says so with ``pad_to ==
+    "longest"``, and has `pad_id` and `padding` (``"right"`` or ``"left"``).
     """
 
     split: Split
-
-
-class _Part(NamedTuple):
-    """The rows of a batch that come from one source, and what it gave for them."""
-
-    name: str
-    rows: Samples
-    batch: Batch
 
 
 class MixtureDataset(Dataset[Batch]):
@@ -48,11 +44,13 @@ class MixtureDataset(Dataset[Batch]):
 
     `source_ids` adds a tensor `source` to every batch, int64 [rows]: the number of the dataset that
     each row is from, -1 for `PADDING`. Everything else is what the datasets give, whose batches
-    must have the same tensors and row shapes. Document ids stay those of each split.
+    must have the same tensors and row shapes. Rows that each source pads to its longest are padded
+    on, to the longest of all, each with the pad of its source and on the side that it pads.
+    Document ids stay those of each split.
 
-    Raises `UsageError` (E_MIXTURE) where they do not fit together, and `IncompatibleError`
-    (E_TOKENIZER) where their tokenizers differ, unless `mixed_tokenizers`: the same ids would mean
-    different texts. Pickles as its datasets.
+    Reads one row of each source. Raises `UsageError` (E_MIXTURE) where they do not fit together,
+    and `IncompatibleError` (E_TOKENIZER) where their tokenizers differ, unless `mixed_tokenizers`:
+    the same ids would mean different texts. Pickles as its datasets.
 
         >>> both = MixtureDataset({"prose": prose, "code": code})            # doctest: +SKIP
         >>> order = both.mixture({"prose": 0.7, "code": 0.3}).order(seed=0)  # doctest: +SKIP
@@ -74,8 +72,8 @@ class MixtureDataset(Dataset[Batch]):
         self._names = tuple(sources)
         if not mixed_tokenizers:
             _check_tokenizers(self.sources)
-        nothing = np.empty(0, np.int64)
-        _check_fit([_Part(name, nothing, d.__getitems__(nothing)) for name, d in sources.items()])
+        self._fillings = tuple(map(_filling, self._datasets))
+        check_fit([self._part(which, _FIRST, _FIRST) for which in range(len(sources))])
 
     def __len__(self) -> int:
         return int(self.base[-1])
@@ -91,12 +89,11 @@ class MixtureDataset(Dataset[Batch]):
     @property
     def definition(self) -> dict[str, Any]:
         """What decides what sample `i` is, builds and all: JSON values."""
-        sources = [
-            {"name": name, "build_id": _build_id(dataset), "samples": len(dataset),
-             "definition": dict(dataset.definition)}
-            for name, dataset in self.sources.items()
-        ]  # fmt: skip
-        return {"kind": "mixture", "sources": sources}
+        return {
+            "kind": "mixture", "builds": [_build_id(d) for d in self._datasets],
+            "samples": [len(d) for d in self._datasets],
+            "rows": [dict(d.definition) for d in self._datasets],
+        }  # fmt: skip
 
     def mixture(
         self,
@@ -156,7 +153,7 @@ class MixtureDataset(Dataset[Batch]):
         """One sample, without a batch axis; counts from the end if `index` is negative."""
         at = index + len(self) if index < 0 else index
         return {
-            name: tensor if name in _MERGED else tensor[0]
+            name: tensor if name in OF_THE_BATCH else tensor[0]
             for name, tensor in self.__getitems__([at]).items()
         }
 
@@ -166,95 +163,24 @@ class MixtureDataset(Dataset[Batch]):
         Raises `IndexError` for an index outside 0 .. len - 1.
         """
         samples = np.asarray(indices, np.int64)
-        parts = [
-            _Part(self._names[which], rows, self._datasets[which].__getitems__(own))
-            for which, rows, own in self.by_source(samples)
-        ]
-        batch = _merge(parts, len(samples)) if parts else self._datasets[0].__getitems__(samples)
+        parts = [self._part(which, rows, own) for which, rows, own in self.by_source(samples)]
+        batch = merge(parts, len(samples)) if parts else self._datasets[0].__getitems__(samples)
         if self.source_ids:
             source = np.searchsorted(self.base, samples, "right") - 1  # -1 for PADDING
             batch["source"] = torch.from_numpy(source)
         return batch
 
-
-def _merge(parts: Sequence[_Part], rows: int) -> Batch:
-    """One batch of all rows of `parts`."""
-    if len(parts) == 1:
-        return parts[0].batch
-    _check_fit(parts)
-    return {
-        name: _MERGED[name](parts, rows) if name in _MERGED else _scatter(name, parts, rows)
-        for name in parts[0].batch
-    }
+    def _part(self, which: int, rows: Samples, own: Samples) -> Part:
+        """What source `which` gives for its samples `own`, which stand at `rows` of the batch."""
+        batch = self._datasets[which].__getitems__(own)
+        return Part(self._names[which], rows, batch, self._fillings[which])
 
 
-def _scatter(name: str, parts: Sequence[_Part], rows: int) -> torch.Tensor:
-    first = parts[0].batch[name]
-    out = torch.empty((rows, *first.shape[1:]), dtype=first.dtype)
-    target = out.numpy()  # whose copy by rows is twice as fast as torch's
-    for part in parts:
-        target[part.rows] = part.batch[name].numpy()
-    return out
-
-
-def _merge_cu_seqlens(parts: Sequence[_Part], rows: int) -> torch.Tensor:
-    """Where the segments of all rows, laid end to end in the batch's order, stop.
-
-    No segment reaches from a row into the next, so each moves with its row.
-    """
-    room = {part.name: (len(part.batch["cu_seqlens"]) - 1) // len(part.rows) for part in parts}
-    if len(set(room.values())) > 1:
-        raise _unfit(f"have cu_seqlens with room for {room} segments a row")
-    begins = []
-    for part in parts:
-        stops = part.batch["cu_seqlens"].numpy().astype(np.int64)
-        begin = stops[:-1][stops[1:] > stops[:-1]]
-        row, inside = np.divmod(begin, stops[-1] // len(part.rows))
-        begins.append(part.rows[row] * (stops[-1] // len(part.rows)) + inside)
-    tokens = sum(int(part.batch["cu_seqlens"][-1]) for part in parts)
-    out = np.full(rows * room[parts[0].name] + 1, tokens, np.int32)
-    begun = np.sort(np.concatenate(begins))
-    out[: len(begun)] = begun
-    return torch.from_numpy(out)
-
-
-def _merge_max_seqlen(parts: Sequence[_Part], rows: int) -> torch.Tensor:
-    return torch.stack([part.batch["max_seqlen"] for part in parts]).max()
-
-
-# Tensors without an axis of rows, and how those of the sources become one.
-_MERGED = {"cu_seqlens": _merge_cu_seqlens, "max_seqlen": _merge_max_seqlen}
-
-
-def _check_fit(parts: Sequence[_Part]) -> None:
-    """Raise unless all have the same tensors, with rows of the same shape and type."""
-    first = parts[0].batch
-    for part in parts[1:]:
-        if not _fits(first, part.batch):
-            mine, other = _rows(first), _rows(part.batch)
-            raise _unfit(f"differ: {parts[0].name} has {mine}, {part.name} has {other}")
-
-
-def _fits(one: Batch, other: Batch) -> bool:
-    return one.keys() == other.keys() and all(
-        tensor.dtype == other[name].dtype
-        and (name in _MERGED or tensor.shape[1:] == other[name].shape[1:])
-        for name, tensor in one.items()
-    )
-
-
-def _rows(batch: Batch) -> str:
-    return ", ".join(
-        f"{name} {str(tensor.dtype).removeprefix('torch.')} {list(tensor.shape[1:])}"
-        for name, tensor in sorted(batch.items())
-    )
-
-
-def _unfit(problem: str) -> UsageError:
-    return UsageError(
-        f"the rows of the sources {problem}", where="sources", code="E_MIXTURE",
-        remedy="Make them with the same seq_len, labels and other fields.",
-    )  # fmt: skip
+def _filling(dataset: MixedDataset) -> Filling | None:
+    """How its rows are padded, where that is up to each batch."""
+    if getattr(dataset, "pad_to", None) != "longest":
+        return None
+    return Filling(getattr(dataset, "pad_id", 0), getattr(dataset, "padding", "right") == "left")
 
 
 def _check_tokenizers(sources: Mapping[str, MixedDataset]) -> None:

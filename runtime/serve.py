@@ -10,11 +10,12 @@ import hashlib
 import json
 import warnings
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any, Literal, get_args
 
 import torch
 
-from dataprep.formats.dataset import Split
+from dataprep.formats.dataset import Dataset, Split, open_dataset
 from dataprep.formats.errors import UsageError
 from dataprep.formats.readahead import ReadAhead
 from dataprep.runtime.blocks import Blocks, block_sizes
@@ -26,10 +27,22 @@ from dataprep.runtime.samples import SampleDataset
 from dataprep.runtime.sampling import End, GlobalBatchSampler, whole_number
 from dataprep.runtime.skips import Skips
 
-__all__ = ["Shuffle", "build_order", "require_seed", "serve"]
+__all__ = ["Shuffle", "build_order", "opened", "require_seed", "serve"]
 
 Shuffle = Literal["full", "blocks"]
 _LONG = 512  # bytes of a definition that a state holds as it is
+
+
+def opened(place: str | Path | Dataset, io: Literal["mmap", "pread"] | None) -> Dataset:
+    """The dataset at `place`, opened with `io` (None: mapped, or as it is if it is open)."""
+    if not isinstance(place, Dataset):
+        return open_dataset(place, io=io or "mmap")
+    if io is not None and io != place.io:
+        raise UsageError(
+            f"the dataset was opened with io={place.io!r}", where="io",
+            remedy=f"Open it with io={io!r}, or give its path.",
+        )  # fmt: skip
+    return place
 
 
 def build_order(

@@ -112,10 +112,9 @@ def _require_same(stored: Any, order: Mapping[str, Any]) -> None:
     if not isinstance(stored, Mapping):
         raise UsageError("does not say which order it is of", where="state")
     names = [name for name in {**stored, **order} if stored.get(name) != order.get(name)]
-    if "builds" in names:
+    if "builds" in names or "builds_sha256" in names:
         raise IncompatibleError(
-            f"is of another dataset: {_brief(stored.get('builds'))}, this one is "
-            f"{_brief(order.get('builds'))}",
+            f"is of another dataset: {_builds(stored)}, this one is {_builds(order)}",
             where="state", code="E_STATE_DATASET", remedy="Open the dataset that it was taken on.",
         )  # fmt: skip
     if names:
@@ -124,6 +123,10 @@ def _require_same(stored: Any, order: Mapping[str, Any]) -> None:
         raise IncompatibleError(
             f"is of another order: {listed}", where="state", code="E_STATE", remedy=_REMEDY
         )
+
+
+def _builds(order: Mapping[str, Any]) -> str:
+    return _brief(order.get("builds") or order.get("builds_sha256"))
 
 
 def _brief(value: Any) -> str:

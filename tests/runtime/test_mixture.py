@@ -50,7 +50,7 @@ def reference(mixed: Mixture, stop: int, seed: int) -> list[int]:
     found = []
     for source in mixed.schedule.at(np.arange(stop))[0].tolist():
         turn, place = divmod(drawn[source], mixed.sources[source].samples)
-        where = key("build", seed, turn, f"mixture/{mixed.sources[source].name}")
+        where = key("build", seed, turn, f"mixture/{source}")  # all are of one build
         own = permute(np.array([place]), mixed.sources[source].samples, where)
         base = sum(s.samples for s in mixed.sources[:source])
         found.append(base + int(own[0]))
@@ -208,7 +208,7 @@ def test_order_never_changes() -> None:
     assert mixed.order(seed=17).samples(np.arange(500, 512), 1000, 2).tolist() == GOLDEN
 
 
-GOLDEN = [6, 457, 1043, 230, 1038, 783, 540, 1048, 706, 1052, 223, 418]
+GOLDEN = [772, 807, 1049, 514, 1042, 834, 915, 1001, 37, 1051, 726, 541]
 
 
 @pytest.mark.parametrize("size", [1, 2, 4])
@@ -265,14 +265,62 @@ def test_bad_arguments_are_named() -> None:
 
 
 def test_definition_is_json_and_says_all() -> None:
-    """Equal definitions mean equal orders; every ingredient is in it."""
+    """Equal definitions mean equal orders; every ingredient is in it, and no name."""
     mixed = mixture([10, 20], [0.7, 0.3])
     found: dict[str, Any] = json.loads(json.dumps(mixed.definition))
-    assert found["period"] == 10
-    assert found["by"] == "samples"
-    assert found["sources"][1] == {"name": "b", "build_id": "build", "samples": 20, "weight": 3}
+    assert found.pop("builds_sha256") == "9d43abacb307b05d"
+    assert found.pop("weights_sha256") == "ffffbc77070e2b1f"
+    assert found == {
+        "kind": "mixture", "sources": 2, "by": "samples", "period": 10, "positions": 30,
+        "builds": ["build", "build"], "weights": [7, 3], "samples": [10, 20],
+    }  # fmt: skip
     others = [mixture([11, 20], [0.7, 0.3]), mixture([10, 20], [0.6, 0.4])]
-    assert all(other.definition != found for other in others)
+    assert all(other.definition != mixed.definition for other in others)
+
+
+def test_short_fields_tell_builds_from_weights() -> None:
+    """Of many sources, the fields that stay short say whether it is another dataset or weights."""
+
+    def short(builds: Sequence[str], weights: Sequence[int]) -> dict[str, Any]:
+        sources = [
+            Source(name=str(i), build_id=build, samples=5, weight=weight)
+            for i, (build, weight) in enumerate(zip(builds, weights, strict=True))
+        ]
+        definition = Mixture(sources).definition
+        return {k: v for k, v in definition.items() if isinstance(v, str | int)}
+
+    one = short(["x", "y"] * 50, [1, 2] * 50)
+    assert len(json.dumps(one)) < 200
+    builds, weights = short(["x", "z"] * 50, [1, 2] * 50), short(["x", "y"] * 50, [2, 1] * 50)
+    assert [name for name in one if one[name] != builds[name]] == ["builds_sha256"]
+    assert [name for name in one if one[name] != weights[name]] == ["weights_sha256"]
+
+
+def test_names_decide_nothing() -> None:
+    """What a source is called changes neither the order nor the definition."""
+
+    def named(names: str) -> Mixture:
+        return Mixture([
+            Source(name=name, build_id=build, samples=50, weight=1)
+            for name, build in zip(names, ("one", "two", "one"), strict=True)
+        ])  # fmt: skip
+
+    assert named("abc").definition == named("xyz").definition
+    assert sequence(named("abc"), 300).tolist() == sequence(named("xyz"), 300).tolist()
+    assert named("abc").purposes("p") == ["p/0", "p/0", "p/1"]
+
+
+def test_an_epoch_is_no_permutation_and_says_so() -> None:
+    """Whoever needs each sample once, as skip lists do, can ask."""
+    order = mixture([3, 3], [2, 1]).order(seed=0)
+    assert not order.bijective
+    assert sorted(order.samples(np.arange(6), 6, 0).tolist()) != list(range(6))
+
+
+def test_shuffle_must_be_a_bool() -> None:
+    """A misspelled kind of shuffle is not taken for a yes."""
+    with pytest.raises(UsageError, match="must be a bool, got 'nonsense'"):
+        mixture([3], [1]).order(seed=0, shuffle="nonsense")  # type: ignore[arg-type]
 
 
 def test_pickles_small() -> None:

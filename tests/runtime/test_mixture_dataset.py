@@ -17,6 +17,7 @@ from torch.utils.data import DataLoader
 
 from dataprep.formats.dataset import Split, open_dataset
 from dataprep.formats.errors import IncompatibleError, UsageError
+from dataprep.runtime.documents import DocumentDataset, Side
 from dataprep.runtime.mixture_dataset import MixtureDataset
 from dataprep.runtime.sampling import GlobalBatchSampler
 from dataprep.runtime.windows import IGNORED_LABEL, PADDING, Batch, WindowDataset
@@ -160,15 +161,14 @@ def test_segments_move_with_their_rows(splits: list[Split], samples: list[int]) 
 
 
 def test_unequal_room_is_refused(splits: list[Split]) -> None:
-    """A batch whose shape would depend on its sources is an error that says so."""
-    mixed = MixtureDataset(
-        {
-            str(i): Segmented(split, seq_len=SEQ_LEN, room=8 + i)
-            for i, split in enumerate(splits[:2])
-        }
-    )
-    with pytest.raises(UsageError, match="room for"):
-        mixed.__getitems__([0, 20])
+    """Batches whose shape would depend on their sources: an error at once, with the number."""
+    segmented = {
+        f"s{i}": Segmented(split, seq_len=SEQ_LEN, room=8 + i) for i, split in enumerate(splits[:2])
+    }
+    with pytest.raises(UsageError, match=r"s0 has .* room for 8 .*, s1 for 9") as caught:
+        MixtureDataset(segmented)
+    assert caught.value.code == "E_MIXTURE"
+    assert "cu_seqlens=9" in (caught.value.remedy or "")
 
 
 def test_sources_must_fit(splits: list[Split]) -> None:
@@ -186,6 +186,52 @@ def test_sources_must_fit(splits: list[Split]) -> None:
         MixtureDataset({})
 
 
+@pytest.fixture(scope="module")
+def stories(tmp_path_factory: pytest.TempPathFactory) -> list[Split]:
+    """Documents of 1 to 9 and of 3 to 30 tokens."""
+    root, found = tmp_path_factory.mktemp("stories"), []
+    for number, lengths in enumerate((range(1, 10), range(3, 31))):
+        shards = random_split([list(lengths)], seed=number)
+        found.append(open_dataset(make_dataset(root / str(number), {"train": shards})))
+    return [dataset.split("train") for dataset in found]
+
+
+@pytest.mark.parametrize("side", ["right", "left"])
+@settings(deadline=None, max_examples=25)
+@given(samples=st.lists(st.just(PADDING) | st.integers(0, 36), min_size=1, max_size=8))
+def test_documents_are_padded_to_the_longest_of_all(
+    stories: list[Split], side: Side, samples: list[int]
+) -> None:
+    """Every row is what its source gives for it alone, padded on as that source pads."""
+    documents = [
+        DocumentDataset(
+            split, max_length=20, padding=side, pad_id=200 + i, position_ids=True, sample_mask=True
+        )
+        for i, split in enumerate(stories)
+    ]
+    batch = MixtureDataset({"short": documents[0], "long": documents[1]}).__getitems__(samples)
+    blank = {"attention_mask": 0, "position_ids": 0, "labels": IGNORED_LABEL}
+    rows, width = batch["input_ids"].shape
+    assert (rows, width) == (len(samples), max(1, int(batch["lengths"].max())))
+    for row, sample in enumerate(samples):
+        which = int(sample >= 9 and sample != PADDING)
+        own = documents[which][sample - 9 * which] if sample != PADDING else None
+        for name, fill in {**blank, "input_ids": 200 + which}.items():
+            body = own[name].tolist() if own else []
+            padding = [fill] * (width - len(body))
+            wanted = padding + body if side == "left" else body + padding
+            assert batch[name][row].tolist() == wanted, name
+
+
+def test_fixed_and_longest_rows_do_not_mix(stories: list[Split]) -> None:
+    """A width that would depend on which sources are in a batch is refused at once."""
+    longest = DocumentDataset(stories[0], max_length=20)
+    assert len(MixtureDataset({"a": longest, "b": DocumentDataset(stories[1])})) == 37
+    fixed = DocumentDataset(stories[1], max_length=20, pad_to="max_length")
+    with pytest.raises(UsageError, match=r"a has .*\[longest\].* b has .*\[20\]"):
+        MixtureDataset({"a": longest, "b": fixed})
+
+
 def test_tokenizers_must_be_equal(splits: list[Split]) -> None:
     """Ids of two vocabularies are not mixed by accident."""
     windows = {str(i): Windows(split, seq_len=8) for i, split in enumerate(splits)}
@@ -200,9 +246,8 @@ def test_mixture_of_the_sources(both: MixtureDataset) -> None:
     """Names, builds and sizes go into the mixture; weights are given by name."""
     mixed = both.mixture({"code": 0.25, "prose": 0.75})
     assert mixed.schedule.weights == (3, 1)
-    assert [s["build_id"] for s in both.definition["sources"]] == [
-        split.dataset.build_id for split in both.splits
-    ]
+    assert both.definition["builds"] == [split.dataset.build_id for split in both.splits]
+    assert both.definition["rows"] == [dict(d.definition) for d in both.sources.values()]
     assert json.loads(json.dumps(both.definition)) == both.definition
     means = {"code": 8, "prose": 4}
     assert both.mixture(
