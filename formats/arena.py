@@ -3,7 +3,8 @@
 numpy copies a thousand windows in one call if they lie in one array. So a range of addresses as
 long as all files together is reserved (which costs no memory), and each file is mapped at its place
 in it when first touched. A map costs no descriptor: tens of thousands of files are fine (the
-kernel's limit is vm.max_map_count, 65,530).
+kernel's limit is vm.max_map_count, 65,530). A file is first mapped elsewhere, to see that it can
+be: a map that fails in its place may leave a hole there, in which memory of others comes to lie.
 
 What a map cannot do is fail well. A block that the disk cannot read, or a part of a file that
 somebody cut off while it was mapped, ends the process with SIGBUS. `MappedFiles` therefore looks at
@@ -14,6 +15,7 @@ those matter, use `PreadFiles`.
 from __future__ import annotations
 
 import ctypes
+import errno
 import functools
 import mmap
 import os
@@ -23,6 +25,7 @@ from typing import Any
 
 import numpy as np
 
+from dataprep.formats.errors import StorageError
 from dataprep.formats.maps import wrong_size
 from dataprep.formats.pread import PreadFiles
 from dataprep.formats.stream import Numbers, Positions
@@ -40,7 +43,8 @@ _LOOK_SHARE = 100  # looking at sizes takes at most one part of so many of the t
 class MappedFiles:
     """The `files` mapped, each when it is first read; `path(name)` says where one is.
 
-    Raises `OSError` if the range of addresses cannot be had (a limit of virtual memory).
+    Raises `OSError` if the range of addresses cannot be had (a limit of virtual memory). Reading
+    raises `StorageError` for a file that cannot be mapped; those that are stay good.
     """
 
     def __init__(self, files: PreadFiles, *, path: Callable[[str], str]) -> None:
@@ -49,7 +53,7 @@ class MappedFiles:
         self._path = path
         self._places, self._bytes = _layout(np.array(files.sizes, np.int64))
         self._first = (self._places + files.offset) // self.dtype.itemsize
-        self._maps = _Maps(self._bytes, self.dtype, len(files.sizes))
+        self._maps: _Maps | None = self._reserved()
 
     def rows(self, shards: Positions | int, local: Positions, length: int) -> Numbers:
         """See `Source`: one fancy index over all files."""
@@ -79,12 +83,17 @@ class MappedFiles:
         out[:] = maps.numbers[at : at + len(out)]
 
     def close(self) -> None:
-        """Unmap everything once nobody reads any more."""
-        self._maps = _Maps(self._bytes, self.dtype, len(self._files.sizes))
+        """Unmap everything once nobody reads any more; who reads again gets another range."""
+        self._maps = None
+
+    def _reserved(self) -> _Maps:
+        return _Maps(self._bytes, self.dtype, len(self._files.sizes))
 
     def _ready(self, shards: Positions | int) -> _Maps:
         """The maps, those of `shards` among them."""
         maps = self._maps  # another thread may close
+        if maps is None:
+            maps = self._maps = self._again(shards)
         if maps.missing and not maps.open[shards].all():
             for shard in _each(shards):
                 if not maps.open[shard]:
@@ -92,11 +101,23 @@ class MappedFiles:
             maps.missing = not maps.open.all()
         return maps
 
+    def _again(self, shards: Positions | int) -> _Maps:
+        """Another range, after `close`; of two threads that make one, each has what it made."""
+        try:
+            return self._reserved()
+        except OSError as error:
+            raise _not_mapped(self._files.names[_each(shards)[0]], error) from error
+
     def _map(self, maps: _Maps, shard: int) -> None:
-        size = self._files.sizes[shard]
-        file = self._files.open(self._files.names[shard], size)
+        name, size = self._files.names[shard], self._files.sizes[shard]
+        file = self._files.open(name, size)
         found = os.fstat(file.descriptor)
-        maps.add(file.descriptor, int(self._places[shard]), size)
+        try:
+            maps.add(file.descriptor, int(self._places[shard]), size)
+        except OSError as error:
+            if maps.torn and self._maps is maps:
+                self._maps = None
+            raise _not_mapped(name, error) from error
         maps.inodes[shard] = found.st_dev, found.st_ino
         maps.open[shard] = True  # last: other threads go by it
 
@@ -108,7 +129,7 @@ class MappedFiles:
         or replaced stays as it was behind its map.
         """
         maps = self._maps
-        if time.monotonic() >= maps.look_at:
+        if maps is not None and time.monotonic() >= maps.look_at:
             self._look(maps, _each(shards))
 
     def _look(self, maps: _Maps, shards: list[int]) -> None:
@@ -133,6 +154,15 @@ def _each(shards: Positions | int) -> list[int]:
     return sorted(set(np.atleast_1d(shards).tolist()))
 
 
+def _not_mapped(name: str, error: OSError) -> StorageError:
+    exhausted = error.errno == errno.ENOMEM
+    do = "Raise vm.max_map_count or ulimit -v, or open" if exhausted else "Open"
+    return StorageError(
+        f"cannot be mapped: {os.strerror(error.errno or 0)}", where=name,
+        remedy=f'{do} the dataset with io="pread", which maps nothing.',
+    )  # fmt: skip
+
+
 def _layout(sizes: Positions) -> tuple[Positions, int]:
     """Where in the range each file starts, and how many bytes all take."""
     unit = _HUGE if sizes.size and sizes.max() >= _HUGE else mmap.ALLOCATIONGRANULARITY
@@ -149,13 +179,26 @@ class _Maps:
         self.numbers: Numbers = np.asarray(self._range).view(dtype)
         self.open = np.zeros(files, np.bool_)
         self.missing = True
+        self.torn = False  # there may be a hole in the range
         self.inodes: dict[int, tuple[int, int]] = {}
         self.look_at = 0.0
 
     def add(self, descriptor: int, place: int, size: int) -> None:
-        """Map a file; mapping one twice, from two threads, changes nothing."""
+        """Map a file; mapping one twice, from two threads, changes nothing.
+
+        Raises `OSError` where the file cannot be mapped, or the kernel has no room for a map.
+        """
+        if self.torn:  # another thread has just found out
+            raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
+        _probe(descriptor)
         where = self._range.address + place
-        _mmap(where, size, mmap.PROT_READ, mmap.MAP_SHARED | _FIXED, descriptor)
+        try:
+            _mmap(where, size, mmap.PROT_READ, mmap.MAP_SHARED | _FIXED, descriptor)
+        except OSError:
+            # Linux looks at its limits before it unmaps what is there, but promises nothing.
+            self.torn = True
+            self._range.leave()
+            raise
 
 
 class _Range:
@@ -178,9 +221,27 @@ class _Range:
         return {"version": 3, "shape": (self._size,), "typestr": "|u1",
                 "data": (self.address, True)}  # fmt: skip
 
+    def leave(self) -> None:
+        """Never give it back: what lies in it may be somebody else's by now."""
+        self._start = 0
+
     def __del__(self) -> None:
         if self._start:
             self._unmap(self._start, self._reserved)
+
+
+def _probe(descriptor: int) -> None:
+    """Raise the `OSError` of a file that cannot be mapped (some of FUSE, all of /sys).
+
+    Twice, for a map in the middle of the range makes three of one: so it meets the limit as well.
+    """
+    size, found = mmap.PAGESIZE, list[int]()
+    try:
+        for _ in range(2):
+            found.append(_mmap(0, size, mmap.PROT_READ, mmap.MAP_SHARED, descriptor))
+    finally:
+        for address in found:
+            _libc().munmap(address, size)
 
 
 def _mmap(address: int, size: int, access: int, flags: int, descriptor: int) -> int:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import gc
+import mmap
 import os
 import resource
 import subprocess
@@ -10,6 +12,7 @@ import sys
 import textwrap
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +21,7 @@ import pytest
 from dataprep.formats import arena
 from dataprep.formats.arena import MappedFiles
 from dataprep.formats.dataset import Split, open_dataset
-from dataprep.formats.errors import IntegrityError
+from dataprep.formats.errors import IntegrityError, StorageError
 from dataprep.formats.maps import MapCache
 from dataprep.formats.pread import File, PreadFiles, open_file
 from tests.datasets import make_dataset, random_split
@@ -39,6 +42,12 @@ def train(path: Path) -> Split:
 
 def maps(path: Path) -> int:
     return Path("/proc/self/maps").read_text().count(f"{path}/")
+
+
+def source(split: Split) -> MappedFiles:
+    found = split.stream.source
+    assert isinstance(found, MappedFiles)
+    return found
 
 
 def mapped(names: list[str], sizes: list[int], dtype: str, offset: int = 0) -> MappedFiles:
@@ -204,3 +213,114 @@ def test_a_forked_child_reads_the_same_maps(train: Split) -> None:
     assert os.waitpid(child, 0)[1] == 0
     assert resource.getrusage(resource.RUSAGE_CHILDREN).ru_nsignals == 0
     assert train.read(0, TOTAL).size == TOTAL
+
+
+class Failing:
+    """An mmap whose maps of files fail where `when` says so of their flags.
+
+    One in a place leaves a hole, and another thread's memory lands in it at once: `theirs`.
+    """
+
+    def __init__(self, when: Callable[[int], int]) -> None:
+        self.when = when
+        self.real = arena._mmap
+        self.theirs: list[int] = []
+
+    def __call__(self, address: int, size: int, access: int, flags: int, descriptor: int) -> int:
+        if descriptor < 0 or not self.when(flags):
+            return self.real(address, size, access, flags, descriptor)
+        if flags & arena._FIXED:
+            anonymous = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | arena._FIXED
+            self.theirs.append(self.real(address, mmap.PAGESIZE, mmap.PROT_READ, anonymous, -1))
+        raise OSError(errno.ENODEV, os.strerror(errno.ENODEV))
+
+
+def test_a_file_that_cannot_be_mapped_leaves_no_hole(
+    train: Split, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is not put into its place, and the others keep theirs."""
+    train.read(0, 100)
+    before, failing = source(train)._maps, Failing(lambda flags: True)
+    monkeypatch.setattr(arena, "_mmap", failing)
+    with pytest.raises(StorageError, match=r'cannot be mapped.*io="pread"') as caught:
+        train.read(0, TOTAL)
+    assert caught.value.where == "train/tokens-00001.bin"
+    assert not failing.theirs
+    monkeypatch.undo()
+    assert train.read(0, TOTAL).size == TOTAL
+    assert source(train)._maps is before
+
+
+def test_a_range_that_may_have_a_hole_is_left_alone(
+    train: Split, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither mapped into nor given back: what is in the hole may be somebody else's."""
+    whole = train.read(0, 20_003)
+    train.dataset.close()
+    failing = Failing(lambda flags: flags & arena._FIXED)
+    monkeypatch.setattr(arena, "_mmap", failing)
+    with pytest.raises(StorageError, match=r"tokens-00000\.bin: cannot be mapped"):
+        train.read(0, TOTAL)
+    monkeypatch.undo()
+    assert np.array_equal(train.read(0, 20_003), whole)
+    train.dataset.close()
+    gc.collect()
+    [theirs] = failing.theirs
+    lines = Path("/proc/self/maps").read_text().splitlines()
+    [line] = [line for line in lines if line.startswith(f"{theirs:x}-")]
+    assert line.split()[4] == "0"  # the inode: still memory without a file
+    arena._libc().munmap(theirs, mmap.PAGESIZE)
+
+
+@pytest.mark.skipif(
+    int(Path("/proc/sys/vm/max_map_count").read_text()) > 1 << 17, reason="the limit is far away"
+)
+def test_no_more_maps_is_an_error_that_passes(path: Path) -> None:
+    """At vm.max_map_count: what helps is named, and once there is room again all is well."""
+    code = """
+        import mmap, os, sys
+        from dataprep.formats import arena
+        from dataprep.formats.dataset import open_dataset
+        from dataprep.formats.errors import StorageError
+        split = open_dataset(sys.argv[1]).split("train")
+        split.read(0, 100)
+        file, held, maps = os.open(sys.executable, os.O_RDONLY), [], split.stream.source._maps
+        try:
+            while True:
+                held.append(arena._mmap(0, 4096, mmap.PROT_READ, mmap.MAP_SHARED, file))
+        except OSError:
+            pass
+        for free in range(9):
+            try:
+                print(free, split.read(20_003, 20_010).size)
+                break
+            except StorageError as error:
+                assert "max_map_count" in str(error) and "tokens-00002.bin" in str(error), error
+                assert split.stream.source._maps is maps, "given up"
+            arena._libc().munmap(held.pop(), 4096)
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code), str(path)],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    free, size = done.stdout.split() or (0, done.stderr)
+    assert (int(free) > 0, size) == (True, "7")
+
+
+def test_closing_needs_no_memory(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is reserved until it is read again; if that cannot be had, the error says so."""
+    dataset = open_dataset(path)
+    train = dataset.split("train")
+    train.read(0, TOTAL)
+    monkeypatch.setattr(arena, "_mmap", no_memory)
+    dataset.close()
+    assert maps(path) == 0
+    with pytest.raises(StorageError, match=r"ulimit -v.*pread") as caught:
+        train.read(20_005, TOTAL)
+    assert caught.value.where == "train/tokens-00002.bin"
+    monkeypatch.undo()
+    assert train.read(0, TOTAL).size == TOTAL
+
+
+def no_memory(*_: int) -> int:
+    raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
