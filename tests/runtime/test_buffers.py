@@ -6,8 +6,11 @@ import pickle
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
+import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -42,6 +45,29 @@ def test_memory_is_used_again() -> None:
     for _ in range(20):
         places |= {place(torch.from_numpy(buffers.empty(LARGE))) for _ in range(2)}
     assert len(places) <= 2
+
+
+@pytest.mark.parametrize(
+    "view",
+    [
+        lambda array: array[3:],
+        lambda array: array[1:][1:].reshape(-1)[1:].view(np.uint8).view(np.int64),
+        lambda array: np.asarray(array).reshape(-1, 2).T[0],
+        lambda array: torch.from_numpy(array[3:]),
+        lambda array: torch.from_numpy(array.reshape(2, -1)).numpy()[1],
+        lambda array: memoryview(array)[3:],
+    ],
+    ids=["slice", "views of views", "reshaped", "tensor of a slice", "array of it", "memory"],
+)
+def test_a_view_keeps_the_buffer(view: Callable[[Any], Any]) -> None:
+    """A view of numpy's holds the memory as well, when the array that it was taken of is gone."""
+    buffers = Buffers()
+    array = buffers.empty(LARGE)
+    at, held = place(array), view(array)
+    del array
+    assert place(buffers.empty(LARGE)) != at
+    del held
+    assert at in {place(array) for array in [buffers.empty(LARGE) for _ in range(2)]}
 
 
 def test_shapes_and_types_share_a_size() -> None:
