@@ -11,7 +11,7 @@ import contextlib
 import hashlib
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, cast, get_args
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -27,7 +27,7 @@ from dataprep.formats.maps import MapCache, check_size
 from dataprep.formats.pread import File, FileArray, PreadFiles, open_file
 from dataprep.formats.replaced import Standing
 from dataprep.formats.stream import Source, Stream, bases
-from dataprep.formats.torchfile import head, index_size, open_index
+from dataprep.formats.torchfile import check_index, head, index_size, open_index
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 __all__ = ["Dataset", "ReadBy", "Split", "open_dataset"]
 
 Ids = npt.NDArray[Any]
+Opened = TypeVar("Opened")
 ReadBy = Literal["mmap", "pread"]
 
 
@@ -269,9 +270,9 @@ class Split:
     def record_ids(self) -> npt.NDArray[np.int64]:
         """int64 [documents]: the record id of each document, mapped (with ``"pread"``: read)."""
         path, count = self.dataset.path / self.entry.index, self.documents
-        found = self.dataset.standing.open(lambda: open_index(path, count))
         if self.dataset.io == "mmap":
-            return found
+            return self._opened(self.entry.index, lambda: open_index(path, count))
+        self._opened(self.entry.index, lambda: check_index(path, count))
         file = self._open(self.entry.index, index_size(count))
         return FileArray(file, "<i8", (count,), len(head(count))).astype(np.int64)
 
@@ -314,27 +315,31 @@ class Split:
     def _array(self, name: str) -> Ids:
         entry = self._files[name]
         dtype, shape = str(entry.dtype), entry.shape or ()
-        root = self.dataset.path
-        return self._map(name, lambda: self._open_array(root / name, name, dtype, shape))
+        return self._map(name, lambda: self._open_array(name, dtype, shape))
 
-    def _open_array(self, path: Path, name: str, dtype: str, shape: tuple[int, ...]) -> Ids:
-        mapped = npy.open_array(path, dtype, shape)  # checks the header
+    def _open_array(self, name: str, dtype: str, shape: tuple[int, ...]) -> Ids:
         if self.dataset.io == "mmap":
+            mapped = npy.open_array(self.dataset.path / name, dtype, shape)
             return np.asarray(mapped).view(np.ndarray)  # slicing np.memmap costs microseconds
-        file = open_file(path, name, self._files[name].bytes)
+        file = self._open_file(name, self._files[name].bytes)
         offset = len(npy.header(dtype, shape))
         return cast(Ids, FileArray(file, dtype, shape, offset))  # as much of an array as is asked
 
     def _open(self, name: str, size: int) -> File:
-        return self._maps.open(
-            name, lambda: self.dataset.standing.open(lambda: self._open_file(name, size))
-        )
+        return self._opened(name, lambda: self._open_file(name, size))
+
+    def _opened(self, name: str, opener: Callable[[], Opened]) -> Opened:
+        """What `opener` makes of the file `name` of this build; not kept."""
+        return self._maps.open(name, lambda: self.dataset.standing.open(opener))
 
     def _open_file(self, name: str, size: int) -> File:
-        path, entry = self.dataset.path / name, self._files[name]
-        if path.suffix == ".npy":
-            npy.open_array(path, str(entry.dtype), entry.shape or ())  # checks the header
-        return open_file(path, name, size)
+        file, entry = open_file(self.dataset.path / name, name, size), self._files[name]
+        if name.endswith(".npy"):
+            dtype, shape = str(entry.dtype), entry.shape or ()
+            found = bytearray(min(size, len(npy.header(dtype, shape))))
+            file.read_into(memoryview(found), 0)
+            npy.check(bytes(found), size, dtype, shape, where=name)
+        return file
 
     def _path(self, name: str) -> str:
         return f"{self.dataset.path}/{name}"

@@ -129,6 +129,8 @@ def _missing(name: str) -> IntegrityError:
 def _failed(name: str, error: OSError) -> StorageError:
     exhausted = error.errno in _EXHAUSTED
     remedy = "Raise the limit of open files or maps (ulimit -n)." if exhausted else None
+    if error.errno == errno.ENODEV:
+        remedy = 'This file system has no maps: open the dataset with io="pread".'
     return StorageError(os.strerror(error.errno or 0), where=name, remedy=remedy)
 
 

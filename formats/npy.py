@@ -8,9 +8,11 @@ https://numpy.org/doc/stable/reference/generated/numpy.lib.format.html
 from __future__ import annotations
 
 import errno
+import os
+from io import FileIO
 from math import prod
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 import numpy.typing as npt
@@ -18,7 +20,7 @@ import numpy.typing as npt
 from dataprep.formats.errors import IntegrityError
 from dataprep.formats.storage import storage_errors
 
-__all__ = ["describes", "file_size", "header", "open_array", "read_array"]
+__all__ = ["check", "describes", "file_size", "header", "open_array", "read_array"]
 
 _MAGIC = b"\x93NUMPY\x01\x00"
 _ALIGN = 64
@@ -52,37 +54,47 @@ def describes(found: bytes, dtype: str, shape: tuple[int, ...]) -> bool:
     return _fields(found) == _fields(header(dtype, shape))
 
 
-def open_array(path: Path, dtype: str, shape: tuple[int, ...]) -> npt.NDArray[Any]:
-    """Map the array in `path` read-only, or raise `IntegrityError` if it is not this array."""
-    expected = header(dtype, shape)
-    with path.open("rb") as stream:
-        found = stream.read(len(expected))
-    size = path.stat().st_size
+def check(found: bytes, size: int, dtype: str, shape: tuple[int, ...], *, where: str) -> None:
+    """Raise `IntegrityError` unless a file is this array: `found` begins it, `size` is its bytes.
+
+    `found` has as many bytes as the header, where the file has so many.
+    """
     if not describes(found, dtype, shape) or size != file_size(dtype, shape):
         raise IntegrityError(
-            f"expected a .npy array of type {dtype} and shape {shape}",
-            where=f"{path.parent.name}/{path.name}", code="E_ARRAY",
-            remedy="Restore this file, or build again with --overwrite.",
+            f"expected a .npy array of type {dtype} and shape {shape}", where=where,
+            code="E_ARRAY", remedy="Restore this file, or build again with --overwrite.",
         )  # fmt: skip
-    if prod(shape) == 0:
-        return np.empty(shape, dtype)
-    return np.memmap(path, dtype, "r", len(expected), shape)
+
+
+def open_array(path: Path, dtype: str, shape: tuple[int, ...]) -> npt.NDArray[Any]:
+    """Map the array in `path` read-only, or raise `IntegrityError` if it is not this array."""
+    with path.open("rb") as stream:
+        begin = _check_file(stream, path, dtype, shape)
+        if prod(shape) == 0:
+            return np.empty(shape, dtype)
+        return np.memmap(stream, dtype, "r", begin, shape)
 
 
 def read_array(path: Path, dtype: str, shape: tuple[int, ...]) -> npt.NDArray[Any]:
     """Read what `open_array` would map: a block that cannot be read is an error, and no signal."""
-    with storage_errors(path):
-        open_array(path, dtype, shape)  # checks it
+    with storage_errors(path), path.open("rb", buffering=0) as stream:
+        stream.seek(_check_file(stream, path, dtype, shape))
         data = bytearray(prod(shape) * np.dtype(dtype).itemsize)
         left = memoryview(data)
-        with path.open("rb", buffering=0) as stream:
-            stream.seek(len(header(dtype, shape)))
-            while left:
-                count = stream.readinto(left)
-                if not count:
-                    raise OSError(errno.EIO, "it has become shorter")
-                left = left[count:]
+        while left:
+            count = stream.readinto(left)
+            if not count:
+                raise OSError(errno.EIO, "it has become shorter")
+            left = left[count:]
     return np.frombuffer(data, dtype).reshape(shape)
+
+
+def _check_file(stream: BinaryIO | FileIO, path: Path, dtype: str, shape: tuple[int, ...]) -> int:
+    """Check an open file; where its numbers begin."""
+    begin = len(header(dtype, shape))
+    size = os.fstat(stream.fileno()).st_size
+    check(stream.read(begin), size, dtype, shape, where=f"{path.parent.name}/{path.name}")
+    return begin
 
 
 def _fields(data: bytes) -> tuple[bytes, bytes]:

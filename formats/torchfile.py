@@ -17,6 +17,7 @@ import os
 import struct
 import zlib
 from collections.abc import Iterable
+from io import FileIO
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
@@ -26,7 +27,7 @@ import numpy.typing as npt
 from dataprep.formats.errors import IntegrityError
 from dataprep.formats.ordinary import open_ordinary
 
-__all__ = ["head", "index_size", "open_index", "tail", "write_index"]
+__all__ = ["check_index", "head", "index_size", "open_index", "tail", "write_index"]
 
 _ALIGN = 64
 _PAD_FIELD = 0x4246  # "FB", the extra field that torch itself pads with
@@ -58,18 +59,28 @@ def open_index(path: Path, count: int) -> npt.NDArray[np.int64]:
     The map is lazy: only the pages that are looked at are read.
     """
     with open_ordinary(path, path.name) as stream:
-        if os.fstat(stream.fileno()).st_size != index_size(count):
-            raise _damaged(path, f"does not have the size of an index of {count} numbers")
-        start = len(head(count))
-        if stream.read(start) != head(count):
-            raise _damaged(path, f"does not describe {count} int64 numbers")
-        stream.seek(start + count * 8)
-        found = stream.readall()
-        if found != tail(count, int.from_bytes(found[4:8], "little")):
-            raise _damaged(path, "does not end as a torch archive that dataprep wrote")
+        _check(stream, path, count)
         if count == 0:
             return np.empty(0, np.int64)
-        return np.memmap(stream, "<i8", "r", start, (count,))
+        return np.memmap(stream, "<i8", "r", len(head(count)), (count,))
+
+
+def check_index(path: Path, count: int) -> None:
+    """Raise what `open_index` would; maps nothing, and reads none of the numbers."""
+    with open_ordinary(path, path.name) as stream:
+        _check(stream, path, count)
+
+
+def _check(stream: FileIO, path: Path, count: int) -> None:
+    if os.fstat(stream.fileno()).st_size != index_size(count):
+        raise _damaged(path, f"does not have the size of an index of {count} numbers")
+    start = len(head(count))
+    if stream.read(start) != head(count):
+        raise _damaged(path, f"does not describe {count} int64 numbers")
+    stream.seek(start + count * 8)
+    found = stream.readall()
+    if found != tail(count, int.from_bytes(found[4:8], "little")):
+        raise _damaged(path, "does not end as a torch archive that dataprep wrote")
 
 
 def index_size(count: int) -> int:

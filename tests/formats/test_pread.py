@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import mmap
 import os
 import pickle
 import resource
@@ -16,7 +17,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dataprep.formats.dataset import Split, open_dataset
+from dataprep.formats import arena
+from dataprep.formats.dataset import ReadBy, Split, open_dataset
 from dataprep.formats.errors import IntegrityError, StorageError, UsageError
 from dataprep.formats.pread import File, FileArray, open_file
 from tests.datasets import make_dataset, random_split
@@ -61,6 +63,50 @@ def test_reads_what_maps_read_and_maps_nothing(path: Path) -> None:
     with open_dataset(path) as dataset:
         assert everything(dataset.split("train")) == found
         assert maps(path) > 0
+
+
+@pytest.fixture
+def no_maps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file system on which nothing can be mapped."""
+
+    def refused(*_: object, **__: object) -> None:
+        raise OSError(errno.ENODEV, os.strerror(errno.ENODEV))
+
+    monkeypatch.setattr(mmap, "mmap", refused)
+    monkeypatch.setattr(np, "memmap", refused)
+    monkeypatch.setattr(arena, "_mmap", refused)
+
+
+def test_where_nothing_can_be_mapped_all_is_read(path: Path, no_maps: None) -> None:
+    """No map is even tried: offsets, provenance and record ids are read as the tokens are."""
+    train = open_dataset(path, io="pread").split("train")
+    found = everything(train)
+    assert len(found) == 7
+    assert train.parts(np.array([0, 60]), 1000).document[0] == 0
+    with pytest.raises(StorageError, match=r"docs-00000\.npy: No such device") as caught:
+        open_dataset(path).split("train").span(0)
+    assert 'io="pread"' in str(caught.value)
+    with pytest.raises(StorageError, match=r'No such device.*io="pread"'):
+        _ = open_dataset(path).split("train").record_ids
+
+
+@pytest.mark.parametrize("io", ["mmap", "pread"])
+@pytest.mark.parametrize(
+    ("name", "at", "code"),
+    [("docs-00000.npy", 60, "E_ARRAY"), ("source-00000.npy", 1, "E_ARRAY"),
+     ("train_idx.pt", 70, "E_INDEX"), ("train_idx.pt", -1, "E_INDEX")],
+)  # fmt: skip
+def test_headers_are_checked(path: Path, io: ReadBy, name: str, at: int, code: str) -> None:
+    """Either way: a file that describes itself otherwise than the manifest is not read."""
+    train = open_dataset(path, io=io).split("train")
+    file = next(path.rglob(name))
+    data = bytearray(file.read_bytes())
+    data[at] ^= 1
+    file.write_bytes(data)
+    with pytest.raises(IntegrityError) as caught:
+        everything(train)
+    assert caught.value.code == code
+    assert str(caught.value.where).endswith(name)
 
 
 def test_an_unknown_way_is_refused(path: Path) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import errno
+import mmap
+import os
 import pickle
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -14,8 +17,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils.data import DataLoader, RandomSampler, default_collate
 
+from dataprep.formats import arena
 from dataprep.formats.dataset import Split, open_dataset
 from dataprep.formats.errors import InputError, UsageError
+from dataprep.runtime.documents import DocumentDataset
 from dataprep.runtime.windows import IGNORED_LABEL, PADDING, Labels, WindowDataset, window_count
 from tests.datasets import make_dataset, random_split
 
@@ -330,3 +335,26 @@ def test_serves_a_stock_dataloader(split: Split) -> None:
     rows = torch.cat([batch["input_ids"] for batch in loader])
     every = default_collate([windows[i] for i in range(len(windows))])["input_ids"]
     assert sorted(rows.tolist()) == sorted(every.tolist())
+
+
+def test_batches_need_no_map(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With io="pread" every field of a batch is read where the system refuses maps."""
+
+    def refused(*_: object, **__: object) -> None:
+        raise OSError(errno.ENODEV, os.strerror(errno.ENODEV))
+
+    shards = random_split([[30, 0, 12], [], [7], [100, 3]])
+    masks = [[ids % 2 for ids in shard] for shard in shards]
+    path = make_dataset(tmp_path / "ds", {"train": shards}, masks={"train": masks})
+
+    def batches(**options: Any) -> list[dict[str, Any]]:
+        train = open_dataset(path, **options).split("train")
+        windows = WindowDataset(train, seq_len=16, position_ids=True, doc_ids=True, cu_seqlens=True)
+        documents = DocumentDataset(train, position_ids=True, min_tokens=0)
+        return [lists(dataset.__getitems__([0, 2, 1])) for dataset in (windows, documents)]
+
+    expected = batches()
+    monkeypatch.setattr(mmap, "mmap", refused)
+    monkeypatch.setattr(np, "memmap", refused)
+    monkeypatch.setattr(arena, "_mmap", refused)
+    assert batches(io="pread") == expected
