@@ -26,6 +26,7 @@ __all__ = [
     "RecordError",
     "StorageError",
     "UsageError",
+    "require",
 ]
 
 
@@ -86,6 +87,15 @@ class UsageError(DataprepError):
 
     exit_code = 2
     default_code = "E_USAGE"
+
+
+def require(condition: bool, where: str, problem: str) -> None:
+    """Raise `UsageError` about the argument `where` unless `condition` holds.
+
+    >>> require(2 >= 1, "workers", "must be at least 1")
+    """
+    if not condition:
+        raise UsageError(problem, where=where)
 
 
 class IntegrityError(DataprepError):

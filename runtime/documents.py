@@ -22,7 +22,7 @@ import torch
 from torch.utils.data import Dataset
 
 from dataprep.formats.dataset import Split
-from dataprep.formats.errors import InputError, UsageError
+from dataprep.formats.errors import InputError, require
 from dataprep.runtime.kept import kept_documents
 from dataprep.runtime.packed import padding_id
 from dataprep.runtime.pieces import copy_mask, copy_tokens, document_spans
@@ -115,16 +115,16 @@ class DocumentDataset(Dataset[Batch]):
             ("padding", self.padding, get_args(Side)),
             ("labels", self.labels, (None, *get_args(Labels))),
         ):
-            _require(value in known, name, f"must be one of {known}, got {value!r}")
+            require(value in known, name, f"must be one of {known}, got {value!r}")
         for name, least, number in (
             ("max_length", 1, self.max_length),
             ("pad_to_multiple", 1, self.pad_to_multiple),
             ("min_tokens", 0, self.min_tokens),
         ):
             if number is not None:
-                _require(number >= least, name, f"must be at least {least}, got {number}")
+                require(number >= least, name, f"must be at least {least}, got {number}")
         if self.pad_to == "max_length":
-            _require(self.max_length is not None, "max_length", "pad_to='max_length' needs it")
+            require(self.max_length is not None, "max_length", "pad_to='max_length' needs it")
 
     @property
     def definition(self) -> dict[str, Any]:
@@ -239,8 +239,3 @@ def _too_long(document: int, tokens: int, max_length: int) -> InputError:
         where=f"document {document}", code="E_OVERLONG",
         remedy="Use truncate='right' or 'left', or a larger max_length.",
     )  # fmt: skip
-
-
-def _require(condition: bool, where: str, problem: str) -> None:
-    if not condition:
-        raise UsageError(problem, where=where)

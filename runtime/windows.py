@@ -17,7 +17,7 @@ import torch
 from torch.utils.data import Dataset
 
 from dataprep.formats.dataset import Split
-from dataprep.formats.errors import InputError, UsageError
+from dataprep.formats.errors import InputError, require
 from dataprep.runtime.buffers import Buffers
 from dataprep.runtime.fields import OF_THE_BATCH, SegmentFields
 from dataprep.runtime.segments import of_windows
@@ -75,10 +75,10 @@ class WindowDataset(Dataset[Batch]):
         self.fields = SegmentFields(
             position_ids=position_ids, doc_ids=doc_ids, cu_seqlens=cu_seqlens
         )
-        _require(seq_len >= 1, "seq_len", f"must be at least 1 token, got {seq_len}")
-        _require(self.stride >= 1, "stride", f"must be at least 1 token, got {stride}")
+        require(seq_len >= 1, "seq_len", f"must be at least 1 token, got {seq_len}")
+        require(self.stride >= 1, "stride", f"must be at least 1 token, got {stride}")
         known = (None, *get_args(Labels))
-        _require(labels in known, "labels", f"must be one of {known}, got {labels!r}")
+        require(labels in known, "labels", f"must be one of {known}, got {labels!r}")
         self._buffers = Buffers()
         self._span = seq_len + (labels == "shifted")
         self._windows = window_count(split.tokens, self._span, self.stride)
@@ -179,10 +179,6 @@ def window_count(tokens: int, span: int, stride: int) -> int:
     return (tokens - span) // stride + 1 if tokens >= span else 0
 
 
-def _widen(ids: npt.NDArray[Any]) -> torch.Tensor:
-    return torch.from_numpy(ids.astype(np.int64, order="C"))
-
-
 def _too_few_tokens(split: Split, seq_len: int, span: int) -> InputError:
     extra = span - seq_len
     largest = split.tokens - extra
@@ -194,8 +190,3 @@ def _too_few_tokens(split: Split, seq_len: int, span: int) -> InputError:
         code="E_TOO_FEW_TOKENS",
         remedy=f"{smaller} with more data or a larger share for this split.",
     )
-
-
-def _require(condition: bool, where: str, problem: str) -> None:
-    if not condition:
-        raise UsageError(problem, where=where)
