@@ -17,7 +17,7 @@ from typing import Any, Protocol, cast
 
 from torch.utils.data import DataLoader, Dataset
 
-from dataprep.formats.errors import UsageError
+from dataprep.formats.errors import DataprepError, UsageError
 from dataprep.runtime.digest import DIGEST_MASK
 from dataprep.runtime.order import Positions
 from dataprep.runtime.prefetch import Ahead
@@ -269,7 +269,7 @@ def _announced(steps: Iterator[Step], announcer: Announces | None) -> Iterator[S
 
 
 def _in_step(
-    batches: Iterator[Batch], sent: deque[Step], place: _Place, number: int
+    batches: Iterator[Batch | DataprepError], sent: deque[Step], place: _Place, number: int
 ) -> Generator[_Served]:
     """Each batch with its step, as long as no newer pass has taken the workers over."""
     while True:
@@ -281,6 +281,8 @@ def _in_step(
         batch = next(batches, None)
         if batch is None:
             return
+        if isinstance(batch, DataprepError):  # see `dataprep.runtime.workers`
+            raise batch
         yield sent.popleft(), batch
         del batch
 

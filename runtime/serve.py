@@ -22,10 +22,10 @@ from dataprep.runtime.blocks import Blocks, block_sizes
 from dataprep.runtime.loader import Loader
 from dataprep.runtime.mock import MockDataset
 from dataprep.runtime.order import Order, Sequential, Shuffled
-from dataprep.runtime.orphans import end_with_parent
 from dataprep.runtime.samples import SampleDataset
 from dataprep.runtime.sampling import End, GlobalBatchSampler, whole_number
 from dataprep.runtime.skips import Skips
+from dataprep.runtime.workers import begin_work
 
 __all__ = ["Shuffle", "build_order", "opened", "require_seed", "serve"]
 
@@ -127,7 +127,7 @@ def serve(
         prefetch_factor=max(1, -(-prefetch // num_workers)) if num_workers else None,
         persistent_workers=num_workers > 0,
         multiprocessing_context=multiprocessing_context,
-        worker_init_fn=end_with_parent if num_workers else None,
+        worker_init_fn=begin_work if num_workers else None,
         # Its own: a DataLoader draws from the global generator at every `iter` otherwise.
         generator=torch.Generator().manual_seed(_worker_seed(definition, dp_rank)),
     )

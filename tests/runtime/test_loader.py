@@ -311,3 +311,20 @@ def test_workers_end_with_their_loader(shards: Path) -> None:
         assert len(workers & set(multiprocessing.active_children())) == len(workers) - 2
     finally:
         gc.enable()
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn", None])
+def test_errors_of_workers_are_whole(tmp_path: Path, method: str | None) -> None:
+    """A file that shrinks is named with its sizes, and what to do, with workers and without."""
+    path = make_dataset(tmp_path / "shards", {"train": random_split([[900]], seed=1)})
+    workers = int(method is not None)
+    loader = make(path, num_workers=workers, multiprocessing_context=method, io="pread")
+    iterator = iter(loader)
+    next(iterator)
+    (path / "train/tokens-00000.bin").write_bytes(b"\0" * 64)
+    with pytest.raises(IntegrityError) as caught:
+        list(iterator)
+    assert str(caught.value) == (
+        "error[E_SIZE] train/tokens-00000.bin: expected 1800 bytes, found 64. "
+        "Restore this file, or build again with --overwrite."
+    )
