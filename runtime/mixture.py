@@ -28,7 +28,7 @@ from typing import Any, ClassVar, Literal, TypedDict, get_args
 
 import numpy as np
 
-from dataprep.formats.errors import UsageError
+from dataprep.formats.errors import UsageError, require
 from dataprep.runtime.order import MAX_SAMPLES, Order, Positions, Sequential, Shuffled
 from dataprep.runtime.schedule import Schedule
 from dataprep.runtime.weights import MAX_PERIOD, TOLERANCE, Weight, as_fraction
@@ -65,7 +65,7 @@ class Source:
     tokens_per_sample: Weight | None = None
 
     def __post_init__(self) -> None:
-        _require(
+        require(
             1 <= self.samples <= MAX_SAMPLES, f"source {self.name}",
             f"has {self.samples:,} samples; there must be from 1 to 2**48",
         )  # fmt: skip
@@ -96,10 +96,10 @@ class Mixture:
         max_period: int = MAX_PERIOD,
         tolerance: float = TOLERANCE,
     ) -> None:
-        _require(by in get_args(By), "by", f"must be one of {get_args(By)}, got {by!r}")
+        require(by in get_args(By), "by", f"must be one of {get_args(By)}, got {by!r}")
         names = [source.name for source in sources]
         twice = sorted({name for name in names if names.count(name) > 1})
-        _require(not twice, "sources", f"names must differ; given twice: {', '.join(twice)}")
+        require(not twice, "sources", f"names must differ; given twice: {', '.join(twice)}")
         self.sources = tuple(sources)
         self.by = by
         self.sizes = np.array([source.samples for source in sources], np.int64)
@@ -159,7 +159,7 @@ class Mixture:
 
     def order(self, *, seed: int, purpose: str = "mixture", shuffle: bool = True) -> MixtureOrder:
         """The order in which each pass over a source is a new permutation, or the stored order."""
-        _require(
+        require(
             isinstance(shuffle, bool), "shuffle",
             f"must be a bool, got {shuffle!r}; for other orders use MixtureOrder(orders=...)",
         )  # fmt: skip
@@ -188,7 +188,7 @@ class MixtureOrder:
 
     def __post_init__(self) -> None:
         found, needed = len(self.orders), len(self.mixture.sources)
-        _require(found == needed, "orders", f"{found} orders for {needed} sources")
+        require(found == needed, "orders", f"{found} orders for {needed} sources")
 
     def samples(self, positions: Positions, n: int, epoch: int) -> Positions:
         """int64 of the shape of `positions`, each in 0 .. mixture.samples - 1.
@@ -306,8 +306,3 @@ def _runs(values: Positions) -> Iterator[tuple[int, Positions]]:
     edges = [0, *cuts.tolist(), len(rows)]
     for start, stop in pairwise(edges):
         yield int(ranked[start]), rows[start:stop]
-
-
-def _require(condition: bool, where: str, problem: str) -> None:
-    if not condition:
-        raise UsageError(problem, where=where)

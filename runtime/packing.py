@@ -18,7 +18,7 @@ from typing import Literal, get_args
 import numpy as np
 import numpy.typing as npt
 
-from dataprep.formats.errors import InputError, IntegrityError, UsageError
+from dataprep.formats.errors import InputError, IntegrityError, require
 from dataprep.runtime.binpacking import Algorithm, assign
 
 __all__ = [
@@ -58,13 +58,13 @@ class PackingOptions:
     overlong: Overlong = "split"
 
     def __post_init__(self) -> None:
-        _require(1 <= self.seq_len <= MAX_SEQ_LEN, "seq_len",
+        require(1 <= self.seq_len <= MAX_SEQ_LEN, "seq_len",
                  f"must be from 1 to {MAX_SEQ_LEN:,} tokens, got {self.seq_len}")  # fmt: skip
         for name, value, known in (
             ("pack", self.algorithm, get_args(Algorithm)),
             ("overlong", self.overlong, get_args(Overlong)),
         ):
-            _require(value in known, name, f"must be one of {known}, got {value!r}")
+            require(value in known, name, f"must be one of {known}, got {value!r}")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -261,8 +261,3 @@ def _in_order(row: Counts) -> tuple[Counts, int]:
     number = np.empty(len(first), np.int64)
     number[np.argsort(first)] = np.arange(len(first))
     return number[row], len(first)
-
-
-def _require(condition: bool, where: str, problem: str) -> None:
-    if not condition:
-        raise UsageError(problem, where=where)

@@ -16,7 +16,7 @@ from typing import Literal, NamedTuple, get_args
 import numpy as np
 from torch.utils.data import Sampler
 
-from dataprep.formats.errors import UsageError
+from dataprep.formats.errors import UsageError, require
 from dataprep.runtime.digest import DIGEST_MASK, contributions
 from dataprep.runtime.order import MAX_SAMPLES, Order, Positions
 from dataprep.runtime.skips import Skips
@@ -73,12 +73,12 @@ class GlobalBatchSampler(Sampler[list[int]]):
         skips: Skips | None = None,
     ) -> None:
         batch_size = whole_number("batch_size", batch_size)
-        _require(0 < samples <= MAX_SAMPLES, "samples", f"must be in 1 .. 2**48, got {samples}")
-        _require(batch_size >= 1, "batch_size", f"must be at least 1, got {batch_size}")
-        _require(dp_size >= 1, "dp_size", f"must be at least 1, got {dp_size}")
-        _require(0 <= dp_rank < dp_size, "dp_rank", f"{dp_rank} is not in 0 .. {dp_size - 1}")
-        _require(end in get_args(End), "end", f"must be one of {get_args(End)}, got {end!r}")
-        _require(end != "partial" or dp_size == 1, "end", "'partial' is for one rank; use 'pad'")
+        require(0 < samples <= MAX_SAMPLES, "samples", f"must be in 1 .. 2**48, got {samples}")
+        require(batch_size >= 1, "batch_size", f"must be at least 1, got {batch_size}")
+        require(dp_size >= 1, "dp_size", f"must be at least 1, got {dp_size}")
+        require(0 <= dp_rank < dp_size, "dp_rank", f"{dp_rank} is not in 0 .. {dp_size - 1}")
+        require(end in get_args(End), "end", f"must be one of {get_args(End)}, got {end!r}")
+        require(end != "partial" or dp_size == 1, "end", "'partial' is for one rank; use 'pad'")
         self.samples = samples
         self.batch_size = batch_size
         self.order = order
@@ -88,7 +88,7 @@ class GlobalBatchSampler(Sampler[list[int]]):
         self.skips = skips
         self.served = samples - (len(skips) if skips else 0)
         if skips is not None:
-            _require(
+            require(
                 getattr(order, "bijective", True), "skip",
                 "cannot be used with an order that serves samples more than once",
             )  # fmt: skip
@@ -211,10 +211,5 @@ def whole_number(where: str, value: int, minimum: int = 0) -> int:
         number = operator.index(value)
     except TypeError:
         raise UsageError(f"must be a whole number, got {value!r}", where=where) from None
-    _require(number >= minimum, where, f"must be at least {minimum}, got {number}")
+    require(number >= minimum, where, f"must be at least {minimum}, got {number}")
     return number
-
-
-def _require(condition: bool, where: str, problem: str) -> None:
-    if not condition:
-        raise UsageError(problem, where=where)

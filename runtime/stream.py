@@ -22,7 +22,7 @@ from typing import Any, get_args
 import numpy as np
 from torch.utils.data import IterableDataset, get_worker_info
 
-from dataprep.formats.errors import UsageError
+from dataprep.formats.errors import UsageError, require
 from dataprep.runtime.fields import OF_THE_BATCH
 from dataprep.runtime.order import MAX_SAMPLES, Positions, Sequential
 from dataprep.runtime.stream_order import Shuffle, described, stream_order, stream_sizes
@@ -92,17 +92,17 @@ class StreamDataset(IterableDataset[Batch]):
         self.seed, self.dp_rank, self.dp_size = seed, dp_rank, dp_size
         self.end, self.infinite = end, infinite
         known = (None, *get_args(Shuffle))
-        _require(shuffle in known, "shuffle", f"must be one of {known}, got {shuffle!r}")
-        _require(0 <= seed < 1 << 63, "seed", f"must be from 0 to 2**63 - 1, got {seed}")
-        _require(end in get_args(StreamEnd), "end",
+        require(shuffle in known, "shuffle", f"must be one of {known}, got {shuffle!r}")
+        require(0 <= seed < 1 << 63, "seed", f"must be from 0 to 2**63 - 1, got {seed}")
+        require(end in get_args(StreamEnd), "end",
                  f"must be one of {get_args(StreamEnd)}, got {end!r}")  # fmt: skip
         topology = self.topology()
-        _require(0 <= dp_rank < dp_size, "dp_rank", f"{dp_rank} is not in 0 .. {dp_size - 1}")
-        _require(end != "partial" or dp_size == 1, "end", "'partial' is for one rank; use 'pad'")
+        require(0 <= dp_rank < dp_size, "dp_rank", f"{dp_rank} is not in 0 .. {dp_size - 1}")
+        require(end != "partial" or dp_size == 1, "end", "'partial' is for one rank; use 'pad'")
         masked = end != "pad" or getattr(dataset, "sample_mask", False)
-        _require(masked, "end", "'pad' needs a dataset made with sample_mask=True")
+        require(masked, "end", "'pad' needs a dataset made with sample_mask=True")
         self._n = len(dataset)
-        _require(0 < self._n <= MAX_SAMPLES, "dataset", f"has {self._n} samples")
+        require(0 < self._n <= MAX_SAMPLES, "dataset", f"has {self._n} samples")
         if self._deal(topology).steps == 0:
             raise _too_few(self._n, topology)
         sizes = stream_sizes(dataset.split.tokens * dataset.split.dtype.itemsize // self._n)
@@ -133,7 +133,7 @@ class StreamDataset(IterableDataset[Batch]):
 
         Call it between passes: workers that are just starting one may see it or not.
         """
-        _require(epoch >= 0, "epoch", f"must not be negative, got {epoch}")
+        require(epoch >= 0, "epoch", f"must not be negative, got {epoch}")
         self._go_to(Place(epoch))
 
     def __len__(self) -> int:
@@ -256,8 +256,3 @@ def _too_few(samples: int, topology: Topology) -> UsageError:
         where="batch_size", code="E_TOO_FEW_SAMPLES",
         remedy="Use a smaller batch_size or end='pad'.",
     )  # fmt: skip
-
-
-def _require(condition: object, where: str, problem: str) -> None:
-    if not condition:
-        raise UsageError(problem, where=where)
