@@ -26,7 +26,7 @@ from dataprep.formats.manifest import FileEntry, Manifest, SplitEntry
 from dataprep.formats.maps import MapCache, check_size
 from dataprep.formats.pread import File, FileArray, PreadFiles, open_file
 from dataprep.formats.replaced import Standing
-from dataprep.formats.stream import Source, Stream, bases
+from dataprep.formats.stream import Source, Stream, bases, check_inside
 from dataprep.formats.torchfile import check_index, head, index_size, open_index
 
 if TYPE_CHECKING:
@@ -380,6 +380,4 @@ class Split:
 
     def _check_windows(self, starts: npt.NDArray[np.int64], length: int) -> None:
         if len(starts):
-            low, high = int(starts.min()), int(starts.max())
-            if low < 0 or high + length > self.tokens:
-                raise IndexError(f"windows {low}:{high + length} are outside 0:{self.tokens}")
+            check_inside("windows", starts, length, self.tokens)

@@ -18,6 +18,7 @@ from torch.utils.data import Dataset
 
 from dataprep.formats.dataset import Split
 from dataprep.formats.errors import InputError, require
+from dataprep.formats.stream import check_inside
 from dataprep.runtime.buffers import Buffers
 from dataprep.runtime.fields import OF_THE_BATCH, SegmentFields
 from dataprep.runtime.segments import of_windows
@@ -147,10 +148,8 @@ class WindowDataset(Dataset[Batch]):
     def _starts(self, samples: Samples) -> Samples:
         """The first token of each sample."""
         # Checked before the multiplication, which could overflow into the valid range.
-        if samples.size and not 0 <= int(samples.min()) <= int(samples.max()) < self._windows:
-            raise IndexError(
-                f"windows {samples.min()} to {samples.max()} are outside 0:{self._windows}"
-            )
+        if samples.size:
+            check_inside("windows", samples, 1, self._windows)
         return samples * self.stride
 
     def _ids(self, starts: Samples) -> Batch:
