@@ -26,7 +26,7 @@ from dataprep.formats.dataset import Split
 from dataprep.formats.errors import InputError, IntegrityError, UsageError
 from dataprep.runtime.fields import OF_THE_BATCH, SegmentFields
 from dataprep.runtime.packing import Algorithm, Overlong, PackingOptions, PackingReport
-from dataprep.runtime.packing_plan import packing_definition, packing_plan
+from dataprep.runtime.packing_plan import packing_definition, packing_plan, pieces_of_tokens
 from dataprep.runtime.pieces import copy_mask, copy_tokens
 from dataprep.runtime.segments import Segments
 from dataprep.runtime.windows import IGNORED_LABEL, PADDING, Batch, Labels
@@ -180,6 +180,19 @@ class PackedDataset(Dataset[Batch]):
         _, start, length = self._pieces(samples[samples != PADDING])
         return start, start + length
 
+    def covering(self, start: int, stop: int) -> Counts:
+        """The rows that touch a token of `start` to `stop` of the split: int64, increasing.
+
+        Reads the pieces of the plan's chunks that hold these tokens, some milliseconds; chunks are
+        found by bisection. The token more that shifted labels read of a split document counts.
+        """
+        pieces = pieces_of_tokens(self.plan, start, stop, ahead=self.labels == "shifted")
+        bounds = self.plan.arrays["rows"]
+        rows = bounds.searchsorted(pieces, "right") - 1
+        self._trust((rows >= 0) & (rows < self._rows))
+        self._trust((bounds[rows] <= pieces) & (pieces < bounds[rows + 1]))
+        return np.unique(rows)
+
     def _pieces(self, samples: Counts) -> tuple[Segments, Counts, Counts]:
         """The segments of these rows; where each starts in the stream, and how far it is read."""
         row, at = self._pieces_of_rows(samples)
@@ -205,7 +218,7 @@ class PackedDataset(Dataset[Batch]):
         rows = samples[real]
         if rows.size and not 0 <= int(rows.min()) <= int(rows.max()) < self._rows:
             raise IndexError(f"rows {rows.min()} to {rows.max()} are outside 0:{self._rows}")
-        first, stop = self.plan.arrays["rows"][rows], self.plan.arrays["rows"][rows + 1]
+        first, stop = self.plan.arrays["rows"][np.concatenate([rows, rows + 1])].reshape(2, -1)
         self._trust((first >= 0) & (first < stop) & (stop - first <= self._most_pieces))
         self._trust(stop <= self.report.pieces)
         which, pieces, _ = ragged(first, stop)
