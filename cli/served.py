@@ -165,6 +165,8 @@ def _single(dataset: Dataset, split: str, options: OrderOptions) -> Loader:
     from dataprep.runtime.create import row_maker
     from dataprep.runtime.serve import build_order, serve
 
+    if options.weigh_by is not None:
+        raise UsageError("is for several datasets with weights", where="weigh_by")
     part = dataset.split(split)
     samples = row_maker(options.rows or "windows", **_row_options(options))(part)
     shuffle, seed = _shuffle(options, split), options.seed or 0
@@ -259,5 +261,5 @@ def _require_datasets(state: State, datasets: Sequence[Dataset]) -> None:
     from dataprep.runtime.state import progress_from
 
     order = _order(state)
-    if "builds" in order:
+    if "builds" in order or "builds_sha256" not in order:  # which stands for many builds
         progress_from(state, {**order, "builds": [d.build_id for d in datasets]}, _ANY)

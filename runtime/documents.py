@@ -208,7 +208,7 @@ class DocumentDataset(Dataset[Batch]):
         first, last = self.split.parts(np.array([start, stop - 1], np.int64), 1).document.tolist()
         samples = self._kept.samples(np.arange(first, last + 1, dtype=np.int64))
         starts, stops = self.spans(samples)
-        return samples[(starts < stop) & (stops > start)]
+        return samples[(starts < stop) & (stops > np.maximum(starts, start))]
 
     def documents(self, samples: Counts) -> Counts:
         """The number in the split of each of `samples`."""
