@@ -164,16 +164,26 @@ def test_mixture(both: tuple[Dataset, Dataset], name: str, epoch: int) -> None:
     check(make, 2, labels=False)
 
 
-def test_samples_of_a_mixture_that_are_not_drawn(both: tuple[Dataset, Dataset]) -> None:
-    """They are listed without a position, and every sample that holds the document is there."""
+@pytest.mark.parametrize("epoch", [0, 1, 7])
+def test_samples_of_a_mixture_that_are_not_drawn(both: tuple[Dataset, Dataset], epoch: int) -> None:
+    """They are listed once, without a position; all others where the order has them, each time."""
     loader = create_loader(weighed(both), "train", 2, seq_len=4)
     samples: Any = loader.dataset_obj
-    trace = steps_of_document(samples, loader.sampler_obj, 5, epoch=0)
-    assert set(trace.sample.tolist()) == set(samples.covering(trace.start, trace.stop).tolist())
-    never = trace.step == NOT_DRAWN
-    assert never.any()
-    assert (trace.position[never] == -1).all()
-    assert not never[: -int(never.sum())].any()
+    order: Any = loader.sampler_obj.order
+    n = loader.sampler_obj.samples
+    drawn = order.samples(np.arange(n), n, epoch).tolist()
+    some_never = False
+    for document in range(both[0].split("train").documents):
+        trace = steps_of_document(samples, loader.sampler_obj, document, epoch=epoch)
+        holding = samples.covering(trace.start, trace.stop).tolist()
+        expected = [(at, sample) for at, sample in enumerate(drawn) if sample in holding]
+        never = [(-1, sample) for sample in holding if sample not in drawn]
+        found = list(zip(trace.position.tolist(), trace.sample.tolist(), strict=True))
+        assert sorted(found) == sorted(expected + never)
+        assert set(trace.step[trace.position < 0].tolist()) <= {NOT_DRAWN}
+        assert NOT_DRAWN not in trace.step[trace.position >= 0]
+        some_never |= bool(never)
+    assert some_never
 
 
 def makers() -> dict[str, Callable[[Dataset], Traceable]]:
