@@ -234,8 +234,10 @@ def _as_in(state: State, options: OrderOptions) -> OrderOptions:
         "skip": _skips(state),
     }  # fmt: skip
     new: dict[str, Any] = {n: value for n, value in said.items() if getattr(options, n) is None}
-    if not options.weights and (order.get("by") == "samples" or kind == "windows"):
-        new["weights"] = tuple(order.get("weights") or ())  # of tokens: known for equal rows only
+    weights = order.get("weights")
+    equal = order.get("by") == "samples" or kind == "windows"  # else they are divided by the means
+    if equal and not options.weights and isinstance(weights, list):
+        new["weights"] = tuple(number for number in weights if type(number) is int)
     return replace(options, **new)
 
 

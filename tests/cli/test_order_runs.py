@@ -171,6 +171,51 @@ def test_state_of_a_mixture(
     assert "[E_STATE] --state: is of another order: " in found
 
 
+@pytest.mark.parametrize("rows", ["windows", "packed"])
+def test_weights_of_tokens(
+    both: tuple[Path, Path], rows: str, tmp_path: Path, capsys: Capture
+) -> None:
+    """A state holds them where the rows are equally long; otherwise they are to be given."""
+    weights: Any = dict(zip(both, (0.25, 0.5), strict=True))
+    loader = create_loader(
+        weights, "train", 2, weigh_by="tokens", labels=None, source_ids=True, **ROWS[rows][0]
+    )
+    _, following = saved(loader, 1, tmp_path / "state.json")
+    options = (*both, "--state", tmp_path / "state.json", "--batch-size", "2", "--labels", "none")
+    given = ("--weight", "0.25", "--weight", "0.5")
+    same(following, order(capsys, *options, *given), *both)
+    if rows == "windows":
+        same(following, order(capsys, *options), *both)
+    else:
+        assert "--weight: given 0 times for 2" in refused(capsys, *options)
+
+
+def test_state_of_many_datasets(both: tuple[Path, Path], tmp_path: Path, capsys: Capture) -> None:
+    """A state too long to hold all weights takes them from the options, and refuses others."""
+    places = [tmp_path / f"{number}" for number in range(6)]
+    for place in places:
+        place.symlink_to(both[0].absolute())
+    weights: Any = {place: number + 1 for number, place in enumerate(places)}
+    loader = create_loader(weights, "train", 2, seq_len=32, labels=None, source_ids=True)
+    _, following = saved(loader, 1, tmp_path / "state.json")
+    assert "weights" not in loader.state_dict()["order"]
+    state = tmp_path / "state.json"
+    options: list[str | Path] = [
+        *places, "--state", state, "--batch-size", "2", "--labels", "none"
+    ]  # fmt: skip
+    words = [word for number in weights.values() for word in ("--weight", f"{number}")]
+    same(following, order(capsys, *options, *words), *places)
+    assert "--weight: given 0 times for 6" in refused(capsys, *options)
+    assert "[E_STATE] --state" in refused(capsys, *options, *reversed_weights(words))
+    places[2].unlink()
+    places[2].symlink_to(both[1].absolute())
+    assert "[E_STATE_DATASET] --state" in refused(capsys, *options, *words)
+
+
+def reversed_weights(words: list[str]) -> list[str]:
+    return [word for number in words[::-2] for word in ("--weight", number)]
+
+
 def test_state_between_steps(both: tuple[Path, Path], tmp_path: Path, capsys: Capture) -> None:
     """With another batch size one step begins where the state stands; what is before has none."""
     loader = create_loader(both[0], "train", 1, seq_len=32, seed=9)
@@ -232,6 +277,7 @@ def test_skip_overrules_the_state(both: tuple[Path, Path], tmp_path: Path, capsy
         ({"kind": "model"}, ("one",), "E_USAGE", "--state: is not the state of a dataprep loader"),
         ({"order": 3}, ("one",), "E_USAGE", "--state: does not say which order"),
         ({"order": {}}, ("one",), "E_STATE_DATASET", "--state: is of another dataset"),
+        ({"order": {"builds_sha256": 1}}, ("one", "--seq-len", "9"), "E_STATE_DATASET", "--state"),
         ({"skip": [-1]}, ("one",), "E_USAGE", "--state: is damaged (skip must be"),
         ({"skip": 5}, ("one",), "E_USAGE", "--state: is damaged"),
         ({"position": -1}, ("one",), "E_USAGE", "--state: Progress("),
