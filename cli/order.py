@@ -22,7 +22,7 @@ from dataprep.cli.command import (
     naming_options,
     output_options,
 )
-from dataprep.cli.served import OrderOptions, State, read_state, run_of
+from dataprep.cli.served import OrderOptions, State, read_state, require_datasets, run_of
 from dataprep.formats.errors import DataprepError, UsageError
 
 if TYPE_CHECKING:
@@ -154,6 +154,8 @@ def command(
             skip=None if skip is None else read_skips(skip), **options,
         )  # fmt: skip
         datasets = [opened.enter_context(open_dataset(path)) for path in paths]
+        if asked.state is not None:
+            require_datasets(asked.state, datasets)
         show = _step if doc is None else _document
         found = show(datasets, [str(path) for path in paths], asked, served)
     if as_json:

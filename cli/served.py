@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from dataprep.runtime.trace import Traceable
     from dataprep.runtime.windows import Labels
 
-__all__ = ["OrderOptions", "Run", "State", "read_state", "run_of"]
+__all__ = ["OrderOptions", "Run", "State", "read_state", "require_datasets", "run_of"]
 
 State = Mapping[str, Any]
 _LARGEST = 256 << 20  # bytes of a state: ten million skipped samples
@@ -44,7 +44,7 @@ _ANY = 1 << 62  # positions: more than any epoch has
 class OrderOptions:
     """What decides the samples of every step, named as the arguments of `create_loader`.
 
-    None: as the state says, or the default.
+    None: as the state says, or the default; but for `labels`, where it means none.
     """
 
     batch_size: int
@@ -138,7 +138,6 @@ def run_of(
     if state is not None:
         mixed = mixed or _order(state).get("kind") == "mixture"
         options = _as_in(state, options)
-        _require_datasets(state, datasets)
     rows: Rows = options.rows or "windows"
     loader = _mixture(datasets, split, options) if mixed else _single(datasets[0], split, options)
     run = Run(
@@ -258,10 +257,13 @@ def _skips(state: State) -> Skips:
         raise UsageError(f"is damaged (skip {error.problem})", where="state") from None
 
 
-def _require_datasets(state: State, datasets: Sequence[Dataset]) -> None:
-    """Raise what a loader raises for a state of other datasets, before their splits are missed."""
+def require_datasets(state: State, datasets: Sequence[Dataset]) -> None:
+    """Raise what a loader raises for a state of other datasets, before anything in them is missed.
+
+    One of many datasets holds a hash for all, which only their loader compares.
+    """
     from dataprep.runtime.state import progress_from
 
     order = _order(state)
-    if "builds" in order or "builds_sha256" not in order:  # which stands for many builds
+    if "builds" in order or "builds_sha256" not in order:
         progress_from(state, {**order, "builds": [d.build_id for d in datasets]}, _ANY)

@@ -218,7 +218,7 @@ class PackedDataset(Dataset[Batch]):
         rows = samples[real]
         if rows.size and not 0 <= int(rows.min()) <= int(rows.max()) < self._rows:
             raise IndexError(f"rows {rows.min()} to {rows.max()} are outside 0:{self._rows}")
-        first, stop = self.plan.arrays["rows"][np.concatenate([rows, rows + 1])].reshape(2, -1)
+        first, stop = self.plan.arrays["rows"][rows], self.plan.arrays["rows"][rows + 1]
         self._trust((first >= 0) & (first < stop) & (stop - first <= self._most_pieces))
         self._trust(stop <= self.report.pieces)
         which, pieces, _ = ragged(first, stop)

@@ -266,6 +266,7 @@ def test_skip_overrules_the_state(both: tuple[Path, Path], tmp_path: Path, capsy
     [
         ({}, ("other",), "E_STATE_DATASET", "--state: is of another dataset"),
         ({}, ("one", "other"), "E_STATE_DATASET", "--state: is of another dataset"),
+        ({}, ("other", "--doc", "99"), "E_STATE_DATASET", "--state: is of another dataset"),
         ({}, ("one", "--seed", "1"), "E_STATE", "seed 9, not 1"),
         ({}, ("one", "--seq-len", "16"), "E_STATE", "seq_len 32, not 16"),
         ({}, ("one", "--split", "val"), "E_STATE", "split train, not val"),
@@ -292,7 +293,7 @@ def test_states_that_do_not_fit(
     """What the loader refuses is refused, by name."""
     state = create_loader(both[0], "train", 2, seq_len=32, seed=9).state_dict()
     (tmp_path / "state.json").write_text(json.dumps(state | change))
-    weights = ("--weight", "1", "--weight", "1") if "other" in words[1:] else ()
+    weights = ("--weight", "1", "--weight", "1") if words[1:] == ("other",) else ()
     options = ("--state", tmp_path / "state.json", "--batch-size", "2", *weights)
     error = refused(capsys, *words, *options)
     assert f"error[{code}]" in error
