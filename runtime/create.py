@@ -27,7 +27,7 @@ from dataprep.runtime.skips import Skips
 from dataprep.runtime.topology import data_parallel
 from dataprep.runtime.windows import Labels, WindowDataset
 
-__all__ = ["Rows", "create_loader"]
+__all__ = ["Rows", "create_loader", "row_maker"]
 
 Rows = Literal["windows", "packed", "documents"]
 Place = str | Path | Dataset
@@ -134,7 +134,7 @@ def create_loader(  # noqa: PLR0917  (the names and the order that callers know)
     train = split == "train"
     rank, size = data_parallel(distributed, dp_rank, dp_size)
     end = _end(train if drop_last is None else drop_last, size)
-    make = _maker(
+    make = row_maker(
         rows, stride=stride, pack=pack, overlong=overlong, seq_len=seq_len, labels=labels,
         position_ids=position_ids, doc_ids=doc_ids, cu_seqlens=cu_seqlens, sample_mask=end == "pad",
     )  # fmt: skip
@@ -169,7 +169,7 @@ def _end(drop_last: bool, dp_size: int) -> End:
     return "pad" if dp_size > 1 else "partial"
 
 
-def _maker(rows: Rows, **options: Any) -> Callable[[Split], MixedDataset]:
+def row_maker(rows: Rows, **options: Any) -> Callable[[Split], MixedDataset]:
     """What makes the samples of a split; an option of other rows is refused, not ignored."""
     if rows not in get_args(Rows):
         raise UsageError(f"must be one of {get_args(Rows)}, got {rows!r}", where="rows")

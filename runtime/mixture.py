@@ -234,16 +234,27 @@ class MixtureOrder:
 
         Costs the inverse of one permutation for every pass over its source in the epoch.
         """
+        return self.draws(np.array([sample], np.int64), n, epoch)[1]
+
+    def draws(self, samples: Positions, n: int, epoch: int) -> tuple[Positions, Positions]:
+        """All positions of the epoch at which each of `samples` [k] stands.
+
+        Two int64 arrays of one entry a draw: which of `samples`, 0 .. k - 1, and its position,
+        which rises for each sample. Costs what `occurrences` costs, once for all of a source.
+        """
         start, stop = _span(n, epoch)
-        wanted = np.array([sample], np.int64)
-        which = int(self._source(wanted)[0])
-        size, own = int(self.mixture.sizes[which]), wanted - self.mixture.base[which]
-        first, last = (int(self.mixture.schedule.counts(at)[which]) for at in (start, stop))
-        turns = np.arange(first // size, -(-last // size))
-        places = [self.orders[which].positions(own, size, turn) for turn in turns.tolist()]
-        numbers = turns * size + np.concatenate([*places, np.empty(0, np.int64)])
-        inside = numbers[(numbers >= first) & (numbers < last)]
-        return self._places(which, inside) - start
+        source = self._source(samples)
+        begun, ended = (self.mixture.schedule.counts(at) for at in (start, stop))
+        found = [np.empty((2, 0), np.int64)]
+        for which, rows in _runs(source):
+            own = samples[rows] - self.mixture.base[which]
+            size, first, last = (int(a[which]) for a in (self.mixture.sizes, begun, ended))
+            for turn in range(first // size, -(-last // size)):
+                numbers = turn * size + self.orders[which].positions(own, size, turn)
+                here = np.flatnonzero((numbers >= first) & (numbers < last))
+                found.append(np.stack([rows[here], self._places(which, numbers[here]) - start]))
+        drawn, positions = np.concatenate(found, axis=1)
+        return drawn, positions
 
     def _source(self, samples: Positions) -> Positions:
         total = self.mixture.samples
