@@ -77,9 +77,8 @@ class MixtureOrder:
         object.__setattr__(self, "served", self.mixture.sizes - skipped)
         if not self.phases:
             object.__setattr__(self, "phases", (self._first(),))
-        turns, places = np.array(self.phase.stands, np.int64).T
         before = self.mixture.schedule.counts(self.phase.draws)
-        object.__setattr__(self, "lead", turns * self.served + places - before)
+        object.__setattr__(self, "lead", self._stands() - before)
 
     @property
     def phase(self) -> Phase:
@@ -156,6 +155,16 @@ class MixtureOrder:
         numbers = np.concatenate([*found, np.empty(0, np.int64)])
         inside = numbers[(numbers >= first[which]) & (numbers < last[which])]
         return self._places(which, inside) - begin
+
+    def _stands(self) -> Positions:
+        """How many samples of each source were served where the phase begins, in such passes."""
+        turns, places = np.array(self.phase.stands, np.int64).T
+        for which in np.flatnonzero(places) if self.skips else ():
+            position, size = int(places[which]), int(self.mixture.sizes[which])
+            place = self.skips[which].count(position, self.orders[which], size, int(turns[which]))
+            places[which] = place
+        found: Positions = turns * self.served + places
+        return found
 
     def _first(self) -> Phase:
         """The phase of a run that begins."""

@@ -63,8 +63,8 @@ def going_on(
     draws = last.draws_at(stood)
     known = {**last.parked, **_parked(last, skipped, draws, mixture.schedule if same else None)}
     stands = tuple(
-        _stand(known.get(key), own, int(size), now)
-        for key, own, size, now in zip(keys, order.orders, mixture.sizes, skips, strict=True)
+        _stand(known.get(key), own, size)
+        for key, own, size in zip(keys, order.orders, mixture.sizes.tolist(), strict=True)
     )
     phase = Phase(
         positions=positions, weights=mixture.schedule.weights, sources=keys,
@@ -91,28 +91,29 @@ def _skipped(state: Mapping[str, Any], last: Phase) -> tuple[Skips, ...]:
 def _parked(
     last: Phase, skipped: Sequence[Skips], draws: int, schedule: Schedule | None
 ) -> dict[str, Parked]:
-    """Where each source of the phase stands after so many draws of its schedule."""
+    """What was drawn of each source of the phase in so many draws of its schedule."""
     schedule = schedule or last.schedule()
     drawn = schedule.counts(draws) - schedule.counts(last.draws)
-    found = {}
-    for key, stand, samples, skips, count in zip(
-        last.sources, last.stands, last.samples, skipped, drawn.tolist(), strict=True
-    ):
-        number = stand.place + count  # since the pass of its stand began; behind the last of them
-        turns, place = divmod(max(0, number - 1), samples - len(skips))
-        found[key] = Parked(stand.turn + turns, place + (number > 0), tuple(skips.to_json()))
-    return found
+    return {
+        key: Parked(*stand, count, tuple(skips.to_json()))
+        for key, stand, skips, count in zip(
+            last.sources, last.stands, skipped, drawn.tolist(), strict=True
+        )
+    }
 
 
-def _stand(was: Parked | None, order: Order, samples: int, skips: Skips) -> Stand:
-    """Where a source stands that stood there, with this skip list instead of its own."""
+def _stand(was: Parked | None, order: Order, samples: int) -> Stand:
+    """Where such a source stands: behind the last sample that was drawn of it."""
     if was is None:
         return Stand(0, 0)
-    before = Skips(was.skip)
-    if was.place == 0 or before == skips:
-        return Stand(was.turn, was.place)
-    (served,) = before.positions(np.array([was.place - 1]), order, samples, was.turn).tolist()
-    return Stand(was.turn, skips.count(served + 1, order, samples, was.turn))
+    if was.drawn == 0:
+        return Stand(was.turn, was.position)
+    skips = Skips(was.skip)
+    place = skips.count(was.position, order, samples, was.turn)
+    turns, place = divmod(place + was.drawn - 1, samples - len(skips))
+    turn = was.turn + turns
+    (last,) = skips.positions(np.array([place]), order, samples, turn).tolist()
+    return Stand(turn, last + 1)
 
 
 def _require_same_sources(keys: Sequence[str], last: Phase) -> None:

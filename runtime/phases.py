@@ -37,17 +37,24 @@ _START = Spot(0, 0)
 
 
 class Stand(NamedTuple):
-    """Where a source stands: so many samples of this pass are served, skipped ones not counted."""
+    """Where a source stands: at this position of the full order of its pass, behind what is served.
+
+    That is the same whatever is skipped.
+    """
 
     turn: int
-    place: int
+    position: int
 
 
 class Parked(NamedTuple):
-    """Where a source stood when it was left out, and which samples were skipped until then."""
+    """Where a source stood, and how many samples were drawn of it since, all but the skipped ones.
+
+    So whoever has no order of the source can say where it stands.
+    """
 
     turn: int
-    place: int
+    position: int
+    drawn: int
     skip: tuple[int, ...]
 
 
@@ -105,9 +112,7 @@ class Phase:
         if any(map(any, self.stands)):
             found["stands"] = [list(stand) for stand in self.stands]
         if self.parked:
-            parked = {key: [turn, place, list(skip)] for key, (turn, place, skip) in
-                      self.parked.items()}  # fmt: skip
-            found["parked"] = parked
+            found["parked"] = {k: [*stand, list(skip)] for k, (*stand, skip) in self.parked.items()}
         return found
 
     def _sound(self) -> bool:
@@ -123,6 +128,7 @@ class Phase:
             and all(1 <= n <= MAX_SAMPLES for n in self.samples)
             and all(map(_stands, self.stands, self.samples))
             and all(_stands(parked, MAX_SAMPLES) for parked in self.parked.values())
+            and all(0 <= parked.drawn < MAX_POSITION for parked in self.parked.values())
             and not self.parked.keys() & set(self.sources)
             and all(0 <= n < MAX_POSITION for n in (self.positions, self.draws, *self.begin))
             and self.begin <= (self.end or self.begin)
@@ -158,14 +164,14 @@ def _phase(value: Mapping[str, Any]) -> Phase:
         end=None if end is None else Spot(*_wholes(end)),
         stands=tuple(Stand(*_wholes(stand)) for stand in value.get("stands", ())),
         parked={
-            _text(key): Parked(_whole(turn), _whole(place), _wholes(skip))
-            for key, (turn, place, skip) in parked.items()
+            _text(key): Parked(_whole(turn), _whole(position), _whole(drawn), _wholes(skip))
+            for key, (turn, position, drawn, skip) in parked.items()
         },
     )  # fmt: skip
 
 
 def _stands(stand: Stand | Parked, samples: int) -> bool:
-    return 0 <= stand.turn < MAX_POSITION // samples and 0 <= stand.place <= samples
+    return 0 <= stand.turn < MAX_POSITION // samples and 0 <= stand.position <= samples
 
 
 def _whole(value: Any) -> int:
