@@ -181,6 +181,26 @@ def test_realised_counts_over_phases(drop_last: bool) -> None:
     assert found["a"]["passes"] == drawn["a"] / 14
 
 
+def test_realised_counts_what_another_batch_size_left_out() -> None:
+    """Batches of seven from position ten on: two samples of the epoch are left out."""
+    first = make({"a": 2, "b": 1}, 5)
+    drawn = Counter(row[0] for row in take(first, 2))
+    second = after(first.state_dict(), {"a": 1, "b": 3}, weights_changed=True, batch_size=7)
+    drawn.update(row[0] for row in take(second) + take(second, 1))
+    assert {name: counts["samples"] for name, counts in realised(second).items()} == drawn
+
+
+def test_a_longer_list_where_less_than_a_batch_is_left() -> None:
+    """The epoch has ended, and the schedule goes on with the next one all the same."""
+    weights = {"a": 3, "b": 1}
+    first = make(weights, drop_last=False)
+    take(first, 6)
+    state = first.state_dict()
+    plain, longer = after(state, weights), after(state, weights, skip=SKIP)
+    assert (longer.epoch, longer.state_dict()["position"]) == (1, 0)
+    assert [row[0] for row in take(longer)] == [row[0] for row in take(plain)]
+
+
 def test_an_epoch_that_is_too_short_now_has_ended() -> None:
     """The next one begins, once, though the trainer sets the old one again."""
     first = make({"a": 1, "c": 1})
@@ -215,10 +235,10 @@ def test_a_pass_under_way_stays() -> None:
     expected = take(make(weights))
     loader = make(weights, weights_changed=True, prefetch=0)
     iterator = iter(loader)
-    rows = next(iterator)["input_ids"].tolist()
     loader.load_state_dict(first.state_dict())
-    rows += [row for batch in iterator for row in batch["input_ids"].tolist()]
+    rows = [row for batch in iterator for row in batch["input_ids"].tolist()]
     assert [list(row[1:]) for row in expected] == rows
+    assert take(loader) != expected
 
 
 def test_states_of_others_are_refused() -> None:

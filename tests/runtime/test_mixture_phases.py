@@ -12,10 +12,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dataprep.formats.errors import IncompatibleError, UsageError
 from dataprep.runtime.mixture import Mixture, MixtureOrder, Source
 from dataprep.runtime.mixture_resume import going_on
 from dataprep.runtime.order import Shuffled
-from dataprep.runtime.phases import Spot
+from dataprep.runtime.phases import Phase, Spot
 from dataprep.runtime.schedule import Schedule
 from dataprep.runtime.skips import Skips
 
@@ -187,7 +188,7 @@ def test_occurrences_equal_a_search_in_later_phases(
     epoch: int,
 ) -> None:  # fmt: skip
     """Where a sample stands, computed, is where the epoch has it: skipped ones nowhere."""
-    first, made = order_of(before, skip), order_of(shares, {n: skip[n] | more[n] for n in "a"})
+    first, made = order_of(before, skip), order_of(shares, more)
     n = made.mixture.samples
     stood = Spot(*divmod(count, first.mixture.samples))
     begin = stood if stood.position < n else Spot(stood.epoch + 1, 0)
@@ -202,3 +203,35 @@ def test_occurrences_equal_a_search_in_later_phases(
         places = np.flatnonzero(samples == sample) + low
         assert order.occurrences(sample, n, at.epoch + epoch).tolist() == places.tolist()
         assert leading[sample] == (places[0] if len(places) else -1)
+
+
+def test_schedules_of_any_size_are_not_made() -> None:
+    """What a state says of a schedule is bounded before there is memory for it."""
+    sources = tuple(map(str, range(5000)))
+    common: dict[str, Any] = {"positions": 5, "sources": sources, "samples": (1,) * 5000}
+    assert Phase(**common, weights=(100,) * 5000).schedule().period == 5000
+    for weights in ((200_000,) * 5000, (1 << 60,) * 5000):
+        with pytest.raises(UsageError, match="is damaged"):
+            Phase(**common, weights=weights)
+
+
+def test_orders_that_differ_are_told_apart() -> None:
+    """A source with another order is not gone on with as if it were the same."""
+    order = order_of({"a": 1, "b": 1})
+    for other in (
+        Mixture(order.mixture.sources).order(seed=4, weights_changed=True),
+        Mixture([replace(s, samples=s.samples + 1) for s in order.mixture.sources]).order(seed=3),
+    ):
+        with pytest.raises(IncompatibleError, match="other samples, or in another order"):
+            going_on(other, state_of(order), stood=Spot(0, 3), begin=Spot(0, 3), positions=19)
+
+
+def test_other_epochs_are_told_apart() -> None:
+    """Epochs of another length, or other weights, need to be asked for."""
+    order = order_of({"a": 1, "b": 1})
+    fixed = replace(order, weights_changed=False)
+    spot = Spot(1, 3)
+    same = going_on(fixed, state_of(order), stood=spot, begin=spot, positions=19)
+    assert same.phases == order.phases
+    with pytest.raises(IncompatibleError, match="weights_changed=True"):
+        going_on(fixed, state_of(order), stood=spot, begin=spot, positions=18)
