@@ -254,6 +254,18 @@ def test_states_of_others_are_refused() -> None:
     assert "weights_changed" in str(caught.value)
 
 
+def test_blocks_go_on_among_as_many_datasets() -> None:
+    """Their windows share the memory: with another number of datasets the orders are others."""
+    options: dict[str, Any] = {"shuffle": "blocks", "weights_changed": True}
+    first = make({"a": 3, "b": 1}, **options)
+    take(first, 2)
+    state = first.state_dict()
+    second = after(state, {"a": 1, "b": 3}, **options)
+    assert len(second.state_dict()["phases"]) == 2
+    with pytest.raises(IncompatibleError, match="in another order"):
+        after(state, {"a": 1, "b": 1, "c": 1}, **options)
+
+
 def test_states_stay_small() -> None:
     """Two datasets: under a kilobyte, and some 200 bytes more for each change."""
     first = make({"a": 3, "b": 1})
