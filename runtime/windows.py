@@ -77,7 +77,8 @@ class WindowDataset(Dataset[Batch]):
             position_ids=position_ids, doc_ids=doc_ids, cu_seqlens=cu_seqlens
         )
         require(seq_len >= 1, "seq_len", f"must be at least 1 token, got {seq_len}")
-        require(1 <= self.stride < 1 << 62, "stride", f"must be in 1 .. 2**62 tokens, got {stride}")
+        require(self.stride >= 1, "stride", f"must be at least 1 token, got {stride}")
+        require(self.stride < 1 << 62, "stride", f"must be below 2**62 tokens, got {stride}")
         known = (None, *get_args(Labels))
         require(labels in known, "labels", f"must be one of {known}, got {labels!r}")
         self._buffers = Buffers()
