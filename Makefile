@@ -17,7 +17,7 @@ export PYTHONDONTWRITEBYTECODE :=
 help:
 	@echo "make demo        build the fixtures and Python's standard library into shards, verify, load"
 	@echo "make test        lint, types and the whole test suite"
-	@echo "make test-long   whole corpora against the reference tokenizers (needs ../shared/data)"
+	@echo "make test-long   properties on all examples; whole corpora against the reference tokenizers"
 	@echo "make test-faults every kill, power cut, race; writes benchmarks/results/faults.json"
 	@echo "make test-trainers  Lightning, Accelerate and transformers train on shards and resume"
 	@echo "make lint        ruff and mypy alone"
@@ -60,7 +60,8 @@ test-trainers: .venv-trainers/.ready
 	touch .venv-trainers/.ready
 
 test-long: $(STAMP)
-	$(BIN)/python -m pytest -q -m long tests/long
+	$(BIN)/python -m pytest -q -n $(JOBS) -m hypothesis --hypothesis-profile=thorough
+	$(BIN)/python -m pytest -q -m long
 
 # Kills and failures take no notice of one another; the others go one at a time, as some count on
 # having the processors, or a mounted file system, to themselves.

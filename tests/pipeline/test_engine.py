@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dataprep.formats.errors import IncompatibleError, InputError
@@ -16,7 +16,7 @@ from dataprep.pipeline import engine
 from dataprep.pipeline.engine import GIGATOKEN, TOKENIZERS, choose_engine, make_encoder
 from dataprep.pipeline.special_tokens import literal_config, parse_config
 from dataprep.pipeline.tokenizer_sources import resolve_tokenizer
-from tests.support import needs_shared_data
+from tests.support import examples, needs_shared_data
 from tests.tokenizer_files import GIGATOKEN_TAKES, NINE, load_json, real_texts
 
 BUILT_IN = json.dumps(literal_config(json.loads(resolve_tokenizer(None).json))).encode()
@@ -51,7 +51,7 @@ def test_a_batch_is_its_texts(name: str) -> None:
 encoders = {name: make_encoder(name, BUILT_IN) for name in ENGINES}
 
 
-@settings(max_examples=200, deadline=None)
+@examples(200)
 @given(st.lists(st.text(st.characters(codec="utf-8"), max_size=30), max_size=5))
 def test_engines_agree_on_anything(texts: list[str]) -> None:
     """Whatever the text, both engines give the same ids and offsets."""
