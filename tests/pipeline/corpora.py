@@ -20,8 +20,8 @@ from tests.support import REPOSITORY
 
 __all__ = [
     "SMALL_TOKENIZER",
-    "STORIES",
     "SMALL_UNIT",
+    "STORIES",
     "build_into",
     "digests",
     "expected_split",

@@ -34,7 +34,6 @@ from tests.pipeline.corpora import (
 )
 from tests.support import REPOSITORY
 
-
 UNITS = 4
 
 
