@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from dataprep.formats import verify as verifying
@@ -26,6 +26,7 @@ from dataprep.formats.manifest import CONFIG_NAME, CRC_NAME
 from dataprep.formats.verify import Finding, verify
 from tests.datasets import EOS_ID, make_dataset, random_split
 from tests.formats.verified import LEVELS, codes, files_of, small
+from tests.support import examples
 
 # Sound datasets
 
@@ -56,9 +57,7 @@ def test_small_shapes_pass(tmp_path: Path, splits: Mapping[str, Sequence[Any]]) 
     assert verify(make_dataset(tmp_path / "shards", splits)).findings == ()
 
 
-@settings(
-    max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@examples(20, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(st.lists(st.integers(0, 40), max_size=6), max_size=4), st.booleans())
 def test_any_lengths_pass(tmp_path: Path, lengths: list[list[int]], add_eos: bool) -> None:
     """Whatever the lengths of the documents, what was written is found sound."""
