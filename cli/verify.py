@@ -77,7 +77,7 @@ def _verify(path: Path, level: Level, expect: str | None, *, quiet: bool) -> Ver
 
     with byte_progress("verifying", quiet=quiet) as show, naming_options("expect"):
         report = verify(path, level, expect=expect, progress=show)
-    if level == "stat" or not report.ok:
+    if report.kind != "tokens" or level == "stat" or not report.ok:
         return report
     from dataprep.pipeline.probes import check_probes
 
@@ -95,11 +95,11 @@ def _finding_lines(report: VerifyReport) -> list[str]:
 
 def _verdict_lines(report: VerifyReport, seconds: float) -> list[str]:
     found = count_text(len(report.findings), "finding")
+    totals = ", ".join(count_text(count, noun[:-1]) for noun, count in report.counts.items())
     verdict = "ok" if report.ok else f"{found}, NOT what was built"
     return [
         f"{report.path}: {verdict} (level {report.level}: {count_text(report.files, 'file')}, "
-        f"{bytes_text(report.bytes)}, {count_text(report.documents, 'document')}, "
-        f"{count_text(report.tokens, 'token')}, {duration_text(seconds)})",
+        f"{bytes_text(report.bytes)}, {totals}, {duration_text(seconds)})",
         f"  config.json sha256:{report.config_sha256}",
         *(f"  note: {output.one_line(note)}" for note in report.notes),
     ]

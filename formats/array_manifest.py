@@ -9,6 +9,7 @@ of questions, sources, keywords and centroids) are tables that rows point into.
 from __future__ import annotations
 
 from collections import Counter
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,7 @@ from dataprep.formats.envelope import (
     read_header,
 )
 from dataprep.formats.errors import UsageError
+from dataprep.formats.pair_arrays import PROVENANCE, check_pair_arrays
 
 __all__ = [
     "BFLOAT16",
@@ -51,6 +53,7 @@ KINDS = ("embeddings", "pairs")
 BFLOAT16 = "bfloat16"
 """The upper half of a float32; numpy has no such type, so it is stored as `<u2`."""
 DTYPES = ("<f4", "<f2", BFLOAT16, "<f8", "|i1", "|u1", "|b1", "<i4", "<i8", "<u8")
+_REAL = ("<f4", "<f2", BFLOAT16, "<f8")
 _TABLES = 16  # bytes in which a shape of a row may be told: more dimensions are no embedding
 
 
@@ -158,6 +161,8 @@ def _check_consistency(manifest: ArrayManifest) -> None:
             found is not None and (found.dtype, found.shape) == ("<i8", (split.rows,)),
             f"{split.index}: type or shape differs from its split",
         )
+    if manifest.pairs is not None:
+        check_pair_arrays(manifest.arrays, manifest.rows, manifest.pairs)
     chosen = sum(split.rows for split in manifest.splits.values())
     insist(chosen == manifest.rows, f"the splits have {chosen} rows, the arrays {manifest.rows}")
     if manifest.kind == "embeddings":  # several records may make one pair
@@ -184,9 +189,25 @@ def _check_array(
     if entry.scale is not None:
         fits = scale is not None and (scale.dtype, scale.row, scale.rows) == ("<f4", (), entry.rows)
         insist(fits, f"{name}: its scale {entry.scale!r} is not one float32 for each row")
+        insist(entry.dtype == "|i1", f"{name}: only int8 numbers have a scale")
+    _check_meaning(name, entry)
     for shard in entry.shards:
         found, shape = files.get(shard.file), (shard.rows, *entry.row)
         agrees = found is not None and (found.dtype, found.shape) == (
             storage_dtype(entry.dtype), shape,
         )  # fmt: skip
         insist(agrees, f"{shard.file}: type or shape differs from its array")
+
+
+def _check_meaning(name: str, entry: ArrayEntry) -> None:
+    """What a field says of an array must be possible for its type and shape."""
+    if entry.unit:
+        real = entry.dtype in _REAL or entry.scale is not None
+        insist(real and len(entry.row) > 0, f"{name}: only vectors of real numbers have length 1")
+    if entry.categories is not None:
+        codes = entry.dtype == "<i8" and entry.row == ()
+        insist(codes, f"{name}: only single int64 numbers stand for categories")
+        rising = all(one < two for one, two in pairwise(entry.categories))
+        insist(rising, f"{name}: its categories are unsorted or repeat")
+    if name == PROVENANCE:
+        insist((entry.dtype, entry.row) == ("<u8", (2,)), f"{name}: must be uint64 [rows, 2]")
