@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from itertools import pairwise
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -152,6 +153,8 @@ def _check_consistency(manifest: ArrayManifest) -> None:
     insist(manifest.kind in KINDS, f"kind {manifest.kind!r} is unknown")
     insist((manifest.kind == "pairs") == (manifest.pairs is not None), "`pairs` is for pairs")
     _check_references(manifest)
+    if manifest.pairs is not None:
+        check_pair_arrays(manifest.arrays, manifest.rows, manifest.pairs)
     for name, entry in manifest.arrays.items():
         _check_array(name, entry, manifest, files)
     for name, split in manifest.splits.items():
@@ -161,8 +164,6 @@ def _check_consistency(manifest: ArrayManifest) -> None:
             found is not None and (found.dtype, found.shape) == ("<i8", (split.rows,)),
             f"{split.index}: type or shape differs from its split",
         )
-    if manifest.pairs is not None:
-        check_pair_arrays(manifest.arrays, manifest.rows, manifest.pairs)
     chosen = sum(split.rows for split in manifest.splits.values())
     insist(chosen == manifest.rows, f"the splits have {chosen} rows, the arrays {manifest.rows}")
     if manifest.kind == "embeddings":  # several records may make one pair
@@ -183,7 +184,8 @@ def _check_array(
     check_split_name(name)
     insist(entry.dtype in DTYPES, f"{name}: unknown type {entry.dtype!r}")
     insist(len(entry.row) <= _TABLES, f"{name}: a row of {len(entry.row)} dimensions")
-    insist(sum(shard.rows for shard in entry.shards) == entry.rows, f"{name}: rows differ")
+    held = sum(shard.rows for shard in entry.shards)
+    insist(held == entry.rows, f"{name}: its shards have {held} rows, it has {entry.rows}")
     insist(entry.table or entry.rows == manifest.rows, f"{name}: not one row for each record")
     scale = manifest.arrays.get(entry.scale) if entry.scale is not None else None
     if entry.scale is not None:
@@ -203,7 +205,8 @@ def _check_meaning(name: str, entry: ArrayEntry) -> None:
     """What a field says of an array must be possible for its type and shape."""
     if entry.unit:
         real = entry.dtype in _REAL or entry.scale is not None
-        insist(real and len(entry.row) > 0, f"{name}: only vectors of real numbers have length 1")
+        long = len(entry.row) > 0 and prod(entry.row) > 0
+        insist(real and long, f"{name}: only vectors of real numbers have length 1")
     if entry.categories is not None:
         codes = entry.dtype == "<i8" and entry.row == ()
         insist(codes, f"{name}: only single int64 numbers stand for categories")

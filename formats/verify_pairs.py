@@ -57,7 +57,8 @@ def check_offsets(run: Run, entry: ArrayEntry, total: int) -> None:
             reader = run.open(stack, shard.file)
             if reader is not None:
                 last = _check_offsets(reader, shard.rows, first, last, total)
-                if first + shard.rows == entry.rows and last[0] != total:
+                ends = shard.rows > 0 and first + shard.rows == entry.rows
+                if ends and last[0] != total:
                     problem = f"must be {total}, the rows of pair_keyword_ids, where they end"
                     raise _bad_offset(reader, entry.rows - 1, 0, last, problem)
         if not run.sound(shard.file):
@@ -128,7 +129,8 @@ class _Negatives:
         width = -(-self.sizes.questions // _BINS)
         counts = np.zeros(_BINS, np.int64)
         for start, stop in blocks(self.run, self.sizes.pairs, _PAIR):
-            counts += np.bincount(self.index.read(start, stop)[:, 0] // width, minlength=_BINS)
+            bins = np.clip(self.index.read(start, stop)[:, 0] // width, 0, _BINS - 1)
+            counts += np.bincount(bins, minlength=_BINS)
         low = held = 0
         for number, count in enumerate(counts.tolist()):
             if held and held + count > _HELD:

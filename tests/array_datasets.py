@@ -26,7 +26,8 @@ LABELS = ("cat", "dog", "fish")
 def units(rows: int, dim: int, seed: int = 0) -> npt.NDArray[np.float32]:
     """Random vectors of length 1, float32 [rows, dim]."""
     found = np.random.default_rng(seed).normal(size=(rows, dim))
-    return (found / np.linalg.norm(found, axis=1, keepdims=True)).astype(np.float32)
+    lengths: Array = np.linalg.norm(found, axis=1, keepdims=True)
+    return np.asarray(found / lengths, np.float32)
 
 
 def bfloat16(numbers: Array) -> npt.NDArray[np.uint16]:
