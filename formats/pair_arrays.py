@@ -16,10 +16,13 @@ from dataprep.formats.envelope import insist
 if TYPE_CHECKING:
     from dataprep.formats.array_manifest import ArrayEntry
 
-__all__ = ["PAIR_ARRAYS", "PROVENANCE", "PairSizes", "check_pair_arrays", "pair_sizes"]
+__all__ = ["FOREIGN", "PAIR_ARRAYS", "PROVENANCE", "PairSizes", "check_pair_arrays", "pair_sizes"]
 
 PROVENANCE = "provenance"
 """uint64 [rows, 2], where there is one: input number, and byte offset or row in that input."""
+
+FOREIGN = "foreign"
+"""The key of `pairs` under which a conversion keeps what another layout said of itself."""
 
 _FLOATS = ("<f4", "<f2")
 _LIMIT = 1 << 63

@@ -107,7 +107,7 @@ def _rules(manifest: ArrayManifest, name: str) -> Iterator[Rule]:
     if name == PROVENANCE:
         yield from_inputs(positions_of(manifest.inputs))
     if manifest.pairs is not None:
-        special = pair_rules(pair_sizes(manifest.arrays, manifest.rows)).get(name)
+        special = pair_rules(manifest).get(name)
         if special is not None:
             yield from special
             return

@@ -4,6 +4,9 @@ Every index lies in its table, on both sides; offsets lead through all keywords;
 twice in a row, and none of them is a source that the question is known to be answered by. For that
 last, all pairs of questions and sources are held `_HELD` at a time, sorted, so that memory does not
 grow with the dataset; a larger one is read once for each of those parts.
+
+Pairs that came from another layout (`pairs.foreign`) keep the negatives that they had there, which
+may repeat and be other positives of the question; of these only a pair's own source is refused.
 """
 
 from __future__ import annotations
@@ -18,31 +21,38 @@ import numpy.typing as npt
 from dataprep.formats.array_manifest import ArrayEntry, ArrayManifest
 from dataprep.formats.arrays import NamedArray
 from dataprep.formats.errors import DataprepError
-from dataprep.formats.pair_arrays import PairSizes, pair_sizes
+from dataprep.formats.pair_arrays import FOREIGN, PairSizes, pair_sizes
 from dataprep.formats.verify_report import Refused
 from dataprep.formats.verify_rows import blocks, finding_at, open_rows
 from dataprep.formats.verify_stream import Reader, Run
 from dataprep.formats.verify_values import Rule, distinct, inside, within
 
-__all__ = ["check_known_positives", "check_offsets", "pair_rules"]
+__all__ = ["check_known_positives", "check_offsets", "is_foreign", "pair_rules"]
 
 _HELD = 1 << 22  # known positives in memory at once: 32 MiB, and as much again to sort them
 _BINS = 1 << 16
 _PAIR = 16  # bytes of a question and a source
+_COSINE_SLACK = 0.001  # of a cosine in float32 or float16, rounded
 Ids = npt.NDArray[np.int64]
 
 
-def pair_rules(sizes: PairSizes) -> Mapping[str, Sequence[Rule]]:
+def is_foreign(manifest: ArrayManifest) -> bool:
+    """Whether the pairs, and their negatives, were taken over from another layout."""
+    return manifest.pairs is not None and FOREIGN in manifest.pairs
+
+
+def pair_rules(manifest: ArrayManifest) -> Mapping[str, Sequence[Rule]]:
     """What holds for each number of the arrays that are not just vectors."""
+    sizes = pair_sizes(manifest.arrays, manifest.rows)
     ids = inside([sizes.sources], ["source_embs"])
     return {
         "pair_index": [inside([sizes.questions, sizes.sources], ["question_embs", "source_embs"])],
         "pair_cluster_id": [within(-1, sizes.clusters - 1, "-1 or a row of centroid_embs")],
         "pair_relevance": [within(0, 1)],
         "pair_keyword_ids": [inside([sizes.keywords], ["keyword_embs"])],
-        "hard_negatives": [ids, distinct()],
+        "hard_negatives": [ids] if is_foreign(manifest) else [ids, distinct()],
         "negative_tiers": [within(1, 4)],
-        "centroid_distances": [within(0, 2)],
+        "centroid_distances": [within(0, 2, slack=_COSINE_SLACK)],
     }
 
 
@@ -92,7 +102,7 @@ def _bad_offset(reader: Reader, first: int, bad: int, chunk: Ids, problem: str) 
 
 
 def check_known_positives(run: Run, manifest: ArrayManifest) -> None:
-    """No negative of a pair is the source of another pair of the same question, or its own.
+    """No negative of a pair is its own source or, unless foreign, another one of its question.
 
     Takes a sort of the pairs and a binary search for each negative.
     """
@@ -101,7 +111,8 @@ def check_known_positives(run: Run, manifest: ArrayManifest) -> None:
         return
     index, negatives = open_rows(run, manifest, "pair_index", "hard_negatives")
     try:
-        _Negatives(run=run, sizes=sizes, index=index, negatives=negatives).check()
+        found = _Negatives(run=run, sizes=sizes, index=index, negatives=negatives)
+        found.check_own() if is_foreign(manifest) else found.check()
     except DataprepError as error:
         run.findings.add_error(error, "hard_negatives")
 
@@ -119,6 +130,16 @@ class _Negatives:
         """Add a finding about the first negative that is a known positive, if there is one."""
         for low, high in self._ranges():
             if self._found(low, high, self._known(low, high)):
+                return
+
+    def check_own(self) -> None:
+        """Add a finding about the first negative that is its own pair's source."""
+        for start, stop in blocks(self.run, self.sizes.pairs, 8 * self.sizes.negatives):
+            pairs, chosen = self.index.read(start, stop), self.negatives.read(start, stop)
+            hits = np.flatnonzero(chosen == pairs[:, 1:])
+            if len(hits):
+                row, column = divmod(int(hits[0]), self.sizes.negatives)
+                self._tell(start + row, column, pairs[row, 1], pairs[row, 0])
                 return
 
     def _ranges(self) -> Iterator[tuple[int, int]]:
@@ -160,14 +181,16 @@ class _Negatives:
                 continue
             chosen = self.negatives.read(start, stop)[rows]
             keys = (questions[rows, None] * self.sizes.sources + chosen).reshape(-1)
-            at = np.minimum(np.searchsorted(known, keys), len(known) - 1)
-            hits = np.flatnonzero(known[at] == keys)
+            nearest = np.minimum(np.searchsorted(known, keys), len(known) - 1)
+            hits = np.flatnonzero(known[nearest] == keys)
             if len(hits):
                 row, column = divmod(int(hits[0]), count)
-                self.run.findings.add(finding_at(
-                    self.negatives.entry, start + int(rows[row]), column, "E_POSITIVE",
-                    f"is source {chosen[row, column]}, must be no known positive of question "
-                    f"{questions[rows[row]]}",
-                ))  # fmt: skip
+                at = int(rows[row])
+                self._tell(start + at, column, chosen[row, column], questions[at])
                 return True
         return False
+
+    def _tell(self, row: int, column: int, source: int, question: int) -> None:
+        problem = f"is source {source}, must be no known positive of question {question}"
+        found = finding_at(self.negatives.entry, row, column, "E_POSITIVE", problem)
+        self.run.findings.add(found)

@@ -66,15 +66,16 @@ def finite(dtype: str) -> Rule:
     return Rule(code="E_FINITE", find=find)
 
 
-def within(low: float, high: float, why: str = "") -> Rule:
-    """Every number from `low` to `high`, both allowed; of what these are the limits, says `why`."""
+def within(low: float, high: float, why: str = "", *, slack: float = 0) -> Rule:
+    """Every number from `low` to `high`, or off by `slack`; `why` says what these limits are."""
     limits = f"must be {low} to {high}" if low <= high else "there must be none"
     told = f"{limits} ({why})" if why else limits
+    least, most = low - slack, high + slack
 
     def find(block: Array) -> Found:
-        if low <= block.min() and block.max() <= high:
+        if least <= block.min() and block.max() <= most:
             return None
-        at = int(np.argmax(~((block >= low) & (block <= high))))
+        at = int(np.argmax(~((block >= least) & (block <= most))))
         return at, f"is {block.reshape(-1)[at]}, {told}"
 
     return Rule(code="E_RANGE", find=find)

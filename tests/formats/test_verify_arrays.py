@@ -479,6 +479,26 @@ def test_a_repeated_negative_is_named(copied: Copied) -> None:
     assert finding.problem == f"row 7[3] is {value}, as [1] is: must not repeat"
 
 
+def test_negatives_of_another_layout_are_as_they_were_there(copied: Copied) -> None:
+    """They may repeat, and answer the question elsewhere; the pair's own source is refused."""
+    path = copied("pairs")
+    manifest = array_manifest.load(path)
+    with open_arrays(path) as opened:
+        pairs = opened.array("pair_index").read(3, 5).tolist()
+        first = int(opened.array("hard_negatives").read(3, 4)[0, 0])
+    for at, source in {1: pairs[1][1], 2: first}.items():
+        put(path, manifest, "hard_negatives", 3, at, source)
+    reseal(path)
+    assert {finding.code for finding in verify(path).findings} == {"E_REPEAT"}
+    reseal(path, _pairs(foreign={"n_neg": 4}))
+    assert verify(path).findings == ()
+    put(path, manifest, "hard_negatives", 4, 3, pairs[1][1])
+    reseal(path)
+    (finding,) = verify(path).findings
+    assert (finding.code, finding.row) == ("E_POSITIVE", 4)
+    _check_bytes(path, manifest, finding)
+
+
 # Refused at open
 
 
