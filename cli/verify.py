@@ -41,8 +41,8 @@ In a pipeline:
 @click.argument("path", type=ANY_PATH)
 @click.option(
     "--level", type=click.Choice(["stat", "structure", "full"]), default="full", show_default=True,
-    help="stat: names and sizes. structure: also offsets, counts and ids. full: also every byte, "
-    "by hash.",
+    help="stat: names and sizes. structure: also all that the files say: offsets, ids, numbers, "
+    "splits. full: also every byte, by hash.",
 )  # fmt: skip
 @click.option(
     "--expect", metavar="sha256:DIGEST",
@@ -56,8 +56,8 @@ def command(
     """Check that a dataset is, byte for byte, what was built.
 
     PATH is a directory made by `dataprep build`. Exits with 0 only if nothing is wrong; with 3 if
-    a file was changed, cut, swapped, added or lost, naming it and the damaged bytes; with 6 if the
-    installed tokenizer libraries no longer give the ids that are stored.
+    a file was changed, cut, swapped, added or lost, or a number cannot be right, naming file, bytes
+    and row; with 6 if the installed tokenizer libraries no longer give the ids that are stored.
     """
     began = time.perf_counter()
     report = _verify(path, level, expect, quiet=quiet)

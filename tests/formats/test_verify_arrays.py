@@ -25,7 +25,7 @@ from dataprep.formats.envelope import CONFIG_NAME
 from dataprep.formats.errors import IntegrityError
 from dataprep.formats.verify import Finding, verify
 from tests.array_datasets import bfloat16, make_embeddings, make_pairs, units
-from tests.formats.verified import LEVELS, codes, edit, files_of, outcome, reseal
+from tests.formats.verified import LEVELS, codes, files_of, outcome, put, reseal
 
 MANY = 100  # bytes of a shard: three vectors, twelve numbers
 MAKERS: dict[str, Callable[..., ArrayManifest]] = {
@@ -223,21 +223,6 @@ PAIRS = [
     Wrong("centroid_distances", 2, 0, -0.25, "E_RANGE", "row 2 is -0.25, must be 0 to 2"),
     Wrong("provenance", 2, 1, 15, "E_SOURCE", "is position 15 of input 0, must be below 15"),
 ]
-
-
-def put(path: Path, manifest: ArrayManifest, array: str, row: int, at: int, value: Any) -> str:
-    """Set one number of an array, wherever its shards end; the file that was changed."""
-    entry = manifest.arrays[array]
-    dtype = storage_dtype(entry.dtype)
-    for shard in entry.shards:
-        if row < shard.rows:
-            break
-        row -= shard.rows
-    width = int(np.prod(entry.row, dtype=np.int64))
-    offset = len(npy.header(dtype, (shard.rows, *entry.row)))
-    as_bytes = "|u1" if dtype == "|b1" else dtype
-    edit(path, shard.file, as_bytes, offset, {row * width + at: value})
-    return shard.file
 
 
 @pytest.mark.parametrize("shard_bytes", [1 << 30, MANY])

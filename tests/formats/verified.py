@@ -11,13 +11,25 @@ import numpy as np
 
 from dataprep.formats import array_manifest, envelope, npy, verify_report
 from dataprep.formats import manifest as manifests
+from dataprep.formats.array_manifest import ArrayManifest, storage_dtype
 from dataprep.formats.errors import IncompatibleError, IntegrityError
 from dataprep.formats.manifest import CONFIG_NAME, CRC_NAME
 from dataprep.formats.storage import write_file
 from dataprep.formats.verify import VerifyReport, verify
 from tests.datasets import make_dataset, random_split
 
-__all__ = ["LEVELS", "MIB", "codes", "edit", "files_of", "outcome", "parse", "reseal", "small"]
+__all__ = [
+    "LEVELS",
+    "MIB",
+    "codes",
+    "edit",
+    "files_of",
+    "outcome",
+    "parse",
+    "put",
+    "reseal",
+    "small",
+]
 
 MIB = 1 << 20
 LEVELS: tuple[verify_report.Level, ...] = ("stat", "structure", "full")
@@ -86,3 +98,18 @@ def edit(path: Path, name: str, dtype: str, offset: int, values: Mapping[int, in
     for index, value in values.items():
         array[index] = value
     (path / name).write_bytes(data)
+
+
+def put(path: Path, manifest: ArrayManifest, array: str, row: int, at: int, value: Any) -> str:
+    """Set one number of an array, wherever its shards end; the file that was changed."""
+    entry = manifest.arrays[array]
+    dtype = storage_dtype(entry.dtype)
+    for shard in entry.shards:
+        if row < shard.rows:
+            break
+        row -= shard.rows
+    width = int(np.prod(entry.row, dtype=np.int64))
+    offset = len(npy.header(dtype, (shard.rows, *entry.row)))
+    as_bytes = "|u1" if dtype == "|b1" else dtype
+    edit(path, shard.file, as_bytes, offset, {row * width + at: value})
+    return shard.file
