@@ -150,7 +150,8 @@ class _Pools:
     def sizes(self, tier: int, pairs: Ints) -> Ints:
         clusters = self.links.clusters[pairs]
         if tier == 3:
-            return np.count_nonzero(self.similar[self.group_of[pairs]] >= 0, axis=1)
+            listed = self.similar[self.group_of[pairs]] >= 0
+            return listed.sum(axis=1, dtype=np.int64)
         counts = (self.near if tier == 2 else self.members).counts
         known: Ints = np.append(counts, 0)[clusters]  # -1: no cluster, nothing
         return self.links.n_sources - known if tier == 4 else known
@@ -158,7 +159,8 @@ class _Pools:
     def sources(self, tier: int, pairs: Ints, positions: Ints, sizes: Ints) -> Ints:
         """What stands at these positions of the pools; all int64 of one length."""
         if tier == 3:
-            return self.similar[self.group_of[pairs], positions]
+            listed: Ints = self.similar[self.group_of[pairs], positions]
+            return listed
         clusters, links = self.links.clusters[pairs], self.links
         keys = keys_of(self.seed, links.questions[pairs], links.sources[pairs], tier)
         drawn = draw(positions, sizes, keys)

@@ -1,0 +1,97 @@
+"""Which split each question goes to: all its pairs together, every cluster in every part's measure.
+
+Within a cluster the questions stand by the hash of their text and the seed, so their order in the
+input is of no account. Each cluster gives its first question to the first split and its second to
+the second (train and val, where they are asked for), and deals out the rest so that over all
+clusters so far each split has what its ratio gives it. Clusters of one question go to train alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from dataprep.formats.errors import InputError
+from dataprep.pipeline.pair_lists import Ints
+from dataprep.pipeline.splitting import hash_keys
+
+__all__ = ["given_splits", "main_cluster", "split_questions"]
+
+_SURE = ("train", "val")
+
+
+def main_cluster(questions: Ints, clusters: Ints, count: int) -> Ints:
+    """int64 [count]: the cluster that most pairs of a question have, the lowest of equals.
+
+    >>> main_cluster(np.array([0, 0, 0, 1]), np.array([2, 1, 2, -1]), 2).tolist()
+    [2, -1]
+    """
+    width = int(clusters.max(initial=-1)) + 2
+    keys, votes = np.unique(questions * width + clusters + 1, return_counts=True)
+    order = np.lexsort((keys % width, -votes, keys // width))
+    owners, first = np.unique((keys // width)[order], return_index=True)
+    result = np.full(count, -1, np.int64)
+    result[owners] = (keys % width)[order][first] - 1
+    return result
+
+
+def split_questions(
+    texts: Sequence[str], clusters: Ints, shares: Mapping[str, float], seed: int
+) -> Ints:
+    """int64 [questions]: the number of its split in `shares`, whose values add up to 1."""
+    names, ratios = list(shares), np.array(list(shares.values()))
+    sure = _priority(names, ratios)
+    hashes = hash_keys([text.encode("utf-8", "surrogatepass") for text in texts], seed)
+    order = np.lexsort((np.arange(len(texts)), hashes, clusters))
+    _, starts = np.unique(clusters[order], return_index=True)
+    result = np.empty(len(texts), np.int64)
+    owed = np.zeros(len(names))
+    for members in np.split(order, starts[1:]):
+        owed += ratios * len(members)
+        sizes = _sizes(len(members), owed, sure)
+        owed -= sizes
+        # The sure ones first, so that the first question of a cluster is always in train.
+        for split in sorted(range(len(names)), key=lambda n: (n not in sure, n)):
+            result[members[: sizes[split]]] = split
+            members = members[sizes[split] :]  # noqa: PLW2901
+    return result
+
+
+def _priority(names: Sequence[str], ratios: npt.NDArray[np.float64]) -> list[int]:
+    """The two splits that every cluster is in, where it has two questions."""
+    wanted = [n for n in range(len(names)) if ratios[n] > 0]
+    wanted.sort(key=lambda n: (_SURE.index(names[n]) if names[n] in _SURE else len(_SURE), n))
+    return wanted[: len(_SURE)]
+
+
+def _sizes(count: int, owed: npt.NDArray[np.float64], sure: Sequence[int]) -> Ints:
+    """How many of `count` questions each split gets: the sure ones, the rest as they are owed."""
+    sizes = np.zeros(len(owed), np.int64)
+    for split in sure[:count]:
+        sizes[split] = 1
+    left = count - int(sizes.sum())
+    room = np.maximum(owed - sizes, 0)
+    room *= left / room.sum() if room.sum() > 0 else 0
+    sizes += room.astype(np.int64)
+    for split in np.argsort(-(room % 1), kind="stable")[: count - int(sizes.sum())]:
+        sizes[split] += 1
+    return sizes
+
+
+def given_splits(questions: Ints, splits: Ints, names: Sequence[str], texts: Sequence[str]) -> Ints:
+    """int64 [questions] from the split of each pair; `InputError` for a question in two."""
+    result = np.full(len(texts), -1, np.int64)
+    result[questions] = splits
+    torn = np.flatnonzero(result[questions] != splits)
+    if len(torn):
+        question = int(questions[torn[0]])
+        pair = names[splits[torn[0]]], names[result[question]]
+        raise InputError(
+            f"the question {texts[question][:80]!r} is in {pair[0]} and in {pair[1]}",
+            where="--split", code="E_LEAK",
+            remedy="Give all rows of a question the same split, or leave the splitting to "
+            "--split NAME=RATIO,...",
+        )  # fmt: skip
+    return result
