@@ -106,6 +106,7 @@ class Header(msgspec.Struct):
     format_version: int = 0
     required_features: tuple[str, ...] = ()
     kind: str = ""
+    build_id: str = ""
 
 
 def check_name(name: str) -> str:
