@@ -150,8 +150,8 @@ class _Pools:
     def sizes(self, tier: int, pairs: Ints) -> Ints:
         clusters = self.links.clusters[pairs]
         if tier == 3:
-            listed = self.similar[self.group_of[pairs]] >= 0
-            return listed.sum(axis=1, dtype=np.int64)
+            listed: Ints = (self.similar[self.group_of[pairs]] >= 0).sum(axis=1, dtype=np.int64)
+            return listed
         counts = (self.near if tier == 2 else self.members).counts
         known: Ints = np.append(counts, 0)[clusters]  # -1: no cluster, nothing
         return self.links.n_sources - known if tier == 4 else known

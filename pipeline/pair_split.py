@@ -8,18 +8,21 @@ clusters so far each split has what its ratio gives it. Clusters of one question
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
 
-from dataprep.formats.errors import InputError
+from dataprep.formats.errors import InputError, require
 from dataprep.pipeline.pair_lists import Ints
+from dataprep.pipeline.pair_merge import Pairs
 from dataprep.pipeline.splitting import hash_keys
 
 __all__ = ["given_splits", "main_cluster", "split_questions"]
 
 _SURE = ("train", "val")
+_NAME = re.compile(r"[a-z][a-z0-9_]{0,31}")
 
 
 def main_cluster(questions: Ints, clusters: Ints, count: int) -> Ints:
@@ -80,18 +83,27 @@ def _sizes(count: int, owed: npt.NDArray[np.float64], sure: Sequence[int]) -> In
     return sizes
 
 
-def given_splits(questions: Ints, splits: Ints, names: Sequence[str], texts: Sequence[str]) -> Ints:
-    """int64 [questions] from the split of each pair; `InputError` for a question in two."""
-    result = np.full(len(texts), -1, np.int64)
-    result[questions] = splits
-    torn = np.flatnonzero(result[questions] != splits)
-    if len(torn):
-        question = int(questions[torn[0]])
-        pair = names[splits[torn[0]]], names[result[question]]
+def given_splits(pairs: Pairs) -> tuple[list[str], Ints]:
+    """Names, and int64 [questions], as the rows say them.
+
+    Raises `InputError` for a question in two splits, or in none.
+    """
+    for name in pairs.split_names:
+        require(
+            bool(_NAME.fullmatch(name)), "--split",
+            f"the column names a split {name!r}; names are of a-z, 0-9 and _",
+        )  # fmt: skip
+    problem = None
+    if pairs.torn is not None:
+        text, first, second = pairs.torn
+        problem = f"the question {text[:80]!r} is in {first} and in {second}"
+    elif (pairs.split < 0).any():
+        text = pairs.questions[int(np.argmax(pairs.split < 0))]
+        problem = f"the question {text[:80]!r} is in no split"
+    if problem:
         raise InputError(
-            f"the question {texts[question][:80]!r} is in {pair[0]} and in {pair[1]}",
-            where="--split", code="E_LEAK",
-            remedy="Give all rows of a question the same split, or leave the splitting to "
+            problem, where="--split", code="E_LEAK" if pairs.torn else "E_NO_SPLIT",
+            remedy="Give every row of a question the same split, or leave the splitting to "
             "--split NAME=RATIO,...",
         )  # fmt: skip
-    return result
+    return pairs.split_names, pairs.split

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dataprep.formats.errors import InputError
-from dataprep.pipeline.pair_split import given_splits, main_cluster, split_questions
+from dataprep.pipeline.pair_split import main_cluster, split_questions
 
 RATIOS = st.sampled_from(
     [
@@ -60,15 +58,6 @@ def test_order_of_input_is_of_no_account() -> None:
     again = split_questions([texts[n] for n in mixed], clusters[mixed], shares, 1)
     np.testing.assert_array_equal(straight[mixed], again)
     assert (straight != split_questions(texts, clusters, shares, 2)).any()
-
-
-def test_item_114_a_question_in_two_given_splits_is_named() -> None:
-    """Item 114: predefined splits that leak are refused, with the question and both names."""
-    whole = given_splits(np.array([0, 1, 0]), np.array([1, 0, 1]), ["train", "val"], ["who", "why"])
-    assert whole.tolist() == [1, 0]
-    with pytest.raises(InputError, match="'who' is in train and in val") as caught:
-        given_splits(np.array([0, 1, 0]), np.array([0, 0, 1]), ["train", "val"], ["who", "why"])
-    assert caught.value.code == "E_LEAK"
 
 
 def test_main_cluster_is_that_of_most_pairs() -> None:
