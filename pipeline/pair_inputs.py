@@ -22,11 +22,14 @@ _COMPRESSED = {".gz": "gzip", ".zst": "zstd"}
 _KNOWN = "Write CSV, TSV, JSONL (these also as .gz or .zst) or Parquet."
 
 
-def find_tables(paths: Sequence[str]) -> list[Source]:
-    """All files of `paths`, in order; `InputError` for one that is missing or of another kind."""
-    found = [file for path in paths for file in _files(Path(path))]
+def find_tables(paths: Sequence[str]) -> list[tuple[int, Source]]:
+    """All files of `paths`, in order, each with the number of the path that it comes from.
+
+    Raises `InputError` for one that is missing or of another kind, `UsageError` for a repeated one.
+    """
+    found = [(at, file) for at, path in enumerate(paths) for file in _files(Path(path))]
     seen: dict[str, Path] = {}
-    for file in found:
+    for _, file in found:
         real = os.path.realpath(file)
         if real in seen:
             raise UsageError(
@@ -34,9 +37,9 @@ def find_tables(paths: Sequence[str]) -> list[Source]:
                 remedy="Leave one out.",
             )  # fmt: skip
         seen[real] = file
-    folders = [os.path.dirname(os.path.abspath(file)) for file in found]  # noqa: PTH100, PTH120
+    folders = [os.path.dirname(os.path.abspath(file)) for file in seen.values()]  # noqa: PTH100, PTH120
     root = os.path.commonpath(folders) if folders else ""
-    return [source_of(file, root) for file in found]
+    return [(at, source_of(file, root)) for at, file in found]
 
 
 def _files(path: Path) -> list[Path]:
@@ -50,19 +53,23 @@ def _files(path: Path) -> list[Path]:
     return known
 
 
-def source_of(path: Path, root: str, kinds: Sequence[str] = tuple(_FORMATS.values())) -> Source:
-    """One file, named by its path below `root`."""
+def source_of(path: Path, root: str, kind: str | None = None) -> Source:
+    """One file, named by its path below `root`; `kind` is what it holds, if its name does not say.
+
+    Raises `InputError` if it is not there, or is no table and no `kind` is given.
+    """
     absolute = os.path.abspath(path)  # noqa: PTH100 (resolve() would follow links)
-    kind, compression = _kind(path)
+    found_kind, compression = _kind(path)
     if not path.is_file():
         raise input_error("no such file or folder", str(path), "Check the path.", "E_NOT_FOUND")
-    if kind not in kinds or (kind == "parquet" and compression):
+    if not (kind or found_kind) or (found_kind == "parquet" and compression):
         raise input_error(f"{path.suffix or 'this'} is not read", str(path), _KNOWN, "E_FORMAT")
     with reading(path):
         found = path.stat()
     return Source(
-        path=absolute, name=os.path.relpath(absolute, root).replace(os.sep, "/"), format=kind,
-        compression=compression, size=found.st_size, modified=found.st_mtime_ns,
+        path=absolute, name=os.path.relpath(absolute, root).replace(os.sep, "/"),
+        format=kind or found_kind, compression=compression, size=found.st_size,
+        modified=found.st_mtime_ns,
     )  # fmt: skip
 
 

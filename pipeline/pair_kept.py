@@ -42,7 +42,6 @@ class Kept:
 
     def __init__(self, staging: Staging) -> None:
         self._folder = staging.units / _FOLDER
-        create_directory(self._folder, exist_ok=True)
         self.reused = 0
 
     def array(self, name: str, make: Callable[[], npt.NDArray[Any]]) -> npt.NDArray[Any]:
@@ -56,6 +55,7 @@ class Kept:
         return made
 
     def _keep(self, name: str, array: npt.NDArray[Any]) -> None:
+        create_directory(self._folder, exist_ok=True)
         with FileWriter(self._scratch()) as writer:
             writer.write(npy.header(array.dtype.str, array.shape))
             if array.size:

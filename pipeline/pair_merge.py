@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 from array import array
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -36,7 +36,7 @@ from dataprep.pipeline.pair_lists import Ints, Lists, lists_of
 from dataprep.pipeline.pair_read import Rows
 from dataprep.pipeline.records import Reject, excerpt
 
-__all__ = ["Cleaning", "Merger", "Pairs"]
+__all__ = ["Cleaning", "Merger", "Pairs", "ordered_labels"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -236,7 +236,8 @@ class Merger:
             )  # fmt: skip
         split_names = list(dict.fromkeys(self._split.values()))
         split = np.full(len(self._questions.of), -1, np.int64)
-        split[[*self._split]] = [split_names.index(name) for name in self._split.values()]
+        for question, name in self._split.items():
+            split[question] = split_names.index(name)
         keys = np.fromiter((n for key in self._pairs for n in key), np.int64).reshape(-1, 2)
         cluster_names, cluster = _in_order(self._clusters.of, self._cluster)
         owners, words = (np.array(part, np.int64) for part in self._links)
@@ -268,10 +269,22 @@ def _rejected(error: CellError, cells: dict[str, Any], place: int, line: int | N
     )  # fmt: skip
 
 
+def ordered_labels(labels: Iterable[str]) -> list[str]:
+    """In order: as whole numbers if all of them are, else as texts.
+
+    >>> ordered_labels(["10", "9"]), ordered_labels(["b", "9", "10"])
+    (['9', '10'], ['10', '9', 'b'])
+    """
+    every = list(labels)
+    whole = all(label.removeprefix("-").isdecimal() for label in every)
+    return sorted(every, key=lambda label: (int(label) if whole else 0, label))
+
+
 def _in_order(numbers: dict[str, int], codes: Sequence[int]) -> tuple[list[str], Ints]:
-    """Labels in order (as numbers, if they all are), and the codes of that order."""
-    whole = all(label.removeprefix("-").isdecimal() for label in numbers)
-    names = sorted(numbers, key=lambda label: (int(label) if whole else 0, label))
-    places = np.full(len(names) + 1, -1, np.int64)
-    places[[numbers[name] for name in names]] = np.arange(len(names))
+    """Labels that some code stands for, in order, and the codes of that order."""
+    used = {*codes}
+    names = ordered_labels(name for name, number in numbers.items() if number in used)
+    places = np.full(len(numbers) + 1, -1, np.int64)  # the last is that of -1
+    for place, name in enumerate(names):
+        places[numbers[name]] = place
     return names, places[np.array(codes, np.int64)]

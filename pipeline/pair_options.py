@@ -18,7 +18,7 @@ from dataprep.pipeline.options import parse_split
 from dataprep.pipeline.pair_cells import parse_columns
 from dataprep.pipeline.pair_cluster import Fallback
 
-__all__ = ["DEFAULT_SPLIT", "PairOptions"]
+__all__ = ["DEFAULT_SPLIT", "PairOptions", "ratios_of"]
 
 Clusters = Literal["auto", "column", "keywords", "kmeans", "none"]
 Search = Literal["auto", "exact", "faiss"]
@@ -97,6 +97,8 @@ class PairOptions:
     train=0.8,val=0.1,test=0.1. All pairs of a question are in one split."""
     curriculum: str = "fixed"
     """fixed, linear, cosine, or a JSON object; see `dataprep.formats.curriculum`."""
+    inspection: bool = False
+    """Also write pairs.jsonl: the texts, keywords, cluster and split of each pair, to look at."""
     on_error: Literal["error", "skip"] = "error"
     """What a bad row does: stop the build, or go to rejects.jsonl."""
     max_rejects: int | None = None
@@ -201,8 +203,7 @@ class PairOptions:
             return None
         if self.split in (None, _BY_COLUMN):
             return None
-        found = parse_split(str(self.split), "ratio")
-        return {name: float(share or 0) for name, share in found.items()}
+        return ratios_of(str(self.split))
 
     def parsed_curriculum(self) -> Curriculum:
         """The curriculum as it is stored."""
@@ -217,7 +218,17 @@ class PairOptions:
                 found[field.name] = Path(value).name if field.name in _FILES and value else value
         found["curriculum"] = msgspec.to_builtins(self.parsed_curriculum())
         found["split_input"] = [name for name, _ in self.named_inputs() if name]
-        return found
+        plain: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(found))
+        return plain
+
+
+def ratios_of(split: str) -> dict[str, float]:
+    """Parse ``train=0.9,val=0.1``.
+
+    >>> ratios_of("train=0.9,val=0.1")
+    {'train': 0.9, 'val': 0.1}
+    """
+    return {name: float(share or 0) for name, share in parse_split(split, "ratio").items()}
 
 
 def _at_least(options: PairOptions, name: str, least: int) -> None:

@@ -17,9 +17,11 @@ import numpy.typing as npt
 from dataprep.formats.errors import InputError, require
 from dataprep.pipeline.pair_lists import Ints
 from dataprep.pipeline.pair_merge import Pairs
+from dataprep.pipeline.pair_options import DEFAULT_SPLIT, PairOptions, ratios_of
+from dataprep.pipeline.pair_prepare import Table
 from dataprep.pipeline.splitting import hash_keys
 
-__all__ = ["given_splits", "main_cluster", "split_questions"]
+__all__ = ["given_splits", "main_cluster", "split_questions", "splits_of"]
 
 _SURE = ("train", "val")
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,31}")
@@ -107,3 +109,23 @@ def given_splits(pairs: Pairs) -> tuple[list[str], Ints]:
             "--split NAME=RATIO,...",
         )  # fmt: skip
     return pairs.split_names, pairs.split
+
+
+def splits_of(options: PairOptions, table: Table, clusters: Ints) -> dict[str, Ints]:
+    """The pairs of each split, increasing: as a column or the inputs say, or by ratios."""
+    pairs, shares = table.pairs, options.shares()
+    by_column = options.split_input or (shares is None and "split" in table.present)
+    if options.split == "column" and not by_column:
+        raise InputError(
+            "no input has a column of splits", where="--split column", code="E_COLUMN",
+            remedy="Name it with --columns split=NAME, or give ratios.",
+        )  # fmt: skip
+    if by_column:
+        names, of_question = given_splits(pairs)
+    else:
+        shares = shares or ratios_of(DEFAULT_SPLIT)
+        main = main_cluster(pairs.question, clusters, len(pairs.questions))
+        names = list(shares)
+        of_question = split_questions(pairs.questions, main, shares, options.seed)
+    of_pair = of_question[pairs.question]
+    return {name: np.flatnonzero(of_pair == number) for number, name in enumerate(names)}

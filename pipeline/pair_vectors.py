@@ -9,7 +9,7 @@ Refused, with the text and its row: a NaN or Inf, a row of zeros, a row of anoth
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from importlib import import_module
 from typing import Any
 
@@ -66,7 +66,7 @@ def _from_npy(source: Source, texts: Sequence[str], what: str) -> Floats:
             f"Give one row for each distinct {what}, in the order of first appearance "
             "(`pair_texts` lists them), or a Parquet file with a column of texts.", "E_ROWS",
         )  # fmt: skip
-    return np.asarray(array, np.float32)
+    return _narrow(array)
 
 
 def _from_parquet(
@@ -135,12 +135,20 @@ def _vectors(column: Any, where: str, first: int) -> Floats:
     lists = pa.types.is_list(kind) or pa.types.is_large_list(kind)
     if not (lists or pa.types.is_fixed_size_list(kind)):
         raise input_error(f"the vectors are {kind}, no lists of numbers", where, "Write lists.")
+    if not len(column):
+        return np.empty((0, 0), np.float32)
     widths = np.asarray(pc.fill_null(pc.list_value_length(column), -1), np.int64)
-    odd = np.flatnonzero(widths != widths[0]) if len(widths) else widths
+    odd = np.flatnonzero((widths != widths[0]) | (widths < 1))
     if len(odd):
         raise _width(int(widths[odd[0]]), int(widths[0]), where, first + int(odd[0]))
     flat = column.flatten()  # nulls among the numbers come out as NaN
-    return np.asarray(flat.to_numpy(zero_copy_only=False), np.float32).reshape(len(column), -1)
+    return _narrow(flat.to_numpy(zero_copy_only=False)).reshape(len(column), -1)
+
+
+def _narrow(numbers: Array) -> Floats:
+    """As float32; what is too large becomes Inf, which is refused by name later."""
+    with np.errstate(over="ignore"):
+        return np.asarray(numbers, np.float32)
 
 
 def _width(found: int, expected: int, where: str, row: int) -> InputError:
@@ -186,7 +194,7 @@ def encode(
             )  # fmt: skip
         if parts and made.shape[1] != parts[0].shape[1]:
             raise _width(made.shape[1], parts[0].shape[1], where, start)
-        found = made.astype(np.float32)
+        found = _narrow(made)
         _check(found, batch, what, where, first=start)
         parts.append(found)
     return np.concatenate(parts)
@@ -196,13 +204,13 @@ def _check(vectors: Floats, texts: Sequence[str], what: str, where: str, first: 
     """Raise `InputError` for the first row that is not finite, or all zero."""
     for start in range(0, len(vectors), CHUNK):
         part = vectors[start : start + CHUNK]
-        tests: Mapping[str, npt.NDArray[np.bool_]] = {
-            "holds NaN or Inf": ~np.isfinite(part).all(axis=1),
-            "is all zero": ~part.any(axis=1),
-        }
-        for problem, bad in tests.items():
-            if bad.any():
-                row = start + int(np.argmax(bad))
+        tests = (
+            ("holds NaN or Inf", np.isfinite(part).all(axis=1)),
+            ("is all zero", part.any(axis=1)),
+        )
+        for problem, good in tests:
+            if not good.all():
+                row = start + int(np.argmin(good))
                 raise input_error(
                     f"the vector of the {what} {texts[row][:80]!r} (row {first + row}) {problem}",
                     where, "Leave the text out, or make its vector again.", "E_VECTOR",

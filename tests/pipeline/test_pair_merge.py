@@ -46,7 +46,7 @@ def write(path: Path, rows: list[Row]) -> Path:
 def merge(*paths: Path, columns: str = "", **cleaning: Any) -> tuple[Pairs, Merger]:
     """All rows of the files, cleaned."""
     merger = Merger(Cleaning(**cleaning))
-    for source in find_tables([str(path) for path in paths]):
+    for _, source in find_tables([str(path) for path in paths]):
         merger.start_input()
         for rows in read_rows(source, parse_columns(columns)):
             merger.add(rows, source)
