@@ -61,11 +61,19 @@ def check_negatives(
         _none("negative_tiers", wrong.any(axis=1), start, "do not say what the negatives are")
 
 
-def check_numbers(name: str, rows: Array, first: int, low: float, high: float) -> None:
-    """Every number is finite and from `low` to `high`; `first` is the number of the first row."""
-    flat = rows.reshape(len(rows), -1)
-    outside = np.logical_not((flat >= low) & (flat <= high))  # so that NaN is outside
-    _none(name, outside.any(axis=1), first, f"hold a number that is not from {low:g} to {high:g}")
+def check_numbers(
+    name: str, rows: Array, first: int, bounds: tuple[float, float] | None = None
+) -> None:
+    """Every number is finite, and within `bounds`; `first` is the number of the first row."""
+    for start in range(0, len(rows), _AT_ONCE):
+        part = rows[start : start + _AT_ONCE]
+        part = part.reshape(len(part), -1)
+        good = np.isfinite(part)
+        if bounds is not None:
+            good &= (part >= bounds[0]) & (part <= bounds[1])
+        limits = f", from {bounds[0]:g} to {bounds[1]:g}" if bounds else ""
+        bad = np.logical_not(good.all(axis=1))
+        _none(name, bad, first + start, f"hold a number that is not finite{limits}")
 
 
 def check_splits(splits: Mapping[str, Ints], questions: Ints) -> None:

@@ -34,7 +34,6 @@ __all__ = ["Content", "write_pairs"]
 Array = npt.NDArray[Any]
 Tell = Callable[[int, int], None]
 
-_LARGEST = float(np.finfo(np.float32).max)
 _STEERING = {
     "steering_centroid": "centroid",
     "steering_keyword_weighted": "keyword",
@@ -88,7 +87,7 @@ def write_pairs(root: Path, options: PairOptions, content: Content, tell: Tell) 
     )
     check_negatives(index, clustering.of_pair, content.negatives, content.tiers, sizes[1])
     check_splits(content.splits, pairs.question)
-    check_numbers("pair_relevance", pairs.relevance, 0, 0, 1)
+    check_numbers("pair_relevance", pairs.relevance, 0, (0, 1))
     writer = ArrayWriter(root)
     tables = {
         "question_embs": vectors.questions,
@@ -97,7 +96,7 @@ def write_pairs(root: Path, options: PairOptions, content: Content, tell: Tell) 
         "centroid_embs": clustering.centroids,
     }
     for name, array in tables.items():
-        check_numbers(name, array, 0, -_LARGEST, _LARGEST)
+        check_numbers(name, array, 0)
         unit = options.normalise and name != "centroid_embs"
         writer.array(name, array, table=True, unit=unit)
     writer.array("pair_index", index)
@@ -138,11 +137,11 @@ def _write_steering(writer: ArrayWriter, content: Content, tell: Tell) -> None:
 
 def _checked(content: Content, name: str, part: str, say: Callable[[int], None]) -> Iterator[Array]:
     """The blocks of one array, looked at on the way."""
-    low, high = (0.0, 2.0) if part == "distances" else (-_LARGEST, _LARGEST)
+    bounds = (0.0, 2.0) if part == "distances" else None
     first = 0
     for block in _steering(content):
         array: Array = getattr(block, part)
-        check_numbers(name, array, first, low, high)
+        check_numbers(name, array, first, bounds)
         first += len(array)
         say(first)
         yield array

@@ -76,7 +76,7 @@ def plain(scene: Scene, seed: int) -> tuple[Ints, Ints]:
     return np.array(rows), np.array(tiers)
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(scenes(), st.integers(0, 5), st.sampled_from([1, 3, 4096]))
 def test_item_113_four_tiers_as_the_plain_way(scene: Scene, seed: int, at_once: int) -> None:
     """Item 113: equal to one pair at a time with sets; dry tiers, no cluster, ties, any block."""

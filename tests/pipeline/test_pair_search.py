@@ -54,7 +54,7 @@ def searches(draw: st.DrawFn) -> tuple[Floats, Floats, int, Outside]:
     return asked, vectors, draw(st.integers(1, 50)), outside
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(searches(), st.sampled_from([(1, 1), (2, 7), (5, 16), (256, 16384)]), st.integers(1, 3))
 def test_finds_what_looking_at_all_finds(
     search: tuple[Floats, Floats, int, Outside], tile: tuple[int, int], threads: int
