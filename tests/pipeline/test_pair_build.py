@@ -14,7 +14,7 @@ import pytest
 from dataprep.formats.arrays import open_arrays
 from dataprep.formats.errors import DataprepError, InputError, UsageError
 from dataprep.formats.steering import VARIANT_ARRAYS
-from dataprep.pipeline import pair_build, pair_embed, pair_mining
+from dataprep.pipeline import pair_build, pair_embed, pair_mining, pair_write
 from dataprep.pipeline.pair_build import PairReport, build_pairs
 from dataprep.pipeline.pair_options import PairOptions
 from dataprep.pipeline.pair_prepare import pair_texts
@@ -414,3 +414,18 @@ def test_item_115_the_last_checks_see_every_fault(
         build(options_for(tmp_path))
     assert caught.value.code == "E_PAIRS"
     assert not (tmp_path / "out").exists()
+
+
+def test_item_115_splits_and_links_are_checked_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Item 115: a build does look at what test_pair_checks.py is about."""
+    with monkeypatch.context() as patch:
+        patch.setattr(pair_build, "splits_of", lambda *_: {"train": np.arange(3)})
+        with pytest.raises(DataprepError, match="splits: do not hold every pair once"):
+            build(options_for(tmp_path))
+    for name in ("check_links", "check_numbers"):
+        with monkeypatch.context() as patch:
+            patch.setattr(pair_write, name, lambda *_: 1 / 0)
+            with pytest.raises(ZeroDivisionError):
+                build(options_for(tmp_path))
