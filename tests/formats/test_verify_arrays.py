@@ -527,6 +527,7 @@ REFUSED: dict[str, tuple[str, Callable[[ArrayManifest], ArrayManifest], str]] = 
     "no vectors": ("pairs", _arrays("question_embs", row=()), "question_embs: a row is not a list"),
     "dim": ("pairs", _pairs(dim=9), "pairs.dim is 9, the arrays have 8"),
     "negatives": ("pairs", _pairs(negatives=3), "pairs.negatives is 3, the arrays have 4"),
+    "clusters": ("pairs", _pairs(clusters={"count": 3}), "pairs.clusters is 3, the arrays have 2"),
     "scale of float": ("embeddings", _arrays("half", scale="small_scale"), "only int8 numbers"),
     "scale of two": ("embeddings", _arrays("small", scale="embedding"), "not one float32 for each"),
     "length of ids": ("embeddings", _arrays("number", unit=True), "number: only vectors of real"),
