@@ -7,27 +7,23 @@ tokens and one list of documents: nothing here shows where a shard ends.
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast, get_args
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from dataprep.formats import manifest as manifests
 from dataprep.formats import npy
-from dataprep.formats.arena import MappedFiles
 from dataprep.formats.boundaries import Boundaries, Parts
 from dataprep.formats.errors import IntegrityError, UsageError
+from dataprep.formats.files import Files, ReadBy, check_files_of, check_io
 from dataprep.formats.held_boundaries import HELD_DOCUMENTS, HeldBoundaries
-from dataprep.formats.manifest import FileEntry, Manifest, SplitEntry
-from dataprep.formats.maps import MapCache, check_size
-from dataprep.formats.pread import File, FileArray, PreadFiles, open_file
+from dataprep.formats.manifest import Manifest, SplitEntry
 from dataprep.formats.replaced import Standing
-from dataprep.formats.stream import Source, Stream, bases
-from dataprep.formats.torchfile import check_index, head, index_size, open_index
+from dataprep.formats.stream import Stream, bases, check_inside
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -35,8 +31,6 @@ if TYPE_CHECKING:
 __all__ = ["Dataset", "ReadBy", "Split", "open_dataset"]
 
 Ids = npt.NDArray[Any]
-Opened = TypeVar("Opened")
-ReadBy = Literal["mmap", "pread"]
 
 
 def open_dataset(path: str | Path, *, io: ReadBy = "mmap") -> Dataset:
@@ -58,8 +52,7 @@ def open_dataset(path: str | Path, *, io: ReadBy = "mmap") -> Dataset:
         >>> dataset.splits["train"].text(0)                       # doctest: +SKIP
         'Once upon a time ...'
     """
-    if io not in get_args(ReadBy):
-        raise UsageError(f"must be one of {', '.join(get_args(ReadBy))}, got {io!r}", where="io")
+    check_io(io)
     directory = Path(path).absolute()  # maps are opened later, perhaps from elsewhere
     standing = Standing(directory)
     manifest = standing.open(lambda: _check(directory))
@@ -70,20 +63,8 @@ def open_dataset(path: str | Path, *, io: ReadBy = "mmap") -> Dataset:
 def _check(directory: Path) -> Manifest:
     """The manifest of the dataset in `directory`, all of whose files have the right size."""
     manifest = manifests.load(directory)
-    for folder in sorted({e.name.partition("/")[0] for e in manifest.files if "/" in e.name}):
-        _refuse_link(directory, folder)
-    for entry in manifest.files:
-        check_size(f"{directory}/{entry.name}", entry.name, entry.bytes)  # a Path costs 10 us
+    check_files_of(directory, manifest.files)
     return manifest
-
-
-def _refuse_link(directory: Path, folder: str) -> None:
-    """Raise if the folder of a split is a link: what it holds is not part of this directory."""
-    if (directory / folder).is_symlink():
-        raise IntegrityError(
-            "is a symbolic link; dataprep reads only ordinary folders", where=folder,
-            code="E_NAME", remedy="Copy the folder here.",
-        )  # fmt: skip
 
 
 class Dataset:
@@ -96,11 +77,11 @@ class Dataset:
         self.manifest = manifest
         self.standing = standing
         self.io: ReadBy = io
-        self._maps = MapCache()
         self._tokenizer: Tokenizer | None = None
-        files = {entry.name: entry for entry in manifest.files}
+        entries = {entry.name: entry for entry in manifest.files}
+        self.files = Files(path, entries, standing, io)
         self.splits: Mapping[str, Split] = {
-            name: Split(self, name, entry, files) for name, entry in manifest.splits.items()
+            name: Split(self, name, entry) for name, entry in manifest.splits.items()
         }
 
     @property
@@ -146,7 +127,7 @@ class Dataset:
         """Drop maps and open files; arrays handed out stay valid."""
         for split in self.splits.values():
             split.close()
-        self._maps.clear()
+        self.files.clear()
 
     def __enter__(self) -> Dataset:
         return self
@@ -179,21 +160,18 @@ class Split:
     Positions are global to the split; shards are looked up by bisection in two int64 arrays.
     """
 
-    def __init__(
-        self, dataset: Dataset, name: str, entry: SplitEntry, files: dict[str, FileEntry]
-    ) -> None:
+    def __init__(self, dataset: Dataset, name: str, entry: SplitEntry) -> None:
         self.dataset = dataset
         self.name = name
         self.entry = entry
         self.tokens = entry.tokens
         self.documents = entry.documents
         self.dtype: np.dtype[Any] = np.dtype(dataset.manifest.tokens.dtype)
-        self._files = files
-        self._maps = dataset._maps
         shards = entry.shards
         lengths = [shard.length for shard in shards]
-        self.files = self._read_from([shard.tokens for shard in shards], self.dtype.str)
-        self.stream = Stream(self._source(self.files), lengths)
+        names = [shard.tokens for shard in shards]
+        self.files = dataset.files.read_from(names, self.dtype.str)
+        self.stream = Stream(dataset.files.source(names, self.dtype.str), lengths)
         self._masks = self._mask_stream(lengths)
         self._token_base = self.stream.base
         self._document_base = bases(shard.documents for shard in shards)
@@ -269,12 +247,7 @@ class Split:
     @property
     def record_ids(self) -> npt.NDArray[np.int64]:
         """int64 [documents]: the record id of each document, mapped (with ``"pread"``: read)."""
-        path, count = self.dataset.path / self.entry.index, self.documents
-        if self.dataset.io == "mmap":
-            return self._opened(self.entry.index, lambda: open_index(path, count))
-        self._opened(self.entry.index, lambda: check_index(path, count))
-        file = self._open(self.entry.index, index_size(count))
-        return FileArray(file, "<i8", (count,), len(head(count))).astype(np.int64)
+        return self.dataset.files.index(self.entry.index, self.documents)
 
     def lengths(self) -> Iterator[npt.NDArray[np.int64]]:
         """The length in tokens of every document, one int64 array per shard."""
@@ -288,64 +261,19 @@ class Split:
         shard = int(np.searchsorted(self._document_base, document, "right")) - 1
         return shard, document - int(self._document_base[shard])
 
-    def _read_from(self, names: list[str], dtype: str, offset: int = 0) -> PreadFiles:
-        sizes = [self._files[name].bytes for name in names]
-        return PreadFiles(
-            names, sizes, dtype, open=self._open, cache=self._maps, offset=offset
-        )  # fmt: skip
-
-    def _source(self, files: PreadFiles) -> Source:
-        """`files` themselves, or maps of them."""
-        if self.dataset.io == "mmap":
-            with contextlib.suppress(OSError):  # a limit of virtual memory (ulimit -v)
-                return MappedFiles(files, path=self._path)
-        return files
-
     def _mask_stream(self, lengths: list[int]) -> Stream | None:
         """The loss mask of every token; all shards have one, or none has."""
         names = [shard.mask for shard in self.entry.shards if shard.mask is not None]
         if not names:
             return None
         offset = len(npy.header("|u1", (0,)))  # one length for any shape
-        return Stream(self._source(self._read_from(names, "|u1", offset)), lengths)
+        return Stream(self.dataset.files.source(names, "|u1", offset), lengths)
 
     def _shard_docs(self, shard: int) -> Ids:
         return self._array(self.entry.shards[shard].docs)
 
     def _array(self, name: str) -> Ids:
-        entry = self._files[name]
-        dtype, shape = str(entry.dtype), entry.shape or ()
-        return self._map(name, lambda: self._open_array(name, dtype, shape))
-
-    def _open_array(self, name: str, dtype: str, shape: tuple[int, ...]) -> Ids:
-        if self.dataset.io == "mmap":
-            mapped = npy.open_array(self.dataset.path / name, dtype, shape)
-            return np.asarray(mapped).view(np.ndarray)  # slicing np.memmap costs microseconds
-        file = self._open_file(name, self._files[name].bytes)
-        offset = len(npy.header(dtype, shape))
-        return cast(Ids, FileArray(file, dtype, shape, offset))  # as much of an array as is asked
-
-    def _open(self, name: str, size: int) -> File:
-        return self._opened(name, lambda: self._open_file(name, size))
-
-    def _opened(self, name: str, opener: Callable[[], Opened]) -> Opened:
-        """What `opener` makes of the file `name` of this build; not kept."""
-        return self._maps.open(name, lambda: self.dataset.standing.open(opener))
-
-    def _open_file(self, name: str, size: int) -> File:
-        file, entry = open_file(self.dataset.path / name, name, size), self._files[name]
-        if name.endswith(".npy"):
-            dtype, shape = str(entry.dtype), entry.shape or ()
-            found = bytearray(min(size, len(npy.header(dtype, shape))))
-            file.read_into(memoryview(found), 0)
-            npy.check(bytes(found), size, dtype, shape, where=name)
-        return file
-
-    def _path(self, name: str) -> str:
-        return f"{self.dataset.path}/{name}"
-
-    def _map(self, name: str, opener: Callable[[], Ids]) -> Ids:
-        return self._maps.get(name, lambda: self.dataset.standing.open(opener))
+        return self.dataset.files.array(name)
 
     def parts(self, starts: npt.NDArray[np.int64], length: int) -> Parts:
         """Which document each part of the windows of `length` tokens at `starts` belongs to.
@@ -380,6 +308,4 @@ class Split:
 
     def _check_windows(self, starts: npt.NDArray[np.int64], length: int) -> None:
         if len(starts):
-            low, high = int(starts.min()), int(starts.max())
-            if low < 0 or high + length > self.tokens:
-                raise IndexError(f"windows {low}:{high + length} are outside 0:{self.tokens}")
+            check_inside("windows", starts, length, self.tokens)

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
-from dataprep.formats import manifest as manifests
+from dataprep.formats.envelope import CONFIG_NAME, read, read_header
 from dataprep.formats.errors import DataprepError, IntegrityError
 
 __all__ = ["Mark", "Standing", "mark_of"]
@@ -30,7 +30,7 @@ _TRIES = 10
 def mark_of(directory: Path) -> Mark:
     """The mark of the dataset that stands in `directory` now."""
     try:
-        found = (directory / manifests.CONFIG_NAME).lstat()
+        found = (directory / CONFIG_NAME).lstat()
     except OSError:
         return ()
     return found.st_ino, found.st_mtime_ns, found.st_size, found.st_ctime_ns
@@ -69,7 +69,7 @@ class Standing:
         self._build_id = build_id
 
     def _require_same_build(self) -> None:
-        found = manifests.load(self._directory).build_id
+        found = read_header(read(self._directory)).build_id
         if found != self._build_id:
             problem = f"build {self._build_id[:12]} was replaced by {found[:12]}"
             raise _replaced(self._directory, problem)

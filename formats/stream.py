@@ -14,7 +14,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["Positions", "Source", "Stream", "bases"]
+__all__ = ["Positions", "Source", "Stream", "bases", "check_inside"]
 
 Numbers = npt.NDArray[Any]
 Positions = npt.NDArray[np.int64]
@@ -61,7 +61,10 @@ class Stream:
         self.source = source
         self.base = bases(lengths)
         self._bounds: list[int] = self.base.tolist()  # for single numbers, which are faster in it
+        self._ends = self.base[1:]
         self._total: int = self._bounds[-1]
+        full = np.flatnonzero(np.diff(self.base))
+        self._only: int | None = int(full[0]) if len(full) == 1 else None
 
     def __len__(self) -> int:
         return self._total
@@ -85,19 +88,16 @@ class Stream:
         """
         if len(starts) == 0 or length == 0:
             return np.empty((len(starts), length), self.source.dtype)
-        low, high = int(starts.min()), int(starts.max())
-        if low < 0 or high + length > self._total:
-            raise IndexError(f"windows {low}:{high + length} are outside 0:{self._total}")
-        shard = bisect_right(self._bounds, low) - 1
-        if high + length <= self._bounds[shard + 1]:
-            self.source.look(shard)
-            return self.source.rows(shard, starts - self._bounds[shard], length)
+        check_inside("windows", starts, length, self._total)
+        if self._only is not None:
+            self.source.look(self._only)
+            return self.source.rows(self._only, starts, length)
         return self._gather_from_many(starts, length)
 
     def _gather_from_many(self, starts: Positions, length: int) -> Numbers:
         shards = self.shards_at(starts)
         local = starts - self.base[shards]
-        inside = starts + length <= self.base[1:][shards]
+        inside = starts + length <= self._ends[shards]
         if inside.all():
             self.source.look(shards)
             return self.source.rows(shards, local, length)
@@ -162,6 +162,23 @@ class Stream:
         """The shard that holds each position, never an empty one."""
         found: Positions = self.base.searchsorted(at, "right") - 1
         return found
+
+
+def check_inside(what: str, starts: Positions, length: int, total: int) -> None:
+    """Raise `IndexError` unless each `start:start + length` lies in 0 .. total; one start or more.
+
+    One pass instead of two for the least and the greatest: read without its sign, a negative number
+    is greater than any other.
+
+    >>> check_inside("windows", np.array([3, 0, 7]), 2, total=9)
+    >>> check_inside("windows", np.array([3, -1]), 2, total=9)
+    Traceback (most recent call last):
+    IndexError: windows -1:5 are outside 0:9
+    """
+    unsigned = np.asarray(starts, np.int64).view(np.uint64)
+    if length > total or int(unsigned.max()) > total - length:
+        low, high = int(starts.min()), int(starts.max()) + length
+        raise IndexError(f"{what} {low}:{high} are outside 0:{total}")
 
 
 def bases(counts: Iterable[int]) -> Positions:

@@ -24,7 +24,8 @@ from dataprep.formats.errors import UsageError
 __all__ = ["Segments", "of_windows"]
 
 Counts = npt.NDArray[np.int64]
-_MAX_TOKENS = (1 << 31) - 1  # in a batch whose cu_seqlens are int32
+_LARGEST_INT16, _LARGEST_INT32 = (1 << 15) - 1, (1 << 31) - 1
+_MAX_TOKENS = _LARGEST_INT32  # in a batch whose cu_seqlens are int32
 
 
 class _Runs(NamedTuple):
@@ -93,6 +94,8 @@ class Segments:
         """
         runs = self._runs
         values = np.repeat(_narrow(runs.start), runs.length).reshape(self.rows, self.seq_len)
+        if self.seq_len - 1 > np.iinfo(values.dtype).max:  # starts may be small in a long row
+            values = values.astype(np.int64)
         np.subtract(np.arange(self.seq_len, dtype=values.dtype), values, out=values)
         if runs.padded:
             gaps = runs.document < 0
@@ -189,9 +192,11 @@ def of_windows(
 
 
 def _narrow(values: Counts) -> npt.NDArray[np.integer[Any]]:
-    """In 4 bytes if they fit, as they nearly always do: half as much memory to write and read."""
-    fits = values.max(initial=0) <= np.iinfo(np.int32).max
-    return values.astype(np.int32) if fits else values
+    """In 2 or 4 bytes if they fit: a quarter or half as much memory to write and read."""
+    largest = values.max(initial=0)
+    if largest <= _LARGEST_INT16:
+        return values.astype(np.int16)
+    return values.astype(np.int32) if largest <= _LARGEST_INT32 else values
 
 
 def _require(condition: bool, problem: str) -> None:

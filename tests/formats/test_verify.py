@@ -19,8 +19,7 @@ import pytest
 from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
-from dataprep.formats import verify as verifying
-from dataprep.formats import verify_report
+from dataprep.formats import verify_plan, verify_report
 from dataprep.formats.errors import DataprepError, InputError, IntegrityError, UsageError
 from dataprep.formats.manifest import CONFIG_NAME, CRC_NAME
 from dataprep.formats.verify import Finding, verify
@@ -94,7 +93,7 @@ def test_an_interrupt_stops_the_threads(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, quick: bool
 ) -> None:
     """An exception in the caller's thread or callback ends the run; no thread goes on."""
-    monkeypatch.setattr(verifying, "_QUICK_BYTES", 1 << 20 if quick else 0)
+    monkeypatch.setattr(verify_plan, "_QUICK_BYTES", 1 << 20 if quick else 0)
     path = make_dataset(tmp_path / "shards", {"train": random_split([[5]] * 100)})
     crc_bytes = (path / CRC_NAME).stat().st_size
     names: list[str] = []

@@ -1,0 +1,245 @@
+"""What the config.json of every kind of dataset has in common: read, checked and written here.
+
+The format's version, the digest of the file over itself, the names and hashes of all files, the
+inputs, and the counts of records. `manifest` adds what a dataset of tokens has, `array_manifest`
+what one of arrays has.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+
+from dataprep.formats.errors import IncompatibleError, InputError, IntegrityError
+from dataprep.formats.ordinary import open_ordinary
+from dataprep.formats.storage import storage_errors
+
+__all__ = [
+    "CONFIG_NAME",
+    "CRC_NAME",
+    "FORMAT_VERSION",
+    "KNOWN_FEATURES",
+    "LOSS_MASK",
+    "MAX_CONFIG_BYTES",
+    "NO_DIGEST",
+    "Count",
+    "Entry",
+    "FileEntry",
+    "Header",
+    "InputEntry",
+    "RecordCounts",
+    "check_digest",
+    "check_files",
+    "check_name",
+    "check_records",
+    "check_split_name",
+    "damaged",
+    "dump_json",
+    "insist",
+    "read",
+    "read_header",
+]
+
+CONFIG_NAME = "config.json"
+CRC_NAME = "crc32.npy"
+FORMAT_VERSION = 1
+LOSS_MASK = "loss_mask"
+"""The feature of a dataset with masks: who ignored them would train on the wrong tokens."""
+KNOWN_FEATURES = frozenset({LOSS_MASK})
+MAX_CONFIG_BYTES = 256 << 20
+NO_DIGEST = "0" * 64
+
+_NAME = re.compile(r"([a-z][a-z0-9_]{0,31}/)?[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+_SPLIT = re.compile(r"[a-z][a-z0-9_]{0,31}")
+
+Count = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]  # every size on disk
+
+
+class Entry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=False):
+    """A part of config.json; fields that are not known here may be ignored."""
+
+
+class FileEntry(Entry, frozen=True, kw_only=True):
+    """One file of the dataset: size in bytes, array type where it is an array, SHA-256."""
+
+    name: str
+    bytes: Count
+    dtype: str | None
+    shape: tuple[Count, ...] | None
+    sha256: str
+
+
+class InputEntry(Entry, frozen=True, kw_only=True):
+    """One input; `unit` says whether provenance counts bytes or rows of it.
+
+    `bytes` is its size as stored; where `compression` names one, offsets count what comes out.
+    """
+
+    name: str
+    format: str
+    unit: str
+    bytes: Count
+    fingerprint: str
+    records: Count
+    compression: str | None = None
+
+
+class RecordCounts(Entry, frozen=True, kw_only=True):
+    """Conservation: `read` = `written` + the sum of `rejected`."""
+
+    read: Count
+    written: Count
+    rejected: dict[str, Count]
+    blank_lines: Count
+
+
+class Header(msgspec.Struct):
+    """What must be understood before the rest may be read."""
+
+    format: str = ""
+    format_version: int = 0
+    required_features: tuple[str, ...] = ()
+    kind: str = ""
+    build_id: str = ""
+
+
+def check_name(name: str) -> str:
+    """Return `name` if it is one that a dataset may contain, else raise `IntegrityError`.
+
+    >>> check_name("train/tokens-00000.bin")
+    'train/tokens-00000.bin'
+    """
+    if not _NAME.fullmatch(name) or ".." in name:
+        raise IntegrityError(
+            f"file name {name!r} is not allowed in a dataset",
+            where=CONFIG_NAME,
+            code="E_NAME",
+            remedy="Do not trust this directory.",
+        )
+    return name
+
+
+def dump_json(manifest: msgspec.Struct) -> bytes:
+    """The bytes of config.json, with `self_sha256` filled in; equal manifests give equal bytes."""
+    blank = msgspec.structs.replace(manifest, self_sha256=NO_DIGEST)
+    body = msgspec.json.format(msgspec.json.encode(blank), indent=1) + b"\n"
+    return _with_digest(body, hashlib.sha256(body).hexdigest())
+
+
+def read(directory: Path) -> bytes:
+    """The bytes of `directory`/config.json, which must be an ordinary file of a sane size."""
+    if not directory.is_dir():
+        raise InputError(
+            "no such dataset directory", where=str(directory), code="E_NOT_FOUND",
+            remedy="Check the path; `dataprep build --out` makes one.",
+        )  # fmt: skip
+    try:
+        stream = open_ordinary(directory / CONFIG_NAME, CONFIG_NAME)
+    except IntegrityError as error:
+        if error.code != "E_MISSING":
+            raise
+        raise IntegrityError(
+            "there is no config.json, so this is not a finished dataset",
+            where=str(directory),
+            code="E_UNFINISHED",
+            remedy="Point at the directory that `dataprep build` reported, or build it again.",
+        ) from None
+    with stream, storage_errors(CONFIG_NAME):
+        size = os.fstat(stream.fileno()).st_size
+        if size > MAX_CONFIG_BYTES:
+            raise damaged(f"{size} bytes is over the limit of {MAX_CONFIG_BYTES}")
+        return stream.readall()
+
+
+# Made at import, in one thread: msgspec 0.22 crashes where several are the first to use a type.
+_HEADER = msgspec.json.Decoder(Header)
+
+
+def read_header(data: bytes) -> Header:
+    """The head of a config.json whose format and version this release reads."""
+    try:
+        header = _HEADER.decode(data)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise damaged(f"not valid JSON ({error})") from None
+    _check_version(header)
+    return header
+
+
+def _check_version(header: Header) -> None:
+    if header.format != "dataprep":
+        raise damaged(f"`format` is {header.format!r}, not 'dataprep'")
+    unknown = sorted(set(header.required_features) - KNOWN_FEATURES)
+    if header.format_version != FORMAT_VERSION or unknown:
+        what = f"features {', '.join(unknown)}" if unknown else f"version {header.format_version}"
+        raise IncompatibleError(
+            f"the dataset needs format {what}; this release reads version {FORMAT_VERSION}",
+            where=CONFIG_NAME,
+            code="E_VERSION",
+            remedy="Install a newer dataprep, or rebuild the dataset with this one.",
+        )
+
+
+def check_digest(data: bytes, digest: str) -> None:
+    """Raise unless `digest` is that of `data`, in which it stands."""
+    blank = _with_digest(data, NO_DIGEST)
+    if hashlib.sha256(blank).hexdigest() != digest:
+        raise damaged("self_sha256 does not match: the file was changed after the build")
+
+
+def _with_digest(data: bytes, digest: str) -> bytes:
+    key = b'"self_sha256": "'
+    at = data.rfind(key) + len(key)
+    return data[:at] + digest.encode() + data[at + 64 :]
+
+
+def check_files(files: Sequence[FileEntry]) -> dict[str, FileEntry]:
+    """The entries by name; raises unless the names are allowed, sorted and told once."""
+    names = [entry.name for entry in files]
+    for name in names:
+        check_name(name)
+    found = {entry.name: entry for entry in files}
+    insist(len(found) == len(names) and names == sorted(names), "file names repeat or are unsorted")
+    insist(CONFIG_NAME not in found and CRC_NAME in found, "the list of files is incomplete")
+    return found
+
+
+def check_records(
+    records: RecordCounts, inputs: Sequence[InputEntry], written: int, what: str
+) -> None:
+    """Raise unless every record read was `written` or rejected."""
+    insist(records.written == written, f"records.written differs from the {what}")
+    insist(
+        records.read == written + sum(records.rejected.values()),
+        "records.read differs from written + rejected",
+    )
+    insist(
+        records.read == sum(entry.records for entry in inputs),
+        "records.read differs from the records of the inputs",
+    )
+
+
+def check_split_name(name: str) -> None:
+    """Raise unless `name` may name a split."""
+    insist(bool(_SPLIT.fullmatch(name)), f"{name!r} cannot name a split")
+
+
+def insist(condition: bool, problem: str) -> None:
+    """Raise `IntegrityError` about config.json unless `condition` holds."""
+    if not condition:
+        raise damaged(problem)
+
+
+def damaged(problem: str) -> IntegrityError:
+    """The error of a config.json that no build wrote."""
+    return IntegrityError(
+        problem,
+        where=CONFIG_NAME,
+        code="E_MANIFEST",
+        remedy="Restore this file, or build again with --overwrite.",
+    )
