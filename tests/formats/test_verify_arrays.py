@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import msgspec
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from dataprep.formats import array_manifest, npy, torchfile, verify_pairs, verify_report
@@ -26,6 +26,7 @@ from dataprep.formats.errors import IntegrityError
 from dataprep.formats.verify import Finding, verify
 from tests.array_datasets import bfloat16, make_embeddings, make_pairs, units
 from tests.formats.verified import LEVELS, codes, files_of, outcome, put, reseal
+from tests.support import examples
 
 MANY = 100  # bytes of a shard: three vectors, twelve numbers
 MAKERS: dict[str, Callable[..., ArrayManifest]] = {
@@ -393,9 +394,7 @@ def reference(index: Any, negatives: Any) -> set[tuple[str, int]]:
     return set()
 
 
-@settings(
-    max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@examples(25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data(), held=st.sampled_from([1, 4, 1 << 22]), bins=st.sampled_from([2, 1 << 16]))
 def test_negatives_agree_with_a_reference(
     tmp_path: Path, data: st.DataObject, held: int, bins: int
@@ -553,9 +552,7 @@ def test_manifests_that_do_not_fit_are_refused_at_open(
 # Hostile and large
 
 
-@settings(
-    max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@examples(25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.data())
 def test_random_damage_is_never_a_crash(copied: Copied, data: st.DataObject) -> None:
     """Any bytes anywhere, with hashes made to fit: findings about that file, nothing else."""
