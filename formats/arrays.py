@@ -145,7 +145,9 @@ class NamedArray:
         self.dtype: np.dtype[Any] = np.dtype(storage_dtype(entry.dtype))
         self._width = prod(entry.row)
         offset = len(npy.header(self.dtype.str, (0, *entry.row)))  # one length for any rows
-        source = files.source([shard.file for shard in entry.shards], self.dtype.str, offset)
+        names = [shard.file for shard in entry.shards]
+        self.files = files.read_from(names, self.dtype.str, offset)
+        source = files.source(names, self.dtype.str, offset)
         self.stream = Stream(source, [shard.rows * self._width for shard in entry.shards])
 
     def __len__(self) -> int:
