@@ -18,6 +18,7 @@ import torch
 from dataprep.formats.arrays import ArrayData, NamedArray
 from dataprep.formats.errors import IntegrityError
 from dataprep.formats.steering import VARIANT_ARRAYS
+from dataprep.runtime.buffers import Buffers
 
 __all__ = ["EMBEDDINGS", "NUMBERS", "Column", "PairTables"]
 
@@ -52,6 +53,7 @@ class PairTables:
         self.preload = preload
         self.device = device
         self.arrays = {name: _required(data, name) for name in (*EMBEDDINGS, *NUMBERS)}
+        self._buffers = Buffers()
         self._vectors: dict[str, torch.Tensor] = {}
         self._numbers: dict[str, npt.NDArray[Any]] = {}
         if preload:
@@ -69,8 +71,9 @@ class PairTables:
     def vectors(self, name: str, rows: Rows) -> torch.Tensor:
         """Rows of the embeddings `name`: owned float32 [len(rows), dim] on the device."""
         if not self.preload:
-            found = torch.from_numpy(self.arrays[name].take(rows))
-            return found.to(self.device, torch.float32)
+            array = self.arrays[name]
+            memory = self._buffers.empty((len(rows), *array.row_shape), array.dtype)
+            return torch.from_numpy(array.take(rows, memory)).to(self.device, torch.float32)
         if name not in self._vectors:
             self.load()  # after `close`
         return self._vectors[name].index_select(0, torch.from_numpy(rows).to(self.device)).float()
