@@ -18,7 +18,6 @@ import torch
 from dataprep.formats.arrays import ArrayData, NamedArray
 from dataprep.formats.errors import IntegrityError
 from dataprep.formats.steering import VARIANT_ARRAYS
-from dataprep.runtime.buffers import Buffers
 
 __all__ = ["EMBEDDINGS", "NUMBERS", "Column", "PairTables"]
 
@@ -45,6 +44,8 @@ class Column(Protocol):
 class PairTables:
     """What batches of pairs are made of. Thread-safe; not pickled (datasets open their own).
 
+    Rows that are asked for must be there: it is not looked at here.
+
     Raises `IntegrityError` for a dataset that lacks one of the arrays.
     """
 
@@ -53,7 +54,6 @@ class PairTables:
         self.preload = preload
         self.device = device
         self.arrays = {name: _required(data, name) for name in (*EMBEDDINGS, *NUMBERS)}
-        self._buffers = Buffers()
         self._vectors: dict[str, torch.Tensor] = {}
         self._numbers: dict[str, npt.NDArray[Any]] = {}
         if preload:
@@ -71,9 +71,7 @@ class PairTables:
     def vectors(self, name: str, rows: Rows) -> torch.Tensor:
         """Rows of the embeddings `name`: owned float32 [len(rows), dim] on the device."""
         if not self.preload:
-            array = self.arrays[name]
-            memory = self._buffers.empty((len(rows), *array.row_shape), array.dtype)
-            return torch.from_numpy(array.take(rows, memory)).to(self.device, torch.float32)
+            return torch.from_numpy(self._gather(name, rows)).to(self.device, torch.float32)
         if name not in self._vectors:
             self.load()  # after `close`
         return self._vectors[name].index_select(0, torch.from_numpy(rows).to(self.device)).float()
@@ -81,11 +79,32 @@ class PairTables:
     def numbers(self, name: str, rows: Rows) -> npt.NDArray[Any]:
         """Rows of the numbers `name`: an owned array [len(rows), ...]."""
         if not self.preload:
-            return self.arrays[name].take(rows)
+            return self._gather(name, rows)
         if name not in self._numbers:
             self.load()
         found: npt.NDArray[Any] = self._numbers[name].take(rows, axis=0)
         return found
+
+    def steering(self, pairs: Rows, variants: Rows) -> torch.Tensor:
+        """The vector of variant `variants[k]` of each of `pairs`: float32 [k, dim], owned."""
+        dim = self.arrays["question_embs"].row_shape[0]
+        steering = torch.zeros((len(pairs), dim), device=self.device)
+        for variant, name in enumerate(VARIANT_ARRAYS):
+            if name is None:
+                continue
+            rows = (variants == variant).nonzero()[0]
+            if len(rows):
+                at = torch.from_numpy(rows).to(self.device)
+                steering.index_copy_(0, at, self.vectors(name, pairs[rows]))
+        return steering
+
+    def _gather(self, name: str, rows: Rows) -> npt.NDArray[Any]:
+        """Rows that are known to be there."""
+        array = self.arrays[name]
+        if len(rows) == 0:
+            return array.take(rows)
+        found = array.stream.take(rows, prod(array.row_shape))
+        return found.reshape(len(rows), *array.row_shape)
 
     @property
     def held_bytes(self) -> int:

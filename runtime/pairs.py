@@ -21,7 +21,7 @@ from torch.utils.data import Dataset
 from dataprep.formats.arrays import ArrayData, ArraySplit, NamedArray
 from dataprep.formats.curriculum import Curriculum
 from dataprep.formats.errors import InputError, UsageError, require
-from dataprep.formats.steering import VARIANT_ARRAYS, VARIANTS
+from dataprep.formats.steering import VARIANTS
 from dataprep.formats.stream import check_inside
 from dataprep.runtime.array_batch import PairShapes, check_pairs
 from dataprep.runtime.array_checks import check_pointers, rows_of
@@ -226,7 +226,7 @@ class PairDataset(Dataset[Batch]):
         batch = {
             "question_emb": vectors("question_embs", questions),
             "target_source_emb": vectors("source_embs", sources),
-            "steering": self._steering(pairs, variants),
+            "steering": self.tables.steering(pairs, variants),
             "negative_embs": vectors("source_embs", negatives.reshape(-1)).view(
                 *negatives.shape, -1
             ),
@@ -276,17 +276,6 @@ class PairDataset(Dataset[Batch]):
         if self._forced is not None:
             return np.full(len(pairs), self._forced, np.int64)
         return self._draw.of(pairs, epochs)
-
-    def _steering(self, pairs: Rows, variants: Rows) -> torch.Tensor:
-        """The steering vector of each pair: float32 [k, dim]."""
-        dim = self.tables.arrays["question_embs"].row_shape[0]
-        steering = torch.zeros((len(pairs), dim), device=self.device)
-        for variant, name in enumerate(VARIANT_ARRAYS):
-            rows = np.flatnonzero(variants == variant)
-            if name is not None and len(rows):
-                at = torch.from_numpy(rows).to(self.device)
-                steering.index_copy_(0, at, self.tables.vectors(name, pairs[rows]))
-        return steering
 
     @property
     def tracks(self) -> tuple[NamedArray, ...]:

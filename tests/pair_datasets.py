@@ -175,9 +175,7 @@ def make_embeddings(
     return path
 
 
-def _records(
-    arrays: Mapping[str, Array], rows: int
-) -> tuple[tuple[InputEntry, ...], RecordCounts]:
+def _records(arrays: Mapping[str, Array], rows: int) -> tuple[tuple[InputEntry, ...], RecordCounts]:
     """One input, which other contents make another."""
     content = hashlib.sha256(b"".join(array.tobytes() for array in arrays.values())).hexdigest()
     entry = InputEntry(
