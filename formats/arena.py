@@ -65,7 +65,7 @@ class MappedFiles:
         found: Numbers = windows[self._first[shards] + local]
         return found
 
-    def take(self, shard: int, rows: Positions, width: int, out: Numbers | None) -> Numbers:
+    def take_rows(self, shard: int, rows: Positions, width: int, out: Numbers | None) -> Numbers:
         """See `Source`: a copy of each row, and nothing on the way."""
         item = self.dtype.itemsize
         count = (self._files.sizes[shard] - self._files.offset) // (item * width)

@@ -165,7 +165,7 @@ class NamedArray:
             return np.empty(shape, self.dtype) if out is None else out
         check_inside(self._called, rows, 1, self.rows)
         flat = None if out is None else out.reshape(len(rows), self._width)
-        found = self.stream.take(rows, self._width, flat)
+        found = self.stream.take_rows(rows, self._width, flat)
         return found.reshape(shape) if out is None else out
 
     def read(self, start: int, stop: int) -> Array:

@@ -114,7 +114,7 @@ class PreadFiles:
             self.file(shard).read_into(view[row * size : row * size + size], at)
         return out
 
-    def take(self, shard: int, rows: Positions, width: int, out: Numbers | None) -> Numbers:
+    def take_rows(self, shard: int, rows: Positions, width: int, out: Numbers | None) -> Numbers:
         """See `Source`."""
         found = self.rows(shard, rows * width, width)
         if out is None:

@@ -33,7 +33,7 @@ class Source(Protocol):
         """
         ...
 
-    def take(self, shard: int, rows: Positions, width: int, out: Numbers | None) -> Numbers:
+    def take_rows(self, shard: int, rows: Positions, width: int, out: Numbers | None) -> Numbers:
         """The rows numbered `rows` [k] of a shard that is one table of rows of `width` numbers.
 
         They go to `out` [k, width], where that is given.
@@ -102,7 +102,7 @@ class Stream:
             return self.source.rows(self._only, starts, length)
         return self._gather_from_many(starts, length)
 
-    def take(self, rows: Positions, width: int, out: Numbers | None = None) -> Numbers:
+    def take_rows(self, rows: Positions, width: int, out: Numbers | None = None) -> Numbers:
         """Rows of `width` numbers, of which every shard holds whole ones: an array [k, width].
 
         They go to `out`, where that is given. All of `rows` [k] must be there, k >= 1: it is not
@@ -111,7 +111,7 @@ class Stream:
         """
         if self._only is not None:
             self.source.look(self._only)
-            return self.source.take(self._only, rows, width, out)
+            return self.source.take_rows(self._only, rows, width, out)
         found = self._gather_from_many(rows * width, width)
         if out is None:
             return found

@@ -103,7 +103,7 @@ class PairTables:
         array = self.arrays[name]
         if len(rows) == 0:
             return array.take(rows)
-        found = array.stream.take(rows, prod(array.row_shape))
+        found = array.stream.take_rows(rows, prod(array.row_shape))
         return found.reshape(len(rows), *array.row_shape)
 
     @property

@@ -144,7 +144,10 @@ def test_resuming(path: Path) -> None:
 @pytest.mark.parametrize("workers", [0, 1])
 def test_batch_size_changes_on_the_way(path: Path, workers: int) -> None:
     """Checklist 109: the same dataset object, the same place, other batches."""
-    options = {"num_workers": workers, "multiprocessing_context": "fork" if workers else None}
+    options: dict[str, Any] = {
+        "num_workers": workers,
+        "multiprocessing_context": "fork" if workers else None,
+    }
     whole = [row for batch in rows(make(path, seed=5)) for row in batch]
     loader = make(path, seed=5, **options)
     served = [row for batch in rows(itertools.islice(loader, 4)) for row in batch]

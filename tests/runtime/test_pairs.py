@@ -260,20 +260,20 @@ def test_misshapen_negatives(tmp_path: Path, given: Pairs, train: PairDataset) -
         train.reload_negatives(tmp_path)
 
 
-def test_splits_share_everything(path: Path) -> None:
+def test_splits_share_everything(tmp_path: Path, given: Pairs) -> None:
     """Checklist 106: all splits from one opening, over the same maps; preloaded once."""
 
     def maps() -> int:
         return Path("/proc/self/maps").read_text().count(f"{path}/source_embs/00000.npy")
 
-    before = maps()  # of other tests
+    path = write_pairs(tmp_path / "p", given, shard_bytes=200)
     with open_pairs(path) as pairs:
         train, val = pairs.split("train"), pairs.split("val")
         assert pairs.splits == ("train", "val")
         assert train.split.data is val.split.data
         assert train.tables is val.tables
         train.__getitems__(range(len(train))), val.__getitems__(range(len(val)))
-        assert maps() == before + 1
+        assert maps() == 1
         assert not set(train.split.rows(np.arange(len(train)))) & set(
             val.split.rows(np.arange(len(val)))
         )
@@ -281,12 +281,13 @@ def test_splits_share_everything(path: Path) -> None:
     assert held.split("train").memory().held == held.split("val").memory().held > 0
 
 
-def test_closing(path: Path) -> None:
+def test_closing(tmp_path: Path, given: Pairs) -> None:
     """Checklist 107: nothing stays mapped, batches stay valid, using it again opens it again."""
 
     def maps() -> int:
         return Path("/proc/self/maps").read_text().count(str(path))
 
+    path = write_pairs(tmp_path / "p", given, shard_bytes=200)
     before, descriptors = maps(), len(os.listdir("/proc/self/fd"))
     with open_pairs(path).split("train") as pairs:
         batch = pairs.__getitems__([1, 2])
