@@ -162,6 +162,21 @@ def test_batch_size_changes_on_the_way(path: Path, workers: int) -> None:
         loader.with_batch_size(1000)
 
 
+def test_batch_size_of_mixtures_changes(tmp_path: Path) -> None:
+    """Checklist 109: a mixture goes on with its schedule where it stood."""
+    parts = {
+        str(make_dataset(tmp_path / name, {"train": random_split([[900]], seed=seed)})): weight
+        for name, seed, weight in (("a", 1, 0.7), ("b", 2, 0.3))
+    }
+    whole = [b["input_ids"] for b in create_loader(parts, "train", 4, seq_len=16)]
+    loader = create_loader(parts, "train", 4, seq_len=16)
+    served = [b["input_ids"] for b in itertools.islice(loader, 3)]
+    served += [b["input_ids"] for b in loader.with_batch_size(8)]
+    found = torch.cat(served)
+    assert torch.equal(found, torch.cat(whole)[: len(found)])
+    assert len(found) > len(torch.cat(whole)) - 8
+
+
 def test_batch_size_of_tokens_changes(tmp_path: Path) -> None:
     """Checklist 109: every loader can."""
     shards = make_dataset(tmp_path / "t", {"train": random_split([[900]])})
