@@ -7,18 +7,19 @@ vanish under ``python -O``.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, NoReturn
 
 import torch
 
 from dataprep.formats.errors import IncompatibleError
+from dataprep.formats.pair_arrays import PairSizes
 from dataprep.formats.steering import TIERS, VARIANTS
 
-__all__ = ["PAIR_FIELDS", "PairShapes", "check_pairs", "check_rows"]
+__all__ = ["PAIR_FIELDS", "check_pairs", "check_rows"]
 
 _REMEDY = "Look at what changes batches between the loader and the model, or run `dataprep verify`."
 _MASK = "sample_mask"
+_SLACK = 0.001  # of a cosine of rounded vectors, as `dataprep verify` has it
 
 PAIR_FIELDS: dict[str, tuple[str, tuple[str, ...]]] = {
     "question_emb": ("float32", ("rows", "dim")),
@@ -32,16 +33,6 @@ PAIR_FIELDS: dict[str, tuple[str, tuple[str, ...]]] = {
     "negative_tiers": ("int64", ("rows", "negatives")),
 }
 """The fields of a batch of pairs, in order: type and shape."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class PairShapes:
-    """Sizes that a batch of pairs is compared with; `rows` None: whatever the first field has."""
-
-    dim: int
-    negatives: int
-    clusters: int
-    rows: int | None = None
 
 
 def check_rows(
@@ -64,7 +55,7 @@ def check_rows(
             _check_finite(name, batch[name])
 
 
-def check_pairs(batch: Mapping[str, Any], shapes: PairShapes) -> None:
+def check_pairs(batch: Mapping[str, Any], sizes: PairSizes, *, rows: int | None = None) -> None:
     """Raise for the first thing that is wrong with a batch of pairs.
 
     The nine fields and no other (but `sample_mask`), their types and shapes, one device for all; no
@@ -74,12 +65,12 @@ def check_pairs(batch: Mapping[str, Any], shapes: PairShapes) -> None:
     """
     _check_names(batch, PAIR_FIELDS)
     first = next(iter(batch.values()))
-    sizes = {
-        "rows": shapes.rows if shapes.rows is not None else len(first),
-        "dim": shapes.dim, "negatives": shapes.negatives,
+    shape = {
+        "rows": len(first) if rows is None else rows, "dim": sizes.dim,
+        "negatives": sizes.negatives,
     }  # fmt: skip
     for name, (dtype, axes) in PAIR_FIELDS.items():
-        _check_shape(name, batch[name], tuple(sizes[axis] for axis in axes), dtype)
+        _check_shape(name, batch[name], tuple(shape[axis] for axis in axes), dtype)
     for name, tensor in batch.items():
         if tensor.device != first.device:
             _refuse(name, f"is on {tensor.device}, {next(iter(batch))} on {first.device}")
@@ -89,9 +80,9 @@ def check_pairs(batch: Mapping[str, Any], shapes: PairShapes) -> None:
     for name, (dtype, _) in PAIR_FIELDS.items():
         if dtype == "float32":
             _check_finite(name, batch[name])
-    _check_range("cluster_id", batch["cluster_id"], -1, shapes.clusters - 1)
+    _check_range("cluster_id", batch["cluster_id"], -1, sizes.clusters - 1)
     _check_range("relevance", batch["relevance"], 0, 1)
-    _check_range("centroid_distance", batch["centroid_distance"], 0, 2)
+    _check_range("centroid_distance", batch["centroid_distance"], 0, 2, slack=_SLACK)
     _check_range("steering_variant", batch["steering_variant"], 0, len(VARIANTS) - 1)
     _check_range("negative_tiers", batch["negative_tiers"], 1, len(TIERS))
     _check_zero(batch["steering"], batch["steering_variant"])
@@ -131,8 +122,9 @@ def _check_finite(name: str, tensor: torch.Tensor) -> None:
     _point_at(name, tensor, ~torch.isfinite(tensor), "which is no finite number")
 
 
-def _check_range(name: str, tensor: torch.Tensor, low: int, high: int) -> None:
-    _point_at(name, tensor, (tensor < low) | (tensor > high), f"outside {low} .. {high}")
+def _check_range(name: str, tensor: torch.Tensor, low: int, high: int, slack: float = 0) -> None:
+    wrong = (tensor < low - slack) | (tensor > high + slack)
+    _point_at(name, tensor, wrong, f"outside {low} .. {high}")
 
 
 def _check_zero(steering: torch.Tensor, variant: torch.Tensor) -> None:

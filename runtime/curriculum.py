@@ -75,7 +75,7 @@ class VariantDraw:
 
     >>> draw = VariantDraw(Curriculum(), build_id="b", seed=0, moving=True)
     >>> draw.of(np.arange(8), np.zeros(8, np.int64)).tolist()
-    [1, 3, 3, 3, 1, 1, 1, 1]
+    [2, 2, 0, 3, 3, 0, 2, 1]
     """
 
     def __init__(self, curriculum: Curriculum, *, build_id: str, seed: int, moving: bool) -> None:

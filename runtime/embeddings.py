@@ -18,6 +18,7 @@ from torch.utils.data import Dataset
 from dataprep.formats.array_manifest import BFLOAT16
 from dataprep.formats.arrays import ArrayData, ArraySplit, NamedArray
 from dataprep.formats.errors import InputError, UsageError, require
+from dataprep.formats.pair_arrays import PROVENANCE
 from dataprep.runtime.array_checks import rows_of
 from dataprep.runtime.samples import Batch, Indices
 from dataprep.runtime.tracks import spans_of
@@ -26,7 +27,6 @@ from dataprep.runtime.windows import PADDING
 __all__ = ["EmbeddingDataset", "default_fields"]
 
 Rows = npt.NDArray[np.int64]
-_PROVENANCE = "provenance"
 
 
 def default_fields(data: ArrayData) -> tuple[str, ...]:
@@ -34,7 +34,7 @@ def default_fields(data: ArrayData) -> tuple[str, ...]:
     scales = {array.entry.scale for array in data.arrays.values()}
     return tuple(
         name for name, array in data.arrays.items()
-        if not array.entry.table and name != _PROVENANCE and name not in scales
+        if not array.entry.table and name != PROVENANCE and name not in scales
     )  # fmt: skip
 
 

@@ -2,7 +2,9 @@
 
 Negatives are mined again while a model learns. Those that come are looked at before any of them is
 served: each points at a source there is, has a tier, stands once in its row, and is no positive of
-its question. What does not pass changes nothing.
+its question. What does not pass changes nothing. Of pairs that came from another layout
+(`pairs.foreign`) negatives may repeat, and be other positives of the question, as `dataprep verify`
+allows it there; a pair's own source is refused.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ import torch
 
 from dataprep.formats.arrays import ArrayData, open_arrays
 from dataprep.formats.errors import InputError
+from dataprep.formats.pair_arrays import FOREIGN
 from dataprep.formats.steering import TIERS
 from dataprep.formats.storage import storage_errors
 from dataprep.runtime.pair_tables import Column, PairTables
@@ -69,7 +72,7 @@ def read_negatives(given: Given, tables: PairTables) -> Negatives:
     and tensors, (negatives, tiers) of any integer type and on any device, are copied. All are
     [pairs, negatives] like the stored ones. Raises `InputError`, and what `check_negatives` raises.
     """
-    shape = (tables.arrays[_NAMES[0]].rows, *tables.arrays[_NAMES[0]].row_shape)
+    shape = (tables.sizes.pairs, tables.sizes.negatives)
     if isinstance(given, str | Path) and not _files(Path(given)):
         found = _of_dataset(Path(given), shape)
     else:
@@ -85,9 +88,9 @@ def check_negatives(found: Negatives, tables: PairTables) -> None:
 
     Costs a sort of all pairs and a bisection for each negative: seconds for millions.
     """
-    sources = tables.arrays["source_embs"].rows
-    known = _positives(tables, sources)
-    pairs = tables.arrays["pair_index"].rows
+    sources, pairs = tables.sizes.sources, tables.sizes.pairs
+    foreign = FOREIGN in (tables.data.manifest.pairs or {})
+    known = None if foreign else _positives(tables)
     for start in range(0, pairs, _BLOCK):
         block = np.arange(start, min(start + _BLOCK, pairs))
         rows, tiers = found.rows.take(block), found.tiers.take(block)
@@ -99,9 +102,13 @@ def check_negatives(found: Negatives, tables: PairTables) -> None:
             "negative_tiers", start, tiers, (tiers < 1) | (tiers > len(TIERS)),
             f"which is no tier of 1 to {len(TIERS)}",
         )  # fmt: skip
+        ends = tables.numbers("pair_index", block)
+        own = rows == ends[:, 1:]
+        _refuse_any("hard_negatives", start, rows, own, "which is the source of the pair")
+        if known is None:
+            continue
         _refuse_any("hard_negatives", start, rows, _repeated(rows), "which the row has already")
-        questions = tables.numbers("pair_index", block)[:, 0]
-        keys = questions[:, None] * sources + rows
+        keys = ends[:, :1] * sources + rows
         at = np.minimum(known.searchsorted(keys), len(known) - 1)
         _refuse_any(
             "hard_negatives", start, rows, known[at] == keys,
@@ -109,15 +116,9 @@ def check_negatives(found: Negatives, tables: PairTables) -> None:
         )  # fmt: skip
 
 
-def _positives(tables: PairTables, sources: int) -> Rows:
-    """question * sources + source of every pair, sorted."""
-    count = tables.arrays["question_embs"].rows
-    if count * sources >= 1 << 63:
-        raise InputError(
-            f"{count:,} questions x {sources:,} sources are more than 2**63", where=_NAMES[0],
-            remedy="Use fewer.",
-        )  # fmt: skip
-    pairs = tables.arrays["pair_index"].rows
+def _positives(tables: PairTables) -> Rows:
+    """question * sources + source of every pair, sorted; the format has it fit 64 bits."""
+    sources, pairs = tables.sizes.sources, tables.sizes.pairs
     parts = [
         tables.numbers("pair_index", np.arange(start, min(start + _BLOCK, pairs)))
         for start in range(0, pairs, _BLOCK)

@@ -16,7 +16,7 @@ import numpy.typing as npt
 import torch
 
 from dataprep.formats.arrays import ArrayData, NamedArray
-from dataprep.formats.errors import IntegrityError
+from dataprep.formats.pair_arrays import pair_sizes
 from dataprep.formats.steering import VARIANT_ARRAYS
 
 __all__ = ["EMBEDDINGS", "NUMBERS", "Column", "PairTables"]
@@ -45,15 +45,14 @@ class PairTables:
     """What batches of pairs are made of. Thread-safe; not pickled (datasets open their own).
 
     Rows that are asked for must be there: it is not looked at here.
-
-    Raises `IntegrityError` for a dataset that lacks one of the arrays.
     """
 
     def __init__(self, data: ArrayData, *, preload: bool, device: torch.device) -> None:
         self.data = data
         self.preload = preload
         self.device = device
-        self.arrays = {name: _required(data, name) for name in (*EMBEDDINGS, *NUMBERS)}
+        self.sizes = pair_sizes(data.manifest.arrays, data.manifest.rows)
+        self.arrays = {name: data.array(name) for name in (*EMBEDDINGS, *NUMBERS)}
         self._vectors: dict[str, torch.Tensor] = {}
         self._numbers: dict[str, npt.NDArray[Any]] = {}
         if preload:
@@ -87,8 +86,7 @@ class PairTables:
 
     def steering(self, pairs: Rows, variants: Rows) -> torch.Tensor:
         """The vector of variant `variants[k]` of each of `pairs`: float32 [k, dim], owned."""
-        dim = self.arrays["question_embs"].row_shape[0]
-        steering = torch.zeros((len(pairs), dim), device=self.device)
+        steering = torch.zeros((len(pairs), self.sizes.dim), device=self.device)
         for variant, name in enumerate(VARIANT_ARRAYS):
             if name is None:
                 continue
@@ -101,10 +99,10 @@ class PairTables:
     def _gather(self, name: str, rows: Rows) -> npt.NDArray[Any]:
         """Rows that are known to be there."""
         array = self.arrays[name]
-        if len(rows) == 0:
+        width = prod(array.row_shape)
+        if len(rows) == 0 or width == 0:
             return array.take(rows)
-        found = array.stream.take_rows(rows, prod(array.row_shape))
-        return found.reshape(len(rows), *array.row_shape)
+        return array.stream.take_rows(rows, width).reshape(len(rows), *array.row_shape)
 
     @property
     def held_bytes(self) -> int:
@@ -121,16 +119,6 @@ class PairTables:
         """Let go of what is held; it is read again when it is used."""
         self._vectors.clear()
         self._numbers.clear()
-
-
-def _required(data: ArrayData, name: str) -> NamedArray:
-    found = data.arrays.get(name)
-    if found is None:
-        raise IntegrityError(
-            f"has no array {name!r}", where=str(data.path), code="E_MANIFEST",
-            remedy="Build it again with --overwrite.",
-        )  # fmt: skip
-    return found
 
 
 def _read_vectors(array: NamedArray, device: torch.device) -> torch.Tensor:

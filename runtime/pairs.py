@@ -18,12 +18,12 @@ import numpy.typing as npt
 import torch
 from torch.utils.data import Dataset
 
-from dataprep.formats.arrays import ArrayData, ArraySplit, NamedArray
+from dataprep.formats.arrays import ArraySplit, NamedArray
 from dataprep.formats.curriculum import Curriculum
 from dataprep.formats.errors import InputError, UsageError, require
 from dataprep.formats.steering import VARIANTS
 from dataprep.formats.stream import check_inside
-from dataprep.runtime.array_batch import PairShapes, check_pairs
+from dataprep.runtime.array_batch import check_pairs
 from dataprep.runtime.array_checks import check_pointers, rows_of
 from dataprep.runtime.curriculum import VariantDraw, stored_curriculum
 from dataprep.runtime.embeddings import empty_split
@@ -105,7 +105,8 @@ class PairDataset(Dataset[Batch]):
         """Grows with every change to what is served; a loader starts its workers anew then."""
         place = torch.device("cpu" if device is None else device)
         self.tables = tables or PairTables(split.data, preload=preload, device=place)
-        self.clusters = None if clusters is None else _cluster_numbers(clusters, split.data)
+        count = self.tables.sizes.clusters
+        self.clusters = None if clusters is None else _cluster_numbers(clusters, count)
         if len(split) == 0:
             raise empty_split(split)
         self._chosen = None if self.clusters is None else self._of_clusters(self.clusters)
@@ -150,7 +151,7 @@ class PairDataset(Dataset[Batch]):
         """Stored bytes of one pair with everything it points at."""
         tables = self.tables.arrays
         sizes = {name: prod(a.row_shape) * a.dtype.itemsize for name, a in tables.items()}
-        return sum(sizes.values()) + sizes["source_embs"] * tables["hard_negatives"].row_shape[0]
+        return sum(sizes.values()) + sizes["source_embs"] * self.tables.sizes.negatives
 
     def __len__(self) -> int:
         return len(self.split) if self._chosen is None else len(self._chosen)
@@ -228,7 +229,7 @@ class PairDataset(Dataset[Batch]):
             "target_source_emb": vectors("source_embs", sources),
             "steering": self.tables.steering(pairs, variants),
             "negative_embs": vectors("source_embs", negatives.reshape(-1)).view(
-                *negatives.shape, -1
+                *negatives.shape, self.tables.sizes.dim
             ),
         }
         cluster, relevance, distance = (self.tables.numbers(name, pairs) for name in _SCALARS)
@@ -254,22 +255,19 @@ class PairDataset(Dataset[Batch]):
 
     def _ends(self, pairs: Rows) -> tuple[Rows, Rows]:
         """The question and the source of each pair, both there."""
-        tables = self.tables.arrays
-        found = self.tables.numbers("pair_index", pairs)
-        ends = np.ascontiguousarray(found.T)
-        for values, name in ((ends[0], "question"), (ends[1], "source")):
-            limit = tables[f"{name}_embs"].rows
-            check_pointers(tables["pair_index"], pairs, values, limit=limit, of=f"{name}s")
-        return ends[0], ends[1]
+        sizes, array = self.tables.sizes, self.tables.arrays["pair_index"]
+        questions, sources = np.ascontiguousarray(self.tables.numbers("pair_index", pairs).T)
+        check_pointers(array, pairs, questions, limit=sizes.questions, of="questions")
+        check_pointers(array, pairs, sources, limit=sizes.sources, of="sources")
+        return questions, sources
 
     def _hard(self, pairs: Rows) -> tuple[Rows, Rows]:
         """Negatives and their tiers: int64 [k, negatives] each."""
         if self._negatives is not None:  # checked already
             return self._negatives.rows.take(pairs), self._negatives.tiers.take(pairs)
         found = self.tables.numbers("hard_negatives", pairs)
-        tables = self.tables.arrays
-        limit = tables["source_embs"].rows
-        check_pointers(tables["hard_negatives"], pairs, found, limit=limit, of="sources")
+        array, limit = self.tables.arrays["hard_negatives"], self.tables.sizes.sources
+        check_pointers(array, pairs, found, limit=limit, of="sources")
         return found, self.tables.numbers("negative_tiers", pairs)
 
     def _variants(self, pairs: Rows, epochs: Rows) -> Rows:
@@ -313,12 +311,7 @@ class PairDataset(Dataset[Batch]):
 
     def check_batch(self, batch: Mapping[str, Any], *, rows: int | None = None) -> None:
         """What `validate_first_batch` does: see `dataprep.runtime.array_batch`."""
-        tables = self.tables.arrays
-        check_pairs(batch, PairShapes(
-            rows=rows, dim=tables["question_embs"].row_shape[0],
-            negatives=tables["hard_negatives"].row_shape[0],
-            clusters=self.split.data.array("centroid_embs").rows,
-        ))  # fmt: skip
+        check_pairs(batch, self.tables.sizes, rows=rows)
 
     def close(self) -> None:
         """Drop maps and tables, of every split opened with this one; using it opens them again."""
@@ -338,9 +331,8 @@ def _again(split: ArraySplit, options: dict[str, Any], changes: dict[str, Any]) 
     return found
 
 
-def _cluster_numbers(clusters: Sequence[int], data: ArrayData) -> Rows:
-    """The clusters, sorted, each one that there is."""
-    count = data.array("centroid_embs").rows
+def _cluster_numbers(clusters: Sequence[int], count: int) -> Rows:
+    """The clusters, sorted, each one of `count` that there are, or -1."""
     numbers = np.unique([whole_number("clusters", number, -1) for number in clusters])
     require(len(numbers) > 0, "clusters", "names no cluster")
     require(

@@ -122,8 +122,12 @@ def write_pairs(
     *,
     curriculum: Mapping[str, Any] | None = CURRICULUM,
     shard_bytes: int = SHARD_BYTES,
+    **more: Any,
 ) -> Path:
-    """The dataset of `given` in the new directory `path`, which is returned."""
+    """The dataset of `given` in the new directory `path`, which is returned.
+
+    `more` stands beside the curriculum in config.json.
+    """
     path.mkdir(parents=True)
     writer = ArrayWriter(path, shard_bytes=shard_bytes)
     for array_name, array in given.arrays.items():
@@ -137,7 +141,7 @@ def write_pairs(
         pairs={
             "dim": given.question_embs.shape[1], "negatives": given.hard_negatives.shape[1],
             "clusters": len(given.centroid_embs),
-            **({} if curriculum is None else {"curriculum": dict(curriculum)}),
+            **({} if curriculum is None else {"curriculum": dict(curriculum)}), **more,
         },
     )  # fmt: skip
     return path

@@ -314,6 +314,7 @@ def test_maps_cost_no_memory(tmp_path: Path) -> None:
         name: np.zeros((20_000, *[64] * (array.ndim - 1)), array.dtype)
         for name, array in few.arrays.items()
     }  # fmt: skip
+    arrays["pair_keyword_offsets"] = np.zeros(20_001, np.int64)
     arrays["pair_index"] = arrays["pair_index"][:, :2]
     splits = {"train": np.arange(20_000)}
     made = write_pairs(tmp_path / "p", Pairs(arrays=arrays, splits=splits))

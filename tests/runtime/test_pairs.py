@@ -222,6 +222,7 @@ def test_reload_negatives(tmp_path: Path, given: Pairs, train: PairDataset, kind
         ((1, 3, 0, 5), "holds 5, which is no tier"),
         ((0, 9, 3, "repeat"), "row 9, column 3 holds .*, which the row has already"),
         ((0, 9, 3, "positive"), "row 9, column 3 holds .*, which is a known positive"),
+        ((0, 9, 3, "own"), "row 9, column 3 holds .*, which is the source of the pair"),
     ],
 )
 def test_wrong_negatives(given: Pairs, train: PairDataset, change: Any, problem: str) -> None:
@@ -233,13 +234,26 @@ def test_wrong_negatives(given: Pairs, train: PairDataset, change: Any, problem:
         value = parts[0][row, column - 1]
     elif value == "positive":
         same = given.pair_index[:, 0] == given.pair_index[row, 0]
-        value = given.pair_index[same, 1][-1]
+        value = np.setdiff1d(given.pair_index[same, 1], given.pair_index[row, 1])[-1]
+    elif value == "own":
+        value = given.pair_index[row, 1]
     parts[which][row, column] = value
     with pytest.raises(InputError, match=problem) as caught:
         train.reload_negatives(parts)
     assert caught.value.where == ("hard_negatives", "negative_tiers")[which]
     assert torch.equal(train[3]["negative_embs"], before)
     assert train.version == 0
+
+
+def test_negatives_of_another_layout(tmp_path: Path, given: Pairs) -> None:
+    """Where the stored ones may repeat and be positives of the question, others may as well."""
+    pairs = open_pairs(write_pairs(tmp_path / "p", given, foreign={})).split("train")
+    rows, tiers = replacement(given)
+    rows[:, 1] = rows[:, 0]
+    pairs.reload_negatives((rows, tiers))
+    rows[9, 3] = given.pair_index[9, 1]
+    with pytest.raises(InputError, match="the source of the pair"):
+        pairs.reload_negatives((rows, tiers))
 
 
 def test_misshapen_negatives(tmp_path: Path, given: Pairs, train: PairDataset) -> None:
@@ -423,17 +437,27 @@ def test_corrupt_indexes(
     assert f"row {11 % per_shard} holds" in caught.value.problem
 
 
-def test_other_kinds_are_refused(tmp_path: Path, given: Pairs) -> None:
-    """Embeddings are no pairs; pairs without an array are damaged."""
+def test_other_kinds_are_refused(tmp_path: Path) -> None:
+    """Embeddings are no pairs."""
     rows = make_embeddings(tmp_path / "e", {"a": np.zeros((4, 2), "f4")})
     with pytest.raises(UsageError, match="holds embeddings, not pairs"):
         open_pairs(rows)
     with pytest.raises(UsageError, match="holds embeddings, not pairs"):
         PairDataset(open_arrays(rows).split("train"))
-    less = {name: array for name, array in given.arrays.items() if name != "centroid_distances"}
-    made = write_pairs(tmp_path / "p", Pairs(arrays=less, splits=given.splits))
-    with pytest.raises(IntegrityError, match="has no array 'centroid_distances'"):
-        PairData(open_arrays(made))
+    with pytest.raises(UsageError, match="holds embeddings, not pairs"):
+        PairData(open_arrays(rows))
+
+
+def test_without_negatives_clusters_and_keywords(tmp_path: Path) -> None:
+    """What a dataset has none of comes in shapes of 0, and zero vectors."""
+    given = random_pairs(20, negatives=0, clusters=0, keywords=0, val=0.0)
+    pairs = open_pairs(write_pairs(tmp_path / "p", given)).split("train")
+    batch = pairs.__getitems__(range(20))
+    assert (batch["negative_embs"].shape, batch["negative_tiers"].shape) == ((20, 0, 6), (20, 0))
+    assert not batch["steering"].any()
+    pairs.check_batch(batch)
+    assert pairs.statistics().steering_missing == {"centroid": 20, "keyword": 20, "residual": 20}
+    pairs.reload_negatives((np.zeros((20, 0), np.int64), np.zeros((20, 0), np.int64)))
 
 
 def test_spans(path: Path, given: Pairs, train: PairDataset) -> None:
