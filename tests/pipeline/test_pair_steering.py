@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dataprep.pipeline import pair_steering
-from dataprep.pipeline.pair_steering import steer
+from dataprep.pipeline.pairs.steering import steer
 from tests.support import examples
 
 

@@ -15,8 +15,8 @@ import msgspec
 from dataprep.formats.curriculum import Curriculum, parse_curriculum
 from dataprep.formats.errors import UsageError, require
 from dataprep.pipeline.options import parse_split
-from dataprep.pipeline.pair_cells import parse_columns
-from dataprep.pipeline.pair_cluster import Fallback
+from dataprep.pipeline.pairs.cells import parse_columns
+from dataprep.pipeline.pairs.cluster import Fallback
 
 __all__ = ["DEFAULT_SPLIT", "PairOptions", "ratios_of"]
 
@@ -49,7 +49,7 @@ class PairOptions:
     """The directory to make. It must not exist, or be empty, or hold the same build."""
     columns: str = ""
     """Which column is what: question=NAME,source=NAME, and relevance, keywords, cluster, split,
-    answer; by itself each is found by the names in `pair_cells.ALIASES`."""
+    answer; by itself each is found by the names in `pairs.cells.ALIASES`."""
     keyword_separator: str = ","
     """What stands between the keywords of a cell that is a text."""
     question_embs: str | None = None

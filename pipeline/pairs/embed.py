@@ -10,12 +10,12 @@ import numpy as np
 import numpy.typing as npt
 
 from dataprep.formats.errors import InputError, UsageError
-from dataprep.pipeline.pair_kept import Kept
-from dataprep.pipeline.pair_merge import Pairs
-from dataprep.pipeline.pair_options import PairOptions
-from dataprep.pipeline.pair_prepare import Inputs
-from dataprep.pipeline.pair_search import Floats
-from dataprep.pipeline.pair_vectors import CHUNK, Encoder, as_stored, encode, read_vectors
+from dataprep.pipeline.pairs.kept import Kept
+from dataprep.pipeline.pairs.merge import Pairs
+from dataprep.pipeline.pairs.options import PairOptions
+from dataprep.pipeline.pairs.prepare import Inputs
+from dataprep.pipeline.pairs.search import Floats
+from dataprep.pipeline.pairs.vectors import CHUNK, Encoder, as_stored, encode, read_vectors
 
 __all__ = ["Embedding", "Vectors"]
 

@@ -6,14 +6,14 @@ from collections.abc import Callable
 
 import numpy as np
 
-from dataprep.pipeline.pair_clustering import Clustering
-from dataprep.pipeline.pair_embed import Vectors
-from dataprep.pipeline.pair_kept import Kept
-from dataprep.pipeline.pair_lists import Ints
-from dataprep.pipeline.pair_negatives import Search, mine, near_clusters, tier_counts
-from dataprep.pipeline.pair_options import PairOptions
-from dataprep.pipeline.pair_prepare import Table
-from dataprep.pipeline.pair_search import Floats, Outside, most_similar, unit
+from dataprep.pipeline.pairs.clustering import Clustering
+from dataprep.pipeline.pairs.embed import Vectors
+from dataprep.pipeline.pairs.kept import Kept
+from dataprep.pipeline.pairs.lists import Ints
+from dataprep.pipeline.pairs.negatives import Search, mine, near_clusters, tier_counts
+from dataprep.pipeline.pairs.options import PairOptions
+from dataprep.pipeline.pairs.prepare import Table
+from dataprep.pipeline.pairs.search import Floats, Outside, most_similar, unit
 
 __all__ = ["mine_kept"]
 

@@ -22,9 +22,9 @@ import numpy as np
 import numpy.typing as npt
 
 from dataprep.formats.errors import UsageError
-from dataprep.pipeline.pair_draws import draw, keys_of
-from dataprep.pipeline.pair_lists import Ints, Lists, flat_places, lists_of
-from dataprep.pipeline.pair_search import Floats, Outside, most_similar, unit
+from dataprep.pipeline.pairs.draws import draw, keys_of
+from dataprep.pipeline.pairs.lists import Ints, Lists, flat_places, lists_of
+from dataprep.pipeline.pairs.search import Floats, Outside, most_similar, unit
 
 __all__ = ["Fallback", "by_keywords", "centroids_of", "default_clusters", "fall_back", "kmeans"]
 

@@ -14,13 +14,13 @@ from dataprep.formats.envelope import InputEntry, RecordCounts
 from dataprep.formats.errors import InputError
 from dataprep.pipeline.fingerprint import fingerprint_files
 from dataprep.pipeline.inputs import Source
-from dataprep.pipeline.pair_cells import parse_columns
-from dataprep.pipeline.pair_inputs import find_tables, source_of
-from dataprep.pipeline.pair_lists import Ints, lists_of
-from dataprep.pipeline.pair_merge import Cleaning, Merger, Pairs
-from dataprep.pipeline.pair_negatives import Links
-from dataprep.pipeline.pair_options import PairOptions
-from dataprep.pipeline.pair_read import read_rows
+from dataprep.pipeline.pairs.cells import parse_columns
+from dataprep.pipeline.pairs.inputs import find_tables, source_of
+from dataprep.pipeline.pairs.lists import Ints, lists_of
+from dataprep.pipeline.pairs.merge import Cleaning, Merger, Pairs
+from dataprep.pipeline.pairs.negatives import Links
+from dataprep.pipeline.pairs.options import PairOptions
+from dataprep.pipeline.pairs.read import read_rows
 
 __all__ = ["Inputs", "Table", "find_inputs", "pair_texts", "read_pairs"]
 
