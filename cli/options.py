@@ -48,7 +48,7 @@ def _default(field: Any) -> Any:
 def _option(name: str, entry: OptionHelp, default: Any, hint: Any) -> click.Option:
     required = default is MISSING
     settings: dict[str, Any] = {"required": required, "help": entry.help, "metavar": entry.metavar}
-    nothing = default is None or default is False or default == ()  # 0 is something
+    nothing = default is None or default is False or default in ((), "")  # 0 is something
     if not required and not nothing:
         settings |= {"default": default, "show_default": True}
     elif entry.default is not None:

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dataprep.formats.errors import InputError
-from dataprep.pipeline import pair_negatives
+from dataprep.pipeline.pairs import negatives as pair_negatives
 from dataprep.pipeline.pairs.draws import draw, keys_of
 from dataprep.pipeline.pairs.lists import Ints, Lists, lists_of
 from dataprep.pipeline.pairs.negatives import Links, mine, near_clusters, tier_counts

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dataprep.pipeline import pair_steering
+from dataprep.pipeline.pairs import steering as pair_steering
 from dataprep.pipeline.pairs.steering import steer
 from tests.support import examples
 
