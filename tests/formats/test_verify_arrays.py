@@ -226,11 +226,18 @@ PAIRS = [
 ]
 
 
-@pytest.mark.parametrize("shard_bytes", [1 << 30, MANY])
+ALL = [*(("embeddings", one) for one in EMBEDDINGS), *(("pairs", one) for one in PAIRS)]
+LAST = {one.array: (kind, one) for kind, one in ALL}  # enough to see where shards end
+OFFSETS = [(kind, one) for kind, one in ALL if "offsets" in one.array]
+
+
 @pytest.mark.parametrize(
-    ("kind", "wrong"),
-    [*(("embeddings", one) for one in EMBEDDINGS), *(("pairs", one) for one in PAIRS)],
-    ids=lambda value: value.array + f"={value.value}" if isinstance(value, Wrong) else "",
+    ("kind", "wrong", "shard_bytes"),
+    [
+        *((*case, 1 << 30) for case in ALL),
+        *((*case, MANY) for case in [*LAST.values(), *OFFSETS[:-1]]),
+    ],
+    ids=lambda value: f"{value.array}={value.value}" if isinstance(value, Wrong) else str(value),
 )
 def test_a_wrong_number_is_named(copied: Copied, kind: str, wrong: Wrong, shard_bytes: int) -> None:
     """File, row, value, limit and remedy; the bytes given are those of the number."""
