@@ -106,8 +106,7 @@ class PairOptions:
     seed: int = 0
     """Seed of splits, negatives, k-means and random fallbacks."""
     workers: int | None = None
-    """Threads of the search; None: one, as the matrix product has threads of its own. Never
-    changes the output."""
+    """Threads of the search; None: one per available core. Never changes the output."""
     overwrite: bool = False
     """Replace a finished dataset in `out`."""
 
