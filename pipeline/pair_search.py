@@ -7,8 +7,8 @@ float32 product, in whatever order it is summed, is off by at most dim * 2**-24 
 and Stability of Numerical Algorithms, 2nd ed., section 3.1), so every source within twice that of
 the last place is compared again in float64, one pair at a time.
 
-Costs one float32 matrix product of questions and sources, and half of that time again for
-choosing: a millisecond of one core for a question among 100,000 sources of 384 numbers. Memory is
+Costs one float32 matrix product of questions and sources, and a quarter of that time again for
+choosing: 0.85 milliseconds of one core for a question among 100,000 sources of 384 numbers. Memory is
 20 MiB for each thread, beside the vectors. Data in which thousands of sources are equal to a
 question's last place to six digits is slower, not wrong.
 """
@@ -33,7 +33,8 @@ Floats = npt.NDArray[np.float32]
 QUERIES, COLUMNS = 256, 16384  # of one tile; the result does not depend on them
 _LOWEST = np.float32(-2)  # below every similarity, above what is left out
 _SLACK = 1e-6  # for lengths that are not 1 to the last bit, and for the subtraction itself
-_MANY = 4  # times k candidates in one row of one tile: its bound is worth computing
+_FIRST = 2048  # columns that give a first bound
+_MANY = 32  # times k candidates in one row of one tile: a better bound is worth computing
 _RESCORED = 1 << 16  # pairs compared again at once: 200 MB at 384 numbers each
 
 
@@ -129,6 +130,8 @@ def _candidates(
         scores = _shaped(room, len(queries), len(part))
         np.matmul(queries, part.T, out=scores)
         hide(first, scores)
+        if first == 0:
+            _raise(bound, scores[:, :_FIRST], np.arange(len(scores)), k, margin)
         above = _shaped(flags, *scores.shape)
         rows, at = _above(bound, scores, k, margin, above)
         values = scores[rows, at]
@@ -148,10 +151,16 @@ def _above(
     many = np.flatnonzero(np.bincount(rows, minlength=len(scores)) > _MANY * k)
     if not len(many):
         return rows, at
-    place = scores.shape[1] - k
-    last = np.partition(scores[many], place, axis=1)[:, place]
-    bound[many] = np.maximum(bound[many], last - margin)
+    _raise(bound, scores, many, k, margin)
     return _places(np.greater(scores, bound[:, None], out=flags))
+
+
+def _raise(bound: Floats, scores: Floats, rows: Ints, k: int, margin: np.float32) -> None:
+    """Raise the bounds of `rows` by what some of their scores tell: the k-th best is not lower."""
+    place = scores.shape[1] - k
+    if place >= 0:
+        last = np.partition(scores[rows], place, axis=1)[:, place]
+        bound[rows] = np.maximum(bound[rows], last - margin)
 
 
 def _places(mask: npt.NDArray[np.bool_]) -> tuple[Ints, Ints]:
