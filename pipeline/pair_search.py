@@ -8,9 +8,9 @@ and Stability of Numerical Algorithms, 2nd ed., section 3.1), so every source wi
 the last place is compared again in float64, one pair at a time.
 
 Costs one float32 matrix product of questions and sources, and a quarter of that time again for
-choosing: 0.85 milliseconds of one core for a question among 100,000 sources of 384 numbers. Memory is
-20 MiB for each thread, beside the vectors. Data in which thousands of sources are equal to a
-question's last place to six digits is slower, not wrong.
+choosing: 0.85 ms of one core for a question among 100,000 sources of 384 numbers. Memory is 20 MiB
+for each thread, beside the vectors. Data in which thousands of sources are equal to a question's
+last place to six digits is slower, not wrong.
 """
 
 from __future__ import annotations
