@@ -214,7 +214,9 @@ class PairOptions:
         for field in fields(self):
             if field.name not in _NOT_CONTENT:
                 value = getattr(self, field.name)
-                found[field.name] = Path(value).name if field.name in _FILES and value else value
+                is_file = field.name in _FILES and value
+                is_file = is_file or (field.name == "encoder" and value and Path(value).is_dir())
+                found[field.name] = Path(value).resolve().name if is_file else value
         found["curriculum"] = msgspec.to_builtins(self.parsed_curriculum())
         found["split_input"] = [name for name, _ in self.named_inputs() if name]
         plain: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(found))

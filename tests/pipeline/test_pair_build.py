@@ -325,6 +325,20 @@ def test_another_encoder_of_the_same_name_makes_another_build(tmp_path: Path) ->
     assert one.build_id != two.build_id
 
 
+def test_the_folder_of_an_encoder_is_an_input(tmp_path: Path) -> None:
+    """Known by its name and content, never by its place; what changes in it changes the build."""
+    reports = []
+    for place, weights in (("a", "1"), ("b", "1"), ("c", "2")):
+        folder = tmp_path / place / "model"
+        folder.mkdir(parents=True)
+        (folder / "weights").write_text(weights)
+        reports.append(build(options_for(tmp_path, f"out-{place}", encoder=str(folder))))
+    first, second, third = (report.build_id for report in reports)
+    assert first == second != third
+    assert reports[0].manifest.options["encoder"] == "model"
+    assert str(tmp_path) not in (tmp_path / "out-a" / "config.json").read_text()
+
+
 def test_places_that_are_taken(tmp_path: Path) -> None:
     """Files of others are never replaced, and nothing is built inside a dataset."""
     options = options_for(tmp_path)
