@@ -13,12 +13,12 @@ import numpy as np
 import pytest
 
 from dataprep.formats.arrays import open_arrays
-from dataprep.pipeline.pair_build import build_pairs
-from dataprep.pipeline.pair_cluster import kmeans
-from dataprep.pipeline.pair_faiss import faiss_search
-from dataprep.pipeline.pair_lists import lists_of
-from dataprep.pipeline.pair_options import PairOptions
-from dataprep.pipeline.pair_search import Outside, exact_scores, most_similar, unit
+from dataprep.pipeline.pairs.build import build_pairs
+from dataprep.pipeline.pairs.cluster import kmeans
+from dataprep.pipeline.pairs.faiss import faiss_search
+from dataprep.pipeline.pairs.lists import lists_of
+from dataprep.pipeline.pairs.options import PairOptions
+from dataprep.pipeline.pairs.search import Outside, exact_scores, most_similar, unit
 from tests.support import SHARED_DATA, needs_shared_data
 
 pytestmark = pytest.mark.long

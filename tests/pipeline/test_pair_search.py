@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
-from dataprep.pipeline.pair_lists import Ints, lists_of
-from dataprep.pipeline.pair_search import Floats, Outside, exact_scores, most_similar, unit
+from dataprep.pipeline.pairs.lists import Ints, lists_of
+from dataprep.pipeline.pairs.search import Floats, Outside, exact_scores, most_similar, unit
+from tests.support import examples
 
 
 def nothing(queries: int, sources: int) -> Outside:
@@ -54,7 +55,7 @@ def searches(draw: st.DrawFn) -> tuple[Floats, Floats, int, Outside]:
     return asked, vectors, draw(st.integers(1, 50)), outside
 
 
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(searches(), st.sampled_from([(1, 1), (2, 7), (5, 16), (256, 16384)]), st.integers(1, 3))
 def test_finds_what_looking_at_all_finds(
     search: tuple[Floats, Floats, int, Outside], tile: tuple[int, int], threads: int
