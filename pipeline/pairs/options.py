@@ -47,7 +47,7 @@ class PairOptions:
     """NAME=PATH, in the place of `input`: all questions of the file are in the split NAME."""
     out: Path
     """The directory to make. It must not exist, or be empty, or hold the same build."""
-    columns: str = ""
+    columns: str | None = None
     """Which column is what: question=NAME,source=NAME, and relevance, keywords, cluster, split,
     answer; by itself each is found by the names in `pairs.cells.ALIASES`."""
     keyword_separator: str = ","
@@ -120,7 +120,7 @@ class PairOptions:
             "name files with --input, or with --split-input, and not with both",
         )  # fmt: skip
         self.named_inputs()
-        parse_columns(self.columns)
+        parse_columns(self.columns or "")
         require(bool(self.keyword_separator), "--keyword-separator", "must not be empty")
         require(
             len(self.vector_columns()) == 2, "--embedding-columns", "must be two names: TEXT,VECTOR"

@@ -125,7 +125,7 @@ def read_pairs(options: PairOptions, inputs: Inputs) -> Table:
             max_rejects=options.max_rejects,
         )
     )
-    chosen = parse_columns(options.columns)
+    chosen = parse_columns(options.columns or "")
     present: list[frozenset[str]] = []
     for source, split in zip(inputs.tables, inputs.splits, strict=True):
         merger.start_input()
