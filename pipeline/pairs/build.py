@@ -195,8 +195,19 @@ class _Build:
         return PairReport(
             path=options.out, build_id=manifest.build_id, reused=False, manifest=manifest,
             seconds=self._steps.total(), steps=self._steps.seconds, resumed=kept.reused,
-            notes=content.notes(),
+            notes=(*content.notes(), *self._notes(content)),
         )  # fmt: skip
+
+    def _notes(self, content: Content) -> Iterator[str]:
+        if self._options.shares() is not None and "split" in content.table.present:
+            yield "the column of splits was not used: --split says ratios"
+        others = leftovers(self._options.out, self._staging.key)
+        if others:
+            names = ", ".join(other.path.name for other in others[:3])
+            yield (
+                f"{len(others)} unfinished with other options or inputs beside it ({names}); "
+                "delete what is no longer wanted"
+            )
 
     def _content(self, kept: Kept) -> Content:
         options, inputs, steps = self._options, self._inputs, self._steps

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from dataprep.pipeline.launch import available_cores
 from dataprep.pipeline.pairs.clustering import Clustering
 from dataprep.pipeline.pairs.embed import Vectors
 from dataprep.pipeline.pairs.kept import Kept
@@ -31,7 +32,7 @@ def mine_kept(
     """Negatives and tiers, int64 [P, N] each; `search` None is the exact one."""
 
     def exact(questions: Floats, sources: Floats, k: int, outside: Outside) -> Ints:
-        threads = options.workers or 1
+        threads = options.workers or available_cores()
         total = len(outside)
         return most_similar(
             questions, sources, k, outside, threads=threads, done=lambda done: tell(done, total)

@@ -79,6 +79,21 @@ def test_near_ties_follow_float64() -> None:
     assert product.tolist() != expected[0].tolist()
 
 
+def test_a_beginning_that_tells_nothing() -> None:
+    """The first bound is poor, or there is none: a better one is found on the way."""
+    numbers = np.random.default_rng(2)
+    away = np.array([-1.0, 0.0]) + 0.01 * numbers.standard_normal((2100, 2))
+    near = np.array([1.0, 0.0]) + 0.5 * numbers.standard_normal((2500, 2))
+    query, sources = unit(np.array([[1, 0], [1, 0.1]])), unit(np.concatenate([away, near]))
+    hidden = lists_of(np.zeros(2100, np.int64), np.arange(2100), 1, len(sources))
+    own = nothing(2, len(sources)).own
+    outside = Outside(
+        question=np.arange(2), group=np.array([-1, 0]), members=hidden, own=own
+    )  # fmt: skip
+    expected = by_looking_at_all(query, sources, 5, outside)
+    np.testing.assert_array_equal(expected, most_similar(query, sources, 5, outside))
+
+
 def test_scores_do_not_depend_on_their_neighbours() -> None:
     """A pair compared alone gives the same bits as among many."""
     numbers = np.random.default_rng(1)
