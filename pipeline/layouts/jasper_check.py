@@ -73,9 +73,8 @@ def check_keywords(offsets: Ids, ids: Ids, file: str, sizes: Mapping[str, int]) 
     bad = np.flatnonzero((ids < 0) | (ids >= sizes["K"]))
     if len(bad):
         row = int(np.searchsorted(offsets, bad[0], "right")) - 1
-        raise _outside(
-            file, f"list {row}", int(ids[bad[0]]), low=0, limit=sizes["K"], what="keywords"
-        )
+        place = f"list {row}[{bad[0] - offsets[row]}]"
+        raise _outside(file, place, int(ids[bad[0]]), low=0, limit=sizes["K"], what="keywords")
 
 
 def check_splits(splits: Mapping[str, Ids], files: Mapping[str, str], pairs: int) -> Ids:
