@@ -28,9 +28,9 @@ Array = npt.NDArray[Any]
 class Column:
     """An array in a file of somebody else.
 
-    `file` is what messages call it. `dtype` is one of `array_manifest.DTYPES`, the first axis of
-    `shape` counts rows, and `read(start, stop)` gives an array [stop - start, *row] of the type in
-    which `dtype` is stored.
+    `file` is what messages call it. `dtype` is one of `array_manifest.DTYPES` (of HDF5, the type in
+    which one is stored), the first axis of `shape` counts rows, and `read(start, stop)` gives an
+    array [stop - start, *row] of the type in which `dtype` is stored.
     """
 
     file: str

@@ -64,15 +64,15 @@ def convert(
     *,
     to: Layout | None = None,
     prefer: Prefer | None = None,
-    compress: bool = False,
+    gzip: bool = False,
     progress: Callable[[int, int], None] | None = None,
 ) -> ConvertReport:
     """Make of the dataset in `source` another one, or a file, in `out`, which must not exist.
 
     What `source` is, is found out. `to` is ``"dataprep"``, ``"jasper"``, ``"safetensors"`` or
     ``"hdf5"``; by default what the suffix of `out` says, else ``"dataprep"``. `prefer` (``"pt"`` or
-    ``"hdf5"``) chooses where JASPER's directory holds both and they differ. `compress` packs HDF5
-    with gzip. `progress` is told (bytes done, bytes in all).
+    ``"hdf5"``) chooses where JASPER's directory holds both and they differ. `gzip` packs HDF5.
+    `progress` is told (bytes done, bytes in all).
 
     Raises `InputError` for faults in what others wrote, `IntegrityError` for damage in what
     dataprep wrote, `UsageError` for what cannot be asked. Costs one reading and one writing of all
@@ -84,7 +84,7 @@ def convert(
     began, source, out = time.perf_counter(), Path(source), Path(out)
     found = detect(source)
     layout = to or _SUFFIXES.get(out.suffix.lower(), "dataprep")
-    _check(source, out, found, layout, prefer=prefer, compress=compress)
+    _check(source, out, found, layout, prefer=prefer, gzip=gzip)
     steps = (found != "dataprep") + (layout != "dataprep")
     count = _Count(total=steps * _bytes(source), progress=progress)
     with _staging(out) as place:
@@ -97,9 +97,7 @@ def convert(
         result = root
         if layout != "dataprep":
             result = place / "result"
-            notes += _export(
-                manifest, root, result, layout=layout, compress=compress, done=count.more
-            )
+            notes += _export(manifest, root, result, layout=layout, gzip=gzip, done=count.more)
         size = _bytes(result)
         (publish_directory if layout in ("dataprep", "jasper") else publish_file)(result, out)
     return ConvertReport(
@@ -126,7 +124,7 @@ def _import(
 
 
 def _export(
-    manifest: ArrayManifest, root: Path, result: Path, *, layout: Layout, compress: bool, done: Done
+    manifest: ArrayManifest, root: Path, result: Path, *, layout: Layout, gzip: bool, done: Done
 ) -> list[str]:
     if layout == "jasper":
         from dataprep.pipeline.layouts.jasper_export import export_jasper
@@ -136,7 +134,7 @@ def _export(
     if layout == "hdf5":
         from dataprep.pipeline.layouts.hdf5_file import export_hdf5
 
-        export_hdf5(manifest, root, result, compress=compress, done=done)
+        export_hdf5(manifest, root, result, compress=gzip, done=done)
         return []
     from dataprep.pipeline.layouts.safetensors_file import export_safetensors
 
@@ -157,7 +155,7 @@ class _Count:
 
 
 def _check(
-    source: Path, out: Path, found: Layout, layout: Layout, *, prefer: Prefer | None, compress: bool
+    source: Path, out: Path, found: Layout, layout: Layout, *, prefer: Prefer | None, gzip: bool
 ) -> None:
     require(layout in LAYOUTS, "to", f"must be one of {', '.join(LAYOUTS)}, got {layout!r}")
     forms = get_args(Prefer)
@@ -165,7 +163,7 @@ def _check(
     require(
         prefer is None or found == "jasper", "prefer", f"is for JASPER's directory, not {found}"
     )
-    require(not compress or layout == "hdf5", "compress", f"is for hdf5, not {layout}")
+    require(not gzip or layout == "hdf5", "gzip", f"is for hdf5, not {layout}")
     if found == layout:
         raise UsageError(
             f"is {LAYOUTS[found]} already", where=str(source),

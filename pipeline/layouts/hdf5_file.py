@@ -13,10 +13,7 @@ it as any other.
 
 from __future__ import annotations
 
-import contextlib
 import errno
-import os
-import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -28,6 +25,7 @@ from dataprep.formats.array_manifest import BFLOAT16, ArrayManifest, storage_dty
 from dataprep.formats.envelope import CONFIG_NAME, FORMAT_VERSION, MAX_CONFIG_BYTES, read
 from dataprep.formats.storage import free_bytes, storage_errors, sync_file
 from dataprep.pipeline.layouts.columns import rows_of_block
+from dataprep.pipeline.layouts.file_sink import FileSink
 from dataprep.pipeline.layouts.hdf5_open import (
     column_of,
     damaged,
@@ -47,7 +45,6 @@ __all__ = ["export_hdf5", "read_config", "read_rows", "require_tensors"]
 _CONFIG = f"files/{CONFIG_NAME}"
 _CHUNKS_A_BLOCK = 8  # a chunk is about a MiB
 _LEVEL = 4
-_ERRNO = re.compile(r"errno = (\d+)")
 
 
 def export_hdf5(
@@ -64,22 +61,30 @@ def export_hdf5(
     if not compress and size > free_bytes(path):
         with storage_errors(path):
             raise OSError(errno.ENOSPC, f"No space left on device: {size} bytes are needed")
-    with _writing(path), h5py.File(path, "x") as file:
+    with FileSink(path) as sink, h5py.File(sink, "w") as file:
         file.attrs["format"] = "dataprep"
         file.attrs["format_version"] = FORMAT_VERSION
         file.attrs["kind"] = manifest.kind
         file.create_dataset(_CONFIG, data=np.frombuffer(config, np.uint8), track_times=False)
         for tensor in tensors.values():
-            _write(file, tensor, read_blocks(source, tensor, done), compress)
+            _write(file, tensor, _while_sound(read_blocks(source, tensor, done), sink), compress)
     sync_file(path)
+
+
+def _while_sound(blocks: Iterator[memoryview], sink: FileSink) -> Iterator[memoryview]:
+    """The same blocks; raises what went wrong in writing before the next one is read."""
+    for block in blocks:
+        sink.check()
+        yield block
+    sink.check()
 
 
 def _write(file: h5py.File, tensor: Tensor, blocks: Iterator[memoryview], compress: bool) -> None:
     stored, row = np.dtype(storage_dtype(tensor.dtype)), tensor.shape[1:]
     settings: dict[str, Any] = {}
     if tensor.bytes:  # of nothing there are no chunks
-        rows = max(1, rows_of_block(tensor.dtype, row) // _CHUNKS_A_BLOCK)
-        settings["chunks"] = (min(rows, tensor.shape[0]), *row)
+        chunk = max(1, rows_of_block(tensor.dtype, row) // _CHUNKS_A_BLOCK)
+        settings["chunks"] = (min(chunk, tensor.shape[0]), *row)
         if compress:
             settings |= {"compression": "gzip", "compression_opts": _LEVEL, "shuffle": True}
     target = file.create_dataset(
@@ -89,27 +94,15 @@ def _write(file: h5py.File, tensor: Tensor, blocks: Iterator[memoryview], compre
         target.attrs["dtype"] = BFLOAT16
     start = 0
     for block in blocks:
-        rows_here = np.frombuffer(block, stored).reshape(-1, *row)
-        if rows_here.size:
-            target[start : start + len(rows_here)] = rows_here
-        start += len(rows_here)
+        if block:
+            rows = np.frombuffer(block, stored).reshape(-1, *row)
+            target[start : start + len(rows)] = rows
+            start += len(rows)
 
 
 def place_of(name: str) -> str:
     """Where the tensor `name` stands in the file."""
     return H5_PLACES.get(name, name if "/" in name else f"arrays/{name}")
-
-
-@contextlib.contextmanager
-def _writing(path: Path) -> Iterator[None]:
-    """What HDF5 says when the system refuses something, as a `StorageError`."""
-    try:
-        yield
-    except (OSError, RuntimeError) as error:
-        told = _ERRNO.search(str(error))
-        number = int(told[1]) if told else getattr(error, "errno", None) or errno.EIO
-        with storage_errors(path):
-            raise OSError(number, os.strerror(number)) from error
 
 
 def read_config(path: Path) -> bytes:

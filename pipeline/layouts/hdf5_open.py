@@ -12,7 +12,7 @@ from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dataprep.formats.array_manifest import DTYPES
+from dataprep.formats.array_manifest import DTYPES, storage_dtype
 from dataprep.formats.errors import DataprepError, InputError, UsageError
 from dataprep.formats.ordinary import open_ordinary
 from dataprep.pipeline.layouts.columns import Column
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 __all__ = ["column_of", "damaged", "data_set", "group", "import_h5py", "open_file"]
 
 _MOST_PACKED = 1100  # deflate packs at most 1032 to 1
+_STORED = {storage_dtype(dtype) for dtype in DTYPES}
 _SMALL = 1 << 16  # an empty chunk is never told from one that was left out
 
 
@@ -91,7 +92,7 @@ def column_of(file: h5py.File, place: str) -> Column:
     """The data set `place` as rows; blocks are read when they are asked for."""
     found = data_set(file, place)
     name = f"{_name(file)}:{place}"
-    if found.dtype.str not in DTYPES or not found.shape:
+    if found.dtype.str not in _STORED or not found.shape:
         raise damaged(name, f"holds numbers of type {found.dtype} and shape {found.shape}")
 
     def read(start: int, stop: int) -> Any:
