@@ -99,15 +99,24 @@ def check_splits(splits: Mapping[str, Ids], files: Mapping[str, str], pairs: int
     return np.flatnonzero(owner < 0)
 
 
-def doubtful_negatives(columns: Mapping[str, Column]) -> list[str]:
+def doubtful_negatives(columns: Mapping[str, Column], sizes: Mapping[str, int]) -> list[str]:
     """Notes on what training may not want, and what is converted all the same."""
-    repeated = 0
-    for _, rows in columns["hard_negatives"].blocks(_ROWS):
+    index, negatives = columns["pair_index"], columns["hard_negatives"]
+    pairs = index.read(0, index.rows)
+    known = np.unique(pairs[:, 0] * sizes["S"] + pairs[:, 1])  # question and source as one number
+    repeated = positives = 0
+    for start, rows in negatives.blocks(_ROWS):
         ordered = np.sort(rows, axis=1)
         repeated += int(np.count_nonzero((ordered[:, 1:] == ordered[:, :-1]).any(axis=1)))
-    if not repeated:
-        return []
-    return [f"{columns['hard_negatives'].file}: {repeated} rows hold the same source twice"]
+        keys = pairs[start : start + len(rows), :1] * sizes["S"] + rows
+        places = np.minimum(np.searchsorted(known, keys), len(known) - 1)
+        positives += int(np.count_nonzero((known[places] == keys).any(axis=1)))
+    found = {
+        "hold the same source twice": repeated,
+        "hold a source that answers the question in another pair (dataprep verify objects)":
+            positives,
+    }  # fmt: skip
+    return [f"{negatives.file}: {count} rows {what}" for what, count in found.items() if count]
 
 
 def _require_finite(column: Column) -> None:

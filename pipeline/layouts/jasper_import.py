@@ -58,7 +58,7 @@ def import_jasper(
         check_keywords(theirs.offsets, theirs.ids, theirs.files[KEYWORDS], sizes)
         rest = check_splits(theirs.splits, theirs.files, sizes["P"])
         curriculum, notes = from_theirs(theirs.config)
-        notes += doubtful_negatives(theirs.columns)
+        notes += doubtful_negatives(theirs.columns, sizes)
         if len(rest):
             notes.append(f"{len(rest)} pairs stand in no split: kept as the split {UNASSIGNED!r}")
         notes += [f"{name}: not part of the layout, left out" for name in theirs.left_out]

@@ -142,6 +142,22 @@ def test_types_that_ours_keep(tmp_path: Path, content: Content) -> None:
     assert_same(jasper.read(tmp_path / "back"), content)
 
 
+def test_negatives_that_are_doubtful_are_told(tmp_path: Path, content: Content) -> None:
+    """Repeated ones, and sources that another pair of the question has: kept, and counted."""
+    theirs, negatives = content["pair_index"], content["hard_negatives"]
+    known = {(q, s) for q, s in theirs.tolist()}
+    positives = [
+        any((theirs[i, 0], s) in known for s in row) for i, row in enumerate(negatives.tolist())
+    ]
+    assert 0 < sum(positives) < 20
+    negatives[4, 2] = negatives[4, 0]
+    jasper.write(tmp_path / "theirs", content)
+    notes = convert(tmp_path / "theirs", tmp_path / "ours").notes
+    positives[4] = any((theirs[4, 0], s) in known for s in negatives[4].tolist())
+    assert f"hard_negatives.pt: {sum(positives)} rows hold a source that answers" in str(notes)
+    assert "hard_negatives.pt: 1 rows hold the same source twice" in notes
+
+
 # Damage: what to do to the content, and what is said.
 def put(name: str, place: Any, value: Any) -> Callable[[Content], None]:
     def change(content: Content) -> None:
