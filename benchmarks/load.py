@@ -4,10 +4,11 @@
                               [--peers PYTHON --harness FILE] [--scratch DIR] [--only PART ...]
                               [--write]
 
-Everything goes through `dataprep.create_loader`, a real torch DataLoader, with shifted labels, in
-one process with one torch thread, and counts rows x seq_len tokens. Each figure is of a process of
-its own. Loader and memory copy run in turn (A B A B ...) within it, so a machine whose speed drifts
-does not favour either; medians are quoted.
+Everything goes through `dataprep.create_loader`, a real torch DataLoader, in one process with one
+torch thread, and counts rows x seq_len tokens. With shifted labels a batch is two int64 tensors;
+the memory copy it is held against copies one, as do those lines that say `labels: null`. Each
+figure is of a process of its own. Loader and memory copy run in turn (A B A B ...) within it, so a
+machine whose speed drifts does not favour either; medians are quoted.
 
 `shapes`: a dataset built from docs_en and books_en of DIR/corpora, and others written for the
 purpose: ids of 4 bytes, 100 shards. `cold`: tokens of the first seconds after the files were
@@ -43,10 +44,13 @@ RESULTS = ROOT / "benchmarks" / "results" / "load.json"
 PROGRAM = str(Path(sys.executable).with_name("dataprep"))
 SHAPES = ((32, 2048), (8, 8192), (256, 512))
 FIELDS = {"position_ids": True, "cu_seqlens": True}
+ONE: dict[str, Any] = {"labels": None}  # one tensor a batch
 PEERS = (
     "nanogpt", "naive_dataset", "megatron_gpt", "litdata", "mds", "hf_arrow", "datatrove_ds",
     "grain_src",
 )  # fmt: skip
+OURS = {"ours": {}, "ours_one_tensor": {"DATAPREP_BENCH_ONE": "1"}}
+"""Ours with labels, and in the form in which most peers deliver: seq + 1 ids in one tensor."""
 PACKAGES = (
     "torch", "numpy", "megatron-core", "litdata", "mosaicml-streaming", "datasets", "datatrove",
     "grain", "torchdata",
@@ -110,8 +114,8 @@ class Bench:
 def shapes(bench: Bench) -> list[Figures]:
     """Every shape over every kind of dataset, and with the fields that say where documents lie."""
     wanted: list[tuple[str, Figures]] = [
-        ("built", {}), ("uint32", {}), ("shards_100", {}), ("built", FIELDS),
-        ("built", {"io": "pread"}), ("built", {"prefetch": 0}),
+        ("built", ONE), ("built", {}), ("uint32", ONE), ("uint32", {}), ("shards_100", ONE),
+        ("shards_100", {}), ("built", FIELDS), ("built", {"io": "pread"}),
     ]  # fmt: skip
     found = []
     for dataset, options in wanted:
@@ -217,25 +221,28 @@ def peers(bench: Bench) -> Figures:
     ours = ["--ours", str(ROOT / "benchmarks" / "load_ours.py")]
     found: dict[str, list[Figures]] = {}
     for _ in range(arguments.peer_rounds):
-        for name in ("memcpy", "ours", *arguments.peer_names):
-            mine = name in ("memcpy", "ours")
+        for name in ("memcpy", *OURS, *arguments.peer_names):
+            mine = name == "memcpy" or name in OURS
             command = [
                 sys.executable if mine else arguments.peers, str(arguments.harness), str(tokens),
-                "--only", name, "--workers", "0", "--seconds", str(arguments.seconds),
-                "--work", str(bench.scratch / "work"), *(ours if name == "ours" else []),
+                "--only", "ours" if name in OURS else name, "--workers", "0",
+                "--seconds", str(arguments.seconds), "--work", str(bench.scratch / "work"),
+                *(ours if name in OURS else []),
             ]  # fmt: skip
             done = subprocess.run(
                 command, capture_output=True, text=True, check=True,
-                env={**os.environ, "DATAPREP_BENCH_DATASET": dataset},
+                env={**os.environ, "DATAPREP_BENCH_DATASET": dataset, **OURS.get(name, {})},
             )  # fmt: skip
             found.setdefault(name, []).append(_line(done.stdout))
     table = {name: _medians(runs) for name, runs in found.items()}
     best = max(table[name].get("mtok_s", 0) for name in arguments.peer_names)
-    return {
-        "versions": peer_versions(arguments.peers),
-        "found": table,
-        "ours_over_best_peer": round(table["ours"]["mtok_s"] / best, 2),
-        "ours_over_copy": round(table["ours"]["mtok_s"] / table["memcpy"]["mtok_s"], 2),
+    copy = table["memcpy"]["mtok_s"]
+    return {"versions": peer_versions(arguments.peers), "found": table} | {
+        name: {
+            "over_best_peer": round(table[name]["mtok_s"] / best, 2),
+            "over_copy": round(table[name]["mtok_s"] / copy, 2),
+        }
+        for name in OURS
     }
 
 

@@ -1,6 +1,8 @@
 """Our loader for the harness of the peers: ``load_peers.py TOKENS --ours benchmarks/load_ours.py``.
 
-`DATAPREP_BENCH_DATASET` names the dataset directory; without it, one is made of the tokens.
+`DATAPREP_BENCH_DATASET` names the dataset directory; without it, one is made of the tokens. With
+`DATAPREP_BENCH_ONE` a batch is one tensor [batch, seq + 1], of which a trainer takes inputs and
+labels as views, as most of the peers deliver it; otherwise two, `input_ids` and `labels`.
 """
 
 from __future__ import annotations
@@ -19,7 +21,10 @@ def make(bin_path: str, work: str, seq: int, batch: int, workers: int) -> Iterat
     """Batches for ever; the first one after the opening, which the harness counts."""
     dataset = os.environ.get("DATAPREP_BENCH_DATASET") or _dataset(bin_path, work)
     yield "READY"
-    loader = dataprep.create_loader(dataset, "train", batch, workers, seq_len=seq)
+    rows: dict[str, Any] = {"seq_len": seq}
+    if os.environ.get("DATAPREP_BENCH_ONE"):
+        rows = {"seq_len": seq + 1, "stride": seq, "labels": None}
+    loader = dataprep.create_loader(dataset, "train", batch, workers, **rows)
     while True:
         yield from loader
 

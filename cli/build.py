@@ -7,35 +7,18 @@ so that the command line and the Python interface cannot drift apart.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
-from types import NoneType, UnionType
-from typing import Any, Literal, get_args, get_origin, get_type_hints
+from typing import Any
 
 import click
 
 from dataprep.cli import output
-from dataprep.cli.command import (
-    ANY_PATH,
-    EPILOG_START,
-    InputCommand,
-    output_options,
-)
+from dataprep.cli.command import EPILOG_START, InputCommand, output_options
+from dataprep.cli.options import OptionHelp, options_of
 from dataprep.formats.errors import StorageError
 from dataprep.pipeline.options import BuildOptions
 
-__all__ = ["OPTIONS", "OptionHelp", "command"]
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class OptionHelp:
-    """How the help presents one field of `BuildOptions`."""
-
-    section: str
-    help: str
-    metavar: str | None = None
-    default: str | None = None
-    """Said instead of a default of None."""
+__all__ = ["OPTIONS", "command"]
 
 
 _INPUT, _TEXT, _IDS, _SPLITS, _RUN = "Input", "Records", "Tokens", "Splits", "Running"
@@ -117,35 +100,6 @@ OPTIONS: dict[str, OptionHelp] = {
     ),
     "overwrite": OptionHelp(section=_RUN, help="Replace a finished dataset in --out."),
 }  # fmt: skip
-
-
-def _option(name: str) -> click.Option:
-    """The click option of one field of `BuildOptions`."""
-    entry = OPTIONS[name]
-    default = {field.name: field.default for field in fields(BuildOptions)}[name]
-    required = default is MISSING
-    settings: dict[str, Any] = {"required": required, "help": entry.help, "metavar": entry.metavar}
-    if not required and default is not None and default is not False:
-        settings |= {"default": default, "show_default": True}
-    elif entry.default is not None:
-        settings["show_default"] = entry.default
-    settings |= _type_settings(get_type_hints(BuildOptions)[name])
-    return click.Option([f"--{name.replace('_', '-')}", name], **settings)
-
-
-def _type_settings(hint: Any) -> dict[str, Any]:
-    """What click must know about a value annotated with `hint`."""
-    if isinstance(hint, UnionType) or type(None) in get_args(hint):
-        (hint,) = (part for part in get_args(hint) if part is not NoneType)
-    if get_origin(hint) is Literal:
-        return {"type": click.Choice(get_args(hint))}
-    if hint is bool:
-        return {"is_flag": True}
-    if hint is Path:
-        return {"type": ANY_PATH}
-    if get_origin(hint) is tuple:
-        return {"type": click.Path(readable=False), "multiple": True}
-    return {"type": hint}
 
 
 @output_options
@@ -237,4 +191,4 @@ command = click.command(
   dataprep build --input data.jsonl --out shards --on-error skip --max-rejects 100
   dataprep build --input data.jsonl --out shards --dry-run""",
 )(_command)
-command.params[:0] = [_option(name) for name in OPTIONS]
+command.params[:0] = options_of(BuildOptions, OPTIONS)

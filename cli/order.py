@@ -1,13 +1,13 @@
 """`dataprep order`: the documents, files and bytes behind a step, and the steps behind a document.
 
 Both are computed from the order, as a loader computes it, so they hold for any run with the same
-dataset and options, finished or not. Costs the opening of the dataset and the import of torch.
+datasets and options, finished or not. Costs the opening of the datasets and the import of torch.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -22,94 +22,79 @@ from dataprep.cli.command import (
     naming_options,
     output_options,
 )
+from dataprep.cli.served import OrderOptions, State, read_state, require_datasets, run_of
 from dataprep.formats.errors import DataprepError, UsageError
 
 if TYPE_CHECKING:
-    from dataprep.formats.dataset import Dataset, Split
-    from dataprep.runtime.sampling import End, GlobalBatchSampler
-    from dataprep.runtime.serve import Shuffle
-    from dataprep.runtime.windows import Labels, WindowDataset
+    from dataprep.formats.dataset import Dataset
+    from dataprep.runtime.windows import Labels
 
-__all__ = ["OrderOptions", "command"]
+__all__ = ["command"]
 
 _ASKED, _SERVED = "What to show", "What the loader was made with"
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class OrderOptions:
-    """What decides the samples of every step, named as the arguments of `create_loader`."""
-
-    batch_size: int
-    seq_len: int
-    stride: int | None
-    labels: Labels | None
-    seed: int
-    epoch: int
-    dp_size: int
-    shuffle: str | None
-    end: End | None
-    skip: Path | None
-
-
-def _run(split: Split, options: OrderOptions) -> tuple[WindowDataset, GlobalBatchSampler]:
-    """The dataset and the sampler that a loader with these options has."""
-    from dataprep.runtime.sampling import GlobalBatchSampler
-    from dataprep.runtime.serve import build_order
-    from dataprep.runtime.skips import read_skips
-    from dataprep.runtime.windows import WindowDataset
-
-    windows = WindowDataset(
-        split, seq_len=options.seq_len, stride=options.stride, labels=options.labels
-    )
-    train = split.name == "train"
-    kind = options.shuffle or ("full" if train else "none")
-    shuffle = False if kind == "none" else cast("Shuffle", kind)
-    order, _ = build_order(windows, split, seed=options.seed, shuffle=shuffle)
-    end: End = "drop" if train else "pad" if options.dp_size > 1 else "partial"
-    sampler = GlobalBatchSampler(
-        len(windows), options.batch_size, order=order, epoch=options.epoch,
-        dp_size=options.dp_size, end=options.end or end,
-        skips=None if options.skip is None else read_skips(options.skip),
-    )  # fmt: skip
-    return windows, sampler
 
 
 @click.command(
     "order",
     cls=SectionedCommand,
-    sections=dict.fromkeys(("step", "rank", "doc", "split", "epoch"), _ASKED)
+    sections=dict.fromkeys(("step", "rank", "doc", "source", "split", "epoch"), _ASKED)
     | dict.fromkeys(
-        ("batch_size", "seq_len", "stride", "labels", "dp_size", "seed", "shuffle", "end",
-         "skip"),
+        ("state", "batch_size", "rows", "seq_len", "stride", "pack", "overlong", "labels",
+         "dp_size", "seed", "shuffle", "end", "skip", "weights", "weigh_by"),
         _SERVED,
     ),
     epilog=f"""{EPILOG_START}
   dataprep order shards --step 41200 --batch-size 32 --seq-len 2048 --seed 7
   dataprep order shards --step 41200 --rank 3 --dp-size 8 --batch-size 32 --seq-len 2048
   dataprep order shards --doc 104729 --batch-size 32 --seq-len 2048 --epoch 1
+  dataprep order shards --state state.json --batch-size 32
+  dataprep order prose code --weight 0.7 --weight 0.3 --step 7 --batch-size 32 --rows packed
   dataprep order shards --step 0 --batch-size 8 --json | python -m json.tool""",
 )  # fmt: skip
-@click.argument("path", type=ANY_PATH)
-@click.option("--step", metavar="N", type=int, help="The documents behind step N of the epoch.")
+@click.argument("paths", metavar="PATH...", type=ANY_PATH, nargs=-1, required=True)
+@click.option(
+    "--step", metavar="N", type=int,
+    help="The documents behind step N of the epoch.  [default with --state: the next step]",
+)  # fmt: skip
 @click.option("--rank", metavar="R", type=int, help="With --step: what rank R gets.")
 @click.option(
     "--doc", metavar="ID", type=int,
     help="The steps that see the document with this record id: its number among all records read.",
 )  # fmt: skip
 @click.option(
+    "--source", metavar="N", type=int,
+    help="With --doc and several PATHs: the number of the document's own, from 0.",
+)  # fmt: skip
+@click.option(
     "--split", metavar="NAME",
     help="The split that is served.  [default: that of --doc; train, or the first one]",
 )  # fmt: skip
-@click.option("--epoch", metavar="N", type=int, default=0, show_default=True, help="From 0.")
+@click.option("--epoch", metavar="N", type=int, show_default="0", help="From 0.")
+@click.option(
+    "--state", metavar="FILE", type=ANY_PATH,
+    help="JSON of what state_dict() of the loader gave: says all but batches, ranks and labels.",
+)  # fmt: skip
 @click.option(
     "--batch-size", metavar="N", type=int, required=True, help="Rows per step and rank."
 )  # fmt: skip
 @click.option(
-    "--seq-len", metavar="N", type=int, default=1024, show_default=True, help="Tokens per row."
+    "--rows", type=click.Choice(["windows", "packed", "documents"]), show_default="windows",
+    help="What a row holds.",
+)  # fmt: skip
+@click.option(
+    "--seq-len", metavar="N", type=int, show_default="1024", help="Tokens per row."
 )  # fmt: skip
 @click.option(
     "--stride", metavar="N", type=int, show_default="--seq-len",
     help="Tokens from one window to the next.",
+)  # fmt: skip
+@click.option(
+    "--pack", type=click.Choice(["first-fit", "best-fit"]), show_default="first-fit",
+    help="How rows are packed.",
+)  # fmt: skip
+@click.option(
+    "--overlong", type=click.Choice(["split", "truncate", "drop", "error"]), show_default="split",
+    help="What becomes of documents longer than packed rows.",
 )  # fmt: skip
 @click.option(
     "--labels", type=click.Choice(["shifted", "unshifted", "none"]), default="shifted",
@@ -119,7 +104,7 @@ def _run(split: Split, options: OrderOptions) -> tuple[WindowDataset, GlobalBatc
     "--dp-size", metavar="N", type=int, default=1, show_default=True, help="Data-parallel ranks."
 )  # fmt: skip
 @click.option(
-    "--seed", metavar="N", type=int, default=0, show_default=True, help="Of the shuffle."
+    "--seed", metavar="N", type=int, show_default="0", help="Of the shuffle."
 )  # fmt: skip
 @click.option(
     "--shuffle", type=click.Choice(["full", "blocks", "none"]),
@@ -135,23 +120,44 @@ def _run(split: Split, options: OrderOptions) -> tuple[WindowDataset, GlobalBatc
     "--skip", metavar="FILE", type=ANY_PATH,
     help="Samples that are left out: one to a line, or a JSON array.",
 )  # fmt: skip
+@click.option(
+    "--weight", "weights", metavar="W", type=float, multiple=True,
+    help="Of a mixture: once for each PATH, in the order of the loader.",
+)  # fmt: skip
+@click.option(
+    "--weigh-by", type=click.Choice(["samples", "tokens"]), show_default="samples",
+    help="What weights are shares of.",
+)  # fmt: skip
 @output_options
 def command(
-    *, path: Path, step: int | None, rank: int | None, doc: int | None, split: str | None,
-    labels: str, as_json: bool, quiet: bool, **options: Any,
+    *, paths: tuple[Path, ...], step: int | None, rank: int | None, doc: int | None,
+    source: int | None, split: str | None, state: Path | None, skip: Path | None, labels: str,
+    as_json: bool, quiet: bool, **options: Any,
 ) -> None:  # fmt: skip
     """Show what a step is made of, or which steps see a document.
 
-    PATH is a directory made by `dataprep build`. The order is computed: give the options that the
-    loader had, and any step of any epoch is known, with the files and bytes it was read from.
+    PATH is a directory made by `dataprep build`; several make a mixture. The order is computed:
+    give the options that the loader had, or its state, and any step of any epoch is known, with the
+    files and bytes it was read from.
     """
     from dataprep.cli.traces import document_text, step_text
     from dataprep.formats.dataset import open_dataset
+    from dataprep.runtime.skips import read_skips
 
-    asked = _Asked(step=step, rank=rank, doc=doc, split=split)
-    served = OrderOptions(labels=None if labels == "none" else cast("Labels", labels), **options)
-    with open_dataset(path) as dataset, _naming():
-        found = _step(dataset, asked, served) if doc is None else _document(dataset, asked, served)
+    with ExitStack() as opened, _naming():
+        asked = _Asked(
+            step=step, rank=rank, doc=doc, source=source, split=split, datasets=len(paths),
+            state=None if state is None else read_state(state),
+        )  # fmt: skip
+        served = OrderOptions(
+            labels=None if labels == "none" else cast("Labels", labels),
+            skip=None if skip is None else read_skips(skip), **options,
+        )  # fmt: skip
+        datasets = [opened.enter_context(open_dataset(path)) for path in paths]
+        if asked.state is not None:
+            require_datasets(asked.state, datasets)
+        show = _step if doc is None else _document
+        found = show(datasets, [str(path) for path in paths], asked, served)
     if as_json:
         output.result_json(found)
     elif not quiet:
@@ -165,48 +171,93 @@ class _Asked:
     step: int | None
     rank: int | None
     doc: int | None
+    source: int | None
     split: str | None
+    datasets: int
+    state: State | None
 
     def __post_init__(self) -> None:
-        if (self.step is None) == (self.doc is None):
+        if (self.step is not None) + (self.doc is not None) != 1 and not self._next:
             raise UsageError("give one of the two", where="--step, --doc")
-        if self.rank is not None and self.step is None:
+        if self.rank is not None and self.doc is not None:
             raise UsageError("goes with --step", where="--rank")
+        if self.source is not None and self.doc is None:
+            raise UsageError("goes with --doc", where="--source")
+        if self.doc is not None and self.source is None and self.datasets > 1:
+            raise UsageError(
+                f"record ids are numbers in one dataset, and there are {self.datasets}",
+                where="--source", remedy="Give the number of the document's PATH, from 0.",
+            )  # fmt: skip
+        if not 0 <= (self.source or 0) < self.datasets:
+            raise UsageError(f"{self.source} is not in 0 .. {self.datasets - 1}", where="--source")
+
+    @property
+    def _next(self) -> bool:
+        """Whether the step that a state stands before is asked for."""
+        return self.state is not None and self.step is None and self.doc is None
+
+    @property
+    def split_served(self) -> str | None:
+        """The split that the options or the state name."""
+        said = None if self.state is None else self.state["order"].get("split")
+        return self.split or (said if isinstance(said, str) else None)
 
 
-def _step(dataset: Dataset, asked: _Asked, served: OrderOptions) -> dict[str, Any]:
+def _step(
+    datasets: Sequence[Dataset], names: Sequence[str], asked: _Asked, served: OrderOptions
+) -> dict[str, Any]:
     """What --step shows, as --json prints it."""
     from dataprep.cli.traces import step_facts
     from dataprep.runtime.trace import trace_step
 
-    if asked.split is None and not dataset.splits:
-        raise UsageError("has no splits", where=str(dataset.path), code="E_SPLIT")
-    first = "train" if "train" in dataset.splits else next(iter(dataset.splits), "")
-    split = dataset.split(asked.split or first)
-    windows, sampler = _run(split, served)
-    trace = trace_step(windows, sampler, asked.step or 0, epoch=served.epoch, rank=asked.rank)
-    return step_facts(trace, split)
+    splits = datasets[0].splits
+    if asked.split_served is None and not splits:
+        raise UsageError("has no splits", where=str(datasets[0].path), code="E_SPLIT")
+    first = "train" if "train" in splits else next(iter(splits), "")
+    run = run_of(datasets, names, asked.split_served or first, served, asked.state)
+    step = run.next_step if asked.step is None else asked.step
+    if step is None:
+        raise UsageError(
+            f"the state is not of epoch {run.epoch}, so no step of that comes next", where="--step",
+            remedy="Say which one.",
+        )  # fmt: skip
+    trace = trace_step(
+        run.samples, run.sampler, step, epoch=run.epoch, rank=asked.rank, start=run.start
+    )
+    return step_facts(trace, run)
 
 
-def _document(dataset: Dataset, asked: _Asked, served: OrderOptions) -> dict[str, Any]:
+def _document(
+    datasets: Sequence[Dataset], names: Sequence[str], asked: _Asked, served: OrderOptions
+) -> dict[str, Any]:
     """What --doc shows, as --json prints it."""
     from dataprep.cli.traces import document_facts
     from dataprep.runtime.provenance import find_record
-    from dataprep.runtime.trace import WindowSpans, steps_of_document
+    from dataprep.runtime.trace import steps_of_document
 
-    split, document = find_record(dataset, asked.doc or 0, asked.split)
-    windows, sampler = _run(split, served)
-    trace = steps_of_document(WindowSpans.of(windows), sampler, document, epoch=served.epoch)
-    return document_facts(trace, split)
+    source = asked.source or 0
+    split, document = find_record(datasets[source], asked.doc or 0, asked.split_served)
+    run = run_of(datasets, names, split.name, served, asked.state)
+    trace = steps_of_document(
+        run.samples, run.sampler, document, epoch=run.epoch, start=run.start, source=source
+    )
+    return document_facts(trace, run)
 
 
 @contextmanager
 def _naming() -> Iterator[None]:
     """Errors about an argument name its option."""
-    names = ("batch_size", "seq_len", "stride", "dp_size", "epoch", "end", "step", "rank")
+    names = (
+        "batch_size", "seq_len", "stride", "dp_size", "epoch", "end", "step", "rank", "seed",
+        "rows", "pack", "overlong", "shuffle", "weigh_by", "skip", "state",
+    )  # fmt: skip
+    others = {
+        "record": "--doc", "max_length": "--seq-len", "weights": "--weight",
+        "dataset_dir": "PATH",
+    }  # fmt: skip
     try:
-        with naming_options(*names, "seed"):
+        with naming_options(*names):
             yield
     except DataprepError as error:
-        error.where = {"record": "--doc", "skip": "--skip"}.get(error.where or "", error.where)
+        error.where = others.get(error.where or "", error.where)
         raise

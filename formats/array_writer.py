@@ -51,6 +51,7 @@ __all__ = ["SHARD_BYTES", "ArrayWriter", "build_id_of"]
 
 SHARD_BYTES = 1 << 30
 Array = npt.NDArray[Any]
+Numbers = npt.NDArray[np.int64]
 
 
 def build_id_of(kind: str, inputs: Sequence[InputEntry], options: Mapping[str, Any]) -> str:
@@ -128,17 +129,33 @@ class ArrayWriter:
             self._wrote(name, writer.close(), dtype, shape)
         return ArrayShard(file=name, rows=rows)
 
-    def split(self, name: str, rows: npt.NDArray[np.int64]) -> None:
-        """Write the index of the split `name`: its row numbers, in increasing order."""
+    def split(
+        self, name: str, numbers: Numbers | Iterable[Numbers], *, rows: int | None = None
+    ) -> None:
+        """Write the index of the split `name`: its row numbers, in increasing order.
+
+        Of numbers that come in blocks, `rows` says how many there are.
+        """
+        if isinstance(numbers, np.ndarray):
+            numbers, rows = [numbers], len(numbers)
+        if rows is None:
+            raise ValueError(f"split {name}: needs rows")
         index = f"{name}_idx.pt"
         with FileWriter(self.root / index) as writer:
-            write_index(writer, [rows], len(rows))  # type: ignore[arg-type]
-            self._wrote(index, writer.close(), "<i8", (len(rows),))
-        self._splits[name] = RowSplit(index=index, rows=len(rows))
+            write_index(writer, numbers, rows)  # type: ignore[arg-type]
+            self._wrote(index, writer.close(), "<i8", (rows,))
+        self._splits[name] = RowSplit(index=index, rows=rows)
 
     def file(self, name: str, data: bytes) -> None:
         """Write a file that is no array."""
         self._wrote(check_name(name), write_file(self.root / name, data))
+
+    def stream(self, name: str, blocks: Iterable[bytes]) -> None:
+        """The same of bytes that come in blocks."""
+        with FileWriter(self.root / check_name(name)) as writer:
+            for block in blocks:
+                writer.write(block)
+            self._wrote(name, writer.close())
 
     def finish(
         self,

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 import numpy as np
@@ -44,6 +44,7 @@ from dataprep.formats.storage import (
 from dataprep.formats.torchfile import write_index
 from dataprep.pipeline.exact import deal_out, sizes_of
 from dataprep.pipeline.fingerprint import combine
+from dataprep.pipeline.inputs import Source
 from dataprep.pipeline.layout import (
     PlacedPiece,
     WrittenFile,
@@ -54,10 +55,18 @@ from dataprep.pipeline.layout import (
 )
 from dataprep.pipeline.plan import Plan
 from dataprep.pipeline.staging import Staging
-from dataprep.pipeline.task import REJECTS_NAME, StagedReject, UnitResult, temporary_name, unit_name
+from dataprep.pipeline.tables import STREAMS
+from dataprep.pipeline.task import (
+    REJECTS_NAME,
+    SpanResult,
+    StagedReject,
+    UnitResult,
+    temporary_name,
+    unit_name,
+)
 from dataprep.pipeline.writeback import sync_or_remove
 
-__all__ = ["Commit", "build_id_of"]
+__all__ = ["Commit", "build_id_of", "final_rejects", "in_blocks", "input_entries"]
 
 _KIND = "tokens"
 _BLOCK_BYTES = 1 << 18
@@ -109,7 +118,7 @@ class Commit:
         files.append(self._write(root, self.tokenizer.file, self.tokenizer_json))
         if records.rejected:
             with FileWriter(root / REJECTS_NAME) as writer:
-                for lines in in_blocks(self._rejects(results)):
+                for lines in in_blocks(final_rejects(self.staging, results)):
                     writer.write(lines)
                 files.append(WrittenFile(name=REJECTS_NAME, hashed=writer.close()))
         files.sort(key=lambda file: file.name)
@@ -119,27 +128,6 @@ class Commit:
         write_file(root / manifests.CONFIG_NAME, manifests.dump(manifest))
         self._sync(root, files)
         return root, manifest
-
-    def inputs(self, results: Sequence[UnitResult]) -> tuple[InputEntry, ...]:
-        """The inputs with their fingerprints and the records found in each."""
-        digests: dict[int, list[str]] = {}
-        records: Counter[int] = Counter()
-        for result in results:
-            for span in result.spans:
-                digests.setdefault(span.source, []).extend(span.chunk_digests)
-                records[span.source] += span.records
-        return tuple(
-            InputEntry(
-                name=source.name,
-                format=source.format,
-                unit="row" if source.format in ("parquet", "hf") else "byte",
-                compression=source.compression,
-                bytes=source.size,
-                fingerprint=self.table_fingerprints.get(number) or combine(digests[number]),
-                records=records[number],
-            )
-            for number, source in enumerate(self.plan.sources)
-        )
 
     def _count_records(self, results: Sequence[UnitResult]) -> RecordCounts:
         rejected: Counter[str] = Counter()
@@ -164,7 +152,7 @@ class Commit:
                 code="E_EMPTY",
                 remedy="Check --input and --format.",
             )
-        first = next(self._rejects(results))
+        first = next(final_rejects(self.staging, results))
         detail = msgspec.json.decode(first)["detail"]
         reasons = ", ".join(f"{count} {reason}" for reason, count in rejected.items())
         return InputError(
@@ -240,23 +228,6 @@ class Commit:
             shards=tuple(shards),
         )
 
-    def _rejects(self, results: Sequence[UnitResult]) -> Iterator[bytes]:
-        """The lines of rejects.jsonl, numbered over the whole build."""
-        decoder = msgspec.json.Decoder(StagedReject)
-        first_record = 0
-        lines: Counter[int] = Counter()
-        for result in results:
-            bases = []
-            for span in result.spans:
-                bases.append(lines[span.source])
-                lines[span.source] += span.lines
-            path = self.staging.units / unit_name(result.number) / REJECTS_NAME
-            with storage_errors(path), path.open("rb") as stream:
-                for staged in map(decoder.decode, stream):
-                    line = None if staged.line is None else staged.line + bases[staged.span] + 1
-                    yield msgspec.json.encode(staged.final(first_record, line)) + b"\n"
-            first_record += sum(span.records for span in result.spans)
-
     def _write(self, root: Path, name: str, data: bytes) -> WrittenFile:
         return WrittenFile(name=name, hashed=write_file(root / name, data))
 
@@ -270,7 +241,7 @@ class Commit:
         found: Counter[str] = Counter()
         for result in results:
             found.update(result.special_text_found)
-        inputs = self.inputs(results)
+        inputs = input_entries(self.plan.sources, results, self.table_fingerprints)
         tokenizer = msgspec.structs.replace(
             self.tokenizer, special_text_found=dict(sorted(found.items()))
         )
@@ -307,6 +278,57 @@ class Commit:
         sync_file(root / manifests.CONFIG_NAME)
         for folder in sorted({path.parent for path in paths}):
             sync_directory(folder)
+
+
+class _Result(Protocol):
+    """What units of any kind leave behind."""
+
+    @property
+    def number(self) -> int: ...
+    @property
+    def spans(self) -> Sequence[SpanResult]: ...
+
+
+def input_entries(
+    sources: Sequence[Source], results: Sequence[_Result], table_fingerprints: Mapping[int, str]
+) -> tuple[InputEntry, ...]:
+    """The inputs with their fingerprints and the records found in each."""
+    digests: dict[int, list[str]] = {}
+    records: Counter[int] = Counter()
+    for result in results:
+        for span in result.spans:
+            digests.setdefault(span.source, []).extend(span.chunk_digests)
+            records[span.source] += span.records
+    return tuple(
+        InputEntry(
+            name=source.name,
+            format=source.format,
+            unit="byte" if source.format in STREAMS else "row",
+            compression=source.compression,
+            bytes=source.size,
+            fingerprint=table_fingerprints.get(number) or combine(digests[number]),
+            records=records[number],
+        )
+        for number, source in enumerate(sources)
+    )
+
+
+def final_rejects(staging: Staging, results: Sequence[_Result]) -> Iterator[bytes]:
+    """The lines of rejects.jsonl, numbered over the whole build."""
+    decoder = msgspec.json.Decoder(StagedReject)
+    first_record = 0
+    lines: Counter[int] = Counter()
+    for result in results:
+        bases = []
+        for span in result.spans:
+            bases.append(lines[span.source])
+            lines[span.source] += span.lines
+        path = staging.units / unit_name(result.number) / REJECTS_NAME
+        with storage_errors(path), path.open("rb") as stream:
+            for staged in map(decoder.decode, stream):
+                line = None if staged.line is None else staged.line + bases[staged.span] + 1
+                yield msgspec.json.encode(staged.final(first_record, line)) + b"\n"
+        first_record += sum(span.records for span in result.spans)
 
 
 def in_blocks(lines: Iterable[bytes]) -> Iterator[bytes]:

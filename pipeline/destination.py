@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 
-from dataprep.formats import manifest as manifests
+from dataprep.formats.envelope import CONFIG_NAME, read, read_header
 from dataprep.formats.errors import (
     BusyError,
     DataprepError,
@@ -22,16 +24,25 @@ from dataprep.formats.storage import storage_errors
 from dataprep.pipeline import tables
 from dataprep.pipeline.commit import build_id_of
 from dataprep.pipeline.inputs import Source
-from dataprep.pipeline.options import BuildOptions
 from dataprep.pipeline.prepare import Prepared
 
-__all__ = ["check", "holds", "refuse_newer", "require_same", "require_whole", "resolve"]
+__all__ = [
+    "check",
+    "holds",
+    "refuse_another",
+    "refuse_newer",
+    "require_same",
+    "require_whole",
+    "resolve",
+    "same_inputs",
+]
 
+Finished = TypeVar("Finished")
 _HEAD_BYTES = 64
 _MARK = re.compile(rb'\s*\{\s*"format":\s*"dataprep"')
 _DATASET_NAME = re.compile(
     r"config\.json|tokenizer\.json|crc32\.npy|rejects\.jsonl|[a-z][a-z0-9_]*_idx\.pt"
-    r"|[a-z][a-z0-9_]*/|[a-z][a-z0-9_]*/(tokens-\d+\.bin|(docs|source)-\d+\.npy)"
+    r"|[a-z][a-z0-9_]*/|[a-z][a-z0-9_]*/(tokens-\d+\.bin|((docs|source)-)?\d+\.npy)"
 )
 
 
@@ -42,20 +53,20 @@ def resolve(out: Path) -> Path:
     return out
 
 
-def check(options: BuildOptions) -> Manifest | None:
+def check(out: Path, load: Callable[[Path], Finished], *, overwrite: bool) -> Finished | None:
     """The manifest of the finished dataset in `out`, or None where there is nothing to keep.
 
-    Raises for anything else that stands there, and for a place that cannot be written to. A
-    directory is replaced only if everything in it is a dataset's.
+    `load` reads the manifest of the kind of dataset that is to be built. Raises for anything else
+    that stands there, and for a place that cannot be written to. A directory is replaced only if
+    everything in it is a dataset's.
     """
-    out = options.out
     _refuse_inside_dataset(out)
     with storage_errors(out):
         entries = os.listdir(out) if out.is_dir() else []  # noqa: PTH208
         if (out.exists() or out.is_symlink()) and not out.is_dir():
             raise _taken(out, "is a file")
-    if manifests.CONFIG_NAME in entries and _is_ours(out):
-        return _finished(options)
+    if CONFIG_NAME in entries and _is_ours(out):
+        return _finished(out, load, overwrite=overwrite)
     if entries:
         raise _taken(out, f"holds something that is not a dataset ({sorted(entries)[0]!r}, ...)")
     _require_place(out)
@@ -74,26 +85,31 @@ def refuse_newer(out: Path, seen: Mark) -> None:
 def holds(out: Path, build_id: str) -> bool:
     """Whether the dataset in `out` is the build `build_id`."""
     try:
-        return manifests.load(out).build_id == build_id
+        return read_header(read(out)).build_id == build_id
     except DataprepError:
         return False
 
 
-def _finished(options: BuildOptions) -> Manifest | None:
-    foreign = _foreign(options.out)
-    if foreign and options.overwrite:
-        raise _taken(options.out, f"also holds files that dataprep did not make ({foreign[0]!r})")
+def _finished(out: Path, load: Callable[[Path], Finished], *, overwrite: bool) -> Finished | None:
+    foreign = _foreign(out)
+    if foreign and overwrite:
+        raise _taken(out, f"also holds files that dataprep did not make ({foreign[0]!r})")
     try:
-        return manifests.load(options.out)
+        return load(out)
     except DataprepError as error:
-        if options.overwrite and error.code in ("E_MANIFEST", "E_VERSION"):
+        if overwrite and error.code in ("E_MANIFEST", "E_VERSION", "E_KIND"):
             return None
+        if error.code == "E_KIND":
+            raise UsageError(
+                "holds a dataset of another kind", where=str(out), code="E_EXISTS",
+                remedy="Replace it with --overwrite, or choose another --out.",
+            ) from None  # fmt: skip
         raise
 
 
 def _is_ours(out: Path) -> bool:
     """Whether config.json calls itself dataprep's, whole or damaged."""
-    with storage_errors(out), (out / manifests.CONFIG_NAME).open("rb") as stream:
+    with storage_errors(out), (out / CONFIG_NAME).open("rb") as stream:
         return _MARK.match(stream.read(_HEAD_BYTES)) is not None
 
 
@@ -117,7 +133,7 @@ def _complain(error: OSError) -> None:
 
 def _refuse_inside_dataset(out: Path) -> None:
     for parent in out.absolute().parents:
-        if (parent / manifests.CONFIG_NAME).is_file() and _is_ours(parent):
+        if (parent / CONFIG_NAME).is_file() and _is_ours(parent):
             raise UsageError(
                 f"lies inside the dataset {parent}", where=str(out), code="E_OUT",
                 remedy="Choose another --out: a dataset holds nothing but its own files.",
@@ -156,11 +172,15 @@ def _taken(out: Path, what: str) -> UsageError:
 
 def require_same(existing: Manifest, prepared: Prepared) -> None:
     """Raise unless `existing` is what this build would make; reads all inputs if it may be."""
-    difference = _difference(existing, prepared)
+    refuse_another(prepared.options.out, _difference(existing, prepared))
+
+
+def refuse_another(out: Path, difference: str | None) -> None:
+    """Raise the error of a dataset in `out` that has a `difference` to what would be built."""
     if difference:
         raise UsageError(
             f"holds another finished dataset ({difference})",
-            where=str(prepared.options.out),
+            where=str(out),
             code="E_EXISTS",
             remedy="Replace it with --overwrite, or choose another --out.",
         )
@@ -188,35 +208,31 @@ def _difference(existing: Manifest, prepared: Prepared) -> str | None:
     for name in prepared.tokenizer.__struct_fields__:
         if getattr(driven, name) != getattr(prepared.tokenizer, name):
             return f"made with another tokenizer setting: {name}"
-    sources = prepared.plan.sources
-    if [entry.name for entry in existing.inputs] != [source.name for source in sources]:
-        return "made from other inputs"
-    return _different_content(existing, prepared)
-
-
-def _different_content(existing: Manifest, prepared: Prepared) -> str | None:
-    inputs = []
-    for entry, source in zip(existing.inputs, prepared.plan.sources, strict=True):
-        if entry.bytes != source.size or entry.format != source.format:
-            return f"the input {source.name} has changed"
-        found = _fingerprint(source, prepared)
-        if found != entry.fingerprint:
-            return f"the input {source.name} has changed"
-        inputs.append(
-            InputEntry(
-                name=source.name,
-                format=source.format,
-                unit=entry.unit,
-                compression=source.compression,
-                bytes=source.size,
-                fingerprint=found,
-                records=entry.records,
-            )
-        )
+    read = prepared.plan.read
+    inputs = same_inputs(existing.inputs, prepared.plan.sources, read.hf_config, read.hf_split)
+    if isinstance(inputs, str):
+        return inputs
     same = build_id_of(inputs, prepared.stored_options, existing.tokenizer)
     return None if same == existing.build_id else "made by another version"
 
 
-def _fingerprint(source: Source, prepared: Prepared) -> str:
-    read = prepared.plan.read
-    return tables.fingerprint_source(source, read.hf_config, read.hf_split)
+def same_inputs(
+    existing: Sequence[InputEntry], sources: Sequence[Source], config: str | None, split: str | None
+) -> list[InputEntry] | str:
+    """What `sources` are as inputs of a dataset, or how they differ from the `existing` ones.
+
+    Reads all of them, unless a name or size tells. `config` and `split` are of HF datasets.
+    """
+    if [entry.name for entry in existing] != [source.name for source in sources]:
+        return "made from other inputs"
+    inputs = []
+    for entry, source in zip(existing, sources, strict=True):
+        if entry.bytes != source.size or entry.format != source.format:
+            return f"the input {source.name} has changed"
+        found = tables.fingerprint_source(source, config, split)
+        if found != entry.fingerprint:
+            return f"the input {source.name} has changed"
+        inputs.append(
+            msgspec.structs.replace(entry, compression=source.compression, fingerprint=found)
+        )
+    return inputs

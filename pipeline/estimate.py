@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from dataprep.formats import manifest
 from dataprep.formats.errors import StorageError
 from dataprep.formats.storage import free_bytes
 from dataprep.pipeline import destination
@@ -69,7 +70,7 @@ def estimate(options: BuildOptions) -> Estimate:
     Raises what a build would raise before its work begins, for what stands in `out` as well.
     """
     options = replace(options, out=destination.resolve(options.out))
-    existing = destination.check(options)
+    existing = destination.check(options.out, manifest.load, overwrite=options.overwrite)
     kept = existing if not options.overwrite else None
     sample_bytes = SAMPLE_BYTES if kept else _SAMPLE_BYTES  # to settle all as the build settled it
     prepared = prepare(options, survey(options), sample_bytes=sample_bytes)

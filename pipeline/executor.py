@@ -20,12 +20,11 @@ import msgspec
 import numpy as np
 
 from dataprep.formats.errors import StorageError
-from dataprep.pipeline.engine import Encoded, Encoder
+from dataprep.pipeline.engine import Encoded
 from dataprep.pipeline.launch import launch, release
-from dataprep.pipeline.plan import Plan
 from dataprep.pipeline.stages import StageClock
 from dataprep.pipeline.staging import Staging
-from dataprep.pipeline.worker import Event, perform
+from dataprep.pipeline.worker import Event, Job, perform
 
 __all__ = ["Workers", "run_here"]
 
@@ -39,13 +38,11 @@ OnEvent = Callable[[Event], None]
 _Questions = queue.SimpleQueue[bytes]
 
 
-def run_here(
-    plan: Plan, staging: Staging, units: Sequence[int], encoder: Encoder, on_event: OnEvent
-) -> None:
+def run_here(job: Job, units: Sequence[int], on_event: OnEvent) -> None:
     """Do `units` one after the other in this process."""
     clock = StageClock()
     for number in units:
-        perform(plan, number, encoder, staging.units, on_event, clock=clock)
+        perform(job, number, on_event, clock=clock)
 
 
 class Workers:

@@ -11,17 +11,19 @@ import glob
 import os
 import re
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Protocol
 
 import msgspec
 
 from dataprep.formats.errors import InputError, StorageError, UsageError
 from dataprep.formats.storage import storage_errors
-from dataprep.pipeline.options import BuildOptions
+from dataprep.pipeline.sniffing import HEAD_BYTES, compression_of
 
 __all__ = [
     "HUB_PREFIX",
+    "Search",
     "Source",
     "changed_error",
     "check_unchanged",
@@ -33,17 +35,7 @@ __all__ = [
 
 HUB_PREFIX = "hf:"
 
-_FORMATS = {
-    ".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "jsonl",
-    ".txt": "text", ".text": "text", ".md": "text", ".rst": "text",
-    ".parquet": "parquet", ".pq": "parquet",
-}  # fmt: skip
 _COMPRESSED = (".gz", ".zst", ".zstd")
-_MAGIC = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd"}
-_REFUSED = {
-    b"BZh": "bzip2", b"\xfd7zXZ": "xz", b"PK\x03\x04": "ZIP",
-    b"\xff\xfe": "UTF-16 text", b"\xfe\xff": "UTF-16 text",
-}  # fmt: skip
 _UNREAD = {
     ".bz2": "bzip2", ".xz": "xz", ".zip": "ZIP", ".7z": "7z", ".tar": "tar", ".tgz": "tar",
     ".csv": "CSV", ".tsv": "TSV",
@@ -52,7 +44,26 @@ _CONVERT = "Convert it to JSONL or Parquet."
 _SAVED_DATASET = ("state.json", "dataset_dict.json")
 _URL = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]*://")
 _NAMED = 3  # of the files that a note is about
-_FEW_ZEROS = 4
+
+
+class Search(Protocol):
+    """What is asked for: the options of any kind of build.
+
+    `formats` says which format the name of a file stands for, by its last suffix.
+    """
+
+    @property
+    def input(self) -> tuple[str, ...]: ...  # noqa: D102
+    @property
+    def out(self) -> Path: ...  # noqa: D102
+    @property
+    def format(self) -> str | None: ...  # noqa: D102
+    @property
+    def hf_config(self) -> str | None: ...  # noqa: D102
+    @property
+    def hf_split(self) -> str | None: ...  # noqa: D102
+    @property
+    def formats(self) -> Mapping[str, str]: ...  # noqa: D102
 
 
 class Source(msgspec.Struct, frozen=True, kw_only=True):
@@ -113,7 +124,7 @@ def check_unchanged(source: Source, found: os.stat_result | None = None) -> None
         raise changed_error(source)
 
 
-def find_sources(options: BuildOptions) -> list[Source]:
+def find_sources(options: Search) -> list[Source]:
     """All inputs of a build, in order; raises `InputError` for one that is missing or unusable.
 
     A Hugging Face dataset is opened (and fetched, if it is on the hub) to see what is in it.
@@ -132,7 +143,7 @@ def find_sources(options: BuildOptions) -> list[Source]:
     ]
 
 
-def folder_notes(options: BuildOptions) -> tuple[str, ...]:
+def folder_notes(options: Search) -> tuple[str, ...]:
     """What was left out of each folder among the inputs, in words; nothing is no note."""
     notes: list[str] = []
     for spec in options.input:
@@ -142,9 +153,9 @@ def folder_notes(options: BuildOptions) -> tuple[str, ...]:
     return tuple(notes)
 
 
-def _notes(folder: Path, options: BuildOptions) -> Iterator[str]:
+def _notes(folder: Path, options: Search) -> Iterator[str]:
     files, links = _content(folder, options)
-    unknown = [path for path in files if not (options.format or _format_of(path))]
+    unknown = [path for path in files if not (options.format or _format_of(path, options))]
     if unknown:
         kind = "1 file" if len(unknown) == 1 else f"{len(unknown)} files"
         were = "was" if len(unknown) == 1 else "were"
@@ -168,7 +179,7 @@ def _shown(path: Path) -> str:
     return os.fsencode(path).decode("utf-8", "replace")
 
 
-def _hub(spec: str, options: BuildOptions) -> Source:
+def _hub(spec: str, options: Search) -> Source:
     place = Path(spec.removeprefix(HUB_PREFIX))
     if not place.name:
         raise UsageError("names no dataset", where=f"--input {spec}", remedy="Write hf:NAME.")
@@ -177,14 +188,14 @@ def _hub(spec: str, options: BuildOptions) -> Source:
     return _dataset(spec, HUB_PREFIX + place.name if place.is_dir() else spec, options)
 
 
-def _dataset(path: str, name: str, options: BuildOptions) -> Source:
+def _dataset(path: str, name: str, options: Search) -> Source:
     from dataprep.pipeline import tables
 
     source = Source(path=path, name=name, format="hf")
     return tables.hf_source(source, options.hf_config, options.hf_split)
 
 
-def _expand(spec: str, options: BuildOptions) -> Iterator[Path]:
+def _expand(spec: str, options: Search) -> Iterator[Path]:
     if not spec:
         raise UsageError("is empty", where="--input", remedy="Name a file, folder or glob.")
     path = Path(spec)
@@ -224,12 +235,12 @@ def _is_saved(folder: Path) -> bool:
     return any((folder / name).is_file() for name in _SAVED_DATASET)
 
 
-def _expand_folder(folder: Path, options: BuildOptions) -> Iterator[Path]:
+def _expand_folder(folder: Path, options: Search) -> Iterator[Path]:
     if _is_saved(folder):
         yield folder
         return
     files, _ = _content(folder, options)
-    known = [path for path in files if options.format or _format_of(path)]
+    known = [path for path in files if options.format or _format_of(path, options)]
     if not known:
         suffixes = {path.suffix for path in files if path.suffix}
         seen = ", ".join(sorted(suffixes)) or "none"
@@ -237,13 +248,13 @@ def _expand_folder(folder: Path, options: BuildOptions) -> Iterator[Path]:
         raise input_error(
             f"the folder holds no file of a known type (suffixes seen: {seen})", str(folder),
             "Convert them to JSONL or Parquet." if convert
-            else "Say what they are with --format jsonl|text|parquet.",
+            else f"Say what they are with --format {_known(options)}.",
             "E_NOT_FOUND",
         )  # fmt: skip
     yield from known
 
 
-def _content(folder: Path, options: BuildOptions) -> tuple[list[Path], list[Path]]:
+def _content(folder: Path, options: Search) -> tuple[list[Path], list[Path]]:
     """Files below `folder`, by name, and links to folders; nothing hidden, not the output.
 
     Raises for a folder that cannot be listed: nothing in it may be lost.
@@ -292,7 +303,7 @@ def _common_folder(paths: list[Path]) -> str:
     return os.path.commonpath(parents) if parents else ""
 
 
-def _describe(path: Path, root: str, options: BuildOptions) -> Source:
+def _describe(path: Path, root: str, options: Search) -> Source:
     absolute = os.path.abspath(path)  # noqa: PTH100 (resolve() would follow links)
     name = os.path.relpath(absolute, root).replace(os.sep, "/")
     _check_text(absolute, path)
@@ -305,16 +316,16 @@ def _describe(path: Path, root: str, options: BuildOptions) -> Source:
             "not an ordinary file (a pipe or device can be read only once)", str(path),
             "Write its content to a file first.", "E_FORMAT",
         )  # fmt: skip
-    kind = options.format or _format_of(path)
+    kind = options.format or _format_of(path, options)
     unread = _UNREAD.get(path.suffix.lower())
     if kind is None and unread:
         raise input_error(f"{unread} is not read", str(path), _CONVERT, "E_FORMAT")
     if kind is None:
         raise input_error(
             f"cannot tell what a {path.suffix or 'nameless'} file holds", str(path),
-            "Say it with --format jsonl|text|parquet.", "E_FORMAT",
+            f"Say it with --format {_known(options)}.", "E_FORMAT",
         )  # fmt: skip
-    compression = _sniff(path, kind) if kind in ("jsonl", "text") else None
+    compression = _compression(path, kind) if kind in ("jsonl", "text") else None
     return Source(
         path=absolute, name=name, format=kind, compression=compression,
         size=found.st_size, modified=found.st_mtime_ns,
@@ -331,65 +342,18 @@ def _check_text(full: str, path: Path) -> None:
         ) from None  # fmt: skip
 
 
-def _format_of(path: Path) -> str | None:
+def _known(options: Search) -> str:
+    return "|".join(dict.fromkeys(options.formats.values()))
+
+
+def _format_of(path: Path, options: Search) -> str | None:
     suffixes = [suffix.lower() for suffix in path.suffixes]
     if suffixes and suffixes[-1] in _COMPRESSED:
         suffixes.pop()
-    return _FORMATS.get(suffixes[-1]) if suffixes else None
+    return options.formats.get(suffixes[-1]) if suffixes else None
 
 
-def _sniff(path: Path, kind: str) -> str | None:
-    """The compression of a text file, from its first bytes."""
+def _compression(path: Path, kind: str) -> str | None:
     with reading(path), path.open("rb") as stream:
-        head = stream.read(4096)
-    for magic, name in _REFUSED.items():
-        if head.startswith(magic):
-            raise input_error(
-                f"this is {name}, which is not read", str(path),
-                "Convert it to UTF-8 text, plain or compressed with gzip or zstd.", "E_FORMAT",
-            )  # fmt: skip
-    if kind == "jsonl" and _opens_array(head):
-        raise input_error(
-            "this is one JSON array, not one JSON object per line", str(path),
-            "Convert it first: jq -c '.[]' FILE > FILE.jsonl", "E_FORMAT",
-        )  # fmt: skip
-    compression = next((name for magic, name in _MAGIC.items() if head.startswith(magic)), None)
-    wide = _wide_encoding(head) if compression is None else None
-    if wide:
-        raise input_error(
-            f"this looks like {wide}, which is not read", str(path),
-            f"Convert it to UTF-8: iconv -f {wide} -t UTF-8 FILE > NEW", "E_FORMAT",
-        )  # fmt: skip
-    return compression
-
-
-def _wide_encoding(head: bytes) -> str | None:
-    """UTF-16 or UTF-32 without a mark, by where its zero bytes stand.
-
-    >>> _wide_encoding("some text".encode("utf-16-le")), _wide_encoding(b"some\\0text\\0\\0\\0")
-    ('UTF-16LE', None)
-    """
-    if head.count(0) < _FEW_ZEROS:
-        return None
-    zeros = [part.count(0) / max(1, len(part)) for part in (head[at::4] for at in range(4))]
-    for name, full in (("UTF-32LE", (2, 3)), ("UTF-32BE", (0, 1))):
-        others = set(range(4)) - set(full)
-        if min(zeros[at] for at in full) > 0.9 and min(zeros[at] for at in others) < 0.1:
-            return name
-    for name, full in (("UTF-16LE", (1, 3)), ("UTF-16BE", (0, 2))):
-        others = set(range(4)) - set(full)
-        if min(zeros[at] for at in full) > 0.1 and max(zeros[at] for at in others) < 0.02:
-            return name
-    return None
-
-
-def _opens_array(head: bytes) -> bool:
-    """Whether the file starts with a JSON array that its first line does not finish."""
-    first = head.removeprefix(b"\xef\xbb\xbf").lstrip().split(b"\n", 1)[0]
-    if not first.startswith(b"["):
-        return False
-    try:
-        msgspec.json.decode(first)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return True
-    return False
+        head = stream.read(HEAD_BYTES)
+    return compression_of(head, path, kind)

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, fields
 from os import PathLike, fspath
 from pathlib import Path
 from types import UnionType
-from typing import Literal, Union, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Literal, Protocol, Union, get_args, get_origin, get_type_hints
 
 from dataprep.formats.errors import UsageError
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
 
 __all__ = [
     "AUTO",
@@ -19,6 +22,9 @@ __all__ = [
     "BuildOptions",
     "DocumentUnit",
     "InputFormat",
+    "as_paths",
+    "check_common",
+    "check_types",
     "parse_split",
 ]
 
@@ -30,6 +36,12 @@ NONE = "none"
 REST = "rest"
 DEFAULT_SPLIT = "train=0.98,val=0.01,test=0.01"
 
+
+TEXT_FORMATS = {
+    ".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "jsonl",
+    ".txt": "text", ".text": "text", ".md": "text", ".rst": "text",
+    ".parquet": "parquet", ".pq": "parquet",
+}  # fmt: skip
 _SPLIT_NAME = re.compile(r"[a-z][a-z0-9_]{0,31}")
 
 
@@ -85,24 +97,48 @@ class BuildOptions:
     overwrite: bool = False
     """Replace a finished dataset in `out`."""
 
+    @property
+    def formats(self) -> Mapping[str, str]:
+        """The format that a file's last suffix stands for; all others are unknown."""
+        return TEXT_FORMATS
+
     def __post_init__(self) -> None:
-        object.__setattr__(self, "input", _paths(self.input))
+        object.__setattr__(self, "input", as_paths(self.input))
         object.__setattr__(self, "out", Path(self.out))
-        _check_types(self)
+        check_types(self, ("input", "out"))
         _require(bool(self.input), "--input", "name at least one file, folder or glob")
         _require(bool(self.field), "--field", "must not be empty")
-        _require(self.workers is None or self.workers >= 1, "--workers", "must be at least 1")
-        _require(0 <= self.seed < 1 << 64, "--seed", "must be from 0 to 2**64 - 1")
-        _require(
-            self.max_rejects is None or self.max_rejects >= 0,
-            "--max-rejects",
-            "must not be negative",
-        )
-        _require(
-            self.max_rejects is None or self.on_error == "skip",
-            "--max-rejects", "only means something with --on-error skip",
-        )  # fmt: skip
-        parse_split(self.split, self.split_mode)
+        check_common(self)
+
+
+class _Common(Protocol):
+    """What every kind of build can be told."""
+
+    @property
+    def workers(self) -> int | None: ...
+    @property
+    def seed(self) -> int: ...
+    @property
+    def max_rejects(self) -> int | None: ...
+    @property
+    def on_error(self) -> str: ...
+    @property
+    def split(self) -> str: ...
+    @property
+    def split_mode(self) -> str: ...
+
+
+def check_common(options: _Common) -> None:
+    """Raise `UsageError` unless the options that every kind of build has make sense."""
+    _require(options.workers is None or options.workers >= 1, "--workers", "must be at least 1")
+    _require(0 <= options.seed < 1 << 64, "--seed", "must be from 0 to 2**64 - 1")
+    limit = options.max_rejects
+    _require(limit is None or limit >= 0, "--max-rejects", "must not be negative")
+    _require(
+        limit is None or options.on_error == "skip",
+        "--max-rejects", "only means something with --on-error skip",
+    )  # fmt: skip
+    parse_split(options.split, options.split_mode)
 
 
 def parse_split(text: str, mode: str) -> dict[str, float | int | None]:
@@ -160,7 +196,7 @@ def _count_ratios(shares: dict[str, float | int | None]) -> int:
     return sum(isinstance(share, float) for share in shares.values())
 
 
-def _paths(value: object) -> tuple[str, ...]:
+def as_paths(value: object) -> tuple[str, ...]:
     """Inputs as strings, from a path, a string or a sequence of them."""
     parts = (value,) if isinstance(value, str | PathLike) else value
     if not isinstance(parts, Sequence):
@@ -170,16 +206,16 @@ def _paths(value: object) -> tuple[str, ...]:
     return tuple(map(fspath, parts))
 
 
-def _check_types(options: BuildOptions) -> None:
-    """Refuse values that the annotations do not allow, rather than store or interpret them."""
-    hints = get_type_hints(BuildOptions)
-    for field in fields(BuildOptions):
+def check_types(options: DataclassInstance, unchecked: Container[str]) -> None:
+    """Refuse values that the annotations do not allow, but for the fields `unchecked`."""
+    hints = get_type_hints(type(options))
+    for field in fields(options):
         value, hint = getattr(options, field.name), hints[field.name]
         allowed = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
         choices = [choice for part in allowed for choice in _choices(part)]
         kinds = tuple(part for part in allowed if isinstance(part, type))
         fits = value in choices or isinstance(value, kinds)
-        if field.name not in ("input", "out") and (not fits or _is_bool_for_int(value, kinds)):
+        if field.name not in unchecked and (not fits or _is_bool_for_int(value, kinds)):
             expected = "one of " + ", ".join(choices) if choices else _names(kinds)
             raise UsageError(
                 f"must be {expected}, got {value!r}", where=f"--{field.name.replace('_', '-')}"

@@ -21,7 +21,17 @@ from dataprep.pipeline.inputs import Source
 from dataprep.pipeline.readers import ReadOptions
 from dataprep.pipeline.records import Span
 
-__all__ = ["Encoding", "Plan", "Splitting", "Unit", "load_plan", "make_units", "unit_bytes"]
+__all__ = [
+    "Encoding",
+    "Plan",
+    "Splitting",
+    "Unit",
+    "UnitBuilder",
+    "load_plan",
+    "make_units",
+    "plan_key",
+    "unit_bytes",
+]
 
 _SMALL_INPUT = 256 << 20
 _UNIT_BYTES = 32 << 20
@@ -125,12 +135,13 @@ def unit_bytes(total: int) -> int:
 
 def make_units(sources: tuple[Source, ...], read: ReadOptions) -> tuple[Unit, ...]:
     """Cut `sources` into units, in order; small neighbours share one."""
-    builder = _UnitBuilder(unit_bytes(sum(source.size for source in sources)))
+    builder = UnitBuilder(unit_bytes(sum(source.size for source in sources)))
     for number, source in enumerate(sources):
         if source.format == "parquet":
             builder.add_row_groups(number, source)
         elif source.format == "hf":
-            builder.add_rows(number, source, read)
+            rows, size = tables.hf_rows(source, read.hf_config, read.hf_split)
+            builder.add_rows(number, rows, size)
         elif source.format == "jsonl" or read.document != "file":
             builder.add_bytes(number, source)
         else:
@@ -138,7 +149,9 @@ def make_units(sources: tuple[Source, ...], read: ReadOptions) -> tuple[Unit, ..
     return builder.finish()
 
 
-class _UnitBuilder:
+class UnitBuilder:
+    """Collects spans of inputs into units of about `limit` bytes, in order."""
+
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self._units: list[Unit] = []
@@ -147,6 +160,7 @@ class _UnitBuilder:
         self._size = 0
 
     def add(self, span: Span, size: int, first_row: int = 0) -> None:
+        """A span that is not cut, of `size` bytes."""
         if self._spans and (self._size + size > self._limit or len(self._spans) >= _MAX_SPANS):
             self._close()
         self._spans.append(span)
@@ -154,6 +168,7 @@ class _UnitBuilder:
         self._size += size
 
     def add_bytes(self, number: int, source: Source) -> None:
+        """A file that may be cut anywhere, or, if it is compressed, nowhere."""
         if not source.splittable or source.size == 0:
             self.add(Span(number, 0, source.size), source.size)
             return
@@ -162,6 +177,7 @@ class _UnitBuilder:
             self.add(Span(number, start, stop), stop - start)
 
     def add_row_groups(self, number: int, source: Source) -> None:
+        """A Parquet file, cut between row groups."""
         groups = tables.parquet_row_groups(source)
         stored = sum(size for _, size in groups) or 1
         start = row = first_row = size = 0
@@ -173,14 +189,15 @@ class _UnitBuilder:
             size += weight
         self.add(Span(number, start, len(groups)), source.size * size // stored, first_row)
 
-    def add_rows(self, number: int, source: Source, read: ReadOptions) -> None:
-        rows, size = tables.hf_rows(source, read.hf_config, read.hf_split)
+    def add_rows(self, number: int, rows: int, size: int) -> None:
+        """Rows of one size each, `size` bytes in all."""
         step = max(1, self._limit * rows // max(1, size))
         for start in range(0, max(rows, 1), step):
             stop = min(start + step, rows)
             self.add(Span(number, start, stop), size * (stop - start) // max(1, rows), start)
 
     def finish(self) -> tuple[Unit, ...]:
+        """All units."""
         self._close()
         return tuple(self._units)
 

@@ -10,10 +10,10 @@ __all__ = ["Progress", "ProgressCallback"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Progress:
-    """A snapshot: bytes of input, documents and tokens written, records rejected, seconds."""
+    """A snapshot: bytes of input, documents (or rows) and tokens written, rejects, seconds."""
 
     stage: str
-    """``plan``, ``tokenize`` or ``commit``."""
+    """``plan``, ``tokenize`` (of embeddings ``read``) or ``commit``."""
     bytes_done: int = 0
     bytes_total: int = 0
     documents: int = 0

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Protocol, TypeVar
 
 import msgspec
 
 from dataprep.formats.checksums import FileHasher
 from dataprep.formats.storage import remove_tree
-from dataprep.pipeline.pieces import Piece
 from dataprep.pipeline.sealed import unseal
 from dataprep.pipeline.staging import Staging
-from dataprep.pipeline.task import REJECTS_NAME, RESULT_NAME, UnitResult, unit_name
+from dataprep.pipeline.task import RESULT_NAME, UnitResult, unit_name
 
 __all__ = ["finished_units", "load_result"]
 
@@ -21,20 +22,33 @@ _READ_BYTES = 4 << 20
 _DECODER = msgspec.json.Decoder(UnitResult)
 
 
-def finished_units(staging: Staging, count: int, threads: int) -> list[UnitResult]:
-    """The results of the units that are whole; damaged ones are removed, to be done again."""
+class _Result(Protocol):
+    @property
+    def number(self) -> int: ...
+
+    def hashes(self) -> dict[str, str]: ...
+
+
+Result = TypeVar("Result", bound=_Result)
+Load = Callable[[Path, int], Result]
+
+
+def finished_units(staging: Staging, count: int, threads: int, load: Load[Result]) -> list[Result]:
+    """The results of the units that are whole; damaged ones are removed, to be done again.
+
+    `load` reads the result of a unit, and raises ValueError where it is not as it was written.
+    """
     present = [number for number in range(count) if (staging.units / unit_name(number)).is_dir()]
     with ThreadPoolExecutor(threads) as pool:
-        checked = list(pool.map(lambda number: _check(staging.units, number), present))
+        checked = list(pool.map(lambda number: _check(staging.units, number, load), present))
     return [result for result in checked if result is not None]
 
 
-def _check(units: Path, number: int) -> UnitResult | None:
+def _check(units: Path, number: int, load: Load[Result]) -> Result | None:
     directory = units / unit_name(number)
     try:
-        result = load_result(units, number)
-        whole = all(_whole(directory, piece) for piece in result.pieces)
-        whole = whole and _sha256(directory / REJECTS_NAME) == result.rejects_sha256
+        result = load(units, number)
+        whole = all(_sha256(directory / name) == sha for name, sha in result.hashes().items())
     except (OSError, ValueError):  # msgspec's errors are of this kind too
         whole = False
     if whole and result.number == number:
@@ -47,13 +61,6 @@ def load_result(units: Path, number: int) -> UnitResult:
     """What the task left behind; raises ValueError if that is not as it wrote it."""
     data = (units / unit_name(number) / RESULT_NAME).read_bytes()
     return _DECODER.decode(unseal(data))
-
-
-def _whole(directory: Path, piece: Piece) -> bool:
-    return all(
-        _sha256(directory / f"{piece.stem}.{kind}") == file.sha256
-        for kind, file in piece.files.items()
-    )
 
 
 def _sha256(path: Path) -> str:

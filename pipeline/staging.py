@@ -27,6 +27,7 @@ from dataprep.pipeline.task import UNIT_PREFIX, temporary_name
 
 __all__ = ["Staging", "leftovers"]
 
+EMBEDDINGS_NAME = "embeddings.json"
 ENGINE_NAME = "engine.json"
 LOCK_NAME = "lock"
 PLAN_NAME = "plan.json"
@@ -49,6 +50,8 @@ class Staging:
         self.path = out.parent / f"{_prefix(out)}{key}"
         self.units = self.path / "units"
         self.plan = self.path / PLAN_NAME
+        self.embeddings = self.path / EMBEDDINGS_NAME
+        """The plan of a build of embeddings; `plan` is that of a build of tokens."""
         self.engine = self.path / ENGINE_NAME
         self.tokenizer = self.path / TOKENIZER_NAME
         self._lock = self.path / LOCK_NAME

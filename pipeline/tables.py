@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 import xxhash
@@ -32,19 +32,20 @@ from dataprep.pipeline.inputs import (
 from dataprep.pipeline.launch import available_cores
 from dataprep.pipeline.records import Batch, Span
 
-if TYPE_CHECKING:
-    from dataprep.pipeline.readers import ReadOptions
-
 __all__ = [
+    "STREAMS",
     "TableShape",
     "fingerprint_source",
     "fingerprints",
     "hf_batches",
+    "hf_dataset",
     "hf_files",
     "hf_rows",
     "hf_source",
+    "open_parquet",
     "parquet_batches",
     "parquet_row_groups",
+    "unreadable_table",
 ]
 
 _BATCH_ROWS = 4096
@@ -52,14 +53,18 @@ _BATCH_BYTES = 4 << 20
 _READ_ROWS = 256
 _BUFFER_BYTES = 1 << 20
 
+STREAMS = ("jsonl", "text")
+"""Formats that are fingerprinted as they are read."""
 TableShape = list[tuple[int, int]]
 """Rows and bytes of each part that can be read by itself."""
 
 
-def fingerprints(sources: Sequence[Source], read: ReadOptions) -> dict[int, str]:
+def fingerprints(
+    sources: Sequence[Source], config: str | None, split: str | None
+) -> dict[int, str]:
     """Fingerprints, by number, of those of `sources` that are not read as byte streams."""
-    found = {n: source for n, source in enumerate(sources) if source.format in ("parquet", "hf")}
-    take = partial(fingerprint_source, config=read.hf_config, split=read.hf_split)
+    found = {n: source for n, source in enumerate(sources) if source.format not in STREAMS}
+    take = partial(fingerprint_source, config=config, split=split)
     with ThreadPoolExecutor(available_cores()) as pool:
         return dict(zip(found, pool.map(take, found.values()), strict=True))
 
@@ -81,7 +86,7 @@ def fingerprint_source(source: Source, config: str | None, split: str | None) ->
 
 def parquet_row_groups(source: Source) -> TableShape:
     """Rows and uncompressed bytes of each row group; reads only the footer."""
-    with _parquet(source) as file:
+    with open_parquet(source) as file:
         groups = (file.metadata.row_group(i) for i in range(file.metadata.num_row_groups))
         return [(group.num_rows, group.total_byte_size) for group in groups]
 
@@ -94,7 +99,7 @@ def parquet_batches(
 
     columns = Columns(field, key_field, source.name)
     check_unchanged(source)
-    with _parquet(source) as file:
+    with open_parquet(source) as file:
         columns.check(file.schema_arrow)
         groups = range(span.start, span.stop)
         count = sum(file.metadata.row_group(i).num_rows for i in groups)
@@ -108,7 +113,7 @@ def parquet_batches(
                     yield batch
                     del batch  # not kept while the next is made
         except (pa.ArrowInvalid, OSError) as error:
-            raise _unreadable(source, error) from None
+            raise unreadable_table(source, error) from None
     check_unchanged(source)
 
 
@@ -162,7 +167,7 @@ def _longest_in_dictionaries(source: Source, metadata: Any, group: int, columns:
     ]
     if not paths or not described.num_rows:
         return 0
-    with _parquet(source, metadata=metadata, read_dictionary=paths) as file:
+    with open_parquet(source, metadata=metadata, read_dictionary=paths) as file:
         row = next(file.iter_batches(1, [group], paths, use_threads=False))
         return max(columns.longest(row, path) for path in paths)
 
@@ -173,7 +178,8 @@ def _in_dictionary(chunk: Any) -> bool:
     )
 
 
-def _parquet(source: Source, **options: Any) -> Any:
+def open_parquet(source: Source, **options: Any) -> Any:
+    """The `pyarrow.parquet.ParquetFile`, read in small pieces and never mapped."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -185,10 +191,11 @@ def _parquet(source: Source, **options: Any) -> Any:
         except PermissionError:
             raise
         except (pa.ArrowInvalid, OSError) as error:
-            raise _unreadable(source, error) from None
+            raise unreadable_table(source, error) from None
 
 
-def _unreadable(source: Source, error: Exception) -> InputError:
+def unreadable_table(source: Source, error: Exception) -> InputError:
+    """The error of a Parquet file that Arrow does not read."""
     return input_error(
         f"not a readable Parquet file ({str(error).splitlines()[0]})", source.name,
         "Fetch or write the file again.", "E_PARQUET",
@@ -234,8 +241,8 @@ def _keep(key: _Key, dataset: Any) -> None:
     _opened[key] = dataset
 
 
-def _hf_dataset(source: Source, config: str | None, split: str | None) -> Any:
-    """The dataset that `hf_source` described; raises `InputError` if it is another one by now."""
+def hf_dataset(source: Source, config: str | None, split: str | None) -> Any:
+    """The `datasets.Dataset` that `hf_source` described; `InputError` if it is another by now."""
     key = (source, config, split)
     if key not in _opened:
         dataset = _open(source, config, split)
@@ -309,12 +316,12 @@ def _one_split(loaded: Any, where: str, split: str | None) -> Any:
 
 def hf_rows(source: Source, config: str | None, split: str | None) -> tuple[int, int]:
     """Rows, and bytes of the Arrow files under them."""
-    return len(_hf_dataset(source, config, split)), source.size
+    return len(hf_dataset(source, config, split)), source.size
 
 
 def hf_files(source: Source, config: str | None, split: str | None) -> list[str]:
     """The Arrow files of the dataset, in order; raises `InputError` if they are others by now."""
-    dataset = _hf_dataset(source, config, split)
+    dataset = hf_dataset(source, config, split)
     if _stamped(source, dataset) != source:
         raise changed_error(source)
     return _arrow_files(dataset)
@@ -330,7 +337,7 @@ def hf_batches(
     split: str | None,
 ) -> Iterator[Batch]:
     """The records of the rows of `span`; `source` is from `hf_source`."""
-    dataset = _hf_dataset(source, config, split)
+    dataset = hf_dataset(source, config, split)
     columns = Columns(field, key_field, source.name)
     columns.check(dataset.features.arrow_schema)
     rows = dataset.select_columns(columns.tops(dataset.column_names)).with_format("arrow")

@@ -114,6 +114,15 @@ class UnitResult(msgspec.Struct, frozen=True, kw_only=True):
     unknown_tokens: int
     """Tokens of the text that have the id for what the tokenizer does not know."""
 
+    def hashes(self) -> dict[str, str]:
+        """The SHA-256 of every file of the unit, by name."""
+        found = {
+            f"{piece.stem}.{kind}": file.sha256
+            for piece in self.pieces
+            for kind, file in piece.files.items()
+        }
+        return {**found, REJECTS_NAME: self.rejects_sha256}
+
 
 class Done(msgspec.Struct, frozen=True):
     """How far a unit is: bytes of input, documents, tokens written, rejects."""

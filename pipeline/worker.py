@@ -42,10 +42,10 @@ from dataprep.pipeline.engine import (
 from dataprep.pipeline.plan import Plan, load_plan
 from dataprep.pipeline.records import Reject, Span
 from dataprep.pipeline.stages import StageClock
-from dataprep.pipeline.staging import ENGINE_NAME, PLAN_NAME
-from dataprep.pipeline.task import BadRecordError, Done, run_unit
+from dataprep.pipeline.staging import EMBEDDINGS_NAME, ENGINE_NAME, PLAN_NAME
+from dataprep.pipeline.task import BadRecordError, Done, Report, run_unit
 
-__all__ = ["NO_UNIT", "Event", "main", "perform"]
+__all__ = ["NO_UNIT", "Event", "Job", "job_of", "main", "perform"]
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -75,22 +75,21 @@ class _EmitError(BaseException):
     """Carries what `emit` raised past the handlers for what the unit raised."""
 
 
-def perform(
-    plan: Plan,
-    number: int,
-    encoder: Encoder,
-    units: Path,
-    emit: Callable[[Event], None],
-    *,
-    clock: StageClock,
-) -> None:
+Job = Callable[[int, Report, StageClock], object]
+"""Does the unit of a number, tells how far it is, and keeps the clock told."""
+
+
+def job_of(plan: Plan, encoder: Encoder, units: Path) -> Job:
+    """What does the units of `plan` and leaves them in the directory `units`."""
+    return lambda number, report, clock: run_unit(plan, number, encoder, units, report, clock=clock)
+
+
+def perform(job: Job, number: int, emit: Callable[[Event], None], *, clock: StageClock) -> None:
     """Do one unit and `emit` its events; raises only what `emit` raises."""
     clock.lap("wait")
     told = _Told(number, emit)
     try:
-        event = _attempt(
-            number, lambda: run_unit(plan, number, encoder, units, told.report, clock=clock)
-        )
+        event = _attempt(number, lambda: job(number, told.report, clock))
     except _EmitError as error:
         raise error.__cause__ or error from None
     told.last()
@@ -147,7 +146,8 @@ class _Worker:
 
     def __init__(self, emit: Callable[[Event], None]) -> None:
         self._emit = emit
-        self._loaded: tuple[Plan, Encoder] | None = None
+        self._job: Job | None = None
+        self._encoder: Encoder | None = None
         self._early: tuple[str, bytes, Encoder] | None = None
         self._refused: str | None = None
         self._clock = StageClock()
@@ -181,17 +181,23 @@ class _Worker:
 
     def serve(self, staging: Path, number: int, threads: int = 1) -> None:
         """Do unit `number` of the one plan in `staging`."""
-        if self._loaded is None:
+        if self._job is None:
             event = _attempt(number, lambda: self._load(staging))
-            if self._loaded is None:
+            if self._job is None:
                 self._emit(event)
                 return
-        plan, encoder = self._loaded
-        encoder.spread(threads)
-        perform(plan, number, encoder, staging / "units", self._emit, clock=self._clock)
+        if self._encoder is not None:
+            self._encoder.spread(threads)
+        perform(self._job, number, self._emit, clock=self._clock)
 
     def _load(self, staging: Path) -> None:
         self._clock.lap("wait")
+        if (staging / EMBEDDINGS_NAME).exists():
+            from dataprep.pipeline.embeddings.task import load_job
+
+            self._job = load_job(staging / EMBEDDINGS_NAME, staging / "units")
+            self._clock.lap("load")
+            return
         with storage_errors(staging):
             plan = load_plan(staging / PLAN_NAME)
             engine = (staging / ENGINE_NAME).read_bytes()
@@ -201,7 +207,8 @@ class _Worker:
             encoder = make_encoder(plan.encoding.engine, engine, alone=True)
         self._early = None
         _check_probes(plan, encoder)
-        self._loaded = (plan, encoder)
+        self._encoder = encoder
+        self._job = job_of(plan, encoder, staging / "units")
         self._clock.lap("load")
 
 

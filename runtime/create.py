@@ -27,10 +27,11 @@ from dataprep.runtime.skips import Skips
 from dataprep.runtime.topology import data_parallel
 from dataprep.runtime.windows import Labels, WindowDataset
 
-__all__ = ["Rows", "create_loader"]
+__all__ = ["Rows", "create_loader", "row_maker"]
 
 Rows = Literal["windows", "packed", "documents"]
 Place = str | Path | Dataset
+Skip = Iterable[int] | Skips | Mapping[Any, Iterable[int] | Skips]
 
 
 def create_loader(  # noqa: PLR0917  (the names and the order that callers know)
@@ -54,9 +55,10 @@ def create_loader(  # noqa: PLR0917  (the names and the order that callers know)
     cu_seqlens: bool | int = False,
     seed: int = 0,
     shuffle: Shuffle | bool | None = None,
-    skip: Iterable[int] | Skips = (),
+    skip: Skip = (),
     weigh_by: By = "samples",
     source_ids: bool = False,
+    weights_changed: bool = False,
     dp_rank: int | None = None,
     dp_size: int | None = None,
     prefetch: int = 2,
@@ -100,11 +102,13 @@ def create_loader(  # noqa: PLR0917  (the names and the order that callers know)
             ``"blocks"`` reads pieces of 4 MiB and shuffles within 1 GiB, for data larger than
             memory.
         skip: samples to leave out; the order of all others stays as it is. They are part of the
-            state.
+            state. Of several datasets, ``{"code": [5, 17]}``: each has numbers of its own.
         weigh_by: what the weights of several datasets are shares of: ``"samples"``, or ``"tokens"``
             (by the mean tokens of the samples of each, padding not counted).
         source_ids: of several datasets: add int64 `source` [batch_size], the number of the dataset
             that each row is from, in the order given; -1 in rows that only fill.
+        weights_changed: of several datasets: take also the state of a run with other weights, or
+            with one dataset more or less, and go on from it: see below. False: refuse it.
         dp_rank, dp_size: this process among the data-parallel ones; they overrule `distributed`.
             Tensor- and pipeline-parallel peers pass the same rank, and so get the same rows.
         prefetch: batches made ahead of time, by a thread once the trainer leaves it time to, or by
@@ -116,7 +120,14 @@ def create_loader(  # noqa: PLR0917  (the names and the order that callers know)
 
     A mixture draws from its datasets in the exact proportion of the weights: no prefix is off by a
     whole sample. Each pass over a dataset is a new order of it. An epoch has as many samples as all
-    together. What was drawn of each is `dataprep.runtime.mixed.realised(loader)`.
+    together. What was drawn of each is `dataprep.runtime.mixed.realised(loader)`. Samples to skip
+    are left out of every pass over their dataset; which dataset stands at which place stays as it
+    is.
+
+    A run that goes on with `weights_changed` begins the schedule of its weights where the state
+    was taken, and every dataset goes on where it stands: no sample of it is lost or repeated within
+    a pass. The epoch goes on at its position, or ends if it is not as long as that now. From then
+    on the state is one of the new weights.
 
     Where the positional arguments differ from other loaders of this signature: any split may be
     named; `pin_memory` is on only where something can use it; `distributed` splits the one order
@@ -134,33 +145,46 @@ def create_loader(  # noqa: PLR0917  (the names and the order that callers know)
     train = split == "train"
     rank, size = data_parallel(distributed, dp_rank, dp_size)
     end = _end(train if drop_last is None else drop_last, size)
-    make = _maker(
+    make = row_maker(
         rows, stride=stride, pack=pack, overlong=overlong, seq_len=seq_len, labels=labels,
         position_ids=position_ids, doc_ids=doc_ids, cu_seqlens=cu_seqlens, sample_mask=end == "pad",
     )  # fmt: skip
     served = partial(
-        serve, batch_size=batch_size, epoch=epoch, end=end, skip=skip,
-        dp_rank=rank, dp_size=size, num_workers=num_workers, prefetch=prefetch,
-        multiprocessing_context=multiprocessing_context, pin_memory=pin_memory, mock=mock,
+        serve, batch_size=batch_size, epoch=epoch, end=end, dp_rank=rank, dp_size=size,
+        num_workers=num_workers, prefetch=prefetch, pin_memory=pin_memory, mock=mock,
+        multiprocessing_context=multiprocessing_context,
     )  # fmt: skip
     kind: Shuffle | bool = train if shuffle is None else shuffle
     seed = require_seed(seed)
     if isinstance(dataset_dir, Mapping):
-        if len(skip if isinstance(skip, Skips) else (skip := list(skip))):
-            raise UsageError("means nothing for a mixture", where="skip")
         from dataprep.runtime.mixed import mixed_loader
 
         return mixed_loader(
             served, make, dataset_dir, split, seed=seed, shuffle=kind, io=io, weigh_by=weigh_by,
-            source_ids=source_ids,
+            source_ids=source_ids, skip=_of_sources(skip), weights_changed=weights_changed,
         )  # fmt: skip
-    for name, given in (("weigh_by", weigh_by != "samples"), ("source_ids", source_ids)):
+    for name, given in (
+        ("weigh_by", weigh_by != "samples"), ("source_ids", source_ids),
+        ("weights_changed", weights_changed), ("skip", isinstance(skip, Mapping)),
+    ):  # fmt: skip
         if given:
             raise UsageError("is for several datasets with weights", where=name)
     part = opened(dataset_dir, io).split(split)
     samples = make(part)
     order, definition = build_order(samples, part, seed=seed, shuffle=kind)
-    return served(samples, order=order, definition=definition)
+    return served(samples, order=order, definition=definition, skip=skip)
+
+
+def _of_sources(skip: Skip) -> Mapping[Any, Iterable[int] | Skips]:
+    """The skip lists of several datasets."""
+    if isinstance(skip, Mapping):
+        return skip
+    if len(skip if isinstance(skip, Skips) else list(skip)):
+        raise UsageError(
+            "must say which dataset the samples are of", where="skip",
+            remedy='Pass skip={"dataset": [samples]}.',
+        )  # fmt: skip
+    return {}
 
 
 def _end(drop_last: bool, dp_size: int) -> End:
@@ -169,7 +193,7 @@ def _end(drop_last: bool, dp_size: int) -> End:
     return "pad" if dp_size > 1 else "partial"
 
 
-def _maker(rows: Rows, **options: Any) -> Callable[[Split], MixedDataset]:
+def row_maker(rows: Rows, **options: Any) -> Callable[[Split], MixedDataset]:
     """What makes the samples of a split; an option of other rows is refused, not ignored."""
     if rows not in get_args(Rows):
         raise UsageError(f"must be one of {get_args(Rows)}, got {rows!r}", where="rows")

@@ -198,6 +198,18 @@ class DocumentDataset(Dataset[Batch]):
         starts, lengths = self._read(samples[samples != PADDING])
         return starts, starts + lengths
 
+    def covering(self, start: int, stop: int) -> Counts:
+        """The samples that touch a token of `start` to `stop` of the split: int64, increasing.
+
+        Bisections, and what `spans` costs. Tokens that `max_length` cuts off are in no sample.
+        """
+        if start >= stop:
+            return np.empty(0, np.int64)
+        first, last = self.split.parts(np.array([start, stop - 1], np.int64), 1).document.tolist()
+        samples = self._kept.samples(np.arange(first, last + 1, dtype=np.int64))
+        starts, stops = self.spans(samples)
+        return samples[(starts < stop) & (stops > np.maximum(starts, start))]
+
     def documents(self, samples: Counts) -> Counts:
         """The number in the split of each of `samples`."""
         return self._kept.documents(samples)

@@ -46,6 +46,23 @@ class KeptDocuments:
             )
         return samples + self.before.searchsorted(samples, "right")
 
+    def samples(self, documents: Counts) -> Counts:
+        """The samples that some of `documents` (increasing) are; those left out are passed over.
+
+        >>> KeptDocuments(count=4, before=np.array([0, 0, 2])).samples(np.arange(7)).tolist()
+        [0, 1, 2, 3]
+        """
+        # Left out is, for every k, document before[k] + k: of these, how many come before each?
+        low, high = np.zeros_like(documents), np.full_like(documents, len(self.before))
+        while (open_ := np.flatnonzero(low < high)).size:
+            middle = (low[open_] + high[open_]) // 2
+            earlier = self.before[middle] + middle < documents[open_]
+            low[open_[earlier]] = middle[earlier] + 1
+            high[open_[~earlier]] = middle[~earlier]
+        here = np.flatnonzero(low < len(self.before))
+        out = here[self.before[low[here]] + low[here] == documents[here]]
+        return np.delete(documents - low, out)
+
 
 def kept_documents(
     split: Split, min_tokens: int, plan_dir: str | Path | None = None
@@ -71,7 +88,7 @@ def kept_documents(
             kept += int(enough.sum())
         return {"documents": split.documents, "kept": kept}
 
-    plan = stored_plan(definition, {"before": "<i8"}, make, plan_dir)
+    plan = stored_plan(definition, {"before": "<i8"}, make, plan_dir, io=split.dataset.io)
     return KeptDocuments(count=plan.report["kept"], before=plan.arrays["before"])
 
 

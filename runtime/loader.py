@@ -23,7 +23,7 @@ from dataprep.runtime.order import Positions
 from dataprep.runtime.prefetch import Ahead
 from dataprep.runtime.samples import Batch, SampleDataset
 from dataprep.runtime.sampling import GlobalBatchSampler, Step
-from dataprep.runtime.state import Progress, progress_from, state_of, warn_of_forgotten
+from dataprep.runtime.state import Progress, progress_from, state_of
 from dataprep.runtime.stats import LoaderStats, Tally
 
 __all__ = ["Announces", "Loader", "set_epoch"]
@@ -204,23 +204,26 @@ class Loader(DataLoader[Batch]):
         epoch, count, digest = self._place.served
         position = self.sampler_obj.position(count, epoch)
         progress = Progress(epoch=epoch, position=position, digest=digest)
-        return state_of(self.order, progress, self.sampler_obj.skipped)
+        sampler = self.sampler_obj
+        return state_of(self.order, progress, sampler.skipped, sampler.phases)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on where `state` was taken: the next `iter` serves what comes after it.
 
         Ranks, workers and batch size may be others than they were, and so may the skip list, which
-        then holds from here on. Raises `IncompatibleError` for another dataset or order, and for a
-        newer version.
+        then holds from here on; of a mixture made with `weights_changed` also the weights and the
+        datasets. Raises `IncompatibleError` for another dataset or order, and for a newer version.
         """
-        progress = progress_from(state, self.order, self.sampler_obj.samples)
-        warn_of_forgotten(state, self.sampler_obj.skipped)
-        count, place = self.sampler_obj.count(progress.position, progress.epoch), self._place
-        place.finished = -1
-        if self.sampler_obj.remaining(count) == 0:  # less than a global batch was left
-            place.finished = progress.epoch
-            progress, count = Progress(epoch=progress.epoch + 1), 0
-        self.sampler_obj.set_epoch(progress.epoch)
+        sampler, place = self.sampler_obj, self._place
+        changing: frozenset[str] = getattr(sampler.order, "changing", frozenset())
+        progress = stood = progress_from(state, self.order, sampler.samples, changing)
+        count = sampler.count(stood.position, stood.epoch)
+        over = sampler.remaining(count) == 0  # less than a global batch was left
+        if over:
+            progress, count = Progress(epoch=stood.epoch + 1), 0
+        sampler.take_over(state, stood, progress)
+        place.finished = stood.epoch if over else -1
+        sampler.set_epoch(progress.epoch)
         place.next = progress
         place.served = (progress.epoch, count, progress.digest)
         place.digest = progress.digest

@@ -7,7 +7,8 @@ dataset may be moved, or named in another way, and states stay good.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
@@ -23,7 +24,9 @@ from dataprep.runtime.loader import Loader
 from dataprep.runtime.mixture import By, Mixture, MixtureOrder, Realised
 from dataprep.runtime.mixture_dataset import MixedDataset, MixtureDataset
 from dataprep.runtime.packed import PackedDataset
+from dataprep.runtime.phases import Phase, Spot
 from dataprep.runtime.serve import Shuffle, opened
+from dataprep.runtime.skips import Skips
 from dataprep.runtime.windows import WindowDataset
 
 __all__ = ["mean_tokens", "mixed_loader", "realised"]
@@ -42,6 +45,8 @@ def mixed_loader(
     io: Literal["mmap", "pread"] | None = None,
     weigh_by: By = "samples",
     source_ids: bool = False,
+    skip: Mapping[Any, Iterable[int] | Skips] | None = None,
+    weights_changed: bool = False,
 ) -> Loader:
     """The loader of a mixture: `make` makes the rows of a split, `served` the loader of all rows.
 
@@ -50,7 +55,8 @@ def mixed_loader(
     at least). The other arguments are those of `create_loader`.
 
     Raises what `open_dataset`, `MixtureDataset` and `Mixture` raise, and `UsageError` for a dataset
-    given twice under one name, and for an unknown `shuffle` or `weigh_by`.
+    given twice under one name, for an unknown `shuffle` or `weigh_by`, and for samples to `skip`
+    that there are not.
     """
     kind = "full" if shuffle is True else shuffle
     if kind is not False and kind not in get_args(Shuffle):
@@ -72,10 +78,13 @@ def mixed_loader(
     }  # fmt: skip
     if kind is not False:
         definition["seed"] = seed
-    order = mixture.order(seed=seed, shuffle=kind is not False)
+    order = mixture.order(
+        seed=seed, shuffle=kind is not False, skip=_skips(skip or {}),
+        weights_changed=weights_changed,
+    )  # fmt: skip
     if kind == "blocks":
         orders = _in_blocks(mixture, parts, seed)
-        order = MixtureOrder(mixture=mixture, orders=orders)
+        order = replace(order, orders=orders, phases=())
         definition["blocks"] = [[own.block, own.window] for own in orders]
     return served(samples, order=order, definition=definition, positions=mixture.samples)
 
@@ -85,23 +94,51 @@ def realised(loader: Loader) -> dict[str, Realised]:
 
     Counted from its state and not kept: from epoch 0 on, as this loader serves it with its batch
     size (what `drop_last` leaves out at the end of an epoch does not count), up to the last batch
-    handed over; so a resumed run counts what ran before. `tokens` are samples times their mean, and
-    None for documents weighed by samples. Raises `UsageError` for the loader of a single dataset.
-    Costs some 20 microseconds, and with `drop_last` as much for every epoch.
+    handed over; so a resumed run counts what ran before, with other weights too: a dataset that is
+    no longer there goes by its build id. `tokens` are samples times their mean, and None for
+    documents weighed by samples; `passes` are as long as they are now. Raises `UsageError` for the
+    loader of a single dataset. Costs some 20 microseconds, and with `drop_last` as much for every
+    epoch; after a change of weights also the schedule of those before.
 
         >>> realised(loader)["code"]                                        # doctest: +SKIP
         {'samples': 1200, 'tokens': 1228800, 'passes': 0.31}
     """
     sampler = loader.sampler_obj
-    if not isinstance(sampler.order, MixtureOrder):
+    order = sampler.order
+    if not isinstance(order, MixtureOrder):
         raise UsageError("serves one dataset, and no mixture", where="loader")
-    mixture, state, n = sampler.order.mixture, loader.state_dict(), sampler.samples
-    epoch, whole = state["epoch"], min(n, len(sampler) * sampler.global_batch)
-    counts = mixture.schedule.counts(epoch * n + state["position"])
-    for past in range(epoch if whole < n else 0):
-        begin, stop = past * n + whole, past * n + n  # left out
-        counts = counts - mixture.schedule.counts(stop) + mixture.schedule.counts(begin)
-    return mixture.drawn(counts)
+    state, mixture = loader.state_dict(), order.mixture
+    now = replace(
+        order.phase, positions=sampler.samples, end=Spot(state["epoch"], state["position"])
+    )
+    cut = sampler.global_batch if sampler.end == "drop" else 1
+    samples, sizes = Counter[str](), dict[str, int]()
+    for phase in (*order.phases[:-1], now):
+        schedule = mixture.schedule if phase is now else phase.schedule()
+        sizes.update(zip(phase.sources, phase.samples, strict=True))
+        for sign, draws in _handed_over(phase, cut):
+            for key, count in zip(phase.sources, schedule.counts(draws).tolist(), strict=True):
+                samples[key] += sign * count
+    found = mixture.drawn(np.array([samples.pop(key) for key in now.sources]), order.served)
+    for key, count in samples.items():
+        name = f"build {key.rpartition('/')[0]}"
+        found[name] = Realised(samples=count, tokens=None, passes=count / sizes[key])
+    return found
+
+
+def _handed_over(phase: Phase, cut: int) -> Iterator[tuple[int, int]]:
+    """Draws of the schedule up to which to add (1) and to subtract (-1) what was drawn.
+
+    What does not fill a global batch of `cut` samples at the end of an epoch does not count.
+    """
+    begin, end = phase.begin, phase.end or phase.begin
+    yield -1, phase.draws
+    yield 1, phase.draws_at(end)
+    for epoch in range(begin.epoch, end.epoch if cut > 1 else begin.epoch):
+        rest = (phase.positions - (begin.position if epoch == begin.epoch else 0)) % cut
+        if rest:
+            yield -1, phase.draws_at(Spot(epoch, phase.positions))
+            yield 1, phase.draws_at(Spot(epoch, phase.positions - rest))
 
 
 def mean_tokens(samples: MixedDataset) -> Fraction:
@@ -127,11 +164,24 @@ def mean_tokens(samples: MixedDataset) -> Fraction:
     return Fraction(max(1, tokens), len(samples))
 
 
+def _name(place: str | Path | Dataset) -> str:
+    """What messages call a dataset: the path, as given."""
+    return str(place.path if isinstance(place, Dataset) else place)
+
+
+def _skips(given: Mapping[Any, Iterable[int] | Skips]) -> dict[str, Skips]:
+    """The skip lists by the name of their dataset."""
+    return {
+        _name(place): skip if isinstance(skip, Skips) else Skips(list(skip))
+        for place, skip in given.items()
+    }
+
+
 def _named(weights: Mapping[Any, float]) -> dict[str, str | Path | Dataset]:
-    """The datasets by what messages call them: the path, as given."""
+    """The datasets by name."""
     found: dict[str, str | Path | Dataset] = {}
     for place in weights:
-        name = str(place.path if isinstance(place, Dataset) else place)
+        name = _name(place)
         if name in found:
             raise UsageError(
                 f"{name} is given twice", where="dataset_dir", code="E_MIXTURE",

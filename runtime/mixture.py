@@ -3,7 +3,7 @@
 Samples of the sources are numbered one after the other: sample `i` of source `s` is
 ``base[s] + i``. Which source stands at a position is the `Schedule`; which of its samples, the
 source's own order: a source that is used up begins its next pass, in a new permutation, and no
-source ends an epoch.
+source ends an epoch. That order is `dataprep.runtime.mixture_order`.
 
 The order is one endless sequence, and an epoch is the next `n` positions of it, for whatever `n` it
 is asked with. So an epoch of a mixture is no permutation of the samples: a source may be drawn more
@@ -20,24 +20,23 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from itertools import pairwise
-from typing import Any, ClassVar, Literal, TypedDict, get_args
+from typing import Any, Literal, TypedDict, get_args
 
 import numpy as np
 
 from dataprep.formats.errors import UsageError, require
+from dataprep.runtime.mixture_order import MixtureOrder
 from dataprep.runtime.order import MAX_SAMPLES, Order, Positions, Sequential, Shuffled
 from dataprep.runtime.schedule import Schedule
+from dataprep.runtime.skips import Skips
 from dataprep.runtime.weights import MAX_PERIOD, TOLERANCE, Weight, as_fraction
 
 __all__ = ["By", "Mixture", "MixtureOrder", "Realised", "Source"]
 
 By = Literal["samples", "tokens"]
-
-_MAX_POSITION = 1 << 62
 
 
 class Realised(TypedDict):
@@ -136,14 +135,20 @@ class Mixture:
         """
         return self.drawn(self.schedule.counts(served))
 
-    def drawn(self, counts: Positions) -> dict[str, Realised]:
-        """`realised` of these numbers of samples, int64 [sources]."""
+    def drawn(self, counts: Positions, served: Positions | None = None) -> dict[str, Realised]:
+        """`realised` of these numbers of samples, int64 [sources].
+
+        `served` are those of a pass over each source, all of its samples if it is None.
+        """
+        sizes = self.sizes if served is None else served
         return {
             source.name: Realised(
-                samples=count, tokens=_tokens(source, count), passes=count / source.samples
+                samples=count, tokens=_tokens(source, count), passes=count / size
             )
-            for source, count in zip(self.sources, counts.tolist(), strict=True)
-        }
+            for source, count, size in zip(
+                self.sources, counts.tolist(), sizes.tolist(), strict=True
+            )
+        }  # fmt: skip
 
     def purposes(self, purpose: str = "mixture") -> list[str]:
         """What the order of each source is made for, so that two sources of one build share none.
@@ -157,8 +162,20 @@ class Mixture:
             seen[source.build_id] += 1
         return found
 
-    def order(self, *, seed: int, purpose: str = "mixture", shuffle: bool = True) -> MixtureOrder:
-        """The order in which each pass over a source is a new permutation, or the stored order."""
+    def order(
+        self,
+        *,
+        seed: int,
+        purpose: str = "mixture",
+        shuffle: bool = True,
+        skip: Mapping[str, Skips] | None = None,
+        weights_changed: bool = False,
+    ) -> MixtureOrder:
+        """The order in which each pass over a source is a new permutation, or the stored order.
+
+        `skip` has the samples to leave out of a source, by name. For `weights_changed` see
+        `create_loader`.
+        """
         require(
             isinstance(shuffle, bool), "shuffle",
             f"must be a bool, got {shuffle!r}; for other orders use MixtureOrder(orders=...)",
@@ -167,92 +184,18 @@ class Mixture:
             Shuffled(build_id=s.build_id, seed=seed, purpose=own) if shuffle else Sequential()
             for s, own in zip(self.sources, self.purposes(purpose), strict=True)
         ]
-        return MixtureOrder(mixture=self, orders=tuple(orders))
+        return MixtureOrder(
+            mixture=self, orders=tuple(orders), skips=self.skips(skip or {}),
+            weights_changed=weights_changed,
+        )  # fmt: skip
 
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class MixtureOrder:
-    """The samples at the positions of a mixture's epochs: see the module.
-
-    `orders` has one for each source, asked with the number of the pass as its epoch. Made by
-    `Mixture.order`; any `Order` will do.
-    """
-
-    ahead: ClassVar[int] = 1 << 16
-    """How many positions to ask for at once: each source costs some microseconds a call."""
-    bijective: ClassVar[bool] = False
-    """An epoch may have a sample twice or not at all, so samples cannot be skipped by position."""
-
-    mixture: Mixture
-    orders: tuple[Order, ...]
-
-    def __post_init__(self) -> None:
-        found, needed = len(self.orders), len(self.mixture.sources)
-        require(found == needed, "orders", f"{found} orders for {needed} sources")
-
-    def samples(self, positions: Positions, n: int, epoch: int) -> Positions:
-        """int64 of the shape of `positions`, each in 0 .. mixture.samples - 1.
-
-        Raises `IndexError` for a position outside 0 .. n - 1.
-        """
-        start, _ = _span(n, epoch)
-        if positions.size and not 0 <= int(positions.min()) <= int(positions.max()) < n:
-            raise IndexError(f"a position is outside 0:{n}")
-        source, number = self.mixture.schedule.at(positions.reshape(-1) + start)
-        passes, places = np.divmod(number, self.mixture.sizes[source])
-        out = np.empty(len(source), np.int64)
-        for which, number_of_pass, rows in _groups(source, passes):
-            size, base = int(self.mixture.sizes[which]), self.mixture.base[which]
-            out[rows] = base + self.orders[which].samples(places[rows], size, number_of_pass)
-        return out.reshape(positions.shape)
-
-    def positions(self, samples: Positions, n: int, epoch: int) -> Positions:
-        """The first position of the epoch at which each of `samples` stands; -1 where it does not.
-
-        For all the positions of a sample see `occurrences`. Raises `IndexError` for samples that
-        there are not.
-        """
-        start, stop = _span(n, epoch)
-        flat = samples.reshape(-1)
-        source = self._source(flat)
-        first, last = (self.mixture.schedule.counts(at) for at in (start, stop))
-        out = np.full(len(flat), -1, np.int64)
-        for which, rows in _runs(source):
-            own = flat[rows] - self.mixture.base[which]
-            # A draw before the epoch's first one is of a pass under way: look in the next pass.
-            size, number = int(self.mixture.sizes[which]), np.zeros(len(own), np.int64)
-            for later in (1, 0):
-                turn = int(first[which]) // size + later
-                numbers = turn * size + self.orders[which].positions(own, size, turn)
-                number = np.where(later or numbers >= first[which], numbers, number)
-            here = number < last[which]
-            out[rows[here]] = self._places(which, number[here]) - start
-        return out.reshape(samples.shape)
-
-    def occurrences(self, sample: int, n: int, epoch: int) -> Positions:
-        """All positions of the epoch at which `sample` stands: int64, rising; perhaps none.
-
-        Costs the inverse of one permutation for every pass over its source in the epoch.
-        """
-        start, stop = _span(n, epoch)
-        wanted = np.array([sample], np.int64)
-        which = int(self._source(wanted)[0])
-        size, own = int(self.mixture.sizes[which]), wanted - self.mixture.base[which]
-        first, last = (int(self.mixture.schedule.counts(at)[which]) for at in (start, stop))
-        turns = np.arange(first // size, -(-last // size))
-        places = [self.orders[which].positions(own, size, turn) for turn in turns.tolist()]
-        numbers = turns * size + np.concatenate([*places, np.empty(0, np.int64)])
-        inside = numbers[(numbers >= first) & (numbers < last)]
-        return self._places(which, inside) - start
-
-    def _source(self, samples: Positions) -> Positions:
-        total = self.mixture.samples
-        if samples.size and not 0 <= int(samples.min()) <= int(samples.max()) < total:
-            raise IndexError(f"a sample is outside 0:{total}")
-        return np.searchsorted(self.mixture.base, samples, "right") - 1
-
-    def _places(self, which: int, numbers: Positions) -> Positions:
-        return self.mixture.schedule.position_of(np.full_like(numbers, which), numbers)
+    def skips(self, named: Mapping[str, Skips]) -> tuple[Skips, ...]:
+        """Skip lists by name as `MixtureOrder` has them. `UsageError` for names of no source."""
+        odd = sorted(set(named) - {source.name for source in self.sources})
+        require(not odd, "skip", f"{', '.join(odd)}: no source of this mixture")
+        if not any(map(len, named.values())):
+            return ()
+        return tuple(named.get(source.name, Skips([])) for source in self.sources)
 
 
 def _digest(values: Sequence[object]) -> str:
@@ -273,36 +216,3 @@ def _per_token(source: Source) -> Fraction:
 def _tokens(source: Source, samples: int) -> int | None:
     mean = source.tokens_per_sample
     return None if mean is None else round(samples * as_fraction(mean, source.name))
-
-
-def _span(n: int, epoch: int) -> tuple[int, int]:
-    """The positions of the sequence that an epoch takes."""
-    start, stop = epoch * n, (epoch + 1) * n
-    if n < 1 or epoch < 0 or stop > _MAX_POSITION:
-        raise UsageError(
-            f"epoch {epoch} of {n:,} positions: there must be one position or more, no negative "
-            "epoch, and 2**62 positions at most until its end", where="epoch",
-        )  # fmt: skip
-    return start, stop
-
-
-def _groups(source: Positions, passes: Positions) -> Iterator[tuple[int, int, Positions]]:
-    """The rows of each source and pass."""
-    for which, rows in _runs(source):
-        for turn, some in _runs(passes[rows]):
-            yield which, turn, rows[some]
-
-
-def _runs(values: Positions) -> Iterator[tuple[int, Positions]]:
-    """Each value, and the rows that have it."""
-    if len(values) == 0:
-        return
-    if values.min() == values.max():
-        yield int(values[0]), np.arange(len(values))
-        return
-    rows = np.argsort(values, kind="stable")
-    ranked = values[rows]
-    cuts = np.flatnonzero(ranked[1:] != ranked[:-1]) + 1
-    edges = [0, *cuts.tolist(), len(rows)]
-    for start, stop in pairwise(edges):
-        yield int(ranked[start]), rows[start:stop]

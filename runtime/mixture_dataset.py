@@ -7,7 +7,7 @@ about 30 microseconds for each source in it. Which rows come when is `dataprep.r
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -22,6 +22,9 @@ from dataprep.runtime.mixture_rows import Filling, Part, check_fit, merge
 from dataprep.runtime.samples import SampleDataset
 from dataprep.runtime.weights import MAX_PERIOD, TOLERANCE, Weight
 from dataprep.runtime.windows import PADDING, Batch
+
+if TYPE_CHECKING:
+    from dataprep.runtime.trace import Traceable
 
 __all__ = ["MixedDataset", "MixtureDataset"]
 
@@ -142,12 +145,31 @@ class MixtureDataset(Dataset[Batch]):
 
         The tokens of the splits are numbered one after the other too.
         """
-        tokens = np.cumsum([0, *(split.tokens for split in self.splits)], dtype=np.int64)
+        tokens = self._token_base()
         found = [np.empty((2, 0), np.int64)]
         for which, _, own in self.by_source(samples[samples != PADDING]):
             found.append(np.stack(self._datasets[which].spans(own)) + tokens[which])
         starts, stops = np.concatenate(found, axis=1)
         return starts, stops
+
+    def covering(self, start: int, stop: int) -> Samples:
+        """The samples that touch a token of `start` to `stop`, numbered as in `spans`.
+
+        int64, increasing. Costs what `covering` of the sources costs that have these tokens.
+        """
+        tokens = self._token_base()
+        first, last = np.searchsorted(tokens, start, "right") - 1, np.searchsorted(tokens, stop)
+        found = [np.empty(0, np.int64)]
+        for which in range(int(first), int(last) if start < stop else int(first)):
+            low, high = max(start, int(tokens[which])), min(stop, int(tokens[which + 1]))
+            part = cast("Traceable", self._datasets[which])
+            own = part.covering(low - int(tokens[which]), high - int(tokens[which]))
+            found.append(own + self.base[which])
+        return np.concatenate(found)
+
+    def _token_base(self) -> Samples:
+        """Where the tokens of each split begin, and the last one's end, numbered as in `spans`."""
+        return np.cumsum([0, *(split.tokens for split in self.splits)], dtype=np.int64)
 
     def __getitem__(self, index: int) -> Batch:
         """One sample, without a batch axis; counts from the end if `index` is negative."""

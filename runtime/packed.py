@@ -26,7 +26,7 @@ from dataprep.formats.dataset import Split
 from dataprep.formats.errors import InputError, IntegrityError, UsageError
 from dataprep.runtime.fields import OF_THE_BATCH, SegmentFields
 from dataprep.runtime.packing import Algorithm, Overlong, PackingOptions, PackingReport
-from dataprep.runtime.packing_plan import packing_definition, packing_plan
+from dataprep.runtime.packing_plan import packing_definition, packing_plan, pieces_of_tokens
 from dataprep.runtime.pieces import copy_mask, copy_tokens
 from dataprep.runtime.segments import Segments
 from dataprep.runtime.windows import IGNORED_LABEL, PADDING, Batch, Labels
@@ -179,6 +179,19 @@ class PackedDataset(Dataset[Batch]):
         """
         _, start, length = self._pieces(samples[samples != PADDING])
         return start, start + length
+
+    def covering(self, start: int, stop: int) -> Counts:
+        """The rows that touch a token of `start` to `stop` of the split: int64, increasing.
+
+        Reads the pieces of the plan's chunks that hold these tokens, some milliseconds; chunks are
+        found by bisection. The token more that shifted labels read of a split document counts.
+        """
+        pieces = pieces_of_tokens(self.plan, start, stop, ahead=self.labels == "shifted")
+        bounds = self.plan.arrays["rows"]
+        rows = bounds.searchsorted(pieces, "right") - 1
+        self._trust((rows >= 0) & (rows < self._rows))
+        self._trust((bounds[rows] <= pieces) & (pieces < bounds[rows + 1]))
+        return np.unique(rows)
 
     def _pieces(self, samples: Counts) -> tuple[Segments, Counts, Counts]:
         """The segments of these rows; where each starts in the stream, and how far it is read."""

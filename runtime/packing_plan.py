@@ -18,7 +18,7 @@ from dataprep.formats.errors import IntegrityError
 from dataprep.runtime.packing import CHUNK, PACKING_VERSION, Packer, PackingOptions
 from dataprep.runtime.packing_store import Emit, StoredPlan, stored_plan
 
-__all__ = ["document_lengths", "packing_definition", "packing_plan"]
+__all__ = ["document_lengths", "packing_definition", "packing_plan", "pieces_of_tokens"]
 
 
 def packing_plan(
@@ -35,7 +35,9 @@ def packing_plan(
         "rows": "<i8", "document": _width(split.documents), "start": _width(split.tokens),
         "length": _width(options.seq_len), "more": "|u1",
     }  # fmt: skip
-    return stored_plan(definition, dtypes, lambda emit: _make(split, options, emit), plan_dir)
+    return stored_plan(
+        definition, dtypes, lambda emit: _make(split, options, emit), plan_dir, io=split.dataset.io
+    )
 
 
 def packing_definition(split: Split, options: PackingOptions) -> dict[str, Any]:
@@ -72,6 +74,43 @@ def document_lengths(split: Split) -> Iterator[npt.NDArray[np.int64]]:
                 remedy="Restore this file, or build again with --overwrite.",
             )  # fmt: skip
         yield lengths
+
+
+def pieces_of_tokens(
+    plan: StoredPlan, start: int, stop: int, *, ahead: bool
+) -> npt.NDArray[np.int64]:
+    """The pieces of `plan` that hold a token of `start` to `stop`, int64, increasing.
+
+    With `ahead`, also a piece whose next token is one of them, where its document goes on there.
+
+    The pieces of a chunk are consecutive in the stream, and its first one stands first in the plan:
+    so chunks are found by bisection, and `CHUNK` pieces are looked at for each that is met.
+    """
+    begin, total = plan.arrays["start"], len(plan.arrays["start"])
+    if start >= stop or total == 0:
+        return np.empty(0, np.int64)
+    first, last = (_chunk_of(begin, total, token) for token in (max(0, start - 1), stop - 1))
+    found = []
+    for at in range(first * CHUNK, min((last + 1) * CHUNK, total), CHUNK):
+        part = slice(at, min(at + CHUNK, total))
+        starts = begin[part].astype(np.int64)
+        stops = starts + plan.arrays["length"][part]
+        if ahead:
+            stops += plan.arrays["more"][part]
+        found.append(at + np.flatnonzero((starts < stop) & (stops > start)))
+    return np.concatenate(found)
+
+
+def _chunk_of(begin: npt.NDArray[Any], total: int, token: int) -> int:
+    """The last chunk that does not begin behind `token`, or the first one."""
+    low, high = 0, -(-total // CHUNK) - 1
+    while low < high:
+        middle = (low + high + 1) // 2
+        if int(begin[middle * CHUNK]) <= token:
+            low = middle
+        else:
+            high = middle - 1
+    return low
 
 
 def _width(largest: int) -> str:

@@ -1,4 +1,4 @@
-"""Plans that are made once from a dataset and kept: arrays on disk, mapped when they are needed.
+"""Plans that are made once from a dataset and kept: arrays on disk, mapped or read when needed.
 
 A plan is a directory named after the SHA-256 of its definition: a few `.npy` arrays and a
 plan.json with the definition, a report of counts, and type, length and SHA-256 of each array.
@@ -23,15 +23,17 @@ import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
 
 from dataprep.formats import npy
 from dataprep.formats.checksums import FileHash, FileHasher
+from dataprep.formats.dataset import ReadBy
 from dataprep.formats.errors import BusyError, DataprepError, IntegrityError, StorageError
 from dataprep.formats.ordinary import open_ordinary
+from dataprep.formats.pread import FileArray, open_file
 from dataprep.formats.storage import (
     FileWriter,
     publish_directory,
@@ -63,7 +65,10 @@ _REMEDY = "Remove this directory: the plan is made again."
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StoredPlan:
-    """An open plan. `arrays` are maps of the files in `path`, or in memory if that is None."""
+    """An open plan.
+
+    `arrays` are maps of the files in `path`, or what reads them; in memory if that is None.
+    """
 
     definition: dict[str, Any]
     report: dict[str, int]
@@ -91,16 +96,19 @@ def stored_plan(
     dtypes: Mapping[str, str],
     make: Make,
     plan_dir: str | Path | None = None,
+    *,
+    io: ReadBy = "mmap",
 ) -> StoredPlan:
     """The plan of this `definition`: opened if it is there, else made by `make` and kept.
 
     `dtypes` names the arrays and their types, as ``{"rows": "<i8"}``. `plan_dir` is the folder that
     holds plans; None: `default_plan_dir`. Where the default cannot be written to, the plan is made
-    in memory, with a warning; where a `plan_dir` cannot, that is a `StorageError`.
+    in memory, with a warning; where a `plan_dir` cannot, that is a `StorageError`. `io` as in
+    `open_dataset`: with ``"pread"`` nothing is mapped, and what cannot be read is an error.
     """
     try:
         folder = default_plan_dir() if plan_dir is None else Path(plan_dir).absolute()
-        return _kept(folder / plan_digest(definition), definition, dtypes, make)
+        return _kept(folder / plan_digest(definition), definition, dtypes, make, io)
     except StorageError as error:
         if plan_dir is not None:
             raise
@@ -113,15 +121,15 @@ def stored_plan(
 
 
 def _kept(
-    path: Path, definition: dict[str, Any], dtypes: Mapping[str, str], make: Make
+    path: Path, definition: dict[str, Any], dtypes: Mapping[str, str], make: Make, io: ReadBy
 ) -> StoredPlan:
     for _ in range(_TRIES):  # somebody may empty the cache, or put other things there, just now
         try:
-            return _open(path, definition, dtypes)
+            return _open(path, definition, dtypes, io)
         except (DataprepError, OSError):
             damaged = os.path.lexists(path)
         _create(path, definition, dtypes, make, damaged=damaged)
-    return _open(path, definition, dtypes)
+    return _open(path, definition, dtypes, io)
 
 
 def default_plan_dir() -> Path:
@@ -150,7 +158,9 @@ def _canonical(value: dict[str, Any]) -> bytes:
     return json.dumps(value, sort_keys=True, separators=(",", ":")).encode()
 
 
-def _open(path: Path, definition: dict[str, Any], dtypes: Mapping[str, str]) -> StoredPlan:
+def _open(
+    path: Path, definition: dict[str, Any], dtypes: Mapping[str, str], io: ReadBy
+) -> StoredPlan:
     """Raises `DataprepError` or OSError for whatever is not exactly this plan."""
     content = _load(path)
     if content["definition"] != definition:
@@ -158,11 +168,37 @@ def _open(path: Path, definition: dict[str, Any], dtypes: Mapping[str, str]) -> 
     files = content["files"]
     if {name: entry["dtype"] for name, entry in files.items()} != dict(dtypes):
         raise _damaged(path, "it holds other arrays")
+    opened = _mapped if io == "mmap" else _PlanArray.open
     arrays = {
-        name: npy.open_array(path / f"{name}.npy", dtype, (files[name]["length"],)).view(np.ndarray)
+        name: opened(path / f"{name}.npy", dtype, files[name]["length"])
         for name, dtype in dtypes.items()
     }
     return StoredPlan(definition=definition, report=content["report"], arrays=arrays, path=path)
+
+
+def _mapped(path: Path, dtype: str, length: int) -> Array:
+    return npy.open_array(path, dtype, (length,)).view(np.ndarray)
+
+
+class _PlanArray(FileArray):
+    """An array of a plan that is read as it is asked for; errors say how to mend it."""
+
+    @classmethod
+    def open(cls, path: Path, dtype: str, length: int) -> Array:
+        """That in `path`, or `IntegrityError` if it is not this array."""
+        begin, size = len(npy.header(dtype, (length,))), npy.file_size(dtype, (length,))
+        file = open_file(path, str(path), size)
+        found = bytearray(begin)
+        file.read_into(memoryview(found), 0)
+        npy.check(bytes(found), size, dtype, (length,), where=str(path))
+        return cast(Array, cls(file, dtype, (length,), begin))  # as much of an array as is asked
+
+    def _read(self, start: int, stop: int) -> Array:
+        try:
+            return super()._read(start, stop)
+        except DataprepError as error:
+            error.remedy = _REMEDY
+            raise
 
 
 def _load(path: Path) -> dict[str, Any]:

@@ -10,16 +10,20 @@ any position, and then cuts what is left of the epoch in the same way.
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterator
-from typing import Literal, NamedTuple, get_args
+from collections.abc import Iterator, Mapping
+from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 from torch.utils.data import Sampler
 
 from dataprep.formats.errors import UsageError, require
 from dataprep.runtime.digest import DIGEST_MASK, contributions
+from dataprep.runtime.mixture_order import MixtureOrder
+from dataprep.runtime.mixture_resume import going_on
 from dataprep.runtime.order import MAX_SAMPLES, Order, Positions
+from dataprep.runtime.phases import Spot
 from dataprep.runtime.skips import Skips
+from dataprep.runtime.state import Progress, warn_of_forgotten
 from dataprep.runtime.windows import PADDING
 
 __all__ = ["End", "GlobalBatchSampler", "Step", "whole_number"]
@@ -122,9 +126,30 @@ class GlobalBatchSampler(Sampler[list[int]]):
         return whole + (rest > 0 and self.end != "drop")
 
     @property
-    def skipped(self) -> list[int]:
-        """The samples that are left out."""
+    def skipped(self) -> list[int] | list[list[int]]:
+        """The samples that are left out; of a mixture, a list for each source, or none at all."""
+        if isinstance(self.order, MixtureOrder):
+            return self.order.skipped
         return self.skips.to_json() if self.skips is not None else []
+
+    @property
+    def phases(self) -> list[dict[str, Any]] | None:
+        """What a state has of a mixture besides its definition; None of one dataset."""
+        return self.order.history(self.samples) if isinstance(self.order, MixtureOrder) else None
+
+    def take_over(self, state: Mapping[str, Any], stood: Progress, begin: Progress) -> None:
+        """Serve, from `begin` on, what follows on `state`, which was taken at `stood`.
+
+        Of one dataset that needs nothing; a mixture may begin a phase. Passes under way stay as
+        they are. Raises what `going_on` raises, and warns of skipped samples that are not now.
+        """
+        if isinstance(self.order, MixtureOrder):
+            self.order = going_on(
+                self.order, state, stood=_spot(stood), begin=_spot(begin), positions=self.samples
+            )
+        else:
+            known = self.skips.to_json() if self.skips is not None else []
+            warn_of_forgotten(len(set(state.get("skip") or ()) - set(known)))
 
     def position(self, count: int, epoch: int) -> int:
         """The position, in the order of all samples, of the one that is served after `count`."""
@@ -159,31 +184,37 @@ class GlobalBatchSampler(Sampler[list[int]]):
 
     def steps(self, epoch: int, start: int = 0) -> Iterator[Step]:
         """The steps of `epoch` from position `start` on; starting late costs nothing."""
+        return self._steps(self.order, epoch, start)
+
+    def _steps(self, order: Order, epoch: int, start: int) -> Iterator[Step]:
+        """With the order of now, also where a state is loaded meanwhile."""
         total, size = self.remaining(start), self.global_batch
         whole = max(0, self.served - start) // size
-        ahead = max(1, getattr(self.order, "ahead", _AHEAD) // size)
+        ahead = max(1, getattr(order, "ahead", _AHEAD) // size)
         mine = slice(self.dp_rank * self.batch_size, (self.dp_rank + 1) * self.batch_size)
         for first in range(0, whole, ahead):
             count = min(ahead, whole - first)
             begin = start + first * size
             positions = np.arange(begin, begin + count * size, dtype=np.int64)
-            samples, digests = self._ordered(positions.reshape(count, size), epoch)
+            samples, digests = self._ordered(order, positions.reshape(count, size), epoch)
             for number, digest in enumerate(digests):
                 step = first + number + 1
                 yield Step(samples[number, mine], start + step * size, digest, step == total)
         if whole < total:
-            yield self._last(epoch, start + whole * size)
+            yield self._last(order, epoch, start + whole * size)
 
-    def _ordered(self, positions: Positions, epoch: int) -> tuple[Positions, list[int]]:
+    def _ordered(
+        self, order: Order, positions: Positions, epoch: int
+    ) -> tuple[Positions, list[int]]:
         """The samples at `positions` [steps, samples], and the digest of each step."""
-        samples = self._at(positions, epoch)
+        samples = self._at(order, positions, epoch)
         parts = contributions(samples, positions, epoch)
         return samples, parts.sum(axis=1, dtype=np.uint64).tolist()
 
-    def _last(self, epoch: int, begin: int) -> Step:
+    def _last(self, order: Order, epoch: int, begin: int) -> Step:
         """The step after the whole ones; it ends the epoch."""
         rest = self.served - begin
-        samples, (digest,) = self._ordered(np.arange(begin, self.served)[None], epoch)
+        samples, (digest,) = self._ordered(order, np.arange(begin, self.served)[None], epoch)
         first, stop = (rest * rank // self.dp_size for rank in (self.dp_rank, self.dp_rank + 1))
         mine = samples[0, first:stop]
         if self.end == "pad":
@@ -191,10 +222,10 @@ class GlobalBatchSampler(Sampler[list[int]]):
             mine = np.concatenate([mine, filling])
         return Step(mine, self.served, digest & DIGEST_MASK, last=True)
 
-    def _at(self, positions: Positions, epoch: int) -> Positions:
+    def _at(self, order: Order, positions: Positions, epoch: int) -> Positions:
         if self.skips is not None:
-            positions = self.skips.positions(positions, self.order, self.samples, epoch)
-        return self.order.samples(positions, self.samples, epoch)
+            positions = self.skips.positions(positions, order, self.samples, epoch)
+        return order.samples(positions, self.samples, epoch)
 
     def _nothing_left(self) -> UsageError:
         return UsageError(
@@ -203,6 +234,10 @@ class GlobalBatchSampler(Sampler[list[int]]):
             where="batch_size", code="E_TOO_FEW_SAMPLES",
             remedy="Use a smaller batch_size or drop_last=False.",
         )  # fmt: skip
+
+
+def _spot(progress: Progress) -> Spot:
+    return Spot(progress.epoch, progress.position)
 
 
 def whole_number(where: str, value: int, minimum: int = 0) -> int:

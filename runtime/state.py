@@ -3,16 +3,17 @@
 A state says which order is served (`order`: dataset, samples, seed, ...) and how far it is served:
 the epoch, and the position in it up to which the trainer was handed samples. Nothing in it depends
 on ranks, workers, prefetching or batch size, so a run may go on with others. It is plain JSON, less
-than a kilobyte (and 20 bytes more for each skipped sample).
+than a kilobyte (and 20 bytes more for each skipped sample, 60 for each source of a mixture).
 
 Positions count in the order of all samples, skipped ones included: a run may go on with another
-skip list, at the same place.
+skip list, at the same place. In the sequence of a mixture, every position is served: which samples
+that makes, its phases say (`dataprep.runtime.phases`).
 """
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any
 
@@ -43,9 +44,14 @@ class Progress:
             raise UsageError(f"{self} makes no sense", where="state")
 
 
-def state_of(order: Mapping[str, Any], progress: Progress, skipped: list[int]) -> dict[str, Any]:
-    """The state of a loader that serves `order`: JSON values only."""
-    return {
+def state_of(
+    order: Mapping[str, Any],
+    progress: Progress,
+    skipped: Sequence[Any],
+    phases: list[dict[str, Any]] | None = None,
+) -> dict[str, Any]:
+    """The state of a loader that serves `order`: JSON values only. Mixtures have `phases`."""
+    state = {
         "kind": _KIND,
         "version": STATE_VERSION,
         "order": dict(order),
@@ -54,11 +60,18 @@ def state_of(order: Mapping[str, Any], progress: Progress, skipped: list[int]) -
         "order_digest": f"{progress.digest:016x}",
         "skip": skipped,
     }
+    return state if phases is None else {**state, "phases": phases}
 
 
-def progress_from(state: Mapping[str, Any], order: Mapping[str, Any], positions: int) -> Progress:
+def progress_from(
+    state: Mapping[str, Any],
+    order: Mapping[str, Any],
+    positions: int,
+    changing: Set[str] = frozenset(),
+) -> Progress:
     """The progress in `state`, which must be of this `order` of so many `positions`.
 
+    The fields `changing` of the order may be others, and so may the number of positions then.
     Raises `IncompatibleError` for a state of a newer dataprep, of another dataset or of another
     order, and `UsageError` for what is no state at all.
     """
@@ -75,7 +88,7 @@ def progress_from(state: Mapping[str, Any], order: Mapping[str, Any], positions:
             f"has version {version}, this dataprep reads up to {STATE_VERSION}", where="state",
             code="E_VERSION", remedy="Update dataprep.",
         )  # fmt: skip
-    _require_same(state.get("order"), order)
+    _require_same(state.get("order"), order, changing)
     try:
         found = Progress(
             epoch=_integer(state["epoch"]), position=_integer(state["position"]),
@@ -83,7 +96,7 @@ def progress_from(state: Mapping[str, Any], order: Mapping[str, Any], positions:
         )  # fmt: skip
     except (KeyError, TypeError, ValueError) as error:
         raise UsageError(f"is damaged ({error!r})", where="state") from None
-    if found.position > positions:
+    if found.position > positions and not changing:
         raise UsageError(
             f"stands at position {found.position:,} of {positions:,}", where="state",
             code="E_STATE", remedy=_REMEDY,
@@ -91,14 +104,16 @@ def progress_from(state: Mapping[str, Any], order: Mapping[str, Any], positions:
     return found
 
 
-def warn_of_forgotten(state: Mapping[str, Any], skipped: list[int]) -> None:
-    """Warn where `state` is of a run that left samples out which this one does not."""
-    forgotten = len(set(state.get("skip") or ()) - set(skipped))
+def warn_of_forgotten(forgotten: int, argument: str = 'skip=state["skip"]', up: int = 4) -> None:
+    """Warn where a state is of a run that left samples out which this one does not.
+
+    `up` is how many calls lie between the warning and who loads the state.
+    """
     if forgotten:
         warnings.warn(
             f"the state is of a run that left out {forgotten:,} samples more than this one does: "
-            'pass skip=state["skip"] to leave them out again',
-            stacklevel=3,
+            f"pass {argument} to leave them out again",
+            stacklevel=up,
         )
 
 
@@ -108,20 +123,24 @@ def _integer(value: Any) -> int:
     return value
 
 
-def _require_same(stored: Any, order: Mapping[str, Any]) -> None:
+def _require_same(stored: Any, order: Mapping[str, Any], changing: Set[str]) -> None:
     if not isinstance(stored, Mapping):
         raise UsageError("does not say which order it is of", where="state")
-    names = [name for name in {**stored, **order} if stored.get(name) != order.get(name)]
+    odd = [name for name in {**stored, **order} if stored.get(name) != order.get(name)]
+    names = [name for name in odd if name not in changing]
+    mixtures = "weights_sha256" in stored and "weights_sha256" in order
+    other = " Or pass weights_changed=True to go on with other weights." if mixtures else ""
     if "builds" in names or "builds_sha256" in names:
         raise IncompatibleError(
             f"is of another dataset: {_builds(stored)}, this one is {_builds(order)}",
-            where="state", code="E_STATE_DATASET", remedy="Open the dataset that it was taken on.",
+            where="state", code="E_STATE_DATASET",
+            remedy=f"Open the dataset that it was taken on.{other}",
         )  # fmt: skip
     if names:
         pairs = [(name, _brief(stored.get(name)), _brief(order.get(name))) for name in names]
         listed = ", ".join(f"{name} {was}, not {now}" for name, was, now in pairs)
         raise IncompatibleError(
-            f"is of another order: {listed}", where="state", code="E_STATE", remedy=_REMEDY
+            f"is of another order: {listed}", where="state", code="E_STATE", remedy=_REMEDY + other
         )
 
 

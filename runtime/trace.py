@@ -7,8 +7,8 @@ scanned and the cost depends on the length of the document only, not on the data
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from dataclasses import dataclass, fields
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 
@@ -20,35 +20,46 @@ from dataprep.runtime.pieces import document_spans
 from dataprep.runtime.provenance import records_of, sources_of
 from dataprep.runtime.steps import Served, Steps
 
-if TYPE_CHECKING:
-    from dataprep.runtime.windows import WindowDataset
-
 __all__ = [
+    "EARLIER",
+    "NOT_DRAWN",
     "SKIPPED",
     "DocumentTrace",
     "Pieces",
+    "Redrawing",
     "Spanned",
     "StepTrace",
     "Traceable",
-    "WindowSpans",
+    "splits_of",
     "steps_of_document",
     "trace_step",
 ]
 
 SKIPPED = -2
 """Instead of a step: the sample is in the skip list."""
+EARLIER = -3
+"""Instead of a step: the pass began behind it."""
+NOT_DRAWN = -4
+"""Instead of a step: the mixture does not come to the sample in this epoch."""
+
+
+@runtime_checkable
+class Redrawing(Protocol):
+    """An order that may serve a sample more than once in an epoch, or not at all."""
+
+    def draws(self, samples: Positions, n: int, epoch: int) -> tuple[Positions, Positions]:
+        """See `MixtureOrder.draws`."""
+        ...
 
 
 class Spanned(Protocol):
-    """A dataset whose samples are pieces of the stream of one split."""
+    """A dataset whose samples are pieces of streams of tokens.
 
-    @property
-    def split(self) -> Split:
-        """The split that it reads."""
-        ...
+    It has a `split`, or `splits` whose tokens are numbered one after the other, as in a mixture.
+    """
 
     def spans(self, samples: Positions) -> tuple[Positions, Positions]:
-        """Starts and stops, in tokens of the split, of all that these samples touch."""
+        """Starts and stops, in tokens of the split or splits, of all that these samples touch."""
         ...
 
 
@@ -60,34 +71,10 @@ class Traceable(Spanned, Protocol):
         ...
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class WindowSpans:
-    """Windows of `span` tokens, `stride` apart, as something to trace.
-
-    `span` counts the one token more that shifted labels read.
-    """
-
-    split: Split
-    windows: int
-    span: int
-    stride: int
-
-    @classmethod
-    def of(cls, dataset: WindowDataset) -> WindowSpans:
-        """The windows of `dataset`."""
-        span = dataset.seq_len + (dataset.labels == "shifted")
-        return cls(split=dataset.split, windows=len(dataset), span=span, stride=dataset.stride)
-
-    def spans(self, samples: Positions) -> tuple[Positions, Positions]:
-        """See `Spanned`; one span a sample, in their order."""
-        starts = samples * self.stride
-        return starts, starts + self.span
-
-    def covering(self, start: int, stop: int) -> Positions:
-        """See `Traceable`."""
-        first = max(0, -((self.span - 1 - start) // self.stride))  # ceil((start - span + 1) / ...)
-        last = min(self.windows - 1, (stop - 1) // self.stride)
-        return np.arange(first, last + 1 if start < stop else first, dtype=np.int64)
+def splits_of(dataset: Spanned) -> tuple[Split, ...]:
+    """The splits that the samples are from: one, or of a mixture that of each source."""
+    splits: tuple[Split, ...] | None = getattr(dataset, "splits", None)
+    return splits or (dataset.split,)  # type: ignore[attr-defined]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -96,10 +83,12 @@ class Pieces:
 
     row: Positions
     """Which of the samples a piece belongs to, counted from 0 as they are listed."""
+    source: Positions
+    """The number of its split among `splits_of` the dataset: 0, but in a mixture."""
     document: Positions
     record: Positions
     input: Positions
-    """The number of the input in the manifest."""
+    """The number of the input in the manifest of that split's dataset."""
     offset: Positions
     """Byte offset of the record in its input, or row number in a table."""
     first: Positions
@@ -127,18 +116,27 @@ class StepTrace:
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class DocumentTrace:
-    """The k samples that hold a part of a document, as int64 columns [k], first step first."""
+    """The k samples that hold a part of a document, as int64 columns [k], first step first.
+
+    A sample that a mixture draws more than once in the epoch is there as often.
+    """
 
     epoch: int
+    source: int
+    """The number of its split among `splits_of` the dataset."""
     document: int
     start: int
     """Tokens `start` to `stop` of the split are the document."""
     stop: int
     step: Positions
-    """`steps.NOT_SERVED` or `SKIPPED` where no step sees the sample; those come last."""
+    """`NOT_SERVED`, `SKIPPED`, `EARLIER` or `NOT_DRAWN`, below 0, where no step sees the sample.
+
+    Those come last.
+    """
     rank: Positions
     row: Positions
     position: Positions
+    """-1 where the sample is `NOT_DRAWN`."""
     sample: Positions
     first: Positions
     """Tokens `first` to `last` of the document are what the sample holds of it."""
@@ -184,26 +182,57 @@ def steps_of_document(
     *,
     epoch: int,
     start: int = 0,
+    source: int = 0,
 ) -> DocumentTrace:
     """The samples that hold a part of `document`, and the step, rank and row of each in `epoch`.
 
-    `start` as in `trace_step`. Raises `IndexError` for a document that there is not.
+    `start` as in `trace_step`; `source` is the number of the split whose document it is. Raises
+    `IndexError` for a document that there is not.
     """
-    (begin,), (end,) = (b.tolist() for b in document_spans(dataset.split, np.array([document])))
-    samples = dataset.covering(begin, end)
-    order, n, skips = sampler.order, sampler.samples, sampler.skips
-    positions = order.positions(samples, n, epoch)
-    places = positions if skips is None else skips.places(positions, order, n, epoch)
-    step, rank, row = Steps.of(sampler, start).locate(places)
-    if skips is not None:
-        step[np.isin(samples, skips.samples)] = SKIPPED
-    held = [_held(dataset, sample, begin, end) for sample in samples.tolist()]
-    first, last = np.array(held, np.int64).reshape(-1, 2).T - begin
+    split, base = splits_of(dataset)[source], int(_token_base(dataset)[source])
+    (begin,), (end,) = (b.tolist() for b in document_spans(split, np.array([document])))
+    samples = dataset.covering(base + begin, base + end)
+    held = [_held(dataset, sample, base + begin, base + end) for sample in samples.tolist()]
+    first, last = np.array(held, np.int64).reshape(-1, 2).T - (base + begin)
+    drawn, positions = _draws(sampler, samples, epoch)
+    step, rank, row = _located(sampler, samples[drawn], positions, epoch, start)
     by = np.lexsort((positions, step < 0))
-    columns = (step, rank, row, positions, samples, first, last)
+    columns = (step, rank, row, positions, samples[drawn], first[drawn], last[drawn])
     names = ("step", "rank", "row", "position", "sample", "first", "last")
     found = {name: column[by] for name, column in zip(names, columns, strict=True)}
-    return DocumentTrace(epoch=epoch, document=document, start=begin, stop=end, **found)
+    return DocumentTrace(
+        epoch=epoch, source=source, document=document, start=begin, stop=end, **found
+    )
+
+
+def _draws(sampler: Served, samples: Positions, epoch: int) -> tuple[Positions, Positions]:
+    """Where `samples` stand in the epoch: the number of the sample, and a position or -1."""
+    order, n = sampler.order, sampler.samples
+    numbers = np.arange(len(samples), dtype=np.int64)
+    if not isinstance(order, Redrawing):
+        return numbers, order.positions(samples, n, epoch)
+    drawn, positions = order.draws(samples, n, epoch)
+    never = np.setdiff1d(numbers, drawn)
+    return np.concatenate([drawn, never]), np.concatenate([positions, np.full_like(never, -1)])
+
+
+def _located(
+    sampler: Served, samples: Positions, positions: Positions, epoch: int, start: int
+) -> tuple[Positions, Positions, Positions]:
+    """Step, rank and row of each sample, or why there is none."""
+    order, n, skips = sampler.order, sampler.samples, sampler.skips
+    places = positions if skips is None else skips.places(positions, order, n, epoch)
+    step, rank, row = Steps.of(sampler, start).locate(places)
+    step[places < start] = EARLIER
+    step[positions < 0] = NOT_DRAWN
+    if skips is not None:
+        step[np.isin(samples, skips.samples)] = SKIPPED
+    return step, rank, row
+
+
+def _token_base(dataset: Spanned) -> Positions:
+    """Where the tokens of each split begin, as `spans` numbers them."""
+    return np.cumsum([0, *(split.tokens for split in splits_of(dataset)[:-1])], dtype=np.int64)
 
 
 def _pieces(dataset: Spanned, samples: Positions) -> Pieces:
@@ -215,7 +244,26 @@ def _pieces(dataset: Spanned, samples: Positions) -> Pieces:
     owners = np.repeat(np.arange(len(parts)), [len(starts) for starts, _ in parts])
     full = stops > starts
     starts, stops, owners = starts[full], stops[full], owners[full]
-    split = dataset.split
+    splits, base = splits_of(dataset), _token_base(dataset)
+    if len(splits) == 1 or not len(starts):
+        return _pieces_of_split(splits[0], 0, starts, stops, owners)
+    source = np.searchsorted(base, starts, "right") - 1
+    found = []
+    for which in np.unique(source).tolist():
+        some = source == which
+        first, last = starts[some] - base[which], stops[some] - base[which]
+        found.append(_pieces_of_split(splits[which], which, first, last, owners[some]))
+    order = np.argsort(np.concatenate([part.row for part in found]), kind="stable")
+    return Pieces(**{
+        field.name: np.concatenate([getattr(part, field.name) for part in found])[order]
+        for field in fields(Pieces)
+    })  # fmt: skip
+
+
+def _pieces_of_split(
+    split: Split, source: int, starts: Positions, stops: Positions, owners: Positions
+) -> Pieces:
+    """The pieces of documents in the spans `starts` to `stops`, none of them empty."""
     low, high = split.parts(starts, 1).document, split.parts(stops - 1, 1).document
     spans, documents, _ = ragged(low, high + 1)
     begins, ends = document_spans(split, documents)
@@ -225,9 +273,9 @@ def _pieces(dataset: Spanned, samples: Positions) -> Pieces:
     begins, documents = begins[some], documents[some]
     inputs, offsets = sources_of(split, documents)
     return Pieces(
-        row=owners[spans[some]], document=documents, record=records_of(split, documents),
-        input=inputs, offset=offsets, first=first[some] - begins, stop=last[some] - begins,
-        length=ends[some] - begins,
+        row=owners[spans[some]], source=np.full(len(documents), source, np.int64),
+        document=documents, record=records_of(split, documents), input=inputs, offset=offsets,
+        first=first[some] - begins, stop=last[some] - begins, length=ends[some] - begins,
     )  # fmt: skip
 
 

@@ -78,6 +78,7 @@ class WindowDataset(Dataset[Batch]):
         )
         require(seq_len >= 1, "seq_len", f"must be at least 1 token, got {seq_len}")
         require(self.stride >= 1, "stride", f"must be at least 1 token, got {stride}")
+        require(self.stride < 1 << 62, "stride", f"must be below 2**62 tokens, got {stride}")
         known = (None, *get_args(Labels))
         require(labels in known, "labels", f"must be one of {known}, got {labels!r}")
         self._buffers = Buffers()
@@ -109,6 +110,15 @@ class WindowDataset(Dataset[Batch]):
         """
         starts = self._starts(samples[samples != PADDING])
         return starts, starts + self._span
+
+    def covering(self, start: int, stop: int) -> Samples:
+        """The windows that touch a token of `start` to `stop` of the split: int64, increasing.
+
+        Arithmetic: costs the numbers that it gives. The token more that shifted labels read counts.
+        """
+        first = max(0, -((self._span - 1 - start) // self.stride))  # ceil((start - span + 1) / ...)
+        last = min(self._windows - 1, (stop - 1) // self.stride)
+        return np.arange(first, last + 1 if start < stop else first, dtype=np.int64)
 
     def __getitem__(self, index: int) -> Batch:
         """One window, without a batch axis; counts from the end if `index` is negative.

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
@@ -21,7 +21,7 @@ from dataprep.formats.errors import IntegrityError, UsageError
 from dataprep.formats.verify import verify
 from tests.datasets import make_dataset, random_split
 from tests.formats.verified import LEVELS, codes, edit, reseal
-from tests.support import REPOSITORY
+from tests.support import REPOSITORY, examples
 
 LENGTHS = [[30, 0, 45], [], [50]]
 MASK = "train/mask-00002.npy"
@@ -39,7 +39,7 @@ def path(tmp_path: Path) -> Path:
     return make_dataset(tmp_path / "shards", splits, masks={"train": random_masks(LENGTHS)})
 
 
-@settings(max_examples=25, deadline=None)
+@examples(25)
 @given(
     lengths=st.lists(st.lists(st.integers(0, 30), max_size=4), min_size=1, max_size=6),
     data=st.data(),

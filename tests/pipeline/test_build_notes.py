@@ -15,7 +15,6 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from dataprep.formats.errors import InputError
 from dataprep.pipeline import tables
 from dataprep.pipeline.inputs import Source
-from dataprep.pipeline.readers import ReadOptions
 from tests.pipeline.corpora import STORIES, build_into
 
 
@@ -64,9 +63,9 @@ def test_a_table_that_changes_before_its_fingerprint(
     pq.write_table(pa.table({"text": [f"text {n}" for n in range(50)]}), path)
     real = tables.fingerprints
 
-    def changed(sources: Sequence[Source], read: ReadOptions) -> dict[int, str]:
+    def changed(sources: Sequence[Source], config: str | None, split: str | None) -> dict[int, str]:
         os.utime(path, ns=(1, 1))
-        return real(sources, read)
+        return real(sources, config, split)
 
     monkeypatch.setattr(tables, "fingerprints", changed)
     with pytest.raises(InputError) as caught:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import errno
+import mmap
+import os
 import pickle
 import subprocess
 import sys
@@ -13,19 +16,21 @@ from typing import Any, get_args
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch.utils.data import DataLoader
 
-from dataprep.formats.dataset import Split, open_dataset
+from dataprep.formats import arena
+from dataprep.formats.dataset import ReadBy, Split, open_dataset
 from dataprep.formats.errors import InputError, IntegrityError, UsageError
 from dataprep.runtime.binpacking import Algorithm
+from dataprep.runtime.documents import DocumentDataset
 from dataprep.runtime.packed import PackedDataset
 from dataprep.runtime.packing import Overlong, PackingOptions
 from dataprep.runtime.windows import IGNORED_LABEL, PADDING, Labels
 from tests.datasets import EOS_ID, make_dataset, random_split
 from tests.runtime.test_packing import reference_rows
-from tests.support import REPOSITORY
+from tests.support import REPOSITORY, examples
 
 Row = dict[str, list[int]]
 
@@ -80,7 +85,7 @@ def plans(tmp_path: Path) -> Path:
 shard_layouts = st.lists(st.lists(st.integers(0, 40), max_size=5), min_size=1, max_size=5)
 
 
-@settings(max_examples=15, deadline=None)
+@examples(15)
 @given(
     lengths=shard_layouts,
     seq_len=st.integers(1, 50),
@@ -297,12 +302,54 @@ def test_changed_plan_serves_nothing_impossible(
     array = np.load(file, allow_pickle=False)
     array[array.tolist().index(value)] = other
     file.write_bytes(file.read_bytes()[: -array.nbytes] + array.tobytes())
-    rows = PackedDataset(split, seq_len=32, plan_dir=plans)
-    with pytest.raises(IntegrityError, match="plan was changed"):
-        for index in range(len(rows)):
-            rows[index]
+    for io in ("mmap", "pread"):
+        same = open_dataset(split.dataset.path, io=io).split("train")
+        rows = PackedDataset(same, seq_len=32, plan_dir=plans)
+        with pytest.raises(IntegrityError, match="plan was changed"):
+            for index in range(len(rows)):
+                rows[index]
     with pytest.raises(IntegrityError, match=f"{name}.npy"):
         rows.plan.verify()
+
+
+def test_no_document_is_looked_for_outside_the_plan(split: Split, plans: Path) -> None:
+    """Rows that a changed plan says a piece is in are refused where it is not."""
+    rows = PackedDataset(split, seq_len=32, plan_dir=plans)
+    assert rows.plan.path
+    assert rows.covering(0, split.tokens).tolist() == list(range(len(rows)))
+    file = rows.plan.path / "rows.npy"
+    array = np.load(file, allow_pickle=False)
+    array[:] = 11
+    file.write_bytes(file.read_bytes()[: -array.nbytes] + array.tobytes())
+    with pytest.raises(IntegrityError, match="plan was changed"):
+        PackedDataset(split, seq_len=32, plan_dir=plans).covering(0, split.tokens)
+
+
+def test_plans_need_no_map(
+    split: Split, plans: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With io="pread" rows are read where the system refuses maps; a plan cut off is an error."""
+
+    def refused(*_: object, **__: object) -> None:
+        raise OSError(errno.ENODEV, os.strerror(errno.ENODEV))
+
+    def batches(io: ReadBy, folder: Path) -> list[dict[str, Any]]:
+        same = open_dataset(split.dataset.path, io=io).split("train")
+        packed = PackedDataset(same, seq_len=32, plan_dir=folder, doc_ids=True, cu_seqlens=True)
+        documents = DocumentDataset(same, plan_dir=folder, min_tokens=4)
+        return [lists(rows.__getitems__([2, 0, 1, 1])) for rows in (packed, documents)]
+
+    expected = batches("mmap", plans)
+    monkeypatch.setattr(mmap, "mmap", refused)
+    monkeypatch.setattr(np, "memmap", refused)
+    monkeypatch.setattr(arena, "_mmap", refused)
+    assert batches("pread", plans) == batches("pread", tmp_path / "new") == expected
+    same = open_dataset(split.dataset.path, io="pread").split("train")
+    rows = PackedDataset(same, seq_len=32, plan_dir=plans)
+    assert rows.plan.path
+    os.truncate(rows.plan.path / "document.npy", 140)
+    with pytest.raises(IntegrityError, match=r"document\.npy: expected"):
+        rows.__getitems__(range(len(rows)))
 
 
 def test_damaged_offsets_are_named(split: Split, plans: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
@@ -9,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,7 @@ import numpy as np
 import pytest
 
 from dataprep.formats import npy
+from dataprep.formats.dataset import ReadBy
 from dataprep.formats.errors import InputError, IntegrityError, StorageError
 from dataprep.runtime.abandoned import claim, remove_abandoned
 from dataprep.runtime.packing_store import (
@@ -48,6 +51,12 @@ def check(plan: StoredPlan) -> None:
     assert plan.arrays["rows"].tolist() == [0, *range(3000)]
     assert plan.arrays["length"].dtype == np.uint16
     assert plan.arrays["length"].tolist() == [*range(500)] * 3
+
+
+def check_all(plan: StoredPlan) -> None:
+    """The same of arrays that are read when they are asked for."""
+    arrays = {name: np.asarray(array) for name, array in plan.arrays.items()}
+    check(replace(plan, arrays=arrays))
 
 
 def tree(folder: Path) -> dict[str, bytes]:
@@ -118,8 +127,9 @@ DAMAGE: dict[str, tuple[str, Callable[[Path], object]]] = {
 }
 
 
+@pytest.mark.parametrize("io", ["mmap", "pread"])
 @pytest.mark.parametrize("name", DAMAGE)
-def test_damaged_plan_is_made_again(tmp_path: Path, name: str) -> None:
+def test_damaged_plan_is_made_again(tmp_path: Path, name: str, io: ReadBy) -> None:
     """Whatever is not the plan is replaced by it, and leaves nothing behind."""
     file, damage = DAMAGE[name]
     folder = tmp_path / "plans"
@@ -127,9 +137,49 @@ def test_damaged_plan_is_made_again(tmp_path: Path, name: str) -> None:
     assert path
     before = tree(folder)
     damage(path / file)
-    check(stored_plan(DEFINITION, DTYPES, make, folder))
+    check_all(stored_plan(DEFINITION, DTYPES, make, folder, io=io))
     assert tree(folder) == before
-    check(stored_plan(DEFINITION, DTYPES, never, folder))
+    check_all(stored_plan(DEFINITION, DTYPES, never, folder, io=io))
+
+
+def test_read_without_maps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With io="pread" no file of a plan is mapped, and what is read is the same."""
+
+    def refused(*_: object, **__: object) -> None:
+        raise OSError(errno.ENODEV, os.strerror(errno.ENODEV))
+
+    monkeypatch.setattr(np, "memmap", refused)
+    check_all(stored_plan(DEFINITION, DTYPES, make, tmp_path, io="pread"))
+    plan = stored_plan(DEFINITION, DTYPES, never, tmp_path, io="pread")
+    check_all(plan)
+    rows, at = plan.arrays["rows"], np.array([2999, 0, 7])
+    assert rows[at].tolist() == [2998, 0, 6]
+    assert rows[5:8].tolist() == [4, 5, 6]
+    assert rows[1:].searchsorted(at, "right").tolist() == [3000, 1, 8]
+    plan.verify()
+
+
+def test_a_plan_that_cannot_be_read_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With io="pread" a plan that is cut off, or a bad block, names the file and what mends it."""
+
+    def broken(*_: object) -> int:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    plan = stored_plan(DEFINITION, DTYPES, make, tmp_path, io="pread")
+    assert plan.path
+    file = plan.path / "rows.npy"
+    cut(file)
+    with pytest.raises(IntegrityError, match="expected 24136 bytes, found 24128") as shorter:
+        plan.arrays["rows"][3000]
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "preadv", broken)
+        with pytest.raises(StorageError, match="reading bytes 136 to 144") as unread:
+            plan.arrays["rows"][1]
+    for caught in (shorter, unread):
+        assert caught.value.where == str(file)
+        assert "the plan is made again" in (caught.value.remedy or "")
 
 
 def test_verify_finds_a_flipped_bit(tmp_path: Path) -> None:

@@ -1,0 +1,72 @@
+"""Command line options made from the fields of a dataclass, so that the two cannot drift apart.
+
+A table holds nothing but help; name, type, default and choices are read from the dataclass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import MISSING, dataclass, fields
+from pathlib import Path
+from types import NoneType, UnionType
+from typing import Any, Literal, get_args, get_origin, get_type_hints
+
+import click
+
+from dataprep.cli.command import ANY_PATH
+
+__all__ = ["OptionHelp", "options_of"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class OptionHelp:
+    """How the help presents one field."""
+
+    section: str
+    help: str
+    metavar: str | None = None
+    default: str | None = None
+    """Said instead of a default of None."""
+
+
+def options_of(options: type, table: Mapping[str, OptionHelp]) -> list[click.Option]:
+    """One option for each field of the dataclass `options` that `table` has, in its order."""
+    defaults = {
+        field.name: MISSING
+        if field.default is MISSING and field.default_factory is MISSING
+        else _default(field)
+        for field in fields(options)
+    }
+    hints = get_type_hints(options)
+    return [_option(name, entry, defaults[name], hints[name]) for name, entry in table.items()]
+
+
+def _default(field: Any) -> Any:
+    return field.default if field.default is not MISSING else field.default_factory()
+
+
+def _option(name: str, entry: OptionHelp, default: Any, hint: Any) -> click.Option:
+    required = default is MISSING
+    settings: dict[str, Any] = {"required": required, "help": entry.help, "metavar": entry.metavar}
+    nothing = default is None or default is False or default == ()  # 0 is something
+    if not required and not nothing:
+        settings |= {"default": default, "show_default": True}
+    elif entry.default is not None:
+        settings["show_default"] = entry.default
+    settings |= _type_settings(hint)
+    return click.Option([f"--{name.replace('_', '-')}", name], **settings)
+
+
+def _type_settings(hint: Any) -> dict[str, Any]:
+    """What click must know about a value annotated with `hint`."""
+    if isinstance(hint, UnionType) or type(None) in get_args(hint):
+        (hint,) = (part for part in get_args(hint) if part is not NoneType)
+    if get_origin(hint) is Literal:
+        return {"type": click.Choice(get_args(hint))}
+    if hint is bool:
+        return {"is_flag": True}
+    if hint is Path:
+        return {"type": ANY_PATH}
+    if get_origin(hint) is tuple:
+        return {"type": click.Path(readable=False), "multiple": True}
+    return {"type": hint}

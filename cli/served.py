@@ -1,0 +1,269 @@
+"""What a loader serves, made from the options of `dataprep order` or from the state of a run.
+
+The loader is made as `create_loader` makes it, so whatever that refuses is refused here, and a
+state is loaded as a run loads it. What a state says need not be given again; an option that says
+something else is refused with the state. Nothing is served: costs the opening of the datasets, and
+for packed rows that have no plan yet the making of it.
+"""
+
+from __future__ import annotations
+
+import json
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+from dataprep.formats.errors import InputError, UsageError
+from dataprep.formats.storage import storage_errors
+
+if TYPE_CHECKING:
+    from dataprep.formats.dataset import Dataset, Split
+    from dataprep.runtime.create import Rows
+    from dataprep.runtime.loader import Loader
+    from dataprep.runtime.mixture import By
+    from dataprep.runtime.mixture_dataset import MixtureDataset
+    from dataprep.runtime.order import Positions
+    from dataprep.runtime.packing import Algorithm, Overlong
+    from dataprep.runtime.sampling import End, GlobalBatchSampler
+    from dataprep.runtime.serve import Shuffle
+    from dataprep.runtime.skips import Skips
+    from dataprep.runtime.trace import Traceable
+    from dataprep.runtime.windows import Labels
+
+__all__ = ["OrderOptions", "Run", "State", "read_state", "require_datasets", "run_of"]
+
+State = Mapping[str, Any]
+_LARGEST = 256 << 20  # bytes of a state: ten million skipped samples
+_ANY = 1 << 62  # positions: more than any epoch has
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class OrderOptions:
+    """What decides the samples of every step, named as the arguments of `create_loader`.
+
+    None: as the state says, or the default; but for `labels`, where it means none.
+    """
+
+    batch_size: int
+    dp_size: int
+    rows: Rows | None = None
+    seq_len: int | None = None
+    stride: int | None = None
+    pack: Algorithm | None = None
+    overlong: Overlong | None = None
+    labels: Labels | None = "shifted"
+    seed: int | None = None
+    epoch: int | None = None
+    shuffle: str | None = None
+    end: End | None = None
+    skip: Skips | None = None
+    weights: tuple[float, ...] = ()
+    weigh_by: By | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Run:
+    """What is served in an epoch: `samples` in the order and the steps of `sampler`.
+
+    `names` are the datasets of a mixture as they were given, and empty without one.
+    """
+
+    samples: Traceable
+    sampler: GlobalBatchSampler
+    rows: Rows
+    names: tuple[str, ...]
+    epoch: int
+    start: int = 0
+    """Steps are counted from the place where so many samples have been served."""
+    next_step: int | None = None
+    """The step that a run goes on with from the state, if it is of this epoch."""
+
+    @property
+    def splits(self) -> tuple[Split, ...]:
+        """The split of each dataset."""
+        from dataprep.runtime.trace import splits_of
+
+        return splits_of(self.samples)
+
+    def sources(self, samples: Positions) -> Positions:
+        """The number of the dataset that each of `samples` of a mixture is from."""
+        base = cast("MixtureDataset", self.samples).base
+        return base.searchsorted(samples, "right") - 1
+
+    @property
+    def first_position(self) -> int:
+        """The position of the epoch that the steps begin with."""
+        return self.sampler.position(self.start, self.epoch)
+
+
+def read_state(path: Path) -> State:
+    """What `state_dict()` of a loader gave, from a JSON file.
+
+    Raises `InputError` for what is no JSON, and what a loader raises for what is no state.
+    """
+    from dataprep.runtime.state import progress_from
+
+    with storage_errors(path):
+        try:
+            size = path.stat().st_size
+            data = path.read_bytes() if size <= _LARGEST else b""
+        except (FileNotFoundError, IsADirectoryError):
+            raise InputError("is no file", where=str(path), code="E_NOT_FOUND") from None
+    if size > _LARGEST:
+        raise InputError(f"has {size:,} bytes; {_LARGEST:,} are the limit", where=str(path))
+    try:
+        state = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise InputError(
+            f"is not JSON ({error})", where=str(path),
+            remedy="Write json.dumps(loader.state_dict()) to it.",
+        ) from None  # fmt: skip
+    order = state.get("order") if isinstance(state, dict) else None
+    progress_from(state, cast("State", order), _ANY)
+    return cast("State", state)
+
+
+def run_of(
+    datasets: Sequence[Dataset],
+    names: Sequence[str],
+    split: str,
+    options: OrderOptions,
+    state: State | None,
+) -> Run:
+    """What loaders of these datasets with these options serve, and with `state` go on with."""
+    mixed = len(datasets) > 1 or bool(options.weights)
+    if state is not None:
+        mixed = mixed or _order(state).get("kind") == "mixture"
+        options = _as_in(state, options)
+    rows: Rows = options.rows or "windows"
+    loader = _mixture(datasets, split, options) if mixed else _single(datasets[0], split, options)
+    run = Run(
+        samples=cast("Traceable", loader.dataset_obj), sampler=loader.sampler_obj, rows=rows,
+        names=tuple(names) if mixed else (), epoch=loader.epoch,
+    )  # fmt: skip
+    return run if state is None else _at(run, loader, state, options.epoch)
+
+
+def _at(run: Run, loader: Loader, state: State, epoch: int | None) -> Run:
+    """`run` in the epoch of `state`, in steps of which one begins where the state stands."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of a skip list that --skip gives instead
+        loader.load_state_dict(state)
+    now = loader.state_dict()
+    if epoch is not None and epoch != now["epoch"]:
+        return run
+    count = run.sampler.count(now["position"], now["epoch"])
+    step, start = divmod(count, run.sampler.global_batch)
+    return replace(run, epoch=now["epoch"], start=start, next_step=step)
+
+
+def _single(dataset: Dataset, split: str, options: OrderOptions) -> Loader:
+    from dataprep.runtime.create import row_maker
+    from dataprep.runtime.serve import build_order, serve
+
+    if options.weigh_by is not None:
+        raise UsageError("is for several datasets with weights", where="weigh_by")
+    part = dataset.split(split)
+    samples = row_maker(options.rows or "windows", **_row_options(options))(part)
+    shuffle, seed = _shuffle(options, split), options.seed or 0
+    order, definition = build_order(samples, part, seed=seed, shuffle=shuffle)
+    return serve(samples, order=order, definition=definition, **_served(options, split))
+
+
+def _mixture(datasets: Sequence[Dataset], split: str, options: OrderOptions) -> Loader:
+    from dataprep.runtime.create import row_maker
+    from dataprep.runtime.mixed import mixed_loader
+    from dataprep.runtime.serve import require_seed, serve
+
+    given, wanted = len(options.weights), len(datasets)
+    if given != wanted:
+        raise UsageError(
+            f"given {given} times for {wanted} datasets", where="--weight",
+            remedy="Give it once for each PATH, in their order.",
+        )  # fmt: skip
+    return mixed_loader(
+        partial(serve, **_served(options, split)),
+        row_maker(options.rows or "windows", **_row_options(options)),
+        dict(zip(datasets, options.weights, strict=True)), split,
+        seed=require_seed(options.seed or 0), shuffle=_shuffle(options, split),
+        weigh_by=options.weigh_by or "samples",
+    )  # fmt: skip
+
+
+def _row_options(options: OrderOptions) -> dict[str, Any]:
+    return {
+        "seq_len": 1024 if options.seq_len is None else options.seq_len, "stride": options.stride,
+        "pack": options.pack, "overlong": options.overlong, "labels": options.labels,
+        "position_ids": False, "doc_ids": False, "cu_seqlens": False, "sample_mask": False,
+    }  # fmt: skip
+
+
+def _served(options: OrderOptions, split: str) -> dict[str, Any]:
+    """What `serve` is told of batches and ranks; the defaults are those of `create_loader`."""
+    end = "drop" if split == "train" else "pad" if options.dp_size > 1 else "partial"
+    return {
+        "batch_size": options.batch_size, "epoch": options.epoch or 0, "end": options.end or end,
+        "skip": options.skip or (), "dp_size": options.dp_size, "prefetch": 0,
+        "pin_memory": False,
+    }  # fmt: skip
+
+
+def _shuffle(options: OrderOptions, split: str) -> Shuffle | bool:
+    kind = options.shuffle or ("full" if split == "train" else "none")
+    return False if kind == "none" else cast("Shuffle", kind)
+
+
+def _order(state: State) -> State:
+    """What the order of `state` is a function of."""
+    return cast("State", state["order"])
+
+
+def _as_in(state: State, options: OrderOptions) -> OrderOptions:
+    """`options`, and what `state` says where they say nothing."""
+    order = _order(state)
+    kind = order.get("rows") if order.get("kind") == "mixture" else order.get("kind")
+    said = {
+        "rows": _text(kind), "seq_len": _number(order.get("seq_len", order.get("max_length"))),
+        "stride": _number(order.get("stride")), "pack": _text(order.get("pack")),
+        "overlong": _text(order.get("overlong")), "seed": _number(order.get("seed")),
+        "shuffle": _text(order.get("shuffle")) or "none", "weigh_by": _text(order.get("by")),
+        "skip": _skips(state),
+    }  # fmt: skip
+    new: dict[str, Any] = {n: value for n, value in said.items() if getattr(options, n) is None}
+    weights = order.get("weights")
+    equal = order.get("by") == "samples" or kind == "windows"  # else they are divided by the means
+    if equal and not options.weights and isinstance(weights, list):
+        new["weights"] = tuple(number for number in weights if type(number) is int)
+    return replace(options, **new)
+
+
+def _text(value: Any) -> str | None:
+    return value if isinstance(value, str) else None
+
+
+def _number(value: Any) -> int | None:
+    return value if type(value) is int else None
+
+
+def _skips(state: State) -> Skips:
+    from dataprep.runtime.skips import Skips
+
+    try:
+        return Skips(state.get("skip") or ())
+    except UsageError as error:
+        raise UsageError(f"is damaged (skip {error.problem})", where="state") from None
+
+
+def require_datasets(state: State, datasets: Sequence[Dataset]) -> None:
+    """Raise what a loader raises for a state of other datasets, before anything in them is missed.
+
+    One of many datasets holds a hash for all, which only their loader compares.
+    """
+    from dataprep.runtime.state import progress_from
+
+    order = _order(state)
+    if "builds" in order or "builds_sha256" not in order:
+        progress_from(state, {**order, "builds": [d.build_id for d in datasets]}, _ANY)

@@ -1,0 +1,1 @@
+"""Datasets of embeddings: from vectors in files, or from texts and an encoder."""

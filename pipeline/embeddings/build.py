@@ -1,0 +1,182 @@
+"""`dataprep build --kind embeddings`: plan, do the units, commit.
+
+The same command run again after any interruption finds its finished units, checks their hashes,
+and goes on. The result is a function of the inputs, the options and the encoder: the number of
+workers, interruptions and the machine leave no trace in it.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+
+import msgspec
+
+from dataprep.formats import array_manifest
+from dataprep.formats.array_manifest import ArrayManifest
+from dataprep.formats.array_writer import build_id_of
+from dataprep.formats.errors import InputError
+from dataprep.formats.replaced import Mark, mark_of
+from dataprep.formats.storage import storage_errors, sync_directory
+from dataprep.pipeline import destination, tables
+from dataprep.pipeline.embeddings.commit import EmbedCommit
+from dataprep.pipeline.embeddings.estimate import check_embedding_disk
+from dataprep.pipeline.embeddings.options import EmbeddingOptions
+from dataprep.pipeline.embeddings.prepare import EmbedPrepared, prepare_embeddings
+from dataprep.pipeline.embeddings.report import EmbeddingReport
+from dataprep.pipeline.embeddings.task import load_embed_result, make_job
+from dataprep.pipeline.executor import Workers, run_here
+from dataprep.pipeline.launch import available_cores, release
+from dataprep.pipeline.ongoing import Ongoing
+from dataprep.pipeline.progress import ProgressCallback
+from dataprep.pipeline.resume import finished_units
+from dataprep.pipeline.stages import Profile
+from dataprep.pipeline.staging import Staging, leftovers
+from dataprep.pipeline.task import Done
+
+__all__ = ["EmbeddingReport", "build_embeddings"]
+
+
+def build_embeddings(
+    options: EmbeddingOptions, *, progress: ProgressCallback | None = None
+) -> EmbeddingReport:
+    """Build the dataset of embeddings that `options` describe.
+
+    Raises the errors of `dataprep.formats.errors`; after any of them, and after being killed, the
+    same call goes on where it stopped. `progress` counts rows as documents.
+
+        >>> options = EmbeddingOptions(input="vectors.npy", out="shards")
+        >>> build_embeddings(options).manifest.arrays["embedding"].row      # doctest: +SKIP
+        (384,)
+    """
+    started = time.perf_counter()
+    options = replace(options, out=destination.resolve(options.out))
+    seen = mark_of(options.out)
+    existing = destination.check(options.out, array_manifest.load, overwrite=options.overwrite)
+    prepared = prepare_embeddings(options)
+    for other in leftovers(options.out, prepared.plan.key):
+        other.refuse_if_held()
+    if existing is not None and not options.overwrite:
+        release()
+        return _reuse(prepared, existing, started)
+    return _Build(prepared, progress, started, seen).run()
+
+
+def _reuse(prepared: EmbedPrepared, existing: ArrayManifest, started: float) -> EmbeddingReport:
+    """Report `existing`, which must be what would be built."""
+    out = prepared.options.out
+    destination.refuse_another(out, _difference(existing, prepared))
+    destination.require_whole(out)
+    sync_directory(out.parent)  # a run killed after its rename has not done it
+    Staging(out, prepared.plan.key).discard_if_idle()  # of one killed after it had published
+    return EmbeddingReport(
+        path=out, build_id=existing.build_id, reused=True, manifest=existing,
+        seconds=time.perf_counter() - started, units=len(prepared.plan.units), resumed_units=0,
+        workers=0, profile=Profile(prepare=time.perf_counter() - started), notes=prepared.notes,
+    )  # fmt: skip
+
+
+def _difference(existing: ArrayManifest, prepared: EmbedPrepared) -> str | None:
+    stored, plan = prepared.stored_options, prepared.plan
+    if existing.kind != "embeddings":
+        return f"of the kind {existing.kind}"
+    different = [name for name in stored if stored[name] != existing.options.get(name)]
+    if different:
+        return f"different {', '.join(different)}"
+    inputs = destination.same_inputs(existing.inputs, plan.sources, plan.hf_config, plan.hf_split)
+    if isinstance(inputs, str):
+        return inputs
+    same = build_id_of("embeddings", inputs, stored)
+    return None if same == existing.build_id else "made by another version"
+
+
+class _Build:
+    def __init__(
+        self,
+        prepared: EmbedPrepared,
+        progress: ProgressCallback | None,
+        started: float,
+        seen: Mark,
+    ) -> None:
+        self._prepared = prepared
+        self._plan = prepared.plan
+        options = prepared.options
+        self._ongoing = Ongoing(
+            out=options.out, key=self._plan.key, units=self._plan.units,
+            sources=self._plan.sources, overwrite=options.overwrite,
+            max_rejects=options.max_rejects, stage="read", progress=progress, started=started,
+            seen=seen,
+        )  # fmt: skip
+        self._staging = self._ongoing.staging
+        self._started = started
+
+    def run(self) -> EmbeddingReport:
+        """Do what is left, and publish."""
+        ongoing, profile = self._ongoing, self._ongoing.profile
+        workers = Workers(0)
+        with ongoing.begun(workers.stop):
+            resumed = self._resume()
+            check_embedding_disk(self._prepared, already=self._staging.size())
+            self._staging.put(self._staging.embeddings, msgspec.json.encode(self._plan))
+            begun = time.perf_counter()
+            left = ongoing.left()
+            workers = Workers(self._workers_for(len(left)))
+            self._run_units(workers, left)
+            done = time.perf_counter()
+            ongoing.tell("commit")
+            try:
+                result = self._commit()
+            except InputError:  # there is nothing in the units, or nothing that still holds
+                ongoing.worthless = True
+                raise
+            self._staging.discard()
+            profile.prepare = begun - self._started
+            profile.units = done - begun
+            profile.commit = time.perf_counter() - done
+        return EmbeddingReport(
+            path=self._prepared.options.out, build_id=result.build_id, reused=False,
+            manifest=result, seconds=time.perf_counter() - self._started,
+            units=len(self._plan.units), resumed_units=resumed,
+            workers=max(workers.count, min(1, len(left))), profile=profile,
+            notes=(*self._prepared.notes, *workers.deaths, *ongoing.others()),
+        )  # fmt: skip
+
+    def _resume(self) -> int:
+        """Take over the units that an earlier run finished; returns how many."""
+        results = finished_units(
+            self._staging, len(self._plan.units), available_cores(), load_embed_result
+        )
+        for result in results:
+            size = self._plan.units[result.number].size
+            rejects = sum(result.rejected.values())
+            self._ongoing.resumed(result.number, Done(size, result.rows, 0, rejects))
+        return len(results)
+
+    def _workers_for(self, units: int) -> int:
+        """Worker processes for so many units; none for one, or where an encoder is at work."""
+        if units < 2 or self._prepared.encode is not None:
+            return 0
+        return min(self._prepared.options.workers or available_cores(), units)
+
+    def _run_units(self, workers: Workers, left: list[int]) -> None:
+        if workers.count:
+            with workers:
+                workers.run(self._staging, left, self._ongoing.note, lambda: None)
+            return
+        release()
+        job = make_job(self._plan, self._staging.units, self._prepared.encode)
+        run_here(job, left, self._ongoing.note)
+
+    def _commit(self) -> ArrayManifest:
+        plan = self._plan
+        numbers = range(len(plan.units))
+        with storage_errors(self._staging.units):
+            results = [load_embed_result(self._staging.units, number) for number in numbers]
+        commit = EmbedCommit(
+            plan=plan, staging=self._staging, options=self._prepared.stored_options,
+            shares=self._prepared.shares,
+            fingerprints=tables.fingerprints(plan.sources, plan.hf_config, plan.hf_split),
+        )  # fmt: skip
+        root, result = commit.assemble(results)
+        self._ongoing.publish(root, result.build_id)
+        return result

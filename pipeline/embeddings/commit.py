@@ -1,0 +1,172 @@
+"""From finished units to a dataset of embeddings, in a scratch directory.
+
+The rows of all units follow one another in every array; a split is the numbers of its rows, by the
+hashes of their keys. Memory: a block of rows, and 16 bytes for a few of the rows where splits have
+exact sizes.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from dataprep.formats.array_manifest import ArrayManifest, storage_dtype
+from dataprep.formats.array_writer import ArrayWriter
+from dataprep.formats.envelope import InputEntry, RecordCounts
+from dataprep.formats.errors import InputError
+from dataprep.formats.storage import create_directory
+from dataprep.pipeline.commit import final_rejects, in_blocks, input_entries
+from dataprep.pipeline.embeddings.convert import SCALARS
+from dataprep.pipeline.embeddings.options import PROVENANCE, scale_name
+from dataprep.pipeline.embeddings.plan import EmbedPlan
+from dataprep.pipeline.embeddings.rows import Column
+from dataprep.pipeline.embeddings.task import EmbedResult
+from dataprep.pipeline.embeddings.unit_rows import UnitRows
+from dataprep.pipeline.embeddings.vectors import STORED
+from dataprep.pipeline.exact import sizes_of
+from dataprep.pipeline.splitting import assign, assign_exactly, cut_points
+from dataprep.pipeline.staging import Staging
+from dataprep.pipeline.task import REJECTS_NAME, temporary_name
+
+__all__ = ["MAX_CATEGORIES", "EmbedCommit"]
+
+MAX_CATEGORIES = 100_000
+"""Different texts of a label column: they stand in config.json, which every reader loads."""
+_MAX_CATEGORY_BYTES = 16 << 20
+_BLOCK_BYTES = 4 << 20
+
+Assign = Callable[[npt.NDArray[np.uint64], npt.NDArray[np.int64]], npt.NDArray[np.intp]]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EmbedCommit:
+    """Everything besides the units that goes into a dataset."""
+
+    plan: EmbedPlan
+    staging: Staging
+    options: Mapping[str, Any]
+    shares: dict[str, float | int | None]
+    fingerprints: Mapping[int, str]
+
+    def assemble(self, results: Sequence[EmbedResult]) -> tuple[Path, ArrayManifest]:
+        """Write the dataset into a scratch directory, durably; returns it and its manifest."""
+        scratch = self.staging.path / temporary_name()
+        create_directory(scratch)
+        create_directory(scratch / "dataset")
+        inputs = input_entries(self.plan.sources, results, self.fingerprints)
+        records = self._records(results, inputs)
+        writer = ArrayWriter(scratch / "dataset")
+        found = UnitRows(self.staging.units, results)
+        for column in self.plan.stored:
+            if column.kind == "label":
+                _labels(writer, column.name, found)
+            elif column.kind in SCALARS:
+                _array(writer, column.name, SCALARS[column.kind], (), found)
+            else:
+                self._vectors(writer, column, found)
+        _array(writer, PROVENANCE, "<u8", (2,), found)
+        self._splits(writer, found)
+        if records.rejected:
+            writer.stream(REJECTS_NAME, in_blocks(final_rejects(self.staging, results)))
+        manifest = writer.finish(
+            kind="embeddings", rows=records.written, inputs=inputs, records=records,
+            options=self.options,
+        )  # fmt: skip
+        return writer.root, manifest
+
+    def _vectors(self, writer: ArrayWriter, column: Column, found: UnitRows) -> None:
+        scale = scale_name(column.name) if self.plan.dtype == "int8" else None
+        if scale is not None:
+            _array(writer, scale, "<f4", (), found)
+        dtype, row = STORED[self.plan.dtype], (column.width,)
+        _array(writer, column.name, dtype, row, found, scale=scale, unit=self.plan.normalize)
+
+    def _records(
+        self, results: Sequence[EmbedResult], inputs: Sequence[InputEntry]
+    ) -> RecordCounts:
+        rejected: Counter[str] = Counter()
+        for result in results:
+            rejected.update(result.rejected)
+        read = sum(entry.records for entry in inputs)
+        written = sum(result.rows for result in results)
+        if not written:
+            told = ", ".join(f"{count} {reason}" for reason, count in rejected.items())
+            raise InputError(
+                f"none of the {read} records could be used ({told})" if read
+                else "there are no records in the input",
+                where=self.plan.sources[0].name, code="E_EMPTY",
+                remedy="Check --columns and --format." if read else "Check --input.",
+            )  # fmt: skip
+        return RecordCounts(
+            read=read, written=written, rejected=dict(sorted(rejected.items())),
+            blank_lines=sum(span.blank_lines for result in results for span in result.spans),
+        )  # fmt: skip
+
+    def _splits(self, writer: ArrayWriter, found: UnitRows) -> None:
+        names = self.plan.splitting.names
+        if len(names) == 1:
+            writer.split(names[0], _ranges(found.rows), rows=found.rows)
+            return
+        parts = self._assigned(found)
+        sizes = np.zeros(len(names), np.int64)
+        for _, numbers in parts():
+            sizes += np.bincount(numbers, minlength=len(names))
+        for name in sorted(names, key=list(self.shares).index):
+            number = names.index(name)
+            chosen = (first + np.flatnonzero(part == number) for first, part in parts())
+            writer.split(name, chosen, rows=int(sizes[number]))
+
+    def _assigned(
+        self, found: UnitRows
+    ) -> Callable[[], Iterator[tuple[int, npt.NDArray[np.intp]]]]:
+        """Blocks of rows: the number of the first, and the split that each belongs to."""
+        splitting = self.plan.splitting
+        if splitting.ends:
+            ends = [int(end) for end in splitting.ends]
+            place: Assign = lambda hashes, _: assign(hashes, ends)  # noqa: E731 (one of two)
+        else:
+            sizes = sizes_of(splitting.names, self.shares, found.rows)
+            cuts = cut_points(found.hashes, sizes)
+            place = lambda hashes, rows: assign_exactly(hashes, rows, cuts)  # noqa: E731
+        return lambda: ((int(rows[0]), place(hashes, rows)) for hashes, rows in found.hashes())
+
+
+def _array(
+    writer: ArrayWriter, name: str, dtype: str, row: tuple[int, ...], found: UnitRows, **meta: Any
+) -> None:
+    blocks = (block for _, block in found.blocks(name, storage_dtype(dtype), row))
+    writer.array(name, blocks, rows=found.rows, row=row, dtype=dtype, **meta)
+
+
+def _labels(writer: ArrayWriter, name: str, found: UnitRows) -> None:
+    """Write a column of texts: each unit has numbered those it met by itself."""
+    categories = sorted({text for unit in found.results for text in unit.categories[name]})
+    _check_categories(name, categories)
+    number = {text: code for code, text in enumerate(categories)}
+    tables = {
+        unit.number: np.array([number[text] for text in unit.categories[name]], np.int64)
+        for unit in found.results
+    }
+    blocks = (tables[unit.number][block] for unit, block in found.blocks(name, "<i8", ()))
+    writer.array(name, blocks, rows=found.rows, row=(), dtype="<i8", categories=tuple(categories))
+
+
+def _ranges(rows: int) -> Iterator[npt.NDArray[np.int64]]:
+    step = _BLOCK_BYTES
+    return (np.arange(start, min(start + step, rows)) for start in range(0, rows, step))
+
+
+def _check_categories(name: str, categories: Sequence[str]) -> None:
+    size = sum(len(text.encode()) for text in categories)
+    if len(categories) > MAX_CATEGORIES or size > _MAX_CATEGORY_BYTES:
+        raise InputError(
+            f"{len(categories):,} different texts of {size:,} bytes; a label has at most "
+            f"{MAX_CATEGORIES:,}, of {_MAX_CATEGORY_BYTES:,} bytes", where=f"--columns {name}",
+            code="E_CATEGORIES", remedy="Store a number instead: they are kept in config.json.",
+        )  # fmt: skip

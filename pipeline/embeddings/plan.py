@@ -1,0 +1,113 @@
+"""The plan of a build of embeddings: what to read, what to make of it, and in which units.
+
+As in a build of tokens (see `dataprep.pipeline.plan`) units are decided by the inputs alone, and a
+unit can be done anywhere, given the plan and its number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+
+from dataprep.formats.errors import IntegrityError
+from dataprep.formats.storage import storage_errors
+from dataprep.pipeline.embeddings.readers import FLAT, row_count
+from dataprep.pipeline.embeddings.rows import Column
+from dataprep.pipeline.inputs import Source
+from dataprep.pipeline.plan import Splitting, Unit, UnitBuilder
+from dataprep.pipeline.records import Span
+from dataprep.pipeline.tables import hf_rows
+
+__all__ = ["EmbedPlan", "load_embed_plan", "make_embed_units", "unit_limit"]
+
+_SMALL_INPUT = 256 << 20
+_SMALL_UNIT_BYTES = 8 << 20
+_UNIT_BYTES = 64 << 20
+_TEXT_UNIT_BYTES = 256 << 10  # an encoder takes seconds for so much
+_MAX_UNITS = 4096
+
+
+class EmbedPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """What is to be done; equal plans give equal units.
+
+    `columns` are read; one of kind ``key`` decides the split, and one of kind ``text`` is encoded,
+    so many texts at a time. `probe` is what the encoder made of a text: whoever makes another thing
+    of it must not go on with this plan.
+    """
+
+    key: str
+    sources: tuple[Source, ...]
+    units: tuple[Unit, ...]
+    columns: tuple[Column, ...]
+    dtype: str
+    normalize: bool
+    encode_batch: int
+    probe: tuple[float, ...]
+    hf_config: str | None
+    hf_split: str | None
+    splitting: Splitting
+    on_error: str
+
+    @property
+    def input_bytes(self) -> int:
+        """Bytes of input, as stored."""
+        return sum(unit.size for unit in self.units)
+
+    @property
+    def stored(self) -> list[Column]:
+        """The columns that become arrays."""
+        return [column for column in self.columns if column.kind != "key"]
+
+
+# Made at import, in one thread: msgspec 0.22 crashes where several are the first to use a type.
+_PLAN = msgspec.json.Decoder(EmbedPlan)
+
+
+def load_embed_plan(path: Path) -> EmbedPlan:
+    """Read a plan that `msgspec.json.encode` wrote."""
+    try:
+        with storage_errors(path):
+            return _PLAN.decode(path.read_bytes())
+    except msgspec.MsgspecError as error:
+        raise IntegrityError(
+            f"not a readable plan ({error})", where=str(path), code="E_PLAN",
+            remedy="Delete the directory it is in and start again.",
+        ) from None  # fmt: skip
+
+
+def unit_limit(total: int, *, encoding: bool) -> int:
+    """How much input a unit takes: a power of two, from the total alone.
+
+    >>> [unit_limit(n << 20, encoding=False) >> 20 for n in (1, 256, 10_000_000)]
+    [8, 64, 4096]
+    >>> unit_limit(1 << 20, encoding=True)
+    262144
+    """
+    small = total < _SMALL_INPUT
+    size = _TEXT_UNIT_BYTES if encoding else _SMALL_UNIT_BYTES if small else _UNIT_BYTES
+    while size * _MAX_UNITS < total:
+        size *= 2
+    return size
+
+
+def make_embed_units(
+    sources: Sequence[Source], columns: Sequence[Column], config: str | None, split: str | None
+) -> tuple[Unit, ...]:
+    """Cut `sources` into units, in order; small neighbours share one."""
+    encoding = any(column.kind == "text" for column in columns)
+    total = sum(source.size for source in sources)
+    builder = UnitBuilder(unit_limit(total, encoding=encoding))
+    for number, source in enumerate(sources):
+        if source.format == "parquet":
+            builder.add_row_groups(number, source)
+        elif source.format == "hf":
+            builder.add_rows(number, *hf_rows(source, config, split))
+        elif source.format in FLAT:
+            builder.add_rows(number, row_count(source, columns), source.size)
+        elif source.format == "jsonl":
+            builder.add_bytes(number, source)
+        else:
+            builder.add(Span(number, 0, source.size), source.size)
+    return builder.finish()

@@ -1,0 +1,208 @@
+"""Everything that is settled before the first unit: inputs, columns, encoder, plan."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import dataprep
+from dataprep.formats.errors import InputError, UsageError
+from dataprep.pipeline.embeddings.encode import Encode, load_encoder, probe
+from dataprep.pipeline.embeddings.options import (
+    EMBEDDING,
+    EmbeddingOptions,
+    Wish,
+    encoder_name,
+    parse_columns,
+)
+from dataprep.pipeline.embeddings.plan import EmbedPlan, make_embed_units
+from dataprep.pipeline.embeddings.readers import fields_of
+from dataprep.pipeline.embeddings.rows import Column, FieldType
+from dataprep.pipeline.inputs import Source, find_sources, folder_notes, input_error
+from dataprep.pipeline.options import parse_split
+from dataprep.pipeline.plan import Splitting, plan_key
+from dataprep.pipeline.splitting import ordered_names, thresholds
+
+__all__ = ["EmbedPrepared", "prepare_embeddings"]
+
+_SHOWN = 12  # fields in a message
+_MAX_SOURCES = 1_000_000
+_FITS = {
+    "vector": ("vector",), "int": ("int",), "float": ("float", "int"), "bool": ("bool",),
+    "label": ("label",), "text": ("label",), "key": ("label", "int"),
+}  # fmt: skip
+_WORDS = {
+    "vector": "vectors", "int": "integers", "float": "numbers", "bool": "booleans",
+    "label": "text", "text": "text", "key": "text or integers",
+}  # fmt: skip
+_ARGUMENT = {"text": "--text-field", "key": "--split-key"}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EmbedPrepared:
+    """A build of embeddings that could start now."""
+
+    options: EmbeddingOptions
+    plan: EmbedPlan
+    encode: Encode | None
+    shares: dict[str, float | int | None]
+    stored_options: dict[str, Any]
+    notes: tuple[str, ...]
+
+
+def prepare_embeddings(options: EmbeddingOptions) -> EmbedPrepared:
+    """Settle everything that can be settled without reading the inputs through."""
+    sources = tuple(find_sources(options))
+    _check_sources(options, sources)
+    encode = load_encoder(options.encoder) if options.encoder is not None else None
+    probed: tuple[float, ...] = ()
+    if encode is not None and options.encoder is not None:
+        probed = tuple(probe(encode, options.encoder).tolist())
+    columns = _columns(options, sources, len(probed))
+    shares = parse_split(options.split, options.split_mode)
+    splitting = _splitting(options, shares)
+    units = make_embed_units(sources, columns, options.hf_config, options.hf_split)
+    stored = _stored_options(options)
+    key = plan_key([dataprep.__version__, "embeddings", sources, units, columns, probed, stored])
+    plan = EmbedPlan(
+        key=key, sources=sources, units=units, columns=columns, dtype=options.dtype,
+        normalize=options.normalize, encode_batch=options.encode_batch, probe=probed,
+        hf_config=options.hf_config, hf_split=options.hf_split, splitting=splitting,
+        on_error=options.on_error,
+    )  # fmt: skip
+    return EmbedPrepared(
+        options=options, plan=plan, encode=encode, shares=shares, stored_options=stored,
+        notes=folder_notes(options),
+    )  # fmt: skip
+
+
+def _check_sources(options: EmbeddingOptions, sources: Sequence[Source]) -> None:
+    for name in ("hf_config", "hf_split"):
+        if getattr(options, name) is not None and all(s.format != "hf" for s in sources):
+            raise UsageError(
+                "means nothing without a Hugging Face dataset",
+                where=f"--{name.replace('_', '-')}", remedy="Leave it out.",
+            )  # fmt: skip
+    if len(sources) > _MAX_SOURCES:
+        raise UsageError(
+            f"{len(sources):,} files are more than the limit of {_MAX_SOURCES:,}", where="--input",
+            remedy="Join them.",
+        )  # fmt: skip
+
+
+def _columns(
+    options: EmbeddingOptions, sources: Sequence[Source], encoded: int
+) -> tuple[Column, ...]:
+    """The columns to read, told by the first input; the others must have them too."""
+    first, *others = sources
+    fields = fields_of(first, options.hf_config, options.hf_split)
+    wishes = parse_columns(options.columns)
+    if not wishes and options.text_field is None:
+        wishes = (_only_vectors(fields, first),)
+    columns = [_column(wish, fields, first, options.dim) for wish in wishes]
+    if options.text_field is not None:
+        text = Column(name=EMBEDDING, field=options.text_field, kind="text", width=encoded)
+        columns.insert(0, text)
+    if not any(column.kind in ("vector", "text") for column in columns):
+        raise UsageError(
+            "names no field with vectors", where="--columns", code="E_COLUMNS",
+            remedy=f"Name one: {_told(fields)}.",
+        )  # fmt: skip
+    if options.split_key is not None:
+        columns.append(Column(name="", field=options.split_key, kind="key"))
+    for column in columns:
+        _check(column, fields, first)
+    for source in others:
+        fields = fields_of(source, options.hf_config, options.hf_split)
+        for column in columns:
+            _check(column, fields, source)
+    return tuple(columns)
+
+
+def _only_vectors(fields: Mapping[str, FieldType], source: Source) -> Wish:
+    found = [name for name, kind in fields.items() if kind.kind == "vector"]
+    if len(found) == 1:
+        return Wish(name=EMBEDDING, field=found[0])
+    if not found:
+        raise input_error(
+            f"no field holds vectors; there are {_told(fields)}", source.name,
+            "A vector is a list of numbers; texts become vectors with --text-field and --encoder.",
+            "E_COLUMNS",
+        )  # fmt: skip
+    raise input_error(
+        f"{len(found)} fields hold vectors: {', '.join(map(repr, found[:_SHOWN]))}", source.name,
+        f"Choose with --columns NAME=FIELD, for example {EMBEDDING}={found[0]}; several can be "
+        "named.", "E_COLUMNS",
+    )  # fmt: skip
+
+
+def _column(wish: Wish, fields: Mapping[str, FieldType], source: Source, dim: int | None) -> Column:
+    found = _find(wish.field, "--columns", fields, source)
+    kind = wish.kind or found.kind
+    if kind is None:
+        raise _unfit(wish.field, found, "--columns", "vectors, numbers, booleans or text", source)
+    width = (dim or found.width) if kind == "vector" else 0
+    if kind == "vector" and not width:
+        raise input_error(
+            f"the first records of {wish.field!r} do not tell how wide vectors are", source.name,
+            "Say it with --dim.", "E_WIDTH",
+        )  # fmt: skip
+    return Column(name=wish.name, field=wish.field, kind=kind, width=width)
+
+
+def _check(column: Column, fields: Mapping[str, FieldType], source: Source) -> None:
+    """Raise unless the field is there and can hold what the column needs."""
+    argument = _ARGUMENT.get(column.kind, "--columns")
+    found = _find(column.field, argument, fields, source)
+    if found.kind not in _FITS[column.kind]:
+        raise _unfit(column.field, found, argument, _WORDS[column.kind], source)
+    if column.kind == "vector" and source.format in _SHAPED and found.width != column.width:
+        raise input_error(
+            f"the field {column.field!r} has rows of {found.width} numbers, not {column.width}",
+            source.name, "All inputs need one width; build the others by themselves.", "E_WIDTH",
+        )  # fmt: skip
+
+
+_SHAPED = ("npy", "npz", "safetensors", "pt")
+
+
+def _find(field: str, argument: str, fields: Mapping[str, FieldType], source: Source) -> FieldType:
+    if field not in fields:
+        raise input_error(
+            f"there is no field {field!r}; there are {_told(fields)}", source.name,
+            f"Name one of them with {argument}.", "E_FIELD",
+        )  # fmt: skip
+    return fields[field]
+
+
+def _unfit(field: str, found: FieldType, argument: str, wanted: str, source: Source) -> InputError:
+    return input_error(
+        f"the field {field!r} holds {found.shown}, not {wanted}", source.name,
+        f"Name another with {argument}.", "E_FIELD",
+    )  # fmt: skip
+
+
+def _told(fields: Mapping[str, FieldType]) -> str:
+    told = [f"{name!r} ({kind.shown})" for name, kind in list(fields.items())[:_SHOWN]]
+    more = [] if len(fields) <= _SHOWN else ["..."]
+    return ", ".join(told + more) or "none"
+
+
+def _splitting(options: EmbeddingOptions, shares: Mapping[str, float | int | None]) -> Splitting:
+    names = ordered_names(shares)
+    if options.split_mode == "count":
+        return Splitting(names=tuple(names), ends=(), seed=options.seed)
+    ends = thresholds([float(shares[name] or 0.0) for name in names])
+    return Splitting(names=tuple(names), ends=tuple(map(str, ends)), seed=options.seed)
+
+
+def _stored_options(options: EmbeddingOptions) -> dict[str, Any]:
+    names = (
+        "format", "text_field", "dim", "dtype", "normalize", "hf_config", "hf_split", "split",
+        "split_mode", "split_key", "on_error", "seed",
+    )  # fmt: skip
+    stored = {name: getattr(options, name) for name in names}
+    batch = options.encode_batch if options.encoder is not None else None
+    encoder = encoder_name(options.encoder)
+    return {"columns": list(options.columns), "encoder": encoder, "encode_batch": batch, **stored}

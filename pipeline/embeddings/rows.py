@@ -1,0 +1,140 @@
+"""Records of any input on their way to arrays: columns of numbers, each row perhaps with a problem.
+
+A reader gives rows by the thousand, as numpy arrays. Where a value cannot be used its place in the
+array holds anything, and its row is named among the problems: so nothing is copied or looked at
+one by one because a few rows are bad.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+__all__ = [
+    "BLOCK_BYTES",
+    "INT64_MAX",
+    "Column",
+    "ColumnKind",
+    "FieldType",
+    "Problem",
+    "Rows",
+    "Values",
+    "block_rows",
+    "missing",
+    "too_large",
+    "wrong_type",
+    "wrong_width",
+]
+
+BLOCK_BYTES = 2 << 20
+"""About as much is read at once, and stays in the caches until it is written."""
+INT64_MAX = (1 << 63) - 1
+_MOST_ROWS = 1 << 16
+
+Array = npt.NDArray[Any]
+ColumnKind = str
+"""``vector``, ``int``, ``float``, ``bool``, ``label``; ``text`` is to be encoded, and ``key`` only
+decides the split."""
+
+
+class Column(msgspec.Struct, frozen=True, kw_only=True):
+    """One array to be made: `field` of every record holds what `kind` says.
+
+    `width` numbers of a vector; 0 for anything else.
+    """
+
+    name: str
+    field: str
+    kind: ColumnKind
+    width: int = 0
+
+
+class FieldType(NamedTuple):
+    """What a field of an input holds, as far as can be told: `kind` is None for what is of no use.
+
+    `width` is 0 where rows may have different ones; `shown` is said to people.
+    """
+
+    kind: ColumnKind | None
+    width: int
+    shown: str
+
+
+class Problem(NamedTuple):
+    """Why a row cannot be used."""
+
+    reason: str
+    detail: str
+
+
+@dataclass(kw_only=True, slots=True)
+class Values:
+    """One column of some rows.
+
+    `array` is [n, width] or [n]: numbers as they are stored (bfloat16: uint16, with `bfloat16`
+    set), or, with `categories`, their numbers. Of texts and keys there are `texts` instead.
+    """
+
+    array: Array = field(default_factory=lambda: np.empty(0))
+    bfloat16: bool = False
+    categories: list[str] | None = None
+    texts: list[Any] | None = None
+    problems: dict[int, Problem] = field(default_factory=dict)
+
+
+@dataclass(kw_only=True, slots=True)
+class Rows:
+    """Consecutive records of one span.
+
+    `offsets` (byte or row) and `lines` (which count from the start of the span; None for tables)
+    go with them. `problems` are those of whole records. `consumed` is in bytes of input.
+    `raw` gives the bytes of a record, where it has any.
+    """
+
+    count: int
+    columns: Mapping[str, Values]
+    offsets: npt.NDArray[np.uint64]
+    lines: npt.NDArray[np.int64] | None = None
+    raw: Mapping[int, bytes] = field(default_factory=dict)
+    problems: dict[int, Problem] = field(default_factory=dict)
+    lines_read: int = 0
+    blank_lines: int = 0
+    consumed: int = 0
+
+
+def block_rows(row_bytes: int) -> int:
+    """How many rows of so many bytes to take at once.
+
+    >>> block_rows(1536), block_rows(1), block_rows(1 << 30)
+    (1365, 65536, 1)
+    """
+    return max(1, min(_MOST_ROWS, BLOCK_BYTES // max(1, row_bytes)))
+
+
+def missing(column: Column) -> Problem:
+    """There is nothing, or null."""
+    return Problem("missing", f"the field {column.field!r} is missing or null")
+
+
+def wrong_type(column: Column, found: str) -> Problem:
+    """There is something else."""
+    wanted = {"vector": "an array of numbers", "label": "text", "text": "text"}
+    need = wanted.get(column.kind, f"a {column.kind}")
+    return Problem("wrong_type", f"the field {column.field!r} holds {found}, not {need}")
+
+
+def wrong_width(column: Column, found: int) -> Problem:
+    """There is a vector of another width."""
+    return Problem(
+        "wrong_width", f"the field {column.field!r} has {found} numbers, not {column.width}"
+    )
+
+
+def too_large(column: Column, found: int) -> Problem:
+    """There is an integer that does not fit."""
+    return Problem("overflow", f"the field {column.field!r} is {found}: integers end at 2**63 - 1")

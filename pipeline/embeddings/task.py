@@ -1,0 +1,221 @@
+"""One unit of work: read, check, encode, convert, write the rows of every array.
+
+What a task writes depends on the plan and the unit's number, and on nothing else. Its result
+appears under its final name in one step, so a unit is either done or not there. Memory: a few
+blocks of rows.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections import Counter
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from dataprep.formats.errors import BusyError, StorageError
+from dataprep.formats.storage import (
+    FileWriter,
+    create_directory,
+    publish_directory,
+    remove_tree,
+    write_file,
+)
+from dataprep.pipeline.embeddings.convert import Converter
+from dataprep.pipeline.embeddings.encode import Encode
+from dataprep.pipeline.embeddings.plan import EmbedPlan, load_embed_plan
+from dataprep.pipeline.embeddings.readers import RowReader
+from dataprep.pipeline.embeddings.rows import Problem, Rows
+from dataprep.pipeline.pieces import PieceFile
+from dataprep.pipeline.plan import Unit
+from dataprep.pipeline.records import Reject, Span, excerpt
+from dataprep.pipeline.sealed import seal, unseal
+from dataprep.pipeline.stages import StageClock
+from dataprep.pipeline.task import (
+    REJECTS_NAME,
+    RESULT_NAME,
+    BadRecordError,
+    Done,
+    Report,
+    SpanResult,
+    temporary_name,
+    unit_name,
+)
+from dataprep.pipeline.worker import Job
+
+__all__ = ["EmbedResult", "load_embed_result", "load_job", "make_job", "piece_name"]
+
+
+class EmbedResult(msgspec.Struct, frozen=True, kw_only=True):
+    """What a task leaves behind, in unit.json: `files` by name, `rows` rows in each.
+
+    `categories` are the texts of label columns that this unit met, in the order of their numbers.
+    """
+
+    number: int
+    rows: int
+    files: dict[str, PieceFile]
+    categories: dict[str, tuple[str, ...]]
+    spans: tuple[SpanResult, ...]
+    rejected: dict[str, int]
+    rejects_sha256: str
+
+    def hashes(self) -> dict[str, str]:
+        """The SHA-256 of every file of the unit, by name."""
+        found = {name: file.sha256 for name, file in self.files.items()}
+        return {**found, REJECTS_NAME: self.rejects_sha256}
+
+
+_DECODER = msgspec.json.Decoder(EmbedResult)
+
+
+def load_embed_result(units: Path, number: int) -> EmbedResult:
+    """What the task left behind; raises ValueError if that is not as it wrote it."""
+    data = (units / unit_name(number) / RESULT_NAME).read_bytes()
+    return _DECODER.decode(unseal(data))
+
+
+def piece_name(array: str) -> str:
+    """The file of a unit with the rows of an array: its numbers, and nothing else."""
+    return f"{array}.rows"
+
+
+def load_job(plan: Path, units: Path) -> Job:
+    """What does the units of the plan in the file `plan`, in a worker process."""
+    return make_job(load_embed_plan(plan), units, None)
+
+
+def make_job(plan: EmbedPlan, units: Path, encode: Encode | None) -> Job:
+    """What does the units of `plan` and leaves them in the directory `units`."""
+    return lambda number, report, clock: _run_unit(
+        plan, number, encode, units, report=report, clock=clock
+    )
+
+
+def _run_unit(
+    plan: EmbedPlan, number: int, encode: Encode | None, units: Path, *, report: Report,
+    clock: StageClock,
+) -> None:  # fmt: skip
+    scratch = units / temporary_name()
+    create_directory(scratch)
+    try:
+        result = _Task(plan, plan.units[number], encode, scratch, report=report, clock=clock).run()
+        write_file(scratch / RESULT_NAME, seal(msgspec.json.encode(result)))
+        with contextlib.suppress(BusyError):  # somebody else did the unit, with the same bytes
+            publish_directory(scratch, units / unit_name(number), durable=False)
+    finally:
+        with contextlib.suppress(StorageError):
+            remove_tree(scratch)  # gone already, unless something failed
+        clock.lap("finish")
+
+
+class _Task:
+    def __init__(
+        self, plan: EmbedPlan, unit: Unit, encode: Encode | None, scratch: Path, *,
+        report: Report, clock: StageClock,
+    ) -> None:  # fmt: skip
+        self._plan = plan
+        self._unit = unit
+        self._report = report
+        self._clock = clock
+        self._lap: Callable[[str], None] = clock.lap
+        self._convert = Converter(plan, encode, clock.lap)
+        self._writers = {
+            name: FileWriter(scratch / piece_name(name), clock.lap) for name in self._convert.names
+        }
+        self._rejects = FileWriter(scratch / REJECTS_NAME)
+        self._records = self._rows = 0
+        self._done = Done(0, 0, 0, 0)
+        self._rejected: Counter[str] = Counter()
+        self._spans: list[SpanResult] = []
+
+    def run(self) -> EmbedResult:
+        with contextlib.ExitStack() as stack:
+            for writer in (*self._writers.values(), self._rejects):
+                stack.enter_context(writer)
+            for span, first_row in zip(self._unit.spans, self._unit.first_rows, strict=True):
+                self._read(span, first_row)
+            return EmbedResult(
+                number=self._unit.number,
+                rows=self._rows,
+                files={
+                    piece_name(name): PieceFile.of(writer.close())
+                    for name, writer in self._writers.items()
+                },
+                categories={name: tuple(found) for name, found in self._convert.labels.items()},
+                spans=tuple(self._spans),
+                rejected=dict(sorted(self._rejected.items())),
+                rejects_sha256=self._rejects.close().sha256,
+            )
+
+    def _read(self, span: Span, first_row: int) -> None:
+        plan = self._plan
+        source = plan.sources[span.source]
+        reader = RowReader(
+            source, span, plan.columns, first_row, config=plan.hf_config, split=plan.hf_split,
+            lap=self._lap,
+        )  # fmt: skip
+        records = lines = blank = 0
+        for rows in reader.rows():
+            self._lap("parse" if source.format == "jsonl" else "read")
+            self._take(rows, span, records)
+            records += rows.count
+            lines += rows.lines_read
+            blank += rows.blank_lines
+        self._lap("read")
+        self._records += records
+        self._spans.append(
+            SpanResult(
+                source=span.source, records=records, lines=lines, blank_lines=blank,
+                chunk_digests=tuple(reader.chunk_digests),
+            )
+        )  # fmt: skip
+
+    def _take(self, rows: Rows, span: Span, first: int) -> None:
+        """Write the usable ones of `rows`, the first of which is record `first` of the span."""
+        made, problems = self._convert.rows(rows, span.source)
+        self._refuse(rows, problems, span, first)
+        for name, array in made.items():
+            self._write(self._writers[name], array)
+        kept = rows.count - len(problems)
+        self._rows += kept
+        done = self._done
+        self._done = Done(
+            done.bytes + rows.consumed, done.documents + kept, 0, done.rejects + len(problems)
+        )
+        self._report(self._done)
+
+    def _write(self, writer: FileWriter, array: npt.NDArray[np.generic]) -> None:
+        if array.size:  # of nothing there is no view
+            writer.write(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
+
+    def _refuse(
+        self, rows: Rows, problems: Sequence[tuple[int, Problem]], span: Span, first: int
+    ) -> None:
+        """Stop at the first problem, or note all of them."""
+        lines = [self._reject(rows, row, problem, span, first) for row, problem in problems]
+        if lines:
+            self._rejects.write(b"".join(lines))
+
+    def _reject(self, rows: Rows, row: int, problem: Problem, span: Span, first: int) -> bytes:
+        raw = rows.raw.get(row)
+        reject = Reject(
+            record=first + row,
+            line=None if rows.lines is None else int(rows.lines[row]),
+            offset=int(rows.offsets[row]),
+            bytes=None if raw is None else len(raw),
+            reason=problem.reason,
+            detail=problem.detail,
+            excerpt=excerpt(raw or b""),
+        )
+        if self._plan.on_error == "error":
+            raise BadRecordError(reject, span)
+        self._rejected[reject.reason] += 1
+        fields = {
+            **msgspec.structs.asdict(reject), "input": span.source, "span": len(self._spans),
+        }  # fmt: skip
+        fields["record"] += self._records
+        return msgspec.json.encode(fields) + b"\n"
