@@ -113,7 +113,7 @@ def doubtful_negatives(columns: Mapping[str, Column], sizes: Mapping[str, int]) 
         positives += int(np.count_nonzero((known[places] == keys).any(axis=1)))
     found = {
         "hold the same source twice": repeated,
-        "hold a source that answers the question in another pair (dataprep verify objects)":
+        "hold a source that answers the question in another pair":
             positives,
     }  # fmt: skip
     return [f"{negatives.file}: {count} rows {what}" for what, count in found.items() if count]

@@ -21,6 +21,7 @@ from dataprep.formats.array_manifest import ArrayManifest
 from dataprep.formats.curriculum import Curriculum
 from dataprep.formats.envelope import CONFIG_NAME
 from dataprep.formats.errors import IntegrityError, UsageError
+from dataprep.formats.pair_arrays import FOREIGN
 from dataprep.formats.storage import sync_directory, sync_file, write_file
 from dataprep.pipeline.layouts.jasper_curriculum import to_theirs
 from dataprep.pipeline.layouts.jasper_import import UNASSIGNED, order_name
@@ -61,7 +62,7 @@ def export_jasper(
     ids = _numbers(source, tensors.pop(KEYWORDS))
     write_lists(root / f"{KEYWORDS}.pt", _lists(offsets, ids))
     notes = _write_splits(tensors, source, root)
-    config = pairs.get("foreign")
+    config = pairs.get(FOREIGN)
     if config is None:
         config, doubts = _config(manifest, pairs)
         notes += doubts
@@ -77,7 +78,7 @@ def export_jasper(
 
 def _lost(tensors: dict[str, Tensor], pairs: dict[str, Any]) -> list[str]:
     """What is in none of the files; crc32.npy is made anew."""
-    own = {"files/crc32.npy"} | ({f"splits/{UNASSIGNED}"} if "foreign" in pairs else set())
+    own = {"files/crc32.npy"} | ({f"splits/{UNASSIGNED}"} if FOREIGN in pairs else set())
     return [name.removeprefix("files/") for name in tensors if name not in own]
 
 

@@ -20,6 +20,7 @@ import numpy.typing as npt
 from dataprep.formats.array_manifest import ArrayManifest
 from dataprep.formats.array_writer import ArrayWriter
 from dataprep.formats.envelope import InputEntry, RecordCounts
+from dataprep.formats.pair_arrays import FOREIGN
 from dataprep.pipeline.layouts.columns import Column
 from dataprep.pipeline.layouts.jasper_check import (
     check_keywords,
@@ -67,7 +68,7 @@ def import_jasper(
         _write_splits(writer, theirs, rest)
         pairs = {
             "dim": sizes["D"], "negatives": sizes["N"], "clusters": sizes["C"],
-            "curriculum": msgspec.to_builtins(curriculum), "foreign": theirs.config,
+            "curriculum": msgspec.to_builtins(curriculum), FOREIGN: theirs.config,
         }  # fmt: skip
         count = sizes["P"]
         manifest = writer.finish(
