@@ -9,13 +9,14 @@ served, counted or moved by it.
 
 from __future__ import annotations
 
-from typing import NoReturn
+from typing import NamedTuple, NoReturn
 
 import torch
 
 from dataprep.formats.errors import IncompatibleError
 from dataprep.runtime.loader import Loader
 from dataprep.runtime.samples import Batch
+from dataprep.runtime.stream_loader import StreamLoader
 from dataprep.runtime.windows import IGNORED_LABEL, PADDING
 
 __all__ = ["check_batch", "validate_first_batch"]
@@ -24,26 +25,49 @@ _LIKE_INPUTS = ("labels", "position_ids", "doc_ids", "attention_mask")
 _REMEDY = "Look at what changes batches between the loader and the model."
 
 
-def validate_first_batch(loader: Loader, *, vocab_size: int | None = None) -> Batch:
+class _Upcoming(NamedTuple):
+    """A batch, and what it should be."""
+
+    batch: Batch
+    rows: int | None
+    vocab_size: int | None
+    real: list[bool] | None
+    """Which rows do not only fill the batch; None: all that do are at its end."""
+
+
+def validate_first_batch(loader: Loader | StreamLoader, *, vocab_size: int | None = None) -> Batch:
     """The batch that `loader` would serve next, after a look at everything about it.
 
     `vocab_size` is the number of embeddings of the model; without it ids are compared with the
     vocabulary of the dataset. Raises `IncompatibleError` (E_BATCH) with the first finding. The next
-    pass serves this batch again. Costs one batch.
+    pass serves this batch again. Costs one batch; of a stream, one window of blocks.
 
         >>> batch = validate_first_batch(loader, vocab_size=50304)         # doctest: +SKIP
     """
-    step = loader.upcoming()
-    batch = loader.dataset_obj.__getitems__(step.samples)
-    known = loader.vocab_size
+    batch, rows, known, real = _upcoming(loader)
     if vocab_size is not None and known is not None and vocab_size < known:
         _refuse("vocab_size", f"the tokenizer has {known:,} ids, the model {vocab_size:,}")
-    rows = loader.sampler_obj.batch_size if loader.sampler_obj.end != "partial" else None
     check_batch(batch, rows=rows, vocab_size=vocab_size or known)
-    mask = batch.get("sample_mask")
-    if mask is not None and mask.tolist() != (step.samples != PADDING).tolist():
-        _refuse("sample_mask", "does not say which rows only fill the batch")
+    if "sample_mask" in batch:
+        mask = batch["sample_mask"].tolist()
+        if mask != (sorted(mask, reverse=True) if real is None else real):
+            _refuse("sample_mask", "does not say which rows only fill the batch")
     return batch
+
+
+def _upcoming(loader: Loader | StreamLoader) -> _Upcoming:
+    if isinstance(loader, StreamLoader):
+        stream = loader.dataset_obj
+        size = stream.dataset.split.dataset.manifest.tokens.vocab_size
+        rows = stream.batch_size if stream.end != "partial" else None
+        return _Upcoming(loader.upcoming(), rows, size, None)
+    step, sampler = loader.upcoming(), loader.sampler_obj
+    return _Upcoming(
+        batch=loader.dataset_obj.__getitems__(step.samples),
+        rows=sampler.batch_size if sampler.end != "partial" else None,
+        vocab_size=loader.vocab_size,
+        real=(step.samples != PADDING).tolist(),
+    )
 
 
 def check_batch(batch: Batch, *, rows: int | None = None, vocab_size: int | None = None) -> None:
