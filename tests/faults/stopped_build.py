@@ -11,7 +11,6 @@ kilobytes each; a piece from a few kilobytes on becomes a shard by a link.
 
 from __future__ import annotations
 
-import importlib
 import os
 import random
 import resource
@@ -281,7 +280,6 @@ def _fork(run: Run) -> bytes:
 def _serve() -> None:
     from dataprep.pipeline import build, executor
 
-    importlib.import_module("awkward")  # memory may be short later
     shrink_units(put, _UNIT_BYTES, _LINK_FROM_BYTES)
     put(build, "Workers", lambda count: executor.Workers(0))
     serve(Run, lambda run, answer: answer(_fork(run)))

@@ -226,11 +226,18 @@ PAIRS = [
 ]
 
 
-@pytest.mark.parametrize("shard_bytes", [1 << 30, MANY])
+ALL = [*(("embeddings", one) for one in EMBEDDINGS), *(("pairs", one) for one in PAIRS)]
+LAST = {one.array: (kind, one) for kind, one in ALL}  # enough to see where shards end
+OFFSETS = [(kind, one) for kind, one in ALL if "offsets" in one.array]
+
+
 @pytest.mark.parametrize(
-    ("kind", "wrong"),
-    [*(("embeddings", one) for one in EMBEDDINGS), *(("pairs", one) for one in PAIRS)],
-    ids=lambda value: value.array + f"={value.value}" if isinstance(value, Wrong) else "",
+    ("kind", "wrong", "shard_bytes"),
+    [
+        *((*case, 1 << 30) for case in ALL),
+        *((*case, MANY) for case in [*LAST.values(), *OFFSETS[:-1]]),
+    ],
+    ids=lambda value: f"{value.array}={value.value}" if isinstance(value, Wrong) else str(value),
 )
 def test_a_wrong_number_is_named(copied: Copied, kind: str, wrong: Wrong, shard_bytes: int) -> None:
     """File, row, value, limit and remedy; the bytes given are those of the number."""
@@ -526,6 +533,7 @@ REFUSED: dict[str, tuple[str, Callable[[ArrayManifest], ArrayManifest], str]] = 
     "no vectors": ("pairs", _arrays("question_embs", row=()), "question_embs: a row is not a list"),
     "dim": ("pairs", _pairs(dim=9), "pairs.dim is 9, the arrays have 8"),
     "negatives": ("pairs", _pairs(negatives=3), "pairs.negatives is 3, the arrays have 4"),
+    "clusters": ("pairs", _pairs(clusters={"count": 3}), "pairs.clusters is 3, the arrays have 2"),
     "scale of float": ("embeddings", _arrays("half", scale="small_scale"), "only int8 numbers"),
     "scale of two": ("embeddings", _arrays("small", scale="embedding"), "not one float32 for each"),
     "length of ids": ("embeddings", _arrays("number", unit=True), "number: only vectors of real"),

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dataprep.pipeline.pair_cluster import kmeans
-from dataprep.pipeline.pair_faiss import faiss_search
-from dataprep.pipeline.pair_lists import lists_of
-from dataprep.pipeline.pair_search import Outside, most_similar, unit
+from dataprep.pipeline.pairs.cluster import kmeans
+from dataprep.pipeline.pairs.faiss import faiss_search
+from dataprep.pipeline.pairs.lists import lists_of
+from dataprep.pipeline.pairs.search import Outside, most_similar, unit
 
 pytestmark = pytest.mark.long
 

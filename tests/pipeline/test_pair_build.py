@@ -14,11 +14,14 @@ import pytest
 from dataprep.formats.arrays import open_arrays
 from dataprep.formats.errors import DataprepError, InputError, UsageError
 from dataprep.formats.steering import VARIANT_ARRAYS
-from dataprep.pipeline import pair_build, pair_embed, pair_mining, pair_write
-from dataprep.pipeline.pair_build import PairReport, build_pairs
-from dataprep.pipeline.pair_options import PairOptions
-from dataprep.pipeline.pair_prepare import pair_texts
-from dataprep.pipeline.pair_steps import StepProgress
+from dataprep.pipeline.pairs import build as pair_build
+from dataprep.pipeline.pairs import embed as pair_embed
+from dataprep.pipeline.pairs import mining as pair_mining
+from dataprep.pipeline.pairs import write as pair_write
+from dataprep.pipeline.pairs.build import PairReport, build_pairs
+from dataprep.pipeline.pairs.options import PairOptions
+from dataprep.pipeline.pairs.prepare import pair_texts
+from dataprep.pipeline.pairs.steps import StepProgress
 
 DIM = 6
 Array = npt.NDArray[Any]

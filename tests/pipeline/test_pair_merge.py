@@ -14,11 +14,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dataprep.formats.errors import DataprepError, InputError, RecordError
-from dataprep.pipeline.pair_cells import parse_columns
-from dataprep.pipeline.pair_inputs import find_tables
-from dataprep.pipeline.pair_merge import Cleaning, Merger, Pairs
-from dataprep.pipeline.pair_read import read_rows
-from dataprep.pipeline.pair_split import given_splits
+from dataprep.pipeline.pairs.cells import parse_columns
+from dataprep.pipeline.pairs.inputs import find_tables
+from dataprep.pipeline.pairs.merge import Cleaning, Merger, Pairs
+from dataprep.pipeline.pairs.read import read_rows
+from dataprep.pipeline.pairs.split import given_splits
 from tests.support import examples
 
 Row = dict[str, Any]

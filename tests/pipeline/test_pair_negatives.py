@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dataprep.formats.errors import InputError
-from dataprep.pipeline import pair_negatives
-from dataprep.pipeline.pair_draws import draw, keys_of
-from dataprep.pipeline.pair_lists import Ints, Lists, lists_of
-from dataprep.pipeline.pair_negatives import Links, mine, near_clusters, tier_counts
-from dataprep.pipeline.pair_search import Floats, most_similar, unit
+from dataprep.pipeline.pairs import negatives as pair_negatives
+from dataprep.pipeline.pairs.draws import draw, keys_of
+from dataprep.pipeline.pairs.lists import Ints, Lists, lists_of
+from dataprep.pipeline.pairs.negatives import Links, mine, near_clusters, tier_counts
+from dataprep.pipeline.pairs.search import Floats, most_similar, unit
 from tests.support import examples
 
 Scene = tuple[Links, Floats, Floats, Lists, list[int]]

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dataprep.pipeline.pair_lists import Ints, lists_of
-from dataprep.pipeline.pair_search import Floats, Outside, exact_scores, most_similar, unit
+from dataprep.pipeline.pairs.lists import Ints, lists_of
+from dataprep.pipeline.pairs.search import Floats, Outside, exact_scores, most_similar, unit
 from tests.support import examples
 
 

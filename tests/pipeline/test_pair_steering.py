@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dataprep.pipeline import pair_steering
-from dataprep.pipeline.pair_steering import steer
+from dataprep.pipeline.pairs import steering as pair_steering
+from dataprep.pipeline.pairs.steering import steer
 from tests.support import examples
 
 
