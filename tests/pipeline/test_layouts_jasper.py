@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dataprep.formats.arrays import open_arrays
@@ -34,6 +34,7 @@ from dataprep.pipeline.layouts.torch_read import require_lists
 from dataprep.pipeline.layouts.torch_write import write_lists, write_tensor
 from tests.pipeline import jasper
 from tests.pipeline.jasper import Content
+from tests.support import examples
 
 
 def assert_same(found: Content, expected: Content) -> None:
@@ -77,7 +78,7 @@ def test_item_89_the_whole_layout_is_read(tmp_path: Path, content: Content) -> N
         assert data.manifest.records.written == data.manifest.rows == 20
 
 
-@settings(max_examples=6, deadline=None)
+@examples(6)
 @given(
     pairs=st.integers(1, 40), keywords=st.integers(0, 4), clusters=st.integers(0, 3),
     dim=st.integers(1, 5), negatives=st.integers(0, 4), seed=st.integers(0, 99),
@@ -467,7 +468,7 @@ def test_only_pairs_have_that_layout(tmp_path: Path) -> None:
     dtype=st.sampled_from(["<f4", "<f2", "<f8", "|i1", "|u1", "<i4", "<i8"]),
     shape=st.lists(st.integers(0, 5), min_size=1, max_size=3),
 )
-@settings(max_examples=20, deadline=None)
+@examples(20)
 def test_tensors_are_those_of_torch(
     tmp_path_factory: pytest.TempPathFactory, dtype: str, shape: list[int]
 ) -> None:

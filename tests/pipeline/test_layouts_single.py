@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dataprep.formats import storage
@@ -37,7 +37,7 @@ from dataprep.pipeline.layouts.single import open_single
 from tests.datasets import make_dataset
 from tests.pipeline import jasper
 from tests.pipeline.single_reader import put_some, read_some
-from tests.support import REPOSITORY
+from tests.support import REPOSITORY, examples
 
 FORMS = ("safetensors", "h5")
 
@@ -120,7 +120,7 @@ def test_item_104_a_file_is_the_whole_dataset(
     assert one == (tmp_path / f"b.{form}").read_bytes() == (tmp_path / f"c.{form}").read_bytes()
 
 
-@settings(max_examples=6, deadline=None)
+@examples(6)
 @given(rows=st.integers(0, 30), shard_bytes=st.integers(1, 200), block=st.integers(1, 40))
 def test_any_sizes(
     tmp_path_factory: pytest.TempPathFactory, rows: int, shard_bytes: int, block: int
