@@ -16,6 +16,7 @@ import torch
 from dataprep.formats.errors import IncompatibleError
 from dataprep.runtime.loader import Loader
 from dataprep.runtime.samples import Batch
+from dataprep.runtime.stream_loader import StreamLoader
 from dataprep.runtime.windows import IGNORED_LABEL, PADDING
 
 __all__ = ["check_batch", "validate_first_batch"]
@@ -24,34 +25,49 @@ _LIKE_INPUTS = ("labels", "position_ids", "doc_ids", "attention_mask")
 _REMEDY = "Look at what changes batches between the loader and the model."
 
 
-def validate_first_batch(loader: Loader, *, vocab_size: int | None = None) -> Batch:
+def validate_first_batch(loader: Loader | StreamLoader, *, vocab_size: int | None = None) -> Batch:
     """The batch that `loader` would serve next, after a look at everything about it.
 
     `vocab_size` is the number of embeddings of the model; without it ids are compared with the
     vocabulary of the dataset. Of embeddings and pairs, `dataprep.runtime.array_batch` says what is
     looked at. Raises `IncompatibleError` (E_BATCH) with the first finding: field, row and value.
-    The next pass serves this batch again. Costs one batch.
+    The next pass serves this batch again. Costs one batch; of a stream, one window of blocks.
 
         >>> batch = validate_first_batch(loader, vocab_size=50304)         # doctest: +SKIP
     """
+    if isinstance(loader, StreamLoader):
+        return _look_at_stream(loader, vocab_size)
     step, batch = loader.upcoming()
     rows = loader.sampler_obj.batch_size if loader.sampler_obj.end != "partial" else None
     dataset = getattr(loader.dataset_obj, "real", loader.dataset_obj)
     if hasattr(dataset, "check_batch"):  # of arrays
         dataset.check_batch(batch, rows=rows)
     else:
-        _check_tokens(loader, batch, rows, vocab_size)
-    mask = batch.get("sample_mask")
-    if mask is not None and mask.tolist() != (step.samples != PADDING).tolist():
-        _refuse("sample_mask", "does not say which rows only fill the batch")
+        _check_tokens(batch, rows, vocab_size, loader.vocab_size)
+    _check_mask(batch, (step.samples != PADDING).tolist())
     return batch
 
 
-def _check_tokens(loader: Loader, batch: Batch, rows: int | None, vocab_size: int | None) -> None:
-    known = loader.vocab_size
+def _look_at_stream(loader: StreamLoader, vocab_size: int | None) -> Batch:
+    stream, batch = loader.dataset_obj, loader.upcoming()
+    known = stream.dataset.split.dataset.manifest.tokens.vocab_size
+    _check_tokens(batch, stream.batch_size if stream.end != "partial" else None, vocab_size, known)
+    if "sample_mask" in batch:  # what fills up comes last
+        _check_mask(batch, sorted(batch["sample_mask"].tolist(), reverse=True))
+    return batch
+
+
+def _check_tokens(
+    batch: Batch, rows: int | None, vocab_size: int | None, known: int | None
+) -> None:
     if vocab_size is not None and known is not None and vocab_size < known:
         _refuse("vocab_size", f"the tokenizer has {known:,} ids, the model {vocab_size:,}")
     check_batch(batch, rows=rows, vocab_size=vocab_size or known)
+
+
+def _check_mask(batch: Batch, real: list[bool]) -> None:
+    if "sample_mask" in batch and batch["sample_mask"].tolist() != real:
+        _refuse("sample_mask", "does not say which rows only fill the batch")
 
 
 def check_batch(batch: Batch, *, rows: int | None = None, vocab_size: int | None = None) -> None:

@@ -13,7 +13,7 @@ __all__ = ["LoaderStats", "Tally"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LoaderStats:
-    """Counts of one process since its loader was made, or since `Loader.reset_stats`.
+    """Counts of one process since its loader was made, or since its `reset_stats`.
 
     A trainer that waits for a hundredth of its time loses no more than that to loading. Where
     `ready` is at its largest whenever one looks, loading is never what is waited for.
@@ -46,9 +46,13 @@ class Tally:
         self._batches = self._samples = self._tokens = 0
 
     def add(self, step: Step, batch: Batch, waited: float, *, first: bool) -> None:
-        """One more batch, for which the trainer waited so many seconds."""
-        rows = len(step.samples)
-        real = rows - int((step.samples == PADDING).sum()) if step.last else rows
+        """One more batch, of `step`, for which the trainer waited so many seconds."""
+        filling = int((step.samples == PADDING).sum()) if step.last else 0
+        self.count(batch, len(step.samples), filling, waited, first=first)
+
+    def count(self, batch: Batch, rows: int, filling: int, waited: float, *, first: bool) -> None:
+        """The same for a batch of so many `rows`, of which some only fill it."""
+        real = rows - filling
         self._waited += waited
         if first:
             self._first += waited

@@ -153,9 +153,13 @@ class StreamDataset(IterableDataset[Batch]):
 
     def begin(self, workers: int) -> Place:
         """Where a pass with so many workers starts; they are told. Part of `stream_loader`."""
-        start = self._enter(self._now if self.infinite else self._start, workers)
+        start = self._next(workers)
         self._go_to(start)
         return start
+
+    def upcoming(self, workers: int) -> Batch:
+        """The first batch of such a pass; nothing moves. Part of `stream_loader`."""
+        return next(self._serve(self._next(workers), 0))
 
     def count(self, batches: Iterator[Batch], start: Place) -> Iterator[Batch]:
         """Hand over `batches` of a pass that began at `start`, counting. Part of `stream_loader`.
@@ -202,6 +206,9 @@ class StreamDataset(IterableDataset[Batch]):
     def _go_to(self, place: Place) -> None:
         self._start = self._now = place
         self._shared.write(place)
+
+    def _next(self, workers: int) -> Place:
+        return self._enter(self._now if self.infinite else self._start, workers)
 
     def _enter(self, start: Place, workers: int) -> Place:
         topology = self.topology(workers)

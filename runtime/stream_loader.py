@@ -7,12 +7,14 @@ counts there; the counts say, by arithmetic, where each worker goes on (`runtime
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from time import perf_counter
 from typing import Any
 
 import torch
 from torch.utils.data import DataLoader
 
 from dataprep.formats.errors import UsageError
+from dataprep.runtime.stats import LoaderStats, Tally
 from dataprep.runtime.stream import StreamDataset
 from dataprep.runtime.windows import Batch
 
@@ -30,6 +32,7 @@ class StreamLoader(DataLoader[Batch]):
 
     def __init__(self, dataset: StreamDataset, **options: Any) -> None:
         self.dataset_obj = dataset
+        self._tally = Tally()
         dataset._counted = True
         super().__init__(dataset, batch_size=None, **options)
 
@@ -44,9 +47,41 @@ class StreamLoader(DataLoader[Batch]):
 
     def __iter__(self) -> Iterator[Batch]:  # type: ignore[override]
         if self.num_workers == 0:
-            return super().__iter__()  # the dataset counts itself
+            return self._timed(super().__iter__())  # the dataset counts its steps itself
         start = self.dataset_obj.begin(self.num_workers)
-        return self.dataset_obj.count(super().__iter__(), start)
+        return self._timed(self.dataset_obj.count(super().__iter__(), start))
+
+    def _timed(self, batches: Iterator[Batch]) -> Iterator[Batch]:
+        first = True
+        while True:
+            asked = perf_counter()
+            batch = next(batches, None)
+            if batch is None:
+                return
+            rows, waited = len(batch["input_ids"]), perf_counter() - asked
+            filling = rows - int(batch["sample_mask"].sum()) if "sample_mask" in batch else 0
+            self._tally.count(batch, rows, filling, waited, first=first)
+            first = False
+            yield batch
+            del batch
+
+    def upcoming(self) -> Batch:
+        """The batch that the next `iter` begins with, made here; nothing moves.
+
+        Costs what a pass costs at its beginning: the first window of blocks is read.
+        """
+        return self.dataset_obj.upcoming(max(1, self.num_workers))
+
+    def stats(self) -> LoaderStats:
+        """What was handed over since the loader was made, and how long the trainer waited.
+
+        `ready` is 0: what worker processes hold is torch's to know.
+        """
+        return self._tally.stats(ready=0)
+
+    def reset_stats(self) -> None:
+        """Count from here."""
+        self._tally.reset()
 
     def state_dict(self) -> dict[str, Any]:
         """Where the trainer stands; see `StreamDataset.state_dict`."""

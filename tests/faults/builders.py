@@ -13,11 +13,9 @@ small input takes all the ways of a large one.
 from __future__ import annotations
 
 import contextlib
-import importlib
 import json
 import os
 import signal
-import subprocess
 import sys
 import tempfile
 import time
@@ -29,7 +27,8 @@ from typing import Any
 
 import msgspec
 
-from tests.support import REPOSITORY
+from tests.faults.forker import Answer, Forker, put, serve
+from tests.pipeline.corpora import shrink_units
 
 __all__ = ["Builder", "Builders", "End", "Race", "Running", "living"]
 
@@ -86,11 +85,7 @@ class Builders:
     """The process that forks; a context manager."""
 
     def __enter__(self) -> Builders:
-        self._popen = subprocess.Popen(
-            [sys.executable, "-m", "tests.faults.builders"], cwd=REPOSITORY,
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-            env={**os.environ, "TOKENIZERS_PARALLELISM": "false"},  # no threads but our own
-        )  # fmt: skip
+        self._forker = Forker("tests.faults.builders")
         return self
 
     def __exit__(
@@ -99,11 +94,7 @@ class Builders:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        assert self._popen.stdin is not None and self._popen.stdout is not None
-        self._popen.stdin.write(b"\n")  # its end may be held open by processes forked meanwhile
-        self._popen.stdin.close()
-        self._popen.wait()
-        self._popen.stdout.close()
+        self._forker.close()
 
     @contextlib.contextmanager
     def start(self, race: Race) -> Iterator[Running]:
@@ -112,7 +103,7 @@ class Builders:
         try:
             yield running
         finally:
-            running.ends = msgspec.json.decode(self._answer(), type=list[End])
+            running.ends = msgspec.json.decode(self._forker.receive(), type=list[End])
 
     def run(self, race: Race) -> list[End]:
         """Do `race` to its end."""
@@ -126,14 +117,8 @@ class Builders:
         return self.run(Race(builders=(builder,), **settings))[0]
 
     def _ask(self, race: Race) -> list[int]:
-        assert self._popen.stdin is not None
-        self._popen.stdin.write(msgspec.json.encode(race) + b"\n")
-        self._popen.stdin.flush()
-        return msgspec.json.decode(self._answer(), type=list[int])
-
-    def _answer(self) -> bytes:
-        assert self._popen.stdout is not None
-        return self._popen.stdout.readline()
+        self._forker.send(race)
+        return msgspec.json.decode(self._forker.receive(), type=list[int])
 
 
 class Running:
@@ -167,25 +152,13 @@ def living(group: int) -> list[int]:
 # From here on: in the process that forks, and in its forks.
 
 
-def _serve() -> None:
-    for name in (
-        "gigatoken", "tokenizers", "dataprep.cli.build", "dataprep.cli.main",
-        "dataprep.cli.progress", "dataprep.cli.summary", "dataprep.pipeline.build",
-        "email.headerregistry", "numpy.ma",
-    ):  # fmt: skip
-        importlib.import_module(name)
-    answers = os.fdopen(os.dup(1), "wb", buffering=0)
-    os.dup2(2, 1)
-    for line in iter(sys.stdin.buffer.readline, b"\n"):
-        if not line:
-            break
-        race = msgspec.json.decode(line, type=Race)
-        with tempfile.TemporaryDirectory(prefix="dataprep-race-") as folder:
-            started = time.monotonic()
-            pids = [_fork(race, n, Path(folder), started) for n in range(len(race.builders))]
-            answers.write(msgspec.json.encode(pids) + b"\n")
-            ends = _see_through(race, pids, Path(folder), started)
-        answers.write(msgspec.json.encode(ends) + b"\n")
+def _hold(race: Race, answer: Answer) -> None:
+    with tempfile.TemporaryDirectory(prefix="dataprep-race-") as folder:
+        started = time.monotonic()
+        pids = [_fork(race, n, Path(folder), started) for n in range(len(race.builders))]
+        answer(msgspec.json.encode(pids))
+        ends = _see_through(race, pids, Path(folder), started)
+    answer(msgspec.json.encode(ends))
 
 
 def _see_through(race: Race, pids: list[int], folder: Path, started: float) -> list[End]:
@@ -268,23 +241,15 @@ def _run(race: Race, builder: Builder, started: float) -> int:
 def _arrange(race: Race) -> None:
     import fcntl
 
-    from dataprep.pipeline import build, executor, fingerprint, layout, plan
+    from dataprep.pipeline import build, executor
 
     if race.tiny:
-        _put(plan, "CHUNK_BYTES", _TINY_UNIT_BYTES)
-        _put(fingerprint, "CHUNK_BYTES", _TINY_UNIT_BYTES)
-        _put(layout, "JOIN_BELOW_BYTES", _TINY_LINK_BYTES)
+        shrink_units(put, _TINY_UNIT_BYTES, _TINY_LINK_BYTES)
     if race.inside:
-        _put(build, "Workers", lambda count: executor.Workers(0))
+        put(build, "Workers", lambda count: executor.Workers(0))
     if not race.locks:
-        _put(fcntl, "flock", lambda descriptor, operation: None)
-
-
-def _put(module: object, name: str, value: object) -> None:
-    """Replace what must be there."""
-    assert hasattr(module, name), name
-    setattr(module, name, value)
+        put(fcntl, "flock", lambda descriptor, operation: None)
 
 
 if __name__ == "__main__":
-    _serve()
+    serve(Race, _hold)

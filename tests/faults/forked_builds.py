@@ -15,11 +15,9 @@ from __future__ import annotations
 
 import contextlib
 import faulthandler
-import importlib
 import json
 import os
 import signal
-import subprocess
 import sys
 import tempfile
 import threading
@@ -31,14 +29,14 @@ from typing import Any
 
 import msgspec
 
+from tests.faults.forker import Answer, Forker, put, serve
 from tests.faults.operations import Call, watch
-from tests.support import REPOSITORY
+from tests.pipeline.corpora import shrink_units
 
 __all__ = ["ALLOW_TRACING", "UNIT_BYTES", "Ended", "ForkedBuilds", "Order"]
 
 UNIT_BYTES = 16 << 10
 _LINK_FROM_BYTES = 4 << 10
-_NO_THREADS = {"TOKENIZERS_PARALLELISM": "false", "OPENBLAS_NUM_THREADS": "1"}
 _PATIENCE = 60.0
 ALLOW_TRACING = "import ctypes; ctypes.CDLL(None).prctl(0x59616D61, ctypes.c_ulong(-1), 0, 0, 0)"
 """Python code that lets any process of the same user trace this one (PR_SET_PTRACER_ANY)."""
@@ -86,11 +84,7 @@ class ForkedBuilds:
 
     def __enter__(self) -> ForkedBuilds:
         self._folder = tempfile.TemporaryDirectory(prefix="dataprep-forks-")
-        self._popen = subprocess.Popen(
-            [sys.executable, "-m", "tests.faults.forked_builds"], cwd=REPOSITORY,
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-            env={**os.environ, **_NO_THREADS},
-        )  # fmt: skip
+        self._forker = Forker("tests.faults.forked_builds")
         return self
 
     def __exit__(
@@ -99,11 +93,7 @@ class ForkedBuilds:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        assert self._popen.stdin is not None and self._popen.stdout is not None
-        self._popen.stdin.write(b"\n")  # its end may be held open by processes forked meanwhile
-        self._popen.stdin.close()
-        self._popen.wait()
-        self._popen.stdout.close()
+        self._forker.close()
         self._folder.cleanup()
 
     def run(self, order: Order) -> Ended:
@@ -130,15 +120,11 @@ class ForkedBuilds:
         answer = Path(self._folder.name) / "answer"
         answer.unlink(missing_ok=True)
         self._answer, self._crash = answer, answer.with_suffix(".crash")
-        assert self._popen.stdin is not None and self._popen.stdout is not None
-        order = msgspec.structs.replace(order, answer=str(answer))
-        self._popen.stdin.write(msgspec.json.encode(order) + b"\n")
-        self._popen.stdin.flush()
-        return int(self._popen.stdout.readline())
+        self._forker.send(msgspec.structs.replace(order, answer=str(answer)))
+        return int(self._forker.receive())
 
     def _end(self) -> Ended:
-        assert self._popen.stdout is not None
-        code = int(self._popen.stdout.readline())
+        code = int(self._forker.receive())
         if code != 0:  # killed, be it while it wrote its answer; or a crash of an extension
             return Ended(code=code, talk=self._crash.read_text())
         return msgspec.json.decode(self._answer.read_bytes(), type=Ended)
@@ -227,9 +213,9 @@ def _run(order: Order) -> None:
     if order.gate:
         _wait_at(order.gate)
     if order.inside:
-        _put(build, "Workers", lambda count: executor.Workers(0))
+        put(build, "Workers", lambda count: executor.Workers(0))
     if order.no_exchange:
-        _put(storage, "_exchange", lambda source, target: False)
+        put(storage, "_exchange", lambda source, target: False)
     changes = _Changes(order)
     watch(Path(order.scope), changes.around)
     with tempfile.TemporaryFile() as said, tempfile.TemporaryFile() as talk:
@@ -256,44 +242,12 @@ def _text(stream: Any) -> str:
     return text
 
 
-def _shrink() -> None:
-    """Make a few kilobytes several units, and a large piece of what is left of them."""
-    from dataprep.pipeline import fingerprint, layout, plan
-
-    for module, name, value in (
-        (plan, "CHUNK_BYTES", UNIT_BYTES),
-        (fingerprint, "CHUNK_BYTES", UNIT_BYTES),
-        (layout, "JOIN_BELOW_BYTES", _LINK_FROM_BYTES),
-    ):
-        _put(module, name, value)
-
-
-def _put(module: object, name: str, value: object) -> None:
-    """Replace what must be there."""
-    assert hasattr(module, name), name
-    setattr(module, name, value)
-
-
-def _serve() -> None:
-    for name in (
-        "gigatoken", "tokenizers", "dataprep.cli.build", "dataprep.cli.main",
-        "dataprep.cli.progress", "dataprep.cli.summary", "dataprep.pipeline.build",
-        "numpy.ma", "email.headerregistry",
-    ):  # fmt: skip
-        importlib.import_module(name)
-    assert len(os.listdir("/proc/self/task")) == 1, "threads do not come through a fork"
-    _shrink()
-    answers = os.fdopen(os.dup(1), "wb", buffering=0)
-    os.dup2(2, 1)
-    for line in iter(sys.stdin.buffer.readline, b"\n"):
-        if not line:
-            break
-        order = msgspec.json.decode(line, type=Order)
-        child = os.fork()
-        if child == 0:
-            _child(order)
-        answers.write(b"%d\n" % child)
-        answers.write(b"%d\n" % os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+def _fork(order: Order, answer: Answer) -> None:
+    child = os.fork()
+    if child == 0:
+        _child(order)
+    answer(b"%d" % child)
+    answer(b"%d" % os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 
 
 def _child(order: Order) -> None:
@@ -309,4 +263,5 @@ def _child(order: Order) -> None:
 
 
 if __name__ == "__main__":
-    _serve()
+    shrink_units(put, UNIT_BYTES, _LINK_FROM_BYTES)
+    serve(Order, _fork)

@@ -11,13 +11,10 @@ kilobytes each; a piece from a few kilobytes on becomes a shard by a link.
 
 from __future__ import annotations
 
-import importlib
 import os
 import random
 import resource
 import signal
-import subprocess
-import sys
 import threading
 import traceback
 from collections.abc import Callable
@@ -27,9 +24,10 @@ from typing import Any
 
 import msgspec
 
+from tests.faults.forker import Forker, put, serve
 from tests.faults.mounts import cut_power
 from tests.faults.operations import Call, watch
-from tests.support import REPOSITORY
+from tests.pipeline.corpora import shrink_units
 
 __all__ = ["Outcome", "Run", "StoppedBuilds"]
 
@@ -85,11 +83,7 @@ class StoppedBuilds:
     """The process that forks; a context manager. Not for several threads."""
 
     def __enter__(self) -> StoppedBuilds:
-        self._popen = subprocess.Popen(
-            [sys.executable, "-m", "tests.faults.stopped_build"], cwd=REPOSITORY,
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-            env={**os.environ, "TOKENIZERS_PARALLELISM": "false"},  # no threads but our own
-        )  # fmt: skip
+        self._forker = Forker("tests.faults.stopped_build")
         return self
 
     def __exit__(
@@ -98,18 +92,12 @@ class StoppedBuilds:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        assert self._popen.stdin is not None and self._popen.stdout is not None
-        self._popen.stdin.write(b"\n")  # its end may be held open by processes forked meanwhile
-        self._popen.stdin.close()
-        self._popen.wait()
-        self._popen.stdout.close()
+        self._forker.close()
 
     def run(self, run: Run) -> Outcome:
         """Do `run` and wait for its end."""
-        assert self._popen.stdin is not None and self._popen.stdout is not None
-        self._popen.stdin.write(msgspec.json.encode(run) + b"\n")
-        self._popen.stdin.flush()
-        return msgspec.json.decode(self._popen.stdout.readline(), type=Outcome)
+        self._forker.send(run)
+        return msgspec.json.decode(self._forker.receive(), type=Outcome)
 
 
 class _Stopper:
@@ -289,33 +277,12 @@ def _fork(run: Run) -> bytes:
     return answer or msgspec.json.encode(died)
 
 
-def _prepare() -> None:
-    """Import what a build imports, and make a few kilobytes several units and large pieces."""
-    from dataprep.pipeline import build, executor, fingerprint, layout, plan
-
-    for name in (
-        "awkward", "gigatoken", "tokenizers", "dataprep.cli.build", "dataprep.cli.main",
-        "dataprep.cli.progress", "dataprep.cli.summary", "email.headerregistry", "numpy.ma",
-    ):  # fmt: skip
-        importlib.import_module(name)
-    for module, name, value in (
-        (plan, "CHUNK_BYTES", _UNIT_BYTES),
-        (fingerprint, "CHUNK_BYTES", _UNIT_BYTES),
-        (layout, "JOIN_BELOW_BYTES", _LINK_FROM_BYTES),
-        (build, "Workers", lambda count: executor.Workers(0)),
-    ):
-        assert hasattr(module, name), name
-        setattr(module, name, value)
-
-
 def _serve() -> None:
-    _prepare()
-    answers = os.fdopen(os.dup(1), "wb", buffering=0)
-    os.dup2(2, 1)
-    for line in iter(sys.stdin.buffer.readline, b"\n"):
-        if not line:
-            break
-        answers.write(_fork(msgspec.json.decode(line, type=Run)) + b"\n")
+    from dataprep.pipeline import build, executor
+
+    shrink_units(put, _UNIT_BYTES, _LINK_FROM_BYTES)
+    put(build, "Workers", lambda count: executor.Workers(0))
+    serve(Run, lambda run, answer: answer(_fork(run)))
 
 
 if __name__ == "__main__":

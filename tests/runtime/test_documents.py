@@ -18,6 +18,7 @@ from dataprep.formats.errors import InputError, IntegrityError, UsageError
 from dataprep.runtime.documents import DocumentDataset, PadTo, Side, Truncate
 from dataprep.runtime.windows import IGNORED_LABEL, PADDING, Labels
 from tests.datasets import EOS_ID, make_dataset, random_split
+from tests.runtime.owned import check_owned
 from tests.support import examples
 
 LENGTHS = [[30, 0, 12], [], [0, 8], [100, 3, 1, 16]]
@@ -131,15 +132,7 @@ def test_tensors_are_int64_and_share_nothing(split: Split, plans: Path) -> None:
     """Writing into one tensor of a batch changes neither the others nor the next batch."""
     for labels in get_args(Labels):
         documents = DocumentDataset(split, labels=labels, plan_dir=plans, position_ids=True)
-        batch = documents.__getitems__([0, 2])
-        kept = {name: tensor.clone() for name, tensor in batch.items()}
-        assert {tensor.dtype for tensor in batch.values()} == {torch.int64}
-        assert all(tensor.is_contiguous() for tensor in batch.values())
-        for name in batch:
-            batch[name].fill_(-1)
-            del kept[name]
-            assert all(torch.equal(batch[other], kept[other]) for other in kept)
-        assert int(documents.__getitems__([0, 2])["input_ids"].min()) >= 0
+        check_owned(documents, [0, 2])
 
 
 def test_empty_documents_are_left_out(split: Split, plans: Path) -> None:

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
+from dataprep.formats.dataset import open_dataset
 from dataprep.formats.errors import IncompatibleError
 from dataprep.runtime.create import create_loader
 from dataprep.runtime.first_batch import check_batch, validate_first_batch
 from dataprep.runtime.loader import Loader
 from dataprep.runtime.samples import Batch
+from dataprep.runtime.stream import StreamDataset
+from dataprep.runtime.stream_loader import StreamLoader, stream_loader
+from dataprep.runtime.windows import WindowDataset
 from tests.datasets import BYTE_VOCAB, make_dataset, random_split
 
 ROWS, SEQ_LEN = 3, 8
@@ -163,3 +169,66 @@ def test_a_rank_with_nothing_but_filling(tmp_path: Path) -> None:
         batch = validate_first_batch(loader)
         mock = create_loader(path, "val", 1, seq_len=SEQ_LEN, dp_rank=rank, dp_size=4, mock=True)
         assert torch.equal(next(iter(mock))["sample_mask"], batch["sample_mask"])
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("infinite", [False, True])
+def test_a_stream_is_looked_at_too(shards: Path, workers: int, infinite: bool) -> None:
+    """The batch that comes next, of a run that was resumed as well; nothing is counted or moved."""
+    fresh = make_stream(shards, workers, infinite=infinite)
+    before = fresh.state_dict()
+    validate_first_batch(fresh)
+    assert fresh.state_dict() == before
+    whole = [batch["input_ids"].tolist() for batch in make_stream(shards, workers)]
+    for taken in (0, 3):
+        loader = make_stream(shards, workers, infinite=infinite)
+        first = list(islice(loader, taken))
+        again = make_stream(shards, workers, infinite=infinite)
+        again.load_state_dict(state := loader.state_dict())
+        shown = validate_first_batch(again, vocab_size=BYTE_VOCAB)
+        assert len(first) == taken
+        assert shown["input_ids"].tolist() == whole[taken]
+        assert (again.state_dict(), again.stats().batches) == (state, 0)
+        assert next(iter(again))["input_ids"].tolist() == whole[taken]
+
+
+def make_stream(shards: Path, workers: int = 0, **options: Any) -> StreamLoader:
+    windows = WindowDataset(
+        open_dataset(shards).split("train"), seq_len=SEQ_LEN, sample_mask=True, position_ids=True
+    )
+    stream = StreamDataset(windows, **{"batch_size": ROWS, "block": 4, "window": 3} | options)
+    context = "fork" if workers else None
+    return stream_loader(stream, num_workers=workers, multiprocessing_context=context)
+
+
+def test_mistakes_of_a_stream_are_named(shards: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows, ids, labels, the model's vocabulary, and rows that fill up before the end."""
+    with pytest.raises(IncompatibleError, match="the tokenizer has 257 ids, the model 200"):
+        validate_first_batch(make_stream(shards), vocab_size=200)
+    make_batch = StreamDataset.upcoming
+    damages = [(row_missing, "input_ids"), (labels_moved, "labels"), (ids_too_large, "input_ids")]
+    for damage, where in [*damages, (first_row_fills, "sample_mask")]:
+
+        def upcoming(
+            stream: StreamDataset, workers: int, damage: Callable[[Batch], None] = damage
+        ) -> Batch:
+            batch = make_batch(stream, workers)
+            damage(batch)
+            return batch
+
+        monkeypatch.setattr(StreamDataset, "upcoming", upcoming)
+        with pytest.raises(IncompatibleError) as caught:
+            validate_first_batch(make_stream(shards))
+        assert (caught.value.where, caught.value.code) == (where, "E_BATCH")
+
+
+def first_row_fills(batch: Batch) -> None:
+    batch["sample_mask"][0] = False
+
+
+def test_the_last_step_of_a_stream(tmp_path: Path) -> None:
+    """Rows that fill up are told; a shorter batch is one where that was asked for."""
+    path = make_dataset(tmp_path / "small", {"train": random_split([[20]], seed=1)})
+    padded = validate_first_batch(make_stream(path, end="pad"))
+    assert padded["sample_mask"].tolist() == [True, True, False]
+    assert len(validate_first_batch(make_stream(path, end="partial"))["input_ids"]) == 2

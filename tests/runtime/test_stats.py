@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
+from dataprep.formats.dataset import open_dataset
 from dataprep.formats.errors import IncompatibleError
 from dataprep.runtime.create import create_loader
 from dataprep.runtime.samples import Batch, Indices, SampleDataset
+from dataprep.runtime.stream import StreamDataset
+from dataprep.runtime.stream_loader import stream_loader
+from dataprep.runtime.windows import WindowDataset
 from tests.datasets import make_dataset, random_split
 
 
@@ -66,6 +71,49 @@ def test_waiting_is_measured(shards: Path) -> None:
         assert stats.ready == prefetch
     assert waited[0] >= 0.18  # nine batches, each made while the trainer waits
     assert waited[3] < waited[0]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_stream_is_counted_alike(shards: Path, workers: int) -> None:
+    """Batches, rows without filling, tokens, and the seconds that the trainer waited for them."""
+    windows = WindowDataset(open_dataset(shards).split("train"), seq_len=16, sample_mask=True)
+    stream = StreamDataset(windows, batch_size=4, dp_rank=1, dp_size=2, end="pad", block=8)
+    context = "fork" if workers else None
+    loader = stream_loader(stream, num_workers=workers, multiprocessing_context=context)
+    real = 0
+    for number, batch in enumerate(loader, 1):
+        found = loader.stats()
+        real += int(batch["sample_mask"].sum())
+        assert (found.batches, found.samples, found.tokens) == (number, real, 16 * real)
+    assert (number, real, found.ready) == (9, 33, 0)
+    assert 0 < found.first_batch_s < found.waited_s
+    before = found.first_batch_s
+    next(iter(loader))
+    assert loader.stats().first_batch_s > before
+    loader.reset_stats()
+    assert loader.stats().batches == loader.stats().waited_s == 0
+
+
+def test_a_stream_that_is_slow(shards: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Seconds spent in the making of a batch are the trainer's; its own are not."""
+    windows = WindowDataset(open_dataset(shards).split("train"), seq_len=16)
+    loader = stream_loader(StreamDataset(windows, batch_size=8))
+    make = StreamDataset._batch
+
+    def slow(*arguments: Any) -> Batch:
+        time.sleep(0.02)
+        return make(*arguments)
+
+    monkeypatch.setattr(StreamDataset, "_batch", slow)
+    began, slept = time.perf_counter(), 0.0
+    for _ in loader:
+        asleep = time.perf_counter()
+        time.sleep(0.02)
+        slept += time.perf_counter() - asleep
+    stats = loader.stats()
+    assert stats.batches == 8
+    assert stats.first_batch_s >= 0.02
+    assert 8 * 0.02 <= stats.waited_s <= time.perf_counter() - began - slept
 
 
 def test_mock_serves_the_same_shapes(shards: Path) -> None:

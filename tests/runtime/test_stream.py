@@ -1,88 +1,31 @@
-"""The iterable dataset as a training script uses it: topologies, epochs, resuming, mistakes."""
+"""The iterable dataset as a training script uses it: topologies, rows, reads, mistakes."""
 
 from __future__ import annotations
 
 import copy
 import gc
-import json
 import pickle
-import warnings
 import weakref
-from collections.abc import Callable, Iterable, Iterator
-from itertools import islice, product, zip_longest
+from collections.abc import Callable, Iterable
+from itertools import islice, product
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
-from torch.utils.data import DataLoader, IterableDataset
+from torch.utils.data import DataLoader
 
 from dataprep.formats.dataset import Split, open_dataset
-from dataprep.formats.errors import DataprepError, IncompatibleError, UsageError
+from dataprep.formats.errors import UsageError
 from dataprep.formats.stream import Stream
 from dataprep.runtime import stream_read
 from dataprep.runtime.packed import PackedDataset
-from dataprep.runtime.stream import StreamDataset
-from dataprep.runtime.stream_loader import StreamLoader, stream_loader
-from dataprep.runtime.stream_read import Readable
-from dataprep.runtime.stream_state import Place
+from dataprep.runtime.stream_loader import stream_loader
 from dataprep.runtime.windows import IGNORED_LABEL, Labels, WindowDataset
-from tests.datasets import make_dataset, random_split
-from tests.support import examples
+from tests.runtime.streams import ORDERS, SAMPLES, SEQ_LEN, Steps, emulated, loader, real, stream
 
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")
-
-SEQ_LEN = 16
-SAMPLES = 66
-Steps = list[list[int | None]]
-
-
-@pytest.fixture(scope="module")
-def split(tmp_path_factory: pytest.TempPathFactory) -> Split:
-    """66 windows of 16 in three shards, all different, with a loss mask."""
-    documents = random_split([[300, 41], [0], [600, 130]], seed=1)
-    masks = [[np.arange(len(ids)) % 7 > 0 for ids in shard] for shard in documents]
-    path = tmp_path_factory.mktemp("stream") / "shards"
-    make_dataset(path, {"train": documents}, masks={"train": masks})
-    return open_dataset(path).split("train")
-
-
-@pytest.fixture(scope="module")
-def windows(split: Split) -> WindowDataset:
-    return WindowDataset(
-        split, seq_len=SEQ_LEN, sample_mask=True, position_ids=True, doc_ids=True, cu_seqlens=True
-    )
-
-
-@pytest.fixture(scope="module")
-def steps_of(windows: WindowDataset) -> Callable[[Iterable[Any]], Steps]:
-    """The sample numbers of every batch (or sample), None for a row that fills up."""
-    numbers = {tuple(windows[i]["input_ids"].tolist()): i for i in range(len(windows))}
-
-    def steps(batches: Iterable[Any]) -> Steps:
-        found: Steps = []
-        for batch in batches:
-            ids = batch["input_ids"].reshape(-1, SEQ_LEN).tolist()
-            real = batch["sample_mask"].reshape(-1).tolist()
-            found.append([numbers[tuple(r)] if m else None for r, m in zip(ids, real, strict=True)])
-        return found
-
-    return steps
-
-
-def stream(windows: Readable, **options: Any) -> StreamDataset:
-    """Blocks of 5 samples, the last of one, in windows of 3; or a buffer of 9."""
-    return StreamDataset(windows, **{"block": 5, "window": 3, "buffer": 9} | options)
-
-
-def real(steps: Steps) -> list[int]:
-    return [sample for step in steps for sample in step if sample is not None]
-
-
-ORDERS: list[dict[str, Any]] = [{"shuffle": "blocks"}, {"shuffle": "buffer"}, {"shuffle": None}]
 
 
 @pytest.mark.parametrize("order", ORDERS, ids=str)
@@ -101,13 +44,6 @@ def test_every_sample_once(
         lost = SAMPLES % (ranks * (size or 1)) if end == "drop" else 0
         assert len(set(seen)) == len(seen) == SAMPLES - lost
         assert {len(step) for steps in found for step in steps} == {size or 1}
-
-
-def emulated(dataset: StreamDataset, workers: int) -> Iterator[Any]:
-    """What a DataLoader with so many workers hands over, without the processes."""
-    start = dataset._enter(Place(dataset.epoch), workers)
-    rounds = zip_longest(*(dataset._serve(start, worker) for worker in range(workers)))
-    return (batch for row in rounds for batch in row if batch is not None)
 
 
 @pytest.mark.parametrize(("ranks", "workers"), [(1, 2), (2, 3), (3, 1), (4, 2), (1, 5)])
@@ -306,178 +242,6 @@ def test_golden(windows: WindowDataset, steps_of: Callable[[Iterable[Any]], Step
     assert steps_of(islice(stream(windows, shuffle="buffer", **options), 3)) == GOLDEN_BUFFER
 
 
-def test_stream_loader_moves_on_with_live_workers(
-    windows: WindowDataset, steps_of: Callable[[Iterable[Any]], Steps]
-) -> None:
-    """The same two processes serve epoch after epoch, the one that is set, and a pass again."""
-    fresh = {
-        epoch: steps_of(emulated(stream(windows, batch_size=4, epoch=epoch), 2))
-        for epoch in (0, 1, 7)
-    }
-    assert fresh[0] != fresh[1]
-    live = loader(windows, workers=2)
-    assert isinstance(live, DataLoader)
-    assert isinstance(live.dataset, IterableDataset)
-    assert len(live) == len(fresh[0])
-    assert steps_of(live) == fresh[0]
-    processes = [worker.pid for worker in live._iterator._workers]  # type: ignore[union-attr]
-    assert steps_of(islice(live, 9)) == fresh[1][:9]
-    assert live.epoch == 1
-    assert steps_of(live) == fresh[1]
-    live.set_epoch(7)
-    assert steps_of(live) == fresh[7]
-    assert live.epoch == 8
-    assert [w.pid for w in live._iterator._workers] == processes  # type: ignore[union-attr]
-
-
-def loader(windows: Readable, *, workers: int, **options: Any) -> StreamLoader:
-    return stream_loader(
-        stream(windows, **{"batch_size": 4} | options), num_workers=workers,
-        multiprocessing_context="fork" if workers else None,
-    )  # fmt: skip
-
-
-def test_set_epoch_reaches_the_workers_of_a_stock_loader(
-    windows: WindowDataset, steps_of: Callable[[Iterable[Any]], Steps]
-) -> None:
-    """Live workers serve the epoch that was set; what was consumed nobody can say."""
-    dataset = stream(windows, batch_size=4)
-    live = DataLoader(
-        dataset, batch_size=None, num_workers=2, persistent_workers=True,
-        multiprocessing_context="fork",
-    )  # fmt: skip
-    for epoch in (0, 2, 1):
-        dataset.set_epoch(epoch)
-        assert steps_of(live) == steps_of(emulated(dataset, 2))
-    with pytest.raises(UsageError, match="stream_loader"):
-        dataset.state_dict()
-
-
-def test_a_worker_warns_of_an_epoch_served_twice(windows: WindowDataset) -> None:
-    """Where a stock DataLoader starts the same pass again; not for a stored order."""
-    dataset = stream(windows, batch_size=4)
-    shared = dataset._shared
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        shared.read(0, warn=True)
-        shared.finish(0, shared.version)
-        shared.read(1, warn=True)
-        shared.read(0, warn=False)
-    with pytest.warns(UserWarning, match="set_epoch"):
-        shared.read(0, warn=True)
-    dataset.set_epoch(0)
-    shared.read(0, warn=True)
-
-
-def test_infinite_goes_on(
-    windows: WindowDataset, steps_of: Callable[[Iterable[Any]], Steps]
-) -> None:
-    """One epoch after the other without a pause, and the next pass where the last was left."""
-    for workers in (0, 2):
-        dataset, epochs = stream(windows, batch_size=4), []
-        for epoch in range(3):
-            dataset.set_epoch(epoch)
-            epochs += steps_of(emulated(dataset, max(1, workers)))
-        endless = loader(windows, workers=workers, infinite=True)
-        assert steps_of(islice(endless, 40)) == epochs[:40]
-        assert endless.state_dict()["epoch"] == 2
-        assert steps_of(islice(endless, 8)) == epochs[40:]
-        with pytest.raises(TypeError, match="no length"):
-            len(endless)
-
-
-@pytest.mark.parametrize("order", ORDERS, ids=str)
-@pytest.mark.parametrize("infinite", [False, True])
-def test_resume_on_the_same_topology_is_exact(
-    windows: WindowDataset,
-    order: dict[str, Any],
-    infinite: bool,
-    steps_of: Callable[[Iterable[Any]], Steps],
-) -> None:
-    """Stopped at every step, gone on, stopped and gone on again: the batches of one long run."""
-
-    def make() -> StreamDataset:
-        return stream(windows, batch_size=5, infinite=infinite, dp_rank=1, dp_size=2, **order)
-
-    whole = make()
-    expected = [step for _ in range(3) for step in steps_of(islice(whole, 6))]
-    for stop in (0, 1, 4, 6):
-        first = make()
-        found = steps_of(islice(first, stop))
-        second = make()
-        second.load_state_dict(json.loads(json.dumps(first.state_dict())))
-        found += steps_of(islice(second, 2))
-        third = make()
-        third.load_state_dict(second.state_dict())
-        found += steps_of(islice(third, 3)) if stop < 4 or infinite else []
-        assert found == expected[: len(found)]
-
-
-@examples(15)
-@given(data=st.data())
-def test_resume_on_another_topology_serves_the_rest(
-    windows: WindowDataset, steps_of: Callable[[Iterable[Any]], Steps], data: st.DataObject
-) -> None:
-    """Every sample of the epoch once, whatever the ranks and batch sizes it is served under."""
-    order = data.draw(st.sampled_from(ORDERS))
-    end = data.draw(st.sampled_from(["drop", "pad"]))
-    state, seen, step = None, [], 0
-    for last in (False, False, True):
-        ranks, size = data.draw(st.integers(1, 4)), data.draw(st.integers(1, 5))
-        stop = 100 if last else data.draw(st.integers(0, 4))
-        states = []
-        for rank in range(ranks):
-            share = stream(windows, batch_size=size, dp_rank=rank, dp_size=ranks, end=end, **order)
-            if state is not None:
-                share.load_state_dict(state)
-            if share._enter(share._start, 1).epoch == 0:
-                step = ranks * size
-                seen += real(steps_of(islice(share, stop)))
-            states.append(share.state_dict())
-        assert all(found == states[0] for found in states)
-        state = states[0]
-        assert len(json.dumps(state)) < 1024
-        if state["epoch"] == 0:
-            assert state["consumed"] == len(seen)
-    assert len(set(seen)) == len(seen)
-    step = max(step, ranks * size)  # the last one may have found too little for a step
-    assert len(seen) > SAMPLES - step if end == "drop" else len(seen) == SAMPLES
-
-
-def test_resume_through_workers(
-    windows: WindowDataset, steps_of: Callable[[Iterable[Any]], Steps]
-) -> None:
-    """The state counts what was handed over, not what workers read ahead; and changes of workers
-    lose and repeat nothing.
-    """
-    whole = steps_of(emulated(stream(windows, batch_size=4), 3))
-    first = loader(windows, workers=3)
-    assert steps_of(islice(first, 5)) == whole[:5]
-    state = first.state_dict()
-    assert state["consumed"] == 20
-    again = loader(windows, workers=3)
-    again.load_state_dict(state)
-    assert steps_of(again) == whole[5:]
-    assert again.epoch == 1
-    other = loader(windows, workers=0)
-    other.load_state_dict(state)
-    rest = steps_of(other)
-    assert len(set(real(whole[:5]) + real(rest))) == 4 * (5 + len(rest)) == 64
-
-
-def test_a_look_at_the_first_batch_leaves_no_trace(
-    windows: WindowDataset, steps_of: Callable[[Iterable[Any]], Steps]
-) -> None:
-    """Also of a run that was resumed."""
-    whole = steps_of(stream(windows, batch_size=4))
-    resumed = stream(windows, batch_size=4)
-    taken = stream(windows, batch_size=4)
-    steps_of(islice(taken, 7))
-    resumed.load_state_dict(taken.state_dict())
-    next(iter(resumed))
-    assert steps_of(resumed) == whole[7:]
-
-
 def test_a_large_split_costs_nothing_at_the_start(windows: WindowDataset) -> None:
     """What stands in the middle of 10**9 samples is found without going there."""
 
@@ -577,42 +341,3 @@ def test_impossible_uses_are_refused(split: Split, windows: WindowDataset) -> No
         stream_loader(stream(windows, batch_size=2), num_workers=-1)
     with pytest.raises(UsageError, match="single samples"):
         stream_loader(stream(windows))
-
-
-@pytest.mark.parametrize(
-    ("change", "error", "where"),
-    [
-        ({"kind": "other"}, UsageError, "not the state of a dataprep stream"),
-        ({"version": 2}, IncompatibleError, "version"),
-        ({"version": "1"}, UsageError, "version"),
-        ({"build_id": "0" * 64}, IncompatibleError, "build_id"),
-        ({"seed": 5}, IncompatibleError, "seed"),
-        ({"shuffle": "buffer"}, IncompatibleError, "shuffle"),
-        ({"block": 6}, IncompatibleError, "block"),
-        ({"samples": 67}, IncompatibleError, "samples"),
-        ({"definition": {"kind": "windows"}}, IncompatibleError, "definition"),
-        ({"end": "pad"}, IncompatibleError, "end"),
-        ({"epoch": -1}, UsageError, "epoch"),
-        ({"epoch": True}, UsageError, "epoch"),
-        ({"served": 3}, UsageError, "served"),
-        ({"served": [[1, 1, 4]]}, UsageError, "served"),
-        ({"served": [[1, 1, 4, 17]]}, UsageError, "served"),
-        ({"served": [[0, 1, 4, 1]]}, UsageError, "dp_size"),
-        ({"served": [[1, 1, 4, 2.0]]}, UsageError, "served"),
-        ({"served": [[1, 1, 4, 1]] * 40}, UsageError, "served"),
-        ({"consumed": 11}, UsageError, "consumed"),
-    ],
-)
-def test_foreign_states_are_refused(
-    windows: WindowDataset, change: dict[str, Any], error: type[DataprepError], where: str
-) -> None:
-    """Each names the field; the stream stands where it stood."""
-    dataset = stream(windows, batch_size=4)
-    for _ in islice(dataset, 3):
-        pass
-    state = dataset.state_dict()
-    assert (state["served"], state["consumed"]) == ([[1, 1, 4, 3]], 12)
-    with pytest.raises(error) as caught:
-        dataset.load_state_dict(state | change)
-    assert where in str(caught.value)
-    assert dataset.state_dict() == state
