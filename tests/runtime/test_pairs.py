@@ -311,6 +311,9 @@ def test_closing(tmp_path: Path, given: Pairs) -> None:
     assert torch.equal(batch["negative_embs"], kept)
     assert torch.equal(pairs.__getitems__([1, 2])["negative_embs"], kept)
     pairs.close()
+    with open_pairs(path, preload=True).split("train") as preloaded:
+        assert preloaded.memory().held > 0
+    assert preloaded.memory().held == 0
     held = open_pairs(path, preload=True)
     held.close()
     assert held.tables.held_bytes == 0
