@@ -5,6 +5,8 @@ BIN := .venv/bin
 STAMP := .venv/.ready
 # Tests in parallel; more than four would each load torch for little gain.
 JOBS ?= $(shell n=$$(nproc 2>/dev/null || echo 2); [ $$n -gt 4 ] && n=4; echo $$n)
+# Neighbours stay together, and what a module makes for its tests is made once, until one is idle.
+PARALLEL := -n $(JOBS) --dist worksteal
 
 # pip would compile four times as many modules as are ever imported. They are compiled when they are,
 # and that must be kept, or each process would do it again.
@@ -47,7 +49,7 @@ lint: $(STAMP)
 	$(BIN)/mypy
 
 pytest: $(STAMP)
-	$(BIN)/python -m pytest -q -n $(JOBS)
+	$(BIN)/python -m pytest -q $(PARALLEL)
 
 # An environment of its own: the trainers bring dependencies that nothing else needs.
 test-trainers: .venv-trainers/.ready
@@ -60,7 +62,7 @@ test-trainers: .venv-trainers/.ready
 	touch .venv-trainers/.ready
 
 test-long: $(STAMP)
-	$(BIN)/python -m pytest -q -n $(JOBS) -m hypothesis --hypothesis-profile=thorough
+	$(BIN)/python -m pytest -q $(PARALLEL) -m hypothesis --hypothesis-profile=thorough
 	$(BIN)/python -m pytest -q -m long
 
 # Kills and failures take no notice of one another; the others go one at a time, as some count on
@@ -68,7 +70,7 @@ test-long: $(STAMP)
 KILLS := $(wildcard tests/faults/test_kill_*.py tests/faults/test_sys*.py tests/faults/test_every_*.py)
 
 test-faults: $(STAMP)
-	$(BIN)/python -m pytest -q -n $(JOBS) -m faults --write-results $(KILLS)
+	$(BIN)/python -m pytest -q $(PARALLEL) -m faults --write-results $(KILLS)
 	$(BIN)/python -m pytest -q -m faults --write-results \
 	  $(filter-out $(KILLS), $(wildcard tests/faults/test_*.py))
 

@@ -108,6 +108,9 @@ def check_pair_arrays(
         )
     insist(sizes.dim > 0, "question_embs: vectors of no numbers")
     insist(sizes.questions * sizes.sources < _LIMIT, "more questions and sources than 64 bits tell")
-    for name in ("dim", "negatives", "clusters"):
-        stated, size = pairs.get(name, getattr(sizes, name)), getattr(sizes, name)
+    for name in ("dim", "questions", "sources", "keywords", "negatives", "clusters"):
+        size = getattr(sizes, name)
+        stated = pairs.get(name, size)
+        if isinstance(stated, Mapping):  # what else is known of them stands beside the count
+            stated = stated.get("count", size)
         insist(stated == size, f"pairs.{name} is {stated!r}, the arrays have {size}")

@@ -234,6 +234,7 @@ BROKEN_ARRAYS: dict[str, tuple[str, Callable[[Config], None]]] = {
     "unit as number": ("embeddings", _set("arrays", "half", "unit", 1)),
     "categories repeat": ("embeddings", _set("arrays", "label", "categories", ["a", "a"])),
     "split without index": ("embeddings", lambda config: config["splits"]["val"].pop("index")),
+    "clusters without a count": ("pairs", _set("pairs", "clusters", {"by": "kmeans"})),
     "no dimension": ("pairs", _set("pairs", "dim", 0)),
 }  # fmt: skip
 

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import msgspec
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from dataprep.formats import array_manifest, npy, torchfile, verify_pairs, verify_report
@@ -26,6 +26,7 @@ from dataprep.formats.errors import IntegrityError
 from dataprep.formats.verify import Finding, verify
 from tests.array_datasets import bfloat16, make_embeddings, make_pairs, units
 from tests.formats.verified import LEVELS, codes, files_of, outcome, put, reseal
+from tests.support import examples
 
 MANY = 100  # bytes of a shard: three vectors, twelve numbers
 MAKERS: dict[str, Callable[..., ArrayManifest]] = {
@@ -225,11 +226,18 @@ PAIRS = [
 ]
 
 
-@pytest.mark.parametrize("shard_bytes", [1 << 30, MANY])
+ALL = [*(("embeddings", one) for one in EMBEDDINGS), *(("pairs", one) for one in PAIRS)]
+LAST = {one.array: (kind, one) for kind, one in ALL}  # enough to see where shards end
+OFFSETS = [(kind, one) for kind, one in ALL if "offsets" in one.array]
+
+
 @pytest.mark.parametrize(
-    ("kind", "wrong"),
-    [*(("embeddings", one) for one in EMBEDDINGS), *(("pairs", one) for one in PAIRS)],
-    ids=lambda value: value.array + f"={value.value}" if isinstance(value, Wrong) else "",
+    ("kind", "wrong", "shard_bytes"),
+    [
+        *((*case, 1 << 30) for case in ALL),
+        *((*case, MANY) for case in [*LAST.values(), *OFFSETS[:-1]]),
+    ],
+    ids=lambda value: f"{value.array}={value.value}" if isinstance(value, Wrong) else str(value),
 )
 def test_a_wrong_number_is_named(copied: Copied, kind: str, wrong: Wrong, shard_bytes: int) -> None:
     """File, row, value, limit and remedy; the bytes given are those of the number."""
@@ -393,9 +401,7 @@ def reference(index: Any, negatives: Any) -> set[tuple[str, int]]:
     return set()
 
 
-@settings(
-    max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@examples(25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data(), held=st.sampled_from([1, 4, 1 << 22]), bins=st.sampled_from([2, 1 << 16]))
 def test_negatives_agree_with_a_reference(
     tmp_path: Path, data: st.DataObject, held: int, bins: int
@@ -527,6 +533,7 @@ REFUSED: dict[str, tuple[str, Callable[[ArrayManifest], ArrayManifest], str]] = 
     "no vectors": ("pairs", _arrays("question_embs", row=()), "question_embs: a row is not a list"),
     "dim": ("pairs", _pairs(dim=9), "pairs.dim is 9, the arrays have 8"),
     "negatives": ("pairs", _pairs(negatives=3), "pairs.negatives is 3, the arrays have 4"),
+    "clusters": ("pairs", _pairs(clusters={"count": 3}), "pairs.clusters is 3, the arrays have 2"),
     "scale of float": ("embeddings", _arrays("half", scale="small_scale"), "only int8 numbers"),
     "scale of two": ("embeddings", _arrays("small", scale="embedding"), "not one float32 for each"),
     "length of ids": ("embeddings", _arrays("number", unit=True), "number: only vectors of real"),
@@ -552,9 +559,7 @@ def test_manifests_that_do_not_fit_are_refused_at_open(
 # Hostile and large
 
 
-@settings(
-    max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@examples(25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.data())
 def test_random_damage_is_never_a_crash(copied: Copied, data: st.DataObject) -> None:
     """Any bytes anywhere, with hashes made to fit: findings about that file, nothing else."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +15,15 @@ import pytest
 from dataprep.formats.arrays import open_arrays
 from dataprep.formats.errors import DataprepError, InputError, UsageError
 from dataprep.formats.steering import VARIANT_ARRAYS
-from dataprep.pipeline import pair_build, pair_embed, pair_mining, pair_write
-from dataprep.pipeline.pair_build import PairReport, build_pairs
-from dataprep.pipeline.pair_options import PairOptions
-from dataprep.pipeline.pair_prepare import pair_texts
-from dataprep.pipeline.pair_steps import StepProgress
+from dataprep.pipeline.pairs import build as pair_build
+from dataprep.pipeline.pairs import embed as pair_embed
+from dataprep.pipeline.pairs import faiss as pair_faiss
+from dataprep.pipeline.pairs import mining as pair_mining
+from dataprep.pipeline.pairs import write as pair_write
+from dataprep.pipeline.pairs.build import PairReport, build_pairs
+from dataprep.pipeline.pairs.options import PairOptions
+from dataprep.pipeline.pairs.prepare import pair_texts
+from dataprep.pipeline.pairs.steps import StepProgress
 
 DIM = 6
 Array = npt.NDArray[Any]
@@ -172,6 +177,7 @@ def test_item_114_splits_given_by_files_and_by_a_column(tmp_path: Path) -> None:
     assert set(given.manifest.splits) == {"train", "val"}
     ratios = build(options_for(tmp_path, "four", input=tmp_path / "column.jsonl", split="a=1.0"))
     assert set(ratios.manifest.splits) == {"a"}
+    assert "the column of splits was not used: --split says ratios" in ratios.notes
     with pytest.raises(InputError, match="no input has a column of splits"):
         build(options_for(tmp_path, "five", split="column"))
 
@@ -323,6 +329,20 @@ def test_another_encoder_of_the_same_name_makes_another_build(tmp_path: Path) ->
     assert one.build_id != two.build_id
 
 
+def test_the_folder_of_an_encoder_is_an_input(tmp_path: Path) -> None:
+    """Known by its name and content, never by its place; what changes in it changes the build."""
+    reports = []
+    for place, weights in (("a", "1"), ("b", "1"), ("c", "2")):
+        folder = tmp_path / place / "model"
+        folder.mkdir(parents=True)
+        (folder / "weights").write_text(weights)
+        reports.append(build(options_for(tmp_path, f"out-{place}", encoder=str(folder))))
+    first, second, third = (report.build_id for report in reports)
+    assert first == second != third
+    assert reports[0].manifest.options["encoder"] == "model"
+    assert str(tmp_path) not in (tmp_path / "out-a" / "config.json").read_text()
+
+
 def test_places_that_are_taken(tmp_path: Path) -> None:
     """Files of others are never replaced, and nothing is built inside a dataset."""
     options = options_for(tmp_path)
@@ -380,6 +400,40 @@ def test_item_115_mistakes_are_found_before_any_work(
     """Item 115: when the options are made; no file is read."""
     with pytest.raises(UsageError, match=problem):
         PairOptions(**{"input": "none", "out": tmp_path, "encoder": "e", **change})
+
+
+@pytest.mark.parametrize(
+    ("library", "change", "remedy"),
+    [
+        ("faiss", {"search": "faiss"}, "pip install faiss-cpu, or use --search exact"),
+        ("sklearn", {"clusters": "kmeans"}, r"pip install 'dataprep\[pairs]'"),
+        ("sentence_transformers", {}, r"pip install 'dataprep\[embed]'"),
+    ],
+)
+def test_item_115_missing_libraries_are_named_first(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    library: str,
+    change: dict[str, Any],
+    remedy: str,
+) -> None:
+    """Item 115: before any file is read, with what to install."""
+    monkeypatch.setitem(sys.modules, library, None)
+    encoder = None if library == "sentence_transformers" else vectors_of
+    with pytest.raises(UsageError, match=remedy):
+        build_pairs(options_for(tmp_path, input="none", **change), encoder=encoder)
+
+
+def test_search_by_faiss_only_where_it_pays(monkeypatch: pytest.MonkeyPatch) -> None:
+    """auto: above a million sources, if it is there; the choice is stored, and so in the id."""
+    spec = {"there": True}
+    monkeypatch.setattr(pair_faiss, "find_spec", lambda _: spec["there"] or None)
+    million = pair_faiss.MANY
+    choose = pair_faiss.choose_search
+    assert [choose("auto", million), choose("auto", million + 1)] == ["exact", "faiss"]
+    assert [choose("exact", million + 1), choose("faiss", 3)] == ["exact", "faiss"]
+    spec["there"] = False
+    assert choose("auto", million + 1) == "exact"
 
 
 def test_item_115_too_few_sources_before_embedding(tmp_path: Path) -> None:

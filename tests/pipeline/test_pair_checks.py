@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from dataprep.formats.errors import DataprepError
-from dataprep.pipeline.pair_checks import check_links, check_numbers, check_splits
+from dataprep.pipeline.pairs.checks import check_links, check_numbers, check_splits
 
 SIZES = [3, 4, 2, 2]  # questions, sources, keywords, clusters
 

@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dataprep.formats.errors import UsageError
-from dataprep.pipeline.pair_cluster import Fallback, by_keywords, centroids_of, fall_back, kmeans
-from dataprep.pipeline.pair_lists import lists_of
-from dataprep.pipeline.pair_search import unit
+from dataprep.pipeline.pairs.cluster import Fallback, by_keywords, centroids_of, fall_back, kmeans
+from dataprep.pipeline.pairs.lists import lists_of
+from dataprep.pipeline.pairs.search import unit
 
 
 @given(

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dataprep.pipeline.pair_draws import draw, keys_of, mix
+from dataprep.pipeline.pairs.draws import draw, keys_of, mix
 
 
 @given(st.integers(1, 600), st.integers(0, (1 << 64) - 1))

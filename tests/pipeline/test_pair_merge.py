@@ -10,15 +10,16 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dataprep.formats.errors import DataprepError, InputError, RecordError
-from dataprep.pipeline.pair_cells import parse_columns
-from dataprep.pipeline.pair_inputs import find_tables
-from dataprep.pipeline.pair_merge import Cleaning, Merger, Pairs
-from dataprep.pipeline.pair_read import read_rows
-from dataprep.pipeline.pair_split import given_splits
+from dataprep.pipeline.pairs.cells import parse_columns
+from dataprep.pipeline.pairs.inputs import find_tables
+from dataprep.pipeline.pairs.merge import Cleaning, Merger, Pairs
+from dataprep.pipeline.pairs.read import read_rows
+from dataprep.pipeline.pairs.split import given_splits
+from tests.support import examples
 
 Row = dict[str, Any]
 
@@ -112,7 +113,7 @@ def test_item_110_longest_answer_and_several_inputs(tmp_path: Path) -> None:
     assert pairs.provenance.tolist() == [[0, 0], [1, 2]]
 
 
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(
     st.lists(
         st.tuples(

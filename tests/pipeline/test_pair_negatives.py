@@ -6,15 +6,16 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dataprep.formats.errors import InputError
-from dataprep.pipeline import pair_negatives
-from dataprep.pipeline.pair_draws import draw, keys_of
-from dataprep.pipeline.pair_lists import Ints, Lists, lists_of
-from dataprep.pipeline.pair_negatives import Links, mine, near_clusters, tier_counts
-from dataprep.pipeline.pair_search import Floats, most_similar, unit
+from dataprep.pipeline.pairs import negatives as pair_negatives
+from dataprep.pipeline.pairs.draws import draw, keys_of
+from dataprep.pipeline.pairs.lists import Ints, Lists, lists_of
+from dataprep.pipeline.pairs.negatives import Links, mine, near_clusters, tier_counts
+from dataprep.pipeline.pairs.search import Floats, most_similar, unit
+from tests.support import examples
 
 Scene = tuple[Links, Floats, Floats, Lists, list[int]]
 
@@ -76,7 +77,7 @@ def plain(scene: Scene, seed: int) -> tuple[Ints, Ints]:
     return np.array(rows), np.array(tiers)
 
 
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(scenes(), st.integers(0, 5), st.sampled_from([1, 3, 4096]))
 def test_item_113_four_tiers_as_the_plain_way(scene: Scene, seed: int, at_once: int) -> None:
     """Item 113: equal to one pair at a time with sets; dry tiers, no cluster, ties, any block."""
@@ -91,7 +92,7 @@ def test_item_113_four_tiers_as_the_plain_way(scene: Scene, seed: int, at_once: 
     np.testing.assert_array_equal(expected[1], found[1])
 
 
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(scenes(), st.integers(0, 5))
 def test_item_113_no_repeats_no_positives_and_tiers_mean_what_they_say(
     scene: Scene, seed: int

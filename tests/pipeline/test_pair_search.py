@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
-from dataprep.pipeline.pair_lists import Ints, lists_of
-from dataprep.pipeline.pair_search import Floats, Outside, exact_scores, most_similar, unit
+from dataprep.pipeline.pairs.lists import Ints, lists_of
+from dataprep.pipeline.pairs.search import Floats, Outside, exact_scores, most_similar, unit
+from tests.support import examples
 
 
 def nothing(queries: int, sources: int) -> Outside:
@@ -54,7 +55,7 @@ def searches(draw: st.DrawFn) -> tuple[Floats, Floats, int, Outside]:
     return asked, vectors, draw(st.integers(1, 50)), outside
 
 
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(searches(), st.sampled_from([(1, 1), (2, 7), (5, 16), (256, 16384)]), st.integers(1, 3))
 def test_finds_what_looking_at_all_finds(
     search: tuple[Floats, Floats, int, Outside], tile: tuple[int, int], threads: int
@@ -76,6 +77,21 @@ def test_near_ties_follow_float64() -> None:
     np.testing.assert_array_equal(expected, most_similar(query, sources, 20, outside))
     product = np.argsort(-(query @ sources.T)[0], kind="stable")[:20]
     assert product.tolist() != expected[0].tolist()
+
+
+def test_a_beginning_that_tells_nothing() -> None:
+    """The first bound is poor, or there is none: a better one is found on the way."""
+    numbers = np.random.default_rng(2)
+    away = np.array([-1.0, 0.0]) + 0.01 * numbers.standard_normal((2100, 2))
+    near = np.array([1.0, 0.0]) + 0.5 * numbers.standard_normal((2500, 2))
+    query, sources = unit(np.array([[1, 0], [1, 0.1]])), unit(np.concatenate([away, near]))
+    hidden = lists_of(np.zeros(2100, np.int64), np.arange(2100), 1, len(sources))
+    own = nothing(2, len(sources)).own
+    outside = Outside(
+        question=np.arange(2), group=np.array([-1, 0]), members=hidden, own=own
+    )  # fmt: skip
+    expected = by_looking_at_all(query, sources, 5, outside)
+    np.testing.assert_array_equal(expected, most_similar(query, sources, 5, outside))
 
 
 def test_scores_do_not_depend_on_their_neighbours() -> None:

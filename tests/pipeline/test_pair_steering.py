@@ -7,11 +7,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
-from dataprep.pipeline import pair_steering
-from dataprep.pipeline.pair_steering import steer
+from dataprep.pipeline.pairs import steering as pair_steering
+from dataprep.pipeline.pairs.steering import steer
+from tests.support import examples
 
 
 def length_one(vector: npt.NDArray[Any]) -> npt.NDArray[Any]:
@@ -20,7 +21,7 @@ def length_one(vector: npt.NDArray[Any]) -> npt.NDArray[Any]:
     return vector / length if length else vector
 
 
-@settings(max_examples=50, deadline=None)
+@examples(50)
 @given(st.integers(0, 1 << 20), st.sampled_from([1, 3, 2048]))
 def test_item_113_steering_as_the_table_says(seed: int, at_once: int) -> None:
     """Item 113: 1 unit(c - q), 2 unit(mean of keywords), 3 q - c, distances; zero where none."""

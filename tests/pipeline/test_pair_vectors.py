@@ -13,8 +13,8 @@ import pytest
 
 from dataprep.formats.errors import DataprepError, InputError, UsageError
 from dataprep.pipeline.inputs import Source
-from dataprep.pipeline.pair_inputs import source_of
-from dataprep.pipeline.pair_vectors import as_stored, encode, load_encoder, read_vectors
+from dataprep.pipeline.pairs.inputs import source_of
+from dataprep.pipeline.pairs.vectors import as_stored, encode, load_encoder, read_vectors
 
 TEXTS = ["a", "b", "c"]
 COLUMNS = ("text", "embedding")

@@ -301,7 +301,7 @@ def test_workers_end_with_their_loader(shards: Path) -> None:
         gc.enable()
 
 
-@pytest.mark.parametrize("method", ["fork", "spawn", None])
+@pytest.mark.parametrize("method", ["fork", "forkserver", None])
 def test_errors_of_workers_are_whole(tmp_path: Path, method: str | None) -> None:
     """A file that shrinks is named with its sizes, and what to do, with workers and without."""
     path = make_dataset(tmp_path / "shards", {"train": random_split([[900]], seed=1)})

@@ -582,7 +582,7 @@ def test_impossible_uses_are_refused(split: Split, windows: WindowDataset) -> No
 @pytest.mark.parametrize(
     ("change", "error", "where"),
     [
-        ({"kind": "other"}, UsageError, "kind"),
+        ({"kind": "other"}, UsageError, "not the state of a dataprep stream"),
         ({"version": 2}, IncompatibleError, "version"),
         ({"version": "1"}, UsageError, "version"),
         ({"build_id": "0" * 64}, IncompatibleError, "build_id"),
@@ -614,5 +614,5 @@ def test_foreign_states_are_refused(
     assert (state["served"], state["consumed"]) == ([[1, 1, 4, 3]], 12)
     with pytest.raises(error) as caught:
         dataset.load_state_dict(state | change)
-    assert caught.value.where == where
+    assert where in str(caught.value)
     assert dataset.state_dict() == state

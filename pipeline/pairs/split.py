@@ -15,10 +15,10 @@ import numpy as np
 import numpy.typing as npt
 
 from dataprep.formats.errors import InputError, require
-from dataprep.pipeline.pair_lists import Ints
-from dataprep.pipeline.pair_merge import Pairs
-from dataprep.pipeline.pair_options import DEFAULT_SPLIT, PairOptions, ratios_of
-from dataprep.pipeline.pair_prepare import Table
+from dataprep.pipeline.pairs.lists import Ints
+from dataprep.pipeline.pairs.merge import Pairs
+from dataprep.pipeline.pairs.options import DEFAULT_SPLIT, PairOptions, ratios_of
+from dataprep.pipeline.pairs.prepare import Table
 from dataprep.pipeline.splitting import hash_keys
 
 __all__ = ["given_splits", "main_cluster", "split_questions", "splits_of"]

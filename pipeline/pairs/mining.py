@@ -6,14 +6,15 @@ from collections.abc import Callable
 
 import numpy as np
 
-from dataprep.pipeline.pair_clustering import Clustering
-from dataprep.pipeline.pair_embed import Vectors
-from dataprep.pipeline.pair_kept import Kept
-from dataprep.pipeline.pair_lists import Ints
-from dataprep.pipeline.pair_negatives import Search, mine, near_clusters, tier_counts
-from dataprep.pipeline.pair_options import PairOptions
-from dataprep.pipeline.pair_prepare import Table
-from dataprep.pipeline.pair_search import Floats, Outside, most_similar, unit
+from dataprep.pipeline.launch import available_cores
+from dataprep.pipeline.pairs.clustering import Clustering
+from dataprep.pipeline.pairs.embed import Vectors
+from dataprep.pipeline.pairs.kept import Kept
+from dataprep.pipeline.pairs.lists import Ints
+from dataprep.pipeline.pairs.negatives import Search, mine, near_clusters, tier_counts
+from dataprep.pipeline.pairs.options import PairOptions
+from dataprep.pipeline.pairs.prepare import Table
+from dataprep.pipeline.pairs.search import Floats, Outside, most_similar, unit
 
 __all__ = ["mine_kept"]
 
@@ -31,7 +32,7 @@ def mine_kept(
     """Negatives and tiers, int64 [P, N] each; `search` None is the exact one."""
 
     def exact(questions: Floats, sources: Floats, k: int, outside: Outside) -> Ints:
-        threads = options.workers or 1
+        threads = options.workers or available_cores()
         total = len(outside)
         return most_similar(
             questions, sources, k, outside, threads=threads, done=lambda done: tell(done, total)

@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from dataprep.formats.errors import InputError, UsageError
 from dataprep.pipeline.inputs import Source, check_unchanged, input_error, reading
-from dataprep.pipeline.pair_search import Floats, unit
+from dataprep.pipeline.pairs.search import Floats, unit
 
 __all__ = ["CHUNK", "Encoder", "as_stored", "encode", "load_encoder", "read_vectors"]
 

@@ -13,14 +13,14 @@ import numpy as np
 from dataprep.formats.envelope import InputEntry, RecordCounts
 from dataprep.formats.errors import InputError
 from dataprep.pipeline.fingerprint import fingerprint_files
-from dataprep.pipeline.inputs import Source
-from dataprep.pipeline.pair_cells import parse_columns
-from dataprep.pipeline.pair_inputs import find_tables, source_of
-from dataprep.pipeline.pair_lists import Ints, lists_of
-from dataprep.pipeline.pair_merge import Cleaning, Merger, Pairs
-from dataprep.pipeline.pair_negatives import Links
-from dataprep.pipeline.pair_options import PairOptions
-from dataprep.pipeline.pair_read import read_rows
+from dataprep.pipeline.inputs import Source, reading
+from dataprep.pipeline.pairs.cells import parse_columns
+from dataprep.pipeline.pairs.inputs import find_tables, source_of
+from dataprep.pipeline.pairs.lists import Ints, lists_of
+from dataprep.pipeline.pairs.merge import Cleaning, Merger, Pairs
+from dataprep.pipeline.pairs.negatives import Links
+from dataprep.pipeline.pairs.options import PairOptions
+from dataprep.pipeline.pairs.read import read_rows
 
 __all__ = ["Inputs", "Table", "find_inputs", "pair_texts", "read_pairs"]
 
@@ -95,12 +95,25 @@ def find_inputs(options: PairOptions) -> Inputs:
             kind = _KINDS.get(path.suffix.lower())
             others[name] = source_of(path, str(path.absolute().parent), kind)
     sources = [*(source for _, source in tables), *others.values()]
+    prints = [fingerprint_files([source.path]) for source in sources]
+    if options.encoder is not None and Path(options.encoder).is_dir():
+        others["encoder"], found = _model(Path(options.encoder))
+        prints.append(found)
     return Inputs(
         tables=tuple(source for _, source in tables),
         splits=tuple(named[argument][0] for argument, _ in tables),
         others=others,
-        fingerprints=tuple(fingerprint_files([source.path]) for source in sources),
+        fingerprints=tuple(prints),
     )
+
+
+def _model(folder: Path) -> tuple[Source, str]:
+    """The folder of an encoder, and the fingerprint of all that is in it."""
+    with reading(folder):
+        files = sorted(path for path in folder.rglob("*") if path.is_file())
+        size = sum(path.stat().st_size for path in files)
+    source = Source(path=str(folder), name=folder.resolve().name, format="encoder", size=size)
+    return source, fingerprint_files(map(str, files))
 
 
 def read_pairs(options: PairOptions, inputs: Inputs) -> Table:
@@ -112,7 +125,7 @@ def read_pairs(options: PairOptions, inputs: Inputs) -> Table:
             max_rejects=options.max_rejects,
         )
     )
-    chosen = parse_columns(options.columns)
+    chosen = parse_columns(options.columns or "")
     present: list[frozenset[str]] = []
     for source, split in zip(inputs.tables, inputs.splits, strict=True):
         merger.start_input()

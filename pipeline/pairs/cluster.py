@@ -22,9 +22,9 @@ import numpy as np
 import numpy.typing as npt
 
 from dataprep.formats.errors import UsageError
-from dataprep.pipeline.pair_draws import draw, keys_of
-from dataprep.pipeline.pair_lists import Ints, Lists, flat_places, lists_of
-from dataprep.pipeline.pair_search import Floats, Outside, most_similar, unit
+from dataprep.pipeline.pairs.draws import draw, keys_of
+from dataprep.pipeline.pairs.lists import Ints, Lists, flat_places, lists_of
+from dataprep.pipeline.pairs.search import Floats, Outside, most_similar, unit
 
 __all__ = ["Fallback", "by_keywords", "centroids_of", "default_clusters", "fall_back", "kmeans"]
 
@@ -76,10 +76,11 @@ def default_clusters(count: int) -> int:
 def kmeans(vectors: Floats, count: int, seed: int) -> Ints:
     """int64 [n]: the cluster of each vector, every cluster from 0 on with at least one.
 
-    `count` is lowered to the number of distinct vectors. Raises `UsageError` without scikit-learn.
+    There are fewer than `count` where there are fewer distinct directions. Raises `UsageError`
+    without scikit-learn.
     """
     directions = unit(vectors)
-    count = min(count, len(np.unique(directions, axis=0)))
+    count = min(count, len(directions))
     try:
         cluster: Any = import_module("sklearn.cluster")
         limits: Any = import_module("threadpoolctl").threadpool_limits
@@ -91,7 +92,7 @@ def kmeans(vectors: Floats, count: int, seed: int) -> Ints:
     state = int(keys_of(seed)[0] >> np.uint64(32))
     model = cluster.KMeans(count, n_init=1, max_iter=_ITERATIONS, random_state=state)
     with limits(1), warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # that it has not converged after so many rounds
+        warnings.simplefilter("ignore")  # of few distinct vectors, and of many rounds
         labels = model.fit(directions).labels_
     return np.unique(labels, return_inverse=True)[1].astype(np.int64)
 

@@ -13,21 +13,21 @@ import numpy.typing as npt
 
 from dataprep.formats.errors import InputError
 from dataprep.pipeline.inputs import Source, input_error
-from dataprep.pipeline.pair_cells import CellError, cluster_of
-from dataprep.pipeline.pair_cluster import (
+from dataprep.pipeline.pairs.cells import CellError, cluster_of
+from dataprep.pipeline.pairs.cluster import (
     by_keywords,
     centroids_of,
     default_clusters,
     fall_back,
     kmeans,
 )
-from dataprep.pipeline.pair_embed import Vectors
-from dataprep.pipeline.pair_kept import Kept
-from dataprep.pipeline.pair_lists import Ints, Lists, lists_of
-from dataprep.pipeline.pair_merge import ordered_labels
-from dataprep.pipeline.pair_options import PairOptions
-from dataprep.pipeline.pair_prepare import Inputs, Table
-from dataprep.pipeline.pair_search import unit
+from dataprep.pipeline.pairs.embed import Vectors
+from dataprep.pipeline.pairs.kept import Kept
+from dataprep.pipeline.pairs.lists import Ints, Lists, lists_of
+from dataprep.pipeline.pairs.merge import ordered_labels
+from dataprep.pipeline.pairs.options import PairOptions
+from dataprep.pipeline.pairs.prepare import Inputs, Table
+from dataprep.pipeline.pairs.search import unit
 
 __all__ = ["Clustering", "cluster"]
 
@@ -59,7 +59,7 @@ class _Found:
 def cluster(
     options: PairOptions, inputs: Inputs, table: Table, vectors: Vectors, kept: Kept
 ) -> Clustering:
-    """Clusters as the options say; see `dataprep.pipeline.pair_cluster`."""
+    """Clusters as the options say; see `dataprep.pipeline.pairs.cluster`."""
     pairs, by = table.pairs, _how(options, table)
     if by == "column":
         found = _by_question(pairs.cluster, table, vectors, pairs.cluster_names)

@@ -114,10 +114,14 @@ def text_of(value: object, what: str) -> str:
 
 
 def optional_text(value: object, what: str) -> str | None:
-    """The stripped text of a cell that may be missing."""
+    """The stripped text of a cell that may be missing, or be a number or a truth value.
+
+    >>> optional_text(True, "answer"), optional_text(" ", "answer")
+    ('True', None)
+    """
     if _is_missing(value):
         return None
-    return text_of(value, what)
+    return text_of(str(value) if isinstance(value, int | float) else value, what)
 
 
 def relevance_of(value: object) -> float | None:

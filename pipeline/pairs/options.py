@@ -15,8 +15,8 @@ import msgspec
 from dataprep.formats.curriculum import Curriculum, parse_curriculum
 from dataprep.formats.errors import UsageError, require
 from dataprep.pipeline.options import parse_split
-from dataprep.pipeline.pair_cells import parse_columns
-from dataprep.pipeline.pair_cluster import Fallback
+from dataprep.pipeline.pairs.cells import parse_columns
+from dataprep.pipeline.pairs.cluster import Fallback
 
 __all__ = ["DEFAULT_SPLIT", "PairOptions", "ratios_of"]
 
@@ -47,9 +47,9 @@ class PairOptions:
     """NAME=PATH, in the place of `input`: all questions of the file are in the split NAME."""
     out: Path
     """The directory to make. It must not exist, or be empty, or hold the same build."""
-    columns: str = ""
+    columns: str | None = None
     """Which column is what: question=NAME,source=NAME, and relevance, keywords, cluster, split,
-    answer; by itself each is found by the names in `pair_cells.ALIASES`."""
+    answer; by itself each is found by the names in `pairs.cells.ALIASES`."""
     keyword_separator: str = ","
     """What stands between the keywords of a cell that is a text."""
     question_embs: str | None = None
@@ -106,8 +106,7 @@ class PairOptions:
     seed: int = 0
     """Seed of splits, negatives, k-means and random fallbacks."""
     workers: int | None = None
-    """Threads of the search; None: one, as the matrix product has threads of its own. Never
-    changes the output."""
+    """Threads of the search; None: one per available core. Never changes the output."""
     overwrite: bool = False
     """Replace a finished dataset in `out`."""
 
@@ -121,7 +120,7 @@ class PairOptions:
             "name files with --input, or with --split-input, and not with both",
         )  # fmt: skip
         self.named_inputs()
-        parse_columns(self.columns)
+        parse_columns(self.columns or "")
         require(bool(self.keyword_separator), "--keyword-separator", "must not be empty")
         require(
             len(self.vector_columns()) == 2, "--embedding-columns", "must be two names: TEXT,VECTOR"
@@ -215,7 +214,9 @@ class PairOptions:
         for field in fields(self):
             if field.name not in _NOT_CONTENT:
                 value = getattr(self, field.name)
-                found[field.name] = Path(value).name if field.name in _FILES and value else value
+                is_file = field.name in _FILES and value
+                is_file = is_file or (field.name == "encoder" and value and Path(value).is_dir())
+                found[field.name] = Path(value).resolve().name if is_file else value
         found["curriculum"] = msgspec.to_builtins(self.parsed_curriculum())
         found["split_input"] = [name for name, _ in self.named_inputs() if name]
         plain: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(found))

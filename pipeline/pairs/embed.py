@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from dataprep.formats.errors import InputError, UsageError
-from dataprep.pipeline.pair_kept import Kept
-from dataprep.pipeline.pair_merge import Pairs
-from dataprep.pipeline.pair_options import PairOptions
-from dataprep.pipeline.pair_prepare import Inputs
-from dataprep.pipeline.pair_search import Floats
-from dataprep.pipeline.pair_vectors import CHUNK, Encoder, as_stored, encode, read_vectors
+from dataprep.pipeline.pairs.kept import Kept
+from dataprep.pipeline.pairs.merge import Pairs
+from dataprep.pipeline.pairs.options import PairOptions
+from dataprep.pipeline.pairs.prepare import Inputs
+from dataprep.pipeline.pairs.search import Floats
+from dataprep.pipeline.pairs.vectors import CHUNK, Encoder, as_stored, encode, read_vectors
 
 __all__ = ["Embedding", "Vectors"]
 
@@ -55,7 +56,7 @@ class Embedding:
         done, total = 0, sum(map(len, texts.values()))
         for what, words in texts.items():
             dim = found["question"].shape[1] if found else self.options.dim
-            found[what] = self._all(what, words, dim)
+            found[what] = self._all(what, words, dim, partial(self._tell, done, total))
             done += len(words)
             self.tell(done, total)
         return Vectors(
@@ -70,7 +71,12 @@ class Embedding:
                 where=f"--{what}-embs", remedy=f"Give it, or an --encoder{leave_out}.",
             )  # fmt: skip
 
-    def _all(self, what: str, texts: list[str], dim: int | None) -> Array:
+    def _tell(self, before: int, total: int, done: int) -> None:
+        self.tell(before + done, total)
+
+    def _all(
+        self, what: str, texts: list[str], dim: int | None, say: Callable[[int], None]
+    ) -> Array:
         source = self.inputs.others.get(f"{what}_embs")
         options = self.options
         if not texts:
@@ -79,8 +85,11 @@ class Embedding:
             columns = options.vector_columns()
             made = read_vectors(source, texts, what, columns, fold=what == "keyword")
         else:
-            starts = range(0, len(texts), CHUNK)
-            made = np.concatenate([self._chunk(what, texts, start) for start in starts])
+            parts = []
+            for start in range(0, len(texts), CHUNK):
+                parts.append(self._chunk(what, texts, start))
+                say(start + len(parts[-1]))
+            made = np.concatenate(parts)
         if dim is not None and made.shape[1] != dim:
             expected = "--dim says" if what == "question" else "those of questions"
             raise InputError(

@@ -13,8 +13,8 @@ import numpy as np
 import numpy.typing as npt
 
 from dataprep.formats.steering import DISTANCE_UNKNOWN
-from dataprep.pipeline.pair_lists import Ints, flat_places
-from dataprep.pipeline.pair_search import Floats, unit
+from dataprep.pipeline.pairs.lists import Ints, flat_places
+from dataprep.pipeline.pairs.search import Floats, unit
 
 __all__ = ["Steering", "mean_rows", "steer"]
 

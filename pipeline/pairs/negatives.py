@@ -2,7 +2,7 @@
 
 1. at random among the sources of the pair's cluster;
 2. at random among the sources of the clusters whose centroids are nearest to its own;
-3. the most similar to the question outside the cluster (see `dataprep.pipeline.pair_search`);
+3. the most similar to the question outside the cluster (see `dataprep.pipeline.pairs.search`);
 4. at random among all outside the cluster.
 
 A source is in every cluster that one of its pairs is in. Tiers are filled in this order; one that
@@ -22,9 +22,9 @@ import numpy as np
 import numpy.typing as npt
 
 from dataprep.formats.errors import InputError
-from dataprep.pipeline.pair_draws import draw, keys_of
-from dataprep.pipeline.pair_lists import Ints, Lists, flat_places, lists_of
-from dataprep.pipeline.pair_search import Floats, Outside, most_similar
+from dataprep.pipeline.pairs.draws import draw, keys_of
+from dataprep.pipeline.pairs.lists import Ints, Lists, flat_places, lists_of
+from dataprep.pipeline.pairs.search import Floats, Outside, most_similar
 
 __all__ = ["Links", "Search", "mine", "near_clusters", "tier_counts"]
 

@@ -19,7 +19,7 @@ import msgspec
 
 from dataprep.formats.errors import InputError
 from dataprep.pipeline.inputs import Source, check_unchanged, input_error, reading
-from dataprep.pipeline.pair_cells import ALIASES, REQUIRED, resolve
+from dataprep.pipeline.pairs.cells import ALIASES, REQUIRED, resolve
 from dataprep.pipeline.records import MAX_RECORD_BYTES, Reject, excerpt
 
 __all__ = ["Rows", "read_rows"]

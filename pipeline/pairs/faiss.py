@@ -2,7 +2,7 @@
 
 An inverted file of about 4 * sqrt(n) cells, of which each question looks into a thirty-second
 (https://github.com/facebookresearch/faiss/wiki/Guidelines-to-choose-an-index). What it proposes is
-put in order exactly, as `dataprep.pipeline.pair_search` does; what it misses is missed. It follows
+put in order exactly, as `dataprep.pipeline.pairs.search` does; what it misses is missed. It follows
 the faiss release and its number of threads, not the number of our workers.
 """
 
@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 
 from dataprep.formats.errors import UsageError
-from dataprep.pipeline.pair_lists import Ints
-from dataprep.pipeline.pair_search import Floats, Outside, best_of
+from dataprep.pipeline.pairs.lists import Ints
+from dataprep.pipeline.pairs.search import Floats, Outside, best_of
 
 __all__ = ["MANY", "choose_search", "faiss_search"]
 

@@ -15,19 +15,19 @@ import numpy.typing as npt
 
 from dataprep.formats.array_manifest import ArrayManifest
 from dataprep.formats.array_writer import ArrayWriter
-from dataprep.pipeline.pair_checks import (
+from dataprep.pipeline.pairs.checks import (
     check_links,
     check_negatives,
     check_numbers,
     check_splits,
 )
-from dataprep.pipeline.pair_clustering import Clustering
-from dataprep.pipeline.pair_embed import Vectors
-from dataprep.pipeline.pair_lists import Ints
-from dataprep.pipeline.pair_negatives import tier_counts
-from dataprep.pipeline.pair_options import PairOptions
-from dataprep.pipeline.pair_prepare import Inputs, Table
-from dataprep.pipeline.pair_steering import Steering, steer
+from dataprep.pipeline.pairs.clustering import Clustering
+from dataprep.pipeline.pairs.embed import Vectors
+from dataprep.pipeline.pairs.lists import Ints
+from dataprep.pipeline.pairs.negatives import tier_counts
+from dataprep.pipeline.pairs.options import PairOptions
+from dataprep.pipeline.pairs.prepare import Inputs, Table
+from dataprep.pipeline.pairs.steering import Steering, steer
 
 __all__ = ["Content", "write_pairs"]
 

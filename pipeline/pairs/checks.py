@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dataprep.formats.errors import DataprepError
-from dataprep.pipeline.pair_lists import Ints, lists_of
+from dataprep.pipeline.pairs.lists import Ints, lists_of
 
 __all__ = ["check_links", "check_negatives", "check_numbers", "check_splits"]
 

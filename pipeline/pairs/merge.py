@@ -24,7 +24,7 @@ import numpy.typing as npt
 
 from dataprep.formats.errors import InputError, RecordError
 from dataprep.pipeline.inputs import Source
-from dataprep.pipeline.pair_cells import (
+from dataprep.pipeline.pairs.cells import (
     CellError,
     cluster_of,
     keywords_of,
@@ -32,8 +32,8 @@ from dataprep.pipeline.pair_cells import (
     relevance_of,
     text_of,
 )
-from dataprep.pipeline.pair_lists import Ints, Lists, lists_of
-from dataprep.pipeline.pair_read import Rows
+from dataprep.pipeline.pairs.lists import Ints, Lists, lists_of
+from dataprep.pipeline.pairs.read import Rows
 from dataprep.pipeline.records import Reject, excerpt
 
 __all__ = ["Cleaning", "Merger", "Pairs", "ordered_labels"]

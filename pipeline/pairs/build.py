@@ -32,18 +32,18 @@ from dataprep.formats.storage import (
     replace_directory,
 )
 from dataprep.pipeline import destination
-from dataprep.pipeline.pair_clustering import cluster
-from dataprep.pipeline.pair_embed import Embedding
-from dataprep.pipeline.pair_faiss import choose_search, faiss_search
-from dataprep.pipeline.pair_kept import Kept
-from dataprep.pipeline.pair_mining import mine_kept
-from dataprep.pipeline.pair_options import PairOptions
-from dataprep.pipeline.pair_place import existing_dataset
-from dataprep.pipeline.pair_prepare import Inputs, find_inputs, read_pairs
-from dataprep.pipeline.pair_split import splits_of
-from dataprep.pipeline.pair_steps import Steps, StepsCallback
-from dataprep.pipeline.pair_vectors import Encoder, load_encoder
-from dataprep.pipeline.pair_write import Content, write_pairs
+from dataprep.pipeline.pairs.clustering import cluster
+from dataprep.pipeline.pairs.embed import Embedding
+from dataprep.pipeline.pairs.faiss import choose_search, faiss_search
+from dataprep.pipeline.pairs.kept import Kept
+from dataprep.pipeline.pairs.mining import mine_kept
+from dataprep.pipeline.pairs.options import PairOptions
+from dataprep.pipeline.pairs.place import existing_dataset
+from dataprep.pipeline.pairs.prepare import Inputs, find_inputs, read_pairs
+from dataprep.pipeline.pairs.split import splits_of
+from dataprep.pipeline.pairs.steps import Steps, StepsCallback
+from dataprep.pipeline.pairs.vectors import Encoder, load_encoder
+from dataprep.pipeline.pairs.write import Content, write_pairs
 from dataprep.pipeline.staging import Staging, leftovers
 from dataprep.pipeline.task import temporary_name
 
@@ -195,8 +195,19 @@ class _Build:
         return PairReport(
             path=options.out, build_id=manifest.build_id, reused=False, manifest=manifest,
             seconds=self._steps.total(), steps=self._steps.seconds, resumed=kept.reused,
-            notes=content.notes(),
+            notes=(*content.notes(), *self._notes(content)),
         )  # fmt: skip
+
+    def _notes(self, content: Content) -> Iterator[str]:
+        if self._options.shares() is not None and "split" in content.table.present:
+            yield "the column of splits was not used: --split says ratios"
+        others = leftovers(self._options.out, self._staging.key)
+        if others:
+            names = ", ".join(other.path.name for other in others[:3])
+            yield (
+                f"{len(others)} unfinished with other options or inputs beside it ({names}); "
+                "delete what is no longer wanted"
+            )
 
     def _content(self, kept: Kept) -> Content:
         options, inputs, steps = self._options, self._inputs, self._steps
