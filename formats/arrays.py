@@ -154,19 +154,22 @@ class NamedArray:
     def __len__(self) -> int:
         return self.rows
 
-    def take(self, rows: Rows, out: Array | None = None) -> Array:
-        """The rows numbered `rows` [k]: an owned array [k, *row_shape], or `out` filled with them.
+    def take(self, rows: Rows) -> Array:
+        """The rows numbered `rows` [k]: an owned array [k, *row_shape].
 
-        Costs one memory copy however many shards. `out` is contiguous, of this type. Raises
-        `IndexError` for a row outside 0 .. `rows` - 1.
+        Costs one memory copy however many shards. Raises `IndexError` for a row outside 0 ..
+        `rows` - 1.
         """
+        if len(rows) and self._width:
+            check_inside(self._called, rows, 1, self.rows)
+        return self.take_known(rows)
+
+    def take_known(self, rows: Rows) -> Array:
+        """The same for rows that are known to be there; others would be served as some row."""
         shape = (len(rows), *self.row_shape)
         if len(rows) == 0 or self._width == 0:
-            return np.empty(shape, self.dtype) if out is None else out
-        check_inside(self._called, rows, 1, self.rows)
-        flat = None if out is None else out.reshape(len(rows), self._width)
-        found = self.stream.take_rows(rows, self._width, flat)
-        return found.reshape(shape) if out is None else out
+            return np.empty(shape, self.dtype)
+        return self.stream.take_rows(rows, self._width).reshape(shape)
 
     def read(self, start: int, stop: int) -> Array:
         """Rows `start` to `stop`: an owned array [stop - start, *row_shape]."""

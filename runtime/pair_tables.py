@@ -70,7 +70,9 @@ class PairTables:
     def vectors(self, name: str, rows: Rows) -> torch.Tensor:
         """Rows of the embeddings `name`: owned float32 [len(rows), dim] on the device."""
         if not self.preload:
-            return torch.from_numpy(self._gather(name, rows)).to(self.device, torch.float32)
+            return torch.from_numpy(self.arrays[name].take_known(rows)).to(
+                self.device, torch.float32
+            )
         if name not in self._vectors:
             self.load()  # after `close`
         return self._vectors[name].index_select(0, torch.from_numpy(rows).to(self.device)).float()
@@ -78,7 +80,7 @@ class PairTables:
     def numbers(self, name: str, rows: Rows) -> npt.NDArray[Any]:
         """Rows of the numbers `name`: an owned array [len(rows), ...]."""
         if not self.preload:
-            return self._gather(name, rows)
+            return self.arrays[name].take_known(rows)
         if name not in self._numbers:
             self.load()
         found: npt.NDArray[Any] = self._numbers[name].take(rows, axis=0)
@@ -95,14 +97,6 @@ class PairTables:
                 at = torch.from_numpy(rows).to(self.device)
                 steering.index_copy_(0, at, self.vectors(name, pairs[rows]))
         return steering
-
-    def _gather(self, name: str, rows: Rows) -> npt.NDArray[Any]:
-        """Rows that are known to be there."""
-        array = self.arrays[name]
-        width = prod(array.row_shape)
-        if len(rows) == 0 or width == 0:
-            return array.take(rows)
-        return array.stream.take_rows(rows, width).reshape(len(rows), *array.row_shape)
 
     @property
     def held_bytes(self) -> int:

@@ -180,6 +180,10 @@ def test_batch_size_of_mixtures_changes(tmp_path: Path) -> None:
 def test_batch_size_of_tokens_changes(tmp_path: Path) -> None:
     """Checklist 109: every loader can."""
     shards = make_dataset(tmp_path / "t", {"train": random_split([[900]])})
+    for name in ("device", "fields"):  # and what is for the other kinds is refused
+        with pytest.raises(UsageError, match="nothing for a dataset of tokens") as caught:
+            create_loader(shards, "train", 4, **{name: "meta"})  # type: ignore[arg-type]
+        assert caught.value.where == name
     loader = create_loader(shards, "train", 4, seq_len=16)
     first = next(iter(loader))
     wider = loader.with_batch_size(8)

@@ -221,7 +221,7 @@ def test_reload_negatives(tmp_path: Path, given: Pairs, train: PairDataset, kind
         ((1, 3, 0, 0), "row 3, column 0 holds 0, which is no tier of 1 to 4"),
         ((1, 3, 0, 5), "holds 5, which is no tier"),
         ((0, 9, 3, "repeat"), "row 9, column 3 holds .*, which the row has already"),
-        ((0, 9, 3, "positive"), "row 9, column 3 holds .*, which is a known positive"),
+        ((0, 8, 3, "positive"), "row 8, column 3 holds .*, which is a known positive"),
         ((0, 9, 3, "own"), "row 9, column 3 holds .*, which is the source of the pair"),
     ],
 )
@@ -311,6 +311,9 @@ def test_closing(tmp_path: Path, given: Pairs) -> None:
     assert torch.equal(batch["negative_embs"], kept)
     assert torch.equal(pairs.__getitems__([1, 2])["negative_embs"], kept)
     pairs.close()
+    with open_pairs(path, preload=True).split("train") as preloaded:
+        assert preloaded.memory().held > 0
+    assert preloaded.memory().held == 0
     held = open_pairs(path, preload=True)
     held.close()
     assert held.tables.held_bytes == 0
