@@ -13,7 +13,7 @@ import msgspec
 
 from dataprep.formats.errors import IntegrityError
 from dataprep.formats.storage import storage_errors
-from dataprep.pipeline.embeddings.readers import FLAT, row_count
+from dataprep.pipeline.embeddings.readers import ARRAYS, CUT, row_count
 from dataprep.pipeline.embeddings.rows import Column
 from dataprep.pipeline.inputs import Source
 from dataprep.pipeline.plan import Splitting, Unit, UnitBuilder
@@ -104,8 +104,12 @@ def make_embed_units(
             builder.add_row_groups(number, source)
         elif source.format == "hf":
             builder.add_rows(number, *hf_rows(source, config, split))
-        elif source.format in FLAT:
-            builder.add_rows(number, row_count(source, columns), source.size)
+        elif source.format in ARRAYS:
+            rows = row_count(source, columns)  # which must be one number, cut or not
+            if source.format in CUT:
+                builder.add_rows(number, rows, source.size)
+            else:
+                builder.add(Span(number, 0, source.size), source.size)
         elif source.format == "jsonl":
             builder.add_bytes(number, source)
         else:

@@ -201,7 +201,7 @@ class _Task:
             self._rejects.write(b"".join(lines))
 
     def _reject(self, rows: Rows, row: int, problem: Problem, span: Span, first: int) -> bytes:
-        raw = rows.raw.get(row)
+        raw = rows.raw(row)
         reject = Reject(
             record=first + row,
             line=None if rows.lines is None else int(rows.lines[row]),
