@@ -9,12 +9,13 @@ from dataprep.pipeline.embeddings.jsonl_rows import JsonlRows, json_fields, json
 from dataprep.pipeline.embeddings.packed import npz_layout, npz_rows, pt_layout, pt_rows
 from dataprep.pipeline.embeddings.rows import Column, FieldType, Rows
 from dataprep.pipeline.embeddings.table_rows import arrow_count, table_fields, table_rows
+from dataprep.pipeline.fingerprint import CHUNK_BYTES, chunk_digests
 from dataprep.pipeline.inputs import Source, input_error
 from dataprep.pipeline.records import Span
 from dataprep.pipeline.streams import LineStream
 from dataprep.pipeline.tables import hf_rows, parquet_row_groups
 
-__all__ = ["ARRAYS", "CUT", "RowReader", "fields_of", "row_count", "rows_in"]
+__all__ = ["ARRAYS", "CUT", "RowReader", "fields_of", "planned_rows", "row_count", "rows_in"]
 
 _LAYOUTS = {
     "npy": flat_layout, "safetensors": flat_layout, "npz": npz_layout, "pt": pt_layout,
@@ -23,6 +24,7 @@ ARRAYS = tuple(_LAYOUTS)
 """Formats of files that hold arrays with a shape."""
 CUT = ("npy", "safetensors", "pt")
 """Those of them of which any rows can be read by themselves."""
+_FEW = 16  # inputs in a unit: of more, none is large
 _INFLATED = {None: 1, "gzip": 3, "zstd": 3}
 """About how many bytes of numbers written as text a compressed byte stands for."""
 
@@ -66,8 +68,22 @@ def rows_in(
     return arrow_count(source)
 
 
+def planned_rows(sources: Sequence[Source], spans: Sequence[Span]) -> int:
+    """How many records `spans` have; 0 where only reading them would tell."""
+    counts = [_span_rows(sources[span.source], span) for span in spans[:_FEW]]
+    return 0 if None in counts or len(spans) > _FEW else sum(filter(None, counts))
+
+
+def _span_rows(source: Source, span: Span) -> int | None:
+    if source.format in CUT or source.format == "hf":
+        return span.stop - span.start
+    if source.format == "parquet":
+        return sum(rows for rows, _ in parquet_row_groups(source)[span.start : span.stop])
+    return None
+
+
 class RowReader:
-    """The rows of one span; afterwards `chunk_digests` of the bytes read, for byte streams."""
+    """The rows of one span; afterwards `chunk_digests` of its part of the file."""
 
     def __init__(
         self,
@@ -91,6 +107,30 @@ class RowReader:
 
     def rows(self) -> Iterator[Rows]:
         """All records of the span, in order."""
+        yield from self._rows()
+        if self._source.format not in ("jsonl", "hf"):
+            self.chunk_digests = self._digests()
+
+    def _digests(self) -> list[str]:
+        """Of the span's share of the file's chunks: those of all spans are those of the file.
+
+        The bytes have just been read, or nearly all of them: this costs a pass over memory.
+        """
+        source, span = self._source, self._span
+        total = self._parts()
+        chunks = -(-source.size // CHUNK_BYTES)
+        first = chunks * span.start // total if total else 0
+        last = chunks * span.stop // total if total else chunks
+        return chunk_digests(source.path, first, last)
+
+    def _parts(self) -> int:
+        """What the `stop` of the last span of the file is."""
+        source = self._source
+        if source.format in CUT:
+            return row_count(source, self._columns)
+        return len(parquet_row_groups(source)) if source.format == "parquet" else source.size
+
+    def _rows(self) -> Iterator[Rows]:
         source, span, columns = self._source, self._span, self._columns
         if source.format in ("npy", "safetensors"):
             yield from flat_rows(source, span, columns)

@@ -93,7 +93,7 @@ def stop_after(monkeypatch: pytest.MonkeyPatch, units: int) -> None:
     monkeypatch.setattr(Ongoing, "note", note)
 
 
-@pytest.mark.parametrize("damage", [None, "label.rows", "unit.json"])
+@pytest.mark.parametrize("damage", [None, "label.npy", "unit.json"])
 def test_a_stopped_build_goes_on(
     tmp_path: Path, large: Path, small_units: None, monkeypatch: pytest.MonkeyPatch,
     damage: str | None,
