@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from dataprep.pipeline.build import build
 from dataprep.pipeline.embeddings.build import build_embeddings
 from dataprep.pipeline.embeddings.estimate import estimate_embeddings
 from dataprep.pipeline.embeddings.options import EmbeddingOptions, parse_columns
+from dataprep.pipeline.fingerprint import fingerprint_files
 from dataprep.pipeline.ongoing import Ongoing
 from dataprep.pipeline.options import BuildOptions
 from dataprep.pipeline.progress import Progress
@@ -38,6 +40,12 @@ UNITS = 5
 def small_units(monkeypatch: pytest.MonkeyPatch) -> None:
     """Units of 8 KiB, so that a small input has several."""
     monkeypatch.setattr("dataprep.pipeline.embeddings.plan._SMALL_UNIT_BYTES", 8 << 10)
+
+
+@pytest.fixture
+def here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Units are done in this process, where tests can change how."""
+    monkeypatch.setattr("dataprep.pipeline.embeddings.build._Build._workers_for", lambda *_: 0)
 
 
 @pytest.fixture(scope="module")
@@ -67,13 +75,56 @@ def test_any_number_of_workers(tmp_path: Path, large: Path, small_units: None) -
     assert set(reports[0].profile.as_dict()["stages"]) >= {"read", "check", "hash", "write"}  # type: ignore[call-overload]
 
 
-def test_units_do_not_show(tmp_path: Path, large: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_units_do_not_show(
+    tmp_path: Path, large: Path, here: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """However the input is cut, the arrays and splits are the same."""
     build_vectors(tmp_path / "whole", large, columns=ALL_COLUMNS)
     monkeypatch.setattr("dataprep.pipeline.embeddings.plan._SMALL_UNIT_BYTES", 5000)
     monkeypatch.setattr("dataprep.pipeline.embeddings.rows.BLOCK_BYTES", 500)
     build_vectors(tmp_path / "cut", large, columns=ALL_COLUMNS)
     assert digests(tmp_path / "cut") == digests(tmp_path / "whole")
+
+
+@pytest.mark.parametrize("name", ["x.npy", "x.parquet", "x.pt"])
+def test_units_take_the_fingerprint_of_the_file(
+    tmp_path: Path, records: Records, small_units: None, here: None,
+    monkeypatch: pytest.MonkeyPatch, name: str,
+) -> None:  # fmt: skip
+    """The chunks that units read are together those of the whole file, so it is known again."""
+    for module in ("fingerprint", "embeddings.readers"):
+        monkeypatch.setattr(f"dataprep.pipeline.{module}.CHUNK_BYTES", 3000)
+    path = write_records(tmp_path, name, records)
+    report = build_vectors(tmp_path / "out", path, columns=["embedding=vector"])
+    assert report.manifest.inputs[0].fingerprint == fingerprint_files([str(path)])
+    assert build_vectors(tmp_path / "out", path, columns=["embedding=vector"]).reused
+
+
+def test_large_pieces_are_linked(
+    tmp_path: Path, large: Path, small_units: None, here: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A unit in which every row is of use becomes a shard as it is; what is said of it is true."""
+    array = np.load(large)
+    array["vector"][200] = np.nan
+    np.save(large, array)
+    options: dict[str, Any] = {"columns": ALL_COLUMNS, "on_error": "skip", "dtype": "int8"}
+    build_vectors(tmp_path / "joined", large, **options)
+    monkeypatch.setattr("dataprep.pipeline.embeddings.unit_rows.LINK_BYTES", 1)
+    report = build_vectors(tmp_path / "linked", large, **options)
+    for name in ("embedding", "label", "provenance"):
+        shards = report.manifest.arrays[name].shards
+        assert len(shards) == (1 if name == "label" else report.units)  # labels are numbered anew
+        assert sum(shard.rows for shard in shards) == 399
+    joined, linked = arrays_of(tmp_path / "joined"), arrays_of(tmp_path / "linked")
+    for name, found in joined.items():
+        np.testing.assert_array_equal(linked[name], found)
+    hashes = digests(tmp_path / "linked")
+    for entry in report.manifest.files:
+        assert hashes[entry.name] == entry.sha256
+    crcs = np.load(tmp_path / "linked" / "crc32.npy")
+    names = [entry.name for entry in report.manifest.files if entry.name != "crc32.npy"]
+    data = [(tmp_path / "linked" / name).read_bytes() for name in names]  # less than a MiB each
+    np.testing.assert_array_equal(crcs, [zlib.crc32(one) for one in data if one])
 
 
 class _Stop(Exception):
@@ -95,8 +146,8 @@ def stop_after(monkeypatch: pytest.MonkeyPatch, units: int) -> None:
 
 @pytest.mark.parametrize("damage", [None, "label.npy", "unit.json"])
 def test_a_stopped_build_goes_on(
-    tmp_path: Path, large: Path, small_units: None, monkeypatch: pytest.MonkeyPatch,
-    damage: str | None,
+    tmp_path: Path, large: Path, small_units: None, here: None,
+    monkeypatch: pytest.MonkeyPatch, damage: str | None,
 ) -> None:  # fmt: skip
     """Finished units are kept if they are whole, and done again if they are not."""
     build_vectors(tmp_path / "reference", large, columns=ALL_COLUMNS)
@@ -165,7 +216,7 @@ def test_held_by_another(tmp_path: Path, large: Path) -> None:
         build_vectors(tmp_path / "out", large)
 
 
-def test_progress_and_estimate(tmp_path: Path, large: Path, small_units: None) -> None:
+def test_progress_and_estimate(tmp_path: Path, large: Path, small_units: None, here: None) -> None:
     """Progress reaches all rows; the estimate foretells rows and bytes."""
     seen: list[Progress] = []
     options = EmbeddingOptions(
