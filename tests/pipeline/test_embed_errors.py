@@ -99,6 +99,20 @@ def test_bad_vectors_are_skipped_and_named(tmp_path: Path, name: str) -> None:
     assert report.manifest.records.read == len(values)
 
 
+def test_splits_of_what_is_left(tmp_path: Path) -> None:
+    """A row's split is that of its own numbers, however many before it were rejected."""
+    good = np.random.default_rng(3).standard_normal((60, 3)).tolist()
+    mixed = [row for one in good for row in ([NAN] * 3, one)]
+    options = {"split": "train=0.5,val=0.5", "on_error": "skip"}
+    found = []
+    for name, values in (("good.jsonl", good), ("mixed.jsonl", mixed)):
+        out = tmp_path / f"{name} out"
+        build_vectors(out, write(tmp_path / name, values), **options)
+        found.append(arrays_of(out))
+    np.testing.assert_array_equal(found[0]["embedding"], found[1]["embedding"])
+    np.testing.assert_array_equal(found[0]["split val"], found[1]["split val"])
+
+
 def test_max_rejects(tmp_path: Path) -> None:
     """More rejects than allowed stop the build."""
     path = write(tmp_path / "x.jsonl", [GOOD, [NAN] * 3, [NAN] * 3])
