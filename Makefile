@@ -5,6 +5,13 @@ BIN := .venv/bin
 STAMP := .venv/.ready
 # Tests in parallel; more than four would each load torch for little gain.
 JOBS ?= $(shell n=$$(nproc 2>/dev/null || echo 2); [ $$n -gt 4 ] && n=4; echo $$n)
+# Neighbours stay together, and what a module makes for its tests is made once, until one is idle.
+PARALLEL := -n $(JOBS) --dist worksteal
+
+# pip would compile four times as many modules as are ever imported. They are compiled when they are,
+# and that must be kept, or each process would do it again.
+INSTALL := -m pip --disable-pip-version-check install --quiet --no-compile
+export PYTHONDONTWRITEBYTECODE :=
 
 .DELETE_ON_ERROR:
 .PHONY: help venv demo test lint pytest test-long test-faults test-trainers dist-check lock clean
@@ -12,7 +19,7 @@ JOBS ?= $(shell n=$$(nproc 2>/dev/null || echo 2); [ $$n -gt 4 ] && n=4; echo $$
 help:
 	@echo "make demo        build the fixtures and Python's standard library into shards, verify, load"
 	@echo "make test        lint, types and the whole test suite"
-	@echo "make test-long   whole corpora against the reference tokenizers (needs ../shared/data)"
+	@echo "make test-long   properties on all examples; whole corpora against the reference tokenizers"
 	@echo "make test-faults every kill, power cut, race; writes benchmarks/results/faults.json"
 	@echo "make test-trainers  Lightning, Accelerate and transformers train on shards and resume"
 	@echo "make lint        ruff and mypy alone"
@@ -26,8 +33,9 @@ venv: $(STAMP)
 $(STAMP): requirements.lock pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "dataprep needs Python 3.11 or newer: make PYTHON=python3.12 ...")'
 	$(PYTHON) -m venv --clear .venv
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements.lock
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	$(BIN)/python $(INSTALL) -r requirements.lock
+	$(BIN)/python $(INSTALL) --no-deps --no-build-isolation -e .
+	$(BIN)/python -c 'import awkward, datasets, gigatoken, hypothesis, tokenizers, torch'
 	touch $(STAMP)
 
 demo: $(STAMP)
@@ -41,7 +49,7 @@ lint: $(STAMP)
 	$(BIN)/mypy
 
 pytest: $(STAMP)
-	$(BIN)/python -m pytest -q -n $(JOBS)
+	$(BIN)/python -m pytest -q $(PARALLEL)
 
 # An environment of its own: the trainers bring dependencies that nothing else needs.
 test-trainers: .venv-trainers/.ready
@@ -49,19 +57,20 @@ test-trainers: .venv-trainers/.ready
 
 .venv-trainers/.ready: requirements.lock requirements-trainers.lock pyproject.toml
 	$(PYTHON) -m venv --clear .venv-trainers
-	.venv-trainers/bin/python -m pip install --quiet --disable-pip-version-check -r requirements.lock -r requirements-trainers.lock
-	.venv-trainers/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	.venv-trainers/bin/python $(INSTALL) -r requirements.lock -r requirements-trainers.lock
+	.venv-trainers/bin/python $(INSTALL) --no-deps --no-build-isolation -e .
 	touch .venv-trainers/.ready
 
 test-long: $(STAMP)
-	$(BIN)/python -m pytest -q -m long tests/long
+	$(BIN)/python -m pytest -q $(PARALLEL) -m hypothesis --hypothesis-profile=thorough
+	$(BIN)/python -m pytest -q -m long
 
 # Kills and failures take no notice of one another; the others go one at a time, as some count on
 # having the processors, or a mounted file system, to themselves.
 KILLS := $(wildcard tests/faults/test_kill_*.py tests/faults/test_sys*.py tests/faults/test_every_*.py)
 
 test-faults: $(STAMP)
-	$(BIN)/python -m pytest -q -n $(JOBS) -m faults --write-results $(KILLS)
+	$(BIN)/python -m pytest -q $(PARALLEL) -m faults --write-results $(KILLS)
 	$(BIN)/python -m pytest -q -m faults --write-results \
 	  $(filter-out $(KILLS), $(wildcard tests/faults/test_*.py))
 
@@ -69,19 +78,19 @@ dist-check: $(STAMP)
 	rm -rf build dist
 	$(BIN)/python -m build --no-isolation --outdir dist .
 	$(PYTHON) -m venv --clear build/venv
-	build/venv/bin/python -m pip install --quiet --disable-pip-version-check -r requirements.lock
-	build/venv/bin/python -m pip install --quiet --disable-pip-version-check --no-deps dist/*.whl
+	build/venv/bin/python $(INSTALL) -r requirements.lock
+	build/venv/bin/python $(INSTALL) --no-deps dist/*.whl
 	cd build && venv/bin/dataprep build --input ../data_fixtures/stories.jsonl --out shards
 	cd build && venv/bin/dataprep verify shards
 
 # torch first: its CPU build, where the index in use has one, satisfies everything after it.
 lock:
 	$(PYTHON) -m venv --clear build/lock
-	build/lock/bin/python -m pip install --quiet torch==$$(sed -n 's/^torch==//p' requirements.lock)
+	build/lock/bin/python $(INSTALL) torch==$$(sed -n 's/^torch==//p' requirements.lock)
 	build/lock/bin/python -c 'import tomllib; p = tomllib.load(open("pyproject.toml", "rb")); \
 	  print(*p["project"]["dependencies"], *p["project"]["optional-dependencies"]["dev"], \
 	  *p["build-system"]["requires"], "wheel", sep="\n")' > build/lock.in
-	build/lock/bin/python -m pip install --quiet -r build/lock.in
+	build/lock/bin/python $(INSTALL) -r build/lock.in
 	( sed -n '/^#/p' requirements.lock; \
 	  build/lock/bin/python -m pip freeze --all | grep -v '^pip==' | sed 's/+cpu$$//' ) > build/lock.out
 	mv build/lock.out requirements.lock

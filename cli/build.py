@@ -13,7 +13,8 @@ from typing import Any
 import click
 
 from dataprep.cli import output
-from dataprep.cli.command import EPILOG_START, InputCommand, output_options
+from dataprep.cli.command import EPILOG_START, output_options
+from dataprep.cli.kinds import KindCommand
 from dataprep.cli.options import OptionHelp, options_of
 from dataprep.formats.errors import StorageError
 from dataprep.pipeline.options import BuildOptions
@@ -116,6 +117,8 @@ def _command(
 ) -> None:
     """Turn text into a dataset directory of token shards.
 
+    With --kind, embeddings or pairs of them: see --kind NAME --help.
+
     Reads JSONL, plain text, Parquet and Hugging Face datasets. The same inputs and options give
     the same bytes, whatever the number of workers. An interrupted build resumes when the same
     command is run again; a finished one is recognised and left as it is.
@@ -180,7 +183,8 @@ def _likely_workers(options: BuildOptions) -> int:
 
 command = click.command(
     "build",
-    cls=InputCommand,
+    cls=KindCommand,
+    kind="tokens",
     sections={name: entry.section for name, entry in OPTIONS.items()}
     | {"dry_run": _RUN, "profile": _RUN},
     epilog=f"""{EPILOG_START}
@@ -189,6 +193,8 @@ command = click.command(
   dataprep build --input part-1.jsonl.zst --input part-2.parquet --field body --out shards
   dataprep build --input data.jsonl --out shards --tokenizer ./my-tokenizer --split train=1
   dataprep build --input data.jsonl --out shards --on-error skip --max-rejects 100
-  dataprep build --input data.jsonl --out shards --dry-run""",
+  dataprep build --input data.jsonl --out shards --dry-run
+  dataprep build --kind embeddings --input vectors.parquet --out vectors
+  dataprep build --kind pairs --help""",
 )(_command)
 command.params[:0] = options_of(BuildOptions, OPTIONS)

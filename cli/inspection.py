@@ -33,6 +33,7 @@ EXCERPT = 1000  # characters of a document, enough to recognise it and less than
   dataprep inspect shards
   dataprep inspect shards --random 3
   dataprep inspect shards --split val --document 0 --document 7 --ids
+  dataprep inspect vectors --random 2             # rows of embeddings or pairs
   dataprep inspect shards --json | python -m json.tool""",
 )
 @click.argument("path", type=ANY_PATH)
@@ -47,7 +48,9 @@ EXCERPT = 1000  # characters of a document, enough to recognise it and less than
 )  # fmt: skip
 @click.option("--seed", metavar="N", type=int, default=0, show_default=True, help="Of --random.")
 @click.option("--ids", is_flag=True, help="Print token ids as well as text.")
-@click.option("--full", is_flag=True, help=f"Print whole texts, not {EXCERPT:,} characters.")
+@click.option(
+    "--full", is_flag=True, help=f"Print whole texts (and vectors), not {EXCERPT:,} characters."
+)
 @output_options
 def command(
     *, path: Path, split: str | None, documents: tuple[int, ...], sample: int, seed: int,
@@ -56,17 +59,50 @@ def command(
     """Show what a dataset holds and read its documents.
 
     PATH is a directory made by `dataprep build`. Documents come with the input they were read
-    from and their byte offset (or row) in it. --json always gives whole texts.
+    from and their byte offset (or row) in it. --json always gives whole texts. Of embeddings and
+    pairs, a document is a row.
     """
     from dataprep.formats.dataset import open_dataset
 
-    with open_dataset(path) as dataset:
+    try:
+        opened = open_dataset(path)
+    except UsageError as error:
+        if error.code != "E_KIND":
+            raise
+        if ids:
+            raise UsageError("only datasets of tokens have ids", where="--ids") from None
+        _inspect_arrays(
+            path, split, documents, sample=sample, seed=seed, full=full, as_json=as_json,
+            quiet=quiet,
+        )  # fmt: skip
+        return
+    with opened as dataset:
         numbers = _chosen(dataset, split, documents, sample, seed)
         found = [_document(dataset, name, number, ids=ids) for name, number in numbers]
         if as_json:
             output.result_json({**_facts(dataset), "documents": found})
         elif not quiet:
             _print(dataset, found, full=full)
+
+
+def _inspect_arrays(
+    path: Path, split: str | None, rows: tuple[int, ...], *, sample: int, seed: int, full: bool,
+    as_json: bool, quiet: bool,
+) -> None:  # fmt: skip
+    from dataprep.cli.array_inspection import array_facts, array_rows
+    from dataprep.formats.arrays import open_arrays
+
+    with open_arrays(path) as data:
+        found = array_rows(data, split, rows, sample, seed)
+        facts = array_facts(data)
+    if as_json:
+        output.result_json({**facts, "documents": found})
+    elif not quiet:
+        from dataprep.cli.array_table import SHOWN_NUMBERS, array_row_text, arrays_table
+
+        limit = None if full else SHOWN_NUMBERS
+        parts = [arrays_table(facts), *(array_row_text(row, limit) for row in found)]
+        output.result("\n\n".join(parts))
 
 
 def _chosen(

@@ -18,14 +18,14 @@ __all__ = ["KINDS", "KindCommand", "kind_option"]
 
 KINDS = {
     "tokens": "dataprep.cli.build",
+    "embeddings": "dataprep.cli.build_embeddings",
+    "pairs": "dataprep.cli.build_pairs",
 }
 """What is built, and the module that holds the command that builds it."""
 
 
 class KindCommand(InputCommand):
     """The command of one kind; a line that names another kind is handed to that one's."""
-
-    kind = "tokens"
 
     def __init__(self, *, kind: str, **settings: Any) -> None:
         super().__init__(**settings)

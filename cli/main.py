@@ -32,6 +32,10 @@ COMMANDS = {
         "dataprep.cli.order",
         "Show what a step is made of, or which steps see a document.",
     ),
+    "convert": (
+        "dataprep.cli.convert",
+        "Convert a dataset of embeddings or pairs to another layout.",
+    ),
     "tokenizer": ("dataprep.cli.tokenizer", "Train a tokenizer on your own text."),
     "completion": ("dataprep.cli.completion", "Print what makes a shell complete dataprep."),
 }

@@ -48,19 +48,20 @@ def _default(field: Any) -> Any:
 def _option(name: str, entry: OptionHelp, default: Any, hint: Any) -> click.Option:
     required = default is MISSING
     settings: dict[str, Any] = {"required": required, "help": entry.help, "metavar": entry.metavar}
-    nothing = default is None or default is False or default == ()  # 0 is something
+    nothing = default is None or default is False or default in ((), "")  # 0 is something
     if not required and not nothing:
         settings |= {"default": default, "show_default": True}
     elif entry.default is not None:
         settings["show_default"] = entry.default
-    settings |= _type_settings(hint)
+    settings |= _type_settings(hint, entry)
     return click.Option([f"--{name.replace('_', '-')}", name], **settings)
 
 
-def _type_settings(hint: Any) -> dict[str, Any]:
+def _type_settings(hint: Any, entry: OptionHelp) -> dict[str, Any]:
     """What click must know about a value annotated with `hint`."""
     if isinstance(hint, UnionType) or type(None) in get_args(hint):
-        (hint,) = (part for part in get_args(hint) if part is not NoneType)
+        parts = [part for part in get_args(hint) if part is not NoneType]
+        hint = str if str in parts else parts[0]  # a function cannot stand on a command line
     if get_origin(hint) is Literal:
         return {"type": click.Choice(get_args(hint))}
     if hint is bool:
@@ -68,5 +69,6 @@ def _type_settings(hint: Any) -> dict[str, Any]:
     if hint is Path:
         return {"type": ANY_PATH}
     if get_origin(hint) is tuple:
-        return {"type": click.Path(readable=False), "multiple": True}
+        paths = "PATH" in (entry.metavar or "")
+        return {"type": click.Path(readable=False) if paths else str, "multiple": True}
     return {"type": hint}

@@ -16,20 +16,27 @@ from dataprep.cli import output
 if TYPE_CHECKING:
     from rich.progress import Progress as Bar
 
+    from dataprep.pipeline.pairs.steps import StepProgress
     from dataprep.pipeline.progress import Progress
 
-__all__ = ["build_progress", "byte_progress"]
+__all__ = ["build_progress", "byte_progress", "step_progress"]
 
 _STAGES = {"plan": "reading inputs", "tokenize": "tokenizing", "commit": "writing"}
 
 
 @contextmanager
-def build_progress(*, quiet: bool) -> Iterator[Callable[[Progress], None] | None]:
-    """A function that draws what `build` reports, or None where nobody would see it."""
+def build_progress(
+    *, quiet: bool, rows: bool = False
+) -> Iterator[Callable[[Progress], None] | None]:
+    """A function that draws what a build reports, or None where nobody would see it.
+
+    With `rows`, what it counts as documents are rows, and there are no tokens.
+    """
     if quiet or not output.is_terminal(sys.stderr):
         yield None
         return
-    bar = _bar("{task.fields[documents]:,} docs  {task.fields[tokens]:,} tokens{task.fields[bad]}")
+    counts = "docs  {task.fields[tokens]:,} tokens" if not rows else "rows"
+    bar = _bar(f"{{task.fields[documents]:,}} {counts}{{task.fields[bad]}}")
     with bar:
         task = bar.add_task(_STAGES["plan"], total=None, documents=0, tokens=0, bad="")
 
@@ -43,6 +50,32 @@ def build_progress(*, quiet: bool) -> Iterator[Callable[[Progress], None] | None
                 tokens=progress.tokens,
                 bad=f"  [red]{progress.rejects:,} rejected" if progress.rejects else "",
             )
+
+        yield show
+
+
+@contextmanager
+def step_progress(*, quiet: bool) -> Iterator[Callable[[StepProgress], None] | None]:
+    """A function that draws the step under way, or None where nobody would see it."""
+    if quiet or not output.is_terminal(sys.stderr):
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (
+        TextColumn("{task.description:10}"), BarColumn(bar_width=24), MofNCompleteColumn(),
+        TimeElapsedColumn(),
+    )  # fmt: skip
+    bar = Progress(*columns, console=Console(stderr=True), transient=True)
+    with bar:
+        task = bar.add_task("", total=None)
+
+        def show(progress: StepProgress) -> None:
+            bar.update(
+                task, description=progress.step, completed=progress.done,
+                total=progress.total or None,
+            )  # fmt: skip
 
         yield show
 

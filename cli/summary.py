@@ -8,16 +8,21 @@ from typing import TYPE_CHECKING, Any
 from dataprep.cli.output import one_line
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
+    from dataprep.formats.array_manifest import ArrayManifest
     from dataprep.formats.manifest import Manifest
     from dataprep.pipeline.build import BuildReport
 
 __all__ = [
+    "array_lines",
     "build_lines",
     "bytes_text",
     "count_text",
     "duration_text",
     "estimate_lines",
     "profile_lines",
+    "reused_lines",
 ]
 
 EXAMPLE = 120  # characters, about one line of a terminal
@@ -62,10 +67,7 @@ def count_text(count: int, noun: str) -> str:
 def build_lines(report: BuildReport) -> list[str]:
     """What was built, and what to run next."""
     if report.reused:
-        return [
-            f"{report.path} already holds this build ({report.build_id[:12]}): nothing to do "
-            f"(bytes not checked: dataprep verify {report.path}).",
-        ]
+        return reused_lines(report.path, report.build_id)
     lines = [
         f"{report.path}: built in {duration_text(report.seconds)}{_speed(report)}",
         *_split_lines(report.manifest),
@@ -78,6 +80,30 @@ def build_lines(report: BuildReport) -> list[str]:
     if report.example:
         lines.append(f"  example    {one_line(report.example[:EXAMPLE])}")
     return [*lines, f"Check it: dataprep verify {report.path}"]
+
+
+def reused_lines(path: Path, build_id: str) -> list[str]:
+    """That there was nothing to do."""
+    return [
+        f"{path} already holds this build ({build_id[:12]}): nothing to do "
+        f"(bytes not checked: dataprep verify {path}).",
+    ]
+
+
+def array_lines(path: Path, manifest: ArrayManifest, seconds: float) -> list[str]:
+    """What a dataset of arrays holds."""
+    sizes = {entry.name: entry.bytes for entry in manifest.files}
+    lines = [f"{path}: built in {duration_text(seconds)}"]
+    lines += [f"  {name:10} {split.rows:>12,} rows" for name, split in manifest.splits.items()]
+    for name, entry in manifest.arrays.items():
+        shape = " x ".join(f"{size:,}" for size in (entry.rows, *entry.row))
+        size = bytes_text(sum(sizes[shard.file] for shard in entry.shards))
+        lines.append(f"  {name:26} {entry.dtype:9} {shape:>18}  {size}")
+    if rejected := manifest.records.rejected:
+        reasons = ", ".join(f"{count:,} {reason}" for reason, count in rejected.items())
+        records = count_text(sum(rejected.values()), "record")
+        lines.append(f"  rejected   {records} in rejects.jsonl: {reasons}")
+    return lines
 
 
 def profile_lines(report: BuildReport) -> list[str]:

@@ -7,7 +7,7 @@ wide, so that `grep` finds whole lines.
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from io import StringIO
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +17,7 @@ from dataprep.cli.summary import bytes_text, count_text
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
-__all__ = ["dataset_table", "document_text"]
+__all__ = ["dataset_table", "document_text", "fact_table", "input_rows", "render"]
 
 PLAIN_WIDTH = 120
 SHOWN_INPUTS = 8
@@ -26,7 +26,7 @@ _COLUMNS = ("split", "documents", "tokens", "text", "bytes/token", "shards")
 
 def dataset_table(facts: Mapping[str, Any]) -> str:
     """The splits, and under them the facts that hold for all of them."""
-    return _render(_splits(facts["splits"]), _facts(facts))
+    return render(_splits(facts["splits"]), fact_table(_fact_rows(facts)))
 
 
 def document_text(found: Mapping[str, Any], limit: int | None) -> str:
@@ -59,13 +59,14 @@ def _splits(splits: Mapping[str, Mapping[str, Any]]) -> RenderableType:
     return table
 
 
-def _facts(facts: Mapping[str, Any]) -> RenderableType:
+def fact_table(rows: Iterable[tuple[str, str]]) -> RenderableType:
+    """Names and what is said of them, one below the other."""
     from rich.table import Table
 
     table = Table(box=None, show_header=False, pad_edge=False)
     table.add_column(style="bold", no_wrap=True)
     table.add_column(overflow="fold")
-    for name, value in _fact_rows(facts):
+    for name, value in rows:
         table.add_row(name, one_line(value))
     return table
 
@@ -85,11 +86,12 @@ def _fact_rows(facts: Mapping[str, Any]) -> list[tuple[str, str]]:
         ("special text", f"{tokenizer['special_text']}; found: {found or 'none'}"),
         ("records", f"{records['read']:,} read, {records['written']:,} written"),
         ("rejected", rejected or "none"),
-        *_input_rows(facts["inputs"]),
+        *input_rows(facts["inputs"]),
     ]  # fmt: skip
 
 
-def _input_rows(inputs: list[Mapping[str, Any]]) -> list[tuple[str, str]]:
+def input_rows(inputs: list[Mapping[str, Any]]) -> list[tuple[str, str]]:
+    """The first inputs, and how many more there are."""
     rows = [
         ("" if number else "inputs",
          f"{entry['name']}: {entry['format']}, {bytes_text(entry['bytes'])}, "
@@ -101,7 +103,8 @@ def _input_rows(inputs: list[Mapping[str, Any]]) -> list[tuple[str, str]]:
     return rows
 
 
-def _render(*parts: RenderableType) -> str:
+def render(*parts: RenderableType) -> str:
+    """The parts as text, drawn as standard output can show them."""
     page = StringIO()
     console = _console(page)
     for part in parts:

@@ -41,8 +41,8 @@ In a pipeline:
 @click.argument("path", type=ANY_PATH)
 @click.option(
     "--level", type=click.Choice(["stat", "structure", "full"]), default="full", show_default=True,
-    help="stat: names and sizes. structure: also offsets, counts and ids. full: also every byte, "
-    "by hash.",
+    help="stat: names and sizes. structure: also all that the files say: offsets, ids, numbers, "
+    "splits. full: also every byte, by hash.",
 )  # fmt: skip
 @click.option(
     "--expect", metavar="sha256:DIGEST",
@@ -56,8 +56,8 @@ def command(
     """Check that a dataset is, byte for byte, what was built.
 
     PATH is a directory made by `dataprep build`. Exits with 0 only if nothing is wrong; with 3 if
-    a file was changed, cut, swapped, added or lost, naming it and the damaged bytes; with 6 if the
-    installed tokenizer libraries no longer give the ids that are stored.
+    a file was changed, cut, swapped, added or lost, or a number cannot be right, naming file, bytes
+    and row; with 6 if the installed tokenizer libraries no longer give the ids that are stored.
     """
     began = time.perf_counter()
     report = _verify(path, level, expect, quiet=quiet)
@@ -77,7 +77,7 @@ def _verify(path: Path, level: Level, expect: str | None, *, quiet: bool) -> Ver
 
     with byte_progress("verifying", quiet=quiet) as show, naming_options("expect"):
         report = verify(path, level, expect=expect, progress=show)
-    if level == "stat" or not report.ok:
+    if report.kind != "tokens" or level == "stat" or not report.ok:
         return report
     from dataprep.pipeline.probes import check_probes
 
@@ -95,11 +95,11 @@ def _finding_lines(report: VerifyReport) -> list[str]:
 
 def _verdict_lines(report: VerifyReport, seconds: float) -> list[str]:
     found = count_text(len(report.findings), "finding")
+    totals = ", ".join(count_text(count, noun[:-1]) for noun, count in report.counts.items())
     verdict = "ok" if report.ok else f"{found}, NOT what was built"
     return [
         f"{report.path}: {verdict} (level {report.level}: {count_text(report.files, 'file')}, "
-        f"{bytes_text(report.bytes)}, {count_text(report.documents, 'document')}, "
-        f"{count_text(report.tokens, 'token')}, {duration_text(seconds)})",
+        f"{bytes_text(report.bytes)}, {totals}, {duration_text(seconds)})",
         f"  config.json sha256:{report.config_sha256}",
         *(f"  note: {output.one_line(note)}" for note in report.notes),
     ]

@@ -1,8 +1,8 @@
-"""Makes the golden datasets anew: `python data_fixtures/make_golden.py --write`.
+"""Makes the golden datasets that are not there: `python data_fixtures/make_golden.py --write`.
 
-They are what this version of the format looks like. Every later version must read them, so they
-are never made anew for a format version that has been released; a change of the format adds a
-folder. `narrow` has uint16 ids, `wide` uint32 ids (a vocabulary with a gap).
+They are what this version of the format looks like. Every later version must read them, so none is
+ever made anew; a change of the format adds a folder. `narrow` has uint16 ids, `wide` uint32 ids (a
+vocabulary with a gap); `embeddings` has an array of every type, `pairs` all that pairs have.
 """
 
 from __future__ import annotations
@@ -13,12 +13,18 @@ import sys
 import tempfile
 from pathlib import Path
 
+import numpy as np
 from tokenizers import Tokenizer
 
 from dataprep import BuildOptions, build, open_dataset
+from dataprep.formats.arrays import NamedArray, open_arrays
 from dataprep.pipeline.train_tokenizer import train_json
 
 HERE = Path(__file__).parent
+sys.path.insert(0, str(HERE.parent))
+
+from tests.array_datasets import make_embeddings, make_pairs  # noqa: E402  (the path is needed)
+
 GOLDEN = HERE / "golden" / "v1"
 INPUTS = ("messy.jsonl", "notes.jsonl")
 FAR_ID = 70_000
@@ -38,8 +44,8 @@ def tokenizers() -> dict[str, bytes]:
     return found
 
 
-def make(target: Path) -> None:
-    """Build both under `target`, each with a file of what it must decode to."""
+def make_tokens(target: Path) -> None:
+    """Build `narrow` and `wide` under `target`, each with a file of what it must decode to."""
     with tempfile.TemporaryDirectory() as scratch:
         work = Path(scratch)
         shutil.copy(HERE / "messy.jsonl", work / "messy.jsonl")
@@ -80,9 +86,43 @@ def expected(path: Path) -> dict[str, list[dict[str, object]]]:
         }
 
 
+def make_arrays(target: Path) -> None:
+    """Write `embeddings` and `pairs` under `target`, some arrays in several shards."""
+    make_embeddings(target / "embeddings", rows=14, seed=11, shard_bytes=200)
+    make_pairs(
+        target / "pairs", questions=6, sources=20, keywords=5, clusters=3, seed=12, shard_bytes=600
+    )
+    for name in ("embeddings", "pairs"):
+        found = json.dumps(expected_arrays(target / name), indent=1)
+        (target / f"{name}.expected.json").write_text(found)
+
+
+def expected_arrays(path: Path) -> dict[str, object]:
+    """The rows of every split, and the numbers or texts of every array, as they are to be used."""
+    with open_arrays(path) as data:
+        splits = {
+            name: split.rows(np.arange(len(split))).tolist() for name, split in data.splits.items()
+        }
+        return {"splits": splits, "arrays": {n: _values(a) for n, a in data.arrays.items()}}
+
+
+def _values(array: NamedArray) -> list[object]:
+    rows = array.read(0, array.rows)
+    if array.entry.categories is not None:
+        return [array.entry.categories[code] for code in rows]
+    if array.entry.dtype == "bfloat16":
+        rows = (rows.astype(np.uint32) << 16).view(np.float32)
+    found: list[object] = rows.tolist()
+    return found
+
+
 if __name__ == "__main__":
     if sys.argv[1:] != ["--write"]:
         sys.exit(__doc__)
-    shutil.rmtree(GOLDEN, ignore_errors=True)
-    GOLDEN.mkdir(parents=True)
-    make(GOLDEN)
+    with tempfile.TemporaryDirectory() as scratch:
+        made = Path(scratch)
+        make_tokens(made)
+        make_arrays(made)
+        for file in sorted(made.iterdir()):
+            if not (GOLDEN / file.name).exists():
+                shutil.move(file, GOLDEN / file.name)

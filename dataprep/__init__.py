@@ -15,6 +15,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from dataprep.formats.arrays import ArrayData, open_arrays
+    from dataprep.formats.curriculum import Curriculum
     from dataprep.formats.dataset import Dataset, Split, open_dataset
     from dataprep.formats.errors import (
         BusyError,
@@ -31,27 +33,35 @@ if TYPE_CHECKING:
     from dataprep.pipeline.options import BuildOptions
     from dataprep.runtime.create import create_loader
     from dataprep.runtime.documents import DocumentDataset
+    from dataprep.runtime.embeddings import EmbeddingDataset
     from dataprep.runtime.first_batch import validate_first_batch
     from dataprep.runtime.loader import set_epoch
     from dataprep.runtime.mixture_dataset import MixtureDataset
     from dataprep.runtime.packed import PackedDataset
+    from dataprep.runtime.pair_data import PairData, open_pairs
+    from dataprep.runtime.pairs import PairDataset
     from dataprep.runtime.serve import serve
     from dataprep.runtime.stream import StreamDataset
     from dataprep.runtime.stream_loader import stream_loader
     from dataprep.runtime.windows import WindowDataset
 
 __all__ = [
+    "ArrayData",
     "BuildOptions",
     "BuildReport",
     "BusyError",
+    "Curriculum",
     "DataprepError",
     "Dataset",
     "DocumentDataset",
+    "EmbeddingDataset",
     "IncompatibleError",
     "InputError",
     "IntegrityError",
     "MixtureDataset",
     "PackedDataset",
+    "PairData",
+    "PairDataset",
     "RecordError",
     "Split",
     "StorageError",
@@ -62,7 +72,9 @@ __all__ = [
     "__version__",
     "build",
     "create_loader",
+    "open_arrays",
     "open_dataset",
+    "open_pairs",
     "serve",
     "set_epoch",
     "stream_loader",
@@ -73,6 +85,13 @@ __all__ = [
 __version__ = "0.1.0"
 
 _HOME = {
+    "PairDataset": "runtime.pairs",
+    "open_pairs": "runtime.pair_data",
+    "PairData": "runtime.pair_data",
+    "EmbeddingDataset": "runtime.embeddings",
+    "Curriculum": "formats.curriculum",
+    "open_arrays": "formats.arrays",
+    "ArrayData": "formats.arrays",
     "stream_loader": "runtime.stream_loader",
     "serve": "runtime.serve",
     "WindowDataset": "runtime.windows",

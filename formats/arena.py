@@ -65,6 +65,15 @@ class MappedFiles:
         found: Numbers = windows[self._first[shards] + local]
         return found
 
+    def take_rows(self, shard: int, rows: Positions, width: int, out: Numbers | None) -> Numbers:
+        """See `Source`: a copy of each row, and nothing on the way."""
+        item = self.dtype.itemsize
+        count = (self._files.sizes[shard] - self._files.offset) // (item * width)
+        table: Numbers = np.ndarray(
+            (count, width), self.dtype, self._ready(shard).numbers, int(self._first[shard]) * item
+        )
+        return table.take(rows, axis=0, out=out, mode="clip")  # which needs no copy for `out`
+
     def copy(
         self, shards: Positions, local: Positions, lengths: Positions, out: Numbers, at: Positions
     ) -> None:

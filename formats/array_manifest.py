@@ -9,6 +9,8 @@ of questions, sources, keywords and centroids) are tables that rows point into.
 from __future__ import annotations
 
 from collections import Counter
+from itertools import pairwise
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +35,7 @@ from dataprep.formats.envelope import (
     read_header,
 )
 from dataprep.formats.errors import UsageError
+from dataprep.formats.pair_arrays import PROVENANCE, check_pair_arrays
 
 __all__ = [
     "BFLOAT16",
@@ -51,6 +54,7 @@ KINDS = ("embeddings", "pairs")
 BFLOAT16 = "bfloat16"
 """The upper half of a float32; numpy has no such type, so it is stored as `<u2`."""
 DTYPES = ("<f4", "<f2", BFLOAT16, "<f8", "|i1", "|u1", "|b1", "<i4", "<i8", "<u8")
+_REAL = ("<f4", "<f2", BFLOAT16, "<f8")
 _TABLES = 16  # bytes in which a shape of a row may be told: more dimensions are no embedding
 
 
@@ -149,6 +153,8 @@ def _check_consistency(manifest: ArrayManifest) -> None:
     insist(manifest.kind in KINDS, f"kind {manifest.kind!r} is unknown")
     insist((manifest.kind == "pairs") == (manifest.pairs is not None), "`pairs` is for pairs")
     _check_references(manifest)
+    if manifest.pairs is not None:
+        check_pair_arrays(manifest.arrays, manifest.rows, manifest.pairs)
     for name, entry in manifest.arrays.items():
         _check_array(name, entry, manifest, files)
     for name, split in manifest.splits.items():
@@ -178,15 +184,33 @@ def _check_array(
     check_split_name(name)
     insist(entry.dtype in DTYPES, f"{name}: unknown type {entry.dtype!r}")
     insist(len(entry.row) <= _TABLES, f"{name}: a row of {len(entry.row)} dimensions")
-    insist(sum(shard.rows for shard in entry.shards) == entry.rows, f"{name}: rows differ")
+    held = sum(shard.rows for shard in entry.shards)
+    insist(held == entry.rows, f"{name}: its shards have {held} rows, it has {entry.rows}")
     insist(entry.table or entry.rows == manifest.rows, f"{name}: not one row for each record")
     scale = manifest.arrays.get(entry.scale) if entry.scale is not None else None
     if entry.scale is not None:
         fits = scale is not None and (scale.dtype, scale.row, scale.rows) == ("<f4", (), entry.rows)
         insist(fits, f"{name}: its scale {entry.scale!r} is not one float32 for each row")
+        insist(entry.dtype == "|i1", f"{name}: only int8 numbers have a scale")
+    _check_meaning(name, entry)
     for shard in entry.shards:
         found, shape = files.get(shard.file), (shard.rows, *entry.row)
         agrees = found is not None and (found.dtype, found.shape) == (
             storage_dtype(entry.dtype), shape,
         )  # fmt: skip
         insist(agrees, f"{shard.file}: type or shape differs from its array")
+
+
+def _check_meaning(name: str, entry: ArrayEntry) -> None:
+    """What a field says of an array must be possible for its type and shape."""
+    if entry.unit:
+        real = entry.dtype in _REAL or entry.scale is not None
+        long = len(entry.row) > 0 and prod(entry.row) > 0
+        insist(real and long, f"{name}: only vectors of real numbers have length 1")
+    if entry.categories is not None:
+        codes = entry.dtype == "<i8" and entry.row == ()
+        insist(codes, f"{name}: only single int64 numbers stand for categories")
+        rising = all(one < two for one, two in pairwise(entry.categories))
+        insist(rising, f"{name}: its categories are unsorted or repeat")
+    if name == PROVENANCE:
+        insist((entry.dtype, entry.row) == ("<u8", (2,)), f"{name}: must be uint64 [rows, 2]")

@@ -142,26 +142,31 @@ class NamedArray:
         self.entry = entry
         self.rows = entry.rows
         self.row_shape = entry.row
+        self._called = f"rows of {name}"
         self.dtype: np.dtype[Any] = np.dtype(storage_dtype(entry.dtype))
         self._width = prod(entry.row)
         offset = len(npy.header(self.dtype.str, (0, *entry.row)))  # one length for any rows
-        source = files.source([shard.file for shard in entry.shards], self.dtype.str, offset)
+        names = [shard.file for shard in entry.shards]
+        self.files = files.read_from(names, self.dtype.str, offset)
+        source = files.source(names, self.dtype.str, offset)
         self.stream = Stream(source, [shard.rows * self._width for shard in entry.shards])
 
     def __len__(self) -> int:
         return self.rows
 
-    def take(self, rows: Rows) -> Array:
-        """The rows numbered `rows` [k]: an owned array [k, *row_shape].
+    def take(self, rows: Rows, out: Array | None = None) -> Array:
+        """The rows numbered `rows` [k]: an owned array [k, *row_shape], or `out` filled with them.
 
-        Costs one memory copy however many shards. Raises `IndexError` for a row outside 0 ..
-        `rows` - 1.
+        Costs one memory copy however many shards. `out` is contiguous, of this type. Raises
+        `IndexError` for a row outside 0 .. `rows` - 1.
         """
+        shape = (len(rows), *self.row_shape)
         if len(rows) == 0 or self._width == 0:
-            return np.empty((len(rows), *self.row_shape), self.dtype)
-        check_inside(f"rows of {self.name}", rows, 1, self.rows)
-        found = self.stream.gather(rows * self._width, self._width)
-        return found.reshape(len(rows), *self.row_shape)
+            return np.empty(shape, self.dtype) if out is None else out
+        check_inside(self._called, rows, 1, self.rows)
+        flat = None if out is None else out.reshape(len(rows), self._width)
+        found = self.stream.take_rows(rows, self._width, flat)
+        return found.reshape(shape) if out is None else out
 
     def read(self, start: int, stop: int) -> Array:
         """Rows `start` to `stop`: an owned array [stop - start, *row_shape]."""

@@ -114,6 +114,14 @@ class PreadFiles:
             self.file(shard).read_into(view[row * size : row * size + size], at)
         return out
 
+    def take_rows(self, shard: int, rows: Positions, width: int, out: Numbers | None) -> Numbers:
+        """See `Source`."""
+        found = self.rows(shard, rows * width, width)
+        if out is None:
+            return found
+        np.copyto(out, found)
+        return out
+
     def copy(
         self, shards: Positions, local: Positions, lengths: Positions, out: Numbers, at: Positions
     ) -> None:

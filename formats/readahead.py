@@ -27,6 +27,7 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
+from dataprep.formats.arrays import NamedArray
 from dataprep.formats.boundaries import ragged
 from dataprep.formats.dataset import Split
 from dataprep.formats.errors import DataprepError
@@ -50,12 +51,13 @@ _SLOW = 50e-6  # seconds; a read of one byte from memory takes one or two micros
 
 
 class Announced(Protocol):
-    """A dataset whose samples are parts of its `split`, or of several `splits`."""
+    """A dataset whose samples are parts of its `split`, of several `splits`, or of its `tracks`."""
 
     def spans(self, samples: Positions) -> tuple[Positions, Positions]:
         """Starts and stops of what reading `samples` touches.
 
-        In tokens of the split; those of several splits are numbered one after the other.
+        In tokens of the split; those of several splits, and the numbers of several tracks (arrays),
+        are numbered one after the other.
         """
         ...
 
@@ -156,7 +158,11 @@ class _Files:
 
 
 def _files(dataset: object) -> _Files:
-    splits: Sequence[Split] = getattr(dataset, "splits", None) or (getattr(dataset, "split"),)  # noqa: B009
+    splits: Sequence[Split | NamedArray] = (
+        getattr(dataset, "tracks", None)
+        or getattr(dataset, "splits", None)
+        or (getattr(dataset, "split"),)  # noqa: B009
+    )
     counts = [len(split.files.sizes) for split in splits]
     owner = [(split.files, shard) for split in splits for shard in range(len(split.files.sizes))]
 

@@ -29,6 +29,7 @@ __all__ = [
     "free_bytes",
     "link_file",
     "publish_directory",
+    "publish_file",
     "remove_tree",
     "replace_directory",
     "storage_errors",
@@ -232,6 +233,29 @@ def publish_directory(source: Path, target: Path, *, durable: bool = True) -> No
             raise
     if durable:
         sync_directory(target.parent)
+
+
+def publish_file(source: Path, target: Path) -> None:
+    """Give the file `source`, on stable storage, the name `target`, which must not exist.
+
+    link(2) never replaces anything: of several publishers one wins, the others get `BusyError`.
+    `source` is removed. Where the file system has no hard links, a file that appears in the moment
+    between a look and the renaming is replaced.
+    """
+    with storage_errors(target):
+        try:
+            os.link(source, target)
+        except OSError as error:
+            if error.errno not in _NO_LINKS | {errno.EEXIST}:
+                raise
+            if error.errno == errno.EEXIST or os.path.lexists(target):
+                raise BusyError(
+                    "another file was put here first", where=str(target),
+                    remedy="Use that one, or choose another name.",
+                ) from None  # fmt: skip
+            source.rename(target)
+        source.unlink(missing_ok=True)
+    sync_directory(target.parent)
 
 
 def replace_directory(source: Path, target: Path) -> None:

@@ -1,14 +1,16 @@
 """Is this directory what was built? Three levels, each containing the one before.
 
     stat        every file present, ordinary and of the right size, and nothing else there
-    structure   offsets, ids, BOS/EOS, provenance, index files, rejects, vocabulary: all agree
+    structure   of tokens: offsets, ids, BOS/EOS, provenance, index files, rejects, vocabulary;
+                of arrays: every number, scales, splits, rejects, and all that points at a row
     full        SHA-256 of every file, and CRC-32 of each MiB to say where damage is
 
 stat reads config.json only; structure and full read each file once, several files at a time, in
 memory that does not grow with them (two MiB a file, a bit a record); full reads a damaged file once
-more, to locate the damage. Everything wrong is collected; only a config.json that cannot be used
-raises. Imports neither torch nor a tokenizer, and maps no file. Hashes tell accidents; against an
-attacker, pin config.json with `expect`.
+more, to locate the damage; what takes two arrays of one dataset to see is read once more as well.
+Everything wrong is collected; only a config.json that cannot be used raises. Imports neither torch
+nor a tokenizer, and maps no file. Hashes tell accidents; against an attacker, pin config.json with
+`expect`.
 """
 
 from __future__ import annotations
@@ -18,30 +20,26 @@ import hashlib
 import os
 import re
 import stat
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator
 from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import get_args
 
-from dataprep.formats import manifest as manifests
+from dataprep.formats import array_manifest, envelope, manifest
+from dataprep.formats.envelope import CONFIG_NAME, CRC_NAME
 from dataprep.formats.errors import DataprepError, InputError, StorageError, UsageError
-from dataprep.formats.manifest import CONFIG_NAME, CRC_NAME, SplitEntry
 from dataprep.formats.maps import check_size
 from dataprep.formats.storage import storage_errors
-from dataprep.formats.verify_records import REJECTS_NAME, check_records
+from dataprep.formats.verify_arrays import array_plan
+from dataprep.formats.verify_plan import Plan
 from dataprep.formats.verify_report import MAX_FINDINGS, Finding, Level, VerifyReport
-from dataprep.formats.verify_shards import Rules, check_shard
 from dataprep.formats.verify_stream import Progress, Run
-from dataprep.formats.verify_vocabulary import check_tokenizer
+from dataprep.formats.verify_tokens import token_plan
 
 __all__ = ["Finding", "Level", "VerifyReport", "verify"]
 
 _PIN = re.compile(r"sha256:[0-9a-f]{64}")
-_MAX_THREADS = 8
-_QUICK_BYTES = 1 << 20  # less is read before threads have started
-_Task = Callable[[], int | None]
 _DISTRUST = "Do not trust this directory."
 
 
@@ -66,26 +64,32 @@ def verify(
     _check_arguments(level, expect)
     directory = Path(path)
     _check_directory(directory)
-    data = manifests.read(directory)
-    run = Run(directory, manifests.parse(data), hashing=level == "full", progress=progress)
+    data = envelope.read(directory)
+    plan = _plan(data)
+    run = Run(directory, plan.files, hashing=level == "full", progress=progress)
     digest = hashlib.sha256(data).hexdigest()
     _check_pin(run, digest, expect)
-    _check_listing(run)
+    _check_listing(run, plan)
     if level != "stat":
-        _check_contents(run)
-    manifest = run.manifest
+        _check_contents(run, plan)
     return VerifyReport(
         path=directory,
         level=level,
-        build_id=manifest.build_id,
+        kind=plan.kind,
+        build_id=plan.build_id,
         config_sha256=digest,
-        files=len(manifest.files) + 1,
-        bytes=len(data) + sum(entry.bytes for entry in manifest.files),
-        documents=sum(split.documents for split in manifest.splits.values()),
-        tokens=sum(split.tokens for split in manifest.splits.values()),
+        files=len(plan.files) + 1,
+        bytes=len(data) + sum(entry.bytes for entry in plan.files),
+        counts=plan.counts,
         findings=run.findings.sorted(),
         notes=tuple(_notes(run, level, expect)),
     )
+
+
+def _plan(data: bytes) -> Plan:
+    if envelope.read_header(data).kind in array_manifest.KINDS:
+        return array_plan(array_manifest.parse(data))
+    return token_plan(manifest.parse(data))
 
 
 def _check_arguments(level: str, expect: str | None) -> None:
@@ -114,11 +118,11 @@ def _check_pin(run: Run, digest: str, expect: str | None) -> None:
         ))  # fmt: skip
 
 
-def _check_listing(run: Run) -> None:
+def _check_listing(run: Run, plan: Plan) -> None:
     """The files that should be there, and then everything that should not."""
-    folders = _folders(run)
+    folders = _folders(run, plan)
     lost = {folder for folder in folders if not _check_folder(run, folder)}
-    for entry in run.manifest.files:
+    for entry in plan.files:
         if entry.name.partition("/")[0] in lost and "/" in entry.name:
             problem = "is out of reach, for want of its folder"
             run.findings.add(Finding(code="E_MISSING", file=entry.name, problem=problem))
@@ -142,10 +146,10 @@ def _link(name: str) -> Finding:
     )  # fmt: skip
 
 
-def _folders(run: Run) -> list[str]:
-    """Those that hold listed files, and those of splits without documents, where there are any."""
+def _folders(run: Run, plan: Plan) -> list[str]:
+    """Those that hold listed files, and those that may be empty, where there are any."""
     needed = {name.partition("/")[0] for name in run.files if "/" in name}
-    empty = {name for name in run.manifest.splits if os.path.lexists(run.directory / name)}
+    empty = {name for name in plan.folders if os.path.lexists(run.directory / name)}
     return sorted(needed | empty)
 
 
@@ -186,75 +190,19 @@ def _extra(name: str, found: os.DirEntry[str]) -> Finding:
     )  # fmt: skip
 
 
-def _check_contents(run: Run) -> None:
+def _check_contents(run: Run, plan: Plan) -> None:
     """Everything that needs the files to be read."""
-    run.total = sum(run.files[name].bytes for name in _read_names(run) if run.sound(name))
+    read = plan.read & set(run.files)
+    others = sorted(set(run.files) - read - {CRC_NAME}) if run.hashing else []
+    names = {*read, *others, CRC_NAME}
+    run.total = sum(run.files[name].bytes for name in names if run.sound(name))
     run.check_crc_file()
-    rules = Rules.of(run.manifest)
-    shards = [(name, one) for name, split in run.manifest.splits.items() for one in split.shards]
-    tasks: list[_Task] = [partial(check_shard, run, shard, rules) for _, shard in shards]
-    results = _do([*tasks, *_other_tasks(run)], run)
-    counts: dict[str, list[int | None]] = {name: [] for name in run.manifest.splits}
-    for (name, _), count in zip(shards, results, strict=False):
-        counts[name].append(count)
-    for name, split in run.manifest.splits.items():
-        _check_zero_tokens(run, name, split, counts[name])
-
-
-def _do(tasks: list[_Task], run: Run) -> list[int | None]:
-    """The results of `tasks`, done on as many threads as there are cores; a few files are not."""
-    if run.total <= _QUICK_BYTES:
-        return [task() for task in tasks]
-    with ThreadPoolExecutor(min(_MAX_THREADS, _cores()), "dataprep-verify") as pool:
-        try:
-            return [future.result() for future in [pool.submit(task) for task in tasks]]
-        except BaseException:
-            run.stop.set()
-            pool.shutdown(wait=False, cancel_futures=True)
-            raise
-
-
-def _other_tasks(run: Run) -> Iterator[_Task]:
-    yield partial(check_records, run)
-    yield partial(check_tokenizer, run)
-    for name in sorted(set(run.files) - _structured(run) - {CRC_NAME}):
-        if run.hashing:
-            yield partial(_read_through, run, name)
-
-
-def _structured(run: Run) -> set[str]:
-    """The files whose content means something at the structure level."""
-    names = {run.manifest.tokenizer.file, REJECTS_NAME} & set(run.files)
-    for split in run.manifest.splits.values():
-        names.add(split.index)
-        names.update(file for shard in split.shards for file in shard.files)
-    return names
-
-
-def _read_names(run: Run) -> set[str]:
-    return set(run.files) if run.hashing else _structured(run) | {CRC_NAME}
+    plan.check(run, [partial(_read_through, run, name) for name in others])
 
 
 def _read_through(run: Run, name: str) -> None:
     with contextlib.ExitStack() as stack:
         run.open(stack, name)
-
-
-def _check_zero_tokens(run: Run, name: str, split: SplitEntry, counts: list[int | None]) -> None:
-    known = [count for count in counts if count is not None]
-    if len(known) == len(counts) and sum(known) != split.zero_token_documents:
-        run.findings.add(Finding(
-            code="E_COUNT", file=CONFIG_NAME,
-            problem=f"splits.{name}.zero_token_documents is {split.zero_token_documents}, "
-            f"the offsets say {sum(known)}",
-        ))  # fmt: skip
-
-
-def _cores() -> int:
-    try:
-        return len(os.sched_getaffinity(0))
-    except AttributeError:  # not Linux
-        return os.cpu_count() or 1
 
 
 def _notes(run: Run, level: Level, expect: str | None) -> Iterator[str]:

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dataprep.formats.checksums import BLOCK_BYTES, FileHash
-from dataprep.formats.manifest import CRC_NAME, FileEntry
+from dataprep.formats.envelope import CRC_NAME, FileEntry
 from dataprep.formats.verify_report import Finding
 
 __all__ = ["BlockSum", "Hashes"]

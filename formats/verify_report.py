@@ -7,7 +7,7 @@ line, with the byte range where it is known.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -26,8 +26,9 @@ RESTORE = "Restore this file, or build again with --overwrite."
 class Finding:
     """One thing that is not as it was built.
 
-    `start` and `stop` are bytes of `file`, `block` is the first MiB concerned, counted from 0; all
-    three are None where they are not known or mean nothing. `exit_code` is the one that a command
+    `start` and `stop` are bytes of `file`, `block` is the first MiB concerned, counted from 0, and
+    `row` is the row of the array or split; all four are None where they are not known or mean
+    nothing. `exit_code` is the one that a command
     which found only this ends with.
 
     >>> print(Finding(code="E_HASH", file="crc32.npy", problem="is damaged"))
@@ -41,6 +42,7 @@ class Finding:
     start: int | None = None
     stop: int | None = None
     block: int | None = None
+    row: int | None = None
     exit_code: int = 3
 
     def __str__(self) -> str:
@@ -56,6 +58,7 @@ class Finding:
             "start": self.start,
             "stop": self.stop,
             "block": self.block,
+            "row": self.row,
             "exit_code": self.exit_code,
         }
 
@@ -115,8 +118,9 @@ class Findings:
 class VerifyReport:
     """The outcome of one verification.
 
-    `files` and `bytes` count what was compared with the manifest, config.json included;
-    `documents` and `tokens` are the manifest's totals; `config_sha256` is what ``--expect`` pins.
+    `files` and `bytes` count what was compared with the manifest, config.json included; `counts`
+    are the manifest's totals: of tokens `documents` and `tokens`, of arrays `rows` and `arrays`;
+    `config_sha256` is what ``--expect`` pins.
     """
 
     path: Path
@@ -125,10 +129,20 @@ class VerifyReport:
     config_sha256: str
     files: int
     bytes: int
-    documents: int
-    tokens: int
+    counts: Mapping[str, int]
+    kind: str = "tokens"
     findings: tuple[Finding, ...] = ()
     notes: tuple[str, ...] = ()
+
+    @property
+    def documents(self) -> int:
+        """How many documents a dataset of tokens has."""
+        return self.counts.get("documents", 0)
+
+    @property
+    def tokens(self) -> int:
+        """How many tokens they have together."""
+        return self.counts.get("tokens", 0)
 
     @property
     def ok(self) -> bool:
@@ -150,12 +164,12 @@ class VerifyReport:
             "ok": self.ok,
             "path": str(self.path),
             "level": self.level,
+            "kind": self.kind,
             "build_id": self.build_id,
             "config_sha256": self.config_sha256,
             "files": self.files,
             "bytes": self.bytes,
-            "documents": self.documents,
-            "tokens": self.tokens,
+            **self.counts,
             "findings": [finding.as_dict() for finding in self.findings],
             "notes": list(self.notes),
             "exit_code": self.exit_code,

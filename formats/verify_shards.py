@@ -8,7 +8,7 @@ One finding is made for each kind of trouble in a file: the first place of it.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,7 +20,7 @@ from dataprep.formats.manifest import InputEntry, Manifest, ShardEntry
 from dataprep.formats.verify_report import Finding, Refused
 from dataprep.formats.verify_stream import Reader, Run
 
-__all__ = ["Rules", "check_shard"]
+__all__ = ["Rules", "check_shard", "positions_of"]
 
 Array = npt.NDArray[Any]
 _NO_LIMIT = np.iinfo(np.uint64).max
@@ -48,13 +48,18 @@ class Rules:
             vocab_size=manifest.tokens.vocab_size,
             bos=bos.id if tokenizer.add_bos and bos else None,
             eos=eos.id if tokenizer.add_eos and eos else None,
-            positions=np.array([_end(entry) for entry in manifest.inputs], np.uint64),
+            positions=positions_of(manifest.inputs),
         )
 
     @property
     def frame(self) -> int:
         """How many tokens BOS and EOS add to a document."""
         return (self.bos is not None) + (self.eos is not None)
+
+
+def positions_of(inputs: Sequence[InputEntry]) -> npt.NDArray[np.uint64]:
+    """Per input, the first position that lies outside it."""
+    return np.array([_end(entry) for entry in inputs], np.uint64)
 
 
 def _end(entry: InputEntry) -> int:

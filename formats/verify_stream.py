@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -21,8 +21,8 @@ import numpy.typing as npt
 
 from dataprep.formats import npy
 from dataprep.formats.checksums import BLOCK_BYTES, FileHash, FileHasher, block_count
+from dataprep.formats.envelope import CRC_NAME, FileEntry
 from dataprep.formats.errors import DataprepError, IntegrityError
-from dataprep.formats.manifest import CRC_NAME, FileEntry, Manifest
 from dataprep.formats.ordinary import open_ordinary
 from dataprep.formats.storage import storage_errors
 from dataprep.formats.verify_hashes import Hashes
@@ -39,22 +39,29 @@ class Stopped(Exception):  # noqa: N818 (not an error: the caller was interrupte
 
 
 class Run:
-    """What the checks of one verification share; safe to use from several threads."""
+    """What the checks of one verification share; safe to use from several threads.
+
+    `files` are the manifest's, in its order.
+    """
 
     def __init__(
-        self, directory: Path, manifest: Manifest, *, hashing: bool, progress: Progress | None
+        self,
+        directory: Path,
+        files: Sequence[FileEntry],
+        *,
+        hashing: bool,
+        progress: Progress | None,
     ) -> None:
         self.directory = directory
-        self.manifest = manifest
         self.hashing = hashing
         self.findings = Findings()
-        self.files = {entry.name: entry for entry in manifest.files}
+        self.files = {entry.name: entry for entry in files}
         self.stop = threading.Event()
         self.total = 0
         self._done = 0
         self._progress = progress
         self._lock = threading.Lock()
-        self._blocks, self._block_total = _block_starts(manifest)
+        self._blocks, self._block_total = _block_starts(files)
         self._crc_usable = False
 
     def sound(self, name: str) -> bool:
@@ -195,6 +202,21 @@ class Reader:
         while self.at < stop:
             yield np.frombuffer(self.read(min(BLOCK_BYTES, stop - self.at)), dtype)
 
+    def rows(self, dtype: str, width: int) -> Iterator[npt.NDArray[Any]]:
+        """The rest in whole rows of `width` numbers: arrays [k, width], valid until the next one.
+
+        A row over a MiB is put together in memory.
+        """
+        size = width * np.dtype(dtype).itemsize
+        step = max(1, BLOCK_BYTES // max(1, size)) * size
+        while self.at < self.size:
+            data: memoryview | bytearray = self.read(min(step, BLOCK_BYTES))
+            if size > BLOCK_BYTES:
+                data = bytearray(data)
+                while len(data) < size:
+                    data += self.read(size - len(data))
+            yield np.frombuffer(data, dtype).reshape(-1, width)
+
     def expect_array(self, dtype: str, shape: tuple[int, ...]) -> int:
         """Read the `.npy` header, refuse any but this one, and return its length in bytes."""
         expected = npy.header(dtype, shape)
@@ -210,12 +232,17 @@ class Reader:
         return len(expected)
 
     def finding(
-        self, code: str, problem: str, start: int | None = None, stop: int | None = None
+        self,
+        code: str,
+        problem: str,
+        start: int | None = None,
+        stop: int | None = None,
+        row: int | None = None,
     ) -> Finding:
         """A finding about bytes `start` to `stop` of this file."""
         block = None if start is None else start // BLOCK_BYTES
         return Finding(
-            code=code, file=self.name, problem=problem, start=start, stop=stop, block=block
+            code=code, file=self.name, problem=problem, start=start, stop=stop, block=block, row=row
         )
 
     def _short(self, size: int) -> IntegrityError:
@@ -225,10 +252,10 @@ class Reader:
         )  # fmt: skip
 
 
-def _block_starts(manifest: Manifest) -> tuple[dict[str, int], int]:
+def _block_starts(files: Sequence[FileEntry]) -> tuple[dict[str, int], int]:
     """Where in crc32.npy the blocks of each file start, and how many blocks there are."""
     starts, at = {}, 0
-    for entry in manifest.files:
+    for entry in files:
         if entry.name != CRC_NAME:
             starts[entry.name] = at
             at += block_count([entry.bytes])

@@ -32,9 +32,8 @@ class _Tokenizer(msgspec.Struct):
     added_tokens: tuple[_Added, ...] | None = None
 
 
-def check_tokenizer(run: Run) -> None:
+def check_tokenizer(run: Run, manifest: Manifest) -> None:
     """Check the tokenizer's digest and its number of ids, and the ids that the manifest names."""
-    manifest = run.manifest
     _check_ids(run, manifest)
     with contextlib.ExitStack() as stack:
         reader = run.open(stack, manifest.tokenizer.file)

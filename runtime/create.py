@@ -10,19 +10,25 @@ fastest: making one costs less than sending it from another process.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal, get_args
 
+import torch
+
+from dataprep.formats.arrays import ArrayData
 from dataprep.formats.dataset import Dataset, Split
 from dataprep.formats.errors import UsageError
+from dataprep.runtime.create_arrays import array_loader, opened_any, refuse_array_options
 from dataprep.runtime.loader import Loader
 from dataprep.runtime.mixture import By
 from dataprep.runtime.mixture_dataset import MixedDataset
 from dataprep.runtime.packing import Algorithm, Overlong
+from dataprep.runtime.pair_data import PairData
+from dataprep.runtime.pairs import Applied
 from dataprep.runtime.sampling import End
-from dataprep.runtime.serve import Shuffle, build_order, opened, require_seed, serve
+from dataprep.runtime.serve import Shuffle, build_order, require_seed, serve
 from dataprep.runtime.skips import Skips
 from dataprep.runtime.topology import data_parallel
 from dataprep.runtime.windows import Labels, WindowDataset
@@ -30,8 +36,9 @@ from dataprep.runtime.windows import Labels, WindowDataset
 __all__ = ["Rows", "create_loader", "row_maker"]
 
 Rows = Literal["windows", "packed", "documents"]
-Place = str | Path | Dataset
+Place = str | Path | Dataset | ArrayData | PairData
 Skip = Iterable[int] | Skips | Mapping[Any, Iterable[int] | Skips]
+_SEQ_LEN = 1024
 
 
 def create_loader(  # noqa: PLR0917  (the names and the order that callers know)
@@ -45,7 +52,7 @@ def create_loader(  # noqa: PLR0917  (the names and the order that callers know)
     pin_memory: bool | None = None,
     *,
     rows: Rows = "windows",
-    seq_len: int = 1024,
+    seq_len: int = _SEQ_LEN,
     stride: int | None = None,
     pack: Algorithm | None = None,
     overlong: Overlong | None = None,
@@ -65,12 +72,23 @@ def create_loader(  # noqa: PLR0917  (the names and the order that callers know)
     io: Literal["mmap", "pread"] | None = None,
     mock: bool = False,
     multiprocessing_context: str | None = None,
+    fields: Sequence[str] | None = None,
+    raw: bool | None = None,
+    dtype: torch.dtype | None = None,
+    clusters: Sequence[int] | None = None,
+    curriculum: Applied | None = None,
+    preload: bool | None = None,
+    device: str | torch.device | None = None,
 ) -> Loader:
-    """A loader of rows of tokens: dicts of int64 tensors [batch_size, seq_len].
+    """A loader of what `dataset_dir` holds: rows of tokens, of embeddings, or pairs.
+
+    Rows of tokens are dicts of int64 tensors [batch_size, seq_len]; for the others see
+    `EmbeddingDataset` and `PairDataset`.
 
     Arguments:
-        dataset_dir: what `dataprep build` made, or an open `Dataset`. Or several with a weight
-            each, as ``{"prose": 0.7, "code": 0.3}``: see below.
+        dataset_dir: what `dataprep build` made, or what `open_dataset`, `open_arrays` and
+            `open_pairs` give. Or several of tokens with a weight each, as ``{"prose": 0.7, "code":
+            0.3}``: see below.
         split: ``"train"``, ``"val"``, ``"test"`` or whatever names the build gave.
         batch_size: rows per step and rank; the global batch is `batch_size` x `dp_size`.
         num_workers: worker processes, kept alive between epochs. They never change what is served,
@@ -117,6 +135,11 @@ def create_loader(  # noqa: PLR0917  (the names and the order that callers know)
             error of the storage is then an exception, and not the end of the process.
         mock: serve the same shapes from memory, to see what loading costs.
         multiprocessing_context: ``"fork"``, ``"spawn"`` or ``"forkserver"`` for the workers.
+        fields, raw, dtype: of embeddings: see `EmbeddingDataset`.
+        clusters, curriculum, preload, device: of pairs: see `PairDataset`. `seed` is also that of
+            the steering variants.
+
+    `rows` to `cu_seqlens`, `weigh_by` and `source_ids` are for tokens.
 
     A mixture draws from its datasets in the exact proportion of the weights: no prefix is off by a
     whole sample. Each pass over a dataset is a new order of it. An epoch has as many samples as all
@@ -156,7 +179,12 @@ def create_loader(  # noqa: PLR0917  (the names and the order that callers know)
     )  # fmt: skip
     kind: Shuffle | bool = train if shuffle is None else shuffle
     seed = require_seed(seed)
+    options = {
+        "fields": fields, "raw": raw, "dtype": dtype, "clusters": clusters,
+        "curriculum": curriculum, "preload": preload, "device": device,
+    }  # fmt: skip
     if isinstance(dataset_dir, Mapping):
+        refuse_array_options(options)
         from dataprep.runtime.mixed import mixed_loader
 
         return mixed_loader(
@@ -169,7 +197,19 @@ def create_loader(  # noqa: PLR0917  (the names and the order that callers know)
     ):  # fmt: skip
         if given:
             raise UsageError("is for several datasets with weights", where=name)
-    part = opened(dataset_dir, io).split(split)
+    data = opened_any(dataset_dir, io)
+    if not isinstance(data, Dataset):
+        _refuse_token_options(
+            rows=rows != "windows", seq_len=seq_len != _SEQ_LEN, stride=stride is not None,
+            pack=pack is not None, overlong=overlong is not None, labels=labels != "shifted",
+            position_ids=position_ids, doc_ids=doc_ids, cu_seqlens=cu_seqlens is not False,
+        )  # fmt: skip
+        return array_loader(
+            partial(served, skip=skip), data, split, seed=seed, shuffle=kind,
+            sample_mask=end == "pad", options=options,
+        )  # fmt: skip
+    refuse_array_options(options)
+    part = data.split(split)
     samples = make(part)
     order, definition = build_order(samples, part, seed=seed, shuffle=kind)
     return served(samples, order=order, definition=definition, skip=skip)
@@ -185,6 +225,12 @@ def _of_sources(skip: Skip) -> Mapping[Any, Iterable[int] | Skips]:
             remedy='Pass skip={"dataset": [samples]}.',
         )  # fmt: skip
     return {}
+
+
+def _refuse_token_options(**given: bool) -> None:
+    for name, value in given.items():
+        if value:
+            raise UsageError("is for datasets of tokens", where=name)
 
 
 def _end(drop_last: bool, dp_size: int) -> End:

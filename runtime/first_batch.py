@@ -1,4 +1,4 @@
-"""Looks at the first batch before an expensive run does: shapes, dtypes, ids, labels.
+"""Looks at the first batch before an expensive run does: shapes, dtypes, ids, labels, vectors.
 
     validate_first_batch(loader, vocab_size=model.config.vocab_size)
 
@@ -28,22 +28,30 @@ def validate_first_batch(loader: Loader, *, vocab_size: int | None = None) -> Ba
     """The batch that `loader` would serve next, after a look at everything about it.
 
     `vocab_size` is the number of embeddings of the model; without it ids are compared with the
-    vocabulary of the dataset. Raises `IncompatibleError` (E_BATCH) with the first finding. The next
-    pass serves this batch again. Costs one batch.
+    vocabulary of the dataset. Of embeddings and pairs, `dataprep.runtime.array_batch` says what is
+    looked at. Raises `IncompatibleError` (E_BATCH) with the first finding: field, row and value.
+    The next pass serves this batch again. Costs one batch.
 
         >>> batch = validate_first_batch(loader, vocab_size=50304)         # doctest: +SKIP
     """
-    step = loader.upcoming()
-    batch = loader.dataset_obj.__getitems__(step.samples)
-    known = loader.vocab_size
-    if vocab_size is not None and known is not None and vocab_size < known:
-        _refuse("vocab_size", f"the tokenizer has {known:,} ids, the model {vocab_size:,}")
+    step, batch = loader.upcoming()
     rows = loader.sampler_obj.batch_size if loader.sampler_obj.end != "partial" else None
-    check_batch(batch, rows=rows, vocab_size=vocab_size or known)
+    dataset = getattr(loader.dataset_obj, "real", loader.dataset_obj)
+    if hasattr(dataset, "check_batch"):  # of arrays
+        dataset.check_batch(batch, rows=rows)
+    else:
+        _check_tokens(loader, batch, rows, vocab_size)
     mask = batch.get("sample_mask")
     if mask is not None and mask.tolist() != (step.samples != PADDING).tolist():
         _refuse("sample_mask", "does not say which rows only fill the batch")
     return batch
+
+
+def _check_tokens(loader: Loader, batch: Batch, rows: int | None, vocab_size: int | None) -> None:
+    known = loader.vocab_size
+    if vocab_size is not None and known is not None and vocab_size < known:
+        _refuse("vocab_size", f"the tokenizer has {known:,} ids, the model {vocab_size:,}")
+    check_batch(batch, rows=rows, vocab_size=vocab_size or known)
 
 
 def check_batch(batch: Batch, *, rows: int | None = None, vocab_size: int | None = None) -> None:

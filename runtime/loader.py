@@ -12,6 +12,7 @@ from __future__ import annotations
 import weakref
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Mapping
+from functools import partial
 from time import perf_counter
 from typing import Any, Protocol, cast
 
@@ -19,6 +20,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from dataprep.formats.errors import DataprepError, UsageError
 from dataprep.runtime.digest import DIGEST_MASK
+from dataprep.runtime.epoch_index import with_epoch
 from dataprep.runtime.order import Positions
 from dataprep.runtime.prefetch import Ahead
 from dataprep.runtime.samples import Batch, SampleDataset
@@ -99,6 +101,8 @@ class Loader(DataLoader[Batch]):
         self._tally = Tally()
         self.vocab_size = vocab_size
         self._announcer = announcer
+        self._options = options
+        self._version = _version(dataset)
         self._place = _Place(sampler.epoch)
         self._ahead: Callable[[], Ahead[_Served] | None] = _nothing
         torch_dataset = cast("Dataset[Batch]", dataset)  # torch wants the class, not the methods
@@ -119,6 +123,7 @@ class Loader(DataLoader[Batch]):
         if epoch == place.finished or (epoch == place.next.epoch and place.next.position):
             return
         self.sampler_obj.set_epoch(epoch)
+        self._tell(self.sampler_obj.epoch)
         place.next = Progress(epoch=self.sampler_obj.epoch)
         place.finished = -1
         if place.live <= 0:
@@ -132,37 +137,53 @@ class Loader(DataLoader[Batch]):
         count = self.sampler_obj.count(begin.position, begin.epoch)
         place.served, place.digest = (begin.epoch, count, begin.digest), begin.digest
         place.live = number = abs(place.live) + 1
+        self._tell(begin.epoch)
         steps = _announced(self.sampler_obj.steps(begin.epoch, count), self._announcer)
         if self.num_workers:
-            return self._serve(self._by_workers(steps, number), begin, number)
-        made = self._made_here(steps)
+            return self._serve(self._by_workers(steps, begin.epoch, number), begin, number)
+        made = self._made_here(steps, begin.epoch)
         if not self.prefetch:
             return self._serve(made, begin, number)
         ahead = Ahead(made, self.prefetch)
         self._ahead = weakref.ref(ahead)  # a pass that nobody takes ends with its iterator
         return self._serve(ahead, begin, number)
 
-    def _made_here(self, steps: Iterator[Step]) -> Generator[_Served]:
-        make = self.dataset_obj.__getitems__
-        if not self.pin_memory:
-            return ((step, make(step.samples)) for step in steps)
-        return ((step, _pinned(make(step.samples))) for step in steps)
+    def _tell(self, epoch: int) -> None:
+        """A dataset that varies by epoch shows this one when it is asked for single samples."""
+        if _varies(self.dataset_obj):
+            self.dataset_obj.set_epoch(epoch)  # type: ignore[attr-defined]
 
-    def _by_workers(self, steps: Iterator[Step], number: int) -> Generator[_Served]:
+    def _made_here(self, steps: Iterator[Step], epoch: int) -> Generator[_Served]:
+        make, indices = _snapshot(self.dataset_obj).__getitems__, _indices(self.dataset_obj, epoch)
+        if not self.pin_memory:
+            return ((step, make(indices(step.samples))) for step in steps)
+        return ((step, _pinned(make(indices(step.samples)))) for step in steps)
+
+    def _by_workers(self, steps: Iterator[Step], epoch: int, number: int) -> Generator[_Served]:
         """Batches from worker processes, which torch hands over in the order of the steps."""
         sent: deque[Step] = deque()
+        asked_for = _indices(self.dataset_obj, epoch)
 
         def indices() -> Iterator[list[int]]:
             for step in steps:
                 sent.append(step)
-                yield step.samples.tolist()
+                yield asked_for(step.samples).tolist()
 
+        self._renew_workers()
         self.sampler_obj.lend(indices())
         try:
             batches = super().__iter__()
         finally:
             self.sampler_obj.lend(None)
         return _in_step(batches, sent, self._place, number)
+
+    def _renew_workers(self) -> None:
+        """Let go of workers that know the dataset as it was before it was changed."""
+        now, workers = _version(self.dataset_obj), self._iterator
+        if now != self._version and workers is not None:
+            self._iterator = None
+            workers._shutdown_workers()  # type: ignore[attr-defined]
+        self._version = now
 
     def _serve(self, made: _Made, begin: Progress, number: int) -> Generator[Batch]:
         tally, place = self._tally, self._place
@@ -228,6 +249,23 @@ class Loader(DataLoader[Batch]):
         place.served = (progress.epoch, count, progress.digest)
         place.digest = progress.digest
 
+    def with_batch_size(self, batch_size: int) -> Loader:
+        """A loader of the same order that goes on where this one stands, in other batches.
+
+        It has the same dataset object: nothing is opened, and `len`, the steps and the end of the
+        epoch follow from `batch_size` per rank. This loader stays as it is. Costs what
+        `load_state_dict` does; worker processes are its own.
+
+            >>> loader = loader.with_batch_size(64)                          # doctest: +SKIP
+        """
+        other = Loader(
+            self.dataset_obj, self.sampler_obj.with_batch_size(batch_size), order=self.order,
+            prefetch=self.prefetch, announcer=self._announcer, vocab_size=self.vocab_size,
+            **self._options,
+        )  # fmt: skip
+        other.load_state_dict(self.state_dict())
+        return other
+
     @property
     def order_digest(self) -> str:
         """Of the samples served so far in this epoch, by all ranks: 16 hex digits.
@@ -237,11 +275,13 @@ class Loader(DataLoader[Batch]):
         """
         return f"{self._place.digest:016x}"
 
-    def upcoming(self) -> Step:
-        """The step that the next `iter` begins with; nothing moves."""
+    def upcoming(self) -> tuple[Step, Batch]:
+        """The step that the next `iter` begins with, and its batch; nothing moves."""
         begin = self._place.next
         count = self.sampler_obj.count(begin.position, begin.epoch)
-        return next(self.sampler_obj.steps(begin.epoch, count))
+        step = next(self.sampler_obj.steps(begin.epoch, count))
+        indices = _indices(self.dataset_obj, begin.epoch)(step.samples)
+        return step, self.dataset_obj.__getitems__(indices)
 
     def stats(self) -> LoaderStats:
         """What was handed over since the loader was made, and how long the trainer waited."""
@@ -288,6 +328,26 @@ def _in_step(
             raise batch
         yield sent.popleft(), batch
         del batch
+
+
+def _varies(dataset: SampleDataset) -> bool:
+    return getattr(dataset, "varies_by_epoch", False)
+
+
+def _indices(dataset: SampleDataset, epoch: int) -> Callable[[Positions], Positions]:
+    """What `dataset` is asked for: samples, with the epoch in them where it varies them."""
+    return partial(with_epoch, epoch=epoch) if _varies(dataset) else _as_is
+
+
+def _version(dataset: SampleDataset) -> int:
+    """Changes whenever what `dataset` serves does."""
+    return getattr(dataset, "version", 0)
+
+
+def _snapshot(dataset: SampleDataset) -> SampleDataset:
+    """What one pass is served from: changes to the dataset are for the next."""
+    snapshot: Callable[[], SampleDataset] | None = getattr(dataset, "snapshot", None)
+    return snapshot() if snapshot is not None else dataset
 
 
 def _nothing() -> None:

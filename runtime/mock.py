@@ -29,24 +29,24 @@ class MockDataset(Dataset[Batch]):
     """
 
     def __init__(self, real: SampleDataset) -> None:
-        self._real = real
+        self.real = real
         self._kept: dict[int, Batch] = {}
 
     @property
     def definition(self) -> Mapping[str, Any]:
         """That of the real dataset, and that this is none."""
-        return {**self._real.definition, "mock": True}
+        return {**self.real.definition, "mock": True}
 
     def __len__(self) -> int:
-        return len(self._real)
+        return len(self.real)
 
     def __getitem__(self, index: int) -> Batch:
-        return dict(self._real[0])
+        return dict(self.real[0])
 
     def __getitems__(self, indices: Indices) -> Batch:
         rows = len(indices)
         if rows not in self._kept:
-            self._kept[rows] = self._real.__getitems__([0] * rows)
+            self._kept[rows] = self.real.__getitems__([0] * rows)
         batch = dict(self._kept[rows])
         if "sample_mask" in batch:
             batch["sample_mask"] = torch.from_numpy(np.asarray(indices) != PADDING)

@@ -116,6 +116,13 @@ class GlobalBatchSampler(Sampler[list[int]]):
         """Make `epoch` the one that the next `iter` serves; passes under way are not changed."""
         self._epoch = whole_number("epoch", epoch)
 
+    def with_batch_size(self, batch_size: int) -> GlobalBatchSampler:
+        """The same order in batches of `batch_size`."""
+        return GlobalBatchSampler(
+            self.samples, batch_size, order=self.order, epoch=self.epoch, dp_rank=self.dp_rank,
+            dp_size=self.dp_size, end=self.end, skips=self.skips,
+        )  # fmt: skip
+
     def __len__(self) -> int:
         """Steps in a whole epoch; the same on every rank."""
         return self.remaining(0)

@@ -15,6 +15,7 @@ from typing import Any, Literal, get_args
 
 import torch
 
+from dataprep.formats.arrays import ArraySplit
 from dataprep.formats.dataset import Dataset, Split, open_dataset
 from dataprep.formats.errors import UsageError
 from dataprep.formats.readahead import ReadAhead
@@ -46,7 +47,7 @@ def opened(place: str | Path | Dataset, io: Literal["mmap", "pread"] | None) -> 
 
 
 def build_order(
-    samples: SampleDataset, split: Split, *, seed: int, shuffle: Shuffle | bool
+    samples: SampleDataset, split: Split | ArraySplit, *, seed: int, shuffle: Shuffle | bool
 ) -> tuple[Order, dict[str, Any]]:
     """The order of the samples of one split, and what it is a function of (JSON values).
 
@@ -57,7 +58,7 @@ def build_order(
     if kind is not False and kind not in get_args(Shuffle):
         raise UsageError(f"must be a bool, 'full' or 'blocks', got {shuffle!r}", where="shuffle")
     seed = require_seed(seed)
-    build_id, n = split.dataset.build_id, len(samples)
+    build_id, n = _build_id(split), len(samples)
     definition: dict[str, Any] = {"builds": [build_id], **samples.definition, "samples": n}
     if kind is False:
         return Sequential(), definition | {"shuffle": None}
@@ -65,10 +66,20 @@ def build_order(
     purpose = f"{samples.definition['kind']}/{split.name}"
     if kind == "full":
         return Shuffled(build_id=build_id, seed=seed, purpose=purpose), definition
-    sample_bytes = max(1, split.tokens * split.dtype.itemsize // n)
-    block, window = block_sizes(sample_bytes)
+    block, window = block_sizes(_sample_bytes(samples, split))
     order = Blocks(build_id=build_id, seed=seed, purpose=purpose, block=block, window=window)
     return order, definition | {"block": block, "window": window}
+
+
+def _build_id(split: Split | ArraySplit) -> str:
+    return (split.dataset if isinstance(split, Split) else split.data).build_id
+
+
+def _sample_bytes(samples: SampleDataset, split: Split | ArraySplit) -> int:
+    """Stored bytes of a sample, about."""
+    if isinstance(split, Split):
+        return max(1, split.tokens * split.dtype.itemsize // len(samples))
+    return max(1, getattr(samples, "sample_bytes", 1))
 
 
 def require_seed(seed: int) -> int:
@@ -109,6 +120,7 @@ def serve(
         >>> loader = serve(packed, 32, order=order, definition=definition)     # doctest: +SKIP
     """
     _check(num_workers, prefetch, multiprocessing_context)
+    pinned = _pins(pin_memory) if _on_host(samples, num_workers) else False
     count = len(samples) if positions is None else positions
     skips = skip if isinstance(skip, Skips) else Skips(list(skip))
     sampler = GlobalBatchSampler(
@@ -123,7 +135,7 @@ def serve(
         vocab_size=_vocab_size(samples),
         announcer=None if mock else _announcer(samples),
         num_workers=num_workers,
-        pin_memory=_pins(pin_memory),
+        pin_memory=pinned,
         prefetch_factor=max(1, -(-prefetch // num_workers)) if num_workers else None,
         persistent_workers=num_workers > 0,
         multiprocessing_context=multiprocessing_context,
@@ -150,8 +162,10 @@ def _brief(definition: Mapping[str, Any]) -> dict[str, Any]:
 
 def _announcer(samples: SampleDataset) -> ReadAhead | None:
     """Read-ahead, for samples that lie in splits."""
-    known = hasattr(samples, "split") or hasattr(samples, "splits")
-    return ReadAhead(samples) if known else None
+    tracks: object = getattr(samples, "tracks", None)
+    if tracks is None:
+        tracks = hasattr(samples, "split") or hasattr(samples, "splits")
+    return ReadAhead(samples) if tracks else None
 
 
 def _vocab_size(samples: SampleDataset) -> int | None:
@@ -159,6 +173,19 @@ def _vocab_size(samples: SampleDataset) -> int | None:
     splits = getattr(samples, "splits", None) or (getattr(samples, "split", None),)
     sizes = [s.dataset.manifest.tokens.vocab_size for s in splits if isinstance(s, Split)]
     return max(sizes, default=None)
+
+
+def _on_host(samples: SampleDataset, num_workers: int) -> bool:
+    """Whether batches come in the memory of the host; those that do not need no pinning."""
+    device: torch.device | None = getattr(samples, "device", None)
+    if device is None or device.type == "cpu":
+        return True
+    if num_workers:
+        raise UsageError(
+            f"batches on {device} are made in this process, not by workers", where="num_workers",
+            remedy="Use num_workers=0, which is the fastest, or device='cpu'.",
+        )  # fmt: skip
+    return False
 
 
 def _pins(asked: bool | None) -> bool:

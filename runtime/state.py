@@ -12,12 +12,14 @@ that makes, its phases say (`dataprep.runtime.phases`).
 
 from __future__ import annotations
 
+import re
 import warnings
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any
 
 from dataprep.formats.errors import IncompatibleError, UsageError
+from dataprep.runtime.state_head import check_head, damaged, whole
 
 __all__ = ["STATE_VERSION", "Progress", "progress_from", "state_of", "warn_of_forgotten"]
 
@@ -75,27 +77,13 @@ def progress_from(
     Raises `IncompatibleError` for a state of a newer dataprep, of another dataset or of another
     order, and `UsageError` for what is no state at all.
     """
-    if not isinstance(state, Mapping) or state.get("kind") != _KIND:
-        raise UsageError(
-            "is not the state of a dataprep loader", where="state",
-            remedy="Pass what state_dict() gave.",
-        )  # fmt: skip
-    version = state.get("version")
-    if type(version) is not int or version < 1:
-        raise UsageError(f"is damaged (version {version!r})", where="state")
-    if version > STATE_VERSION:
-        raise IncompatibleError(
-            f"has version {version}, this dataprep reads up to {STATE_VERSION}", where="state",
-            code="E_VERSION", remedy="Update dataprep.",
-        )  # fmt: skip
+    check_head(state, _KIND, STATE_VERSION)
     _require_same(state.get("order"), order, changing)
-    try:
-        found = Progress(
-            epoch=_integer(state["epoch"]), position=_integer(state["position"]),
-            digest=int(state["order_digest"], 16),
-        )  # fmt: skip
-    except (KeyError, TypeError, ValueError) as error:
-        raise UsageError(f"is damaged ({error!r})", where="state") from None
+    found = Progress(
+        epoch=whole(state.get("epoch"), "epoch"),
+        position=whole(state.get("position"), "position"),
+        digest=_digest(state.get("order_digest")),
+    )
     if found.position > positions and not changing:
         raise UsageError(
             f"stands at position {found.position:,} of {positions:,}", where="state",
@@ -117,15 +105,15 @@ def warn_of_forgotten(forgotten: int, argument: str = 'skip=state["skip"]', up: 
         )
 
 
-def _integer(value: Any) -> int:
-    if type(value) is not int:
-        raise TypeError(f"{value!r} is not a whole number")
-    return value
+def _digest(value: object) -> int:
+    if not isinstance(value, str) or not re.fullmatch("[0-9a-f]{16}", value):
+        raise damaged(f"order_digest must be 16 hex digits, got {value!r}")
+    return int(value, 16)
 
 
 def _require_same(stored: Any, order: Mapping[str, Any], changing: Set[str]) -> None:
     if not isinstance(stored, Mapping):
-        raise UsageError("does not say which order it is of", where="state")
+        raise damaged("it does not say which order it is of")
     odd = [name for name in {**stored, **order} if stored.get(name) != order.get(name)]
     names = [name for name in odd if name not in changing]
     mixtures = "weights_sha256" in stored and "weights_sha256" in order

@@ -27,7 +27,7 @@ class LoaderStats:
     samples: int
     """Rows, without those that only fill a batch."""
     tokens: int
-    """Elements of `input_ids` in these rows, padding within them included."""
+    """Elements of `input_ids` in these rows, padding within them included; 0 without any."""
     ready: int
     """Batches that wait to be taken, made ahead of time by the thread; 0 without it."""
 
@@ -54,7 +54,9 @@ class Tally:
             self._first += waited
         self._batches += 1
         self._samples += real
-        self._tokens += batch["input_ids"].numel() // max(1, rows) * real
+        ids = batch.get("input_ids")
+        if ids is not None:
+            self._tokens += ids.numel() // max(1, rows) * real
 
     def stats(self, *, ready: int) -> LoaderStats:
         """As they are now."""

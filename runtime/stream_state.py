@@ -15,7 +15,8 @@ from typing import Any
 
 import torch
 
-from dataprep.formats.errors import IncompatibleError, StorageError, UsageError
+from dataprep.formats.errors import IncompatibleError, StorageError
+from dataprep.runtime.state_head import check_head, damaged, whole
 from dataprep.runtime.stream_plan import (
     MAX_STAGES,
     Deal,
@@ -34,7 +35,6 @@ _WORDS = 4  # of a stage: ranks, workers, batch size, steps
 _SIZE = 4 + (MAX_STAGES + 1) * _WORDS  # checksum, version, epoch, number of stages, stages
 _SUM = 0x5DEECE66D  # what an empty tensor does not have
 _MARKED = 256  # workers that are told when they serve an epoch again
-_MAX_EPOCH = 1 << 62
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,26 +143,18 @@ def parse_state(
     state: Mapping[str, Any], identity: Mapping[str, Any], samples: int, end: StreamEnd
 ) -> Place:
     """The place in `state`, which must be of a stream with this `identity`."""
-    if not isinstance(state, Mapping) or state.get("kind") != _KIND:
-        raise _damaged("is not a state of a StreamDataset", "kind")
-    version = _integer(state.get("version"), "version")
-    if version > STATE_VERSION:
-        raise IncompatibleError(
-            f"the state is of version {version}; this dataprep knows {STATE_VERSION}",
-            where="version", code="E_VERSION",
-            remedy="Use the dataprep that it was taken with, or a newer one.",
-        )  # fmt: skip
+    check_head(state, _KIND, STATE_VERSION)
     for name, value in identity.items():
         if state.get(name) != value:
             raise IncompatibleError(
-                f"the state was taken with {name} {state.get(name)!r}, this stream has {value!r}",
-                where=name, code="E_STATE_DATASET" if name == "build_id" else "E_STATE",
+                f"was taken with {name} {state.get(name)!r}, this stream has {value!r}",
+                where="state", code="E_STATE_DATASET" if name == "build_id" else "E_STATE",
                 remedy="Make the stream as it was, or begin anew without this state.",
             )  # fmt: skip
-    place = Place(_integer(state.get("epoch"), "epoch"), _stages(state.get("served")))
+    place = Place(whole(state.get("epoch"), "epoch"), _stages(state.get("served")))
     left_after(samples, place.stages, end)  # raises for stages that cannot be
-    if place.consumed(samples, end) != _integer(state.get("consumed"), "consumed"):
-        raise _damaged("does not agree with what was served", "consumed")
+    if place.consumed(samples, end) != whole(state.get("consumed"), "consumed"):
+        raise damaged("consumed does not agree with what was served")
     return place
 
 
@@ -173,24 +165,14 @@ def _shared(tensor: torch.Tensor) -> torch.Tensor:
 
 def _stages(served: object) -> tuple[Stage, ...]:
     if not isinstance(served, list) or len(served) > MAX_STAGES + 1:
-        raise _damaged("must be a short list", "served")
+        raise damaged("served must be a short list")
     for words in served:
         if not isinstance(words, list) or len(words) != _WORDS:
-            raise _damaged(f"must hold lists of {_WORDS} integers", "served")
-    return tuple(_stage([_integer(word, "served") for word in words]) for words in served)
+            raise damaged(f"served must hold lists of {_WORDS} integers")
+    return tuple(_stage([whole(word, "served") for word in words]) for words in served)
 
 
 def _stage(words: list[int]) -> Stage:
     ranks, workers, batch_size, steps = words
     topology = Topology(dp_size=ranks, workers=workers, batch_size=batch_size)
     return Stage(topology=topology, steps=steps)
-
-
-def _integer(value: object, name: str) -> int:
-    if type(value) is not int or not 0 <= value < _MAX_EPOCH:
-        raise _damaged(f"must be an integer from 0 on, got {value!r}", name)
-    return value
-
-
-def _damaged(problem: str, where: str) -> UsageError:
-    return UsageError(f"the state is not usable: {problem}", where=where, code="E_STATE")

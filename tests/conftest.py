@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from pathlib import Path
 
 import pytest
 
 from tests.support import REPOSITORY
+
+# One thread, also for the processes that tests start: several that share busy cores wait for one
+# another most of the time.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in what a shell starts in the background
     signal.signal(signal.SIGINT, signal.default_int_handler)  # children of tests inherit it

@@ -1,7 +1,8 @@
-"""docs/loading.md runs as it stands, on the dataset that the README builds."""
+"""The code of docs/loading.md and docs/format.md runs as it stands."""
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 import pytest
 
 from dataprep.cli.main import run
+from dataprep.formats.pair_arrays import PAIR_ARRAYS
 from tests.support import REPOSITORY
 
 _BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -34,3 +36,56 @@ def test_loading_runs_as_written(
             assert run(shlex.split(code.removeprefix("$ dataprep "))) == 0
             assert "stories.jsonl" in capsys.readouterr().out
     assert namespace["following"].shape == (2, 128)
+
+
+def test_the_shortest_readers_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of docs/format.md, on the golden datasets."""
+    golden = REPOSITORY / "data_fixtures" / "golden" / "v1"
+    (tmp_path / "shards").symlink_to(golden / "narrow")
+    (tmp_path / "vectors").symlink_to(golden / "embeddings")
+    monkeypatch.chdir(tmp_path)
+    text = (REPOSITORY / "docs" / "format.md").read_text(encoding="utf-8")
+    tokens, arrays = (code for language, code in _BLOCK.findall(text) if language == "python")
+    found: dict[str, Any] = {}
+    exec(compile(tokens, "format.md", "exec"), found)
+    expected = json.loads((golden / "narrow.expected.json").read_text())
+    assert found["first_document"].tolist() == expected["train"][0]["ids"]
+    exec(compile(arrays, "format.md", "exec"), found)
+    expected = json.loads((golden / "embeddings.expected.json").read_text())
+    rows = expected["splits"]["train"]
+    assert found["train"].tolist() == rows
+    assert found["vectors"].tolist() == [expected["arrays"]["embedding"][row] for row in rows]
+    assert found["labels"] == [expected["arrays"]["label"][row] for row in rows]
+
+
+def test_the_arrays_of_pairs_are_listed() -> None:
+    """With the types and shapes that are demanded, in the order of the table in the code."""
+    text = (REPOSITORY / "docs" / "format.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `(\w+)` \| (`<.*?) \| \[(.*?)\] \|", text, re.MULTILINE)
+    letters = {
+        "questions": "Q", "sources": "S", "keywords": "K", "clusters": "C", "pairs": "P",
+        "ends": "P + 1", "mentions": "M", "dim": "D", "negatives": "N", 2: "2",
+    }  # fmt: skip
+    assert rows == [
+        (name, " or ".join(f"`{dtype}`" for dtype in dtypes),
+         ", ".join(letters[size] for size in (count, *row)))
+        for name, (dtypes, count, row) in PAIR_ARRAYS.items()
+    ]  # fmt: skip
+
+
+def test_the_bytes_of_a_pair() -> None:
+    """12 D + 16 N + 64 and 8 for each keyword, but for headers and tables of other things."""
+    config = json.loads((REPOSITORY / "data_fixtures/golden/v1/pairs/config.json").read_bytes())
+    dim, negatives = config["pairs"]["dim"], config["pairs"]["negatives"]
+    sizes = {
+        name: 8 * entry["rows"] if name == "pair_keyword_ids" else sum(
+            file["bytes"] - 128 for file in config["files"] if file["name"].startswith(f"{name}/")
+        )
+        for name, entry in config["arrays"].items()
+        if not name.endswith("_embs")
+    }  # fmt: skip
+    keywords = config["arrays"]["pair_keyword_ids"]["rows"]
+    pairs = config["rows"]
+    assert sum(sizes.values()) + 8 * pairs == (
+        (12 * dim + 16 * negatives + 64) * pairs + 8 * keywords + 8  # the last offset
+    )

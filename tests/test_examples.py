@@ -8,20 +8,22 @@ import re
 import runpy
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from dataprep.formats.dataset import open_dataset
+from tests.pipeline.corpora import STORIES, build_into
 from tests.support import REPOSITORY
 
 EXAMPLES = REPOSITORY / "examples"
+Train = Callable[[list[str]], list[float]]
 
 
 def run(name: str, *arguments: str | Path) -> str:
     """What an example prints."""
-    # One thread: several that share busy cores wait for one another most of the time.
-    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY), "OMP_NUM_THREADS": "1"}
+    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
     done = subprocess.run(
         [sys.executable, str(EXAMPLES / name), *map(str, arguments)],
         capture_output=True, text=True, check=True, env=environment,
@@ -59,39 +61,49 @@ def test_numpy_reader_needs_numpy_alone() -> None:
     assert len([line for line in body if line.strip()]) <= 10
 
 
-def test_gpt_learns(stories: Path) -> None:
+@pytest.fixture(scope="module")
+def few_ids(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The stories in 400 different ids: most of a small model is the table of them."""
+    out = tmp_path_factory.mktemp("few") / "shards"
+    build_into(out, STORIES)
+    return out
+
+
+@pytest.fixture
+def train(monkeypatch: pytest.MonkeyPatch) -> Train:
+    """`main` of the GPT example, to be run here: importing torch takes longer than a few steps."""
+    spec = importlib.util.spec_from_file_location("train_gpt", EXAMPLES / "train_gpt.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, "train_gpt", module)
+    spec.loader.exec_module(module)
+    main: Train = module.main
+    return main
+
+
+def test_gpt_learns(few_ids: Path, train: Train, capsys: pytest.CaptureFixture[str]) -> None:
     """The loss falls by a visible part in a few steps."""
-    printed = run("train_gpt.py", stories, "--steps", "25", "--seq-len", "32", "--lr", "3e-3")
+    train([str(few_ids), "--steps", "120", "--seq-len", "32", "--lr", "3e-3"])
+    printed = capsys.readouterr().out
     found = re.search(r"loss ([\d.]+) at first, ([\d.]+) over the last", printed)
     assert found is not None
     first, last = map(float, found.groups())
     assert last < 0.8 * first
 
 
-def test_gpt_stops_in_time(
-    stories: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """`--seconds` bounds the training. Run here: importing torch takes longer than that."""
-    spec = importlib.util.spec_from_file_location("train_gpt", EXAMPLES / "train_gpt.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    monkeypatch.setitem(sys.modules, "train_gpt", module)
-    spec.loader.exec_module(module)
-    assert len(module.main([str(stories), "--seconds", "0", "--seq-len", "32"])) == 1
+def test_gpt_stops_in_time(few_ids: Path, train: Train, capsys: pytest.CaptureFixture[str]) -> None:
+    """`--seconds` bounds the training."""
+    assert len(train([str(few_ids), "--seconds", "0", "--seq-len", "32"])) == 1
     assert capsys.readouterr().out.count("step ") == 1
 
 
-def test_gpt_goes_on_bit_by_bit(
-    stories: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_gpt_goes_on_bit_by_bit(few_ids: Path, train: Train, tmp_path: Path) -> None:
     """Four steps in one go, and stopped after two, and by another process after the third."""
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    main = runpy.run_path(str(EXAMPLES / "train_gpt.py"), run_name="train_gpt")["main"]
-    options = [str(stories), "--seq-len", "32", "--checkpoint"]
-    whole = main([*options, str(tmp_path / "whole.pt"), "--steps", "4"])
-    first = main([*options, str(tmp_path / "part.pt"), "--steps", "2"])
+    options = [str(few_ids), "--seq-len", "32", "--checkpoint"]
+    whole = train([*options, str(tmp_path / "whole.pt"), "--steps", "4"])
+    first = train([*options, str(tmp_path / "part.pt"), "--steps", "2"])
     printed = run("train_gpt.py", *options, tmp_path / "part.pt", "--steps", "1")
-    last = main([*options, str(tmp_path / "part.pt"), "--steps", "1"])
+    last = train([*options, str(tmp_path / "part.pt"), "--steps", "1"])
     assert [loss.hex() for loss in first] == [loss.hex() for loss in whole[:2]]
     assert f"loss {whole[2]:.3f} at first" in printed
     assert [loss.hex() for loss in last] == [loss.hex() for loss in whole[3:]]

@@ -221,6 +221,16 @@ def test_module_says_what_is_public(path: Path) -> None:
     }
 
 
+def test_properties_ask_for_their_examples_in_one_place() -> None:
+    """`tests.support.examples` has fewer of them in `make test`; `settings` would not."""
+    found = [
+        path.relative_to(REPOSITORY).as_posix()
+        for path in sorted((REPOSITORY / "tests").rglob("*.py"))
+        if "hypothesis.settings" in imports(path.read_text())
+    ]  # fmt: skip
+    assert found == ["tests/support.py"]
+
+
 def test_lock_file_pins_every_dependency() -> None:
     """What pyproject.toml asks for is pinned exactly, and nothing names an index or a file."""
     lines = (REPOSITORY / "requirements.lock").read_text().splitlines()

@@ -7,8 +7,10 @@ from functools import cache, cached_property
 from typing import Any
 
 import gigatoken
+import numpy as np
 from tokenizers import Tokenizer
 
+from dataprep.pipeline.engine import EngineChoice, choose_engine
 from dataprep.pipeline.special_tokens import literal_config, parse_config
 from dataprep.pipeline.tiktoken_import import parse_ranks
 from dataprep.pipeline.tokenizer_sources import resolve_tokenizer
@@ -82,28 +84,33 @@ class Real:
         self._published.encode_special_tokens = encode_special_tokens
         return self._published
 
-    @cached_property
-    def literal_json(self) -> str:
-        """The configuration in which no text becomes a special token."""
-        return json.dumps(self.literal)
+    def json(self, mode: str) -> bytes:
+        """The configuration in which text never becomes a special token, or in which it does."""
+        return json.dumps(self.literal if mode == "literal" else parse_config(self.config)).encode()
 
     @cached_property
     def literal_tokenizer(self) -> Tokenizer:
-        """The same, loaded."""
-        return Tokenizer.from_str(self.literal_json)
+        """The first of them, loaded."""
+        return Tokenizer.from_buffer(self.json("literal"))
 
     @cached_property
     def parsed_tokenizer(self) -> Tokenizer:
-        """The configuration in which text becomes special tokens."""
-        return from_config(parse_config(self.config))
+        """The other, loaded."""
+        return Tokenizer.from_buffer(self.json("parse"))
 
     @cached_property
-    def _gigatoken(self) -> gigatoken.Tokenizer:
-        return gigatoken.Tokenizer.from_json(self.literal_json)
+    def literal_choice(self) -> EngineChoice:
+        """The engine that is chosen for the first of them."""
+        return self.choose("literal")
 
-    def gigatoken_ids(self, texts: list[str]) -> list[list[int]]:
-        """What gigatoken gives with the literal configuration."""
-        return [self._gigatoken.encode(text).tolist() for text in texts]
+    def choose(self, mode: str, wanted: str = "auto") -> EngineChoice:
+        """The engine that is chosen."""
+        return choose_engine(self.json(mode), wanted, [text.encode() for text in real_texts()])
+
+    def chosen_ids(self, texts: list[str]) -> list[list[int]]:
+        """What the engine chosen for the literal configuration gives."""
+        ids, offsets = self.literal_choice.encoder.encode([text.encode() for text in texts])
+        return [part.tolist() for part in np.split(ids, offsets[1:-1])]
 
 
 @cache

@@ -245,7 +245,7 @@ def test_beaten_by_a_hair(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed:
         (tmp_path / "aside").rename(staging)
         publish_directory(source, target)
 
-    monkeypatch.setattr("dataprep.pipeline.build.publish_directory", overtaken)
+    monkeypatch.setattr("dataprep.pipeline.ongoing.publish_directory", overtaken)
     with pytest.raises(BusyError, match=FIRST):
         build_into(out, STORIES, tokenizer=str(TOKENIZER))
     assert len(list(tmp_path.iterdir())) == 1 + seed

@@ -142,7 +142,7 @@ def test_replaced_while_it_is_opened(builds: Builds, monkeypatch: pytest.MonkeyP
         looked_at.append(name)
         check_size(path, name, expected)
 
-    monkeypatch.setattr("dataprep.formats.dataset.check_size", check)
+    monkeypatch.setattr("dataprep.formats.files.check_size", check)
     with open_dataset(builds.out) as dataset:
         assert read(dataset) == builds.tokens[dataset.build_id]
 
@@ -154,7 +154,7 @@ def test_replaced_while_a_shard_is_mapped(builds: Builds, monkeypatch: pytest.Mo
         builds.rebuild(1)
         return open_file(*arguments)
 
-    monkeypatch.setattr("dataprep.formats.dataset.open_file", opened)
+    monkeypatch.setattr("dataprep.formats.files.open_file", opened)
     with open_dataset(builds.out) as dataset, pytest.raises(IntegrityError, match="replaced"):
         read(dataset)
 

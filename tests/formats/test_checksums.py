@@ -7,10 +7,11 @@ import zlib
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dataprep.formats.checksums import BLOCK_BYTES, FileHasher, block_count
+from tests.support import examples
 
 
 def reference(data: bytes) -> list[int]:
@@ -33,7 +34,7 @@ def test_equals_hashlib_and_zlib(size: int) -> None:
     assert len(found.crc32) == block_count([size])
 
 
-@settings(max_examples=25, deadline=None)
+@examples(25)
 @given(st.lists(st.integers(0, BLOCK_BYTES + 5), max_size=6))
 def test_cuts_do_not_matter(cuts: list[int]) -> None:
     """Pieces of any sizes give the hash of the whole."""

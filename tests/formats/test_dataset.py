@@ -16,13 +16,14 @@ from typing import get_args
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dataprep.formats.dataset import Dataset, ReadBy, Split, open_dataset
 from dataprep.formats.errors import IntegrityError, StorageError, UsageError
 from dataprep.formats.maps import MapCache
 from tests.datasets import EOS_ID, make_dataset, random_split
+from tests.support import examples
 
 LENGTHS = [[5, 0, 9], [], [0, 0], [1], [40, 2]]
 TOTAL = 57
@@ -43,7 +44,7 @@ def flat(documents: list[list[np.ndarray]]) -> list[int]:
     return [int(token) for shard in documents for ids in shard for token in ids]
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(
     lengths=st.lists(st.lists(st.integers(0, 30), max_size=4), max_size=6),
     vocab_size=st.sampled_from([257, 65_536, 65_537]),
@@ -70,7 +71,7 @@ def test_reading_equals_slicing(
         assert rows.dtype == ("<u2" if vocab_size <= 65_536 else "<u4")
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(
     lengths=st.lists(st.lists(st.integers(0, 30), max_size=4), max_size=6),
     io=st.sampled_from(get_args(ReadBy)),
@@ -126,7 +127,7 @@ def test_pieces_and_masks_equal_slicing(
             assert rows.tolist() == [stream]
 
 
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(lengths=st.lists(st.lists(st.integers(0, 30), max_size=4), max_size=6), eos=st.booleans())
 def test_documents_come_back_in_order(lengths: list[list[int]], eos: bool) -> None:
     """Documents, spans, lengths, record ids and sources are those that went in."""

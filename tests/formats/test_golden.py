@@ -4,27 +4,32 @@ from __future__ import annotations
 
 import itertools
 import json
+import struct
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
 from dataprep import open_dataset
+from dataprep.formats.arrays import open_arrays
 from dataprep.formats.verify import verify
 from tests.support import REPOSITORY
 
 GOLDEN = REPOSITORY / "data_fixtures" / "golden"
 NAMES = ("v1/narrow", "v1/wide")
+ARRAYS = ("v1/embeddings", "v1/pairs")
 
 
 def test_none_is_missing() -> None:
     """Every golden dataset that was ever committed is still there."""
     found = sorted(p.parent.relative_to(GOLDEN).as_posix() for p in GOLDEN.rglob("config.json"))
-    assert found == sorted(NAMES)
+    assert found == sorted((*NAMES, *ARRAYS))
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", (*NAMES, *ARRAYS))
 def test_it_verifies(name: str) -> None:
     """No byte of it has changed."""
     assert verify(GOLDEN / name, "full").findings == ()
@@ -64,3 +69,48 @@ def test_plain_tools_read_it(name: str) -> None:
             starts = np.load(root / shard["docs"])
             parts = [ids[a:b].tolist() for a, b in itertools.pairwise(starts)]
             assert parts == [document["ids"] for document in expected[split]]
+
+
+@pytest.mark.parametrize("io", ["mmap", "pread"])
+@pytest.mark.parametrize("name", ARRAYS)
+def test_arrays_are_read(name: str, io: Any) -> None:
+    """The rows of every split, and every number or text."""
+    expected = json.loads((GOLDEN / f"{name}.expected.json").read_text())
+    with open_arrays(GOLDEN / name, io=io) as data:
+        splits = {
+            key: split.rows(np.arange(len(split))).tolist() for key, split in data.splits.items()
+        }
+        assert splits == expected["splits"]
+        assert list(data.arrays) == list(expected["arrays"])
+        for key, array in data.arrays.items():
+            rows = array.take(np.arange(array.rows))
+            assert (
+                _meaning(rows, array.entry.dtype, array.entry.categories)
+                == (expected["arrays"][key])
+            )
+
+
+@pytest.mark.parametrize("name", ARRAYS)
+def test_plain_tools_read_arrays(name: str) -> None:
+    """json, numpy and torch find the same without this package."""
+    root: Path = GOLDEN / name
+    config = json.loads((root / "config.json").read_bytes())
+    expected = json.loads((GOLDEN / f"{name}.expected.json").read_text())
+    for split, entry in config["splits"].items():
+        index = torch.load(root / entry["index"], weights_only=True)
+        assert index.tolist() == expected["splits"][split]
+    for key, entry in config["arrays"].items():
+        rows = np.concatenate([np.load(root / shard["file"]) for shard in entry["shards"]])
+        found = _meaning(rows, entry["dtype"], entry.get("categories"))
+        assert found == expected["arrays"][key]
+
+
+def _meaning(rows: Any, dtype: str, categories: Sequence[str] | None) -> list[Any]:
+    """What stored rows stand for, one after the other."""
+    if dtype == "bfloat16":  # each is the upper half of a float32
+        floats = np.array([struct.unpack("<f", b"\0\0" + int(n).to_bytes(2, "little"))
+                           for n in rows.reshape(-1)])  # fmt: skip
+        return list(floats.reshape(rows.shape).tolist())
+    if categories is not None:
+        return [categories[int(code)] for code in rows]
+    return list(rows.tolist())

@@ -11,13 +11,14 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dataprep.formats import manifest as manifests
 from dataprep.formats.errors import DataprepError, IncompatibleError, InputError, IntegrityError
 from dataprep.formats.manifest import Manifest
 from tests.datasets import make_dataset, random_split
+from tests.support import examples
 
 Config = dict[str, Any]
 
@@ -156,7 +157,7 @@ def test_unknown_keys_are_ignored(data: bytes) -> None:
     )
 
 
-@settings(max_examples=300, deadline=None)
+@examples(300)
 @given(st.binary(max_size=300))
 def test_garbage_is_refused_by_name(garbage: bytes) -> None:
     """Any bytes give a typed error."""
@@ -173,7 +174,7 @@ JSON = st.recursive(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@examples(300)
 @given(st.data())
 def test_any_value_in_any_place_is_refused_or_sound(data: bytes, draw: st.DataObject) -> None:
     """A random JSON value anywhere: a typed error, or a manifest that dumps again."""

@@ -9,13 +9,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dataprep.formats import readahead
 from dataprep.formats.dataset import Split, open_dataset
 from dataprep.formats.readahead import ReadAhead, in_memory, memory, merged, pieces
 from tests.datasets import make_dataset, random_split
+from tests.support import examples
 
 PAGE = 4096
 LENGTHS = [[200_000], [], [3], [300_000, 7], [60_000]]
@@ -73,7 +74,7 @@ def pages(ranges: Sequence[tuple[int, int, int]], unit: int = PAGE) -> set[tuple
     }
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(
     ranges=st.lists(
         st.tuples(st.integers(0, 3), st.integers(0, 600_000), st.integers(1, 300_000)), max_size=12

@@ -12,9 +12,12 @@ import msgspec
 import pytest
 from jsonschema import Draft202012Validator
 
+from dataprep.formats import array_manifest
 from dataprep.formats import manifest as manifests
 from dataprep.formats.envelope import Entry
+from dataprep.formats.pair_arrays import PAIR_ARRAYS
 from dataprep.pipeline.options import DEFAULT_SPLIT, BuildOptions, parse_split
+from tests.array_datasets import make_embeddings, make_pairs
 from tests.datasets import make_dataset, random_split
 from tests.support import REPOSITORY
 
@@ -45,14 +48,14 @@ def test_what_is_written_is_accepted(tmp_path: Path, vocab_size: int, splits: An
 
 
 def _structs() -> dict[str, type[msgspec.Struct]]:
-    """Every struct of the manifest by name."""
+    """Every struct of the manifests of both forms by name."""
     return {
         name: struct
-        for name, struct in vars(manifests).items()
+        for name, struct in [*vars(manifests).items(), *vars(array_manifest).items()]
         if isinstance(struct, type)
         and issubclass(struct, msgspec.Struct)
         and not name.startswith("_")
-        and struct not in (manifests.Manifest, Entry)
+        and struct is not Entry
     }
 
 
@@ -61,11 +64,10 @@ def test_every_struct_has_a_definition() -> None:
     assert set(SCHEMA["$defs"]) == {*_structs(), "count", "sha256", "name"}
 
 
-@pytest.mark.parametrize("name", ["Manifest", *sorted(_structs())])
+@pytest.mark.parametrize("name", sorted(_structs()))
 def test_properties_equal_fields(name: str) -> None:
     """The same names in the same order, required exactly where the struct has no default."""
-    struct = getattr(manifests, name)
-    schema = SCHEMA if name == "Manifest" else SCHEMA["$defs"][name]
+    struct, schema = _structs()[name], SCHEMA["$defs"][name]
     fields = msgspec.structs.fields(struct)
     assert list(schema["properties"]) == [field.encode_name for field in fields]
     optional = {field.encode_name for field in fields if not field.required} - {"self_sha256"}
@@ -157,7 +159,7 @@ def test_broken_manifests_are_refused(config: Config, change: Callable[[Config],
 
 def test_options_are_those_of_the_build() -> None:
     """Every option that is stored, with every value it may have, and no other."""
-    found = SCHEMA["properties"]["options"]["properties"]
+    found = SCHEMA["$defs"]["Manifest"]["properties"]["options"]["properties"]
     hints = get_type_hints(BuildOptions)
     not_stored = {"input", "out", "workers", "overwrite", "max_rejects"}
     assert set(found) == set(hints) - not_stored
@@ -179,6 +181,72 @@ def test_splits_that_a_build_accepts(split: str, config: Config) -> None:
     """The pattern is no narrower than the grammar."""
     parse_split(split, "count" if "rest" in split else "ratio")
     VALIDATOR.validate(config | {"options": {"split": split}})
+
+
+# Datasets of arrays
+
+
+@pytest.fixture(scope="module")
+def arrays(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Config]:
+    """The manifest of each kind."""
+    root, found = tmp_path_factory.mktemp("arrays"), {}
+    for kind, make in (("embeddings", make_embeddings), ("pairs", make_pairs)):
+        make(root / kind)
+        found[kind] = json.loads((root / kind / "config.json").read_bytes())
+    return found
+
+
+@pytest.mark.parametrize("kind", array_manifest.KINDS)
+def test_arrays_that_are_written_are_accepted(arrays: dict[str, Config], kind: str) -> None:
+    """Every type, a scale, categories, tables."""
+    VALIDATOR.validate(arrays[kind])
+
+
+def test_the_names_of_the_pairs_arrays() -> None:
+    """Those that a dataset of pairs must have, and the types that arrays may have."""
+    definition = SCHEMA["$defs"]["ArrayManifest"]
+    assert definition["then"]["properties"]["arrays"]["required"] == list(PAIR_ARRAYS)
+    dtypes = SCHEMA["$defs"]["ArrayEntry"]["properties"]["dtype"]["enum"]
+    assert tuple(dtypes) == array_manifest.DTYPES
+
+
+BROKEN_ARRAYS: dict[str, tuple[str, Callable[[Config], None]]] = {
+    "of tokens": ("embeddings", _set("kind", "tokens")),
+    "unknown kind": ("embeddings", _set("kind", "images")),
+    "embeddings with pairs": ("embeddings", _set("pairs", {"dim": 8})),
+    "pairs without": ("pairs", _set("pairs", None)),
+    "pairs without tiers": ("pairs", lambda config: config["arrays"].pop("negative_tiers")),
+    "embeddings as pairs": ("embeddings", _set("kind", "pairs")),
+    "no rows": ("embeddings", lambda config: config.pop("rows")),
+    "half a row": ("embeddings", _set("rows", 1.5)),
+    "objects": ("embeddings", _set("arrays", "label", "dtype", "|O")),
+    "dimension": ("embeddings", _set("arrays", "embedding", "row", [-1])),
+    "shard without rows": (
+        "embeddings", lambda config: config["arrays"]["label"]["shards"][0].pop("rows"),
+    ),
+    "shard elsewhere": (
+        "embeddings", _set("arrays", "label", "shards", 0, "file", "../label/00000.npy"),
+    ),
+    "array name": (
+        "embeddings", lambda config: config["arrays"].update({"A": config["arrays"]["label"]}),
+    ),
+    "scale as number": ("embeddings", _set("arrays", "small", "scale", 0.5)),
+    "unit as number": ("embeddings", _set("arrays", "half", "unit", 1)),
+    "categories repeat": ("embeddings", _set("arrays", "label", "categories", ["a", "a"])),
+    "split without index": ("embeddings", lambda config: config["splits"]["val"].pop("index")),
+    "clusters without a count": ("pairs", _set("pairs", "clusters", {"by": "kmeans"})),
+    "no dimension": ("pairs", _set("pairs", "dim", 0)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("kind", "change"), BROKEN_ARRAYS.values(), ids=BROKEN_ARRAYS)
+def test_broken_manifests_of_arrays_are_refused(
+    arrays: dict[str, Config], kind: str, change: Callable[[Config], None]
+) -> None:
+    """Each of these changes makes an invalid manifest of a valid one."""
+    broken = copy.deepcopy(arrays[kind])
+    change(broken)
+    assert not VALIDATOR.is_valid(broken)
 
 
 GOLDEN = sorted((REPOSITORY / "data_fixtures" / "golden").glob("*/*/config.json"))

@@ -16,16 +16,16 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
-from dataprep.formats import verify as verifying
-from dataprep.formats import verify_report
+from dataprep.formats import verify_plan, verify_report
 from dataprep.formats.errors import DataprepError, InputError, IntegrityError, UsageError
 from dataprep.formats.manifest import CONFIG_NAME, CRC_NAME
 from dataprep.formats.verify import Finding, verify
 from tests.datasets import EOS_ID, make_dataset, random_split
 from tests.formats.verified import LEVELS, codes, files_of, small
+from tests.support import examples
 
 # Sound datasets
 
@@ -56,9 +56,7 @@ def test_small_shapes_pass(tmp_path: Path, splits: Mapping[str, Sequence[Any]]) 
     assert verify(make_dataset(tmp_path / "shards", splits)).findings == ()
 
 
-@settings(
-    max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@examples(20, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(st.lists(st.integers(0, 40), max_size=6), max_size=4), st.booleans())
 def test_any_lengths_pass(tmp_path: Path, lengths: list[list[int]], add_eos: bool) -> None:
     """Whatever the lengths of the documents, what was written is found sound."""
@@ -95,7 +93,7 @@ def test_an_interrupt_stops_the_threads(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, quick: bool
 ) -> None:
     """An exception in the caller's thread or callback ends the run; no thread goes on."""
-    monkeypatch.setattr(verifying, "_QUICK_BYTES", 1 << 20 if quick else 0)
+    monkeypatch.setattr(verify_plan, "_QUICK_BYTES", 1 << 20 if quick else 0)
     path = make_dataset(tmp_path / "shards", {"train": random_split([[5]] * 100)})
     crc_bytes = (path / CRC_NAME).stat().st_size
     names: list[str] = []

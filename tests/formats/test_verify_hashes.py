@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dataprep.formats import manifest as manifests
@@ -56,7 +56,6 @@ sizes = st.integers(0, 20 * SMALL) | st.integers(0, 20).map(lambda blocks: block
 def test_the_right_table_fits_and_no_other() -> None:
     """Whatever the size and the cuts; one bit, two equal bits, two entries that changed places."""
 
-    @settings(deadline=None)
     @given(sizes, st.lists(st.integers(1, 3 * SMALL), max_size=9))
     def check(size: int, cuts: list[int]) -> None:
         data = np.random.default_rng(size).bytes(size)

@@ -14,10 +14,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dataprep.formats import manifest as manifests
+from dataprep.formats.bits import Bits
 from dataprep.formats.errors import IntegrityError
 from dataprep.formats.manifest import CONFIG_NAME, Manifest
 from dataprep.formats.verify import VerifyReport, verify
-from dataprep.formats.verify_records import _Bits
 from tests.formats.verified import MIB, codes, reseal
 
 WRONG_INDEXES: dict[str, tuple[list[int], str]] = {
@@ -156,7 +156,7 @@ def test_a_record_that_is_nowhere(dataset: Path) -> None:
 @given(st.integers(1, 300), st.data())
 def test_the_record_set_counts_what_is_missing(count: int, data: st.DataObject) -> None:
     """Against a Python set: first double, number and first of the missing."""
-    bits, seen = _Bits(count), set[int]()
+    bits, seen = Bits(count), set[int]()
     for _ in range(3):
         ids = sorted(data.draw(st.sets(st.integers(0, count - 1))))
         taken = bits.add(np.array(ids, np.int64))

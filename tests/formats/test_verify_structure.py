@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from dataprep.formats import manifest as manifests
@@ -21,6 +21,7 @@ from dataprep.formats.manifest import CONFIG_NAME, CRC_NAME, Manifest, SpecialTo
 from dataprep.formats.verify import verify
 from tests.datasets import make_dataset
 from tests.formats.verified import codes, edit, files_of, reseal, small
+from tests.support import examples
 
 DOCS, SOURCE, TOKENS = "train/docs-00000.npy", "train/source-00000.npy", "train/tokens-00000.bin"
 WRONG_ARRAYS = {
@@ -182,9 +183,7 @@ def test_claims_of_absurd_size_allocate_nothing(tmp_path: Path) -> None:
     assert set(done.stdout.split()) == {"E_ARRAY", "E_INDEX", "E_SIZE"}
 
 
-@settings(
-    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@examples(60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.data())
 def test_random_damage_is_never_a_crash(tmp_path: Path, data: st.DataObject) -> None:
     """Any bytes anywhere, with hashes made to fit: findings or a typed error, nothing else."""

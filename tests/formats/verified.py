@@ -9,15 +9,27 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from dataprep.formats import array_manifest, envelope, npy, verify_report
 from dataprep.formats import manifest as manifests
-from dataprep.formats import npy, verify_report
+from dataprep.formats.array_manifest import ArrayManifest, storage_dtype
 from dataprep.formats.errors import IncompatibleError, IntegrityError
-from dataprep.formats.manifest import CONFIG_NAME, CRC_NAME, Manifest
+from dataprep.formats.manifest import CONFIG_NAME, CRC_NAME
 from dataprep.formats.storage import write_file
 from dataprep.formats.verify import VerifyReport, verify
 from tests.datasets import make_dataset, random_split
 
-__all__ = ["LEVELS", "MIB", "codes", "edit", "files_of", "outcome", "reseal", "small"]
+__all__ = [
+    "LEVELS",
+    "MIB",
+    "codes",
+    "edit",
+    "files_of",
+    "outcome",
+    "parse",
+    "put",
+    "reseal",
+    "small",
+]
 
 MIB = 1 << 20
 LEVELS: tuple[verify_report.Level, ...] = ("stat", "structure", "full")
@@ -37,9 +49,15 @@ def codes(report: VerifyReport) -> set[tuple[str, str]]:
     return {(finding.code, finding.file) for finding in report.findings}
 
 
-def reseal(path: Path, change: Callable[[Manifest], Manifest] = lambda manifest: manifest) -> None:
+def parse(data: bytes) -> Any:
+    """The manifest of any kind."""
+    arrays = envelope.read_header(data).kind in array_manifest.KINDS
+    return array_manifest.parse(data) if arrays else manifests.parse(data)
+
+
+def reseal(path: Path, change: Callable[[Any], Any] = lambda manifest: manifest) -> None:
     """Make the manifest's sizes and hashes fit the files again, as an attacker or a bug would."""
-    manifest = manifests.parse((path / CONFIG_NAME).read_bytes())
+    manifest = parse((path / CONFIG_NAME).read_bytes())
     names = {*files_of(path)} - {CONFIG_NAME, CRC_NAME}
     known = {entry.name: entry for entry in manifest.files}
     blank = manifests.FileEntry(name="", bytes=0, dtype=None, shape=None, sha256="")
@@ -61,7 +79,7 @@ def reseal(path: Path, change: Callable[[Manifest], Manifest] = lambda manifest:
     )
     files = tuple(entry for _, entry in sorted(entries.items()))
     (path / CONFIG_NAME).write_bytes(
-        manifests.dump(change(msgspec.structs.replace(manifest, files=files)))
+        envelope.dump_json(change(msgspec.structs.replace(manifest, files=files)))
     )
 
 
@@ -80,3 +98,18 @@ def edit(path: Path, name: str, dtype: str, offset: int, values: Mapping[int, in
     for index, value in values.items():
         array[index] = value
     (path / name).write_bytes(data)
+
+
+def put(path: Path, manifest: ArrayManifest, array: str, row: int, at: int, value: Any) -> str:
+    """Set one number of an array, wherever its shards end; the file that was changed."""
+    entry = manifest.arrays[array]
+    dtype = storage_dtype(entry.dtype)
+    for shard in entry.shards:
+        if row < shard.rows:
+            break
+        row -= shard.rows
+    width = int(np.prod(entry.row, dtype=np.int64))
+    offset = len(npy.header(dtype, (shard.rows, *entry.row)))
+    as_bytes = "|u1" if dtype == "|b1" else dtype
+    edit(path, shard.file, as_bytes, offset, {row * width + at: value})
+    return shard.file

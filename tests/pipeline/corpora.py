@@ -3,25 +3,30 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import random
-from functools import lru_cache
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import xxhash
 
+from dataprep.pipeline import fingerprint, layout, plan
 from dataprep.pipeline.build import BuildReport, build
 from dataprep.pipeline.options import BuildOptions
 from tests.support import REPOSITORY
 
 __all__ = [
     "SMALL_TOKENIZER",
+    "SMALL_UNIT",
     "STORIES",
     "build_into",
     "digests",
     "expected_split",
     "records_of",
+    "shrink_units",
     "write_large",
 ]
 
@@ -39,6 +44,28 @@ def build_into(out: Path, *inputs: Path | str, **options: Any) -> BuildReport:
     options.setdefault("workers", 1)
     options.setdefault("tokenizer", str(SMALL_TOKENIZER))
     return build(BuildOptions(input=tuple(map(str, inputs)), out=out, **options))
+
+
+SMALL_UNIT = 512 << 10
+
+
+def shrink_units(
+    put: Callable[[object, str, Any], None],
+    unit_bytes: int = SMALL_UNIT,
+    link_bytes: int = SMALL_UNIT,
+) -> None:
+    """Make a small input several units, and pieces from `link_bytes` on shards by a link.
+
+    `put` sets an attribute, as `setattr` or a `monkeypatch` does. Worker processes need not know:
+    the plan says what a unit is. The chunks of the fingerprint shrink with units, as they must.
+    """
+    for module, name, value in (
+        (plan, "CHUNK_BYTES", unit_bytes),
+        (fingerprint, "CHUNK_BYTES", unit_bytes),
+        (layout, "JOIN_BELOW_BYTES", link_bytes),
+    ):
+        assert hasattr(module, name), name
+        put(module, name, value)
 
 
 def digests(directory: Path) -> dict[str, str]:
@@ -67,22 +94,25 @@ def expected_split(key: str, ratios: dict[str, float], seed: int = 0) -> str:
     return names[-1]
 
 
-def write_large(path: Path, megabytes: int, seed: int = 0) -> Path:
+def write_large(path: Path, megabytes: float) -> Path:
     """A JSONL file of about this size, made of shuffled words of the stories: several units."""
-    path.write_bytes(_large(megabytes, seed))
+    size = 0
+    with path.open("wb") as stream:
+        for number in itertools.count():
+            if size >= megabytes * 1_000_000:
+                break
+            size += stream.write(_line(number))
     return path
 
 
-@lru_cache(maxsize=1)  # most tests of a module ask for the same one
-def _large(megabytes: int, seed: int) -> bytes:
-    words = [word for record in records_of(STORIES) for word in record["text"].split()]
-    randomness = random.Random(seed)
-    lines: list[bytes] = []
-    size = number = 0
-    while size < megabytes * 1_000_000:
-        text = " ".join(randomness.choices(words, k=randomness.randint(1, 1500)))
-        line = json.dumps({"id": number, "text": text}, ensure_ascii=number % 2 == 0) + "\n"
-        lines.append(line.encode())
-        size += len(lines[-1])
-        number += 1
-    return b"".join(lines)
+@cache  # a small file is the beginning of a large one
+def _line(number: int) -> bytes:
+    chance = random.Random(number)
+    text = " ".join(chance.choices(_words(), k=chance.randint(1, 1500)))
+    record = json.dumps({"id": number, "text": text}, ensure_ascii=number % 2 == 0)
+    return f"{record}\n".encode()
+
+
+@cache
+def _words() -> list[str]:
+    return [word for record in records_of(STORIES) for word in record["text"].split()]

@@ -21,7 +21,14 @@ from dataprep.pipeline.options import BuildOptions
 from dataprep.pipeline.progress import Progress
 from dataprep.pipeline.staging import Staging
 from dataprep.pipeline.worker import Event
-from tests.pipeline.corpora import MESSY, STORIES, build_into, digests, write_large
+from tests.pipeline.corpora import (
+    MESSY,
+    STORIES,
+    build_into,
+    digests,
+    shrink_units,
+    write_large,
+)
 from tests.support import REPOSITORY
 
 
@@ -171,9 +178,14 @@ def test_failing_to_tidy_up_is_no_failure(tmp_path: Path, monkeypatch: pytest.Mo
     assert verify(tmp_path / "out").findings == ()
 
 
+def _three_units(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    shrink_units(monkeypatch.setattr)
+    return write_large(tmp_path / "large.jsonl", 1.1)
+
+
 def test_a_retried_unit_counts_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Rejects of an attempt that died are not counted again when the unit is tried again."""
-    large = write_large(tmp_path / "large.jsonl", 17)
+    large = write_large(tmp_path / "large.jsonl", 9)  # two units, of which none ends at once
     lines = large.read_bytes().split(b"\n")
     for number in range(0, len(lines) - 1, 50):
         lines[number] = b"{no"
@@ -200,13 +212,16 @@ def test_a_retried_unit_counts_once(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(_Build, "_on_event", on_event)
     report = build_into(tmp_path / "out", large, on_error="skip", max_rejects=wrong, workers=2)
     assert killed
+    assert any("it was done again" in note for note in report.notes)
     assert sum(report.manifest.records.rejected.values()) == wrong
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-def test_an_exception_of_the_caller_comes_back(tmp_path: Path, workers: int) -> None:
+def test_an_exception_of_the_caller_comes_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, workers: int
+) -> None:
     """What the progress callback raises reaches the caller as it is."""
-    large = write_large(tmp_path / "large.jsonl", 17)
+    large = _three_units(tmp_path, monkeypatch)
 
     def progress(state: Progress) -> None:
         if state.stage == "tokenize":
@@ -219,7 +234,7 @@ def test_an_exception_of_the_caller_comes_back(tmp_path: Path, workers: int) -> 
 
 def test_what_a_library_prints_does_no_harm(tmp_path: Path) -> None:
     """Lines on a worker's standard output and error do not get between its events."""
-    large = write_large(tmp_path / "large.jsonl", 17)
+    large = write_large(tmp_path / "large.jsonl", 9)  # two units
     (tmp_path / "sitecustomize.py").write_text("print('hello from a library')\n")
     environment = {**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{REPOSITORY}"}
     done = subprocess.run(
@@ -250,6 +265,7 @@ def test_a_unit_that_could_not_be_synced_is_done_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A piece that became a shard by a link is not trusted after its fsync failed."""
+    large = _three_units(tmp_path, monkeypatch)
     monkeypatch.setattr(layout, "JOIN_BELOW_BYTES", 1)
     original = os.fsync
     failed: list[str] = []
@@ -262,7 +278,6 @@ def test_a_unit_that_could_not_be_synced_is_done_again(
         original(descriptor)
 
     monkeypatch.setattr(os, "fsync", fsync)
-    large = write_large(tmp_path / "large.jsonl", 17)
     with pytest.raises(StorageError, match="Input/output error"):
         build_into(tmp_path / "out", large)
     report = build_into(tmp_path / "out", large)

@@ -10,16 +10,18 @@ from dataprep.formats.errors import IncompatibleError, InputError
 from dataprep.pipeline import build as builds
 from dataprep.pipeline import engine
 from dataprep.pipeline.engine import TOKENIZERS
-from tests.pipeline.corpora import STORIES, build_into, digests, write_large
+from tests.pipeline.corpora import STORIES, build_into, digests, shrink_units, write_large
 
 DIFFERENCE = "gigatoken and tokenizers give different ids for 'text'"
 
 
-@pytest.fixture(scope="module")
-def inputs(tmp_path_factory: pytest.TempPathFactory) -> dict[int, Path]:
+@pytest.fixture
+def inputs(
+    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> dict[int, Path]:
     """Inputs by their number of units: of one that is done here, and of two for workers."""
-    large = write_large(tmp_path_factory.mktemp("large") / "large.jsonl", 10)
-    return {1: STORIES, 2: large}
+    shrink_units(monkeypatch.setattr)
+    return {1: STORIES, 2: write_large(tmp_path_factory.mktemp("two") / "large.jsonl", 0.8)}
 
 
 @pytest.mark.parametrize("units", [1, 2])
@@ -27,15 +29,15 @@ def test_a_late_difference(
     units: int, inputs: dict[int, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Units that were begun with the wrong engine are thrown away and done with the reference."""
-    monkeypatch.setattr(engine, "_disagreement", lambda *_: DIFFERENCE)
-    report = build_into(tmp_path / "out", inputs[units], workers=2)
-    assert report.units == units
-    assert report.manifest.tokenizer.engine == TOKENIZERS
-    assert report.manifest.tokenizer.engine_reason == DIFFERENCE
-    assert [path.name for path in tmp_path.iterdir()] == ["out"]
-    again = build_into(tmp_path / "out", inputs[units], workers=2)
-    assert again.reused
-    monkeypatch.undo()
+    with monkeypatch.context() as patch:
+        patch.setattr(engine, "_disagreement", lambda *_: DIFFERENCE)
+        report = build_into(tmp_path / "out", inputs[units], workers=2)
+        assert report.units == units
+        assert report.manifest.tokenizer.engine == TOKENIZERS
+        assert report.manifest.tokenizer.engine_reason == DIFFERENCE
+        assert [path.name for path in tmp_path.iterdir()] == ["out"]
+        again = build_into(tmp_path / "out", inputs[units], workers=2)
+        assert again.reused
     build_into(tmp_path / "asked", inputs[units], engine="tokenizers")
     one, other = digests(tmp_path / "out"), digests(tmp_path / "asked")
     assert {name: one[name] for name in one if name.endswith(".bin")} == {

@@ -24,7 +24,7 @@ from dataprep.formats.errors import (
 )
 from dataprep.pipeline import estimate
 from dataprep.pipeline.options import BuildOptions
-from tests.pipeline.corpora import MESSY, STORIES, build_into, write_large
+from tests.pipeline.corpora import MESSY, STORIES, build_into, shrink_units, write_large
 
 Prepare = Callable[[Path], dict[str, Any]]
 
@@ -154,9 +154,16 @@ def test_options_are_checked(tmp_path: Path, options: dict[str, Any], message: s
         build_into(tmp_path / "out", STORIES, **options)
 
 
-def test_the_first_bad_record_is_named_for_any_workers(tmp_path: Path) -> None:
+@pytest.fixture
+def four_units(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An input of so many."""
+    shrink_units(monkeypatch.setattr)
+    return write_large(tmp_path / "large.jsonl", 1.8)
+
+
+def test_the_first_bad_record_is_named_for_any_workers(four_units: Path, tmp_path: Path) -> None:
     """With several units and bad lines in two of them, the first one is reported, by its line."""
-    large = write_large(tmp_path / "large.jsonl", 27)
+    large = four_units
     lines = large.read_bytes().split(b"\n")
     late, later = int(len(lines) * 0.6), int(len(lines) * 0.9)
     lines[later] = lines[late] = b"{no"
@@ -170,15 +177,16 @@ def test_the_first_bad_record_is_named_for_any_workers(tmp_path: Path) -> None:
     assert f"large.jsonl:{late + 1} " in message
 
 
-def test_reject_lines_count_over_units(tmp_path: Path) -> None:
+def test_reject_lines_count_over_units(four_units: Path, tmp_path: Path) -> None:
     """Rejects in later units carry the line of the file and the record id of the build."""
-    large = write_large(tmp_path / "large.jsonl", 27)
+    large = four_units
     lines = large.read_bytes().split(b"\n")
     wrong = [3, int(len(lines) * 0.5), int(len(lines) * 0.95)]
     for number in wrong:
         lines[number] = b"{no"
     large.write_bytes(b"\n".join(lines))
-    build_into(tmp_path / "out", large, on_error="skip", workers=2)
+    report = build_into(tmp_path / "out", large, on_error="skip", workers=2)
+    assert report.units == 4
     text = (tmp_path / "out" / "rejects.jsonl").read_text()
     entries = [json.loads(line) for line in text.splitlines()]
     assert [entry["line"] for entry in entries] == [number + 1 for number in wrong]
@@ -288,7 +296,7 @@ def test_input_that_changes_between_runs(tmp_path: Path) -> None:
 
 def test_no_main_guard_is_needed(tmp_path: Path) -> None:
     """A script that calls build at its top level, with workers, runs once."""
-    large = write_large(tmp_path / "large.jsonl", 17)
+    large = write_large(tmp_path / "large.jsonl", 9)  # two units
     script = tmp_path / "script.py"
     script.write_text(
         "from pathlib import Path\n"

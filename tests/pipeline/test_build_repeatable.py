@@ -11,13 +11,14 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import pytest
 
 from dataprep.formats.errors import BusyError, DataprepError, StorageError, UsageError
 from dataprep.formats.verify import verify
+from dataprep.pipeline import build as builds
 from dataprep.pipeline import executor, staging
 from dataprep.pipeline.build import _Build
 from dataprep.pipeline.plan import load_plan
@@ -28,34 +29,56 @@ from tests.pipeline.corpora import (
     STORIES,
     build_into,
     digests,
+    shrink_units,
     write_large,
 )
 from tests.support import REPOSITORY
 
+UNITS = 4
+
+
+class Made(NamedTuple):
+    """An input of four units, and the bytes of an undisturbed build of it with one worker."""
+
+    input: Path
+    digests: dict[str, str]
+
+
+def _made(folder: Path, megabytes: float) -> Made:
+    source = write_large(folder / "large.jsonl", megabytes)
+    assert build_into(folder / "out", source).units == UNITS
+    return Made(source, digests(folder / "out"))
+
 
 @pytest.fixture(scope="module")
-def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An input of several units."""
-    return write_large(tmp_path_factory.mktemp("large") / "large.jsonl", 27)
+def _small(tmp_path_factory: pytest.TempPathFactory) -> Made:
+    with pytest.MonkeyPatch.context() as patch:
+        shrink_units(patch.setattr)
+        return _made(tmp_path_factory.mktemp("small"), 1.8)
+
+
+@pytest.fixture
+def small(_small: Made, monkeypatch: pytest.MonkeyPatch) -> Made:
+    """With units of half a megabyte."""
+    shrink_units(monkeypatch.setattr)
+    return _small
 
 
 @pytest.fixture(scope="module")
-def reference(large: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """The bytes of an undisturbed build with one worker."""
-    out = tmp_path_factory.mktemp("reference") / "out"
-    report = build_into(out, large)
-    assert report.units == 4
-    return digests(out)
+def large(tmp_path_factory: pytest.TempPathFactory) -> Made:
+    """With units as they are."""
+    return _made(tmp_path_factory.mktemp("large"), 27)
 
 
-@pytest.mark.parametrize("workers", [2, 3])
+@pytest.mark.parametrize(("size", "workers"), [("large", 2), ("small", 3)])
 def test_workers_leave_no_trace(
-    large: Path, reference: dict[str, str], tmp_path: Path, workers: int
+    request: pytest.FixtureRequest, tmp_path: Path, size: str, workers: int
 ) -> None:
     """The bytes are the same for any number of workers."""
-    report = build_into(tmp_path / "out", large, workers=workers)
+    made: Made = request.getfixturevalue(size)
+    report = build_into(tmp_path / "out", made.input, workers=workers)
     assert report.workers == workers
-    assert digests(tmp_path / "out") == reference
+    assert digests(tmp_path / "out") == made.digests
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out"]
 
 
@@ -64,7 +87,8 @@ class _Interrupt(Exception):
 
 
 def _interrupt_after(monkeypatch: pytest.MonkeyPatch, units: int) -> None:
-    """Stop builds in this process after so many units."""
+    """Stop builds after so many units, which are done here: a worker would have gone on."""
+    monkeypatch.setattr(builds, "Workers", lambda count: executor.Workers(0))
     original = _Build._on_event
     finished = []
 
@@ -78,40 +102,40 @@ def _interrupt_after(monkeypatch: pytest.MonkeyPatch, units: int) -> None:
 
 
 def test_a_stopped_build_goes_on(
-    large: Path, reference: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    small: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The same command keeps finished units, with other workers too, and ends in the same bytes."""
     with monkeypatch.context() as patch:
         _interrupt_after(patch, 2)
         with pytest.raises(_Interrupt):
-            build_into(tmp_path / "out", large)
+            build_into(tmp_path / "out", small.input)
     assert not (tmp_path / "out").exists()
-    report = build_into(tmp_path / "out", large, workers=2)
+    report = build_into(tmp_path / "out", small.input, workers=2)
     assert report.resumed_units == 2
-    assert digests(tmp_path / "out") == reference
+    assert digests(tmp_path / "out") == small.digests
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out"]
 
 
 def test_a_damaged_unit_is_done_again(
-    large: Path, reference: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    small: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A finished unit is trusted only if its bytes still have their hashes."""
     with monkeypatch.context() as patch:
         _interrupt_after(patch, 2)
         with pytest.raises(_Interrupt):
-            build_into(tmp_path / "out", large)
+            build_into(tmp_path / "out", small.input)
     (victim,) = tmp_path.glob(".out.building-*/units/unit-000001/train-0.tokens")
     data = bytearray(victim.read_bytes())
     data[1000] ^= 1
     victim.write_bytes(data)
-    report = build_into(tmp_path / "out", large)
+    report = build_into(tmp_path / "out", small.input)
     assert report.resumed_units == 1
-    assert digests(tmp_path / "out") == reference
+    assert digests(tmp_path / "out") == small.digests
 
 
-def test_kill_nine(large: Path, reference: dict[str, str], tmp_path: Path) -> None:
+def test_kill_nine(large: Made, tmp_path: Path) -> None:
     """A build that is killed with its workers at any moment can be taken up again."""
-    command = _command(tmp_path / "out", large, "--workers", "2")
+    command = _command(tmp_path / "out", large.input, "--workers", "2")
     process = subprocess.Popen(
         command, env=_environment(), start_new_session=True, stderr=subprocess.DEVNULL
     )
@@ -123,13 +147,13 @@ def test_kill_nine(large: Path, reference: dict[str, str], tmp_path: Path) -> No
     process.wait()
     if (tmp_path / "out").exists():
         pytest.skip("the build was faster than the signal")
-    report = build_into(tmp_path / "out", large)
+    report = build_into(tmp_path / "out", large.input)
     assert report.resumed_units >= 1
-    assert digests(tmp_path / "out") == reference
+    assert digests(tmp_path / "out") == large.digests
 
 
 def test_a_killed_worker_is_replaced(
-    large: Path, reference: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    small: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One death costs nothing, and is told."""
     start = executor.Workers.start
@@ -143,17 +167,17 @@ def test_a_killed_worker_is_replaced(
         return process
 
     monkeypatch.setattr(executor.Workers, "start", once_dying)
-    report = build_into(tmp_path / "out", large, workers=2)
+    report = build_into(tmp_path / "out", small.input, workers=2)
     assert any(
         re.fullmatch(r"the worker was killed by SIGKILL in unit \d; it was done again", note)
         for note in report.notes
     )
     assert len(started) == 3
-    assert digests(tmp_path / "out") == reference
+    assert digests(tmp_path / "out") == small.digests
 
 
 def test_only_the_last_unit_may_be_spread(
-    large: Path, reference: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    small: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """While there are units for all, each worker keeps to one core; the ids are the same."""
     send = executor._Process.send
@@ -165,16 +189,16 @@ def test_only_the_last_unit_may_be_spread(
         send(process, data)
 
     monkeypatch.setattr(executor._Process, "send", noting)
-    build_into(tmp_path / "out", large, workers=2, engine="tokenizers")
+    build_into(tmp_path / "out", small.input, workers=2, engine="tokenizers")
     assert [threads[number] for number in sorted(threads)] == [1] * (len(threads) - 1) + [2]
     assert len(threads) > 2
     found = digests(tmp_path / "out")
-    ids = [name for name in reference if name.endswith(".bin")]
-    assert [found[name] for name in ids] == [reference[name] for name in ids]  # other engine
+    ids = [name for name in found if name.endswith(".bin")]
+    assert [found[name] for name in ids] == [small.digests[name] for name in ids]  # other engine
 
 
 def test_workers_that_keep_dying_stop_the_build(
-    large: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    small: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The second death in one unit ends the build, and names the unit and the signal."""
     start = executor.Workers.start
@@ -186,7 +210,7 @@ def test_workers_that_keep_dying_stop_the_build(
 
     monkeypatch.setattr(executor.Workers, "start", dying)
     with pytest.raises(StorageError, match=r"SIGKILL in unit \d+, twice"):
-        build_into(tmp_path / "out", large, workers=2)
+        build_into(tmp_path / "out", small.input, workers=2)
     assert not (tmp_path / "out").exists()
 
 
@@ -293,18 +317,18 @@ def _environment(**extra: str) -> dict[str, str]:
 
 
 def test_plan_is_enough_for_a_worker(
-    large: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    small: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A worker started by hand with nothing but the staging directory does its unit."""
     with monkeypatch.context() as patch:
         _interrupt_after(patch, 1)
         with pytest.raises(_Interrupt):
-            build_into(tmp_path / "out", large)
+            build_into(tmp_path / "out", small.input)
     (path,) = tmp_path.glob(".out.building-*")
     last = _serve(path, 3)
     assert last["finished"]
     assert {"load", "read", "parse", "encode", "write"} <= set(last["stages"])
-    assert build_into(tmp_path / "out", large).resumed_units == 2
+    assert build_into(tmp_path / "out", small.input).resumed_units == 2
 
 
 def _serve(staging: Path, unit: int) -> dict[str, Any]:
@@ -319,13 +343,13 @@ def _serve(staging: Path, unit: int) -> dict[str, Any]:
 
 
 def test_a_worker_with_another_tokenizer_refuses(
-    large: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    small: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where the libraries give other ids than they gave the plan, no unit is done."""
     with monkeypatch.context() as patch:
         _interrupt_after(patch, 1)
         with pytest.raises(_Interrupt):
-            build_into(tmp_path / "out", large)
+            build_into(tmp_path / "out", small.input)
     (path,) = tmp_path.glob(".out.building-*")
     plan = load_plan(path / "plan.json")
     first, *rest = plan.probes

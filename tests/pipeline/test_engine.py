@@ -4,27 +4,32 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from functools import cache
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dataprep.formats.errors import IncompatibleError, InputError
 from dataprep.pipeline import engine
 from dataprep.pipeline.engine import GIGATOKEN, TOKENIZERS, choose_engine, make_encoder
-from dataprep.pipeline.special_tokens import literal_config, parse_config
+from dataprep.pipeline.special_tokens import literal_config
 from dataprep.pipeline.tokenizer_sources import resolve_tokenizer
-from tests.support import needs_shared_data
-from tests.tokenizer_files import GIGATOKEN_TAKES, NINE, load_json, real_texts
+from tests.support import examples
 
 BUILT_IN = json.dumps(literal_config(json.loads(resolve_tokenizer(None).json))).encode()
 ENGINES = (GIGATOKEN, TOKENIZERS)
 
 
+@cache
+def encoder(name: str) -> engine.Encoder:
+    return make_encoder(name, BUILT_IN)
+
+
 def encode(name: str, texts: Sequence[str]) -> tuple[list[int], list[int]]:
-    ids, offsets = make_encoder(name, BUILT_IN).encode([text.encode() for text in texts])
+    ids, offsets = encoder(name).encode([text.encode() for text in texts])
     assert (ids.dtype, offsets.dtype) == (np.dtype(np.uint32), np.dtype(np.int64))
     assert offsets[0] == 0
     assert offsets[-1] == len(ids)
@@ -48,15 +53,12 @@ def test_a_batch_is_its_texts(name: str) -> None:
         assert ids[offsets[number] : offsets[number + 1]] == encode(name, [text])[0]
 
 
-encoders = {name: make_encoder(name, BUILT_IN) for name in ENGINES}
-
-
-@settings(max_examples=200, deadline=None)
+@examples(200)
 @given(st.lists(st.text(st.characters(codec="utf-8"), max_size=30), max_size=5))
 def test_engines_agree_on_anything(texts: list[str]) -> None:
     """Whatever the text, both engines give the same ids and offsets."""
     data = [text.encode() for text in texts]
-    one, other = (encoders[name].encode(data) for name in ENGINES)
+    one, other = (encoder(name).encode(data) for name in ENGINES)
     assert one[0].tolist() == other[0].tolist()
     assert one[1].tolist() == other[1].tolist()
 
@@ -66,28 +68,6 @@ def test_a_huge_text() -> None:
     for text in ("word " * 600_000, "x" * 200_000):
         one, other = encode(GIGATOKEN, [text]), encode(TOKENIZERS, [text])
         assert one == other
-
-
-@needs_shared_data
-@pytest.mark.parametrize("name", NINE)
-@pytest.mark.parametrize("change", [literal_config, parse_config])
-def test_the_choice_for_real_tokenizers(name: str, change: Any) -> None:
-    """gigatoken serves the BPE ones, with the reference's ids on real texts; not the others."""
-    data = json.dumps(change(load_json(name))).encode()
-    texts = [text.encode() for text in real_texts()]
-    choice = choose_engine(data, "auto", texts)
-    assert (choice.name == GIGATOKEN) == (name in GIGATOKEN_TAKES)
-    if choice.name == GIGATOKEN:
-        ids, offsets = choice.encoder.encode(texts)
-        expected, expected_offsets = make_encoder(TOKENIZERS, data).encode(texts)
-        assert np.array_equal(ids, expected)
-        assert np.array_equal(offsets, expected_offsets)
-        assert "equal to tokenizers" in choice.reason
-    else:
-        assert "gigatoken refuses" in choice.reason
-        with pytest.raises(IncompatibleError) as caught:
-            choose_engine(data, GIGATOKEN, texts)
-        assert caught.value.code == "E_ENGINE"
 
 
 @pytest.mark.parametrize(
@@ -130,11 +110,11 @@ def test_threads_change_no_id(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("TOKENIZERS_PARALLELISM", "RAYON_NUM_THREADS"):
         monkeypatch.setenv(name, "")  # restored in the end
     texts = [f"text number {number}".encode() for number in range(100)]
-    encoder = make_encoder(TOKENIZERS, BUILT_IN)
+    spread = make_encoder(TOKENIZERS, BUILT_IN)
     found = []
     for threads in (1, 3, 1):
-        encoder.spread(threads)
-        found.append([part.tolist() for part in encoder.encode(texts)])
+        spread.spread(threads)
+        found.append([part.tolist() for part in spread.encode(texts)])
     assert found[0] == found[1] == found[2]
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dataprep.formats.errors import UsageError
@@ -15,6 +15,7 @@ from dataprep.pipeline.exact import deal_out, sizes_of
 from dataprep.pipeline.layout import PlacedPiece, record_ids
 from dataprep.pipeline.pieces import PieceWriter, Rows
 from tests.pipeline.sources import encoding
+from tests.support import examples
 
 Document = tuple[int, list[int]]
 """Hash of the key, and ids."""
@@ -65,7 +66,7 @@ def contents(placed: list[PlacedPiece]) -> list[tuple[int, list[int], list[int]]
     return found
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(st.lists(some_documents, min_size=1, max_size=4), st.data(), st.integers(1, 5),
        st.integers(0, 6))  # fmt: skip
 def test_dealing_out(

@@ -9,12 +9,13 @@ from pathlib import Path
 
 import pytest
 import xxhash
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dataprep.formats.errors import InputError, StorageError
 from dataprep.pipeline import fingerprint
 from dataprep.pipeline.fingerprint import ChunkHasher, HashingReader, combine, fingerprint_files
+from tests.support import examples
 
 CHUNK = 8 << 20
 
@@ -29,7 +30,7 @@ def reference(*files: bytes, chunk: int = CHUNK) -> str:
     return f"xxh3-128:{xxhash.xxh3_128_intdigest(digests):032x}"
 
 
-@settings(max_examples=200, deadline=None)
+@examples(200)
 @given(st.binary(max_size=100), st.lists(st.integers(0, 30), max_size=6), st.integers(1, 20))
 def test_pieces_of_any_size(data: bytes, sizes: list[int], chunk: int) -> None:
     """The digests do not depend on how the stream was cut into updates."""

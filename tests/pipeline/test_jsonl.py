@@ -10,7 +10,7 @@ from unittest.mock import patch
 
 import numpy as np
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from dataprep.formats.errors import UsageError
@@ -18,7 +18,7 @@ from dataprep.pipeline import blocks, flat_json, json_checks
 from dataprep.pipeline.blocks import Block, line_starts
 from dataprep.pipeline.jsonl import JsonlParser, key_bytes
 from dataprep.pipeline.records import MAX_DEPTH, MAX_RECORD_BYTES, Batch
-from tests.support import SHARED_DATA, needs_shared_data
+from tests.support import SHARED_DATA, examples, needs_shared_data
 
 Outcome = tuple[list[tuple[str, int, int, bytes]], list[tuple[str, int, int | None, int]], int]
 
@@ -236,7 +236,7 @@ def joined(parts: list[bytes], ended: bool) -> bytes:
     return b"\n".join(parts) + (b"\n" if ended else b"")
 
 
-@settings(max_examples=400, deadline=None)
+@examples(400)
 @given(st.lists(lines, max_size=8), st.booleans(), st.sampled_from([None, "id"]))
 @example([b"", b'{"text":"a","id":1}{"text":"b","id":2}'], False, None)
 @example([b'{"text":"a","text":"b","id":1}', b'{"te\\u0078t":"c","id":1}'], True, None)
@@ -259,7 +259,7 @@ def test_both_paths_agree_with_the_standard_library(
 flat_values = st.one_of(strings, st.integers(), st.booleans(), st.none(), st.floats(-1e9, 1e9))
 
 
-@settings(max_examples=200, deadline=None)
+@examples(200)
 @given(
     st.lists(st.tuples(texts, strings, flat_values), min_size=1, max_size=6),
     st.lists(st.tuples(st.integers(0, 5), lines), max_size=1),
@@ -324,7 +324,7 @@ def test_a_bad_line_costs_no_other(bad: bytes, key: str | None) -> None:
     assert [text for text, *_ in found[0]].count("before") == 3
 
 
-@settings(max_examples=100, deadline=None)
+@examples(100)
 @given(st.lists(good_lines(), min_size=1, max_size=6))
 def test_well_formed_lines_mostly_take_the_block_path(parts: list[bytes]) -> None:
     """A block of compact lines with plain texts is never parsed line by line."""
@@ -401,7 +401,7 @@ nested_lines = st.builds(
 )
 
 
-@settings(max_examples=200, deadline=None)
+@examples(200)
 @given(st.lists(nested_lines, min_size=1, max_size=5), st.sampled_from([None, "b", "a.c", "a.b"]))
 def test_nested_fields(parts: list[bytes], key: str | None) -> None:
     """A dotted path is followed through objects, for the text and for the key."""
@@ -466,7 +466,7 @@ def test_a_line_that_is_too_long() -> None:
     assert (batch.consumed, batch.lines, batch.texts) == (MAX_RECORD_BYTES + 9, 1, [])
 
 
-@settings(max_examples=300)
+@examples(300)
 @given(st.one_of(st.binary(max_size=20), st.text(max_size=10).map(str.encode)))
 @example(b"\xed\xa0\x80")
 @example(b"\xf4\x90\x80\x80")
@@ -481,7 +481,7 @@ def test_utf8_is_what_python_takes(data: bytes) -> None:
     assert json_checks.is_utf8(data) == valid
 
 
-@settings(max_examples=300)
+@examples(300)
 @given(st.binary(max_size=40).map(lambda data: bytes(b"abcd"[octet % 4] for octet in data)))
 def test_counting_by_words(data: bytes) -> None:
     """The quick count is the count of all places where the needle stands."""
@@ -491,7 +491,7 @@ def test_counting_by_words(data: bytes) -> None:
         assert json_checks.count_of(octets, needle) == len(places)
 
 
-@settings(max_examples=300)
+@examples(300)
 @given(st.text(st.sampled_from("\\u01x"), max_size=30))
 def test_escapes_are_found_anywhere(text: str) -> None:
     """The quick look says what a plain search says."""
@@ -507,7 +507,7 @@ def test_line_starts_of_short_and_long_lines(data: bytes) -> None:
     assert short.tolist() == [at + 1 for at, octet in enumerate(data) if octet == ord("\n")]
 
 
-@settings(max_examples=300)
+@examples(300)
 @given(st.text(st.sampled_from('[]{}"\\a,: 0'), max_size=60), st.integers(1, 5))
 def test_depth_of_anything(text: str, limit: int) -> None:
     """Depth is counted outside strings, in valid JSON and in what is not."""
@@ -515,7 +515,7 @@ def test_depth_of_anything(text: str, limit: int) -> None:
     assert json_checks.too_deep(raw, limit) == (depth_of(raw) > limit)
 
 
-@settings(max_examples=300, deadline=None)
+@examples(300)
 @given(st.lists(good_lines(), min_size=1, max_size=4), st.integers(1, 6))
 def test_bracket_lines_are_never_missed(parts: list[bytes], limit: int) -> None:
     """Every line that nests deeper than the limit is among those looked at."""

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dataprep.formats import npy
@@ -18,6 +18,7 @@ from dataprep.pipeline import layout, pieces
 from dataprep.pipeline.layout import PlacedPiece, group, large_piece, record_ids, write_shard
 from dataprep.pipeline.pieces import Piece, PieceFile, PieceWriter, Rows
 from dataprep.pipeline.plan import unit_bytes
+from tests.support import examples
 
 MiB = 1 << 20
 
@@ -57,7 +58,7 @@ def check_hash(path: Path, file: PieceFile) -> None:
 documents_lists = st.lists(st.lists(st.integers(0, 65535), max_size=6), min_size=1, max_size=6)
 
 
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(st.lists(documents_lists, min_size=1, max_size=4), st.booleans(), st.integers(1, 8))
 def test_what_is_written_is_read(
     tmp_path_factory: pytest.TempPathFactory, batches: list[Documents], keys: bool, most: int
@@ -105,7 +106,7 @@ def test_a_full_piece_is_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert [piece.stem for piece in writer.finish()] == ["val-0", "val-1", "val-2", "val-3"]
 
 
-@settings(max_examples=25, deadline=None)
+@examples(25)
 @given(st.lists(documents_lists, min_size=1, max_size=5))
 def test_shards(tmp_path_factory: pytest.TempPathFactory, parts: list[Documents]) -> None:
     """A shard of one piece or of several reads as its documents one after the other."""
@@ -209,7 +210,7 @@ def test_small_splits_are_few_files() -> None:
         assert (len(shards["val"]), len(shards["test"])) == (1, 1)
 
 
-@settings(max_examples=20)
+@examples(20)
 @given(documents_lists, documents_lists)
 def test_rows_join_and_take(one: Documents, other: Documents) -> None:
     """Joining then taking is taking from the whole."""

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from dataprep.pipeline import plaintext, streams
@@ -21,7 +21,7 @@ from dataprep.pipeline.fingerprint import combine, fingerprint_files
 from dataprep.pipeline.readers import SpanReader
 from dataprep.pipeline.records import MAX_RECORD_BYTES, Span
 from tests.pipeline.sources import read_options, source_of, spans_of
-from tests.support import SHARED_DATA, needs_shared_data
+from tests.support import SHARED_DATA, examples, needs_shared_data
 
 BOM = b"\xef\xbb\xbf"
 MiB = 1 << 20
@@ -118,7 +118,7 @@ def count_lines(path: Path) -> int:
     return data.count(b"\n") + (not data.endswith(b"\n") and bool(data))
 
 
-@settings(max_examples=300, deadline=None)
+@examples(300)
 @given(files, st.sampled_from(["line", "block"]), st.lists(st.integers(1, 80), max_size=4),
        st.integers(1, 12))  # fmt: skip
 @example(b"a\n\nb\n\nc", "block", [2], 3)
@@ -134,7 +134,7 @@ def test_documents_wherever_it_is_cut(
     assert documents(scratch, document, cuts, block_bytes) == expected(data, document)
 
 
-@settings(max_examples=200, deadline=None)
+@examples(200)
 @given(files, st.sampled_from(["line", "block"]), st.integers(1, 40), st.integers(1, 12),
        st.lists(st.integers(1, 80), max_size=2))  # fmt: skip
 def test_documents_over_the_limit(
@@ -150,7 +150,7 @@ def test_documents_over_the_limit(
     assert found == expected(data, document, limit)
 
 
-@settings(max_examples=100, deadline=None)
+@examples(100)
 @given(files, st.integers(1, 20))
 def test_a_file_as_a_document(scratch: Path, data: bytes, block_bytes: int) -> None:
     """The whole file is the text, its newlines kept, its byte order mark not."""

@@ -8,7 +8,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from dataprep.formats.errors import IntegrityError
@@ -18,6 +18,7 @@ from dataprep.pipeline.fingerprint import CHUNK_BYTES
 from dataprep.pipeline.inputs import Source
 from dataprep.pipeline.plan import Unit, load_plan, make_units, plan_key, unit_bytes
 from tests.pipeline.sources import read_options, source_of
+from tests.support import examples
 
 GiB = 1 << 30
 TB = 10**12
@@ -53,7 +54,7 @@ some_files = st.lists(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@examples(150)
 @given(some_files, st.sampled_from(["file", "line", "block"]))
 @example([file(0), file(0, "text")], "line")
 @example([file(CHUNK_BYTES), file(CHUNK_BYTES + 1), file(1)], "line")
@@ -72,7 +73,7 @@ def test_units_cover_everything_once(files: list[Source], document: str) -> None
             assert not whole or (span.start, span.stop) == (0, source.size)
 
 
-@settings(max_examples=50, deadline=None)
+@examples(50)
 @given(some_files)
 def test_only_sizes_matter(files: list[Source]) -> None:
     """Names, places and times of inputs change no unit."""

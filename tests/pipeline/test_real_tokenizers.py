@@ -1,4 +1,4 @@
-"""Nine real tokenizers: control tokens are found, kept out of text, and counted.
+"""Nine real tokenizers: each has its engine; control tokens are found, kept out, and counted.
 
 The tests of one tokenizer run one after the other, and share what was loaded of it.
 """
@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from dataprep.formats.errors import IncompatibleError
+from dataprep.pipeline.engine import GIGATOKEN
 from dataprep.pipeline.special_text import SpecialTextCounter
 from dataprep.pipeline.special_tokens import (
     find_role,
@@ -53,8 +55,25 @@ def test_literal_config_changes_nothing_but_special_tokens(real: Real) -> None:
     assert hf_ids(real.literal_tokenizer, real_texts()) == expected
     assert Real(real.name).config == real.config  # making the other did not change it
     assert vocab_size(real.literal) == vocab_size(real.config)
-    if real.name in GIGATOKEN_TAKES:
-        assert real.gigatoken_ids(real_texts()) == expected
+
+
+@pytest.mark.parametrize("mode", ["literal", "parse"])
+def test_the_choice_of_an_engine(real: Real, mode: str) -> None:
+    """gigatoken serves the BPE ones, with the reference's ids on real texts; not the others."""
+    choice = real.literal_choice if mode == "literal" else real.choose(mode)
+    assert (choice.name == GIGATOKEN) == (real.name in GIGATOKEN_TAKES)
+    if choice.name == GIGATOKEN:
+        tokenizer = real.literal_tokenizer if mode == "literal" else real.parsed_tokenizer
+        expected = hf_ids(tokenizer, real_texts())
+        ids, offsets = choice.encoder.encode([text.encode() for text in real_texts()])
+        assert ids.tolist() == [*itertools.chain.from_iterable(expected)]
+        assert offsets.tolist() == [0, *itertools.accumulate(map(len, expected))]
+        assert "equal to tokenizers" in choice.reason
+    else:
+        assert "gigatoken refuses" in choice.reason
+        with pytest.raises(IncompatibleError) as caught:
+            real.choose(mode, GIGATOKEN)
+        assert caught.value.code == "E_ENGINE"
 
 
 def spelled_out(config: dict[str, Any]) -> list[str]:
@@ -73,8 +92,7 @@ def test_text_never_becomes_a_special_token(real: Real) -> None:
     assert control.isdisjoint(itertools.chain.from_iterable(literal))
     parsed = hf_ids(real.parsed_tokenizer, texts)
     assert control.intersection(parsed[-1]) == control
-    if real.name in GIGATOKEN_TAKES:
-        assert real.gigatoken_ids(texts) == literal
+    assert real.chosen_ids(texts) == literal
     if real.name not in {"t5_small", "bert_base_uncased"}:
         assert hf_ids(real.published(encode_special_tokens=True), texts) == literal
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import sentencepiece
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dataprep.formats.errors import InputError
@@ -23,7 +23,7 @@ from dataprep.pipeline.special_tokens import (
 from dataprep.pipeline.tokenizer_sources import (
     resolve_tokenizer,
 )
-from tests.support import SHARED_DATA, needs_shared_data
+from tests.support import SHARED_DATA, examples, needs_shared_data
 from tests.tokenizer_files import (
     MISTRAL_MODEL,
     PROSE,
@@ -34,7 +34,7 @@ from tests.tokenizer_files import (
 )
 
 
-@settings(max_examples=200, deadline=None)
+@examples(200)
 @given(st.binary(max_size=300))
 def test_any_bytes_as_a_model_are_refused_or_read(data: bytes) -> None:
     """The protobuf reader ends in an `InputError` for whatever is no model."""

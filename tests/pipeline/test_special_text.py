@@ -86,9 +86,9 @@ def test_nothing_but_openings_costs_little() -> None:
     assert counted(tokens, [text + tokens[7]]) == {tokens[7]: 1}
 
     def seconds(some: list[str]) -> float:
-        started = time.perf_counter()
+        started = time.process_time()
         counted(some, [text])
-        return time.perf_counter() - started
+        return time.process_time() - started
 
     one = min(seconds(tokens[:1]) for _ in range(3))
     assert min(seconds(tokens) for _ in range(3)) < 10 * one + 0.02

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import xxhash
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from dataprep.pipeline.splitting import (
@@ -18,6 +18,7 @@ from dataprep.pipeline.splitting import (
     ordered_names,
     thresholds,
 )
+from tests.support import examples
 
 TOP = (1 << 64) - 1
 
@@ -108,7 +109,7 @@ def documents(draw: st.DrawFn) -> tuple[list[tuple[int, int]], list[int], list[i
     return list(zip(values, ids, strict=True)), cuts, parts
 
 
-@settings(max_examples=300, deadline=None)
+@examples(300)
 @given(documents())
 @example(([(TOP, n) for n in range(5)], [2, 2], [3]))
 @example(([(0, 0)], [0, 1], []))

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 import zstandard
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from dataprep.formats.errors import InputError, StorageError
@@ -25,6 +25,7 @@ from dataprep.pipeline.readers import SpanReader
 from dataprep.pipeline.records import Span
 from dataprep.pipeline.streams import LineStream
 from tests.pipeline.sources import read_options, source_of, spans_of
+from tests.support import examples
 
 BOM = b"\xef\xbb\xbf"
 MiB = 1 << 20
@@ -66,7 +67,7 @@ def split_blocks(blocks: list[Block]) -> list[tuple[int, bytes]]:
     ]  # fmt: skip
 
 
-@settings(max_examples=300, deadline=None)
+@examples(300)
 @given(files, st.lists(st.integers(1, 60), max_size=4), st.integers(1, 12), st.booleans())
 @example(BOM + b"a\nb\n", [1], 4, False)
 @example(BOM + b"\nb\n", [2, 4], 1, False)
@@ -101,7 +102,7 @@ def test_every_single_cut(scratch: Path) -> None:
                 assert split_blocks(blocks) == lines_of(data)
 
 
-@settings(max_examples=200, deadline=None)
+@examples(200)
 @given(st.lists(st.integers(0, 40), max_size=8), st.sampled_from([b"\n", b"\r\n"]),
        st.integers(1, 30), st.lists(st.integers(1, 200), max_size=3), st.booleans())  # fmt: skip
 def test_long_lines_are_reported_once(
@@ -167,7 +168,7 @@ def test_a_span_inside_a_long_line_reads_no_further(tmp_path: Path) -> None:
 # Fingerprints
 
 
-@settings(max_examples=100, deadline=None)
+@examples(100)
 @given(st.binary(max_size=200), st.lists(st.integers(1, 12), max_size=4), st.integers(1, 40))
 def test_fingerprints_of_spans_combine(
     scratch: Path, data: bytes, cuts: list[int], block_bytes: int
@@ -185,7 +186,7 @@ def test_fingerprints_of_spans_combine(
         assert combine(digests) == fingerprint_files([str(scratch)])
 
 
-@settings(max_examples=100, deadline=None)
+@examples(100)
 @given(st.binary(max_size=200), st.lists(st.integers(1, 12), max_size=4), st.integers(1, 40),
        st.sampled_from(["file", "line", "block", "jsonl"]))  # fmt: skip
 def test_fingerprints_of_readers_combine(

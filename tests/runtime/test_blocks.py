@@ -6,7 +6,7 @@ import pickle
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dataprep.formats.errors import UsageError
@@ -44,7 +44,6 @@ def by_lists(by: Blocks, n: int, epoch: int) -> list[int]:
     return found
 
 
-@settings(deadline=None)
 @given(
     n=st.integers(0, 300), block=st.integers(1, 40), window=st.integers(1, 12),
     epoch=st.integers(0, 1 << 31),
@@ -68,7 +67,6 @@ def test_every_small_size_is_a_bijection() -> None:
             assert np.array_equal(by.positions(found, n, 0), np.arange(n)), (n, block)
 
 
-@settings(deadline=None)
 @given(
     n=st.integers(1, 1 << 48), block=st.integers(1, 1 << 48), window=st.integers(1, 1 << 48),
     data=st.data(),

@@ -12,10 +12,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dataprep.runtime.buffers import Buffers
+from tests.support import examples
 
 LARGE = (1 << 14,)  # 128 KiB of int64
 
@@ -24,7 +25,7 @@ def place(array: np.ndarray | torch.Tensor) -> int:
     return array.data_ptr() if isinstance(array, torch.Tensor) else array.ctypes.data
 
 
-@settings(max_examples=25, deadline=None)
+@examples(25)
 @given(steps=st.lists(st.integers(-6, 3), max_size=20))
 def test_what_is_held_is_never_handed_out_again(steps: list[int]) -> None:
     """Whatever is taken and dropped in whatever order, what is held keeps its content."""

@@ -10,7 +10,7 @@ from typing import Any, get_args
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dataprep.formats.dataset import Split, open_dataset
@@ -18,6 +18,7 @@ from dataprep.formats.errors import InputError, IntegrityError, UsageError
 from dataprep.runtime.documents import DocumentDataset, PadTo, Side, Truncate
 from dataprep.runtime.windows import IGNORED_LABEL, PADDING, Labels
 from tests.datasets import EOS_ID, make_dataset, random_split
+from tests.support import examples
 
 LENGTHS = [[30, 0, 12], [], [0, 8], [100, 3, 1, 16]]
 
@@ -58,7 +59,7 @@ def reference_row(
     return {**row, "lengths": len(ids)}
 
 
-@settings(max_examples=20, deadline=None)
+@examples(20)
 @given(
     lengths=st.lists(st.lists(st.integers(0, 30), max_size=5), min_size=1, max_size=4),
     max_length=st.none() | st.integers(1, 35),

@@ -7,8 +7,6 @@ import itertools
 import multiprocessing
 import os
 import socket
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +21,10 @@ from dataprep.runtime.create import create_loader
 from dataprep.runtime.loader import Loader, set_epoch
 from dataprep.runtime.windows import Batch
 from tests.datasets import make_dataset, random_split
+from tests.runtime.ranks import serve
 
 SEQ_LEN = 16
+multiprocessing.set_forkserver_preload(["torch"])  # once, and not in each of its forks
 
 
 @pytest.fixture(scope="module")
@@ -113,7 +113,7 @@ def test_labels_are_inputs_shifted_by_one(shards: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("workers", "context"), [(1, "fork"), (2, "fork"), (2, "spawn"), (1, "forkserver")]
+    ("workers", "context"), [(1, "fork"), (2, "fork"), (1, "spawn"), (2, "forkserver")]
 )
 def test_workers_do_not_change_the_order(shards: Path, workers: int, context: str) -> None:
     """Two epochs, one set by hand, are the same with live worker processes as without."""
@@ -220,32 +220,19 @@ def test_distributed_reads_the_group(shards: Path) -> None:
         torch.distributed.destroy_process_group()
 
 
-RANK_OF_TWO = """
-import sys, warnings, torch, dataprep
-rank, port, shards, out = sys.argv[1:]
-torch.distributed.init_process_group(
-    "gloo", init_method=f"tcp://127.0.0.1:{port}", rank=int(rank), world_size=2
-)
-with warnings.catch_warnings(record=True) as caught:
-    warnings.simplefilter("always")
-    dataprep.create_loader(shards, "train", 4, seq_len=16)
-loader = dataprep.create_loader(shards, "train", 4, seq_len=16, distributed=True)
-rows = [batch["input_ids"] for batch in loader]
-torch.save({"rows": torch.stack(rows), "warning": str(caught[0].message)}, out)
-torch.distributed.destroy_process_group()
-"""
-
-
 def test_two_processes_share_an_epoch(shards: Path, tmp_path: Path) -> None:
     """Two real ranks serve the global batches of one process; forgetting to split them warns."""
     port, outs = free_port(), [tmp_path / f"{rank}.pt" for rank in range(2)]
+    context = multiprocessing.get_context("forkserver")
     ranks = [
-        subprocess.Popen(
-            [sys.executable, "-c", RANK_OF_TWO, str(rank), str(port), str(shards), str(out)]
-        )
+        context.Process(target=serve, args=(rank, port, shards, out))
         for rank, out in enumerate(outs)
     ]
-    assert [process.wait(120) for process in ranks] == [0, 0]
+    for process in ranks:
+        process.start()
+    for process in ranks:
+        process.join(120)
+    assert [process.exitcode for process in ranks] == [0, 0]
     found = [torch.load(out, weights_only=True) for out in outs]
     assert torch.cat([part["rows"] for part in found], dim=1).tolist() == rows(
         make(shards, batch_size=8)
@@ -314,7 +301,7 @@ def test_workers_end_with_their_loader(shards: Path) -> None:
         gc.enable()
 
 
-@pytest.mark.parametrize("method", ["fork", "spawn", None])
+@pytest.mark.parametrize("method", ["fork", "forkserver", None])
 def test_errors_of_workers_are_whole(tmp_path: Path, method: str | None) -> None:
     """A file that shrinks is named with its sizes, and what to do, with workers and without."""
     path = make_dataset(tmp_path / "shards", {"train": random_split([[900]], seed=1)})

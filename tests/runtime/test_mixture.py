@@ -12,13 +12,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dataprep.formats.errors import UsageError
 from dataprep.runtime.mixture import By, Mixture, MixtureOrder, Source
 from dataprep.runtime.order import Sequential, key, permute
 from dataprep.runtime.sampling import GlobalBatchSampler
+from tests.support import examples
 
 Ints = npt.NDArray[np.int64]
 
@@ -66,14 +67,14 @@ def mixtures(draw: st.DrawFn) -> Mixture:
     return mixture(sizes, draw(st.lists(st.integers(1, 9), min_size=count, max_size=count)))
 
 
-@settings(deadline=None, max_examples=15)
+@examples(15)
 @given(mixed=mixtures(), seed=st.integers(0, 1 << 62))
 def test_order_equals_the_plain_loop(mixed: Mixture, seed: int) -> None:
     """Schedule, passes and permutations put together by hand give the same samples."""
     assert sequence(mixed, 60, seed).tolist() == reference(mixed, 60, seed)
 
 
-@settings(deadline=None, max_examples=30)
+@examples(30)
 @given(mixed=mixtures(), n=st.integers(1, 50), epochs=st.integers(1, 6))
 def test_epochs_are_pieces_of_one_sequence(mixed: Mixture, n: int, epochs: int) -> None:
     """However long epochs are, one after the other they give the same endless sequence."""
@@ -125,7 +126,7 @@ def test_sequential_keeps_the_stored_order() -> None:
     assert (samples[samples >= 3] - 3).tolist() == [i % 5 for i in range(20)]
 
 
-@settings(deadline=None, max_examples=25)
+@examples(25)
 @given(mixed=mixtures(), n=st.integers(1, 70), epoch=st.integers(0, 8), shuffle=st.booleans())
 def test_occurrences_equal_a_search(mixed: Mixture, n: int, epoch: int, shuffle: bool) -> None:
     """Where a sample stands in an epoch, computed, is where the epoch has it; often nowhere."""
@@ -138,7 +139,7 @@ def test_occurrences_equal_a_search(mixed: Mixture, n: int, epoch: int, shuffle:
         assert first[sample] == (found[0] if len(found) else -1)
 
 
-@settings(deadline=None, max_examples=25)
+@examples(25)
 @given(mixed=mixtures(), served=st.integers(0, 400))
 def test_realised_equals_a_run(mixed: Mixture, served: int) -> None:
     """What is said to have been drawn was drawn."""
@@ -166,7 +167,7 @@ def test_hard_mixtures_realise_their_shares() -> None:
         assert (np.abs(found - target) < 1).all()
 
 
-@settings(deadline=None, max_examples=30)
+@examples(30)
 @given(
     weights=st.lists(st.integers(1, 50), min_size=1, max_size=6),
     data=st.data(),

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch.utils.data import DataLoader
 
@@ -22,6 +22,7 @@ from dataprep.runtime.mixture_dataset import MixtureDataset
 from dataprep.runtime.sampling import GlobalBatchSampler
 from dataprep.runtime.windows import IGNORED_LABEL, PADDING, Batch, WindowDataset
 from tests.datasets import make_dataset, random_split
+from tests.support import examples
 
 Samples = npt.NDArray[np.int64]
 SEQ_LEN = 8
@@ -87,7 +88,7 @@ def expected_row(both: MixtureDataset, sample: int) -> dict[str, Any]:
     return {**{name: rows[0].tolist() for name, rows in batch.items()}, "source": source}
 
 
-@settings(deadline=None, max_examples=40)
+@examples(40)
 @given(samples=st.lists(st.integers(0, 52), max_size=12))
 def test_rows_are_those_of_the_sources(both: MixtureDataset, samples: list[int]) -> None:
     """Whatever the sources of a batch, row i is sample i, and memory is shared with nothing."""
@@ -136,7 +137,7 @@ def test_spans_are_numbered_over_the_splits(both: MixtureDataset) -> None:
     assert [a.tolist() for a in both.spans(np.array([PADDING]))] == [[], []]
 
 
-@settings(deadline=None, max_examples=40)
+@examples(40)
 @given(samples=st.lists(st.integers(0, 52), min_size=1, max_size=9))
 def test_segments_move_with_their_rows(splits: list[Split], samples: list[int]) -> None:
     """cu_seqlens over rows of two sources are those of the rows laid end to end."""
@@ -197,7 +198,7 @@ def stories(tmp_path_factory: pytest.TempPathFactory) -> list[Split]:
 
 
 @pytest.mark.parametrize("side", ["right", "left"])
-@settings(deadline=None, max_examples=25)
+@examples(25)
 @given(samples=st.lists(st.just(PADDING) | st.integers(0, 36), min_size=1, max_size=8))
 def test_documents_are_padded_to_the_longest_of_all(
     stories: list[Split], side: Side, samples: list[int]

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dataprep.formats.errors import IncompatibleError, UsageError
@@ -19,6 +19,7 @@ from dataprep.runtime.order import Shuffled
 from dataprep.runtime.phases import Phase, Spot
 from dataprep.runtime.schedule import Schedule
 from dataprep.runtime.skips import Skips
+from tests.support import examples
 
 SIZES = {"a": 7, "b": 12, "c": 1, "d": 20}
 Lists = Mapping[str, set[int]]
@@ -117,7 +118,7 @@ def weights(draw: st.DrawFn) -> Mapping[str, int]:
     return {name: draw(st.integers(1, 5)) for name in names}
 
 
-@settings(deadline=None, max_examples=25)
+@examples(25)
 @given(shares=weights(), skip=lists(), count=st.integers(1, 150))
 def test_skipped_samples_equal_the_plain_run(
     shares: Mapping[str, int], skip: Lists, count: int
@@ -134,7 +135,7 @@ def test_skipped_samples_equal_the_plain_run(
 Change = tuple[Mapping[str, int] | None, Lists | None, int]
 
 
-@settings(deadline=None, max_examples=50)
+@examples(50)
 @given(
     changes=st.lists(
         st.tuples(st.none() | weights(), st.none() | lists(), st.integers(0, 60)),
@@ -178,7 +179,7 @@ def test_changes_equal_the_plain_run(changes: Sequence[Change]) -> None:
             assert list(served(again, begin, len(expected))) == expected
 
 
-@settings(deadline=None, max_examples=25)
+@examples(25)
 @given(
     before=weights(), shares=weights(), skip=lists(), more=lists(), count=st.integers(0, 60),
     epoch=st.integers(0, 3),

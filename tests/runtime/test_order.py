@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import numpy as np
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from dataprep.formats.errors import UsageError
@@ -42,7 +42,6 @@ def test_large_sizes_never_repeat_a_sample(n: int) -> None:
     assert np.array_equal(unpermute(out, n, key("build", 1, 2, "p")), positions)
 
 
-@settings(deadline=None)
 @given(
     n=st.integers(1, 1 << 48),
     seed=st.integers(0, (1 << 63) - 1),
@@ -62,7 +61,6 @@ def test_vectorised_equals_the_definition(
     assert unpermute(np.array([expected]), n, where).tolist() == [positions]
 
 
-@settings(deadline=None)
 @given(n=st.integers(1, 1 << 48), data=st.data())
 def test_unpermute_equals_its_definition(n: int, data: st.DataObject) -> None:
     """Any sample is found where the plain network, run backwards, finds it."""
@@ -93,7 +91,6 @@ def unpermute_one(sample: int, n: int, where: OrderKey) -> int:
             return sample
 
 
-@settings(deadline=None)
 @given(
     n=st.integers(1, 1 << 48) | st.integers(1, 40),
     streams=st.lists(st.integers(-(1 << 63), (1 << 63) - 1), min_size=1, max_size=5),
@@ -118,7 +115,6 @@ def test_no_streams_are_stream_0() -> None:
     assert np.array_equal(first, permute(positions, 1000, where))
 
 
-@settings(deadline=None)
 @given(n=st.integers(2, 40), first=st.integers(0, 20))
 @example(n=2, first=1)
 def test_small_definition_is_the_same(n: int, first: int) -> None:

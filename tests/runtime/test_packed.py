@@ -16,7 +16,7 @@ from typing import Any, get_args
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch.utils.data import DataLoader
 
@@ -30,7 +30,7 @@ from dataprep.runtime.packing import Overlong, PackingOptions
 from dataprep.runtime.windows import IGNORED_LABEL, PADDING, Labels
 from tests.datasets import EOS_ID, make_dataset, random_split
 from tests.runtime.test_packing import reference_rows
-from tests.support import REPOSITORY
+from tests.support import REPOSITORY, examples
 
 Row = dict[str, list[int]]
 
@@ -85,7 +85,7 @@ def plans(tmp_path: Path) -> Path:
 shard_layouts = st.lists(st.lists(st.integers(0, 40), max_size=5), min_size=1, max_size=5)
 
 
-@settings(max_examples=15, deadline=None)
+@examples(15)
 @given(
     lengths=shard_layouts,
     seq_len=st.integers(1, 50),

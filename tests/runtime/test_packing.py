@@ -11,13 +11,13 @@ from typing import get_args
 import numpy as np
 import numpy.typing as npt
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dataprep.formats.errors import InputError, IntegrityError, UsageError
 from dataprep.runtime.binpacking import Algorithm, assign
 from dataprep.runtime.packing import Overlong, PackedRows, Packer, PackingOptions, PackingReport
-from tests.support import SHARED_DATA, needs_shared_data
+from tests.support import SHARED_DATA, examples, needs_shared_data
 
 Piece = tuple[int, int, int, bool]  # document, start, length, more
 
@@ -87,7 +87,7 @@ def packed(
     return rows, packer.report
 
 
-@settings(max_examples=100, deadline=None)
+@examples(100)
 @given(
     seq_len=st.integers(1, 30),
     algorithm=st.sampled_from(get_args(Algorithm)),
@@ -111,7 +111,7 @@ def test_assign_equals_one_by_one_on_many_lengths(algorithm: Algorithm) -> None:
         assert found.tolist() == reference_assign(lengths.tolist(), 500, algorithm)
 
 
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(
     parts=st.lists(st.lists(st.integers(0, 40), max_size=12), max_size=5),
     seq_len=st.integers(1, 25),
@@ -145,7 +145,7 @@ def test_rows_equal_the_reference(
     assert report.tokens + report.truncated_tokens + report.dropped_tokens == sum(lengths)
 
 
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(st.lists(st.integers(0, 60), max_size=40), st.integers(1, 20), st.integers(1, 9))
 def test_split_keeps_every_token_once(lengths: list[int], seq_len: int, chunk: int) -> None:
     """Together the rows are the whole stream: each token of it in one piece."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dataprep.formats.errors import UsageError
@@ -35,7 +35,6 @@ def global_batches(per_rank: list[list[list[int]]]) -> list[list[int]]:
     return [[i for part in step for i in part if i != PADDING] for step in steps]
 
 
-@settings(deadline=None)
 @given(
     samples=st.integers(1, 400),
     batch=st.integers(1, 9),
@@ -68,7 +67,6 @@ def test_number_of_ranks_does_not_matter(samples: int, end: End) -> None:
     assert all(found == batches[0] for found in batches)
 
 
-@settings(deadline=None)
 @given(samples=st.integers(1, 200), batch=st.integers(1, 9), size=st.integers(1, 8))
 def test_the_rest_is_divided_evenly(samples: int, batch: int, size: int) -> None:
     """In the last step no rank has more than one row more than another."""
@@ -83,7 +81,6 @@ def test_partial_gives_a_short_last_batch() -> None:
     assert batches == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
 
 
-@settings(deadline=None)
 @given(st.integers(1, 9000), st.integers(1, 700), st.sampled_from(["drop", "partial", "pad"]))
 def test_length_is_the_number_of_batches(samples: int, batch: int, end: End) -> None:
     """`len` is what iteration gives, also where many chunks of positions are ordered."""
@@ -93,7 +90,6 @@ def test_length_is_the_number_of_batches(samples: int, batch: int, end: End) -> 
     assert len(sampler) == len(list(sampler))
 
 
-@settings(deadline=None)
 @given(st.integers(1, 300), st.sampled_from(["drop", "partial", "pad"]))
 def test_starting_late_gives_the_tail(start: int, end: End) -> None:
     """Beginning at any step gives what is left of the whole epoch, and nothing past its end."""

@@ -17,12 +17,13 @@ from math import ceil, floor
 import numpy as np
 import numpy.typing as npt
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from dataprep.formats.errors import UsageError
 from dataprep.runtime.schedule import MAX_SOURCES, Schedule
 from dataprep.runtime.weights import MAX_PERIOD, as_fraction, whole_weights
+from tests.support import examples
 
 Ints = npt.NDArray[np.int64]
 
@@ -92,7 +93,7 @@ def test_numbers_counts() -> None:
     assert numbers([0, 1, 0, 0, 1]) == [0, 0, 1, 2, 1]
 
 
-@settings(deadline=None, max_examples=60)
+@examples(60)
 @given(weights=weight_lists)
 @example(weights=[1])
 @example(weights=[1, 1])
@@ -115,7 +116,7 @@ def test_equals_the_reference_over_pieces() -> None:
         )
 
 
-@settings(deadline=None, max_examples=40)
+@examples(40)
 @given(weights=weight_lists)
 def test_every_prefix_is_within_one(weights: list[int]) -> None:
     """Every source, at every prefix, in fractions; this also shows that the fast check sees all."""
@@ -160,7 +161,7 @@ def test_counts_equal_a_full_run(name: str) -> None:
         assert schedule.counts(stop).tolist() == run.tolist()
 
 
-@settings(deadline=None, max_examples=40)
+@examples(40)
 @given(weights=weight_lists, start=st.integers(0, 1 << 61), length=st.integers(1, 300))
 @example(weights=[1, 2], start=1 << 62, length=9)
 def test_far_positions_are_periodic(weights: list[int], start: int, length: int) -> None:
@@ -187,7 +188,7 @@ def test_position_of_is_the_inverse(name: str) -> None:
     assert np.array_equal(fresh.position_of(source, number), position)
 
 
-@settings(deadline=None, max_examples=10)
+@examples(10)
 @given(asked=st.lists(st.integers(0, 90_000), min_size=1, max_size=5))
 def test_any_order_of_asking(asked: list[int]) -> None:
     """The table does not depend on how far it was filled by whom."""
@@ -286,7 +287,7 @@ def test_exact_weights(weights: list[float], expected: tuple[int, ...]) -> None:
     assert found.period == sum(expected)
 
 
-@settings(deadline=None, max_examples=50)
+@examples(50)
 @given(
     weights=st.lists(st.floats(1e-3, 1), min_size=1, max_size=20),
     max_period=st.integers(1 << 14, MAX_PERIOD),

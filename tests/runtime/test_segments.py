@@ -12,7 +12,7 @@ from unittest.mock import patch
 import numpy as np
 import numpy.typing as npt
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dataprep.formats import dataset
@@ -22,6 +22,7 @@ from dataprep.formats.errors import IntegrityError, UsageError
 from dataprep.formats.held_boundaries import HELD_DOCUMENTS, HeldBoundaries
 from dataprep.runtime.segments import Segments, of_windows
 from tests.datasets import make_dataset, random_split
+from tests.support import examples
 
 
 def documents_of(lengths: list[list[int]], eos: bool) -> list[int]:
@@ -78,7 +79,7 @@ def assert_equal(segments: Segments, expected: Reference) -> None:
         assert found.tolist() == wanted
 
 
-@settings(max_examples=50, deadline=None)
+@examples(50)
 @given(
     lengths=st.lists(st.lists(st.integers(0, 12), max_size=5), min_size=1, max_size=6),
     eos=st.booleans(),
@@ -127,7 +128,7 @@ def fitting(parts: list[tuple[int, int, int]], seq_len: int) -> list[tuple[int, 
     return found
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(packed_rows)
 def test_gaps_are_padding(case: tuple[int, list[list[tuple[int, int, int]]]]) -> None:
     """Rows with gaps anywhere, whole rows of padding, and one document twice side by side."""
@@ -201,7 +202,7 @@ def test_bisecting_reads_no_whole_file(tmp_path: Path, monkeypatch: pytest.Monke
     assert peak < 100_000  # a converted copy has 1.6 MB
 
 
-@settings(max_examples=150, deadline=None)
+@examples(150)
 @given(
     lengths=st.lists(st.lists(st.integers(0, 6), min_size=1, max_size=6), min_size=1, max_size=3),
     damage=st.lists(st.tuples(st.integers(0, 2), st.integers(0, 6), st.integers(0, 12))),

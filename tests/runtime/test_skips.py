@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dataprep.formats.errors import InputError, UsageError
@@ -44,7 +44,6 @@ def cases(draw: st.DrawFn) -> tuple[int, set[int], Order, int]:
     return n, skipped, draw(st.sampled_from(ORDERS)), draw(st.integers(0, 5))
 
 
-@settings(deadline=None)
 @given(case=cases())
 def test_equals_a_filter(case: tuple[int, set[int], Order, int]) -> None:
     """What is served is the full order without the skipped ones."""
@@ -53,7 +52,6 @@ def test_equals_a_filter(case: tuple[int, set[int], Order, int]) -> None:
     assert served(Skips(sorted(skipped)), order, n, epoch) == expected
 
 
-@settings(deadline=None)
 @given(case=cases())
 def test_places_count_what_comes_before(case: tuple[int, set[int], Order, int]) -> None:
     """The place of a position is the number of served samples before it; the end included."""
@@ -69,7 +67,6 @@ def test_places_count_what_comes_before(case: tuple[int, set[int], Order, int]) 
     assert np.array_equal(skips.places(positions, order, n, epoch), places)
 
 
-@settings(deadline=None)
 @given(case=cases(), more=st.sets(st.integers(0, 79)), data=st.data())
 def test_a_longer_list_goes_on_in_place(
     case: tuple[int, set[int], Order, int], more: set[int], data: st.DataObject

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dataprep.formats.errors import UsageError
@@ -23,7 +23,6 @@ def sampler(
     )  # fmt: skip
 
 
-@settings(deadline=None)
 @given(
     n=st.integers(1, 200), batch=st.integers(1, 9), size=st.integers(1, 5),
     end=st.sampled_from(["drop", "pad", "partial"]),
@@ -52,7 +51,6 @@ def test_equals_the_sampler(n: int, batch: int, size: int, end: End) -> None:
     assert list(where) == [expected.get(place, (NOT_SERVED, 0, 0)) for place in range(n)]
 
 
-@settings(deadline=None)
 @given(n=st.integers(1, 100), batch=st.integers(1, 5), size=st.integers(1, 4), data=st.data())
 def test_a_pass_that_began_late(n: int, batch: int, size: int, data: st.DataObject) -> None:
     """From any start on, the rest is cut as an epoch of the rest would be."""

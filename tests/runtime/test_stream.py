@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch.utils.data import DataLoader, IterableDataset
 
@@ -31,6 +31,7 @@ from dataprep.runtime.stream_read import Readable
 from dataprep.runtime.stream_state import Place
 from dataprep.runtime.windows import IGNORED_LABEL, Labels, WindowDataset
 from tests.datasets import make_dataset, random_split
+from tests.support import examples
 
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")
 
@@ -412,7 +413,7 @@ def test_resume_on_the_same_topology_is_exact(
         assert found == expected[: len(found)]
 
 
-@settings(max_examples=15, deadline=None)
+@examples(15)
 @given(data=st.data())
 def test_resume_on_another_topology_serves_the_rest(
     windows: WindowDataset, steps_of: Callable[[Iterable[Any]], Steps], data: st.DataObject
@@ -581,7 +582,7 @@ def test_impossible_uses_are_refused(split: Split, windows: WindowDataset) -> No
 @pytest.mark.parametrize(
     ("change", "error", "where"),
     [
-        ({"kind": "other"}, UsageError, "kind"),
+        ({"kind": "other"}, UsageError, "not the state of a dataprep stream"),
         ({"version": 2}, IncompatibleError, "version"),
         ({"version": "1"}, UsageError, "version"),
         ({"build_id": "0" * 64}, IncompatibleError, "build_id"),
@@ -613,5 +614,5 @@ def test_foreign_states_are_refused(
     assert (state["served"], state["consumed"]) == ([[1, 1, 4, 3]], 12)
     with pytest.raises(error) as caught:
         dataset.load_state_dict(state | change)
-    assert caught.value.where == where
+    assert where in str(caught.value)
     assert dataset.state_dict() == state

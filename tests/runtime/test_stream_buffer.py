@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dataprep.formats.errors import UsageError
 from dataprep.runtime.blocks import Blocks
 from dataprep.runtime.order import Sequential, key, permute
 from dataprep.runtime.stream_buffer import ShuffleBuffer
+from tests.support import examples
 
 
 def buffer(size: int, seed: int = 0, block: int | None = None) -> ShuffleBuffer:
@@ -39,7 +40,7 @@ def reference(order: ShuffleBuffer, n: int, epoch: int) -> list[int]:
 sizes = st.tuples(st.integers(1, 90), st.integers(1, 30), st.integers(0, 3))
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(sizes, st.one_of(st.none(), st.integers(1, 20)), st.data())
 def test_is_the_loop(numbers: tuple[int, int, int], block: int | None, data: st.DataObject) -> None:
     """Asked for anything in any order, and backwards, it answers what the loop would have done."""

@@ -8,7 +8,7 @@ from itertools import islice, zip_longest
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dataprep.formats.errors import UsageError
@@ -24,7 +24,7 @@ from dataprep.runtime.stream_plan import (
     left_after,
     runs_of,
 )
-from tests.support import REPOSITORY
+from tests.support import REPOSITORY, examples
 
 topologies = st.builds(
     Topology,
@@ -97,7 +97,7 @@ def test_deals_as_defined(n: int, topology: Topology, end: StreamEnd) -> None:
     assert dropped == (n % (topology.dp_size * topology.batch_size) if end == "drop" else 0)
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(n=st.integers(1, 80), end=ends, data=st.data())
 def test_every_stop_and_topology_leaves_the_rest(
     n: int, end: StreamEnd, data: st.DataObject
@@ -134,7 +134,7 @@ def test_every_stop_and_topology_leaves_the_rest(
             assert [in_turn(w) for w in served(n, again, end)] == [b[taken:] for b in whole]
 
 
-@settings(max_examples=50)
+@examples(50)
 @given(n=st.integers(4, 40), workers=st.integers(1, 5), taken=st.integers(0, 9), end=ends)
 def test_infinite_is_one_epoch_after_the_other(
     n: int, workers: int, taken: int, end: StreamEnd

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dataprep.formats.dataset import Dataset, open_dataset
@@ -31,6 +31,7 @@ from dataprep.runtime.trace import (
 )
 from dataprep.runtime.windows import WindowDataset, window_count
 from tests.datasets import make_dataset, random_split
+from tests.support import examples
 
 LENGTHS = [[0, 5, 1, 0, 0, 40, 0], [], [12, 3], [0], [30, 0, 7, 1, 1, 1, 20, 9]]
 FLAT = [length for shard in LENGTHS for length in shard]
@@ -128,7 +129,7 @@ def passes(draw: st.DrawFn) -> Pass:
     )  # fmt: skip
 
 
-@settings(deadline=None, max_examples=25)
+@examples(25)
 @given(case=passes())
 def test_steps_equal_reading_everything(dataset: Dataset, case: Pass) -> None:
     """The samples, positions and parts of documents of every step are right."""
@@ -140,7 +141,7 @@ def test_steps_equal_reading_everything(dataset: Dataset, case: Pass) -> None:
         assert traced_parts(trace) == [parts_of(windows, sample) for sample in expected]
 
 
-@settings(deadline=None, max_examples=20)
+@examples(20)
 @given(case=passes())
 def test_documents_equal_tracing_every_step(dataset: Dataset, case: Pass) -> None:
     """A document's steps are those whose traces show it; what no step sees is told apart."""

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from dataprep.formats.dataset import Dataset, open_dataset
@@ -36,6 +36,7 @@ from dataprep.runtime.trace import (
 )
 from dataprep.runtime.windows import IGNORED_LABEL, WindowDataset
 from tests.datasets import EOS_ID, make_dataset
+from tests.support import examples
 
 LENGTHS = [[0, 5, 1, 0, 0, 40, 0], [], [12, 3], [0], [30, 0, 7, 1, 1, 1, 20, 9, 33, 2, 2, 16]]
 OTHER = [[9, 0, 26], [3, 3]]
@@ -244,7 +245,7 @@ def test_pieces_are_found_in_their_chunks(
             assert plans.pieces_of_tokens(plan, first, last, ahead=ahead).tolist() == expected
 
 
-@settings(deadline=None, max_examples=30, suppress_health_check=[HealthCheck.too_slow])
+@examples(30, suppress_health_check=[HealthCheck.too_slow])
 @given(kept=st.lists(st.booleans(), min_size=1, max_size=40))
 def test_documents_and_samples_are_inverse(kept: list[bool]) -> None:
     """The samples that documents are, against numbering those that are kept."""

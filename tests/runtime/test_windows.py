@@ -13,7 +13,7 @@ from typing import Any, get_args
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch.utils.data import DataLoader, RandomSampler, default_collate
 
@@ -23,6 +23,7 @@ from dataprep.formats.errors import InputError, UsageError
 from dataprep.runtime.documents import DocumentDataset
 from dataprep.runtime.windows import IGNORED_LABEL, PADDING, Labels, WindowDataset, window_count
 from tests.datasets import make_dataset, random_split
+from tests.support import examples
 
 
 def reference(
@@ -63,7 +64,7 @@ shard_layouts = st.lists(st.lists(st.integers(0, 40), max_size=4), min_size=1, m
 )
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(
     lengths=shard_layouts,
     seq_len=st.integers(1, 25),
@@ -94,7 +95,7 @@ def test_windows_equal_the_reference(
         assert batch == {name: [window[name] for window in expected] for name in expected[0]}
 
 
-@settings(max_examples=30, deadline=None)
+@examples(30)
 @given(
     lengths=shard_layouts,
     seq_len=st.integers(1, 25),
@@ -309,7 +310,6 @@ def test_bad_arguments_are_named(split: Split, argument: str, options: dict[str,
     assert caught.value.where == argument
 
 
-@settings(deadline=None)
 @given(st.integers(0, 300), st.integers(1, 40), st.integers(1, 40))
 def test_window_count_equals_counting(tokens: int, span: int, stride: int) -> None:
     """The formula is the number of starts that leave room for a whole window."""

@@ -1,0 +1,59 @@
+"""What is checked in a dataset of tokens: shards, index files, rejects and the tokenizer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+
+from dataprep.formats.envelope import CONFIG_NAME
+from dataprep.formats.manifest import Manifest, SplitEntry
+from dataprep.formats.verify_plan import Plan, Task, do
+from dataprep.formats.verify_records import REJECTS_NAME, check_records
+from dataprep.formats.verify_report import Finding
+from dataprep.formats.verify_shards import Rules, check_shard
+from dataprep.formats.verify_stream import Run
+from dataprep.formats.verify_vocabulary import check_tokenizer
+
+__all__ = ["token_plan"]
+
+
+def token_plan(manifest: Manifest) -> Plan:
+    """How to check the dataset that `manifest` describes."""
+    splits = manifest.splits.values()
+    names = {manifest.tokenizer.file, REJECTS_NAME, *(split.index for split in splits)}
+    names.update(file for split in splits for shard in split.shards for file in shard.files)
+    return Plan(
+        kind=manifest.kind,
+        build_id=manifest.build_id,
+        files=manifest.files,
+        folders=frozenset(manifest.splits),
+        counts={
+            "documents": sum(split.documents for split in splits),
+            "tokens": sum(split.tokens for split in splits),
+        },
+        read=frozenset(names),
+        check=partial(_check, manifest),
+    )
+
+
+def _check(manifest: Manifest, run: Run, others: Sequence[Task]) -> None:
+    rules = Rules.of(manifest)
+    shards = [(name, one) for name, split in manifest.splits.items() for one in split.shards]
+    tasks: list[Task] = [partial(check_shard, run, shard, rules) for _, shard in shards]
+    tasks += [partial(check_records, run, manifest), partial(check_tokenizer, run, manifest)]
+    results = do([*tasks, *others], run)
+    counts: dict[str, list[int | None]] = {name: [] for name in manifest.splits}
+    for (name, _), count in zip(shards, results, strict=False):
+        counts[name].append(count)
+    for name, split in manifest.splits.items():
+        _check_zero_tokens(run, name, split, counts[name])
+
+
+def _check_zero_tokens(run: Run, name: str, split: SplitEntry, counts: list[int | None]) -> None:
+    known = [count for count in counts if count is not None]
+    if len(known) == len(counts) and sum(known) != split.zero_token_documents:
+        run.findings.add(Finding(
+            code="E_COUNT", file=CONFIG_NAME,
+            problem=f"splits.{name}.zero_token_documents is {split.zero_token_documents}, "
+            f"the offsets say {sum(known)}",
+        ))  # fmt: skip

@@ -1,0 +1,264 @@
+"""``dataprep build --kind pairs``: from tables and texts to a published dataset of pairs.
+
+The steps, each timed: read and clean, embed, cluster, split, negatives, write (with steering, and
+every check), publish. What takes long (vectors from an encoder, k-means, negatives) is kept until
+the dataset is published, so that the same command goes on where it stopped. The result follows
+from the inputs, the options, the encoder and the library versions; the number of workers and
+interruptions leave no trace in it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from dataprep.formats.array_manifest import ArrayManifest
+from dataprep.formats.array_writer import build_id_of
+from dataprep.formats.arrays import open_arrays
+from dataprep.formats.envelope import FORMAT_VERSION
+from dataprep.formats.errors import UsageError
+from dataprep.formats.replaced import Mark, mark_of
+from dataprep.formats.storage import (
+    create_directory,
+    publish_directory,
+    remove_tree,
+    replace_directory,
+)
+from dataprep.pipeline import destination
+from dataprep.pipeline.pairs.clustering import cluster
+from dataprep.pipeline.pairs.embed import Embedding
+from dataprep.pipeline.pairs.faiss import choose_search, faiss_search
+from dataprep.pipeline.pairs.kept import Kept
+from dataprep.pipeline.pairs.mining import mine_kept
+from dataprep.pipeline.pairs.options import PairOptions
+from dataprep.pipeline.pairs.place import existing_dataset
+from dataprep.pipeline.pairs.prepare import Inputs, find_inputs, read_pairs
+from dataprep.pipeline.pairs.split import splits_of
+from dataprep.pipeline.pairs.steps import Steps, StepsCallback
+from dataprep.pipeline.pairs.vectors import Encoder, load_encoder
+from dataprep.pipeline.pairs.write import Content, write_pairs
+from dataprep.pipeline.staging import Staging, leftovers
+from dataprep.pipeline.task import temporary_name
+
+__all__ = ["PairReport", "build_pairs"]
+
+_KIND = "pairs"
+_RESOLVED = ("vectors_sha256", "search")
+"""What stored options have that the command does not say."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PairReport:
+    """What a build of pairs did; `manifest` says what is in the dataset."""
+
+    path: Path
+    build_id: str
+    reused: bool
+    """The same build stood there already; nothing was done."""
+    manifest: ArrayManifest = field(repr=False)
+    seconds: float
+    steps: dict[str, float]
+    """Seconds of each step, in order."""
+    resumed: int
+    """Arrays that an earlier run had finished."""
+    notes: tuple[str, ...]
+
+    def as_dict(self) -> dict[str, Any]:
+        """The fields that ``--json`` prints."""
+        pairs = self.manifest.pairs or {}
+        return {
+            "path": str(self.path),
+            "build_id": self.build_id,
+            "reused": self.reused,
+            "seconds": round(self.seconds, 3),
+            "steps": {name: round(seconds, 3) for name, seconds in self.steps.items()},
+            "resumed": self.resumed,
+            "notes": list(self.notes),
+            "records": msgspec.to_builtins(self.manifest.records),
+            "splits": {name: split.rows for name, split in self.manifest.splits.items()},
+            "pairs": {name: value for name, value in pairs.items() if name != "curriculum"},
+        }
+
+
+def build_pairs(
+    options: PairOptions,
+    *,
+    encoder: Encoder | None = None,
+    progress: StepsCallback | None = None,
+) -> PairReport:
+    """Build the dataset of pairs that `options` describe.
+
+    `encoder` makes vectors of texts where none are given; ``options.encoder`` is then its name,
+    or else that of a sentence-transformers model to load. Raises the errors of
+    `dataprep.formats.errors`; after any of them the same call goes on where it stopped.
+
+        >>> options = PairOptions(input="pairs.csv", out="pairs", encoder="all-MiniLM-L6-v2")
+        >>> build_pairs(options).manifest.rows                         # doctest: +SKIP
+        7473
+    """
+    steps = Steps(progress)
+    options = replace(options, out=destination.resolve(options.out))
+    if encoder is not None and options.encoder is None:
+        raise UsageError(
+            "a callable needs a name, by which its vectors are known again", where="encoder",
+            remedy="Give PairOptions(encoder=NAME) too.",
+        )  # fmt: skip
+    _require_libraries(options, encoder)
+    seen = mark_of(options.out)
+    existing = existing_dataset(options.out, options.overwrite)
+    inputs = find_inputs(options)
+    if existing is not None and not options.overwrite:
+        return _reuse(options, inputs, existing, steps)
+    return _Build(options, inputs, encoder, steps, seen).run()
+
+
+def _require_libraries(options: PairOptions, encoder: Encoder | None) -> None:
+    """Before any work: what the options need is installed."""
+    choose_search(options.search, 0)
+    embeds = options.encoder is not None and encoder is None
+    if embeds and find_spec("sentence_transformers") is None:
+        load_encoder(str(options.encoder), options.batch_size)  # raises
+    kmeans = options.clusters == "kmeans" or options.n_clusters is not None
+    if kmeans and find_spec("sklearn") is None:
+        raise UsageError(
+            "k-means needs scikit-learn, which is not installed", where="--clusters",
+            code="E_MISSING_LIBRARY", remedy="Install it: pip install 'dataprep[pairs]'.",
+        )  # fmt: skip
+
+
+def _reuse(
+    options: PairOptions, inputs: Inputs, existing: ArrayManifest, steps: Steps
+) -> PairReport:
+    """Report `existing`, which must be what would be built."""
+    stored = {k: v for k, v in existing.options.items() if k not in _RESOLVED}
+    asked = {k: v for k, v in options.stored().items() if k not in _RESOLVED}
+    found = inputs.entries([entry.records for entry in existing.inputs])
+    different = [name for name in asked if asked[name] != stored.get(name)]
+    why = ""
+    if different:
+        why = f"different {', '.join(different)}"
+    elif found != existing.inputs:
+        why = "made from other inputs"
+    elif existing.kind != _KIND or build_id_of(_KIND, found, existing.options) != existing.build_id:
+        why = "made by another version"
+    if why:
+        raise UsageError(
+            f"holds another finished dataset ({why})", where=str(options.out), code="E_EXISTS",
+            remedy="Replace it with --overwrite, or choose another --out.",
+        )  # fmt: skip
+    open_arrays(options.out).close()  # every file is there, in its size
+    return PairReport(
+        path=options.out, build_id=existing.build_id, reused=True, manifest=existing,
+        seconds=steps.total(), steps=steps.seconds, resumed=0, notes=(),
+    )  # fmt: skip
+
+
+class _Build:
+    """One build, from its inputs to the rename."""
+
+    def __init__(
+        self, options: PairOptions, inputs: Inputs, encoder: Encoder | None, steps: Steps,
+        seen: Mark,
+    ) -> None:  # fmt: skip
+        self._options = options
+        self._inputs = inputs
+        self._encoder = encoder
+        self._steps = steps
+        self._seen = seen
+        self._staging = Staging(options.out, _key(options, inputs))
+        self._place: Path | None = None
+
+    def run(self) -> PairReport:
+        options = self._options
+        for other in leftovers(options.out, self._staging.key):
+            other.refuse_if_held()
+        self._staging.create()
+        with self._staging.locked(), self._cleaned_up():
+            self._staging.give_way()
+            destination.refuse_newer(options.out, self._seen)
+            self._staging.sweep()
+            kept = Kept(self._staging)
+            content = self._content(kept)
+            root = self._scratch()
+            with self._steps("write"):
+                manifest = write_pairs(root, options, content, self._steps.tell)
+            with self._steps("publish"):
+                self._publish(root)
+            self._staging.discard()
+        return PairReport(
+            path=options.out, build_id=manifest.build_id, reused=False, manifest=manifest,
+            seconds=self._steps.total(), steps=self._steps.seconds, resumed=kept.reused,
+            notes=content.notes(),
+        )  # fmt: skip
+
+    def _content(self, kept: Kept) -> Content:
+        options, inputs, steps = self._options, self._inputs, self._steps
+        with steps("read"):
+            table = read_pairs(options, inputs)
+            search = choose_search(options.search, len(table.pairs.sources))
+            table.links(0).require_enough(options.n_neg, table.pairs.questions)
+        with steps("embed"):
+            encoder = self._encoder
+            if encoder is None and options.encoder is not None:
+                encoder = load_encoder(options.encoder, options.batch_size)
+            embedding = Embedding(
+                options=options, inputs=inputs, encoder=encoder, kept=kept, tell=steps.tell
+            )
+            vectors = embedding.of(table.pairs)
+        with steps("cluster"):
+            clustering = cluster(options, inputs, table, vectors, kept)
+        with steps("split"):
+            splits = splits_of(options, table, clustering.of_pair)
+        with steps("negatives"):
+            way = faiss_search if search == "faiss" else None
+            negatives, tiers = mine_kept(
+                options, table, vectors, clustering, kept, tell=steps.tell, search=way
+            )
+        return Content(
+            inputs=inputs, table=table, vectors=vectors, clustering=clustering, splits=splits,
+            negatives=negatives, tiers=tiers, search=search,
+        )  # fmt: skip
+
+    def _scratch(self) -> Path:
+        self._place = self._staging.path / temporary_name()
+        create_directory(self._place)
+        root = self._place / "dataset"
+        create_directory(root)
+        return root
+
+    @contextlib.contextmanager
+    def _cleaned_up(self) -> Iterator[None]:
+        """After a failure keep what is worth keeping, and nothing else."""
+        try:
+            yield
+        except BaseException:
+            if self._place is not None:
+                remove_tree(self._place)
+            self._staging.give_up()
+            raise
+
+    def _publish(self, root: Path) -> None:
+        out = self._options.out
+        destination.refuse_newer(out, self._seen)
+        if self._options.overwrite and out.is_dir() and any(out.iterdir()):
+            replace_directory(root, out)
+        else:
+            publish_directory(root, out)
+
+
+def _key(options: PairOptions, inputs: Inputs) -> str:
+    """Stands for what is built and from what."""
+    parts = {
+        "format_version": FORMAT_VERSION,
+        "kind": _KIND,
+        "inputs": [msgspec.structs.asdict(entry) for entry in inputs.entries()],
+        "options": options.stored(),
+    }
+    return hashlib.sha256(msgspec.json.encode(parts, order="sorted")).hexdigest()[:16]

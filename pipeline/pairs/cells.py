@@ -1,0 +1,203 @@
+"""What stands in the cells of a table of pairs: which column is what, and what a cell says.
+
+Six things are read, by the names that such tables use; ``--columns question=NAME`` says which
+column it is where it has another name, or where several could be meant. A cell is missing if it is
+null, NaN, or blank.
+"""
+
+from __future__ import annotations
+
+import ast
+import math
+from collections.abc import Collection, Mapping
+
+import msgspec
+
+from dataprep.formats.errors import InputError, UsageError
+
+__all__ = [
+    "ALIASES",
+    "REQUIRED",
+    "CellError",
+    "cluster_of",
+    "keywords_of",
+    "optional_text",
+    "parse_columns",
+    "relevance_of",
+    "resolve",
+    "text_of",
+]
+
+ALIASES: Mapping[str, tuple[str, ...]] = {
+    "question": ("question", "question_text", "query", "query_text"),
+    "source": ("source", "source_text", "context", "passage", "passage_text"),
+    "relevance": ("relevance", "relevance_score", "score"),
+    "keywords": ("keywords", "keyword"),
+    "cluster": ("cluster", "cluster_id", "topic"),
+    "split": ("split",),
+    "answer": ("answer", "answer_text"),
+}
+"""The names under which each column is found, in lower case."""
+REQUIRED = ("question", "source")
+
+_MAX_LIST = 1 << 20  # characters of a list written as text: Python's own parser reads it
+_WHOLE = 1 << 53
+
+
+class CellError(Exception):
+    """A cell that cannot be used: reason and detail."""
+
+    def __init__(self, reason: str, detail: str) -> None:
+        super().__init__(detail)
+        self.reason = reason
+
+
+def parse_columns(text: str) -> dict[str, str]:
+    """Parse ``question=NAME,source=NAME``.
+
+    >>> parse_columns("question=q, source=long answer")
+    {'question': 'q', 'source': 'long answer'}
+    """
+    chosen: dict[str, str] = {}
+    for part in filter(None, text.split(",")):
+        key, _, name = (piece.strip() for piece in part.partition("="))
+        if key not in ALIASES or not name or key in chosen:
+            raise UsageError(
+                f"{part.strip()!r} does not say which column is what", where="--columns",
+                remedy=f"Write THING=COLUMN,... with THING one of {', '.join(ALIASES)}.",
+            )  # fmt: skip
+        chosen[key] = name
+    return chosen
+
+
+def resolve(names: Collection[str], chosen: Mapping[str, str], where: str) -> dict[str, str]:
+    """Which of the columns `names` is what.
+
+    Raises `InputError` where two could be meant, or where one that was named is not there; what is
+    absent is absent from the result.
+
+    >>> resolve(["id", "Query", "context"], {}, "a.csv")
+    {'question': 'Query', 'source': 'context'}
+    """
+    found: dict[str, str] = {}
+    for key, aliases in ALIASES.items():
+        if key in chosen:
+            fits = [name for name in names if name == chosen[key]]
+        else:
+            taken = chosen.values()
+            fits = [n for n in names if n.strip().lower() in aliases and n not in taken]
+        if len(fits) > 1:
+            raise InputError(
+                f"{' and '.join(map(repr, fits))} could both be the {key}", where=where,
+                code="E_COLUMN", remedy=f"Say which with --columns {key}=NAME.",
+            )  # fmt: skip
+        if fits:
+            found[key] = fits[0]
+    return found
+
+
+def text_of(value: object, what: str) -> str:
+    """The stripped text of a cell that must have some."""
+    if value is None or _is_nan(value):
+        raise CellError(f"missing_{what}", f"there is no {what}")
+    if not isinstance(value, str):
+        raise CellError("not_a_string", f"the {what} is {_kind(value)}, not a string")
+    text = value.strip()
+    if not text:
+        raise CellError(f"empty_{what}", f"the {what} is empty")
+    if not text.isascii():
+        try:
+            text.encode()
+        except UnicodeEncodeError:
+            raise CellError("invalid_utf8", f"the {what} is not valid Unicode") from None
+    return text
+
+
+def optional_text(value: object, what: str) -> str | None:
+    """The stripped text of a cell that may be missing."""
+    if _is_missing(value):
+        return None
+    return text_of(value, what)
+
+
+def relevance_of(value: object) -> float | None:
+    """A number, not yet clipped, or None where it is missing.
+
+    >>> relevance_of(" 0.5 "), relevance_of(7), relevance_of(float("nan"))
+    (0.5, 7.0, None)
+    """
+    if _is_missing(value):
+        return None
+    try:
+        if isinstance(value, bool):
+            raise ValueError
+        number = float(value)  # type: ignore[arg-type]
+    except (TypeError, ValueError, OverflowError):
+        raise CellError("bad_relevance", f"the relevance {_shown(value)} is no number") from None
+    return None if math.isnan(number) else number
+
+
+def keywords_of(value: object, separator: str) -> list[str]:
+    """Keywords, stripped and casefolded, blank ones left out; repeats stay.
+
+    A list, a list written as JSON or as Python does, or a text cut at `separator`.
+
+    >>> keywords_of("Law; LAW;", ";"), keywords_of('["a;b"]', ";")
+    (['law', 'law'], ['a;b'])
+    """
+    if _is_missing(value):
+        return []
+    if isinstance(value, str):
+        text = value.strip()
+        listed = text.startswith("[") and text.endswith("]")
+        value = _list(text) if listed else text.split(separator)
+    if not isinstance(value, list | tuple) or not all(isinstance(one, str) for one in value):
+        raise CellError("bad_keywords", f"the keywords {_shown(value)} are no list of strings")
+    words = [word.strip().casefold() for word in value]
+    return [text_of(word, "keyword") for word in words if word]
+
+
+def cluster_of(value: object) -> str | None:
+    """The label as a text; None where it is missing or -1, which stands for no cluster.
+
+    >>> cluster_of(3.0), cluster_of(" 3 "), cluster_of(-1)
+    ('3', '3', None)
+    """
+    if _is_missing(value):
+        return None
+    if isinstance(value, float) and value.is_integer() and abs(value) < _WHOLE:
+        value = int(value)
+    if isinstance(value, bool) or not isinstance(value, str | int):
+        raise CellError("bad_cluster", f"the cluster {_shown(value)} is no text and no integer")
+    label = text_of(str(value), "cluster")
+    return None if label == "-1" else label
+
+
+def _list(text: str) -> object:
+    try:
+        return msgspec.json.decode(text)
+    except msgspec.DecodeError:
+        pass
+    if len(text) <= _MAX_LIST:
+        try:
+            return ast.literal_eval(text)  # as pandas writes lists to CSV; only literals
+        except (ValueError, SyntaxError, RecursionError, MemoryError):
+            pass
+    raise CellError("bad_keywords", f"the keywords {_shown(text)} are no list of strings")
+
+
+def _is_missing(value: object) -> bool:
+    return value is None or _is_nan(value) or (isinstance(value, str) and not value.strip())
+
+
+def _is_nan(value: object) -> bool:
+    return isinstance(value, float) and math.isnan(value)
+
+
+def _kind(value: object) -> str:
+    return type(value).__name__
+
+
+def _shown(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."

@@ -1,0 +1,105 @@
+"""What must hold of a dataset of pairs before it is published.
+
+Everything is looked at again, from the arrays that are written, by other means than those that
+made them. What is found here is a fault of this program, and says where.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from dataprep.formats.errors import DataprepError
+from dataprep.pipeline.pairs.lists import Ints, lists_of
+
+__all__ = ["check_links", "check_negatives", "check_numbers", "check_splits"]
+
+Array = npt.NDArray[Any]
+_AT_ONCE = 1 << 16
+
+
+def check_links(
+    pair_index: Ints, clusters: Ints, offsets: Ints, keyword_ids: Ints, sizes: Sequence[int]
+) -> None:
+    """Bounds and lengths; `sizes` are of questions, sources, keywords, clusters."""
+    questions, sources, keywords, n_clusters = sizes
+    _bounds("pair_index (questions)", pair_index[:, 0], 0, questions)
+    _bounds("pair_index (sources)", pair_index[:, 1], 0, sources)
+    _bounds("pair_cluster_id", clusters, -1, n_clusters)
+    _bounds("pair_keyword_ids", keyword_ids, 0, keywords)
+    _insist(len(clusters) == len(pair_index), "pair_cluster_id", "is not one for each pair")
+    whole = len(offsets) == len(pair_index) + 1 and offsets[0] == 0
+    whole = whole and offsets[-1] == len(keyword_ids) and bool((np.diff(offsets) >= 0).all())
+    _insist(whole, "pair_keyword_offsets", "do not cut the keywords into pairs")
+    keys = pair_index[:, 0] * sources + pair_index[:, 1]
+    _insist(len(np.unique(keys)) == len(keys), "pair_index", "holds a pair twice")
+
+
+def check_negatives(
+    pair_index: Ints, clusters: Ints, negatives: Ints, tiers: Ints, sources: int
+) -> None:
+    """Bounds, no repeats in a row, no positive of the question, tier 1 in the cluster alone."""
+    _bounds("hard_negatives", negatives.ravel(), 0, sources)
+    _bounds("negative_tiers", tiers.ravel(), 1, 5)
+    _insist(negatives.shape == tiers.shape, "negative_tiers", "have not the shape of the negatives")
+    _insist(len(negatives) == len(pair_index), "hard_negatives", "are not one row for each pair")
+    count, limit = int(pair_index[:, 0].max()) + 1, int(clusters.max(initial=-1)) + 1
+    own = lists_of(pair_index[:, 0], pair_index[:, 1], count, sources)
+    members = lists_of(clusters, pair_index[:, 1], limit, sources)
+    for start in range(0, len(negatives), _AT_ONCE):
+        part = slice(start, start + _AT_ONCE)
+        rows = np.sort(negatives[part], axis=1)
+        _none("hard_negatives", (rows[:, 1:] == rows[:, :-1]).any(axis=1), start, "repeat a source")
+        asked = np.broadcast_to(pair_index[part, :1], rows.shape)
+        known = own.holds(asked, negatives[part]).any(axis=1)
+        _none("hard_negatives", known, start, "hold a source of the question itself")
+        mine = np.broadcast_to(clusters[part, None], rows.shape)
+        wrong = members.holds(mine, negatives[part]) != (tiers[part] == 1)
+        _none("negative_tiers", wrong.any(axis=1), start, "do not say what the negatives are")
+
+
+def check_numbers(
+    name: str, rows: Array, first: int, bounds: tuple[float, float] | None = None
+) -> None:
+    """Every number is finite, and within `bounds`; `first` is the number of the first row."""
+    for start in range(0, len(rows), _AT_ONCE):
+        part = rows[start : start + _AT_ONCE]
+        part = part.reshape(len(part), -1)
+        good = np.isfinite(part)
+        if bounds is not None:
+            good &= (part >= bounds[0]) & (part <= bounds[1])
+        limits = f", from {bounds[0]:g} to {bounds[1]:g}" if bounds else ""
+        bad = np.logical_not(good.all(axis=1))
+        _none(name, bad, first + start, f"hold a number that is not finite{limits}")
+
+
+def check_splits(splits: Mapping[str, Ints], questions: Ints) -> None:
+    """Every pair is in one split, in order, and no question in two."""
+    every = np.concatenate([np.empty(0, np.int64), *splits.values()])
+    whole = np.array_equal(np.sort(every), np.arange(len(questions)))
+    _insist(whole, "splits", "do not hold every pair once")
+    rising = all((np.diff(rows) > 0).all() for rows in splits.values())
+    _insist(rising, "splits", "are not in increasing order")
+    held = [np.unique(questions[rows]) for rows in splits.values()]
+    total = len(np.unique(questions))
+    _insist(sum(map(len, held)) == total, "splits", "share a question")
+
+
+def _bounds(name: str, values: Ints, low: int, high: int) -> None:
+    _none(name, (values < low) | (values >= high), 0, f"are not all from {low} to {high - 1}")
+
+
+def _none(name: str, bad: Any, first: int, problem: str) -> None:
+    if bad.any():
+        _insist(False, f"{name} row {first + int(np.argmax(bad))}", problem)
+
+
+def _insist(condition: bool, where: str, problem: str) -> None:
+    if not condition:
+        raise DataprepError(
+            problem, where=where, code="E_PAIRS",
+            remedy="This is a fault of dataprep: report it with the command.",
+        )  # fmt: skip

@@ -1,0 +1,101 @@
+"""The second step of a build of pairs: a vector for each distinct text, given or made."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from dataprep.formats.errors import InputError, UsageError
+from dataprep.pipeline.pairs.kept import Kept
+from dataprep.pipeline.pairs.merge import Pairs
+from dataprep.pipeline.pairs.options import PairOptions
+from dataprep.pipeline.pairs.prepare import Inputs
+from dataprep.pipeline.pairs.search import Floats
+from dataprep.pipeline.pairs.vectors import CHUNK, Encoder, as_stored, encode, read_vectors
+
+__all__ = ["Embedding", "Vectors"]
+
+Array = npt.NDArray[Any]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Vectors:
+    """As they are written, [n, dim] each, float32 or float16."""
+
+    questions: Array
+    sources: Array
+    keywords: Array
+
+    @property
+    def dim(self) -> int:
+        """How many numbers a vector has."""
+        return int(self.questions.shape[1])
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Embedding:
+    """How vectors come about. What the encoder makes is kept, some thousand texts at a time."""
+
+    options: PairOptions
+    inputs: Inputs
+    encoder: Encoder | None
+    kept: Kept
+    tell: Callable[[int, int], None]
+
+    def of(self, pairs: Pairs) -> Vectors:
+        """The vectors of all texts of `pairs`."""
+        texts = {"question": pairs.questions, "source": pairs.sources, "keyword": pairs.keywords}
+        for what, words in texts.items():
+            self._require_means(what, len(words))
+        found: dict[str, Array] = {}
+        done, total = 0, sum(map(len, texts.values()))
+        for what, words in texts.items():
+            dim = found["question"].shape[1] if found else self.options.dim
+            found[what] = self._all(what, words, dim)
+            done += len(words)
+            self.tell(done, total)
+        return Vectors(
+            questions=found["question"], sources=found["source"], keywords=found["keyword"]
+        )
+
+    def _require_means(self, what: str, count: int) -> None:
+        if count and self.encoder is None and f"{what}_embs" not in self.inputs.others:
+            leave_out = ", or leave them out with --keywords ignore" if what == "keyword" else ""
+            raise UsageError(
+                f"there are {count} distinct {what}s and nothing that makes vectors of them",
+                where=f"--{what}-embs", remedy=f"Give it, or an --encoder{leave_out}.",
+            )  # fmt: skip
+
+    def _all(self, what: str, texts: list[str], dim: int | None) -> Array:
+        source = self.inputs.others.get(f"{what}_embs")
+        options = self.options
+        if not texts:
+            made = np.empty((0, dim or 0), np.float32)
+        elif source is not None:
+            columns = options.vector_columns()
+            made = read_vectors(source, texts, what, columns, fold=what == "keyword")
+        else:
+            starts = range(0, len(texts), CHUNK)
+            made = np.concatenate([self._chunk(what, texts, start) for start in starts])
+        if dim is not None and made.shape[1] != dim:
+            expected = "--dim says" if what == "question" else "those of questions"
+            raise InputError(
+                f"the vectors of {what}s have {made.shape[1]} numbers, {expected} {dim}",
+                where=source.name if source else f"--encoder {options.encoder}", code="E_DIM",
+                remedy="Make all embeddings with one encoder.",
+            )  # fmt: skip
+        return as_stored(made, texts, what, dtype=options.dtype, normalise=options.normalise)
+
+    def _chunk(self, what: str, texts: list[str], start: int) -> Floats:
+        encoder, size = self.encoder, self.options.batch_size
+        assert encoder is not None  # see `_require_means`
+        chunk, name = texts[start : start + CHUNK], self.options.encoder or ""
+
+        def make() -> Floats:
+            return encode(encoder, chunk, what, batch_size=size, name=name)
+
+        return self.kept.array(f"{what}-{start:012d}", make)

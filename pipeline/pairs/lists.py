@@ -1,0 +1,82 @@
+"""Sets of row numbers, one for each of many things: the sources of a cluster, of a question.
+
+Two flat arrays whatever the number of sets: making them costs one sort, looking a million things
+up one binary search each.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+__all__ = ["Lists", "flat_places", "lists_of", "ranks_in_runs"]
+
+Ints = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Lists:
+    """Set i is ``values[offsets[i]:offsets[i + 1]]``, increasing; values are below `limit`."""
+
+    offsets: Ints
+    values: Ints
+    limit: int
+    keys: Ints = field(repr=False)
+    """``set * limit + value`` of every value, increasing."""
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    @property
+    def counts(self) -> Ints:
+        """int64: how many values each set has."""
+        return np.diff(self.offsets)
+
+    def of(self, number: int) -> Ints:
+        """The values of one set: a view."""
+        return self.values[self.offsets[number] : self.offsets[number + 1]]
+
+    def holds(self, numbers: Ints, values: Ints) -> npt.NDArray[np.bool_]:
+        """Whether set ``numbers[i]`` holds ``values[i]``; no set (-1) holds nothing."""
+        if not len(self.values):
+            return np.zeros(numbers.shape, np.bool_)
+        wanted = numbers * self.limit + values
+        at = np.minimum(np.searchsorted(self.keys, wanted), len(self.keys) - 1)
+        found: npt.NDArray[np.bool_] = self.keys[at] == wanted
+        return found & (numbers >= 0)
+
+
+def lists_of(numbers: Ints, values: Ints, count: int, limit: int) -> Lists:
+    """Put ``values[i]`` into set ``numbers[i]`` of `count`; repeats count once, -1 is left out.
+
+    >>> lists_of(np.array([1, 0, 1, -1]), np.array([5, 4, 5, 3]), 2, 6).of(1).tolist()
+    [5]
+    """
+    kept = numbers >= 0
+    keys = np.unique(numbers[kept] * limit + values[kept])
+    at, found = np.divmod(keys, max(1, limit))
+    offsets = np.searchsorted(at, np.arange(count + 1))
+    return Lists(offsets.astype(np.int64), found, limit, keys)
+
+
+def flat_places(offsets: Ints, chosen: Ints) -> tuple[Ints, Ints]:
+    """For the sets `chosen`, one after another: which of them, and where each value stands.
+
+    >>> flat_places(np.array([0, 2, 5]), np.array([1, 0]))
+    (array([0, 0, 0, 1, 1]), array([2, 3, 4, 0, 1]))
+    """
+    counts = offsets[chosen + 1] - offsets[chosen]
+    owner = np.repeat(np.arange(len(chosen)), counts)
+    return owner, np.repeat(offsets[chosen], counts) + ranks_in_runs(counts)
+
+
+def ranks_in_runs(counts: Ints) -> Ints:
+    """0, 1, 2, ... anew for each of `counts`.
+
+    >>> ranks_in_runs(np.array([2, 0, 3])).tolist()
+    [0, 1, 0, 1, 2]
+    """
+    ends = np.cumsum(counts)
+    return np.arange(ends[-1] if len(ends) else 0) - np.repeat(ends - counts, counts)

@@ -1,0 +1,290 @@
+"""From rows to pairs: texts cleaned and numbered, rows that say the same pair merged.
+
+The rules. Texts are stripped; two rows are one pair if question and source are equal after that.
+A merged pair has the highest relevance, the union of the keywords, the longest answer, the first
+cluster that is given, and the place of its first row; rows of one pair that name different
+clusters are counted. Relevance that is missing is 1, and what is outside 0 to 1 is clipped; both
+are counted, row by row. Keywords are one keyword if they are equal when casefolded.
+
+Questions, sources, keywords and pairs are numbered in the order in which they first appear. Memory
+is that of the distinct texts, and about 200 bytes a pair.
+"""
+
+from __future__ import annotations
+
+import math
+from array import array
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from dataprep.formats.errors import InputError, RecordError
+from dataprep.pipeline.inputs import Source
+from dataprep.pipeline.pairs.cells import (
+    CellError,
+    cluster_of,
+    keywords_of,
+    optional_text,
+    relevance_of,
+    text_of,
+)
+from dataprep.pipeline.pairs.lists import Ints, Lists, lists_of
+from dataprep.pipeline.pairs.read import Rows
+from dataprep.pipeline.records import Reject, excerpt
+
+__all__ = ["Cleaning", "Merger", "Pairs", "ordered_labels"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Cleaning:
+    """How rows are cleaned: what stands between keywords, and what a bad row does."""
+
+    separator: str = ","
+    skip: bool = False
+    max_rejects: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Pairs:
+    """Distinct texts by number, and pairs of their numbers: all arrays int64 [P] if not stated."""
+
+    questions: list[str]
+    sources: list[str]
+    keywords: list[str]
+    question: Ints
+    source: Ints
+    relevance: npt.NDArray[np.float32]
+    keyword_lists: Lists
+    """The keyword numbers of each pair, increasing."""
+    cluster: Ints
+    """-1 where none is given."""
+    cluster_names: list[str]
+    split: Ints
+    """[questions]; -1 where none is given."""
+    split_names: list[str]
+    torn: tuple[str, str, str] | None
+    """The first question that is given two splits, and the splits."""
+    provenance: npt.NDArray[np.uint64]
+    """[P, 2]: input, and row or byte."""
+    answers: dict[int, str]
+    """By pair, where there is one."""
+    counts: dict[str, int]
+    """`merged` rows, `relevance_missing`, `relevance_clipped`, `cluster_conflicts`."""
+
+    def __len__(self) -> int:
+        return len(self.question)
+
+
+class _Numbers:
+    """Numbers for texts, in the order in which they come."""
+
+    def __init__(self) -> None:
+        self.of: dict[str, int] = {}
+
+    def __call__(self, text: str) -> int:
+        return self.of.setdefault(text, len(self.of))
+
+
+@dataclass(slots=True)
+class _Row:
+    """A cleaned row."""
+
+    question: str
+    source: str
+    relevance: float | None
+    keywords: list[str]
+    cluster: str | None
+    split: str | None
+    answer: str | None
+
+
+@dataclass(slots=True)
+class Merger:
+    """Takes rows in, input by input, and makes `Pairs` of them."""
+
+    cleaning: Cleaning
+    rejects: list[dict[str, Any]] = field(default_factory=list)
+    """The lines of rejects.jsonl."""
+    read: list[int] = field(default_factory=list)
+    """Rows of each input."""
+    _questions: _Numbers = field(default_factory=_Numbers)
+    _sources: _Numbers = field(default_factory=_Numbers)
+    _keywords: _Numbers = field(default_factory=_Numbers)
+    _clusters: _Numbers = field(default_factory=_Numbers)
+    _pairs: dict[tuple[int, int], int] = field(default_factory=dict)
+    _relevance: array[float] = field(default_factory=lambda: array("d"))
+    _cluster: array[int] = field(default_factory=lambda: array("q"))
+    _split: dict[int, str] = field(default_factory=dict)
+    _torn: tuple[str, str, str] | None = None
+    _places: array[int] = field(default_factory=lambda: array("Q"))
+    _links: tuple[array[int], array[int]] = field(default_factory=lambda: (array("q"), array("q")))
+    _answers: dict[int, str] = field(default_factory=dict)
+    _counts: Counter[str] = field(default_factory=Counter)
+
+    def start_input(self) -> None:
+        """What comes next is of another input."""
+        self.read.append(0)
+
+    def add(self, rows: Rows, source: Source, split: str | None = None) -> None:
+        """Take in rows of the current input; `split` is that of all of them, if it is given.
+
+        Raises `RecordError` for the first row that cannot be used, unless such are skipped.
+        """
+        number = len(self.read) - 1
+        self.read[-1] += len(rows)
+        bad = [*rows.rejects]
+        for cells, place, line in zip(rows.cells, rows.places, rows.lines, strict=True):
+            try:
+                row = self._clean(cells)
+            except CellError as error:
+                bad.append(_rejected(error, cells, place, line))
+                continue
+            self._take(row, number, place, split)
+        bad.sort(key=lambda reject: reject.offset)
+        for reject in bad:
+            self._reject(reject, source, number)
+
+    def _clean(self, cells: dict[str, Any]) -> _Row:
+        get = cells.get
+        return _Row(
+            text_of(get("question"), "question"),
+            text_of(get("source"), "source"),
+            relevance_of(get("relevance")),
+            keywords_of(get("keywords"), self.cleaning.separator),
+            cluster_of(get("cluster")),
+            optional_text(get("split"), "split"),
+            optional_text(get("answer"), "answer"),
+        )
+
+    def _take(self, row: _Row, number: int, place: int, split: str | None) -> None:
+        key = self._questions(row.question), self._sources(row.source)
+        pair = self._pairs.setdefault(key, len(self._pairs))
+        relevance = self._clipped(row.relevance)
+        cluster = -1 if row.cluster is None else self._clusters(row.cluster)
+        self._note_split(key[0], row.question, split or row.split)
+        if pair == len(self._relevance):
+            self._relevance.append(relevance)
+            self._cluster.append(cluster)
+            self._places.extend((number, place))
+        else:
+            self._merge(pair, relevance, cluster)
+        for word in dict.fromkeys(row.keywords):
+            self._links[0].append(pair)
+            self._links[1].append(self._keywords(word))
+        if row.answer and len(row.answer) > len(self._answers.get(pair, "")):
+            self._answers[pair] = row.answer
+
+    def _clipped(self, relevance: float | None) -> float:
+        if relevance is None:
+            self._counts["relevance_missing"] += 1
+            return 1.0
+        if 0.0 <= relevance <= 1.0:
+            return relevance
+        self._counts["relevance_clipped"] += 1
+        return math.copysign(0.5, relevance) + 0.5
+
+    def _merge(self, pair: int, relevance: float, cluster: int) -> None:
+        self._counts["merged"] += 1
+        self._relevance[pair] = max(self._relevance[pair], relevance)
+        if self._cluster[pair] < 0:
+            self._cluster[pair] = cluster
+        elif cluster not in (-1, self._cluster[pair]):
+            self._counts["cluster_conflicts"] += 1
+
+    def _note_split(self, question: int, text: str, split: str | None) -> None:
+        if split is not None:
+            first = self._split.setdefault(question, split)
+            if first != split and self._torn is None:
+                self._torn = text, first, split
+
+    def _reject(self, reject: Reject, source: Source, number: int) -> None:
+        if not self.cleaning.skip:
+            place = f" row {reject.offset}" if reject.line is None else f":{reject.line}"
+            raise RecordError(
+                reject.detail, where=source.name + place, code=f"E_{reject.reason.upper()}",
+                remedy="Mend it, or leave such rows out and list them with --on-error skip.",
+            )  # fmt: skip
+        self.rejects.append(
+            {
+                "record": len(self.rejects),
+                "input": number,
+                "line": reject.line,
+                "offset": reject.offset,
+                "bytes": reject.bytes,
+                "reason": reject.reason,
+                "detail": reject.detail,
+                "excerpt": reject.excerpt,
+            }
+        )
+        limit = self.cleaning.max_rejects
+        if limit is not None and len(self.rejects) > limit:
+            raise InputError(
+                f"more than {limit} rows had to be rejected", where="--max-rejects",
+                code="E_MAX_REJECTS", remedy="Look at the input, or raise the limit.",
+            )  # fmt: skip
+
+    def finish(self) -> Pairs:
+        """Everything that was taken in. Raises `InputError` if there is no pair."""
+        if not self._pairs:
+            raise InputError(
+                f"none of the {sum(self.read)} rows could be used", where="--input", code="E_EMPTY",
+                remedy="Check the files, and --columns.",
+            )  # fmt: skip
+        split_names = list(dict.fromkeys(self._split.values()))
+        split = np.full(len(self._questions.of), -1, np.int64)
+        for question, name in self._split.items():
+            split[question] = split_names.index(name)
+        keys = np.fromiter((n for key in self._pairs for n in key), np.int64).reshape(-1, 2)
+        cluster_names, cluster = _in_order(self._clusters.of, self._cluster)
+        owners, words = (np.array(part, np.int64) for part in self._links)
+        return Pairs(
+            questions=[*self._questions.of],
+            sources=[*self._sources.of],
+            keywords=[*self._keywords.of],
+            question=keys[:, 0].copy(),
+            source=keys[:, 1].copy(),
+            relevance=np.array(self._relevance, np.float32),
+            keyword_lists=lists_of(owners, words, len(keys), len(self._keywords.of)),
+            cluster=cluster,
+            cluster_names=cluster_names,
+            split=split,
+            split_names=split_names,
+            torn=self._torn,
+            provenance=np.array(self._places, np.uint64).reshape(-1, 2),
+            answers=self._answers,
+            counts=dict(sorted(self._counts.items())),
+        )
+
+
+def _rejected(error: CellError, cells: dict[str, Any], place: int, line: int | None) -> Reject:
+    shown = str({key: value for key, value in cells.items() if value is not None})
+    raw = shown[:400].encode("utf-8", "surrogateescape")
+    return Reject(
+        record=0, line=line, offset=place, bytes=None, reason=error.reason, detail=str(error),
+        excerpt=excerpt(raw),
+    )  # fmt: skip
+
+
+def ordered_labels(labels: Iterable[str]) -> list[str]:
+    """In order: as whole numbers if all of them are, else as texts.
+
+    >>> ordered_labels(["10", "9"]), ordered_labels(["b", "9", "10"])
+    (['9', '10'], ['10', '9', 'b'])
+    """
+    every = list(labels)
+    whole = all(label.removeprefix("-").isdecimal() for label in every)
+    return sorted(every, key=lambda label: (int(label) if whole else 0, label))
+
+
+def _in_order(numbers: dict[str, int], codes: Sequence[int]) -> tuple[list[str], Ints]:
+    """Labels that some code stands for, in order, and the codes of that order."""
+    used = {*codes}
+    names = ordered_labels(name for name, number in numbers.items() if number in used)
+    places = np.full(len(numbers) + 1, -1, np.int64)  # the last is that of -1
+    for place, name in enumerate(names):
+        places[numbers[name]] = place
+    return names, places[np.array(codes, np.int64)]

@@ -1,0 +1,52 @@
+"""The fifth step of a build of pairs: negatives of all pairs, kept when they are done."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from dataprep.pipeline.pairs.clustering import Clustering
+from dataprep.pipeline.pairs.embed import Vectors
+from dataprep.pipeline.pairs.kept import Kept
+from dataprep.pipeline.pairs.lists import Ints
+from dataprep.pipeline.pairs.negatives import Search, mine, near_clusters, tier_counts
+from dataprep.pipeline.pairs.options import PairOptions
+from dataprep.pipeline.pairs.prepare import Table
+from dataprep.pipeline.pairs.search import Floats, Outside, most_similar, unit
+
+__all__ = ["mine_kept"]
+
+
+def mine_kept(
+    options: PairOptions,
+    table: Table,
+    vectors: Vectors,
+    clustering: Clustering,
+    kept: Kept,
+    *,
+    tell: Callable[[int, int], None],
+    search: Search | None,
+) -> tuple[Ints, Ints]:
+    """Negatives and tiers, int64 [P, N] each; `search` None is the exact one."""
+
+    def exact(questions: Floats, sources: Floats, k: int, outside: Outside) -> Ints:
+        threads = options.workers or 1
+        total = len(outside)
+        return most_similar(
+            questions, sources, k, outside, threads=threads, done=lambda done: tell(done, total)
+        )
+
+    def make() -> Ints:
+        links = table.links(len(clustering.centroids), clustering.of_pair)
+        centroids = unit(clustering.centroids)
+        near = near_clusters(centroids, links.members(), options.near_clusters)
+        counts = tier_counts(options.n_neg, options.tiers())
+        found = mine(
+            links, unit(vectors.questions), unit(vectors.sources), near, counts,
+            seed=options.seed, search=search or exact,
+        )  # fmt: skip
+        return np.stack(found)
+
+    negatives, tiers = kept.array("negatives", make)
+    return negatives, tiers

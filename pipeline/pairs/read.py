@@ -1,0 +1,233 @@
+"""Rows of a table of pairs, a few thousand at a time, each with its place.
+
+CSV is read by Python's own parser, which knows the line of every row whatever quotes and line ends
+stand in the cells; about 100 MB/s. Nothing is dropped: a row that cannot be read comes out as a
+`Reject`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import io
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import msgspec
+
+from dataprep.formats.errors import InputError
+from dataprep.pipeline.inputs import Source, check_unchanged, input_error, reading
+from dataprep.pipeline.pairs.cells import ALIASES, REQUIRED, resolve
+from dataprep.pipeline.records import MAX_RECORD_BYTES, Reject, excerpt
+
+__all__ = ["Rows", "read_rows"]
+
+_AT_ONCE = 4096
+_BOM = b"\xef\xbb\xbf"
+
+
+@dataclass(kw_only=True, slots=True)
+class Rows:
+    """Consecutive rows of one input: cells by what they are, and where each row stands.
+
+    `places` are row numbers, or byte offsets of JSONL; `lines` count from 1 and are None in
+    Parquet. `present` are the things that the input has a column for.
+    """
+
+    present: frozenset[str] = frozenset()
+    cells: list[dict[str, Any]] = field(default_factory=list)
+    places: list[int] = field(default_factory=list)
+    lines: list[int | None] = field(default_factory=list)
+    rejects: list[Reject] = field(default_factory=list)
+
+    def add(self, cells: dict[str, Any], place: int, line: int | None) -> None:
+        """One row."""
+        self.cells.append(cells)
+        self.places.append(place)
+        self.lines.append(line)
+
+    def reject(self, reason: str, detail: str, place: int, line: int | None, raw: bytes) -> None:
+        """A row that cannot be read."""
+        self.rejects.append(
+            Reject(
+                record=0,
+                line=line,
+                offset=place,
+                bytes=len(raw) or None,
+                reason=reason,
+                detail=detail,
+                excerpt=excerpt(raw),
+            )
+        )
+
+    def __len__(self) -> int:
+        return len(self.cells) + len(self.rejects)
+
+
+def read_rows(source: Source, chosen: Mapping[str, str]) -> Iterator[Rows]:
+    """All rows of `source`; `chosen` is from `parse_columns`.
+
+    Raises `InputError` for a table without a question or a source column, or that changes.
+    """
+    read = {"jsonl": _jsonl, "parquet": _parquet}.get(source.format, _csv)
+    check_unchanged(source)
+    with reading(source.path):
+        yield from read(source, chosen)
+    check_unchanged(source)
+
+
+def _columns(names: Sequence[str], source: Source, chosen: Mapping[str, str]) -> dict[str, str]:
+    found = resolve(names, chosen, source.name)
+    for key in [*REQUIRED, *chosen]:
+        if key not in found:
+            wanted = chosen.get(key) or " or ".join(ALIASES[key])
+            raise InputError(
+                f"there is no column {wanted} for the {key}, only {', '.join(names) or 'none'}",
+                where=source.name, code="E_COLUMN", remedy=f"Name it: --columns {key}=COLUMN.",
+            )  # fmt: skip
+    return found
+
+
+@contextlib.contextmanager
+def _opened(source: Source) -> Iterator[BinaryIO]:
+    """The bytes of a file, uncompressed."""
+    if source.compression is None:
+        with Path(source.path).open("rb") as stream:
+            yield stream
+        return
+    import pyarrow as pa
+
+    try:
+        with pa.input_stream(source.path, compression=source.compression) as packed:
+            yield io.BufferedReader(packed)
+    except OSError as error:
+        problem = f"not readable as {source.compression} ({str(error).splitlines()[0]})"
+        raise input_error(problem, source.name, "Fetch the file again.") from None
+
+
+# CSV
+
+
+def _csv(source: Source, chosen: Mapping[str, str]) -> Iterator[Rows]:
+    csv.field_size_limit(MAX_RECORD_BYTES)
+    delimiter = "\t" if source.format == "tsv" else ","
+    with _opened(source) as stream:
+        # A byte that is not UTF-8 becomes a surrogate, and the check of the text names its row.
+        text = io.TextIOWrapper(stream, "utf-8-sig", errors="surrogateescape", newline="")
+        table = csv.reader(text, delimiter=delimiter, strict=True)
+        try:
+            names = next(table, [])
+            columns = _columns(names, source, chosen)
+            if len(set(names)) < len(names):
+                _refuse_repeated(names, columns, source)
+            yield from _csv_rows(table, {key: names.index(n) for key, n in columns.items()}, names)
+        except csv.Error as error:
+            raise input_error(
+                f"not readable as CSV ({error})", f"{source.name}:{table.line_num}",
+                "Quote cells that hold quotes, commas or line ends.", "E_CSV",
+            ) from None  # fmt: skip
+
+
+def _refuse_repeated(names: Sequence[str], columns: Mapping[str, str], source: Source) -> None:
+    for name in columns.values():
+        if names.count(name) > 1:
+            raise input_error(
+                f"there are {names.count(name)} columns {name!r}", source.name,
+                "Give them different names.", "E_COLUMN",
+            )  # fmt: skip
+
+
+def _csv_rows(table: Any, places: Mapping[str, int], names: Sequence[str]) -> Iterator[Rows]:
+    present = frozenset(places)
+    rows, before = Rows(present=present), table.line_num
+    number = 0
+    for row in table:
+        line, before = before + 1, table.line_num
+        if not row:  # a blank line
+            continue
+        if len(row) != len(names):
+            detail = f"{len(row)} cells, the header has {len(names)}"
+            raw = ",".join(row).encode("utf-8", "surrogateescape")
+            rows.reject("bad_row", detail, number, line, raw)
+        else:
+            rows.add({key: row[at] for key, at in places.items()}, number, line)
+        number += 1
+        if len(rows) >= _AT_ONCE:
+            yield rows
+            rows = Rows(present=present)
+    yield rows
+
+
+# JSONL
+
+_OBJECT = msgspec.json.Decoder(dict[str, Any])
+
+
+def _jsonl(source: Source, chosen: Mapping[str, str]) -> Iterator[Rows]:
+    known: dict[tuple[str, ...], dict[str, str]] = {}
+    seen: frozenset[str] = frozenset()
+    offset = line = 0
+    rows = Rows()
+    with _opened(source) as stream:
+        while raw := stream.readline(MAX_RECORD_BYTES + 1):
+            line += 1
+            if len(raw) > MAX_RECORD_BYTES:
+                raise input_error(
+                    f"a line of over {MAX_RECORD_BYTES} bytes", f"{source.name}:{line}",
+                    "Cut the record.", "E_TOO_LONG",
+                )  # fmt: skip
+            text = raw.removeprefix(_BOM) if line == 1 else raw
+            if text.strip():
+                found = _object(text, rows, offset, line)
+                if found is not None:
+                    names = tuple(found)
+                    if names not in known:
+                        known[names] = resolve(names, chosen, f"{source.name}:{line}")
+                        seen |= known[names].keys()
+                    cells = {key: found[name] for key, name in known[names].items()}
+                    rows.add(cells, offset, line)
+            offset += len(raw)
+            if len(rows) >= _AT_ONCE:
+                rows.present = seen
+                yield rows
+                rows = Rows()
+    rows.present = seen
+    yield rows
+    missing = [key for key in (*REQUIRED, *chosen) if key not in seen]
+    if known and missing:
+        _columns(sorted({name for names in known for name in names}), source, chosen)
+
+
+def _object(text: bytes, rows: Rows, offset: int, line: int) -> dict[str, Any] | None:
+    try:
+        return _OBJECT.decode(text)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        rows.reject("bad_json", f"not a JSON object ({error})", offset, line, text)
+        return None
+
+
+# Parquet
+
+
+def _parquet(source: Source, chosen: Mapping[str, str]) -> Iterator[Rows]:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        with pq.ParquetFile(source.path, memory_map=False) as file:
+            columns = _columns(file.schema_arrow.names, source, chosen)
+            number = 0
+            for batch in file.iter_batches(_AT_ONCE, columns=[*columns.values()]):
+                lists = [batch.column(name).to_pylist() for name in columns.values()]
+                rows = Rows(present=frozenset(columns))
+                for values in zip(*lists, strict=True):
+                    rows.add(dict(zip(columns, values, strict=True)), number, None)
+                    number += 1
+                yield rows
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, UnicodeDecodeError) as error:
+        raise input_error(
+            f"not a readable Parquet file ({str(error).splitlines()[0]})", source.name,
+            "Fetch or write the file again.", "E_PARQUET",
+        ) from None  # fmt: skip

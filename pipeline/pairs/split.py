@@ -1,0 +1,131 @@
+"""Which split each question goes to: all its pairs together, every cluster in every part's measure.
+
+Within a cluster the questions stand by the hash of their text and the seed, so their order in the
+input is of no account. Each cluster gives its first question to the first split and its second to
+the second (train and val, where they are asked for), and deals out the rest so that over all
+clusters so far each split has what its ratio gives it. Clusters of one question go to train alone.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from dataprep.formats.errors import InputError, require
+from dataprep.pipeline.pairs.lists import Ints
+from dataprep.pipeline.pairs.merge import Pairs
+from dataprep.pipeline.pairs.options import DEFAULT_SPLIT, PairOptions, ratios_of
+from dataprep.pipeline.pairs.prepare import Table
+from dataprep.pipeline.splitting import hash_keys
+
+__all__ = ["given_splits", "main_cluster", "split_questions", "splits_of"]
+
+_SURE = ("train", "val")
+_NAME = re.compile(r"[a-z][a-z0-9_]{0,31}")
+
+
+def main_cluster(questions: Ints, clusters: Ints, count: int) -> Ints:
+    """int64 [count]: the cluster that most pairs of a question have, the lowest of equals.
+
+    >>> main_cluster(np.array([0, 0, 0, 1]), np.array([2, 1, 2, -1]), 2).tolist()
+    [2, -1]
+    """
+    width = int(clusters.max(initial=-1)) + 2
+    keys, votes = np.unique(questions * width + clusters + 1, return_counts=True)
+    order = np.lexsort((keys % width, -votes, keys // width))
+    owners, first = np.unique((keys // width)[order], return_index=True)
+    result = np.full(count, -1, np.int64)
+    result[owners] = (keys % width)[order][first] - 1
+    return result
+
+
+def split_questions(
+    texts: Sequence[str], clusters: Ints, shares: Mapping[str, float], seed: int
+) -> Ints:
+    """int64 [questions]: the number of its split in `shares`, whose values add up to 1."""
+    names, ratios = list(shares), np.array(list(shares.values()))
+    sure = _priority(names, ratios)
+    hashes = hash_keys([text.encode("utf-8", "surrogatepass") for text in texts], seed)
+    order = np.lexsort((np.arange(len(texts)), hashes, clusters))
+    _, starts = np.unique(clusters[order], return_index=True)
+    result = np.empty(len(texts), np.int64)
+    owed = np.zeros(len(names))
+    for members in np.split(order, starts[1:]):
+        owed += ratios * len(members)
+        sizes = _sizes(len(members), owed, sure)
+        owed -= sizes
+        # The sure ones first, so that the first question of a cluster is always in train.
+        for split in sorted(range(len(names)), key=lambda n: (n not in sure, n)):
+            result[members[: sizes[split]]] = split
+            members = members[sizes[split] :]  # noqa: PLW2901
+    return result
+
+
+def _priority(names: Sequence[str], ratios: npt.NDArray[np.float64]) -> list[int]:
+    """The two splits that every cluster is in, where it has two questions."""
+    wanted = [n for n in range(len(names)) if ratios[n] > 0]
+    wanted.sort(key=lambda n: (_SURE.index(names[n]) if names[n] in _SURE else len(_SURE), n))
+    return wanted[: len(_SURE)]
+
+
+def _sizes(count: int, owed: npt.NDArray[np.float64], sure: Sequence[int]) -> Ints:
+    """How many of `count` questions each split gets: the sure ones, the rest as they are owed."""
+    sizes = np.zeros(len(owed), np.int64)
+    for split in sure[:count]:
+        sizes[split] = 1
+    left = count - int(sizes.sum())
+    room = np.maximum(owed - sizes, 0)
+    room *= left / room.sum() if room.sum() > 0 else 0
+    sizes += room.astype(np.int64)
+    for split in np.argsort(-(room % 1), kind="stable")[: count - int(sizes.sum())]:
+        sizes[split] += 1
+    return sizes
+
+
+def given_splits(pairs: Pairs) -> tuple[list[str], Ints]:
+    """Names, and int64 [questions], as the rows say them.
+
+    Raises `InputError` for a question in two splits, or in none.
+    """
+    for name in pairs.split_names:
+        require(
+            bool(_NAME.fullmatch(name)), "--split",
+            f"the column names a split {name!r}; names are of a-z, 0-9 and _",
+        )  # fmt: skip
+    problem = None
+    if pairs.torn is not None:
+        text, first, second = pairs.torn
+        problem = f"the question {text[:80]!r} is in {first} and in {second}"
+    elif (pairs.split < 0).any():
+        text = pairs.questions[int(np.argmax(pairs.split < 0))]
+        problem = f"the question {text[:80]!r} is in no split"
+    if problem:
+        raise InputError(
+            problem, where="--split", code="E_LEAK" if pairs.torn else "E_NO_SPLIT",
+            remedy="Give every row of a question the same split, or leave the splitting to "
+            "--split NAME=RATIO,...",
+        )  # fmt: skip
+    return pairs.split_names, pairs.split
+
+
+def splits_of(options: PairOptions, table: Table, clusters: Ints) -> dict[str, Ints]:
+    """The pairs of each split, increasing: as a column or the inputs say, or by ratios."""
+    pairs, shares = table.pairs, options.shares()
+    by_column = options.split_input or (shares is None and "split" in table.present)
+    if options.split == "column" and not by_column:
+        raise InputError(
+            "no input has a column of splits", where="--split column", code="E_COLUMN",
+            remedy="Name it with --columns split=NAME, or give ratios.",
+        )  # fmt: skip
+    if by_column:
+        names, of_question = given_splits(pairs)
+    else:
+        shares = shares or ratios_of(DEFAULT_SPLIT)
+        main = main_cluster(pairs.question, clusters, len(pairs.questions))
+        names = list(shares)
+        of_question = split_questions(pairs.questions, main, shares, options.seed)
+    of_pair = of_question[pairs.question]
+    return {name: np.flatnonzero(of_pair == number) for number, name in enumerate(names)}

@@ -1,0 +1,238 @@
+"""The vectors of texts: read from a file of the user's, or made by an encoder; checked either way.
+
+A .npy file has one row for each text, in the order of the texts; a Parquet file has a column of
+texts, by which rows are found, and one of lists of numbers, and may hold more than is wanted. An
+encoder gets each distinct text once, in batches, and may be any callable.
+
+Refused, with the text and its row: a NaN or Inf, a row of zeros, a row of another width.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from importlib import import_module
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from dataprep.formats.errors import InputError, UsageError
+from dataprep.pipeline.inputs import Source, check_unchanged, input_error, reading
+from dataprep.pipeline.pairs.search import Floats, unit
+
+__all__ = ["CHUNK", "Encoder", "as_stored", "encode", "load_encoder", "read_vectors"]
+
+Array = npt.NDArray[Any]
+Encoder = Callable[[list[str]], Any]
+"""Texts in; what `numpy.asarray` makes a [n, dim] array of numbers of, out."""
+
+CHUNK = 8192  # texts whose vectors are kept together
+_KINDS = "fiu"
+
+
+def read_vectors(
+    source: Source, texts: Sequence[str], what: str, columns: Sequence[str], fold: bool = False
+) -> Floats:
+    """float32 [texts, dim] from a .npy or Parquet file; `what` the texts are, for messages.
+
+    `columns` are those of texts and vectors in Parquet; with `fold` texts are casefolded there.
+    """
+    check_unchanged(source)
+    with reading(source.path):
+        found = (
+            _from_parquet(source, texts, what, columns, fold)
+            if source.format == "parquet"
+            else _from_npy(source, texts, what)
+        )
+    check_unchanged(source)
+    _check(found, texts, what, source.name)
+    return found
+
+
+def _from_npy(source: Source, texts: Sequence[str], what: str) -> Floats:
+    try:
+        array = np.load(source.path, mmap_mode="r", allow_pickle=False)
+    except ValueError as error:
+        raise input_error(
+            f"not a readable .npy array ({error})", source.name,
+            "Write it with numpy.save, as numbers.",
+        ) from None  # fmt: skip
+    if not isinstance(array, np.ndarray) or array.ndim != 2 or array.dtype.kind not in _KINDS:
+        shown = f"{array.dtype} {array.shape}" if isinstance(array, np.ndarray) else "an archive"
+        raise input_error(f"{shown} is no table of vectors", source.name, "Write a [n, dim] array.")
+    if len(array) != len(texts):
+        raise input_error(
+            f"{len(array)} rows for {len(texts)} distinct {what}s", source.name,
+            f"Give one row for each distinct {what}, in the order of first appearance "
+            "(`pair_texts` lists them), or a Parquet file with a column of texts.", "E_ROWS",
+        )  # fmt: skip
+    return _narrow(array)
+
+
+def _from_parquet(
+    source: Source, texts: Sequence[str], what: str, columns: Sequence[str], fold: bool
+) -> Floats:
+    rows = {text: row for row, text in enumerate(texts)}
+    result: Floats | None = None
+    seen = np.zeros(len(texts), np.bool_)
+    for names, vectors, first in _parquet_batches(source, columns):
+        keys = [name.strip() if name else "" for name in names]
+        places = [rows.get(key.casefold() if fold else key, -1) for key in keys]
+        if result is None:
+            result = np.zeros((len(texts), vectors.shape[1]), np.float32)
+        if vectors.shape[1] != result.shape[1]:
+            raise _width(vectors.shape[1], result.shape[1], source.name, first)
+        for row, place in enumerate(places):
+            if place >= 0 and seen[place] and (result[place] != vectors[row]).any():
+                raise input_error(
+                    f"the {what} {texts[place][:80]!r} has two vectors",
+                    f"{source.name} row {first + row}", "Leave one out.", "E_REPEATED",
+                )  # fmt: skip
+            if place >= 0 and not seen[place]:
+                seen[place], result[place] = True, vectors[row]
+    if result is None or not seen.all():
+        missing = int(np.argmin(seen))
+        raise input_error(
+            f"{len(texts) - int(seen.sum())} of {len(texts)} {what}s have no vector "
+            f"(the first: {texts[missing][:80]!r})", source.name,
+            "Add them, with the text as it stands in the input.", "E_ROWS",
+        )  # fmt: skip
+    return result
+
+
+def _parquet_batches(
+    source: Source, columns: Sequence[str]
+) -> Iterator[tuple[list[str | None], Floats, int]]:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        with pq.ParquetFile(source.path, memory_map=False) as file:
+            for name in columns:
+                if name not in file.schema_arrow.names:
+                    raise input_error(
+                        f"there is no column {name}, only {', '.join(file.schema_arrow.names)}",
+                        source.name, "Name both with --embedding-columns TEXT,VECTOR.", "E_COLUMN",
+                    )  # fmt: skip
+            first = 0
+            for batch in file.iter_batches(CHUNK, columns=[*columns]):
+                texts = batch.column(columns[0]).to_pylist()
+                yield texts, _vectors(batch.column(columns[1]), source.name, first), first
+                first += len(texts)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        raise input_error(
+            f"not a readable Parquet file ({str(error).splitlines()[0]})", source.name,
+            "Fetch or write the file again.", "E_PARQUET",
+        ) from None  # fmt: skip
+
+
+def _vectors(column: Any, where: str, first: int) -> Floats:
+    """A column of lists of one length as float32 [n, dim]."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    kind = column.type
+    lists = pa.types.is_list(kind) or pa.types.is_large_list(kind)
+    if not (lists or pa.types.is_fixed_size_list(kind)):
+        raise input_error(f"the vectors are {kind}, no lists of numbers", where, "Write lists.")
+    if not len(column):
+        return np.empty((0, 0), np.float32)
+    widths = np.asarray(pc.fill_null(pc.list_value_length(column), -1), np.int64)
+    odd = np.flatnonzero((widths != widths[0]) | (widths < 1))
+    if len(odd):
+        raise _width(int(widths[odd[0]]), int(widths[0]), where, first + int(odd[0]))
+    flat = column.flatten()  # nulls among the numbers come out as NaN
+    return _narrow(flat.to_numpy(zero_copy_only=False)).reshape(len(column), -1)
+
+
+def _narrow(numbers: Array) -> Floats:
+    """As float32; what is too large becomes Inf, which is refused by name later."""
+    with np.errstate(over="ignore"):
+        return np.asarray(numbers, np.float32)
+
+
+def _width(found: int, expected: int, where: str, row: int) -> InputError:
+    return input_error(
+        f"a vector of {max(found, 0)} numbers among ones of {expected}", f"{where} row {row}",
+        "Make all of them with one encoder.", "E_DIM",
+    )  # fmt: skip
+
+
+def load_encoder(name: str, batch_size: int) -> Encoder:
+    """The sentence-transformers model `name`; `UsageError` without that library."""
+    try:
+        library: Any = import_module("sentence_transformers")
+    except ImportError:
+        raise UsageError(
+            "an encoder by name needs sentence-transformers, which is not installed",
+            where=f"--encoder {name}", code="E_MISSING_LIBRARY",
+            remedy="Install it: pip install 'dataprep[embed]', or give the embeddings.",
+        ) from None  # fmt: skip
+    model = library.SentenceTransformer(name)
+
+    def encoder(texts: list[str]) -> Any:
+        return model.encode(
+            texts, batch_size=batch_size, convert_to_numpy=True, show_progress_bar=False
+        )
+
+    return encoder
+
+
+def encode(
+    encoder: Encoder, texts: Sequence[str], what: str, *, batch_size: int, name: str
+) -> Floats:
+    """float32 [texts, dim], `batch_size` texts at a time; raises `InputError` for a bad result."""
+    parts: list[Floats] = []
+    for start in range(0, len(texts), batch_size):
+        batch = list(texts[start : start + batch_size])
+        where = f"--encoder {name}"
+        made = np.asarray(encoder(batch))
+        if made.ndim != 2 or len(made) != len(batch) or made.dtype.kind not in _KINDS:
+            raise InputError(
+                f"gave {made.dtype} {made.shape} for {len(batch)} texts", where=where, code="E_DIM",
+                remedy="It must give one vector of numbers for each text.",
+            )  # fmt: skip
+        if parts and made.shape[1] != parts[0].shape[1]:
+            raise _width(made.shape[1], parts[0].shape[1], where, start)
+        found = _narrow(made)
+        _check(found, batch, what, where, first=start)
+        parts.append(found)
+    return np.concatenate(parts)
+
+
+def _check(vectors: Floats, texts: Sequence[str], what: str, where: str, first: int = 0) -> None:
+    """Raise `InputError` for the first row that is not finite, or all zero."""
+    for start in range(0, len(vectors), CHUNK):
+        part = vectors[start : start + CHUNK]
+        tests = (
+            ("holds NaN or Inf", np.isfinite(part).all(axis=1)),
+            ("is all zero", part.any(axis=1)),
+        )
+        for problem, good in tests:
+            if not good.all():
+                row = start + int(np.argmin(good))
+                raise input_error(
+                    f"the vector of the {what} {texts[row][:80]!r} (row {first + row}) {problem}",
+                    where, "Leave the text out, or make its vector again.", "E_VECTOR",
+                )  # fmt: skip
+
+
+def as_stored(
+    vectors: Floats, texts: Sequence[str], what: str, *, dtype: str, normalise: bool
+) -> Array:
+    """What is written: in length 1 if asked for, float32 or float16; nothing may overflow."""
+    found = unit(vectors) if normalise else vectors
+    with np.errstate(over="ignore"):
+        stored = found.astype(dtype)
+    if dtype != "float32":
+        for start in range(0, len(stored), CHUNK):
+            part = stored[start : start + CHUNK]
+            bad = ~np.isfinite(part).all(axis=1) | ~part.any(axis=1)
+            if bad.any():
+                row = start + int(np.argmax(bad))
+                raise InputError(
+                    f"the vector of the {what} {texts[row][:80]!r} does not fit {dtype}",
+                    where="--dtype", code="E_VECTOR",
+                    remedy="Store float32, or --normalise them.",
+                )  # fmt: skip
+    return stored

@@ -1,0 +1,222 @@
+"""The last steps of a build of pairs: steering computed, everything checked and written."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from dataprep.formats.array_manifest import ArrayManifest
+from dataprep.formats.array_writer import ArrayWriter
+from dataprep.pipeline.pairs.checks import (
+    check_links,
+    check_negatives,
+    check_numbers,
+    check_splits,
+)
+from dataprep.pipeline.pairs.clustering import Clustering
+from dataprep.pipeline.pairs.embed import Vectors
+from dataprep.pipeline.pairs.lists import Ints
+from dataprep.pipeline.pairs.negatives import tier_counts
+from dataprep.pipeline.pairs.options import PairOptions
+from dataprep.pipeline.pairs.prepare import Inputs, Table
+from dataprep.pipeline.pairs.steering import Steering, steer
+
+__all__ = ["Content", "write_pairs"]
+
+Array = npt.NDArray[Any]
+Tell = Callable[[int, int], None]
+
+_STEERING = {
+    "steering_centroid": "centroid",
+    "steering_keyword_weighted": "keyword",
+    "steering_residual": "residual",
+    "centroid_distances": "distances",
+}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Content:
+    """All that goes into a dataset of pairs."""
+
+    inputs: Inputs
+    table: Table
+    vectors: Vectors
+    clustering: Clustering
+    splits: dict[str, Ints]
+    """Increasing pair numbers."""
+    negatives: Ints
+    tiers: Ints
+    search: str
+
+    def notes(self) -> tuple[str, ...]:
+        """What was put right on the way, in words."""
+        counts, pairs = self.table.pairs.counts, len(self.table.pairs)
+        said = {
+            "merged": "rows were merged into pairs that stood there already",
+            "relevance_missing": "rows without relevance have 1",
+            "relevance_clipped": "rows had a relevance outside 0 to 1, which was clipped",
+            "cluster_conflicts": "rows named another cluster than the first row of their pair",
+        }
+        notes = [f"{counts[name]} {words}" for name, words in said.items() if counts.get(name)]
+        if 0 < self.clustering.without < pairs:
+            left = int(np.count_nonzero(self.clustering.of_pair < 0))
+            notes.append(
+                f"{self.clustering.without} pairs were given no cluster; {left} have none still"
+            )
+        if self.table.rejects:
+            notes.append(f"{len(self.table.rejects)} rows were rejected: see rejects.jsonl")
+        return tuple(notes)
+
+
+def write_pairs(root: Path, options: PairOptions, content: Content, tell: Tell) -> ArrayManifest:
+    """Write the dataset into the empty directory `root`, durably; everything is checked first."""
+    pairs, vectors, clustering = content.table.pairs, content.vectors, content.clustering
+    index = np.stack([pairs.question, pairs.source], axis=1)
+    lists = pairs.keyword_lists
+    sizes = [len(pairs.questions), len(pairs.sources), len(pairs.keywords)]
+    check_links(
+        index, clustering.of_pair, lists.offsets, lists.values, [*sizes, len(clustering.centroids)]
+    )
+    check_negatives(index, clustering.of_pair, content.negatives, content.tiers, sizes[1])
+    check_splits(content.splits, pairs.question)
+    check_numbers("pair_relevance", pairs.relevance, 0, (0, 1))
+    writer = ArrayWriter(root)
+    tables = {
+        "question_embs": vectors.questions,
+        "source_embs": vectors.sources,
+        "keyword_embs": vectors.keywords,
+        "centroid_embs": clustering.centroids,
+    }
+    for name, array in tables.items():
+        check_numbers(name, array, 0)
+        unit = options.normalise and name != "centroid_embs"
+        writer.array(name, array, table=True, unit=unit)
+    writer.array("pair_index", index)
+    writer.array("pair_cluster_id", clustering.of_pair)
+    writer.array("pair_relevance", pairs.relevance)
+    writer.array("pair_keyword_offsets", lists.offsets, table=True)
+    writer.array("pair_keyword_ids", lists.values, table=True)
+    writer.array("hard_negatives", content.negatives)
+    writer.array("negative_tiers", content.tiers)
+    writer.array("provenance", pairs.provenance)
+    _write_steering(writer, content, tell)
+    for name, rows in content.splits.items():
+        writer.split(name, rows)
+    if content.table.rejects:
+        lines = [msgspec.json.encode(reject) + b"\n" for reject in content.table.rejects]
+        writer.file("rejects.jsonl", b"".join(lines))
+    if options.inspection:
+        writer.file("pairs.jsonl", b"".join(_texts(content)))
+    stored = options.stored() | {"vectors_sha256": _digest(vectors), "search": content.search}
+    return writer.finish(
+        kind="pairs", rows=len(pairs), inputs=content.inputs.entries(content.table.records),
+        records=content.table.counts(), options=stored, pairs=_description(options, content),
+    )  # fmt: skip
+
+
+def _write_steering(writer: ArrayWriter, content: Content, tell: Tell) -> None:
+    """One array after another, each computed anew: a block is in memory, never a whole array."""
+    rows, dim = len(content.table.pairs), content.vectors.dim
+    for number, (name, part) in enumerate(_STEERING.items()):
+        row = () if part == "distances" else (dim,)
+        before = number * rows
+
+        def say(done: int, before: int = before) -> None:
+            tell(before + done, len(_STEERING) * rows)
+
+        writer.array(name, _checked(content, name, part, say), rows=rows, row=row, dtype="<f4")
+
+
+def _checked(content: Content, name: str, part: str, say: Callable[[int], None]) -> Iterator[Array]:
+    """The blocks of one array, looked at on the way."""
+    bounds = (0.0, 2.0) if part == "distances" else None
+    first = 0
+    for block in _steering(content):
+        array: Array = getattr(block, part)
+        check_numbers(name, array, first, bounds)
+        first += len(array)
+        say(first)
+        yield array
+
+
+def _steering(content: Content) -> Iterator[Steering]:
+    pairs, vectors = content.table.pairs, content.vectors
+    return steer(
+        vectors.questions.astype(np.float32),
+        content.clustering.centroids.astype(np.float32),
+        vectors.keywords.astype(np.float32),
+        of_pair=pairs.question,
+        clusters=content.clustering.of_pair,
+        keyword_offsets=pairs.keyword_lists.offsets,
+        keyword_ids=pairs.keyword_lists.values,
+    )
+
+
+def _description(options: PairOptions, content: Content) -> dict[str, Any]:
+    """``pairs`` in config.json."""
+    pairs, clustering = content.table.pairs, content.clustering
+    found = np.bincount(content.tiers.ravel(), minlength=5)[1:]
+    return {
+        "dim": content.vectors.dim,
+        "dtype": options.dtype,
+        "normalised": options.normalise,
+        "questions": len(pairs.questions),
+        "sources": len(pairs.sources),
+        "keywords": len(pairs.keywords),
+        "negatives": {
+            "count": options.n_neg,
+            "tiers_wanted": tier_counts(options.n_neg, options.tiers()),
+            "tiers_found": found.tolist(),
+            "search": content.search,
+        },
+        "clusters": {
+            "count": len(clustering.centroids),
+            "by": clustering.by,
+            "names": clustering.names,
+            "pairs_without": int(np.count_nonzero(clustering.of_pair < 0)),
+            "fallback": options.cluster_fallback,
+        },
+        "curriculum": msgspec.to_builtins(options.parsed_curriculum()),
+        "counts": pairs.counts,
+    }
+
+
+def _digest(vectors: Vectors) -> str:
+    """SHA-256 of all vectors: an encoder's name alone does not say what it gave."""
+    digest = hashlib.sha256()
+    for array in (vectors.questions, vectors.sources, vectors.keywords):
+        digest.update(f"{array.dtype.str} {array.shape}\n".encode())
+        if array.size:
+            digest.update(np.ascontiguousarray(array).data)
+    return digest.hexdigest()
+
+
+def _texts(content: Content) -> Iterator[bytes]:
+    """The lines of pairs.jsonl: what each pair was made of, in words."""
+    pairs, names = content.table.pairs, content.clustering.names
+    splits = dict(
+        chain.from_iterable(
+            ((row, name) for row in rows.tolist()) for name, rows in content.splits.items()
+        )
+    )
+    for pair in range(len(pairs)):
+        number = int(content.clustering.of_pair[pair])
+        line = {
+            "pair": pair,
+            "question": pairs.questions[pairs.question[pair]],
+            "source": pairs.sources[pairs.source[pair]],
+            "answer": pairs.answers.get(pair),
+            "relevance": float(pairs.relevance[pair]),
+            "keywords": [pairs.keywords[n] for n in pairs.keyword_lists.of(pair).tolist()],
+            "cluster": names[number] if names and number >= 0 else number,
+            "split": splits[pair],
+        }
+        yield msgspec.json.encode(line) + b"\n"

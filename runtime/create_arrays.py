@@ -1,0 +1,84 @@
+"""Loaders of embeddings and of pairs: what `create_loader` does where a directory holds arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+from dataprep.formats.arrays import ArrayData, ArraySplit, open_arrays
+from dataprep.formats.dataset import Dataset
+from dataprep.formats.errors import UsageError
+from dataprep.runtime.embeddings import EmbeddingDataset
+from dataprep.runtime.loader import Loader
+from dataprep.runtime.pair_data import PairData
+from dataprep.runtime.pairs import PairDataset
+from dataprep.runtime.serve import Shuffle, build_order, opened
+
+__all__ = ["ArrayOptions", "array_loader", "opened_any", "refuse_array_options"]
+
+ArrayOptions = Mapping[str, Any]
+_OF_EMBEDDINGS = ("fields", "raw", "dtype")
+_OF_PAIRS = ("clusters", "curriculum", "preload", "device")
+
+
+def opened_any(
+    place: str | Path | Dataset | ArrayData | PairData, io: Literal["mmap", "pread"] | None
+) -> Dataset | ArrayData | PairData:
+    """The dataset at `place`, of whatever kind; as `opened` in runtime/serve.py."""
+    if isinstance(place, ArrayData | PairData):
+        if io is not None and io != place.io:
+            raise UsageError(
+                f"the dataset was opened with io={place.io!r}", where="io",
+                remedy=f"Open it with io={io!r}, or give its path.",
+            )  # fmt: skip
+        return place
+    try:
+        return opened(place, io)
+    except UsageError as error:
+        if error.code != "E_KIND":
+            raise
+    return open_arrays(str(place), io=io or "mmap")
+
+
+def array_loader(
+    served: Callable[..., Loader],
+    data: ArrayData | PairData,
+    split: str,
+    *,
+    seed: int,
+    shuffle: Shuffle | bool,
+    sample_mask: bool,
+    options: ArrayOptions,
+) -> Loader:
+    """A loader of the split of `data`, finished by `served`.
+
+    `options` are those of `EmbeddingDataset` or `PairDataset`, None where the default is meant; one
+    of the other kind is a `UsageError`.
+    """
+    samples: EmbeddingDataset | PairDataset
+    given = {name: value for name, value in options.items() if value is not None}
+    if data.kind == "embeddings" and isinstance(data, ArrayData):
+        _refuse(given, _OF_PAIRS, "embeddings")
+        samples = EmbeddingDataset(data.split(split), sample_mask=sample_mask, **given)
+    else:
+        _refuse(given, _OF_EMBEDDINGS, "pairs")
+        if isinstance(data, PairData):
+            samples = data.split(split, sample_mask=sample_mask, seed=seed, **given)
+        else:
+            samples = PairDataset(data.split(split), sample_mask=sample_mask, seed=seed, **given)
+    part: ArraySplit = samples.split
+    order, definition = build_order(samples, part, seed=seed, shuffle=shuffle)
+    return served(samples, order=order, definition=definition)
+
+
+def refuse_array_options(options: ArrayOptions) -> None:
+    """Raise `UsageError` if any of `options` is given for a dataset of tokens."""
+    given = {name: value for name, value in options.items() if value is not None}
+    _refuse(given, (*_OF_EMBEDDINGS, *_OF_PAIRS), "tokens")
+
+
+def _refuse(given: Mapping[str, Any], names: tuple[str, ...], kind: str) -> None:
+    for name in names:
+        if name in given:
+            raise UsageError(f"means nothing for a dataset of {kind}", where=name)

@@ -1,0 +1,54 @@
+"""What every saved state begins with, and how one that cannot be used is refused.
+
+A state is JSON: `kind` says what it is of and `version` how to read it; the rest is the loader's or
+the stream's. Whatever is wrong with it, the error is of `state` and names the field.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from dataprep.formats.errors import IncompatibleError, UsageError
+
+__all__ = ["check_head", "damaged", "whole"]
+
+_MOST = 1 << 62  # more is not counted to, and one more than this still fits into 64 bits
+
+
+def check_head(state: object, kind: str, newest: int) -> None:
+    """Raise unless `state` is of this `kind`, such as "dataprep stream", and of a known version.
+
+    >>> check_head({"kind": "dataprep stream", "version": 1}, "dataprep stream", newest=1)
+
+    Raises `UsageError` for what is no such state, and `IncompatibleError` for one of a newer
+    dataprep.
+    """
+    if not isinstance(state, Mapping) or state.get("kind") != kind:
+        raise UsageError(
+            f"is not the state of a {kind.removesuffix(' state')}", where="state",
+            remedy="Pass what state_dict() gave.",
+        )  # fmt: skip
+    version = state.get("version")
+    if type(version) is not int or version < 1:
+        raise damaged(f"version {version!r}")
+    if version > newest:
+        raise IncompatibleError(
+            f"has version {version}, this dataprep reads up to {newest}", where="state",
+            code="E_VERSION", remedy="Update dataprep.",
+        )  # fmt: skip
+
+
+def whole(value: object, name: str) -> int:
+    """`value`, which the state has as `name`, if it is an integer from 0 to 2**62 - 1.
+
+    >>> whole(7, "epoch")
+    7
+    """
+    if type(value) is not int or not 0 <= value < _MOST:
+        raise damaged(f"{name} must be a whole number from 0 on, got {value!r}")
+    return value
+
+
+def damaged(problem: str) -> UsageError:
+    """The error for a state whose fields cannot be what a run wrote."""
+    return UsageError(f"is damaged ({problem})", where="state")

@@ -1,0 +1,155 @@
+"""How often each steering variant is served, and that nothing but seed, epoch and pair decides."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dataprep.formats.arrays import open_arrays
+from dataprep.formats.curriculum import Curriculum
+from dataprep.formats.errors import IntegrityError, UsageError
+from dataprep.formats.steering import VARIANTS
+from dataprep.runtime.curriculum import VariantDraw, probabilities, stored_curriculum
+from dataprep.runtime.epoch_index import MAX_EPOCH, epochs_of, with_epoch
+from dataprep.runtime.windows import PADDING
+from tests.pair_datasets import random_pairs, write_pairs
+
+PAIRS = np.arange(40_000)
+BASE = (0.4, 0.3, 0.2, 0.1)
+MODES = [
+    Curriculum(probabilities=BASE),
+    Curriculum(mode="linear", probabilities=BASE, zero_start=0.5, zero_end=0.1, epochs=4),
+    Curriculum(mode="cosine", probabilities=BASE, zero_start=0.0, zero_end=1.0, epochs=4),
+    Curriculum(mode="linear", probabilities=(1, 0, 0, 0), zero_start=0.7, zero_end=0.2, epochs=2),
+]
+
+
+def reference(curriculum: Curriculum, epoch: int) -> list[float]:
+    """The curriculum, spelled out for one epoch."""
+    base = list(curriculum.probabilities)
+    if curriculum.mode == "fixed":
+        return base
+    passed = 1.0 if epoch >= curriculum.epochs else epoch / curriculum.epochs
+    if curriculum.mode == "cosine":
+        passed = 0.5 - 0.5 * math.cos(math.pi * passed)
+    zero = curriculum.zero_start * (1 - passed) + curriculum.zero_end * passed
+    others = sum(base[1:])
+    rest = [b / others if others else 1 / 3 for b in base[1:]]
+    return [zero, *((1 - zero) * share for share in rest)]
+
+
+def draw(curriculum: Curriculum, *, seed: int = 0, moving: bool = True) -> VariantDraw:
+    return VariantDraw(curriculum, build_id="build", seed=seed, moving=moving)
+
+
+def variants(curriculum: Curriculum, epoch: int, **options: Any) -> np.ndarray[Any, Any]:
+    return draw(curriculum, **options).of(PAIRS, np.full(len(PAIRS), epoch))
+
+
+@pytest.mark.parametrize("curriculum", MODES, ids=lambda c: c.mode)
+def test_probabilities_follow_the_mode(curriculum: Curriculum) -> None:
+    """Checklist 91: fixed, linear and cosine are what they say, to the end and beyond it."""
+    for epoch in (0, 1, 2, 3, 4, 5, 1000):
+        found = probabilities(curriculum, epoch)
+        np.testing.assert_allclose(found, reference(curriculum, epoch), atol=1e-12)
+        assert math.isclose(found.sum(), 1)
+
+
+@pytest.mark.parametrize("curriculum", MODES, ids=lambda c: c.mode)
+def test_frequencies_match_at_every_epoch(curriculum: Curriculum) -> None:
+    """Checklist 91: chi-square of the counts of 40,000 pairs, at each of seven epochs."""
+    for epoch in range(7):
+        expected = probabilities(curriculum, epoch) * len(PAIRS)
+        counts = np.bincount(variants(curriculum, epoch), minlength=4)
+        assert (counts[expected == 0] == 0).all()
+        there = expected > 0
+        statistic = float(((counts - expected)[there] ** 2 / expected[there]).sum())
+        assert statistic < 31  # once in a million draws at three degrees of freedom
+
+
+def test_draws_have_nothing_in_common() -> None:
+    """Checklist 93, 94: other epochs, seeds and builds are drawn as if by other dice."""
+    even = Curriculum()
+    one = variants(even, 3)
+    others = [variants(even, 4), variants(even, 3, seed=1)]
+    others.append(
+        VariantDraw(even, build_id="other", seed=0, moving=True).of(PAIRS, np.full(len(PAIRS), 3))
+    )
+    others.append(np.roll(one, 1))
+    for other in others:
+        table = np.bincount(4 * one + other, minlength=16)
+        statistic = ((table - len(PAIRS) / 16) ** 2 / (len(PAIRS) / 16)).sum()
+        assert statistic < 60  # fifteen degrees of freedom: once in a million
+
+
+@given(st.lists(st.tuples(st.integers(0, 1 << 39), st.integers(0, 9)), max_size=20))
+def test_order_and_company_change_nothing(asked: list[tuple[int, int]]) -> None:
+    """Checklist 93: each (pair, epoch) alone gives what it gives in any batch."""
+    drawn = draw(MODES[1])
+    pairs, epochs = (np.array([a[k] for a in asked], np.int64) for k in range(2))
+    alone = [
+        int(draw(MODES[1]).of(np.array([pair]), np.array([epoch]))[0]) for pair, epoch in asked
+    ]
+    assert drawn.of(pairs, epochs).tolist() == alone
+
+
+def test_one_variant_for_good() -> None:
+    """Where the curriculum does not move, epochs change nothing, and the plain shares hold."""
+    still = MODES[1]
+    one = variants(still, 0, moving=False)
+    np.testing.assert_array_equal(one, variants(still, 50, moving=False))
+    counts = np.bincount(one, minlength=4)
+    np.testing.assert_allclose(counts / len(PAIRS), BASE, atol=0.01)
+
+
+def test_golden_variants() -> None:
+    """Runs that go on depend on these numbers: they never change."""
+    drawn = draw(MODES[1], seed=7)
+    found = "".join(map(str, drawn.of(np.arange(32), np.full(32, 2))))
+    assert found == GOLDEN
+    assert drawn.of(np.array([(1 << 40) - 1]), np.array([4_000_000])).tolist() == [1]
+
+
+GOLDEN = "02121302000120322102012012101010"
+
+
+@given(st.lists(st.integers(0, (1 << 40) - 1), max_size=9), st.integers(0, MAX_EPOCH))
+def test_epochs_travel_in_indices(samples: list[int], epoch: int) -> None:
+    """Checklist 87: sample and epoch come back; an index that names none takes the given one."""
+    given_samples = np.array([*samples, PADDING], np.int64)
+    found, epochs = epochs_of(with_epoch(given_samples, epoch), 77)
+    np.testing.assert_array_equal(found, given_samples)
+    assert epochs.tolist() == [epoch] * len(samples) + [77]
+    found, epochs = epochs_of(given_samples, 77)
+    np.testing.assert_array_equal(found, given_samples)
+    assert (epochs == 77).all()
+
+
+def test_too_late_an_epoch() -> None:
+    """An epoch that does not fit into an index is refused, not cut off."""
+    with pytest.raises(UsageError, match=r"0 \.\. 4,194,302"):
+        with_epoch(np.array([1]), MAX_EPOCH + 1)
+
+
+def test_stored_curriculum(tmp_path: Path) -> None:
+    """Checklist 92: what was built with is what is served; damage is named."""
+    given_pairs = random_pairs(5)
+    stored = write_pairs(tmp_path / "a", given_pairs, curriculum=msgspec.to_builtins(MODES[2]))
+    assert stored_curriculum(open_arrays(stored)) == MODES[2]
+    plain = write_pairs(tmp_path / "b", given_pairs, curriculum=None)
+    assert stored_curriculum(open_arrays(plain)) == Curriculum()
+    wrong = write_pairs(tmp_path / "c", given_pairs, curriculum={"mode": "steps"})
+    with pytest.raises(IntegrityError, match=r"pairs\.curriculum.*steps"):
+        stored_curriculum(open_arrays(wrong))
+
+
+def test_variant_names() -> None:
+    """Checklist 90: ids 0 to 3 are these, from the one table."""
+    assert VARIANTS == ("zero", "centroid", "keyword", "residual")
