@@ -16,7 +16,6 @@ from dataprep.formats import array_manifest
 from dataprep.formats.array_manifest import ArrayManifest
 from dataprep.formats.array_writer import build_id_of
 from dataprep.formats.errors import InputError
-from dataprep.formats.files import check_files_of
 from dataprep.formats.replaced import Mark, mark_of
 from dataprep.formats.storage import storage_errors, sync_directory
 from dataprep.pipeline import destination, tables
@@ -69,7 +68,7 @@ def _reuse(prepared: EmbedPrepared, existing: ArrayManifest, started: float) -> 
     """Report `existing`, which must be what would be built."""
     out = prepared.options.out
     destination.refuse_another(out, _difference(existing, prepared))
-    check_files_of(out, existing.files)
+    destination.require_whole(out)
     sync_directory(out.parent)  # a run killed after its rename has not done it
     Staging(out, prepared.plan.key).discard_if_idle()  # of one killed after it had published
     return EmbeddingReport(

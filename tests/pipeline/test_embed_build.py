@@ -12,7 +12,8 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from dataprep.formats.errors import BusyError, InputError, RecordError, UsageError
+from dataprep.formats.errors import BusyError, InputError, IntegrityError, RecordError, UsageError
+from dataprep.formats.verify import verify
 from dataprep.pipeline.build import build
 from dataprep.pipeline.embeddings.build import build_embeddings
 from dataprep.pipeline.embeddings.estimate import estimate_embeddings
@@ -115,6 +116,7 @@ def test_large_pieces_are_linked(
         shards = report.manifest.arrays[name].shards
         assert len(shards) == (1 if name == "label" else report.units)  # labels are numbered anew
         assert sum(shard.rows for shard in shards) == 399
+    assert verify(tmp_path / "linked").ok
     joined, linked = arrays_of(tmp_path / "joined"), arrays_of(tmp_path / "linked")
     for name, found in joined.items():
         np.testing.assert_array_equal(linked[name], found)
@@ -185,6 +187,10 @@ def test_built_already(tmp_path: Path, large: Path) -> None:
     assert again.build_id == first.build_id
     with pytest.raises(UsageError, match="different dtype"):
         build_vectors(tmp_path / "out", large, dtype="float16")
+    shard = tmp_path / "out" / "embedding" / "00000.npy"
+    shard.write_bytes(shard.read_bytes()[:-1])
+    with pytest.raises(IntegrityError, match=r"embedding/00000\.npy"):
+        build_vectors(tmp_path / "out", large)
     replaced = build_vectors(tmp_path / "out", large, dtype="float16", overwrite=True)
     assert not replaced.reused
     with large.open("r+b") as stream:

@@ -14,6 +14,7 @@ import pytest
 from dataprep.formats.array_manifest import load
 from dataprep.formats.arrays import open_arrays
 from dataprep.formats.errors import InputError, UsageError
+from dataprep.formats.verify import verify
 from dataprep.pipeline.embeddings.arrow_rows import arrow_rows
 from dataprep.pipeline.embeddings.rows import Column
 from dataprep.pipeline.inputs import Source
@@ -219,5 +220,6 @@ def test_the_manifest_tells_all(records: Records, tmp_path: Path) -> None:
     told = report.as_dict()
     assert told["arrays"]["embedding"]["bytes"] == 300 * 8 + 128
     assert told["splits"]["train"]["rows"] == manifest.splits["train"].rows
+    assert verify(tmp_path / "out").ok
     with open_arrays(tmp_path / "out") as data:
         assert data.build_id == report.build_id
