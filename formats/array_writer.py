@@ -11,7 +11,7 @@ import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from math import prod
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
@@ -41,13 +41,14 @@ from dataprep.formats.envelope import (
 from dataprep.formats.storage import (
     FileWriter,
     create_directory,
+    link_file,
     sync_directory,
     sync_file,
     write_file,
 )
 from dataprep.formats.torchfile import write_index
 
-__all__ = ["SHARD_BYTES", "ArrayWriter", "build_id_of"]
+__all__ = ["SHARD_BYTES", "ArrayWriter", "Ready", "build_id_of"]
 
 SHARD_BYTES = 1 << 30
 Array = npt.NDArray[Any]
@@ -63,6 +64,14 @@ def build_id_of(kind: str, inputs: Sequence[InputEntry], options: Mapping[str, A
         "options": dict(options),
     }
     return hashlib.sha256(msgspec.json.encode(parts, order="sorted")).hexdigest()
+
+
+class Ready(NamedTuple):
+    """A .npy file of `rows` rows, as `npy.header` begins it, and its hash."""
+
+    path: Path
+    rows: int
+    hashed: FileHash
 
 
 class ArrayWriter:
@@ -106,16 +115,46 @@ class ArrayWriter:
             blocks = [blocks]
         if rows is None or row is None or dtype not in DTYPES:
             raise ValueError(f"array {name}: needs rows, row and a known dtype, got {dtype!r}")
+        self.parts(name, [(rows, blocks)], row=row, dtype=dtype, **meta)
+
+    def parts(
+        self,
+        name: str,
+        parts: Iterable[Ready | tuple[int, Iterable[Array]]],
+        *,
+        row: tuple[int, ...],
+        dtype: str,
+        **meta: Any,
+    ) -> None:
+        """Write the array `name` of parts that follow one another.
+
+        Each is a file that is written and hashed already, which is linked and becomes a shard, or
+        a number of rows and the blocks that they come in, as `array` takes them.
+        """
         create_directory(self.root / name)
         stored = np.dtype(storage_dtype(dtype))
         a_shard = max(1, self._shard_bytes // max(1, prod(row) * stored.itemsize))
-        counts = [min(a_shard, rows - at) for at in range(0, rows, a_shard)]
-        parts = _cut(_checked(name, blocks, rows, row, stored), counts)
-        shards = tuple(
-            self._shard(f"{name}/{number:05d}.npy", part, count, row, stored.str)
-            for number, (count, part) in enumerate(zip(counts, parts, strict=True))
-        )
-        self._arrays[name] = ArrayEntry(dtype=dtype, row=row, rows=rows, shards=shards, **meta)
+        shards: list[ArrayShard] = []
+        for part in parts:
+            if isinstance(part, Ready):
+                shards.append(self._link(_shard_name(name, shards), part, row, stored.str))
+                continue
+            rows, blocks = part
+            counts = [min(a_shard, rows - at) for at in range(0, rows, a_shard)]
+            cut = _cut(_checked(name, blocks, rows, row, stored), counts)
+            for count, some in zip(counts, cut, strict=True):
+                shards.append(self._shard(_shard_name(name, shards), some, count, row, stored.str))
+        rows = sum(shard.rows for shard in shards)
+        entry = ArrayEntry(dtype=dtype, row=row, rows=rows, shards=tuple(shards), **meta)
+        self._arrays[name] = entry
+
+    def _link(self, name: str, ready: Ready, row: tuple[int, ...], dtype: str) -> ArrayShard:
+        shape = (ready.rows, *row)
+        if ready.hashed.size != npy.file_size(dtype, shape):
+            raise ValueError(f"{ready.path} is no array of type {dtype} and shape {shape}")
+        link_file(ready.path, self.root / name)
+        self._wrote(name, ready.hashed, dtype, shape)
+        return ArrayShard(file=name, rows=ready.rows)
 
     def _shard(
         self, name: str, blocks: Iterable[Array], rows: int, row: tuple[int, ...], dtype: str
@@ -200,6 +239,10 @@ class ArrayWriter:
             sync_file(self.root / name)
         for folder in (*self._arrays, ""):
             sync_directory(self.root / folder)
+
+
+def _shard_name(name: str, before: Sequence[ArrayShard]) -> str:
+    return f"{name}/{len(before):05d}.npy"
 
 
 def _checked(

@@ -18,6 +18,9 @@ _REMEDIES = {
     "not_a_string": "Name another field with --field,",
     "bad_split_key": "Name another field with --split-key,",
     "invalid_utf8": "Convert the input to UTF-8 (iconv -t UTF-8),",
+    "missing": "Name another field with --columns,",
+    "wrong_type": "Name another field with --columns,",
+    "wrong_width": "Say with --dim what they should have,",
     "too_long": "Cut the record into documents,",
 }
 

@@ -36,6 +36,7 @@ from dataprep.pipeline.staging import Staging, leftovers
 from dataprep.pipeline.task import Done, UnitResult, unit_name
 from dataprep.pipeline.tokenizer_sources import load_tokenizer
 from dataprep.pipeline.worker import Event, job_of
+from dataprep.pipeline.writeback import Writeback
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -129,7 +130,8 @@ class _Build:
         self._ongoing = Ongoing(
             out=options.out, key=prepared.plan.key, units=prepared.plan.units,
             sources=prepared.plan.sources, overwrite=options.overwrite,
-            max_rejects=options.max_rejects, stage="tokenize", progress=progress, started=started,
+            max_rejects=options.max_rejects, stage="tokenize",
+            writeback=Writeback(), progress=progress, started=started,
             seen=mark_of(options.out) if seen is None else seen,
         )  # fmt: skip
         self._staging = self._ongoing.staging

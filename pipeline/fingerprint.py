@@ -17,7 +17,14 @@ import xxhash
 from dataprep.formats.errors import InputError
 from dataprep.formats.storage import storage_errors
 
-__all__ = ["CHUNK_BYTES", "ChunkHasher", "HashingReader", "combine", "fingerprint_files"]
+__all__ = [
+    "CHUNK_BYTES",
+    "ChunkHasher",
+    "HashingReader",
+    "chunk_digests",
+    "combine",
+    "fingerprint_files",
+]
 
 CHUNK_BYTES = 8 << 20
 _READ_BYTES = 1 << 20
@@ -73,6 +80,17 @@ def fingerprint_files(paths: Iterable[str]) -> str:
     neither the old one nor the new one.
     """
     return combine(digest for path in paths for digest in _file_digests(path))
+
+
+def chunk_digests(path: str, first: int, last: int) -> list[str]:
+    """The digests of chunks `first` to `last` of a file, of which every chunk is read."""
+    hasher, left = ChunkHasher(), (last - first) * CHUNK_BYTES
+    with storage_errors(path), Path(path).open("rb", buffering=0) as stream:
+        stream.seek(first * CHUNK_BYTES)
+        while left and (data := stream.read(min(_READ_BYTES, left))):
+            hasher.update(data)
+            left -= len(data)
+    return hasher.digests()
 
 
 def _file_digests(path: str) -> list[str]:

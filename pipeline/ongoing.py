@@ -47,6 +47,7 @@ class Ongoing:
         overwrite: bool,
         max_rejects: int | None,
         stage: str,
+        writeback: Writeback,
         progress: ProgressCallback | None,
         started: float,
         seen: Mark,
@@ -55,7 +56,7 @@ class Ongoing:
         self.staging = Staging(out, key)
         self.finished: set[int] = set()
         self.profile = Profile()
-        self.writeback = Writeback()
+        self.writeback = writeback
         self.worthless = False
         """Set where no unit is worth keeping if the build fails now."""
         self._units = units

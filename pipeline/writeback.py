@@ -24,11 +24,15 @@ __all__ = ["Writeback", "sync_or_remove"]
 class Writeback:
     """Syncs the large files of units, one after the other, in a thread of its own.
 
+    These are the files like `pattern` of `least` bytes or more; None: that tokens are linked from.
+
     Failures are final, as the kernel tells each only once: the unit is removed, so that the next
     run does it again, and the next call raises what happened.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, pattern: str = "*.tokens", least: int | None = None) -> None:
+        self._pattern = pattern
+        self._least = least
         self._waiting: queue.SimpleQueue[Path | None] = queue.SimpleQueue()
         self._failure: StorageError | None = None
         self._thread: threading.Thread | None = None
@@ -69,10 +73,11 @@ class Writeback:
                 return  # the unit is gone, and so is the build
 
     def _sync(self, unit: Path) -> None:
-        for path in sorted(unit.glob("*.tokens")):
+        for path in sorted(unit.glob(self._pattern)):
             if self._abandoned:
                 return
-            if path.stat().st_size >= layout.JOIN_BELOW_BYTES:  # others are copied by the commit
+            least = layout.JOIN_BELOW_BYTES if self._least is None else self._least
+            if path.stat().st_size >= least:  # others are copied by the commit
                 sync_or_remove(path, unit)
 
 

@@ -19,7 +19,7 @@ from dataprep.formats.errors import InputError
 from dataprep.formats.replaced import Mark, mark_of
 from dataprep.formats.storage import storage_errors, sync_directory
 from dataprep.pipeline import destination, tables
-from dataprep.pipeline.embeddings.commit import EmbedCommit
+from dataprep.pipeline.embeddings.commit import LINK_BYTES, EmbedCommit
 from dataprep.pipeline.embeddings.estimate import check_embedding_disk
 from dataprep.pipeline.embeddings.options import EmbeddingOptions
 from dataprep.pipeline.embeddings.prepare import EmbedPrepared, prepare_embeddings
@@ -32,7 +32,9 @@ from dataprep.pipeline.progress import ProgressCallback
 from dataprep.pipeline.resume import finished_units
 from dataprep.pipeline.stages import Profile
 from dataprep.pipeline.staging import Staging, leftovers
-from dataprep.pipeline.task import Done
+from dataprep.pipeline.task import Done, unit_name
+from dataprep.pipeline.worker import Event
+from dataprep.pipeline.writeback import Writeback
 
 __all__ = ["EmbeddingReport", "build_embeddings"]
 
@@ -105,7 +107,7 @@ class _Build:
             out=options.out, key=self._plan.key, units=self._plan.units,
             sources=self._plan.sources, overwrite=options.overwrite,
             max_rejects=options.max_rejects, stage="read", progress=progress, started=started,
-            seen=seen,
+            seen=seen, writeback=Writeback("*.npy", LINK_BYTES),
         )  # fmt: skip
         self._staging = self._ongoing.staging
         self._started = started
@@ -124,6 +126,7 @@ class _Build:
             self._run_units(workers, left)
             done = time.perf_counter()
             ongoing.tell("commit")
+            ongoing.writeback.finish()
             try:
                 result = self._commit()
             except InputError:  # there is nothing in the units, or nothing that still holds
@@ -161,11 +164,16 @@ class _Build:
     def _run_units(self, workers: Workers, left: list[int]) -> None:
         if workers.count:
             with workers:
-                workers.run(self._staging, left, self._ongoing.note, lambda: None)
+                workers.run(self._staging, left, self._on_event, lambda: None)
             return
         release()
         job = make_job(self._plan, self._staging.units, self._prepared.encode)
-        run_here(job, left, self._ongoing.note)
+        run_here(job, left, self._on_event)
+
+    def _on_event(self, event: Event) -> None:
+        if event.finished:
+            self._ongoing.writeback.add(self._staging.units / unit_name(event.unit))
+        self._ongoing.note(event)
 
     def _commit(self) -> ArrayManifest:
         plan = self._plan
@@ -175,7 +183,10 @@ class _Build:
         commit = EmbedCommit(
             plan=plan, staging=self._staging, options=self._prepared.stored_options,
             shares=self._prepared.shares,
-            fingerprints=tables.fingerprints(plan.sources, plan.hf_config, plan.hf_split),
+            fingerprints={  # all others were taken while they were read
+                number: tables.fingerprint_source(source, plan.hf_config, plan.hf_split)
+                for number, source in enumerate(plan.sources) if source.format == "hf"
+            },
         )  # fmt: skip
         root, result = commit.assemble(results)
         self._ongoing.publish(root, result.build_id)

@@ -22,19 +22,17 @@ from dataprep.formats.envelope import InputEntry, RecordCounts
 from dataprep.formats.errors import InputError
 from dataprep.formats.storage import create_directory
 from dataprep.pipeline.commit import final_rejects, in_blocks, input_entries
-from dataprep.pipeline.embeddings.convert import SCALARS
-from dataprep.pipeline.embeddings.options import PROVENANCE, scale_name
+from dataprep.pipeline.embeddings.convert import stored_arrays
+from dataprep.pipeline.embeddings.options import scale_name
 from dataprep.pipeline.embeddings.plan import EmbedPlan
-from dataprep.pipeline.embeddings.rows import Column
 from dataprep.pipeline.embeddings.task import EmbedResult
-from dataprep.pipeline.embeddings.unit_rows import UnitRows
-from dataprep.pipeline.embeddings.vectors import STORED
+from dataprep.pipeline.embeddings.unit_rows import LINK_BYTES, UnitRows
 from dataprep.pipeline.exact import sizes_of
 from dataprep.pipeline.splitting import assign, assign_exactly, cut_points
 from dataprep.pipeline.staging import Staging
 from dataprep.pipeline.task import REJECTS_NAME, temporary_name
 
-__all__ = ["MAX_CATEGORIES", "EmbedCommit"]
+__all__ = ["LINK_BYTES", "MAX_CATEGORIES", "EmbedCommit"]
 
 MAX_CATEGORIES = 100_000
 """Different texts of a label column: they stand in config.json, which every reader loads."""
@@ -63,14 +61,14 @@ class EmbedCommit:
         records = self._records(results, inputs)
         writer = ArrayWriter(scratch / "dataset")
         found = UnitRows(self.staging.units, results)
-        for column in self.plan.stored:
-            if column.kind == "label":
-                _labels(writer, column.name, found)
-            elif column.kind in SCALARS:
-                _array(writer, column.name, SCALARS[column.kind], (), found)
+        kinds = {column.name: column.kind for column in self.plan.stored}
+        for name, stored in stored_arrays(self.plan).items():
+            if kinds.get(name) == "label":
+                _labels(writer, name, found)
             else:
-                self._vectors(writer, column, found)
-        _array(writer, PROVENANCE, "<u8", (2,), found)
+                meta = self._meta(name) if kinds.get(name) in ("vector", "text") else {}
+                parts = found.parts(name, storage_dtype(stored.dtype), stored.row)
+                writer.parts(name, parts, row=stored.row, dtype=stored.dtype, **meta)
         self._splits(writer, found)
         if records.rejected:
             writer.stream(REJECTS_NAME, in_blocks(final_rejects(self.staging, results)))
@@ -80,12 +78,10 @@ class EmbedCommit:
         )  # fmt: skip
         return writer.root, manifest
 
-    def _vectors(self, writer: ArrayWriter, column: Column, found: UnitRows) -> None:
-        scale = scale_name(column.name) if self.plan.dtype == "int8" else None
-        if scale is not None:
-            _array(writer, scale, "<f4", (), found)
-        dtype, row = STORED[self.plan.dtype], (column.width,)
-        _array(writer, column.name, dtype, row, found, scale=scale, unit=self.plan.normalize)
+    def _meta(self, name: str) -> dict[str, Any]:
+        """What config.json says besides of an array of vectors."""
+        scale = scale_name(name) if self.plan.dtype == "int8" else None
+        return {"scale": scale, "unit": self.plan.normalize}
 
     def _records(
         self, results: Sequence[EmbedResult], inputs: Sequence[InputEntry]
@@ -135,13 +131,6 @@ class EmbedCommit:
             cuts = cut_points(found.hashes, sizes)
             place = lambda hashes, rows: assign_exactly(hashes, rows, cuts)  # noqa: E731
         return lambda: ((int(rows[0]), place(hashes, rows)) for hashes, rows in found.hashes())
-
-
-def _array(
-    writer: ArrayWriter, name: str, dtype: str, row: tuple[int, ...], found: UnitRows, **meta: Any
-) -> None:
-    blocks = (block for _, block in found.blocks(name, storage_dtype(dtype), row))
-    writer.array(name, blocks, rows=found.rows, row=row, dtype=dtype, **meta)
 
 
 def _labels(writer: ArrayWriter, name: str, found: UnitRows) -> None:

@@ -6,6 +6,7 @@ All columns of a record are used, or none: a row with a problem anywhere is left
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -15,11 +16,11 @@ from dataprep.pipeline.embeddings.encode import Encode, encode_texts
 from dataprep.pipeline.embeddings.options import PROVENANCE, scale_name
 from dataprep.pipeline.embeddings.plan import EmbedPlan
 from dataprep.pipeline.embeddings.rows import Column, Problem, Rows, Values
-from dataprep.pipeline.embeddings.vectors import as_float32, store, unit
+from dataprep.pipeline.embeddings.vectors import STORED, as_float32, store, unit
 from dataprep.pipeline.jsonl import key_bytes
 from dataprep.pipeline.splitting import Hashes, hash_keys
 
-__all__ = ["HASHES", "SCALARS", "Converter", "Made"]
+__all__ = ["HASHES", "SCALARS", "Converter", "Made", "Stored", "stored_arrays"]
 
 HASHES = "0hashes"
 """The hash of each row's split key; no array can be called so."""
@@ -27,11 +28,31 @@ SCALARS = {"int": "<i8", "float": "<f8", "bool": "|b1", "label": "<i8"}
 """How columns that are no vectors are stored, whatever type they have in the input."""
 
 Made = dict[str, npt.NDArray[np.generic]]
-_VECTORS = ("vector", "text")
+
+
+class Stored(NamedTuple):
+    """Type, as config.json has it, and shape of a row of an array."""
+
+    dtype: str
+    row: tuple[int, ...]
+
+
+def stored_arrays(plan: EmbedPlan) -> dict[str, Stored]:
+    """The arrays that `plan` makes, by name."""
+    found: dict[str, Stored] = {}
+    for column in plan.stored:
+        if column.kind in SCALARS:
+            found[column.name] = Stored(SCALARS[column.kind], ())
+            continue
+        found[column.name] = Stored(STORED[plan.dtype], (column.width,))
+        if plan.dtype == "int8":
+            found[scale_name(column.name)] = Stored("<f4", ())
+    found[PROVENANCE] = Stored("<u8", (2,))
+    return found
 
 
 class Converter:
-    """Makes rows of the arrays `names`; `labels` are the texts met so far, and their numbers."""
+    """Makes rows of the arrays; `labels` are the texts met so far, and their numbers."""
 
     def __init__(self, plan: EmbedPlan, encode: Encode | None, lap: Callable[[str], None]) -> None:
         self._plan = plan
@@ -41,10 +62,6 @@ class Converter:
         self.labels: dict[str, dict[str, int]] = {
             column.name: {} for column in plan.columns if column.kind == "label"
         }
-        self.names = [column.name for column in plan.stored]
-        if plan.dtype == "int8":
-            self.names += [scale_name(c.name) for c in plan.stored if c.kind in _VECTORS]
-        self.names += [PROVENANCE, *([HASHES] if self._splits else [])]
 
     def rows(self, rows: Rows, source: int) -> tuple[Made, list[tuple[int, Problem]]]:
         """The rows that can be used, by array, and the problems of the others, by row."""

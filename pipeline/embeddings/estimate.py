@@ -2,7 +2,7 @@
 
 Rows are known where the inputs tell how many they have, and otherwise foretold from the first of
 them. Most disk is used just before a dataset is published: the units are there still, and beside
-them the arrays that were put together from them.
+them the arrays that were put together from small ones; large ones are linked.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from dataprep.formats import array_manifest
 from dataprep.formats.errors import StorageError
 from dataprep.formats.storage import free_bytes
 from dataprep.pipeline import destination
+from dataprep.pipeline.embeddings.commit import LINK_BYTES
 from dataprep.pipeline.embeddings.options import PROVENANCE, EmbeddingOptions, scale_name
 from dataprep.pipeline.embeddings.plan import EmbedPlan
 from dataprep.pipeline.embeddings.prepare import EmbedPrepared, prepare_embeddings
@@ -75,7 +76,8 @@ def estimate_prepared(prepared: EmbedPrepared) -> EmbeddingEstimate:
     )
     row_bytes = _row_bytes(plan)
     output = rows * (sum(row_bytes.values()) + _INDEX_BYTES)
-    peak = 2 * output + rows * _HASH_BYTES
+    small = sum(size for size in row_bytes.values() if rows * size < LINK_BYTES * len(plan.units))
+    peak = output + rows * (small + _HASH_BYTES)
     workers = min(options.workers or available_cores(), max(1, len(plan.units)))
     return EmbeddingEstimate(
         inputs=len(plan.sources), input_bytes=plan.input_bytes, rows=rows, row_bytes=row_bytes,

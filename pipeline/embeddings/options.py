@@ -196,7 +196,13 @@ def scale_name(name: str) -> str:
 def _check_names(wishes: Sequence[Wish], options: EmbeddingOptions) -> None:
     names = [wish.name for wish in wishes] + [EMBEDDING] * (options.text_field is not None)
     if options.dtype == "int8":
-        names += [scale_name(name) for name in names]
+        scales = [scale_name(name) for name in names]
+        for name in names:
+            require(
+                bool(_NAME.fullmatch(scale_name(name))), "--columns",
+                f"{name!r} is too long: with --dtype int8 names have at most 26 characters",
+            )  # fmt: skip
+        names += scales
     for number, name in enumerate([*names, PROVENANCE]):
         require(name not in names[:number], "--columns", f"there would be two arrays {name!r}")
 

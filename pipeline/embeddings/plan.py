@@ -13,7 +13,7 @@ import msgspec
 
 from dataprep.formats.errors import IntegrityError
 from dataprep.formats.storage import storage_errors
-from dataprep.pipeline.embeddings.readers import FLAT, row_count
+from dataprep.pipeline.embeddings.readers import ARRAYS, CUT, row_count
 from dataprep.pipeline.embeddings.rows import Column
 from dataprep.pipeline.inputs import Source
 from dataprep.pipeline.plan import Splitting, Unit, UnitBuilder
@@ -26,6 +26,8 @@ _SMALL_INPUT = 256 << 20
 _SMALL_UNIT_BYTES = 8 << 20
 _UNIT_BYTES = 64 << 20
 _TEXT_UNIT_BYTES = 256 << 10  # an encoder takes seconds for so much
+_LARGE_UNIT_BYTES = 1 << 30
+_MANY_UNITS = 256  # of less than that: a unit is a shard, and few large ones open faster
 _MAX_UNITS = 4096
 
 
@@ -80,14 +82,16 @@ def load_embed_plan(path: Path) -> EmbedPlan:
 def unit_limit(total: int, *, encoding: bool) -> int:
     """How much input a unit takes: a power of two, from the total alone.
 
-    >>> [unit_limit(n << 20, encoding=False) >> 20 for n in (1, 256, 10_000_000)]
-    [8, 64, 4096]
+    >>> [unit_limit(n << 20, encoding=False) >> 20 for n in (1, 256, 100_000, 10_000_000)]
+    [8, 64, 512, 4096]
     >>> unit_limit(1 << 20, encoding=True)
     262144
     """
-    small = total < _SMALL_INPUT
-    size = _TEXT_UNIT_BYTES if encoding else _SMALL_UNIT_BYTES if small else _UNIT_BYTES
-    while size * _MAX_UNITS < total:
+    if total < _SMALL_INPUT:
+        return _TEXT_UNIT_BYTES if encoding else _SMALL_UNIT_BYTES
+    size = _TEXT_UNIT_BYTES if encoding else _UNIT_BYTES
+    few = not encoding
+    while size * (_MANY_UNITS if few and size < _LARGE_UNIT_BYTES else _MAX_UNITS) < total:
         size *= 2
     return size
 
@@ -104,8 +108,12 @@ def make_embed_units(
             builder.add_row_groups(number, source)
         elif source.format == "hf":
             builder.add_rows(number, *hf_rows(source, config, split))
-        elif source.format in FLAT:
-            builder.add_rows(number, row_count(source, columns), source.size)
+        elif source.format in ARRAYS:
+            rows = row_count(source, columns)  # which must be one number, cut or not
+            if source.format in CUT:
+                builder.add_rows(number, rows, source.size)
+            else:
+                builder.add(Span(number, 0, source.size), source.size)
         elif source.format == "jsonl":
             builder.add_bytes(number, source)
         else:

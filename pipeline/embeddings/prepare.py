@@ -17,7 +17,7 @@ from dataprep.pipeline.embeddings.options import (
     parse_columns,
 )
 from dataprep.pipeline.embeddings.plan import EmbedPlan, make_embed_units
-from dataprep.pipeline.embeddings.readers import fields_of
+from dataprep.pipeline.embeddings.readers import ARRAYS, fields_of
 from dataprep.pipeline.embeddings.rows import Column, FieldType
 from dataprep.pipeline.inputs import Source, find_sources, folder_notes, input_error
 from dataprep.pipeline.options import parse_split
@@ -157,14 +157,11 @@ def _check(column: Column, fields: Mapping[str, FieldType], source: Source) -> N
     found = _find(column.field, argument, fields, source)
     if found.kind not in _FITS[column.kind]:
         raise _unfit(column.field, found, argument, _WORDS[column.kind], source)
-    if column.kind == "vector" and source.format in _SHAPED and found.width != column.width:
+    if column.kind == "vector" and source.format in ARRAYS and found.width != column.width:
         raise input_error(
             f"the field {column.field!r} has rows of {found.width} numbers, not {column.width}",
             source.name, "All inputs need one width; build the others by themselves.", "E_WIDTH",
         )  # fmt: skip
-
-
-_SHAPED = ("npy", "npz", "safetensors", "pt")
 
 
 def _find(field: str, argument: str, fields: Mapping[str, FieldType], source: Source) -> FieldType:

@@ -7,7 +7,7 @@ one by one because a few rows are bad.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -87,6 +87,10 @@ class Values:
     problems: dict[int, Problem] = field(default_factory=dict)
 
 
+def _no_bytes(_: int) -> None:
+    return None
+
+
 @dataclass(kw_only=True, slots=True)
 class Rows:
     """Consecutive records of one span.
@@ -100,7 +104,7 @@ class Rows:
     columns: Mapping[str, Values]
     offsets: npt.NDArray[np.uint64]
     lines: npt.NDArray[np.int64] | None = None
-    raw: Mapping[int, bytes] = field(default_factory=dict)
+    raw: Callable[[int], bytes | None] = _no_bytes
     problems: dict[int, Problem] = field(default_factory=dict)
     lines_read: int = 0
     blank_lines: int = 0
@@ -123,8 +127,11 @@ def missing(column: Column) -> Problem:
 
 def wrong_type(column: Column, found: str) -> Problem:
     """There is something else."""
-    wanted = {"vector": "an array of numbers", "label": "text", "text": "text"}
-    need = wanted.get(column.kind, f"a {column.kind}")
+    wanted = {
+        "vector": "an array of numbers", "int": "an integer", "float": "a number",
+        "bool": "a boolean", "key": "text or an integer",
+    }  # fmt: skip
+    need = wanted.get(column.kind, "text")
     return Problem("wrong_type", f"the field {column.field!r} holds {found}, not {need}")
 
 

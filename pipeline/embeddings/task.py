@@ -16,6 +16,8 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from dataprep.formats import npy
+from dataprep.formats.array_manifest import storage_dtype
 from dataprep.formats.errors import BusyError, StorageError
 from dataprep.formats.storage import (
     FileWriter,
@@ -24,10 +26,10 @@ from dataprep.formats.storage import (
     remove_tree,
     write_file,
 )
-from dataprep.pipeline.embeddings.convert import Converter
+from dataprep.pipeline.embeddings.convert import HASHES, Converter, Stored, stored_arrays
 from dataprep.pipeline.embeddings.encode import Encode
 from dataprep.pipeline.embeddings.plan import EmbedPlan, load_embed_plan
-from dataprep.pipeline.embeddings.readers import RowReader
+from dataprep.pipeline.embeddings.readers import RowReader, planned_rows
 from dataprep.pipeline.embeddings.rows import Problem, Rows
 from dataprep.pipeline.pieces import PieceFile
 from dataprep.pipeline.plan import Unit
@@ -52,11 +54,14 @@ __all__ = ["EmbedResult", "load_embed_result", "load_job", "make_job", "piece_na
 class EmbedResult(msgspec.Struct, frozen=True, kw_only=True):
     """What a task leaves behind, in unit.json: `files` by name, `rows` rows in each.
 
+    Every file has the header of a .npy file with `planned` rows: where all of them could be used,
+    it is such a file, and may become a shard as it is.
     `categories` are the texts of label columns that this unit met, in the order of their numbers.
     """
 
     number: int
     rows: int
+    planned: int
     files: dict[str, PieceFile]
     categories: dict[str, tuple[str, ...]]
     spans: tuple[SpanResult, ...]
@@ -79,8 +84,8 @@ def load_embed_result(units: Path, number: int) -> EmbedResult:
 
 
 def piece_name(array: str) -> str:
-    """The file of a unit with the rows of an array: its numbers, and nothing else."""
-    return f"{array}.rows"
+    """The file of a unit with the rows of an array."""
+    return f"{array}.npy"
 
 
 def load_job(plan: Path, units: Path) -> Job:
@@ -123,9 +128,15 @@ class _Task:
         self._clock = clock
         self._lap: Callable[[str], None] = clock.lap
         self._convert = Converter(plan, encode, clock.lap)
-        self._writers = {
-            name: FileWriter(scratch / piece_name(name), clock.lap) for name in self._convert.names
+        arrays = stored_arrays(plan)
+        if len(plan.splitting.names) > 1:
+            arrays[HASHES] = Stored("<u8", ())
+        self._planned = planned_rows(plan.sources, unit.spans)
+        self._headers = {
+            name: npy.header(storage_dtype(kind.dtype), (self._planned, *kind.row))
+            for name, kind in arrays.items()
         }
+        self._writers = {name: FileWriter(scratch / piece_name(name), clock.lap) for name in arrays}
         self._rejects = FileWriter(scratch / REJECTS_NAME)
         self._records = self._rows = 0
         self._done = Done(0, 0, 0, 0)
@@ -136,11 +147,14 @@ class _Task:
         with contextlib.ExitStack() as stack:
             for writer in (*self._writers.values(), self._rejects):
                 stack.enter_context(writer)
+            for name, writer in self._writers.items():
+                writer.write(self._headers[name])
             for span, first_row in zip(self._unit.spans, self._unit.first_rows, strict=True):
                 self._read(span, first_row)
             return EmbedResult(
                 number=self._unit.number,
                 rows=self._rows,
+                planned=self._planned,
                 files={
                     piece_name(name): PieceFile.of(writer.close())
                     for name, writer in self._writers.items()
@@ -201,7 +215,7 @@ class _Task:
             self._rejects.write(b"".join(lines))
 
     def _reject(self, rows: Rows, row: int, problem: Problem, span: Span, first: int) -> bytes:
-        raw = rows.raw.get(row)
+        raw = rows.raw(row)
         reject = Reject(
             record=first + row,
             line=None if rows.lines is None else int(rows.lines[row]),

@@ -1,0 +1,280 @@
+"""Rows of JSONL files: arrays of numbers, numbers, booleans and texts out of each line.
+
+msgspec decodes only the wanted fields (see `json_rows`), some 200 MB/s of JSON: numbers written as
+text are what costs. A block with anything unusual in it is looked at line by line.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import struct
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import msgspec
+import numpy as np
+
+from dataprep.pipeline.blocks import Block
+from dataprep.pipeline.embeddings.rows import (
+    INT64_MAX,
+    Column,
+    FieldType,
+    Problem,
+    Rows,
+    Values,
+    missing,
+    too_large,
+    wrong_type,
+    wrong_width,
+)
+from dataprep.pipeline.inputs import Source
+from dataprep.pipeline.json_rows import (
+    BadLineError,
+    JsonRows,
+    find,
+    kind_of,
+    lines_of,
+    path_of,
+    values_at,
+)
+from dataprep.pipeline.records import MAX_RECORD_BYTES, Span
+from dataprep.pipeline.streams import LineStream
+
+__all__ = ["JsonlRows", "json_fields", "json_sizes"]
+
+_LOOK_LINES = 100
+_INT = Annotated[int, msgspec.Meta(ge=-INT64_MAX - 1, le=INT64_MAX)]
+_TYPES: dict[str, Any] = {
+    "vector": list[float], "int": _INT, "float": float, "bool": bool, "label": str, "text": str,
+    "key": str | int,
+}  # fmt: skip
+_DTYPES = {"int": np.int64, "float": np.float64, "bool": np.bool_}
+
+
+class JsonlRows:
+    """The rows of the blocks of one file."""
+
+    def __init__(self, columns: Sequence[Column]) -> None:
+        self._columns = columns
+        wanted = {path_of(column.field): _TYPES[column.kind] for column in reversed(columns)}
+        self._json = JsonRows(
+            wanted, self._explain, where="--columns, --text-field, --split-key", constants=True
+        )
+        self._takers = [values_at(path_of(column.field)) for column in columns]
+
+    def rows(self, stream: LineStream) -> Iterator[Rows]:
+        """All records of `stream`."""
+        line = 0
+        for block in stream.blocks():
+            found = self._block(block, line)
+            line += found.lines_read
+            yield found
+
+    def _block(self, block: Block, line: int) -> Rows:
+        if block.too_long:
+            return self._too_long(block, line)
+        starts = block.starts
+        rows = self._json.block(block.data, starts)
+        if rows is None:
+            return self._by_line(block, line)
+        count = len(rows)
+        ends = np.append(starts[1:], len(block.data))
+        return Rows(
+            count=count,
+            columns=self._values(rows),
+            offsets=(starts + block.offset).astype(np.uint64),
+            lines=np.arange(line, line + count),
+            raw=lambda row: block.data[starts[row] : ends[row]],
+            lines_read=count,
+            consumed=len(block.data),
+        )
+
+    def _by_line(self, block: Block, line: int) -> Rows:
+        """The same where some lines are blank or bad; those get a row without values."""
+        rows: list[Any] = []
+        places: list[int] = []
+        lines = lines_of(block.data)
+        problems: dict[int, Problem] = {}
+        for number, raw in enumerate(lines):
+            if not raw.strip():
+                continue
+            try:
+                rows.append(self._json.line(raw))
+            except BadLineError as bad:
+                problems[len(places)] = Problem(*bad.args)
+                rows.append(None)
+            places.append(number)
+        starts = np.cumsum([0, *map(len, lines)])[places] if places else np.empty(0, np.int64)
+        return Rows(
+            count=len(rows),
+            columns=self._values(rows),
+            offsets=(starts + block.offset).astype(np.uint64),
+            lines=np.array(places, np.int64) + line,
+            raw=lambda row: lines[places[row]],
+            problems=problems,
+            lines_read=len(lines),
+            blank_lines=len(lines) - len(places),
+            consumed=len(block.data),
+        )
+
+    def _too_long(self, block: Block, line: int) -> Rows:
+        detail = f"a line of {block.too_long} bytes, over the limit of {MAX_RECORD_BYTES}"
+        return Rows(
+            count=1,
+            columns=self._values([None]),
+            offsets=np.array([block.offset], np.uint64),
+            lines=np.array([line]),
+            raw=lambda _: block.data,
+            problems={0: Problem("too_long", detail)},
+            lines_read=1,
+            consumed=block.too_long,
+        )
+
+    def _values(self, rows: Sequence[Any]) -> Mapping[str, Values]:
+        return {
+            column.name: _VALUES[column.kind](
+                [None if row is None else take(row) for row in rows], column
+            )
+            for column, take in zip(self._columns, self._takers, strict=True)
+        }
+
+    def _explain(self, value: Any) -> BadLineError | None:
+        """The first of the fields that is missing, or holds something else."""
+        for column in self._columns:
+            try:
+                problem = _problem(find(value, path_of(column.field)), column)
+            except BadLineError as bad:
+                return bad
+            if problem is not None:
+                return BadLineError(*problem)
+        return None
+
+
+def _problem(value: Any, column: Column) -> Problem | None:
+    if value is None:
+        return missing(column)
+    if column.kind == "vector":
+        return _vector_problem(value, column)
+    kinds = {"int": int, "float": (int, float), "bool": bool, "key": (str, int)}
+    wanted: Any = kinds.get(column.kind, str)
+    if isinstance(value, bool) != (column.kind == "bool") or not isinstance(value, wanted):
+        return wrong_type(column, f"a JSON {kind_of(value)}")
+    if column.kind == "int" and not -INT64_MAX - 1 <= value <= INT64_MAX:
+        return too_large(column, value)
+    return None
+
+
+def _vector_problem(value: Any, column: Column) -> Problem | None:
+    if not isinstance(value, list):
+        return wrong_type(column, f"a JSON {kind_of(value)}")
+    for at, number in enumerate(value):
+        if number is None:
+            return Problem("missing", f"number {at} of the field {column.field!r} is null")
+        if isinstance(number, bool) or not isinstance(number, int | float):
+            return wrong_type(column, f"a JSON {kind_of(number)} among its numbers")
+        if number != number or number in (float("inf"), float("-inf")):  # noqa: PLR0124 (NaN)
+            what = "NaN" if number != number else "infinite"  # noqa: PLR0124
+            return Problem("not_finite", f"number {at} of the field {column.field!r} is {what}")
+    return None if len(value) == column.width else wrong_width(column, len(value))
+
+
+def _vectors(found: list[Any], column: Column) -> Values:
+    width = column.width
+    problems = {
+        row: wrong_width(column, len(numbers))
+        for row, numbers in enumerate(found)
+        if numbers is not None and len(numbers) != width
+    }
+    zeros = [0.0] * width
+    pack = struct.Struct(f"{width}d").pack  # twice as fast as an array of lists
+    good = [zeros if row in problems or v is None else v for row, v in enumerate(found)]
+    data = b"".join([pack(*numbers) for numbers in good])
+    return Values(array=np.frombuffer(data, np.float64).reshape(-1, width), problems=problems)
+
+
+def _scalars(found: list[Any], column: Column) -> Values:
+    filled = [0 if value is None else value for value in found]
+    return Values(array=np.array(filled, _DTYPES[column.kind]))
+
+
+def _labels(found: list[Any], _: Column) -> Values:
+    number: dict[str, int] = {}
+    codes = [number.setdefault(text or "", len(number)) for text in found]
+    return Values(array=np.array(codes, np.int64), categories=list(number))
+
+
+def _texts(found: list[Any], _: Column) -> Values:
+    return Values(texts=found)
+
+
+_VALUES: dict[str, Callable[[list[Any], Column], Values]] = {
+    "vector": _vectors, "int": _scalars, "float": _scalars, "bool": _scalars, "label": _labels,
+    "text": _texts, "key": _texts,
+}  # fmt: skip
+
+
+@dataclass(kw_only=True, slots=True)
+class _Sample:
+    """The first lines of a file that hold objects; `size` bytes in `lines` lines were read."""
+
+    objects: list[dict[str, Any]]
+    lines: int
+    size: int
+
+
+def _sample(source: Source) -> _Sample:
+    stream = LineStream(source, Span(0, 0, source.size))
+    with contextlib.closing(stream.blocks()) as blocks:  # type: ignore[type-var]
+        block = next((block for block in blocks if not block.too_long), None)
+    lines = lines_of(block.data) if block is not None else []
+    objects = []
+    for raw in itertools.islice(lines, _LOOK_LINES):
+        with contextlib.suppress(msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+            objects.append(msgspec.json.decode(raw, type=dict[str, Any]))
+    size = len(block.data) if block is not None else 0
+    return _Sample(objects=objects, lines=sum(1 for raw in lines if raw.strip()), size=size)
+
+
+def json_fields(source: Source) -> dict[str, FieldType]:
+    """What the fields of the first objects hold; those inside objects are named with dots."""
+    found: dict[str, FieldType] = {}
+    for one in _sample(source).objects:
+        for name, value in _leaves("", one):
+            kind = _type_of(value)
+            if name not in found or _better(kind, found[name]):
+                found[name] = kind
+    return found
+
+
+def _better(new: FieldType, old: FieldType) -> bool:
+    """Whether a later record tells more about a field than earlier ones."""
+    return (
+        old.kind is None
+        or (old.kind == "int" and new.kind == "float")
+        or (old.kind == new.kind == "vector" and not old.width)
+    )
+
+
+def _leaves(above: str, value: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+    for name, inner in value.items():
+        if isinstance(inner, dict):
+            yield from _leaves(f"{above}{name}.", inner)
+        else:
+            yield f"{above}{name}", inner
+
+
+def _type_of(value: Any) -> FieldType:
+    if isinstance(value, list):
+        numbers = all(isinstance(n, int | float) and not isinstance(n, bool) for n in value)
+        shown = f"an array of {len(value)}"
+        return FieldType("vector" if numbers else None, len(value) if numbers else 0, shown)
+    kinds = {bool: "bool", int: "int", float: "float", str: "label"}
+    return FieldType(kinds.get(type(value)), 0, kind_of(value))
+
+
+def json_sizes(source: Source) -> tuple[int, int]:
+    """Records, and the bytes of text that they take, at the beginning of a file."""
+    found = _sample(source)
+    return found.lines, found.size
