@@ -155,8 +155,12 @@ def test_real_texts_by_a_real_encoder(
     with open_arrays(tmp_path / "out") as data:
         for name in ("question_embs", "source_embs"):
             np.save(tmp_path / f"{name}.npy", data.array(name).read(0, data.array(name).rows))
-    given = {name: str(tmp_path / f"{name}.npy") for name in ("question_embs", "source_embs")}
-    build_pairs(replace(options, out=tmp_path / "given", encoder=None, **given))
+    given = replace(
+        options, out=tmp_path / "given", encoder=None,
+        question_embs=str(tmp_path / "question_embs.npy"),
+        source_embs=str(tmp_path / "source_embs.npy"),
+    )  # fmt: skip
+    build_pairs(given)
     with open_arrays(tmp_path / "out") as one, open_arrays(tmp_path / "given") as two:
         for name, array in one.arrays.items():
             other = two.array(name)
@@ -172,16 +176,11 @@ def test_rows_of_texts_by_a_real_encoder(tmp_path: Path, model: str) -> None:
     texts = [row["question"] for row in gsm8k()][:64]
     lines = "\n".join(json.dumps({"text": text, "number": n}) for n, text in enumerate(texts))
     (tmp_path / "texts.jsonl").write_text(lines)
-    build_embeddings(
-        EmbeddingOptions(
-            input=(str(tmp_path / "texts.jsonl"),),
-            out=tmp_path / "out",
-            text_field="text",
-            encoder=model,
-            normalize=True,
-            columns=("number",),
-        )  # fmt: skip
-    )
+    options = EmbeddingOptions(
+        input=(str(tmp_path / "texts.jsonl"),), out=tmp_path / "out", text_field="text",
+        encoder=model, normalize=True, columns=("number",),
+    )  # fmt: skip
+    build_embeddings(options)
     assert verify(tmp_path / "out").ok
     expected = sentence_transformers.SentenceTransformer(model, device="cpu").encode(texts)
     with open_arrays(tmp_path / "out") as data:
