@@ -30,7 +30,12 @@ if TYPE_CHECKING:
     )
     from dataprep.formats.verify import VerifyReport, verify
     from dataprep.pipeline.build import BuildReport, build
+    from dataprep.pipeline.embeddings.build import build_embeddings
+    from dataprep.pipeline.embeddings.options import EmbeddingOptions
+    from dataprep.pipeline.layouts.convert import convert
     from dataprep.pipeline.options import BuildOptions
+    from dataprep.pipeline.pairs.build import build_pairs
+    from dataprep.pipeline.pairs.options import PairOptions
     from dataprep.runtime.create import create_loader
     from dataprep.runtime.documents import DocumentDataset
     from dataprep.runtime.embeddings import EmbeddingDataset
@@ -55,6 +60,7 @@ __all__ = [
     "Dataset",
     "DocumentDataset",
     "EmbeddingDataset",
+    "EmbeddingOptions",
     "IncompatibleError",
     "InputError",
     "IntegrityError",
@@ -62,6 +68,7 @@ __all__ = [
     "PackedDataset",
     "PairData",
     "PairDataset",
+    "PairOptions",
     "RecordError",
     "Split",
     "StorageError",
@@ -71,6 +78,9 @@ __all__ = [
     "WindowDataset",
     "__version__",
     "build",
+    "build_embeddings",
+    "build_pairs",
+    "convert",
     "create_loader",
     "open_arrays",
     "open_dataset",
@@ -85,6 +95,11 @@ __all__ = [
 __version__ = "0.1.0"
 
 _HOME = {
+    "EmbeddingOptions": "pipeline.embeddings.options",
+    "PairOptions": "pipeline.pairs.options",
+    "build_embeddings": "pipeline.embeddings.build",
+    "build_pairs": "pipeline.pairs.build",
+    "convert": "pipeline.layouts.convert",
     "PairDataset": "runtime.pairs",
     "open_pairs": "runtime.pair_data",
     "PairData": "runtime.pair_data",

@@ -1,4 +1,4 @@
-"""The code of docs/loading.md and docs/format.md runs as it stands."""
+"""The code of docs/loading.md, embeddings.md and format.md runs as it stands."""
 
 from __future__ import annotations
 
@@ -36,6 +36,26 @@ def test_loading_runs_as_written(
             assert run(shlex.split(code.removeprefix("$ dataprep "))) == 0
             assert "stories.jsonl" in capsys.readouterr().out
     assert namespace["following"].shape == (2, 128)
+
+
+def test_embeddings_runs_as_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every block, in order; what a command prints is not looked at, how it ends is."""
+    monkeypatch.chdir(tmp_path)
+    text = (REPOSITORY / "docs" / "embeddings.md").read_text(encoding="utf-8")
+    namespace: dict[str, Any] = {}
+    for language, code in _BLOCK.findall(text):
+        if language == "python":
+            exec(compile(code, "embeddings.md", "exec"), namespace)
+            continue
+        for line in code.splitlines():
+            assert run(shlex.split(line.removeprefix("$ dataprep "))) == 0, line
+    assert namespace["batch"]["negative_embs"].shape == (8, 8, 16)
+    files = {path.relative_to(tmp_path / "pairs") for path in (tmp_path / "pairs").rglob("*.*")}
+    assert all(
+        (tmp_path / "pairs" / file).read_bytes() == (tmp_path / "again" / file).read_bytes()
+        for file in files
+        if (tmp_path / "pairs" / file).is_file()
+    )
 
 
 def test_the_shortest_readers_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
