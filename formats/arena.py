@@ -65,9 +65,10 @@ class MappedFiles:
         # one go, where rows of numbers take half as long again (measured: 384 float32).
         if length * item <= _ELEMENT:
             whole = np.ndarray((count,), f"V{length * item}", maps.numbers, 0, (item,))
-            return whole[starts].view(self.dtype).reshape(len(starts), length)
+            found: Numbers = whole[starts].view(self.dtype)
+            return found.reshape(len(starts), length)
         windows = np.ndarray((count, length), self.dtype, maps.numbers, 0, (item, item))
-        found: Numbers = windows[starts]
+        found = windows[starts]
         return found
 
     def take_rows(self, shard: int, rows: Positions, width: int) -> Numbers:
