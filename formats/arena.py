@@ -65,10 +65,10 @@ class MappedFiles:
         # one go, where rows of numbers take half as long again (measured: 384 float32).
         if length * item <= _ELEMENT:
             whole = np.ndarray((count,), f"V{length * item}", maps.numbers, 0, (item,))
-            found: Numbers = whole[starts].view(self.dtype)
-            return found.reshape(len(starts), length)
+            taken: Numbers = whole[starts].view(self.dtype)
+            return taken.reshape(len(starts), length)
         windows = np.ndarray((count, length), self.dtype, maps.numbers, 0, (item, item))
-        found = windows[starts]
+        found: Numbers = windows[starts]
         return found
 
     def take_rows(self, shard: int, rows: Positions, width: int) -> Numbers:
