@@ -36,6 +36,7 @@ _FIXED = 0x10  # MAP_FIXED of Linux, macOS and the BSDs; the mmap module does no
 _NO_ACCESS = 0  # PROT_NONE
 _FAILED = ctypes.c_void_p(-1).value
 _HUGE = 1 << 21  # bytes of a large page; files start at multiples of it, so that it can be used
+_ELEMENT = 1 << 30  # bytes; numpy knows no elements of 2 GiB
 _LOOK_SECONDS = 0.01
 _LOOK_SHARE = 100  # looking at sizes takes at most one part of so many of the time
 
@@ -57,12 +58,17 @@ class MappedFiles:
 
     def rows(self, shards: Positions | int, local: Positions, length: int) -> Numbers:
         """See `Source`: one fancy index over all files."""
-        maps = self._ready(shards)
-        windows = np.ndarray(  # every window there is, overlapping, as a view
-            (len(maps.numbers) - length + 1, length), self.dtype, maps.numbers, 0,
-            (self.dtype.itemsize,) * 2,
-        )  # fmt: skip
-        found: Numbers = windows[self._first[shards] + local]
+        maps, item = self._ready(shards), self.dtype.itemsize
+        starts = self._first[shards] + local
+        count = len(maps.numbers) - length + 1
+        # Every window there is, overlapping, as a view. One element each: numpy then copies it in
+        # one go, where rows of numbers take half as long again (measured: 384 float32).
+        if length * item <= _ELEMENT:
+            whole = np.ndarray((count,), f"V{length * item}", maps.numbers, 0, (item,))
+            taken: Numbers = whole[starts].view(self.dtype)
+            return taken.reshape(len(starts), length)
+        windows = np.ndarray((count, length), self.dtype, maps.numbers, 0, (item, item))
+        found: Numbers = windows[starts]
         return found
 
     def take_rows(self, shard: int, rows: Positions, width: int) -> Numbers:

@@ -108,7 +108,10 @@ class Stream:
         if self._only is not None:
             self.source.look(self._only)
             return self.source.take_rows(self._only, rows, width)
-        return self._gather_from_many(rows * width, width)
+        starts = rows * width
+        shards = self.shards_at(starts)
+        self.source.look(shards)
+        return self.source.rows(shards, starts - self.base[shards], width)
 
     def _gather_from_many(self, starts: Positions, length: int) -> Numbers:
         shards = self.shards_at(starts)
