@@ -15,6 +15,7 @@ from collections.abc import Callable, Generator, Iterator, Mapping
 from time import perf_counter
 from typing import Any, Protocol, cast
 
+import torch
 from torch.utils.data import DataLoader, Dataset
 
 from dataprep.formats.errors import DataprepError, UsageError
@@ -296,8 +297,17 @@ def _as_is(batch: Any) -> Any:
     return batch
 
 
-def _pinned(batch: Batch) -> Batch:
-    return {name: tensor.pin_memory() for name, tensor in batch.items()}
+def _pinned(batch: Any) -> Any:
+    """The batch with its tensors in page-locked memory, whatever holds them."""
+    if isinstance(batch, torch.Tensor):
+        return batch.pin_memory()
+    if isinstance(batch, dict):
+        return {name: _pinned(value) for name, value in batch.items()}
+    if isinstance(batch, list | tuple):
+        values = [_pinned(value) for value in batch]
+        named = hasattr(batch, "_fields")
+        return type(batch)(*values) if named else type(batch)(values)
+    return batch
 
 
 def set_epoch(loader: Loader, epoch: int) -> None:

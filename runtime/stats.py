@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
-from dataprep.runtime.samples import Batch
+import torch
+
 from dataprep.runtime.sampling import Step
 from dataprep.runtime.windows import PADDING
 
@@ -27,7 +29,7 @@ class LoaderStats:
     samples: int
     """Rows, without those that only fill a batch."""
     tokens: int
-    """Elements of `input_ids` in these rows, padding within them included."""
+    """Elements of `input_ids` in these rows, padding within them included; 0 without such."""
     ready: int
     """Batches that wait to be taken, made ahead of time by the thread; 0 without it."""
 
@@ -45,7 +47,7 @@ class Tally:
         self._waited = self._first = 0.0
         self._batches = self._samples = self._tokens = 0
 
-    def add(self, step: Step, batch: Batch, waited: float, *, first: bool) -> None:
+    def add(self, step: Step, batch: Any, waited: float, *, first: bool) -> None:
         """One more batch, for which the trainer waited so many seconds."""
         rows = len(step.samples)
         real = rows - int((step.samples == PADDING).sum()) if step.last else rows
@@ -54,7 +56,9 @@ class Tally:
             self._first += waited
         self._batches += 1
         self._samples += real
-        self._tokens += batch["input_ids"].numel() // max(1, rows) * real
+        ids = batch.get("input_ids") if isinstance(batch, dict) else None
+        if isinstance(ids, torch.Tensor):  # batches of other people's datasets may be anything
+            self._tokens += ids.numel() // max(1, rows) * real
 
     def stats(self, *, ready: int) -> LoaderStats:
         """As they are now."""
