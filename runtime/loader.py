@@ -23,7 +23,7 @@ from dataprep.runtime.digest import DIGEST_MASK
 from dataprep.runtime.order import Positions
 from dataprep.runtime.prefetch import Ahead
 from dataprep.runtime.samples import Batch, SampleDataset
-from dataprep.runtime.sampling import GlobalBatchSampler, Step
+from dataprep.runtime.sampling import GlobalBatchSampler, Step, StepSampler
 from dataprep.runtime.state import Progress, progress_from, state_of, warn_of_forgotten
 from dataprep.runtime.stats import LoaderStats, Tally
 
@@ -84,7 +84,7 @@ class Loader(DataLoader[Batch]):
     def __init__(
         self,
         dataset: SampleDataset,
-        sampler: GlobalBatchSampler,
+        sampler: StepSampler,
         *,
         order: Mapping[str, Any],
         prefetch: int = 0,
@@ -93,7 +93,8 @@ class Loader(DataLoader[Batch]):
         **options: Any,
     ) -> None:
         self.dataset_obj = dataset
-        self.sampler_obj = sampler
+        # Whoever reads more of it than a StepSampler has, does so of loaders that have it.
+        self.sampler_obj = cast("GlobalBatchSampler", sampler)
         self.order = dict(order)
         """What the order is a function of: builds, samples, seed, ... (JSON values)."""
         self.prefetch = prefetch
@@ -103,7 +104,9 @@ class Loader(DataLoader[Batch]):
         self._place = _Place(sampler.epoch)
         self._ahead: Callable[[], Ahead[_Served] | None] = _nothing
         torch_dataset = cast("Dataset[Batch]", dataset)  # torch wants the class, not the methods
-        super().__init__(torch_dataset, batch_sampler=sampler, collate_fn=_as_is, **options)
+        super().__init__(
+            torch_dataset, batch_sampler=self.sampler_obj, collate_fn=_as_is, **options
+        )
 
     @property
     def epoch(self) -> int:
@@ -218,7 +221,7 @@ class Loader(DataLoader[Batch]):
         warn_of_forgotten(state, self.sampler_obj.skipped)
         count, place = self.sampler_obj.count(progress.position, progress.epoch), self._place
         place.finished = -1
-        if self.sampler_obj.remaining(count) == 0:  # less than a global batch was left
+        if self.sampler_obj.ended(count):  # less than a global batch was left
             place.finished = progress.epoch
             progress, count = Progress(epoch=progress.epoch + 1), 0
         self.sampler_obj.set_epoch(progress.epoch)
