@@ -201,6 +201,11 @@ class WithEpoch:
 
     order: Order
 
+    @property
+    def bijective(self) -> bool:
+        """Whether every sample is served once."""
+        return getattr(self.order, "bijective", True)
+
     def samples(self, positions: Positions, n: int, epoch: int) -> Positions:
         """int64 of the shape of `positions`: the sample + 2**48 x (epoch mod 2**14)."""
         return self.order.samples(positions, n, epoch) + MAX_SAMPLES * (epoch % _EPOCHS)

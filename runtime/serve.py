@@ -92,6 +92,7 @@ def serve(
     dp_rank: int = 0,
     dp_size: int = 1,
     num_workers: int = 0,
+    persistent_workers: bool | None = None,
     multiprocessing_context: str | None = None,
     prefetch: int = 2,
     pin_memory: bool | None = None,
@@ -100,8 +101,9 @@ def serve(
     """A `Loader` that serves `samples` in `order`.
 
     `definition` says what the order is a function of: a state is good for loaders with the same.
-    `positions` are those of an epoch, as many as there are samples if it is None. The other
-    arguments are those of `create_loader`.
+    `positions` are those of an epoch, as many as there are samples if it is None.
+    `persistent_workers` False ends worker processes with each pass. The other arguments are those
+    of `create_loader`.
 
         >>> packed = PackedDataset(split, seq_len=2048, pack="best-fit")       # doctest: +SKIP
         >>> order, definition = build_order(packed, split, seed=0, shuffle="full")
@@ -116,8 +118,8 @@ def serve(
     )  # fmt: skip
     return serve_steps(
         samples, sampler, definition=definition, num_workers=num_workers, prefetch=prefetch,
-        multiprocessing_context=multiprocessing_context, pin_memory=pin_memory, dp_rank=dp_rank,
-        mock=mock,
+        persistent_workers=persistent_workers, multiprocessing_context=multiprocessing_context,
+        pin_memory=pin_memory, dp_rank=dp_rank, mock=mock,
     )  # fmt: skip
 
 
@@ -134,10 +136,7 @@ def serve_steps(
     dp_rank: int = 0,
     mock: bool = False,
 ) -> Loader:
-    """The same, over steps that are divided in some other way: see `StepSampler`.
-
-    `persistent_workers` None keeps worker processes from pass to pass.
-    """
+    """The same, over steps that are divided in some other way: see `StepSampler`."""
     _check(num_workers, prefetch, multiprocessing_context)
     return Loader(
         MockDataset(samples) if mock else samples,
