@@ -13,7 +13,7 @@ does not matter. It holds a `LoaderConfig` and calls `foreign_loader`, which is 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import fields, is_dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, cast
 
@@ -128,8 +128,12 @@ class DataLoaderBuilder:
         self._padding |= {name: value for name, value in given.items() if value is not None}
         return self
 
-    def with_output_schema(self, schema: OutputSchema) -> DataLoaderBuilder:
-        """Dtypes and pad values of the fields."""
+    def with_output_schema(self, schema: OutputSchema | Mapping[str, Any]) -> DataLoaderBuilder:
+        """Dtypes and pad values of the fields: an `OutputSchema`, or what its `from_dict` takes."""
+        if isinstance(schema, Mapping):
+            from dataprep.runtime.output_schema import OutputSchema
+
+            schema = OutputSchema.from_dict(schema)
         self._padding["schema"] = schema
         return self
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
+from typing import Any, Literal, NamedTuple, Protocol, cast, runtime_checkable
 
 from dataprep.formats.dataset import Dataset, open_dataset
 from dataprep.formats.errors import IncompatibleError, UsageError, require
@@ -219,10 +219,19 @@ class UniversalDataModule:
             require(name is None and not options, "data_collator",
                     "is given, so collator_name and collator_options mean nothing")  # fmt: skip
             return given or self.config.collate_fn
+        pad = None if self.task_spec is None else self.task_spec.special_tokens.get("pad")
+        if pad is not None:
+            options.setdefault("pad_id", pad)
         if is_own(self._parts.train) or (self.task_spec is None and name is None):
             require(not options, "collator_options", "need a task_spec or a collator_name")
             return None
-        raise NotImplementedError
+        from dataprep.runtime.collators import CollatorRegistry
+
+        found = registry if registry is not None else CollatorRegistry.get_instance()
+        return cast(
+            "Collate",
+            found.get_collator(name, task_spec=self.task_spec, tokenizer=self.tokenizer, **options),
+        )
 
     def _loader(self, name: Literal["train", "val", "test"]) -> Any:
         data = getattr(self._parts, name)

@@ -13,10 +13,11 @@ from dataclasses import dataclass, replace
 from typing import Any, cast
 
 import torch
-from torch.utils.data import IterableDataset, default_collate
+from torch.utils.data import IterableDataset
 
 from dataprep.formats.errors import InputError, UsageError, require
 from dataprep.runtime.buckets import POOL, Bucketed
+from dataprep.runtime.collate_default import Default
 from dataprep.runtime.collated import Collate, Collated, WithEpoch, collated_order
 from dataprep.runtime.draws import SeededDraws, draws_nothing
 from dataprep.runtime.lengths import lengths_for
@@ -155,7 +156,7 @@ def _samples(
             )  # fmt: skip
         return cast("SampleDataset", dataset), True
     chosen = collate or chosen_collate(dataset)
-    if chosen is default_collate and type(dataset) in (list, tuple):
+    if isinstance(chosen, Default) and type(dataset) in (list, tuple):
         _check_tensors(dataset)
     light = draws_nothing(dataset, chosen)
     if config.draws is True or (config.draws is None and not light):
@@ -167,15 +168,15 @@ def _samples(
 
 def chosen_collate(dataset: Any) -> Collate:
     """What suits the first sample: padding where it has token ids, else plain stacking."""
-    if not hasattr(dataset, "__len__") or len(dataset) == 0:
-        return default_collate
-    with isolated():
-        first = dataset[0]
+    first = None
+    if hasattr(dataset, "__len__") and len(dataset):
+        with isolated():
+            first = dataset[0]
     if isinstance(first, dict) and any(str(name).endswith("input_ids") for name in first):
         from dataprep.runtime.collate import Padded
 
-        return cast("Collate", Padded())
-    return default_collate
+        return Padded()
+    return Default(report=False)
 
 
 def _check_tensors(rows: Any) -> None:

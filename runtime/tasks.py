@@ -18,8 +18,8 @@ from dataprep.formats.errors import UsageError, require
 __all__ = ["MODALITIES", "PRESETS", "TASK_TYPES", "TaskSpec"]
 
 TASK_TYPES = (
-    "lm", "masked_lm", "seq2seq", "classification", "multilabel", "regression", "preference",
-    "kto", "grpo", "custom",
+    "lm", "masked_lm", "seq2seq", "classification", "token_classification", "multi_label",
+    "regression", "preference", "kto", "grpo", "custom",
 )  # fmt: skip
 """What may be asked of a model; ``"custom"`` for what a collate function of one's own decides."""
 
@@ -64,11 +64,11 @@ class TaskSpec:
     input_schema: Mapping[str, Any] = field(default_factory=dict)
     """What is known of the inputs: shapes, vocabulary size, number of channels."""
     output_schema: Mapping[str, Any] = field(default_factory=dict)
-    """What is known of the target: number of classes, its type."""
+    """Dtype and pad value of fields of a batch, as `OutputSchema.from_dict` takes them."""
     preprocessing_config: Mapping[str, Any] = field(default_factory=dict)
     """Options of the collate function, by the names of its arguments."""
     additional_config: Mapping[str, Any] = field(default_factory=dict)
-    """Whatever else a trainer wants to keep with it."""
+    """Whatever else a trainer wants to keep with it: the number of classes, for one."""
 
     def __post_init__(self) -> None:
         require(isinstance(self.name, str) and bool(self.name), "name", "must be a name")
@@ -94,7 +94,7 @@ class TaskSpec:
         return cls(
             name="cls_tiny", task_type="classification", model_family="encoder",
             input_fields=("input_ids", "attention_mask"), target_field="label",
-            metrics=("loss", "accuracy"), output_schema={"num_classes": 2},
+            metrics=("loss", "accuracy"), additional_config={"num_classes": 2},
         )  # fmt: skip
 
     @classmethod
@@ -111,8 +111,8 @@ class TaskSpec:
         return cls(
             name="vision_tiny", task_type="classification", modality="vision",
             model_family="encoder", input_fields=("pixel_values",), metrics=("loss", "accuracy"),
-            input_schema={"channels": 3}, output_schema={"num_classes": 10},
-            preprocessing_config={"preset": "imagenet"},
+            input_schema={"channels": 3}, preprocessing_config={"normalize": "imagenet"},
+            additional_config={"num_classes": 10},
         )  # fmt: skip
 
     @classmethod

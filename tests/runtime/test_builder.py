@@ -25,6 +25,7 @@ from dataprep.formats.dataset import open_dataset
 from dataprep.formats.errors import InputError, UsageError
 from dataprep.runtime import loader_config, serve
 from dataprep.runtime.builder import DataLoaderBuilder
+from dataprep.runtime.collate_text import CausalLM
 from dataprep.runtime.documents import DocumentDataset
 from dataprep.runtime.foreign import Buckets, foreign_loader
 from dataprep.runtime.loader_config import LoaderConfig
@@ -216,13 +217,13 @@ class Local:
     """Not picklable: what it holds is defined in a function."""
 
     def __init__(self) -> None:
-        self.double = lambda n: 2 * n
+        self.double: Callable[[int], int] = lambda n: 2 * n
 
     def __len__(self) -> int:
         return 3
 
     def __getitem__(self, index: int) -> int:
-        return int(self.double(index))
+        return self.double(index)
 
 
 @pytest.mark.parametrize("method", ["spawn", "forkserver"])
@@ -414,3 +415,21 @@ def test_nothing_is_drawn_from_the_trainer_s_generators() -> None:
     rows(builder().build())
     assert torch.equal(torch.get_rng_state(), before)
     assert os.environ is not None
+
+
+def test_padding_and_schema_by_the_builder() -> None:
+    """Item 79: side, length, ids and dtypes reach the collate function, given or not."""
+    data = [{"input_ids": [1, 2, 3]}, {"input_ids": [4]}]
+    plain = builder(data).with_shuffle(False)
+    assert next(iter(plain.build()))["input_ids"].tolist() == [[1, 2, 3], [4, 0, 0]]
+    padded = plain.with_padding("left", max_length=2, pad_id=9)
+    batch = next(iter(padded.with_output_schema({"input_ids": {"dtype": "int32"}}).build()))
+    assert batch["input_ids"].tolist() == [[2, 3], [9, 4]]
+    assert batch["input_ids"].dtype == torch.int32
+    causal = builder(data).with_shuffle(False).with_collate_fn(CausalLM()).with_padding("left")
+    batch = next(iter(causal.build()))
+    assert batch["labels"].tolist() == [[1, 2, 3], [-100, -100, 4]]
+    with pytest.raises(UsageError, match="padding_side: must be one of"):
+        builder(data).with_padding("middle").build()  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match="has no padding_side"):
+        builder(data).with_collate_fn(torch.tensor).with_padding("left").build()

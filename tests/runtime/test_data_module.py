@@ -60,7 +60,7 @@ def numbers(loader: Any) -> list[int]:
     found: list[int] = []
     for batch in loader:
         values = batch["n"] if isinstance(batch, dict) else batch
-        values = values[0] if isinstance(values, list) else values
+        values = values[0] if isinstance(values, tuple) else values
         found += (values[:, 0] if values.ndim == 2 else values).tolist()
     return found
 

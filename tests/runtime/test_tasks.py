@@ -17,7 +17,7 @@ def test_a_task_says_what_its_data_is() -> None:
     task = TaskSpec(
         name="digits", task_type="classification", modality="vision",
         input_fields=["pixel_values"], target_field="label",  # type: ignore[arg-type]
-        input_schema={"shape": (1, 28, 28)}, output_schema={"num_classes": 10},
+        input_schema={"shape": (1, 28, 28)}, output_schema={"labels": {"dtype": "int32"}},
         preprocessing_config={"mean": [0.13], "std": [0.31]},
     )  # fmt: skip
     assert (task.modality, task.input_fields) == ("vision", ("pixel_values",))
