@@ -181,8 +181,7 @@ class Vision:
     def _scaled(self, whole: Array, field: str) -> torch.Tensor:
         """In 0 .. 1, float32, memory of its own."""
         pixels = torch.from_numpy(whole).to(torch.float32, memory_format=torch.contiguous_format)
-        if pixels.data_ptr() == whole.ctypes.data and not whole.flags.owndata:
-            pixels = pixels.clone()
+        pixels = pixels.contiguous()  # `to` leaves floats as they lie
         if self.scale is not None:
             return pixels.mul_(self.scale)
         if whole.dtype.kind == "f" and self.normalize is None:
