@@ -3,6 +3,12 @@
 `DataModule` is all that is asked of one, also of somebody else's: two methods, looked for and not
 inherited, so Lightning's data modules are some. `UniversalDataModule` is ours, over whatever data
 there is; a trainer that looks for `state_dict` and `load_state_dict` resumes it in mid-epoch.
+
+Lightning takes loaders from anybody, a `datamodule=` only of its own class: make one of both.
+
+    class Data(UniversalDataModule, lightning.LightningDataModule): ...
+
+Pass `use_distributed_sampler=False` to its Trainer, and `dp_rank` and `dp_size` here.
 """
 
 from __future__ import annotations
@@ -114,6 +120,7 @@ class UniversalDataModule:
         dp_rank: int = 0,
         dp_size: int = 1,
     ) -> None:
+        super().__init__()  # of a trainer's own class, where there is one besides
         check_fraction("val_split", val_split)
         require(train_data is not None, "train_data", "must not be None")
         given: dict[str, Any] = {"batch_size": batch_size, "num_workers": num_workers, "seed": seed}
