@@ -129,7 +129,7 @@ def _from_tokenizer(kind: type[Padded], tokenizer: Any, *, whole_words: bool) ->
     return found
 
 
-def _vision(task_spec: Any = None, **options: Any) -> Vision:
+def _vision(task_spec: Any = None, tokenizer: Any = None, **options: Any) -> Vision:
     """Images; `mean` and `std` may be given in place of `normalize`, which may be a bool."""
     chosen = {**_configured(Vision, task_spec, "mean", "std"), **options}
     mean, std = chosen.pop("mean", None), chosen.pop("std", None)
@@ -156,8 +156,8 @@ def _vision_text(
     return VisionText(vision=_vision(task_spec=task_spec, **(vision or {})), text=text)
 
 
-def _plain(kind: type[Any], task_spec: Any = None, **options: Any) -> Any:
-    """One of `kind` by its own fields."""
+def _plain(kind: type[Any], task_spec: Any = None, tokenizer: Any = None, **options: Any) -> Any:
+    """One of `kind` by its own fields; a tokenizer says nothing about these."""
     return kind(**_checked(kind, {**_configured(kind, task_spec), **options}, task_spec))
 
 

@@ -187,7 +187,8 @@ class CollatorRegistry:
         given = dict(zip(_GIVEN, (task_spec, tokenizer), strict=True))
         signature = inspect.signature(info.make)
         anything = any(p.kind is p.VAR_KEYWORD for p in signature.parameters.values())
-        passed = {k: v for k, v in given.items() if anything or k in signature.parameters}
+        named = {k: v for k, v in given.items() if k in signature.parameters}
+        passed = {k: v for k, v in given.items() if anything and v is not None} | named
         try:
             signature.bind(**passed, **options)
         except TypeError as error:

@@ -231,7 +231,7 @@ def as_rows(rows: Sequence[Any], field: str | None = None) -> list[Array]:
                 f"has the shape {list(array.shape)}, others {['any', *further]}: only the first "
                 "axis may differ", row=number, field=field, remedy="Bring all to one shape.",
             )  # fmt: skip
-    return _of_one_dtype(arrays)
+    return _of_one_dtype([a if a.size else np.empty((0, *further), a.dtype) for a in arrays])
 
 
 def check_fit(arrays: Sequence[Array], dtype: np.dtype[Any], field: str | None = None) -> None:
