@@ -8,7 +8,8 @@ Lightning takes loaders from anybody, a `datamodule=` only of its own class: mak
 
     class Data(UniversalDataModule, lightning.LightningDataModule): ...
 
-Pass `use_distributed_sampler=False` to its Trainer, and `dp_rank` and `dp_size` here.
+Pass `use_distributed_sampler=False` to its Trainer, and `dp_rank` and `dp_size` here; and
+`limit_val_batches=0` where there is no validation data, of which it wants no None.
 """
 
 from __future__ import annotations

@@ -156,6 +156,8 @@ def _samples(
             )  # fmt: skip
         return cast("SampleDataset", dataset), True
     chosen = collate or chosen_collate(dataset)
+    if identity is None:
+        identity = type(getattr(dataset, "whole", dataset)).__name__  # of a part: of what
     if isinstance(chosen, Default) and type(dataset) in (list, tuple):
         _check_tensors(dataset)
     light = draws_nothing(dataset, chosen)

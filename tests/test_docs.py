@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from dataprep.cli.main import run
+from dataprep.runtime.seeding import isolated
 from tests.support import REPOSITORY
 
 _BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -34,3 +35,18 @@ def test_loading_runs_as_written(
             assert run(shlex.split(code.removeprefix("$ dataprep "))) == 0
             assert "stories.jsonl" in capsys.readouterr().out
     assert namespace["following"].shape == (2, 128)
+
+
+def test_guide_runs_as_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Item 54: every block of docs/guide.md, one after the other, in one namespace."""
+    monkeypatch.chdir(tmp_path)
+    text = (REPOSITORY / "docs" / "guide.md").read_text(encoding="utf-8")
+    namespace: dict[str, Any] = {"__name__": "guide"}
+    found = _BLOCK.findall(text)
+    assert {language for language, _ in found} == {"python"}
+    with isolated():  # it seeds everything
+        for _, code in found:
+            exec(compile(code, "guide.md", "exec"), namespace)
+    assert "of the time waited" in capsys.readouterr().out

@@ -50,7 +50,7 @@ def make(kind: type[UniversalDataModule] = Data, **options: Any) -> UniversalDat
 
 def train(
     folder: Path, steps: int, *, data: Any = None, module: Module | None = None, save_at: int = 3,
-    resume: Path | None = None,
+    resume: Path | None = None, **options: Any,
 ) -> Module:  # fmt: skip
     module = module or Module()
     trainer = lightning.Trainer(
@@ -59,6 +59,7 @@ def train(
         callbacks=[lightning.pytorch.callbacks.ModelCheckpoint(
             folder, filename="{step}", every_n_train_steps=save_at, save_top_k=-1
         )],
+        **options,
     )  # fmt: skip
     trainer.fit(module, datamodule=data, ckpt_path=resume)
     return module
@@ -83,7 +84,7 @@ def test_validation_runs_after_each_epoch(tmp_path: Path) -> None:
     """Item 2: the held-out samples, in their order, each time."""
     val = [batch["n"].tolist() for batch in make().val_dataloader()]
     assert train(tmp_path, 20, data=make()).validated == val * 2
-    assert train(tmp_path, 5, data=make(val_split=0)).validated == []
+    assert train(tmp_path, 5, data=make(val_split=0), limit_val_batches=0).validated == []
 
 
 def test_a_module_hands_on_the_loaders_of_a_data_module(tmp_path: Path) -> None:
