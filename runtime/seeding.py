@@ -51,7 +51,8 @@ def seed_all(seed: int, mode: Mode = "fast") -> None:
     deterministic = mode == "deterministic"
     if deterministic:
         os.environ.setdefault(_CUBLAS, ":4096:8")
-    torch.use_deterministic_algorithms(deterministic)
+    if torch.are_deterministic_algorithms_enabled() != deterministic:  # the call takes a second
+        torch.use_deterministic_algorithms(deterministic)
     torch.backends.cudnn.deterministic = deterministic
     torch.backends.cudnn.benchmark = not deterministic
 
