@@ -133,7 +133,7 @@ def padding_share(lengths: npt.NDArray[np.int64], batch: int) -> float:
 
     `lengths` in the order that they are served in; each batch is as wide as its longest row.
 
-    >>> padding_share(np.array([1, 3, 2, 2]), 2)
+    >>> round(padding_share(np.array([1, 3, 2, 2]), 2), 3)
     0.2
     """
     require(batch >= 1, "batch", f"must be at least 1, got {batch}")

@@ -24,6 +24,7 @@ from dataprep.runtime.loader import Loader
 from dataprep.runtime.loader_config import LoaderConfig, StartMethod
 from dataprep.runtime.order import Order
 from dataprep.runtime.sampling import whole_number
+from dataprep.runtime.topology import data_parallel
 
 if TYPE_CHECKING:
     from dataprep.runtime.output_schema import OutputSchema
@@ -45,7 +46,9 @@ class DataLoaderBuilder:
     def __init__(self) -> None:
         self._dataset: Any = None
         self._config = LoaderConfig()
-        self._rank, self._world_size = 0, 1
+        self._distributed = False
+        self._rank: int | None = None
+        self._world_size: int | None = None
         self._padding: dict[str, Any] = {}
         self._sampler: Iterable[int] | Order | None = None
         self._buckets: Buckets | None = None
@@ -147,12 +150,18 @@ class DataLoaderBuilder:
         self._buckets = buckets if buckets is not None else Buckets(**options)
         return self
 
-    def with_distributed(self, rank: int, world_size: int) -> DataLoaderBuilder:
-        """This process among those that share one order. Simulated ranks need no process group."""
-        world_size = whole_number("world_size", world_size, 1)
-        rank = whole_number("rank", rank)
-        require(rank < world_size, "rank", f"{rank} is not in 0 .. {world_size - 1}")
-        self._rank, self._world_size = rank, world_size
+    def with_distributed(
+        self, rank: int | None = None, world_size: int | None = None
+    ) -> DataLoaderBuilder:
+        """This process among those that share one order; None for both: as torch.distributed says.
+
+        Ranks that are only simulated need no process group.
+        """
+        if world_size is not None and rank is not None:
+            world_size = whole_number("world_size", world_size, 1)
+            rank = whole_number("rank", rank)
+            require(rank < world_size, "rank", f"{rank} is not in 0 .. {world_size - 1}")
+        self._distributed, self._rank, self._world_size = True, rank, world_size
         return self
 
     def with_purpose(self, purpose: str) -> DataLoaderBuilder:
@@ -169,7 +178,7 @@ class DataLoaderBuilder:
 
     def build(self) -> Loader:
         """The loader. Raises `UsageError` without a dataset, and what `foreign_loader` raises."""
-        return self._build(self._rank, self._world_size)
+        return self._build(*data_parallel(self._distributed, self._rank, self._world_size))
 
     def build_ranks(self, world_size: int | None = None) -> list[Loader]:
         """The loaders of all ranks, in this process: for tests, and to see what each would get.
@@ -177,11 +186,11 @@ class DataLoaderBuilder:
         `world_size` None: the one of `with_distributed`.
 
         >>> ranks = DataLoaderBuilder().with_dataset(list(range(8))).with_batch_size(2)
-        >>> both = ranks.with_shuffle(False).build_ranks(2)
+        >>> both = ranks.with_shuffle(False).with_drop_last().build_ranks(2)
         >>> [[batch.tolist() for batch in loader] for loader in both]
         [[[0, 1], [4, 5]], [[2, 3], [6, 7]]]
         """
-        size = self._world_size if world_size is None else whole_number("world_size", world_size, 1)
+        size = whole_number("world_size", world_size or self._world_size or 1, 1)
         return [self._build(rank, size) for rank in range(size)]
 
     def _build(self, rank: int, world_size: int) -> Loader:

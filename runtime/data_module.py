@@ -28,8 +28,8 @@ from dataprep.runtime.foreign_stream import ForeignStreamLoader, foreign_stream_
 from dataprep.runtime.loader import Loader
 from dataprep.runtime.loader_config import LoaderConfig
 from dataprep.runtime.parts import check_fraction, split_by_fraction
-from dataprep.runtime.sampling import whole_number
 from dataprep.runtime.tasks import TaskSpec
+from dataprep.runtime.topology import data_parallel
 
 __all__ = ["DataModule", "UniversalDataModule", "loaders_of"]
 
@@ -86,6 +86,7 @@ class UniversalDataModule:
         buckets: batches of like length to train on.
         rows: options of the rows of a dataset that was built, as `create_loader` takes them.
         identity: a name for the data, part of the state.
+        distributed: take `dp_rank` and `dp_size` from torch.distributed.
         dp_rank, dp_size: this process among the data-parallel ones.
 
     The train loader is made once: each pass over it is a new epoch, a function of (seed, epoch).
@@ -118,8 +119,9 @@ class UniversalDataModule:
         buckets: Buckets | None = None,
         rows: Mapping[str, Any] | None = None,
         identity: str | None = None,
-        dp_rank: int = 0,
-        dp_size: int = 1,
+        distributed: bool = False,
+        dp_rank: int | None = None,
+        dp_size: int | None = None,
     ) -> None:
         super().__init__()  # of a trainer's own class, where there is one besides
         check_fraction("val_split", val_split)
@@ -128,9 +130,9 @@ class UniversalDataModule:
         given = {name: value for name, value in given.items() if value is not None}
         self.config = replace(config or LoaderConfig(), **given)
         self.val_split, self.buckets, self.identity = val_split, buckets, identity
-        self.dp_size = whole_number("dp_size", dp_size, 1)
-        self.dp_rank = whole_number("dp_rank", dp_rank)
-        require(dp_rank < dp_size, "dp_rank", f"{dp_rank} is not in 0 .. {dp_size - 1}")
+        self.dp_rank, self.dp_size = data_parallel(distributed, dp_rank, dp_size)
+        require(0 <= self.dp_rank < self.dp_size, "dp_rank",
+                f"{dp_rank} is not in 0 .. {self.dp_size - 1}")  # fmt: skip
         self.task_spec, self.tokenizer = task_spec, tokenizer
         self._rows = self._checked_rows(rows)
         self._parts = self._divide(train_data, val_data, test_data)

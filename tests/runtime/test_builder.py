@@ -25,6 +25,7 @@ from dataprep.formats.dataset import open_dataset
 from dataprep.formats.errors import InputError, UsageError
 from dataprep.runtime import loader_config, serve
 from dataprep.runtime.builder import DataLoaderBuilder
+from dataprep.runtime.collate_default import Default
 from dataprep.runtime.collate_text import CausalLM
 from dataprep.runtime.documents import DocumentDataset
 from dataprep.runtime.foreign import Buckets, foreign_loader
@@ -146,6 +147,24 @@ def test_ranks_make_equally_many_steps() -> None:
         assert [batch["n"].shape for batch in batches] == [torch.Size([2])] * 2
         seen += [n for batch in batches for n in batch["n"][batch["sample_mask"]].tolist()]
     assert sorted(seen) == list(range(11))
+
+
+def test_ranks_are_taken_from_torch_distributed_on_request(monkeypatch: Any) -> None:
+    """Item 39: asked for by builder and module; without a group, an error."""
+    from dataprep.runtime.data_module import UniversalDataModule
+
+    with pytest.raises(UsageError, match="init_process_group"):
+        builder().with_distributed().build()
+    with pytest.raises(UsageError, match="init_process_group"):
+        UniversalDataModule(DATA, distributed=True)
+    monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.distributed, "get_rank", lambda: 1)
+    monkeypatch.setattr(torch.distributed, "get_world_size", lambda: 2)
+    sampler = builder().with_distributed().with_drop_last().build().sampler_obj
+    assert (sampler.dp_rank, sampler.dp_size) == (1, 2)
+    assert UniversalDataModule(DATA, distributed=True).dp_rank == 1
+    with pytest.warns(UserWarning, match="every rank of this torch.distributed group"):
+        builder().build()
 
 
 def test_same_seed_same_order() -> None:
@@ -315,6 +334,31 @@ def test_buckets_by_the_builder() -> None:
         builder().with_buckets().build()
     with pytest.raises(UsageError, match="buckets have an order of their own"):
         make.with_sampler(SequentialSampler(range(200))).build()
+
+
+def test_buckets_of_samples_that_draw() -> None:
+    """Items 40, 51: seeded transforms and buckets of either kind go together, and resume."""
+    lengths = np.arange(20) % 7 + 1
+    for budget in (None, 20):
+        make = builder(Local20()).with_buckets(lengths=lengths, max_tokens=budget)
+        make.with_collate_fn(Default(report=False))
+        loader = make.build()
+        rows(loader)
+        iterator = iter(loader)
+        next(iterator)
+        again = make.build()
+        again.load_state_dict(loader.state_dict())
+        assert rows(again) == rows(iterator)
+
+
+class Local20(Local):
+    """Twenty samples and a random number each."""
+
+    def __len__(self) -> int:
+        return 20
+
+    def __getitem__(self, index: int) -> int:
+        return int(np.random.randint(1 << 30))
 
 
 def test_documents_of_a_build_know_their_lengths(tmp_path: Path) -> None:
