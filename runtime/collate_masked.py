@@ -18,8 +18,8 @@ import numpy as np
 import numpy.typing as npt
 
 from dataprep.formats.errors import require
-from dataprep.runtime.collate import Padded, Work
-from dataprep.runtime.collate_text import one_each, require_fields
+from dataprep.runtime.collate import Padded, Work, one_each
+from dataprep.runtime.collate_text import require_fields
 from dataprep.runtime.columns import columns_of
 from dataprep.runtime.ragged import Array
 from dataprep.runtime.sample_error import SampleError
