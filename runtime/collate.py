@@ -43,7 +43,7 @@ from dataprep.runtime.ragged import (
 from dataprep.runtime.sample_error import SampleError
 from dataprep.runtime.windows import IGNORED_LABEL
 
-__all__ = ["Padded", "Work", "padding"]
+__all__ = ["Padded", "Work", "one_each", "padding"]
 
 _IDS, _MASK = "input_ids", "attention_mask"
 
@@ -68,6 +68,8 @@ class Padded:
     - `padding_side`, `max_length`, `pad_to`, `multiple`, `truncate`: see `Padding`.
     - `schema`: dtypes and pad values by field.
     - `tensors`: tensors, or the same numbers in lists.
+    - `tokenizer`: pads `input_ids` and its other `model_input_names` by its own method `pad`, for
+      one that has a way of its own. It is slower, and where it has none the numbers are the same.
 
     Raises `SampleError`, naming row and field, for a sample with other fields than the first, with
     no tokens, or with a field that does not go along with its ids.
@@ -87,9 +89,12 @@ class Padded:
     truncate: Truncate | None = None
     schema: OutputSchema = field(default_factory=OutputSchema)
     tensors: bool = True
+    tokenizer: Any = None
 
     def __post_init__(self) -> None:
         self.padding_of(_IDS)
+        fine = self.tokenizer is None or callable(getattr(self.tokenizer, "pad", None))
+        require(fine, "tokenizer", "has no method pad; leave it out, and give pad_id")
         for name in ("pad_id", "label_pad_id"):
             value = getattr(self, name)
             whole = isinstance(value, int) and not isinstance(value, bool)
@@ -115,17 +120,21 @@ class Padded:
         """Every column, padded; labels masked. Ids with the prefixes `equal` get one width."""
         rows = {name: self._ids(name, values) for name, values in columns.items() if _is_ids(name)}
         work = Work(batch={}, rows=rows, layouts={})
-        for name, own in rows.items():
-            work.layouts[name] = self.padding_of(name).layout(own, name)
+        for name, arrays in rows.items():
+            work.layouts[name] = self.padding_of(name).layout(arrays, name)
         if equal:
             _widen(work.layouts, [prefix + _IDS for prefix in equal])
+        own = self._by_tokenizer(columns, work) if self.tokenizer is not None else {}
         for name in columns:
-            if name in rows:
+            if name in own:
+                work.batch[name] = own[name]
+            elif name in rows:
                 self._pad_ids(name, work, given=_mask_of(name) in columns)
             else:
                 work.batch[name] = None  # its place, until the ids that it goes along with are done
+        work.batch.update(own)
         for name, values in columns.items():
-            if name not in rows:
+            if name not in rows and name not in own:
                 along = self.schema.along(name)
                 work.batch[name] = (
                     self._pad_along(name, values, rows[along], work.layouts[along])
@@ -135,6 +144,28 @@ class Padded:
         for name in work.layouts:
             self.mask_labels(work, name)
         return work
+
+    def _by_tokenizer(self, columns: Columns, work: Work) -> dict[str, Array]:
+        """The fields of the tokenizer, cut as by us and padded by itself."""
+        if _IDS not in work.rows:
+            return {}
+        layout, ids = work.layouts[_IDS], work.rows[_IDS]
+        names = {_IDS, _MASK, *getattr(self.tokenizer, "model_input_names", ())} & set(columns)
+        cut = {
+            name: [row.tolist() for row in layout.kept(one_each(name, columns[name], ids))]
+            for name in sorted(names)
+        }
+        found = self.tokenizer.pad(
+            cut, padding="max_length", max_length=layout.width, padding_side=self.padding_side,
+            return_tensors="np",
+        )  # fmt: skip
+        batch = {}
+        for name, values in found.items():
+            array = np.asarray(values)
+            wanted = self.schema.resolve(name, kind=array.dtype.kind).numpy
+            check_fit(list(array), wanted, name)
+            batch[name] = array.astype(wanted)
+        return batch
 
     def mask_labels(self, work: Work, ids: str) -> None:
         """Put `label_pad_id` wherever a mask that came with the sample is 0."""
@@ -188,16 +219,13 @@ class Padded:
         work.batch[mask] = None if given else layout.mask(self.schema.resolve(mask).numpy)
 
     def _pad_along(self, name: str, values: list[Any], ids: list[Array], layout: Layout) -> Array:
-        rows = as_rows(values, name)
         labels = name.endswith("labels")
-        for number, (row, tokens) in enumerate(zip(rows, ids, strict=True)):
-            if len(row) != len(tokens):
-                if labels:  # those of a decoder, or of several classes: rows of their own
-                    return self.padded_apart(name, rows)
-                raise SampleError(
-                    f"has {len(row):,} numbers for {len(tokens):,} tokens", row=number, field=name,
-                    remedy="Give one for each token.",
-                )  # fmt: skip
+        if labels:
+            rows = as_rows(values, name)
+            if [*map(len, rows)] != [*map(len, ids)]:  # of a decoder: rows of their own
+                return self.padded_apart(name, rows)
+        else:
+            rows = one_each(name, values, ids)
         return self.padded(name, rows, layout, self.label_pad_id if labels else None)
 
     def padded_apart(self, name: str, rows: list[Array]) -> Array:
@@ -212,6 +240,26 @@ class Padded:
             return self.padded(name, rows, layout)
         found = scalars(name, values, self.schema)
         return values if found is None else found
+
+
+def one_each(name: str, values: Sequence[Any], ids: Sequence[Array]) -> list[Array]:
+    """The rows of a field that has a number for each of the tokens `ids`.
+
+    Raises `SampleError` for one that has not.
+    """
+    number = next((row for row, value in enumerate(values) if not is_sequence(value)), None)
+    rows = as_rows(values, name) if number is None else []
+    for row, (numbers, tokens) in enumerate(zip(rows, ids, strict=False)):
+        if len(numbers) != len(tokens):
+            number = row
+            break
+    if number is not None:
+        count = f"{len(values[number]):,} numbers" if rows else f"{values[number]!r}"
+        raise SampleError(
+            f"has {count} for {len(ids[number]):,} tokens", row=number, field=name,
+            remedy="Give one for each token, or leave the field out.",
+        )  # fmt: skip
+    return rows
 
 
 def _widen(layouts: dict[str, Layout], names: list[str]) -> None:

@@ -2,7 +2,8 @@
 
 A draw is a hash of the seed, the epoch, the ids of the sample and the place in it. So neither the
 worker, nor the batch, nor the padding changes it; every epoch draws anew; a resumed run draws what
-the first would have. Two equal samples of an epoch are masked alike. Costs 40 ns a token.
+the first would have. Two equal samples of an epoch are masked alike. Costs 40 ns a
+place of the batch, padding included.
 
 80 % of the hidden tokens become the mask token, 10 % a random one and 10 % stay as they are (Devlin
 et al.: BERT, section 3.1, https://arxiv.org/abs/1810.04805).
@@ -18,8 +19,8 @@ import numpy as np
 import numpy.typing as npt
 
 from dataprep.formats.errors import require
-from dataprep.runtime.collate import Padded, Work
-from dataprep.runtime.collate_text import one_each, require_fields
+from dataprep.runtime.collate import Padded, Work, one_each
+from dataprep.runtime.collate_text import require_fields
 from dataprep.runtime.columns import columns_of
 from dataprep.runtime.ragged import Array
 from dataprep.runtime.sample_error import SampleError

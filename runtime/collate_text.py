@@ -14,12 +14,12 @@ from typing import Any, Literal, get_args
 import numpy as np
 
 from dataprep.formats.errors import UsageError, require
-from dataprep.runtime.collate import Padded, padding
+from dataprep.runtime.collate import Padded, one_each, padding
 from dataprep.runtime.columns import Columns, columns_of, is_sequence, scalars, stacked
 from dataprep.runtime.ragged import Array, Layout, Padding, Side, as_rows, check_fit
 from dataprep.runtime.sample_error import SampleError
 
-__all__ = ["CausalLM", "ClassLabels", "Classification", "Seq2Seq", "one_each", "require_fields"]
+__all__ = ["CausalLM", "ClassLabels", "Classification", "Seq2Seq", "require_fields"]
 
 ClassLabels = Literal["single", "multi", "regression", "token"]
 _DECODER_IDS, _DECODER_MASK = "decoder_input_ids", "decoder_attention_mask"
@@ -207,23 +207,3 @@ def require_fields(columns: Columns, *names: str, where: str) -> None:
             f"{', '.join(map(repr, columns)) or 'nothing'}", where=where, code="E_FIELDS",
             remedy="Rename the columns, or tokenize the text first.",
         )  # fmt: skip
-
-
-def one_each(name: str, values: Sequence[Any], ids: Sequence[Array]) -> list[Array]:
-    """The rows of a field that has a number for each of the tokens `ids`.
-
-    Raises `SampleError` for one that has not.
-    """
-    number = next((row for row, value in enumerate(values) if not is_sequence(value)), None)
-    rows = as_rows(values, name) if number is None else []
-    for row, (numbers, tokens) in enumerate(zip(rows, ids, strict=False)):
-        if len(numbers) != len(tokens):
-            number = row
-            break
-    if number is not None:
-        count = f"{len(values[number]):,} numbers" if rows else f"{values[number]!r}"
-        raise SampleError(
-            f"has {count} for {len(ids[number]):,} tokens", row=number, field=name,
-            remedy="Give one for each token, or leave the field out.",
-        )  # fmt: skip
-    return rows

@@ -17,6 +17,7 @@ import numpy as np
 import torch
 
 from dataprep.formats.errors import UsageError, require
+from dataprep.runtime.buffers import Buffers
 from dataprep.runtime.columns import Columns, columns_of, finished, is_sequence, scalars, stacked
 from dataprep.runtime.output_schema import OutputSchema, dtype_of
 from dataprep.runtime.ragged import Array, as_array, as_rows
@@ -27,6 +28,7 @@ __all__ = ["NORMALIZE", "ChannelsAt", "Normalize", "Vision"]
 ChannelsAt = Literal["CHW", "HWC"]
 _NAMES = ("pixel_values", "image", "images", "img")
 _LABELS = ("labels", "label", "fine_label")
+_BUFFERS = Buffers()
 _LARGEST = {"bool": 1, "uint8": 255, "uint16": 65535}
 
 
@@ -139,15 +141,41 @@ class Vision:
 
     def images(self, images: Sequence[Any], field: str = "pixel_values") -> torch.Tensor:
         """The images alone: float [rows, channels, height, width]."""
-        whole = _stack([self._array(row, image, field) for row, image in enumerate(images)], field)
-        scaled = self._scaled(whole, field)
-        normal = self.normal
-        if normal is not None:
-            shape = (1, -1, 1, 1)
-            scaled -= torch.tensor(normal.mean).reshape(shape)
-            scaled /= torch.tensor(normal.std).reshape(shape)
+        arrays = [self._array(row, image, field) for row, image in enumerate(images)]
+        _check_alike(arrays, field)
+        out = _BUFFERS.empty((len(arrays), *arrays[0].shape), np.float32)
+        largest = self._largest(arrays[0].dtype)
+        factor, offset = self._factors(arrays[0].dtype, largest)
+        # One after the other, so that an image stays in the cache until it is done.
+        for row, (target, array) in enumerate(zip(out, arrays, strict=True)):
+            np.copyto(target, array, casting="unsafe")
+            if largest is not None and array.dtype.name not in _LARGEST:
+                _check_range(row, target, largest, field)
+            if factor is not None:
+                np.multiply(target, factor, out=target)
+            if offset is not None:
+                np.subtract(target, offset, out=target)
+        pixels = torch.from_numpy(out)
         wanted = self.schema.fields.get("pixel_values")
-        return scaled.to(dtype_of(wanted.dtype)) if wanted and wanted.dtype else scaled
+        return pixels.to(dtype_of(wanted.dtype)) if wanted and wanted.dtype else pixels
+
+    def _largest(self, dtype: np.dtype[Any]) -> int | None:
+        """What values are at most, and become 1; None where they stay as they are."""
+        if self.scale is not None or (dtype.kind == "f" and self.normalize is None):
+            return None
+        return _LARGEST.get(dtype.name, 255 if dtype.kind in "iu" else 1)
+
+    def _factors(
+        self, dtype: np.dtype[Any], largest: int | None
+    ) -> tuple[Array | None, Array | None]:
+        """value x factor - offset is the scaled and normalised value, channel by channel."""
+        scale = 1 / largest if self.scale is None and largest else self.scale or 1.0
+        normal = self.normal
+        if normal is None:
+            return (np.array(scale, np.float32) if scale != 1 else None), None
+        std = np.array(normal.std, np.float64)[:, None, None]
+        mean = np.array(normal.mean, np.float64)[:, None, None]
+        return (scale / std).astype(np.float32), (mean / std).astype(np.float32)
 
     def _array(self, row: int, image: Any, field: str) -> Array:
         """One image as [channels, height, width]; a view."""
@@ -178,19 +206,6 @@ class Vision:
             remedy=remedy,
         )  # fmt: skip
 
-    def _scaled(self, whole: Array, field: str) -> torch.Tensor:
-        """In 0 .. 1, float32, memory of its own."""
-        pixels = torch.from_numpy(whole).to(torch.float32, memory_format=torch.contiguous_format)
-        pixels = pixels.contiguous()  # `to` leaves floats as they lie
-        if self.scale is not None:
-            return pixels.mul_(self.scale)
-        if whole.dtype.kind == "f" and self.normalize is None:
-            return pixels
-        largest = _LARGEST.get(whole.dtype.name, 255 if whole.dtype.kind in "iu" else 1)
-        if whole.dtype.name not in _LARGEST:
-            _check_range(pixels, largest, field)
-        return pixels.div_(largest)
-
     def _other(self, name: str, values: list[Any]) -> Any:
         if is_sequence(values[0]):
             return stacked(name, as_rows(values, name), self.schema)
@@ -198,32 +213,24 @@ class Vision:
         return values if found is None else found
 
 
-def _stack(arrays: list[Array], field: str) -> Array:
-    """[rows, channels, height, width], not contiguous where the images are not."""
+def _check_alike(arrays: list[Array], field: str) -> None:
     for row, array in enumerate(arrays):
         if array.shape != arrays[0].shape:
             raise SampleError(
                 f"has the shape {list(array.shape)}, row 0 {list(arrays[0].shape)} (channels, "
                 "height, width)", row=row, field=field, remedy="Bring all images to one size.",
             )  # fmt: skip
-    if len({array.dtype for array in arrays}) > 1:
-        row = next(row for row, array in enumerate(arrays) if array.dtype != arrays[0].dtype)
-        raise SampleError(
-            f"is {arrays[row].dtype}, row 0 {arrays[0].dtype}", row=row, field=field,
-            remedy="Bring all images to one dtype.",
-        )  # fmt: skip
-    if not arrays[0].flags.c_contiguous and arrays[0].ndim == 3:  # pixels of HWC lie together
-        return np.stack([array.transpose(1, 2, 0) for array in arrays]).transpose(0, 3, 1, 2)
-    return np.stack(arrays)
+        if array.dtype != arrays[0].dtype:
+            raise SampleError(
+                f"is {array.dtype}, row 0 {arrays[0].dtype}", row=row, field=field,
+                remedy="Bring all images to one dtype.",
+            )  # fmt: skip
 
 
-def _check_range(pixels: torch.Tensor, largest: int, field: str) -> None:
-    flat = pixels.reshape(len(pixels), -1)
-    low, high = flat.amin(1), flat.amax(1)
-    wrong = torch.nonzero(~((low >= 0) & (high <= largest)))
-    if len(wrong):
-        row = int(wrong[0])
+def _check_range(row: int, pixels: Array, largest: int, field: str) -> None:
+    low, high = float(pixels.min(initial=0)), float(pixels.max(initial=0))
+    if not (low >= 0 and high <= largest):  # so that NaN is seen
         raise SampleError(
-            f"has values from {float(low[row]):g} to {float(high[row]):g}, outside 0 .. {largest}",
-            row=row, field=field, remedy="Give uint8 or values in 0 .. 1, or say the scale.",
+            f"has values from {low:g} to {high:g}, outside 0 .. {largest}", row=row, field=field,
+            remedy="Give uint8 or values in 0 .. 1, or say the scale.",
         )  # fmt: skip

@@ -90,8 +90,8 @@ class Padding:
         if limit is not None and longest > limit:
             if self.truncate == "error":
                 raise _too_long(lengths, limit, field)
-            if (self.truncate or self.side) == "left":
-                starts = [max(0, length - limit) for length in lengths]
+            lost_at_the_left = (self.truncate or self.side) == "left"
+            starts = [max(0, length - limit) * lost_at_the_left for length in lengths]
             lengths = [min(length, limit) for length in lengths]
         if limit is not None and (longest > limit or self.pad_to != "longest"):
             longest = limit
@@ -103,7 +103,7 @@ class Padding:
 class Layout:
     """Where rows lie in an array of `width` columns: `lengths` elements of each, at one side.
 
-    `starts` says from where on a row is kept; None: from its beginning.
+    `starts` says from where on a row is kept; None: all rows are kept whole.
 
     >>> layout = Padding(side="left").layout([np.arange(3), np.arange(1)])
     >>> layout.mask(np.dtype(np.int64)).tolist()
@@ -134,26 +134,34 @@ class Layout:
         further = _further(rows)
         out = _BUFFERS.empty((len(rows), self.width, *further), dtype)
         blank = _constant(value, dtype, _size_for(self.width), further)
-        lengths, width, moved = self.lengths, self.width, int(shift)
-        kept = self._kept(rows)
+        kept, width = self.kept(rows), self.width
+        ends = [blank[: width - n] for n in self.lengths]
         if shift:
             kept = [row[1:] for row in kept]
         if self.left:
-            ends = [blank[: moved if n else 0] for n in lengths]
-            triples = zip([blank[: width - n] for n in lengths], kept, ends, strict=True)
-            parts = [part for triple in triples for part in triple]
+            parts = _in_turn(ends, kept, [blank[: n > 0] for n in self.lengths] if shift else None)
+        elif shift:
+            parts = _in_turn(kept, [blank[: min(width, width - n + 1)] for n in self.lengths])
         else:
-            ends = [blank[: min(width, width - n + moved)] for n in lengths]
-            parts = [part for pair in zip(kept, ends, strict=True) for part in pair]
+            parts = _in_turn(kept, ends)
         _join(parts, out)
         return out
 
-    def _kept(self, rows: Sequence[Array]) -> Sequence[Array]:
+    def kept(self, rows: Sequence[Array]) -> Sequence[Array]:
         """What is kept of each row."""
-        if self.starts is not None:
-            spans = zip(rows, self.starts, self.lengths, strict=True)
-            return [row[start : start + length] for row, start, length in spans]
-        return [row[:length] for row, length in zip(rows, self.lengths, strict=True)]
+        if self.starts is None:
+            return rows
+        spans = zip(rows, self.starts, self.lengths, strict=True)
+        return [row[start : start + length] for row, start, length in spans]
+
+
+def _in_turn(*columns: Sequence[Array] | None) -> list[Array]:
+    """The first of each, the second of each, and so on."""
+    given = [column for column in columns if column is not None]
+    parts: list[Any] = [None] * (len(given) * len(given[0]))
+    for number, column in enumerate(given):
+        parts[number :: len(given)] = column
+    return parts
 
 
 def _join(parts: list[Array], out: Array) -> None:

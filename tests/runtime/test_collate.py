@@ -250,8 +250,46 @@ class TestPadding:
             Padded(padding_side="active")  # type: ignore[arg-type]
 
 
+class Boxes:
+    """A tokenizer with a way of its own to pad: by 77, and boxes, too."""
+
+    model_input_names = ("input_ids", "boxes")
+
+    def pad(self, fields: dict[str, Any], **options: Any) -> dict[str, Any]:
+        assert (options["padding"], options["return_tensors"]) == ("max_length", "np")
+        width, left = options["max_length"], options["padding_side"] == "left"
+        found: dict[str, Any] = {"attention_mask": [], **{name: [] for name in fields}}
+        for row in fields["input_ids"]:
+            fill = [0] * (width - len(row))
+            found["attention_mask"].append(fill + [1] * len(row) if left else [1] * len(row) + fill)
+        for name, rows in fields.items():
+            for row in rows:
+                one: Any = 77 if name == "input_ids" else [-1]
+                fill = [one] * (width - len(row))
+                found[name].append(fill + row if left else row + fill)
+        return {name: np.array(rows) for name, rows in found.items()}
+
+
 class TestText:
     """Tasks on text."""
+
+    @pytest.mark.parametrize("side", get_args(Side))
+    def test_a_tokenizer_may_pad(self, side: Side) -> None:
+        """Item 12: tokenizer.pad is used if it is given; cutting and labels stay ours."""
+        samples = ids([1, 2, 3, 4], [5], boxes=[[[1], [2], [3], [4]], [[5]]])
+        collate = CausalLM(tokenizer=Boxes(), padding_side=side, max_length=3)
+        right = side == "right"
+        assert lists(collate(samples)) == {
+            "input_ids": [[1, 2, 3] if right else [2, 3, 4], [5, 77, 77] if right else [77, 77, 5]],
+            "attention_mask": [[1, 1, 1], [1, 0, 0] if right else [0, 0, 1]],
+            "boxes": [
+                [[1], [2], [3]] if right else [[2], [3], [4]],
+                [[5], [-1], [-1]] if right else [[-1], [-1], [5]],
+            ],
+            "labels": [[1, 2, 3], [5, -100, -100]] if right else [[2, 3, 4], [-100, -100, 5]],
+        }
+        with pytest.raises(UsageError, match="tokenizer: has no method pad"):
+            CausalLM(tokenizer=object())
 
     def test_labels_of_other_tasks_survive_the_text_collator(self) -> None:
         """Item 14: a class stays a class, and a target of other length keeps its length."""

@@ -111,7 +111,7 @@ def test_whole_numbers_become_fractions_first() -> None:
     assert one(255, np.uint8) == one(65535, np.uint16) == one(255, np.int64) == 1.0
     assert one(True, np.bool_) == 1.0
     assert one(1000, np.int64, scale=1e-3) == pytest.approx(1.0)
-    with pytest.raises(SampleError, match=r"row 0 .*values from 1000 to 1000, outside 0 \.\. 255"):
+    with pytest.raises(SampleError, match=r"row 0 .*values from 0 to 1000, outside 0 \.\. 255"):
         one(1000, np.int64)
     for wrong in (255.0, float("nan"), -0.5):
         image = np.full((3, 2, 2), wrong, np.float32)
