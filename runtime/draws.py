@@ -90,16 +90,20 @@ def draws_nothing(dataset: Any, collate: Any) -> bool:
 
     Known are lists and tuples, torch's TensorDataset, Hugging Face datasets without a transform,
     parts of those, and the collate functions of this package and torch's default. Anything else
-    may, for all that can be seen from outside.
+    may, for all that can be seen from outside; a bool attribute `draws` of it says.
 
     >>> draws_nothing([1, 2], default_collate), draws_nothing([1, 2], lambda samples: samples)
     (True, False)
     """
     own = type(collate).__module__.startswith("dataprep.") or collate is default_collate
-    return own and _only_holds(dataset)
+    said = getattr(collate, "draws", None)
+    return (not said if isinstance(said, bool) else own) and _only_holds(dataset)
 
 
 def _only_holds(dataset: Any) -> bool:
+    said = getattr(dataset, "draws", None)
+    if isinstance(said, bool):
+        return not said
     inner = getattr(dataset, "whole", None)  # of a Part
     if inner is not None and type(dataset).__module__.startswith("dataprep."):
         return _only_holds(inner)

@@ -113,6 +113,17 @@ def test_what_is_known_to_draw_nothing() -> None:
     assert DataLoaderBuilder().with_dataset([1, 2]).build().prefetch == 2
 
 
+def test_a_dataset_says_whether_it_draws() -> None:
+    """An attribute of the dataset or the collate function is believed, of parts too."""
+    pure = Augmented()
+    pure.draws = False  # type: ignore[attr-defined]
+    assert draws_nothing(pure, default_collate)
+    assert draws_nothing(split_by_fraction(pure, 0.5, seed=0)[1], default_collate)
+    noisy.draws = False  # type: ignore[attr-defined]
+    assert draws_nothing([1], noisy)
+    del noisy.draws  # type: ignore[attr-defined]
+
+
 @pytest.mark.parametrize("declared", [True, False])
 def test_what_draws_may_be_declared(declared: bool) -> None:
     """`draws` overrules what is guessed."""
