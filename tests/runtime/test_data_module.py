@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import pickle
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -370,6 +371,18 @@ def test_a_collate_function_of_one_s_own() -> None:
 
 def double(samples: list[Any]) -> torch.Tensor:
     return 2 * torch.stack(samples)
+
+
+@pytest.mark.parametrize("kind", [*MAPS, "stream"])
+def test_what_workers_get_can_be_pickled(kind: str) -> None:
+    """Item 37: whatever is ours in a dataset goes to spawned workers, and serves the same there."""
+    one = module(MAPS.get(kind, stream_rows))
+    dataset: Any = one.train_dataloader().dataset_obj
+    again = pickle.loads(pickle.dumps(dataset))
+    if kind == "stream":
+        assert str(list(again)) == str(list(dataset))
+    else:
+        assert str(again.__getitems__([0, 3])) == str(dataset.__getitems__([0, 3]))
 
 
 def test_buckets_for_training() -> None:
