@@ -29,39 +29,71 @@ if TYPE_CHECKING:
     from dataprep.formats.verify import VerifyReport, verify
     from dataprep.pipeline.build import BuildReport, build
     from dataprep.pipeline.options import BuildOptions
+    from dataprep.runtime.collate_audio import Audio
+    from dataprep.runtime.collate_create import (
+        create_causal_lm_collate,
+        create_collate_fn,
+        create_seq2seq_collate,
+    )
+    from dataprep.runtime.collate_masked import MaskedLM
+    from dataprep.runtime.collate_preference import GRPO, KTO, Preference
+    from dataprep.runtime.collate_text import CausalLM, Classification, Seq2Seq
+    from dataprep.runtime.collate_vision import Normalize, Vision
+    from dataprep.runtime.collate_vision_text import VisionText
+    from dataprep.runtime.collated import Collated
+    from dataprep.runtime.collators import CollatorRegistry
     from dataprep.runtime.create import create_loader
     from dataprep.runtime.documents import DocumentDataset
     from dataprep.runtime.first_batch import validate_first_batch
     from dataprep.runtime.loader import set_epoch
     from dataprep.runtime.mixture_dataset import MixtureDataset
+    from dataprep.runtime.output_schema import FieldSchema, OutputSchema
     from dataprep.runtime.packed import PackedDataset
     from dataprep.runtime.serve import serve
     from dataprep.runtime.stream import StreamDataset
     from dataprep.runtime.stream_loader import stream_loader
     from dataprep.runtime.windows import WindowDataset
 
-__all__ = [
+__all__ = [  # noqa: RUF022  (plain order; ruff's has names in capitals first)
+    "Audio",
     "BuildOptions",
     "BuildReport",
     "BusyError",
+    "CausalLM",
+    "Classification",
+    "Collated",
+    "CollatorRegistry",
     "DataprepError",
     "Dataset",
     "DocumentDataset",
+    "FieldSchema",
+    "GRPO",
     "IncompatibleError",
     "InputError",
     "IntegrityError",
+    "KTO",
+    "MaskedLM",
     "MixtureDataset",
+    "Normalize",
+    "OutputSchema",
     "PackedDataset",
+    "Preference",
     "RecordError",
+    "Seq2Seq",
     "Split",
     "StorageError",
     "StreamDataset",
     "UsageError",
     "VerifyReport",
+    "Vision",
+    "VisionText",
     "WindowDataset",
     "__version__",
     "build",
+    "create_causal_lm_collate",
+    "create_collate_fn",
     "create_loader",
+    "create_seq2seq_collate",
     "open_dataset",
     "serve",
     "set_epoch",
@@ -73,6 +105,24 @@ __all__ = [
 __version__ = "0.1.0"
 
 _HOME = {
+    "Audio": "runtime.collate_audio",
+    "CausalLM": "runtime.collate_text",
+    "Classification": "runtime.collate_text",
+    "Collated": "runtime.collated",
+    "CollatorRegistry": "runtime.collators",
+    "FieldSchema": "runtime.output_schema",
+    "GRPO": "runtime.collate_preference",
+    "KTO": "runtime.collate_preference",
+    "MaskedLM": "runtime.collate_masked",
+    "Normalize": "runtime.collate_vision",
+    "OutputSchema": "runtime.output_schema",
+    "Preference": "runtime.collate_preference",
+    "Seq2Seq": "runtime.collate_text",
+    "Vision": "runtime.collate_vision",
+    "VisionText": "runtime.collate_vision_text",
+    "create_causal_lm_collate": "runtime.collate_create",
+    "create_collate_fn": "runtime.collate_create",
+    "create_seq2seq_collate": "runtime.collate_create",
     "stream_loader": "runtime.stream_loader",
     "serve": "runtime.serve",
     "WindowDataset": "runtime.windows",

@@ -249,8 +249,8 @@ class TestBuiltIn:
         other.enable_padding(direction="left", pad_id=5, pad_token="able")
         assert (token_ids(other).pad_id, token_ids(other).padding_side) == (5, "left")
         assert continuations(other) == (4,)
-        byte_level = Tokenizer(models.BPE({"Ġa": 0, "b": 1, "Ġc": 2}, []))
-        assert continuations(byte_level) == (1,)
+        byte_level = Tokenizer(models.BPE({"Ġa": 0, "b": 1, "Ġc": 2, "###": 3}, []))
+        assert continuations(byte_level) == (1, 3)
         with pytest.raises(UsageError, match="does not say where words begin"):
             continuations(Tokenizer(models.BPE({"a": 0}, [])))
         with pytest.raises(UsageError, match=r"tokenizer: a str has no get_vocab\(\)"):
