@@ -9,9 +9,13 @@ import multiprocessing
 import pytest
 from tokenizers import Tokenizer
 
+from dataprep.runtime.collate_default import Default
 from dataprep.runtime.collate_masked import MaskedLM
 from dataprep.runtime.collate_preference import Preference
 from dataprep.runtime.collate_text import CausalLM
+from dataprep.runtime.collated import Collated, collated_order
+from dataprep.runtime.sample_error import SampleError
+from dataprep.runtime.serve import serve
 from dataprep.runtime.token_ids import continuations, token_ids
 from tests.support import SHARED_DATA, needs_shared_data
 
@@ -26,6 +30,27 @@ def test_collators_work_in_a_spawned_process() -> None:
         found = pool.apply(collate, (samples,))
     here = collate(samples)
     assert {k: v.tolist() for k, v in found.items()} == {k: v.tolist() for k, v in here.items()}
+
+
+class Broken:
+    """A dataset of ten, of which one cannot be read."""
+
+    def __len__(self) -> int:
+        return 10
+
+    def __getitem__(self, index: int) -> int:
+        if index == 7:
+            raise ValueError("no such image")
+        return index
+
+
+def test_workers_name_the_sample_too() -> None:
+    """An error is the same error from another process (torch takes 5 s to end one after it)."""
+    data = Collated(Broken(), Default(report=False))
+    order, definition = collated_order(data, seed=0)
+    loader = serve(data, 4, order=order, definition=definition, num_workers=1)
+    with pytest.raises(SampleError, match=r"\] sample 7: reading it raised ValueError"):
+        list(loader)
 
 
 @needs_shared_data
