@@ -30,6 +30,19 @@ if TYPE_CHECKING:
     from dataprep.pipeline.build import BuildReport, build
     from dataprep.pipeline.options import BuildOptions
     from dataprep.runtime.builder import DataLoaderBuilder
+    from dataprep.runtime.collate_audio import Audio
+    from dataprep.runtime.collate_create import (
+        create_causal_lm_collate,
+        create_collate_fn,
+        create_seq2seq_collate,
+    )
+    from dataprep.runtime.collate_masked import MaskedLM
+    from dataprep.runtime.collate_preference import GRPO, KTO, Preference
+    from dataprep.runtime.collate_text import CausalLM, Classification, Seq2Seq
+    from dataprep.runtime.collate_vision import Normalize, Vision
+    from dataprep.runtime.collate_vision_text import VisionText
+    from dataprep.runtime.collated import Collated
+    from dataprep.runtime.collators import CollatorRegistry
     from dataprep.runtime.create import create_loader
     from dataprep.runtime.data_module import DataModule, UniversalDataModule, loaders_of
     from dataprep.runtime.documents import DocumentDataset
@@ -39,6 +52,7 @@ if TYPE_CHECKING:
     from dataprep.runtime.loader import set_epoch
     from dataprep.runtime.loader_config import LoaderConfig
     from dataprep.runtime.mixture_dataset import MixtureDataset
+    from dataprep.runtime.output_schema import FieldSchema, OutputSchema
     from dataprep.runtime.packed import PackedDataset
     from dataprep.runtime.parts import split_by_fraction
     from dataprep.runtime.profile import profile_collator, profile_loader
@@ -50,23 +64,36 @@ if TYPE_CHECKING:
     from dataprep.runtime.windows import WindowDataset
     from dataprep.runtime.workers_advice import suggest_workers
 
-__all__ = [
+__all__ = [  # noqa: RUF022  (plain order; ruff's has names in capitals first)
+    "Audio",
     "Buckets",
     "BuildOptions",
     "BuildReport",
     "BusyError",
+    "CausalLM",
+    "Classification",
+    "Collated",
+    "CollatorRegistry",
     "DataLoaderBuilder",
     "DataModule",
     "DataprepError",
     "Dataset",
     "DocumentDataset",
+    "FieldSchema",
+    "GRPO",
     "IncompatibleError",
     "InputError",
     "IntegrityError",
+    "KTO",
     "LoaderConfig",
+    "MaskedLM",
     "MixtureDataset",
+    "Normalize",
+    "OutputSchema",
     "PackedDataset",
+    "Preference",
     "RecordError",
+    "Seq2Seq",
     "Split",
     "StorageError",
     "StreamDataset",
@@ -74,10 +101,15 @@ __all__ = [
     "UniversalDataModule",
     "UsageError",
     "VerifyReport",
+    "Vision",
+    "VisionText",
     "WindowDataset",
     "__version__",
     "build",
+    "create_causal_lm_collate",
+    "create_collate_fn",
     "create_loader",
+    "create_seq2seq_collate",
     "loaders_of",
     "measure_lengths",
     "open_dataset",
@@ -98,45 +130,63 @@ __all__ = [
 __version__ = "0.1.0"
 
 _HOME = {
+    "Audio": "runtime.collate_audio",
     "Buckets": "runtime.foreign",
+    "BuildOptions": "pipeline.options",
+    "BuildReport": "pipeline.build",
+    "BusyError": "formats.errors",
+    "CausalLM": "runtime.collate_text",
+    "Classification": "runtime.collate_text",
+    "Collated": "runtime.collated",
+    "CollatorRegistry": "runtime.collators",
     "DataLoaderBuilder": "runtime.builder",
     "DataModule": "runtime.data_module",
+    "DataprepError": "formats.errors",
+    "Dataset": "formats.dataset",
+    "DocumentDataset": "runtime.documents",
+    "FieldSchema": "runtime.output_schema",
+    "GRPO": "runtime.collate_preference",
+    "IncompatibleError": "formats.errors",
+    "InputError": "formats.errors",
+    "IntegrityError": "formats.errors",
+    "KTO": "runtime.collate_preference",
     "LoaderConfig": "runtime.loader_config",
+    "MaskedLM": "runtime.collate_masked",
+    "MixtureDataset": "runtime.mixture_dataset",
+    "Normalize": "runtime.collate_vision",
+    "OutputSchema": "runtime.output_schema",
+    "PackedDataset": "runtime.packed",
+    "Preference": "runtime.collate_preference",
+    "RecordError": "formats.errors",
+    "Seq2Seq": "runtime.collate_text",
+    "Split": "formats.dataset",
+    "StorageError": "formats.errors",
+    "StreamDataset": "runtime.stream",
     "TaskSpec": "runtime.tasks",
     "UniversalDataModule": "runtime.data_module",
+    "UsageError": "formats.errors",
+    "VerifyReport": "formats.verify",
+    "Vision": "runtime.collate_vision",
+    "VisionText": "runtime.collate_vision_text",
+    "WindowDataset": "runtime.windows",
+    "build": "pipeline.build",
+    "create_causal_lm_collate": "runtime.collate_create",
+    "create_collate_fn": "runtime.collate_create",
+    "create_loader": "runtime.create",
+    "create_seq2seq_collate": "runtime.collate_create",
     "loaders_of": "runtime.data_module",
     "measure_lengths": "runtime.lengths",
+    "open_dataset": "formats.dataset",
     "profile_collator": "runtime.profile",
     "profile_loader": "runtime.profile",
     "seed_all": "runtime.seeding",
     "seed_worker": "runtime.seeding",
     "seeded_generator": "runtime.seeding",
-    "split_by_fraction": "runtime.parts",
-    "suggest_workers": "runtime.workers_advice",
-    "stream_loader": "runtime.stream_loader",
     "serve": "runtime.serve",
-    "WindowDataset": "runtime.windows",
-    "StreamDataset": "runtime.stream",
-    "PackedDataset": "runtime.packed",
-    "MixtureDataset": "runtime.mixture_dataset",
-    "DocumentDataset": "runtime.documents",
-    "BuildOptions": "pipeline.options",
-    "BuildReport": "pipeline.build",
-    "BusyError": "formats.errors",
-    "DataprepError": "formats.errors",
-    "Dataset": "formats.dataset",
-    "IncompatibleError": "formats.errors",
-    "InputError": "formats.errors",
-    "IntegrityError": "formats.errors",
-    "RecordError": "formats.errors",
-    "Split": "formats.dataset",
-    "StorageError": "formats.errors",
-    "UsageError": "formats.errors",
-    "VerifyReport": "formats.verify",
-    "build": "pipeline.build",
-    "create_loader": "runtime.create",
-    "open_dataset": "formats.dataset",
     "set_epoch": "runtime.loader",
+    "split_by_fraction": "runtime.parts",
+    "stream_loader": "runtime.stream_loader",
+    "suggest_workers": "runtime.workers_advice",
     "validate_first_batch": "runtime.first_batch",
     "verify": "formats.verify",
 }

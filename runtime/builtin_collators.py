@@ -97,8 +97,10 @@ def _of_text(
     own: Mapping[str, Any],
     task_spec: Any = None,
     tokenizer: Any = None,
+    tokenizer_pads: bool = False,
     **options: Any,
 ) -> Padded:
+    """One of `kind`; with `tokenizer_pads` the tokenizer's own method `pad` pads its fields."""
     if tokenizer is None and "pad_id" not in options:
         raise UsageError(
             "a text task needs a tokenizer, to know what to pad with", where="tokenizer",
@@ -106,10 +108,10 @@ def _of_text(
         )  # fmt: skip
     known = dict(own)
     if tokenizer is not None:
+        known["tokenizer"] = tokenizer if tokenizer_pads else None
         known |= _from_tokenizer(kind, tokenizer, whole_words=bool(options.get("whole_words")))
-    made: Padded = _plain(
-        kind, task_spec=task_spec, **{**known, **_configured(kind, task_spec), **options}
-    )
+    chosen = {**known, **_configured(kind, task_spec), **options}
+    made: Padded = _built(kind, task_spec, chosen)
     return made
 
 
@@ -157,7 +159,12 @@ def _vision_text(
 
 
 def _plain(kind: type[Any], task_spec: Any = None, tokenizer: Any = None, **options: Any) -> Any:
-    """One of `kind` by its own fields; a tokenizer says nothing about these."""
+    """One of `kind`, of which a tokenizer says nothing."""
+    return _built(kind, task_spec, options)
+
+
+def _built(kind: type[Any], task_spec: Any, options: dict[str, Any]) -> Any:
+    """One of `kind` by its own fields."""
     return kind(**_checked(kind, {**_configured(kind, task_spec), **options}, task_spec))
 
 

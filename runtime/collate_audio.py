@@ -83,8 +83,9 @@ class Audio:
             "attention_mask": layout.mask(self.schema.resolve("attention_mask").numpy),
             "lengths": np.array(layout.lengths, np.int64),
         }
+        label = next((other for other in _LABELS if other in columns), None)
         for other, values in columns.items():
-            batch["labels" if other in _LABELS else other] = self._other(other, values)
+            batch["labels" if other == label else other] = self._other(other, values)
         return batch
 
     def _row(self, row: int, sound: Any, name: str) -> Array:

@@ -131,9 +131,10 @@ class Vision:
                 where="vision", code="E_FIELDS", remedy="Rename the column of the images.",
             )  # fmt: skip
         batch: dict[str, Any] = {"pixel_values": None}
+        label = next((other for other in _LABELS if other in columns), None)
         for other, values in columns.items():
             if other != name:
-                batch["labels" if other in _LABELS else other] = self._other(other, values)
+                batch["labels" if other == label else other] = self._other(other, values)
         batch = finished(batch, self.schema, tensors=self.tensors)
         pixels = self.images(columns[name], name)
         batch["pixel_values"] = pixels if self.tensors else pixels.tolist()

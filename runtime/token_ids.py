@@ -13,6 +13,7 @@ from dataprep.formats.errors import UsageError
 
 __all__ = ["TokenIds", "continuations", "token_ids"]
 
+_STARTS = ("Ġ", "▁", "Ċ")  # a space, and a line end, as byte-level BPE and sentencepiece write them
 _MASKS = ("[MASK]", "<mask>")
 _PADS = ("[PAD]", "<pad>", "<|pad|>", "<|padding|>")
 _ENDS = ("<|endoftext|>", "</s>", "<|im_end|>", "<|end_of_text|>", "[SEP]")
@@ -59,16 +60,16 @@ def continuations(tokenizer: Any) -> tuple[int, ...]:
     """
     vocabulary = _vocabulary(tokenizer)
     special = set(_special(tokenizer, vocabulary))
-    marked = [id_ for token, id_ in vocabulary.items() if token[:2] == "##" and len(token) > 2]
-    if not marked:
-        starts = {id_ for token, id_ in vocabulary.items() if token.startswith(("Ġ", "▁", "Ċ"))}
-        if not starts:
-            raise UsageError(
-                "the vocabulary does not say where words begin", where="whole_words",
-                remedy="Give the samples a field word_ids.",
-            )  # fmt: skip
-        marked = [id_ for id_ in vocabulary.values() if id_ not in starts]
-    return tuple(sorted(set(marked) - special))
+    marked = {id_ for token, id_ in vocabulary.items() if token[:2] == "##" and len(token) > 2}
+    starts = {id_ for token, id_ in vocabulary.items() if token.startswith(_STARTS)}
+    if not marked and not starts:
+        raise UsageError(
+            "the vocabulary does not say where words begin", where="whole_words",
+            remedy="Give the samples a field word_ids.",
+        )  # fmt: skip
+    if len(starts) > len(marked):  # GPT-2's has a few tokens that are nothing but signs like ##
+        marked = set(vocabulary.values()) - starts
+    return tuple(sorted(marked - special))
 
 
 def _vocabulary(tokenizer: Any) -> dict[str, int]:

@@ -152,6 +152,8 @@ def test_labels() -> None:
     multi = labels(np.array([0, 0.5, 1], np.float32), np.array([1, 0, 0], np.float32))
     assert (multi.dtype, multi.tolist()) == (torch.float32, [[0, 0.5, 1], [1, 0, 0]])
     assert labels([0.25, 1.0], [1.0, 0.0]).tolist() == [[0.25, 1], [1, 0]]
+    both = Vision()([{"image": image, "label": 1, "labels": 2}])
+    assert (both["labels"].tolist(), both["label"].tolist()) == ([2], [1])
     kept = Vision()([{"image": image, "label": 1, "name": "a", "size": 3}])
     assert (kept["name"], kept["size"].tolist()) == (["a"], [3])
 

@@ -164,3 +164,14 @@ def test_batches_need_not_be_dicts() -> None:
     loader: Any = make([1, 2], torch.tensor, 2)
     assert sorted(next(iter(loader)).tolist()) == [1, 2]
     assert loader.stats().samples == 2
+
+
+def test_a_tagged_order_finds_its_samples_again() -> None:
+    """Positions of samples are found with and without the epoch's tag, in any epoch."""
+    order, _ = collated_order(Collated(range(9), Stamp()), seed=3)
+    places = np.arange(9)
+    for epoch in (0, 1, (1 << 14) + 1):
+        tagged = order.samples(places, 9, epoch)
+        assert order.positions(tagged, 9, epoch).tolist() == places.tolist()
+        assert order.positions(tagged % (1 << 48), 9, epoch).tolist() == places.tolist()
+        assert int(tagged.min()) >= 0

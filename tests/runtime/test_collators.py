@@ -249,12 +249,28 @@ class TestBuiltIn:
         other.enable_padding(direction="left", pad_id=5, pad_token="able")
         assert (token_ids(other).pad_id, token_ids(other).padding_side) == (5, "left")
         assert continuations(other) == (4,)
-        byte_level = Tokenizer(models.BPE({"Ġa": 0, "b": 1, "Ġc": 2}, []))
-        assert continuations(byte_level) == (1,)
+        byte_level = Tokenizer(models.BPE({"Ġa": 0, "b": 1, "Ġc": 2, "###": 3}, []))
+        assert continuations(byte_level) == (1, 3)
         with pytest.raises(UsageError, match="does not say where words begin"):
             continuations(Tokenizer(models.BPE({"a": 0}, [])))
         with pytest.raises(UsageError, match=r"tokenizer: a str has no get_vocab\(\)"):
             token_ids("gpt2")
+
+    def test_a_tokenizer_that_pads(self, mine: CollatorRegistry) -> None:
+        """Item 12: its own method is used on request, and asked for where it has none."""
+
+        class Pads(Foreign):
+            def pad(self, fields: Any, **options: Any) -> Any:
+                raise NotImplementedError
+
+        tokenizer = Pads()
+        made: Any = mine.get_collator("causal_lm", tokenizer=tokenizer, tokenizer_pads=True)
+        assert made.tokenizer is tokenizer
+        assert mine.get_collator("causal_lm", tokenizer=tokenizer) == CausalLM(
+            pad_id=7, padding_side="left"
+        )
+        with pytest.raises(UsageError, match="tokenizer: has no method pad"):
+            mine.get_collator("causal_lm", tokenizer=Foreign(), tokenizer_pads=True)
 
     def test_the_task_s_configuration(self, mine: CollatorRegistry) -> None:
         """Items 18, 47: options of the call beat the task's, which beat the tokenizer's."""
