@@ -16,6 +16,7 @@ from functools import partial
 from time import perf_counter
 from typing import Any, Protocol, cast
 
+import torch
 from torch.utils.data import DataLoader, Dataset
 
 from dataprep.formats.errors import DataprepError, UsageError
@@ -24,7 +25,7 @@ from dataprep.runtime.epoch_index import with_epoch
 from dataprep.runtime.order import Positions
 from dataprep.runtime.prefetch import Ahead
 from dataprep.runtime.samples import Batch, SampleDataset
-from dataprep.runtime.sampling import GlobalBatchSampler, Step
+from dataprep.runtime.sampling import GlobalBatchSampler, Step, StepSampler
 from dataprep.runtime.state import Progress, progress_from, state_of
 from dataprep.runtime.stats import LoaderStats, Tally
 
@@ -85,7 +86,7 @@ class Loader(DataLoader[Batch]):
     def __init__(
         self,
         dataset: SampleDataset,
-        sampler: GlobalBatchSampler,
+        sampler: StepSampler,
         *,
         order: Mapping[str, Any],
         prefetch: int = 0,
@@ -94,7 +95,8 @@ class Loader(DataLoader[Batch]):
         **options: Any,
     ) -> None:
         self.dataset_obj = dataset
-        self.sampler_obj = sampler
+        # Whoever reads more of it than a StepSampler has, does so of loaders that have it.
+        self.sampler_obj = cast("GlobalBatchSampler", sampler)
         self.order = dict(order)
         """What the order is a function of: builds, samples, seed, ... (JSON values)."""
         self.prefetch = prefetch
@@ -106,7 +108,9 @@ class Loader(DataLoader[Batch]):
         self._place = _Place(sampler.epoch)
         self._ahead: Callable[[], Ahead[_Served] | None] = _nothing
         torch_dataset = cast("Dataset[Batch]", dataset)  # torch wants the class, not the methods
-        super().__init__(torch_dataset, batch_sampler=sampler, collate_fn=_as_is, **options)
+        super().__init__(
+            torch_dataset, batch_sampler=self.sampler_obj, collate_fn=_as_is, **options
+        )
 
     @property
     def epoch(self) -> int:
@@ -239,7 +243,7 @@ class Loader(DataLoader[Batch]):
         changing: frozenset[str] = getattr(sampler.order, "changing", frozenset())
         progress = stood = progress_from(state, self.order, sampler.samples, changing)
         count = sampler.count(stood.position, stood.epoch)
-        over = sampler.remaining(count) == 0  # less than a global batch was left
+        over = sampler.ended(count)  # less than a global batch was left
         if over:
             progress, count = Progress(epoch=stood.epoch + 1), 0
         sampler.take_over(state, stood, progress)
@@ -359,8 +363,17 @@ def _as_is(batch: Any) -> Any:
     return batch
 
 
-def _pinned(batch: Batch) -> Batch:
-    return {name: tensor.pin_memory() for name, tensor in batch.items()}
+def _pinned(batch: Any) -> Any:
+    """The batch with its tensors in page-locked memory, whatever holds them."""
+    if isinstance(batch, torch.Tensor):
+        return batch.pin_memory()
+    if isinstance(batch, dict):
+        return {name: _pinned(value) for name, value in batch.items()}
+    if isinstance(batch, list | tuple):
+        values = [_pinned(value) for value in batch]
+        named = hasattr(batch, "_fields")
+        return type(batch)(*values) if named else type(batch)(values)
+    return batch
 
 
 def set_epoch(loader: Loader, epoch: int) -> None:

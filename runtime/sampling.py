@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Iterator, Mapping
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple, Protocol, get_args
 
 import numpy as np
 from torch.utils.data import Sampler
@@ -26,7 +26,7 @@ from dataprep.runtime.skips import Skips
 from dataprep.runtime.state import Progress, warn_of_forgotten
 from dataprep.runtime.windows import PADDING
 
-__all__ = ["End", "GlobalBatchSampler", "Step", "whole_number"]
+__all__ = ["End", "GlobalBatchSampler", "Step", "StepSampler", "whole_number"]
 
 End = Literal["drop", "partial", "pad"]
 
@@ -44,6 +44,66 @@ class Step(NamedTuple):
     """What the samples of all ranks in this step add to the digest of the epoch."""
     last: bool
     """Whether the epoch ends with it."""
+
+
+class StepSampler(Protocol):
+    """What a `Loader` asks of whoever divides an epoch into steps."""
+
+    @property
+    def samples(self) -> int:
+        """Positions in an epoch."""
+        ...
+
+    @property
+    def epoch(self) -> int:
+        """The epoch that the next `iter` serves."""
+        ...
+
+    @property
+    def skipped(self) -> list[int] | list[list[int]]:
+        """The samples that are left out."""
+        ...
+
+    @property
+    def phases(self) -> list[dict[str, Any]] | None:
+        """What a state has of a mixture besides its definition; None of one dataset."""
+        ...
+
+    def take_over(self, state: Mapping[str, Any], stood: Progress, begin: Progress) -> None:
+        """Serve, from `begin` on, what follows on `state`, which was taken at `stood`."""
+        ...
+
+    def set_epoch(self, epoch: int) -> None:
+        """Make `epoch` the one that the next `iter` serves."""
+        ...
+
+    def __iter__(self) -> Iterator[list[int]]: ...
+
+    def __len__(self) -> int: ...
+
+    def steps(self, epoch: int, start: int = 0) -> Iterator[Step]:
+        """The steps of `epoch` after `start` samples were served."""
+        ...
+
+    def ended(self, start: int) -> bool:
+        """Whether no step is left after `start` samples."""
+        ...
+
+    def position(self, count: int, epoch: int) -> int:
+        """The position of the sample that is served after `count` others."""
+        ...
+
+    def count(self, position: int, epoch: int) -> int:
+        """How many samples are served before `position`."""
+        ...
+
+    def lend(self, iterator: Iterator[list[int]] | None) -> None:
+        """Make `iterator` what every `iter` gives from now on; None ends that."""
+        ...
+
+    def with_batch_size(self, batch_size: int) -> StepSampler:
+        """The same for batches of another size."""
+        ...
 
 
 class GlobalBatchSampler(Sampler[list[int]]):
@@ -77,7 +137,9 @@ class GlobalBatchSampler(Sampler[list[int]]):
         skips: Skips | None = None,
     ) -> None:
         batch_size = whole_number("batch_size", batch_size)
-        require(0 < samples <= MAX_SAMPLES, "samples", f"must be in 1 .. 2**48, got {samples}")
+        least = int(end == "drop")  # of nothing, nothing is served; with "drop" it is a mistake
+        sound = least <= samples <= MAX_SAMPLES
+        require(sound, "samples", f"must be in {least} .. 2**48, got {samples}")
         require(batch_size >= 1, "batch_size", f"must be at least 1, got {batch_size}")
         require(dp_size >= 1, "dp_size", f"must be at least 1, got {dp_size}")
         require(0 <= dp_rank < dp_size, "dp_rank", f"{dp_rank} is not in 0 .. {dp_size - 1}")
@@ -98,7 +160,7 @@ class GlobalBatchSampler(Sampler[list[int]]):
             )  # fmt: skip
             skips.check(samples)
         self._lent: Iterator[list[int]] | None = None
-        if len(self) == 0:
+        if len(self) == 0 and samples:
             raise self._nothing_left()
         self.set_epoch(epoch)
 
@@ -131,6 +193,10 @@ class GlobalBatchSampler(Sampler[list[int]]):
         """Steps from position `start` to the end of an epoch."""
         whole, rest = divmod(max(0, self.served - start), self.global_batch)
         return whole + (rest > 0 and self.end != "drop")
+
+    def ended(self, start: int) -> bool:
+        """Whether no step is left from position `start` on."""
+        return self.remaining(start) == 0
 
     @property
     def skipped(self) -> list[int] | list[list[int]]:

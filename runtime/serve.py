@@ -24,11 +24,11 @@ from dataprep.runtime.loader import Loader
 from dataprep.runtime.mock import MockDataset
 from dataprep.runtime.order import Order, Sequential, Shuffled
 from dataprep.runtime.samples import SampleDataset
-from dataprep.runtime.sampling import End, GlobalBatchSampler, whole_number
+from dataprep.runtime.sampling import End, GlobalBatchSampler, StepSampler, whole_number
 from dataprep.runtime.skips import Skips
 from dataprep.runtime.workers import begin_work
 
-__all__ = ["Shuffle", "build_order", "opened", "require_seed", "serve"]
+__all__ = ["Shuffle", "build_order", "opened", "require_seed", "serve", "serve_steps"]
 
 Shuffle = Literal["full", "blocks"]
 _LONG = 512  # bytes of a definition that a state holds as it is
@@ -103,6 +103,7 @@ def serve(
     dp_rank: int = 0,
     dp_size: int = 1,
     num_workers: int = 0,
+    persistent_workers: bool | None = None,
     multiprocessing_context: str | None = None,
     prefetch: int = 2,
     pin_memory: bool | None = None,
@@ -111,22 +112,44 @@ def serve(
     """A `Loader` that serves `samples` in `order`.
 
     `definition` says what the order is a function of: a state is good for loaders with the same.
-    `positions` are those of an epoch, as many as there are samples if it is None. The other
-    arguments are those of `create_loader`.
+    `positions` are those of an epoch, as many as there are samples if it is None.
+    `persistent_workers` False ends worker processes with each pass. The other arguments are those
+    of `create_loader`.
 
         >>> packed = PackedDataset(split, seq_len=2048, pack="best-fit")       # doctest: +SKIP
         >>> order, definition = build_order(packed, split, seed=0, shuffle="full")
         ...                                                                    # doctest: +SKIP
         >>> loader = serve(packed, 32, order=order, definition=definition)     # doctest: +SKIP
     """
-    _check(num_workers, prefetch, multiprocessing_context)
-    pinned = _pins(pin_memory) if _on_host(samples, num_workers) else False
     count = len(samples) if positions is None else positions
     skips = skip if isinstance(skip, Skips) else Skips(list(skip))
     sampler = GlobalBatchSampler(
         count, batch_size, order=order, epoch=epoch, dp_rank=dp_rank, dp_size=dp_size, end=end,
         skips=skips if len(skips) else None,
     )  # fmt: skip
+    return serve_steps(
+        samples, sampler, definition=definition, num_workers=num_workers, prefetch=prefetch,
+        persistent_workers=persistent_workers, multiprocessing_context=multiprocessing_context,
+        pin_memory=pin_memory, dp_rank=dp_rank, mock=mock,
+    )  # fmt: skip
+
+
+def serve_steps(
+    samples: SampleDataset,
+    sampler: StepSampler,
+    *,
+    definition: Mapping[str, Any],
+    num_workers: int = 0,
+    prefetch: int = 2,
+    persistent_workers: bool | None = None,
+    multiprocessing_context: str | None = None,
+    pin_memory: bool | None = None,
+    dp_rank: int = 0,
+    mock: bool = False,
+) -> Loader:
+    """The same, over steps that are divided in some other way: see `StepSampler`."""
+    _check(num_workers, prefetch, multiprocessing_context)
+    pinned = _pins(pin_memory) if _on_host(samples, num_workers) else False
     return Loader(
         MockDataset(samples) if mock else samples,
         sampler,
@@ -137,7 +160,7 @@ def serve(
         num_workers=num_workers,
         pin_memory=pinned,
         prefetch_factor=max(1, -(-prefetch // num_workers)) if num_workers else None,
-        persistent_workers=num_workers > 0,
+        persistent_workers=num_workers > 0 and persistent_workers is not False,
         multiprocessing_context=multiprocessing_context,
         worker_init_fn=begin_work if num_workers else None,
         # Its own: a DataLoader draws from the global generator at every `iter` otherwise.

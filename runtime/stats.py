@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
-from dataprep.runtime.samples import Batch
+import torch
+
 from dataprep.runtime.sampling import Step
 from dataprep.runtime.windows import PADDING
 
@@ -45,12 +47,12 @@ class Tally:
         self._waited = self._first = 0.0
         self._batches = self._samples = self._tokens = 0
 
-    def add(self, step: Step, batch: Batch, waited: float, *, first: bool) -> None:
+    def add(self, step: Step, batch: Any, waited: float, *, first: bool) -> None:
         """One more batch, of `step`, for which the trainer waited so many seconds."""
         filling = int((step.samples == PADDING).sum()) if step.last else 0
         self.count(batch, len(step.samples), filling, waited, first=first)
 
-    def count(self, batch: Batch, rows: int, filling: int, waited: float, *, first: bool) -> None:
+    def count(self, batch: Any, rows: int, filling: int, waited: float, *, first: bool) -> None:
         """The same for a batch of so many `rows`, of which some only fill it."""
         real = rows - filling
         self._waited += waited
@@ -58,8 +60,8 @@ class Tally:
             self._first += waited
         self._batches += 1
         self._samples += real
-        ids = batch.get("input_ids")
-        if ids is not None:
+        ids = batch.get("input_ids") if isinstance(batch, dict) else None
+        if isinstance(ids, torch.Tensor):  # batches of other people's datasets may be anything
             self._tokens += ids.numel() // max(1, rows) * real
 
     def stats(self, *, ready: int) -> LoaderStats:

@@ -12,6 +12,7 @@ import pytest
 
 from dataprep.cli.main import run
 from dataprep.formats.pair_arrays import PAIR_ARRAYS
+from dataprep.runtime.seeding import isolated
 from tests.support import REPOSITORY
 
 _BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -109,3 +110,18 @@ def test_the_bytes_of_a_pair() -> None:
     assert sum(sizes.values()) + 8 * pairs == (
         (12 * dim + 16 * negatives + 64) * pairs + 8 * keywords + 8  # the last offset
     )
+
+
+def test_guide_runs_as_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Item 54: every block of docs/guide.md, one after the other, in one namespace."""
+    monkeypatch.chdir(tmp_path)
+    text = (REPOSITORY / "docs" / "guide.md").read_text(encoding="utf-8")
+    namespace: dict[str, Any] = {"__name__": "guide"}
+    found = _BLOCK.findall(text)
+    assert {language for language, _ in found} == {"python"}
+    with isolated():  # it seeds everything
+        for _, code in found:
+            exec(compile(code, "guide.md", "exec"), namespace)
+    assert "of the time waited" in capsys.readouterr().out

@@ -1,0 +1,146 @@
+"""Collators of training on preferences: pairs (DPO), single judgements (KTO), groups (GRPO).
+
+Every field of the samples is kept. Labels are those that the samples bring, masked as everywhere;
+none are made, as which tokens count is the loss's affair.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from dataprep.formats.errors import require
+from dataprep.runtime.collate import Padded
+from dataprep.runtime.collate_text import require_fields
+from dataprep.runtime.columns import Columns, columns_of, is_sequence
+from dataprep.runtime.ragged import Array, as_rows, check_fit
+from dataprep.runtime.sample_error import SampleError
+
+__all__ = ["GRPO", "KTO", "Preference"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Preference(Padded):
+    """Pairs: `chosen_input_ids` and `rejected_input_ids`, each with mask and labels of its own.
+
+    `equal_widths` pads both to the longer of the two, for a loss that runs them as one batch.
+
+    >>> pairs = [{"chosen_input_ids": [1, 2], "rejected_input_ids": [3], "margin": 0.5}]
+    >>> batch = Preference(equal_widths=True)(pairs)
+    >>> batch["rejected_input_ids"].tolist(), batch["rejected_attention_mask"].tolist()
+    ([[3, 0]], [[1, 0]])
+    """
+
+    equal_widths: bool = False
+
+    def __call__(self, samples: Sequence[Any]) -> dict[str, Any]:
+        """The batch."""
+        columns = columns_of(samples)
+        require_fields(columns, "chosen_input_ids", "rejected_input_ids", where="preference pairs")
+        return self.finish(self.pad(columns, ("chosen_", "rejected_") if self.equal_widths else ()))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class KTO(Padded):
+    """Single judgements: `input_ids`, and bool [rows] in `tag`, whether the answer is wanted.
+
+    `tag` may be numbers 0 and 1 in the samples. All else is as `Padded` has it (`weight`: float32).
+
+    >>> batch = KTO()([{"input_ids": [1, 2], "tag": 1, "weight": 0.5}])
+    >>> batch["tag"], batch["weight"]
+    (tensor([True]), tensor([0.5000]))
+    """
+
+    tag: str = "tag"
+
+    def __call__(self, samples: Sequence[Any]) -> dict[str, Any]:
+        """The batch."""
+        columns = columns_of(samples)
+        require_fields(columns, self.tag, where="KTO")
+        work = self.pad(columns)
+        tags = work.batch[self.tag]
+        if not isinstance(tags, np.ndarray) or tags.ndim != 1 or not np.isin(tags, (0, 1)).all():
+            wrong = [row for row, tag in enumerate(columns[self.tag]) if tag not in (0, 1)]
+            raise SampleError(
+                f"is {columns[self.tag][wrong[0]]!r}, neither true nor false", row=wrong[0],
+                field=self.tag, remedy="Give True for a wanted answer, False for an unwanted one.",
+            )  # fmt: skip
+        work.batch[self.tag] = tags.astype(self.schema.resolve(self.tag, kind="b").numpy)
+        return self.finish(work)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class GRPO(Padded):
+    """Groups of answers to one prompt: `responses` int64 [rows, group, width], and their `scores`.
+
+    A sample has `responses`, a list of lists of ids, and may have `scores`, a number for each: then
+    float32 [rows, group]. `responses_attention_mask` [rows, group, width] is 1 where a token is, so
+    it is all 0 for the answers that a smaller group lacks. Responses in text stay lists.
+
+    >>> batch = GRPO()([{"input_ids": [1], "responses": [[5, 6], [7]], "scores": [1.0, 0.0]}])
+    >>> batch["responses"].tolist(), batch["scores"].tolist()
+    ([[[5, 6], [7, 0]]], [[1.0, 0.0]])
+    """
+
+    responses: str = "responses"
+    scores: str = "scores"
+
+    def __post_init__(self) -> None:
+        Padded.__post_init__(self)
+        require(self.responses != self.scores, "scores", "must not be the field of the responses")
+
+    def __call__(self, samples: Sequence[Any]) -> dict[str, Any]:
+        """The batch."""
+        columns = columns_of(samples)
+        require_fields(columns, self.responses, where="GRPO")
+        groups = columns[self.responses]
+        self._check_scores(columns, groups)
+        if any(is_sequence(answer) for group in groups for answer in group):
+            del columns[self.responses]
+            work = self.pad(columns)
+            work.batch.update(self._answers(groups))
+        else:
+            work = self.pad(columns)
+        return self.finish(work)
+
+    def _answers(self, groups: list[Any]) -> dict[str, Array]:
+        size = max(map(len, groups))
+        answers = [as_rows(group, self.responses) for group in _by_row(groups, self.responses)]
+        flat = [row for group in answers for row in group + [_NOTHING] * (size - len(group))]
+        rows = as_rows(flat, self.responses)
+        layout = self.padding_of(self.responses).layout(rows)
+        wanted = self.schema.resolve(self.responses, pad_value=self.pad_id)
+        check_fit(rows, wanted.numpy, self.responses)
+        mask = self.schema.resolve(f"{self.responses}_attention_mask").numpy
+        shape = len(groups), size, layout.width
+        return {
+            self.responses: layout.fill(rows, wanted.pad_value, wanted.numpy).reshape(shape),
+            f"{self.responses}_attention_mask": layout.mask(mask).reshape(shape),
+        }
+
+    def _check_scores(self, columns: Columns, groups: list[Any]) -> None:
+        for row, (group, scores) in enumerate(
+            zip(groups, columns.get(self.scores, ()), strict=False)
+        ):
+            if len(group) != len(scores):
+                raise SampleError(
+                    f"has {len(scores)} scores for {len(group)} responses", row=row,
+                    field=self.scores, remedy="Give one score for each response.",
+                )  # fmt: skip
+
+
+_NOTHING: Array = np.empty(0, np.int64)
+
+
+def _by_row(groups: list[Any], field: str) -> list[Any]:
+    """The groups; raises `SampleError` for one without answers, or with one that is no row."""
+    for row, group in enumerate(groups):
+        if not len(group) or not all(is_sequence(answer) for answer in group):
+            raise SampleError(
+                "is not a list of rows of ids", row=row, field=field,
+                remedy="Give each sample a list with a list of ids for each response.",
+            )  # fmt: skip
+    return groups

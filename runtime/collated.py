@@ -1,0 +1,279 @@
+"""Anybody's map-style dataset behind our loader: samples by number, collated, in one order.
+
+    samples = Collated(dataset, collate)
+    order, definition = collated_order(samples, seed=0, shuffle=True)
+    loader = serve(samples, 32, order=order, definition=definition)
+
+So order, ranks, workers, resume and skip lists are those of `dataprep.runtime.loader.Loader`, with
+no second mechanism. A dataset here is whatever has `len` and `[i]`: a list, a torch dataset, a
+Hugging Face one. What a sample holds is the business of `collate`.
+
+A collate function may depend on the epoch (masks that are drawn anew): it then has a method
+`at_epoch(epoch)` that gives the one for it. The epoch reaches worker processes inside the sample
+numbers, and never as an attribute that a persistent worker would keep for ever.
+
+Costs two microseconds a batch beside the dataset and the collate function.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, cast, runtime_checkable
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch.utils.data import Dataset
+
+from dataprep.formats.errors import DataprepError, InputError, UsageError, require
+from dataprep.runtime.order import MAX_SAMPLES, Order, Positions, Sequential, Shuffled
+from dataprep.runtime.sample_error import SampleError
+from dataprep.runtime.samples import Batch, Indices
+from dataprep.runtime.serve import require_seed
+from dataprep.runtime.windows import IGNORED_LABEL, PADDING
+
+__all__ = ["Collate", "Collated", "EpochCollate", "MapStyle", "WithEpoch", "collated_order"]
+
+Collate = Callable[[list[Any]], Any]
+_EPOCHS = 1 << 14  # of which the sample number knows; 2**48 samples below, the sign above
+
+
+class MapStyle(Protocol):
+    """A dataset of samples by number."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, index: Any, /) -> Any: ...
+
+
+@runtime_checkable
+class EpochCollate(Protocol):
+    """A collate function that is another in every epoch."""
+
+    def __call__(self, samples: list[Any], /) -> Any:
+        """The batch of these samples."""
+        ...
+
+    def at_epoch(self, epoch: int) -> Collate:
+        """The one for `epoch`; cheap, and the same whenever it is asked for."""
+        ...
+
+
+class Collated(Dataset[Batch]):
+    """The samples of `dataset`, as batches that `collate` makes of lists of them.
+
+    Arguments:
+        dataset: `len(dataset)` and `dataset[i]`; `dataset.__getitems__([i, ...])` is used where it
+            gives a list of samples (Hugging Face datasets, torch subsets).
+        collate: list of samples in, batch out. Usually a dict of tensors.
+        identity: a name for what is in the dataset, part of a loader's state: a state is refused
+            for a dataset of another identity or length. None: the name of its type, so that only
+            the length is checked.
+        sample_mask: adds bool `sample_mask` [rows], False where a row only fills the last batch of
+            a rank (`end="pad"`). Such a row repeats a sample, its integer labels are all -100.
+
+    Raises `SampleError` that names the sample, and chains the cause, where the dataset or the
+    collate function fails on one; `IndexError` for a number outside 0 .. len - 1.
+
+    >>> samples = Collated([1.0, 2.0, 4.0], torch.tensor)
+    >>> samples.__getitems__([2, 0])
+    tensor([4., 1.])
+    """
+
+    def __init__(
+        self,
+        dataset: MapStyle | Sequence[Any],
+        collate: Collate,
+        *,
+        identity: str | None = None,
+        sample_mask: bool = False,
+    ) -> None:
+        for name in ("__len__", "__getitem__"):
+            require(
+                hasattr(dataset, name), "dataset",
+                f"{type(dataset).__name__} has no {name}: streams are served by stream loaders",
+            )  # fmt: skip
+        require(callable(collate), "collate", f"must be callable, got {collate!r}")
+        self.dataset = dataset
+        self.collate = collate
+        self.identity = type(dataset).__name__ if identity is None else identity
+        self.sample_mask = sample_mask
+        self.by_epoch = isinstance(collate, EpochCollate)
+        """Whether the collate function is another in every epoch."""
+        self._current: tuple[int, Collate] | None = None
+
+    @property
+    def definition(self) -> dict[str, Any]:
+        """What decides what sample `i` is, as far as it is known: JSON values."""
+        return {"kind": "collated", "builds": [self.identity]}
+
+    def __len__(self) -> int:
+        return len(self.dataset)
+
+    def __repr__(self) -> str:
+        return f"<dataprep.Collated {self.identity}: {len(self):,} samples>"
+
+    def __getitem__(self, index: int) -> Any:
+        """The batch of this sample alone, without the batch axis; counts from the end below 0."""
+        batch: Any = self.__getitems__([index + len(self) if index < 0 else index])
+        if isinstance(batch, Mapping):
+            return {name: values[0] for name, values in batch.items() if name != "sample_mask"}
+        return type(batch)(v[0] for v in batch) if isinstance(batch, list | tuple) else batch[0]
+
+    def __getitems__(self, indices: Indices) -> Batch:
+        """The batch of these samples; their order is kept."""
+        numbers, epoch = _without_epoch(np.asarray(indices, np.int64))
+        real = numbers != PADDING
+        wanted = self._wanted(numbers, real)
+        batch = self._collated(self._fetch(wanted), wanted, epoch)
+        return _marked(batch, real) if self.sample_mask else cast("Batch", batch)
+
+    def spans(
+        self, samples: npt.NDArray[np.int64]
+    ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        """Nothing that we know of is read."""
+        nothing = np.empty(0, np.int64)
+        return nothing, nothing
+
+    def _wanted(self, numbers: Positions, real: npt.NDArray[np.bool_]) -> list[int]:
+        """The samples to fetch: in rows that only fill, another of the batch, or sample 0."""
+        if not real.all():
+            require(self.sample_mask, "sample_mask", "rows that only fill a batch need it")
+            numbers = np.where(real, numbers, numbers[real][:1] if real.any() else 0)
+        if len(numbers) and not 0 <= int(numbers.min()) <= int(numbers.max()) < len(self):
+            wrong = int(numbers.min()) if numbers.min() < 0 else int(numbers.max())
+            raise IndexError(f"sample {wrong} is outside 0:{len(self)}")
+        return cast("list[int]", numbers.tolist())
+
+    def _fetch(self, wanted: list[int]) -> list[Any]:
+        together = getattr(self.dataset, "__getitems__", None)
+        if together is None:
+            return [self._one(index) for index in wanted]
+        try:
+            samples = together(wanted)
+        except Exception as error:
+            for index in wanted:  # which of them is it?
+                self._one(index)
+            raise _failed(f"samples {_some(wanted)}", "reading them", error) from error
+        if not isinstance(samples, list) or len(samples) != len(wanted):
+            raise UsageError(
+                f"__getitems__ of {type(self.dataset).__name__} gives batches, not a list of "
+                "samples", where="dataset", remedy="Serve it without a collate function.",
+            )  # fmt: skip
+        return samples
+
+    def _one(self, index: int) -> Any:
+        try:
+            return self.dataset[index]
+        except Exception as error:
+            raise _failed(f"sample {index}", "reading it", error) from error
+
+    def _collated(self, samples: list[Any], wanted: list[int], epoch: int) -> Any:
+        try:
+            return self._collate_of(epoch)(samples)
+        except SampleError as error:
+            if error.row is None:
+                raise
+            raise error.at_sample(wanted[error.row]) from error
+        except DataprepError:
+            raise
+        except Exception as error:
+            raise _failed(f"samples {_some(wanted)}", "collating them", error) from error
+
+    def _collate_of(self, epoch: int) -> Collate:
+        if not self.by_epoch:
+            return self.collate
+        if self._current is None or self._current[0] != epoch:
+            self._current = (epoch, cast("EpochCollate", self.collate).at_epoch(epoch))
+        return self._current[1]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class WithEpoch:
+    """The same order, with the epoch in the high bits of every sample number.
+
+    For datasets that need it: `Collated` takes it off again.
+
+    >>> WithEpoch(order=Sequential()).samples(np.arange(3), 3, 1).tolist()
+    [281474976710656, 281474976710657, 281474976710658]
+    """
+
+    order: Order
+
+    @property
+    def bijective(self) -> bool:
+        """Whether every sample is served once."""
+        return getattr(self.order, "bijective", True)
+
+    def samples(self, positions: Positions, n: int, epoch: int) -> Positions:
+        """int64 of the shape of `positions`: the sample + 2**48 x (epoch mod 2**14)."""
+        return self.order.samples(positions, n, epoch) + MAX_SAMPLES * (epoch % _EPOCHS)
+
+    def positions(self, samples: Positions, n: int, epoch: int) -> Positions:
+        """Where each of `samples` stands, whether or not it has its epoch with it."""
+        return self.order.positions(samples % MAX_SAMPLES, n, epoch)
+
+
+def collated_order(
+    samples: Collated, *, seed: int, shuffle: bool = True, purpose: str = "train"
+) -> tuple[Order, dict[str, Any]]:
+    """The order of the samples, and what it is a function of: both are for `serve`.
+
+    Shuffled is a permutation fixed by seed, epoch, `purpose` and the number of samples. Two
+    purposes (``"train"``, ``"val"``, ...) have nothing in common. Memory and time do not depend on
+    the number of samples.
+
+    >>> samples = Collated(list(range(5)), torch.tensor)
+    >>> order, definition = collated_order(samples, seed=0)
+    >>> sorted(order.samples(np.arange(5), 5, 0).tolist())
+    [0, 1, 2, 3, 4]
+    >>> definition["samples"], definition["seed"]
+    (5, 0)
+    """
+    order: Order = Sequential()
+    definition = {**samples.definition, "split": purpose, "samples": len(samples)}
+    definition |= {"shuffle": "full" if shuffle else None, "seed": require_seed(seed)}
+    if shuffle:
+        order = Shuffled(build_id="collated", seed=definition["seed"], purpose=purpose)
+    return WithEpoch(order=order) if samples.by_epoch else order, definition
+
+
+def _without_epoch(numbers: Positions) -> tuple[Positions, int]:
+    """The sample numbers alone, and the epoch that the first of them has with it."""
+    if not len(numbers) or int(numbers.max()) < MAX_SAMPLES:
+        return numbers, 0
+    return np.where(numbers < 0, numbers, numbers % MAX_SAMPLES), int(numbers.max()) // MAX_SAMPLES
+
+
+def _marked(batch: Any, real: npt.NDArray[np.bool_]) -> Batch:
+    """The batch with its `sample_mask`; no integer label of a filling row counts."""
+    if not isinstance(batch, dict):
+        raise UsageError(
+            f"the collate function gives a {type(batch).__name__}, to which no sample_mask can "
+            "be added", where="collate", remedy="Give a dict, or use drop_last=True or one rank.",
+        )  # fmt: skip
+    mask = torch.from_numpy(real)
+    if not real.all():
+        for name, values in batch.items():
+            named = name in ("label", "labels") or name.endswith("_labels")
+            if named and isinstance(values, torch.Tensor) and not values.is_floating_point():
+                values[~mask] = IGNORED_LABEL
+    return {**batch, "sample_mask": mask}
+
+
+def _some(numbers: list[int]) -> str:
+    listed = ", ".join(map(str, numbers[:8]))
+    return listed if len(numbers) <= 8 else f"{listed}, ... ({len(numbers)} in all)"
+
+
+def _failed(where: str, doing: str, error: Exception) -> InputError:
+    if isinstance(error, DataprepError):
+        return SampleError(
+            error.problem, where=f"{where}, {error.where}" if error.where else where,
+            remedy=error.remedy, code=error.code,
+        )  # fmt: skip
+    return SampleError(
+        f"{doing} raised {type(error).__name__}: {error}", where=where,
+        remedy="Mend or leave out the sample, or the code that reads it.",
+    )  # fmt: skip

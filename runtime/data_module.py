@@ -1,0 +1,295 @@
+"""Data modules: one object that gives a trainer its loaders.
+
+`DataModule` is all that is asked of one, also of somebody else's: two methods, looked for and not
+inherited, so Lightning's data modules are some. `UniversalDataModule` is ours, over whatever data
+there is; a trainer that looks for `state_dict` and `load_state_dict` resumes it in mid-epoch.
+
+Lightning takes loaders from anybody, a `datamodule=` only of its own class: make one of both.
+
+    class Data(UniversalDataModule, lightning.LightningDataModule): ...
+
+Pass `use_distributed_sampler=False` to its Trainer, and `dp_rank` and `dp_size` here; and
+`limit_val_batches=0` where there is no validation data, of which it wants no None.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, Protocol, cast, runtime_checkable
+
+from dataprep.formats.dataset import Dataset, open_dataset
+from dataprep.formats.errors import IncompatibleError, UsageError, require
+from dataprep.runtime.collated import Collate
+from dataprep.runtime.create import row_maker
+from dataprep.runtime.foreign import Buckets, foreign_loader, is_own, is_stream
+from dataprep.runtime.foreign_stream import ForeignStreamLoader, foreign_stream_loader
+from dataprep.runtime.loader import Loader
+from dataprep.runtime.loader_config import LoaderConfig
+from dataprep.runtime.parts import check_fraction, split_by_fraction
+from dataprep.runtime.tasks import TaskSpec
+from dataprep.runtime.topology import data_parallel
+
+__all__ = ["DataModule", "UniversalDataModule", "loaders_of"]
+
+_KIND = "dataprep data module state"
+_ROWS: dict[str, Any] = {
+    "rows": "windows", "seq_len": 1024, "stride": None, "pack": None, "overlong": None,
+    "labels": "shifted", "position_ids": False, "doc_ids": False, "cu_seqlens": False,
+}  # fmt: skip
+_VAL_NAMES = ("val", "validation", "valid", "dev")
+
+
+@runtime_checkable
+class DataModule(Protocol):
+    """Whatever has these two methods.
+
+    >>> class Mine:
+    ...     def train_dataloader(self): return [1]
+    ...     def val_dataloader(self): return None
+    >>> isinstance(Mine(), DataModule), isinstance([], DataModule)
+    (True, False)
+    """
+
+    def train_dataloader(self) -> Any:
+        """An iterable of batches to train on."""
+        ...
+
+    def val_dataloader(self) -> Any:
+        """An iterable of batches to validate on, or None."""
+        ...
+
+
+class _Parts(NamedTuple):
+    train: Any
+    val: Any
+    test: Any
+
+
+class UniversalDataModule:
+    """Loaders for training, validation and test over data of any kind.
+
+    Arguments:
+        train_data: samples by number (a list, of tensors or dicts; a torch dataset; a Hugging Face
+            one), a stream of them, a mapping of splits to those (as a `DatasetDict`), or a dataset
+            that `dataprep build` made, open or by its path.
+        val_data, test_data: the same, not divided.
+        task_spec: chooses the collate function, from `collator_registry`.
+        tokenizer: what the collate function of a text task takes its pad id from.
+        data_collator: a collate function, instead of one that is chosen.
+        collator_name, collator_options: which of the registry, and the options of its factory.
+        batch_size, num_workers, seed: see `LoaderConfig`.
+        val_split: the share of `train_data` that is held out for validation, a seeded random one.
+            Without effect where there is validation data, and for streams, which cannot be divided.
+        config: everything else; `batch_size`, `num_workers` and `seed` overrule it where given.
+        buckets: batches of like length to train on.
+        rows: options of the rows of a dataset that was built, as `create_loader` takes them.
+        identity: a name for the data, part of the state.
+        distributed: take `dp_rank` and `dp_size` from torch.distributed.
+        dp_rank, dp_size: this process among the data-parallel ones.
+
+    The train loader is made once: each pass over it is a new epoch, a function of (seed, epoch).
+    Validation and test are served in their stored order, to the last sample, no sample twice.
+
+    Raises `UsageError` for a `val_split` outside 0 <= x < 1 and whatever else cannot be met.
+
+    >>> module = UniversalDataModule(list(range(10)), batch_size=4, val_split=0.2)
+    >>> sum(len(batch) for batch in module.train_dataloader()), len(module.val_dataloader())
+    (8, 1)
+    """
+
+    def __init__(
+        self,
+        train_data: Any,
+        val_data: Any = None,
+        task_spec: TaskSpec | None = None,
+        tokenizer: Any = None,
+        data_collator: Collate | None = None,
+        *,
+        test_data: Any = None,
+        collator_name: str | None = None,
+        collator_options: Mapping[str, Any] | None = None,
+        collator_registry: Any = None,
+        batch_size: int | None = None,
+        val_split: float = 0.2,
+        num_workers: int | Literal["auto"] | None = None,
+        seed: int | None = None,
+        config: LoaderConfig | None = None,
+        buckets: Buckets | None = None,
+        rows: Mapping[str, Any] | None = None,
+        identity: str | None = None,
+        distributed: bool = False,
+        dp_rank: int | None = None,
+        dp_size: int | None = None,
+    ) -> None:
+        super().__init__()  # of a trainer's own class, where there is one besides
+        check_fraction("val_split", val_split)
+        require(train_data is not None, "train_data", "must not be None")
+        given: dict[str, Any] = {"batch_size": batch_size, "num_workers": num_workers, "seed": seed}
+        given = {name: value for name, value in given.items() if value is not None}
+        self.config = replace(config or LoaderConfig(), **given)
+        self.val_split, self.buckets, self.identity = val_split, buckets, identity
+        self.dp_rank, self.dp_size = data_parallel(distributed, dp_rank, dp_size)
+        require(0 <= self.dp_rank < self.dp_size, "dp_rank",
+                f"{dp_rank} is not in 0 .. {self.dp_size - 1}")  # fmt: skip
+        self.task_spec, self.tokenizer = task_spec, tokenizer
+        self._rows = self._checked_rows(rows)
+        self._parts = self._divide(train_data, val_data, test_data)
+        self._collate = self._chosen(
+            data_collator, collator_name, dict(collator_options or {}), collator_registry
+        )
+        self._loaders: dict[str, Loader | ForeignStreamLoader] = {}
+
+    @property
+    def seed(self) -> int:
+        """Of the order, the split and random transforms."""
+        return self.config.seed
+
+    def train_dataloader(self) -> Any:
+        """A `Loader` (of a stream, a `ForeignStreamLoader`); the same at each call."""
+        return self._loader("train")
+
+    def val_dataloader(self) -> Any:
+        """The loader of the validation data, or None where there is none."""
+        return self._loader("val")
+
+    def test_dataloader(self) -> Any:
+        """The loader of the test data, or None where there is none."""
+        return self._loader("test")
+
+    def set_epoch(self, epoch: int) -> None:
+        """Make `epoch` the one that the next pass over the train loader serves."""
+        self.train_dataloader().set_epoch(epoch)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where training stands, as plain JSON: for a checkpoint."""
+        state = self.train_dataloader().state_dict()
+        return {"kind": _KIND, "version": 1, "val_split": self._held_out(), "train": state}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on with exactly the next batch after `state` was taken.
+
+        Raises `IncompatibleError` for a state of other data, another seed or another split.
+        """
+        if not isinstance(state, Mapping) or state.get("kind") != _KIND or "train" not in state:
+            raise UsageError("is not the state of a data module", where="state",
+                             remedy="Pass what state_dict() gave.")  # fmt: skip
+        if state.get("val_split") != self._held_out():
+            raise IncompatibleError(
+                f"holds out {state.get('val_split')}, not {self._held_out()}", where="val_split",
+                code="E_STATE", remedy="Make the module as it was made when the state was taken.",
+            )  # fmt: skip
+        self.train_dataloader().load_state_dict(state["train"])
+
+    def _held_out(self) -> float:
+        """The share that was really held out of the training data."""
+        divided = type(self._parts.train).__name__ == "Part"
+        return self.val_split if divided else 0.0
+
+    def _divide(self, train: Any, val: Any, test: Any) -> _Parts:
+        if isinstance(train, str | Path):
+            train = open_dataset(train)
+        if isinstance(train, Dataset):
+            train = {name: self._made(train, name) for name in train.splits}
+        if isinstance(train, Mapping):
+            found = [train[name] for name in _VAL_NAMES if name in train]
+            val = val if val is not None else (found[0] if found else None)
+            test = test if test is not None else train.get("test")
+            if "train" not in train:
+                raise UsageError(f"there is no 'train' in {', '.join(map(str, train))}",
+                                 where="train_data", remedy="Name one split 'train'.")  # fmt: skip
+            train = train["train"]
+        val, test = self._opened(val, "val"), self._opened(test, "test")
+        whole = val is not None or not self.val_split or is_stream(train) or is_own(train)
+        if whole or len(train) == 0:
+            return _Parts(train, val, test)
+        return _Parts(*split_by_fraction(train, self.val_split, self.seed), test)
+
+    def _opened(self, data: Any, name: str) -> Any:
+        """Datasets that were built, by their path: the split of that name."""
+        data = open_dataset(data) if isinstance(data, str | Path) else data
+        return self._made(data, name) if isinstance(data, Dataset) else data
+
+    def _made(self, dataset: Dataset, name: str) -> Any:
+        train = name == "train"
+        masked = self.dp_size > 1 and not (train and self.config.drop_last)
+        return row_maker(**self._rows, sample_mask=masked)(dataset.split(name))
+
+    def _checked_rows(self, rows: Mapping[str, Any] | None) -> dict[str, Any]:
+        unknown = sorted(set(rows or ()) - set(_ROWS))
+        require(not unknown, "rows", f"there is no {', '.join(unknown)}; only {', '.join(_ROWS)}")
+        return {**_ROWS, **(rows or {})}
+
+    def _chosen(
+        self, given: Collate | None, name: str | None, options: dict[str, Any], registry: Any
+    ) -> Collate | None:
+        """The collate function: given, of the registry, or None for what suits the samples."""
+        if given is not None or self.config.collate_fn is not None:
+            require(name is None and not options, "data_collator",
+                    "is given, so collator_name and collator_options mean nothing")  # fmt: skip
+            return given or self.config.collate_fn
+        pad = None if self.task_spec is None else self.task_spec.special_tokens.get("pad")
+        if pad is not None:
+            options.setdefault("pad_id", pad)
+        if is_own(self._parts.train) or (self.task_spec is None and name is None):
+            require(not options, "collator_options", "need a task_spec or a collator_name")
+            return None
+        from dataprep.runtime.collators import CollatorRegistry
+
+        found = registry if registry is not None else CollatorRegistry.get_instance()
+        return cast(
+            "Collate",
+            found.get_collator(name, task_spec=self.task_spec, tokenizer=self.tokenizer, **options),
+        )
+
+    def _loader(self, name: Literal["train", "val", "test"]) -> Any:
+        data = getattr(self._parts, name)
+        if data is None:
+            return None
+        if name not in self._loaders:
+            self._loaders[name] = self._make(data, name)
+        return self._loaders[name]
+
+    def _make(self, data: Any, name: str) -> Loader | ForeignStreamLoader:
+        train = name == "train"
+        config = self.config
+        if not train:
+            config = replace(config, shuffle=False, drop_last=False)
+        common: dict[str, Any] = {
+            "collate": self._collate, "identity": self.identity, "dp_rank": self.dp_rank,
+            "dp_size": self.dp_size,
+        }  # fmt: skip
+        if is_stream(data):
+            require(not (train and self.buckets), "buckets", "streams have no lengths to sort by")
+            return foreign_stream_loader(data, config, **common)
+        buckets = self.buckets if train else None
+        return foreign_loader(data, config, purpose=name, buckets=buckets, **common)
+
+
+def loaders_of(
+    module: DataModule, stage: str = "fit"
+) -> tuple[Iterable[Any], Iterable[Any] | None]:
+    """The train and validation loaders of any data module, ours or in Lightning's style.
+
+    Calls its `prepare_data()` and `setup(stage)` first, where it has them, as a trainer would.
+    Raises `UsageError` for what is no data module, or gives no iterable.
+
+    >>> train, val = loaders_of(UniversalDataModule([1, 2], val_split=0, batch_size=2))
+    >>> len(list(train)), val
+    (1, None)
+    """
+    if not isinstance(module, DataModule):
+        raise UsageError(
+            f"{type(module).__name__} has no train_dataloader and val_dataloader", where="module"
+        )
+    for name, arguments in (("prepare_data", ()), ("setup", (stage,))):
+        method = getattr(module, name, None)
+        if callable(method):
+            method(*arguments)
+    train, val = module.train_dataloader(), module.val_dataloader()
+    require(isinstance(train, Iterable), "train_dataloader",
+            f"gives a {type(train).__name__}, which is no iterable of batches")  # fmt: skip
+    require(val is None or isinstance(val, Iterable), "val_dataloader",
+            f"gives a {type(val).__name__}, which is no iterable of batches")  # fmt: skip
+    return train, val

@@ -1,0 +1,213 @@
+"""One way from any map-style dataset to a `Loader`: what builders and data modules call.
+
+Datasets of this package come as they are; all others behind `Collated`, so that order, ranks,
+resume, buckets and worker processes are one mechanism. An empty dataset makes a loader of no
+batches, and warns.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Any, cast
+
+import torch
+from torch.utils.data import IterableDataset
+
+from dataprep.formats.errors import InputError, UsageError, require
+from dataprep.runtime.buckets import POOL, Bucketed
+from dataprep.runtime.collate_default import Default
+from dataprep.runtime.collated import Collate, Collated, WithEpoch, collated_order
+from dataprep.runtime.draws import SeededDraws, draws_nothing
+from dataprep.runtime.lengths import lengths_for
+from dataprep.runtime.loader import Loader
+from dataprep.runtime.loader_config import LoaderConfig
+from dataprep.runtime.order import Order
+from dataprep.runtime.picklable import require_picklable
+from dataprep.runtime.sampler_order import SamplerOrder
+from dataprep.runtime.samples import SampleDataset
+from dataprep.runtime.sampling import End
+from dataprep.runtime.seeding import isolated
+from dataprep.runtime.serve import build_order, serve, serve_steps
+from dataprep.runtime.token_budget import TokenBudgetSampler
+
+__all__ = ["Buckets", "chosen_collate", "foreign_loader", "is_own", "is_stream"]
+
+_BUCKETS = "buckets"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Buckets:
+    """Batches of samples of like length; see `runtime.buckets` and `runtime.token_budget`."""
+
+    lengths: Any = None
+    """Of each sample, in tokens: numbers or a `Lengths`; None where the dataset knows them."""
+    pool: int = POOL
+    """Samples that are sorted together."""
+    max_tokens: int | None = None
+    """Ids of a batch, padding included; None: batches of `batch_size` rows."""
+    max_rows: int = 1024
+    """With `max_tokens`: the most rows of a batch."""
+    rows_multiple: int | None = None
+    """With `max_tokens`: rows of all ranks together are a multiple of it."""
+
+
+def foreign_loader(
+    dataset: Any,
+    config: LoaderConfig,
+    *,
+    collate: Collate | None = None,
+    purpose: str = "train",
+    identity: str | None = None,
+    sampler: Iterable[int] | Order | None = None,
+    buckets: Buckets | None = None,
+    skip: Iterable[int] = (),
+    epoch: int = 0,
+    dp_rank: int = 0,
+    dp_size: int = 1,
+) -> Loader:
+    """A `Loader` over `dataset`, run as `config` says.
+
+    Arguments:
+        dataset: samples by number. A dataset of this package collates by itself; for others a
+            sample goes through `collate`, else `config.collate_fn`, else what suits the first one.
+        purpose: keys the order, as the split of a build does: ``"train"``, ``"val"``, ...
+        identity: a name for the data, part of a loader's state; None: the type of the dataset.
+        sampler: instead of a shuffle: any sampler of sample numbers, or an `Order`.
+        buckets: have samples of like length in a batch.
+        skip: samples to leave out.
+        dp_rank, dp_size: this process among the data-parallel ones.
+
+    Raises `UsageError` for arguments that cannot be met, among them a dataset or collate function
+    that worker processes could not be given, and `InputError` for tensors that cannot be stacked.
+    Reads the first sample, where `collate` has to be chosen.
+    """
+    require(not is_stream(dataset), "dataset", "is a stream, which has no samples by number")
+    samples, light = _samples(dataset, config, collate, identity, dp_size)
+    if len(samples) == 0:
+        warnings.warn(f"the {purpose} dataset is empty: its loader has no batches", stacklevel=3)
+        config, sampler, buckets, dp_rank, dp_size = (
+            replace(config, drop_last=False),
+            None,
+            None,
+            0,
+            1,
+        )
+    workers = config.workers("light" if light else "heavy")
+    if workers:
+        require_picklable("dataset", samples, config.start_method)
+    seeded = isinstance(samples, SeededDraws)
+    run = config.run_options(workers, thread=not seeded)
+    order, definition = _order(samples, config, purpose, sampler)
+    tagged = seeded or isinstance(order, WithEpoch)
+    order = order.order if isinstance(order, WithEpoch) else order
+    end: End = "drop" if config.drop_last else "pad" if dp_size > 1 else "partial"
+    if buckets is not None:
+        require(sampler is None, "sampler", "buckets have an order of their own")
+        known = lengths_for(samples if is_own(dataset) else dataset, buckets.lengths)
+        if buckets.max_tokens is not None:
+            require(not list(skip), "skip", "is for batches of rows, not of tokens")
+            budget = TokenBudgetSampler(
+                known, buckets.max_tokens, order=WithEpoch(order=order) if tagged else order,
+                build_id=_BUCKETS, seed=config.seed, purpose=purpose, max_rows=buckets.max_rows,
+                rows_multiple=buckets.rows_multiple, pool=buckets.pool, epoch=epoch,
+                dp_rank=dp_rank, dp_size=dp_size, end=end,
+            )  # fmt: skip
+            definition |= budget.definition
+            return serve_steps(samples, budget, definition=definition, dp_rank=dp_rank, **run)
+        order = Bucketed(
+            order=order, lengths=known, batch=config.batch_size * dp_size, pool=buckets.pool,
+            build_id=_BUCKETS, seed=config.seed, purpose=purpose,
+        )  # fmt: skip
+        definition |= order.definition
+    return serve(
+        samples, config.batch_size, order=WithEpoch(order=order) if tagged else order,
+        definition=definition, positions=len(order) if isinstance(order, SamplerOrder) else None,
+        end=end, skip=skip, epoch=epoch, dp_rank=dp_rank, dp_size=dp_size, **run,
+    )  # fmt: skip
+
+
+def is_own(dataset: Any) -> bool:
+    """Whether it makes its batches itself, as the datasets of this package do."""
+    return all(hasattr(dataset, name) for name in ("definition", "spans", "__getitems__"))
+
+
+def is_stream(dataset: Any) -> bool:
+    """Whether it can only be read from its beginning: an iterable, or a function that makes one."""
+    by_number = hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__")
+    if isinstance(dataset, IterableDataset) or by_number:  # torch gives these a __getitem__ too
+        return not by_number or isinstance(dataset, IterableDataset)
+    return hasattr(dataset, "__iter__") or callable(dataset)
+
+
+def _samples(
+    dataset: Any, config: LoaderConfig, collate: Collate | None, identity: str | None, dp_size: int
+) -> tuple[SampleDataset, bool]:
+    """The dataset as a loader takes it, and whether its samples are ready."""
+    collate = collate or config.collate_fn
+    mask = dp_size > 1 and not config.drop_last
+    if is_own(dataset):
+        require(collate is None, "collate_fn", "this dataset makes its batches itself")
+        if mask and not getattr(dataset, "sample_mask", False):
+            raise UsageError(
+                "the dataset cannot tell rows that only fill a batch", where="drop_last",
+                remedy="Make it with sample_mask=True, or use drop_last=True.",
+            )  # fmt: skip
+        return cast("SampleDataset", dataset), True
+    chosen = collate or chosen_collate(dataset)
+    if identity is None:
+        identity = type(getattr(dataset, "whole", dataset)).__name__  # of a part: of what
+    if isinstance(chosen, Default) and type(dataset) in (list, tuple):
+        _check_tensors(dataset)
+    light = draws_nothing(dataset, chosen)
+    if config.draws is True or (config.draws is None and not light):
+        return SeededDraws(
+            dataset, chosen, seed=config.seed, identity=identity, sample_mask=mask
+        ), False
+    return Collated(dataset, chosen, identity=identity, sample_mask=mask), light
+
+
+def chosen_collate(dataset: Any) -> Collate:
+    """What suits the first sample: padding where it has token ids, else plain stacking."""
+    first = None
+    if hasattr(dataset, "__len__") and len(dataset):
+        with isolated():
+            first = dataset[0]
+    if isinstance(first, dict) and any(str(name).endswith("input_ids") for name in first):
+        from dataprep.runtime.collate import Padded
+
+        return Padded()
+    return Default(report=False)
+
+
+def _check_tensors(rows: Any) -> None:
+    """Raise `InputError` where tensors of a list have several shapes."""
+    first = rows[0] if len(rows) else None
+    if not isinstance(first, torch.Tensor):
+        return
+    for number, row in enumerate(rows):
+        shape = list(row.shape) if isinstance(row, torch.Tensor) else type(row).__name__
+        if shape != list(first.shape):
+            raise InputError(
+                f"has shape {shape}, tensor 0 has {list(first.shape)}: they cannot be stacked",
+                where=f"tensor {number}", code="E_RAGGED",
+                remedy="Pad them: give a task_spec of text, or a collate function as CausalLM.",
+            )  # fmt: skip
+
+
+def _order(
+    samples: SampleDataset, config: LoaderConfig, purpose: str, sampler: Any
+) -> tuple[Order, dict[str, Any]]:
+    if sampler is None and isinstance(samples, Collated):
+        return collated_order(samples, seed=config.seed, shuffle=config.shuffle, purpose=purpose)
+    split = getattr(samples, "split", None)
+    if sampler is None and split is not None:
+        return build_order(samples, split, seed=config.seed, shuffle=config.shuffle)
+    if sampler is None:
+        raise UsageError("has no order of its own", where="sampler", remedy="Pass an Order.")
+    definition = {**samples.definition, "samples": len(samples), "seed": config.seed}
+    definition["sampler"] = type(sampler).__name__
+    if hasattr(sampler, "positions") and hasattr(sampler, "samples"):
+        return cast("Order", sampler), definition
+    return SamplerOrder(sampler, samples=len(samples), seed=config.seed), definition

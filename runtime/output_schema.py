@@ -1,0 +1,183 @@
+"""What dtype every field of a batch has, and what stands where there is nothing.
+
+A field is looked up by its name, then by the part of the name behind a prefix: what is said of
+``input_ids`` holds for ``chosen_input_ids`` unless that is named itself. What nothing is said of
+has the dtypes and pad values that models expect (`_KNOWN`), or those of its numbers: int64, float32
+and bool.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+
+from dataprep.formats.errors import UsageError, require
+
+__all__ = ["FieldSchema", "OutputSchema", "Resolved", "dtype_of"]
+
+_NUMPY: dict[torch.dtype, type[Any]] = {
+    torch.bool: np.bool_, torch.uint8: np.uint8, torch.int8: np.int8, torch.int16: np.int16,
+    torch.int32: np.int32, torch.int64: np.int64, torch.float16: np.float16,
+    torch.bfloat16: np.float32, torch.float32: np.float32, torch.float64: np.float64,
+}  # fmt: skip
+_BY_NAME = {str(dtype).removeprefix("torch."): dtype for dtype in _NUMPY}
+_BY_NAME |= {"long": torch.int64, "int": torch.int32, "half": torch.float16, "float": torch.float32}
+_OF_KIND = {"b": torch.bool, "i": torch.int64, "u": torch.int64, "f": torch.float32}
+
+
+def dtype_of(name: torch.dtype | str) -> torch.dtype:
+    """A torch dtype by itself or by name: ``"int32"``, ``"torch.int32"``, ``"bfloat16"``, ...
+
+    >>> dtype_of("int32")
+    torch.int32
+    """
+    found = name if isinstance(name, torch.dtype) else _BY_NAME.get(name.removeprefix("torch."))
+    if found not in _NUMPY:
+        raise UsageError(f"must be one of {', '.join(_BY_NAME)}, got {name!r}", where="dtype")
+    return found
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FieldSchema:
+    """What is asked of one field; None leaves the default.
+
+    - `dtype`: of the tensor, or its name.
+    - `pad_value`: what stands in padding.
+    - `along`: the field of ids whose elements this one has a number for each: it is cut and padded
+      as they are. Known by themselves: labels, attention_mask, token_type_ids, position_ids,
+      special_tokens_mask, loss_mask.
+    """
+
+    dtype: torch.dtype | str | None = None
+    pad_value: float | None = None
+    along: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.dtype is not None:
+            object.__setattr__(self, "dtype", dtype_of(self.dtype))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Resolved:
+    """One field of a batch as it will be: the tensor's dtype, numpy's on the way, the padding."""
+
+    dtype: torch.dtype
+    numpy: np.dtype[Any]
+    pad_value: float
+
+
+_KNOWN = {
+    "labels": FieldSchema(dtype=torch.int64, pad_value=-100, along="input_ids"),
+    "attention_mask": FieldSchema(dtype=torch.int64, pad_value=0, along="input_ids"),
+    "token_type_ids": FieldSchema(dtype=torch.int64, pad_value=0, along="input_ids"),
+    "position_ids": FieldSchema(dtype=torch.int64, pad_value=0, along="input_ids"),
+    "special_tokens_mask": FieldSchema(dtype=torch.int64, pad_value=1, along="input_ids"),
+    "loss_mask": FieldSchema(dtype=torch.int64, pad_value=0, along="input_ids"),
+    "input_ids": FieldSchema(dtype=torch.int64),
+    "scores": FieldSchema(dtype=torch.float32),
+    "rewards": FieldSchema(dtype=torch.float32),
+    "weight": FieldSchema(dtype=torch.float32),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class OutputSchema:
+    """Dtypes and pad values by field.
+
+    >>> schema = OutputSchema({"input_ids": FieldSchema(dtype="int32", pad_value=3)})
+    >>> schema.resolve("chosen_input_ids", pad_value=0)
+    Resolved(dtype=torch.int32, numpy=dtype('int32'), pad_value=3)
+    >>> schema.resolve("scores", kind="f").dtype
+    torch.float32
+    """
+
+    fields: Mapping[str, FieldSchema] = field(default_factory=dict)
+    _resolved: dict[Any, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        for name, schema in self.fields.items():
+            require(
+                isinstance(name, str) and isinstance(schema, FieldSchema), "schema",
+                f"must hold a FieldSchema for every name, got {schema!r} for {name!r}",
+            )  # fmt: skip
+
+    @classmethod
+    def from_dict(cls, fields: Mapping[str, Any]) -> OutputSchema:
+        """From plain values: ``{"input_ids": {"dtype": "int32", "pad_value": 3}}``.
+
+        A dtype alone will do: ``{"labels": "int32"}``. Raises `UsageError` for anything else.
+        """
+        found = {}
+        for name, given in fields.items():
+            values = {"dtype": given} if isinstance(given, str | torch.dtype) else given
+            try:
+                found[name] = values if isinstance(values, FieldSchema) else FieldSchema(**values)
+            except TypeError as error:
+                raise UsageError(f"{name}: {error}", where="schema") from None
+        return cls(found)
+
+    def to_dict(self) -> dict[str, dict[str, Any]]:
+        """Plain JSON values, from which `from_dict` makes the same schema."""
+        return {name: _plain(schema) for name, schema in self.fields.items()}
+
+    def along(self, name: str) -> str | None:
+        """The field of ids that `name` goes along with, if any; a prefix is that of both."""
+        if (name, "along") in self._resolved:
+            found: str | None = self._resolved[name, "along"]
+            return found
+        base, prefix = _split(name, self.fields, _KNOWN)
+        known = self.fields.get(base, FieldSchema()).along or _KNOWN.get(base, FieldSchema()).along
+        return self._resolved.setdefault((name, "along"), prefix + known if known else None)
+
+    def resolve(self, name: str, *, pad_value: float | None = None, kind: str = "i") -> Resolved:
+        """Dtype and pad value of `name`; `kind` is numpy's letter for the numbers it holds.
+
+        Fractions stay fractions unless the schema says otherwise, whatever the name: the labels of
+        a regression are float32. `pad_value` stands where the schema says none. Raises
+        `UsageError` where the pad value does not fit the dtype.
+        """
+        asked = (name, pad_value, kind)
+        if asked not in self._resolved:
+            self._resolved[asked] = self._resolve(name, pad_value, kind)
+        found: Resolved = self._resolved[asked]
+        return found
+
+    def _resolve(self, name: str, pad_value: float | None, kind: str) -> Resolved:
+        own, known = (table.get(_split(name, table)[0], FieldSchema())
+                      for table in (self.fields, _KNOWN))  # fmt: skip
+        dtype = own.dtype or (known.dtype if kind != "f" else None) or _OF_KIND[kind]
+        values = (own.pad_value, pad_value, known.pad_value)
+        value = next((value for value in values if value is not None), 0)
+        return _resolved(name, dtype_of(dtype), value)
+
+
+def _split(name: str, *tables: Mapping[str, Any]) -> tuple[str, str]:
+    """The longest end of `name`, after an underscore, that a table knows; and what is before it."""
+    base, prefix = name, ""
+    while not any(base in table for table in tables):
+        head, mark, base = base.partition("_")
+        if not mark:
+            return name, ""
+        prefix += head + mark
+    return base, prefix
+
+
+def _resolved(name: str, dtype: torch.dtype, value: float) -> Resolved:
+    numpy = np.dtype(_NUMPY[dtype])
+    if numpy.kind in "iub":
+        limits = (0, 1) if numpy.kind == "b" else (np.iinfo(numpy).min, np.iinfo(numpy).max)
+        fits = float(value).is_integer() and limits[0] <= value <= limits[1]
+        require(fits, f"field {name!r}", f"the pad value {value} does not fit {dtype}")
+        value = int(value)
+    return Resolved(dtype=dtype, numpy=numpy, pad_value=value)
+
+
+def _plain(schema: FieldSchema) -> dict[str, Any]:
+    values = {"dtype": schema.dtype, "pad_value": schema.pad_value, "along": schema.along}
+    if schema.dtype is not None:
+        values["dtype"] = str(schema.dtype).removeprefix("torch.")
+    return {name: value for name, value in values.items() if value is not None}

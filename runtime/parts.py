@@ -1,0 +1,87 @@
+"""A dataset divided at random into parts, by arithmetic: nothing is listed, whatever its size.
+
+The parts are runs of one permutation of the samples, a function of (seed, number of samples). Every
+sample is in exactly one part, lists and tensors and Hugging Face datasets alike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from dataprep.formats.errors import InputError, UsageError
+from dataprep.runtime.collated import MapStyle
+from dataprep.runtime.order import Positions, key, permute
+from dataprep.runtime.serve import require_seed
+
+__all__ = ["Part", "check_fraction", "split_by_fraction"]
+
+
+class Part:
+    """The samples of `whole` at positions `start` to `stop` of the permutation of `seed`.
+
+    Map-style: `len`, `[i]`, and many at once where `whole` has that. Nothing is copied.
+    """
+
+    def __init__(self, whole: MapStyle, start: int, stop: int, seed: int) -> None:
+        self.whole = whole
+        self.start, self.stop, self.seed = start, stop, seed
+        self._samples = len(whole)
+        self._key = key("split", seed, 0, "split")
+
+    def __len__(self) -> int:
+        return self.stop - self.start
+
+    def __repr__(self) -> str:
+        return f"<dataprep.Part: {len(self):,} of {self._samples:,} samples>"
+
+    def numbers(self, indices: Sequence[int] | Positions) -> Positions:
+        """The numbers in `whole` of these samples, int64; `IndexError` for one outside."""
+        at = np.asarray(indices, np.int64)
+        if at.size and not 0 <= int(at.min()) <= int(at.max()) < len(self):
+            raise IndexError(f"a sample is outside 0:{len(self)}")
+        return permute(at + self.start, self._samples, self._key)
+
+    def __getitem__(self, index: int) -> Any:
+        at = index + len(self) if index < 0 else index
+        return self.whole[int(self.numbers([at])[0])]
+
+    def __getitems__(self, indices: Sequence[int]) -> list[Any]:
+        """These samples in a list."""
+        numbers: list[int] = self.numbers(indices).tolist()
+        together = getattr(self.whole, "__getitems__", None)
+        found = None if together is None else together(numbers)
+        return found if isinstance(found, list) else [self.whole[number] for number in numbers]
+
+
+def split_by_fraction(dataset: MapStyle, fraction: float, seed: int) -> tuple[Part, Part]:
+    """Two parts, the second with `fraction` of the samples, rounded, and at least one.
+
+    Raises `UsageError` for a fraction outside 0 <= fraction < 1, and `InputError` where there are
+    too few samples for both parts. Costs nothing but the arithmetic when samples are read.
+
+    >>> rest, held_out = split_by_fraction(list("abcdefghij"), 0.2, seed=0)
+    >>> len(rest), len(held_out), sorted([*rest, *held_out]) == list("abcdefghij")
+    (8, 2, True)
+    """
+    check_fraction("fraction", fraction)
+    seed, n = require_seed(seed), len(dataset)
+    held_out = max(1, round(n * fraction)) if fraction else 0
+    if held_out >= max(1, n):
+        raise InputError(
+            f"{n} samples cannot be divided so that {fraction:.3g} of them are held out",
+            where="val_split", remedy="Use more data, val_split=0, or validation data of its own.",
+        )  # fmt: skip
+    return Part(dataset, 0, n - held_out, seed), Part(dataset, n - held_out, n, seed)
+
+
+def check_fraction(where: str, fraction: float) -> None:
+    """Raise `UsageError` unless 0 <= `fraction` < 1."""
+    number = isinstance(fraction, int | float) and not isinstance(fraction, bool)
+    if not (number and 0 <= fraction < 1):
+        raise UsageError(
+            f"must be a share of at least 0 and below 1, got {fraction!r}", where=where,
+            remedy="1 would leave nothing to train on; 0 holds nothing out.",
+        )  # fmt: skip

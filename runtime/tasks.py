@@ -1,0 +1,169 @@
+"""What a model is trained to do, as far as its data is concerned: a plain description.
+
+A `TaskSpec` says which fields a sample has, what kind of data they are and what is predicted from
+them. Data modules choose a collate function by it. It holds JSON values only, so `to_dict` and
+`from_dict` take it through a config file and back unchanged. Nothing is looked up or loaded here.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any, cast
+
+from dataprep.formats.errors import UsageError, require
+
+__all__ = ["MODALITIES", "PRESETS", "TASK_TYPES", "TaskSpec"]
+
+TASK_TYPES = (
+    "lm", "masked_lm", "seq2seq", "classification", "token_classification", "multi_label",
+    "regression", "preference", "kto", "grpo", "custom",
+)  # fmt: skip
+"""What may be asked of a model; ``"custom"`` for what a collate function of one's own decides."""
+
+MODALITIES = ("text", "vision", "audio", "tabular", "multimodal")
+"""Those that are known. Others may be named: a collator registered under that name serves them."""
+
+PRESETS = ("lm_tiny", "cls_tiny", "seq2seq_tiny", "vision_tiny")
+"""The class methods of `TaskSpec` that take no arguments, by name."""
+
+_NAME = re.compile(r"[a-z][a-z0-9_-]*")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TaskSpec:
+    """A task: its name, its kind, the fields of its samples.
+
+    Only `name` and `task_type` have no default. Sequences of names may be given as lists; they are
+    kept as tuples. Raises `UsageError` for an unknown task type and for what JSON cannot hold.
+
+    >>> TaskSpec.cls_tiny().target_field
+    'label'
+    >>> audio = TaskSpec(name="speech", task_type="classification", modality="audio")
+    >>> TaskSpec.from_dict(audio.to_dict()) == audio
+    True
+    """
+
+    name: str
+    task_type: str
+    """One of `TASK_TYPES`."""
+    modality: str = "text"
+    """What the samples are: one of `MODALITIES`, or a name that a collator is registered for."""
+    model_family: str = "decoder"
+    """The architecture it is meant for, in the words of the trainer; nothing here reads it."""
+    input_fields: tuple[str, ...] = ("input_ids",)
+    """The fields of a sample that the model reads."""
+    target_field: str | None = "labels"
+    """The field that is predicted, or None."""
+    loss_type: str = "cross_entropy"
+    metrics: tuple[str, ...] = ()
+    special_tokens: Mapping[str, int] = field(default_factory=dict)
+    """Ids of special tokens, as ``{"pad": 0}``; they overrule those of a tokenizer."""
+    input_schema: Mapping[str, Any] = field(default_factory=dict)
+    """What is known of the inputs: shapes, vocabulary size, number of channels."""
+    output_schema: Mapping[str, Any] = field(default_factory=dict)
+    """Dtype and pad value of fields of a batch, as `OutputSchema.from_dict` takes them."""
+    preprocessing_config: Mapping[str, Any] = field(default_factory=dict)
+    """Options of the collate function, by the names of its arguments."""
+    additional_config: Mapping[str, Any] = field(default_factory=dict)
+    """Whatever else a trainer wants to keep with it: the number of classes, for one."""
+
+    def __post_init__(self) -> None:
+        require(isinstance(self.name, str) and bool(self.name), "name", "must be a name")
+        require(
+            self.task_type in TASK_TYPES, "task_type",
+            f"must be one of {', '.join(TASK_TYPES)}, got {self.task_type!r}",
+        )  # fmt: skip
+        named = isinstance(self.modality, str) and _NAME.fullmatch(self.modality)
+        require(bool(named), "modality", f"must be a name in lower case, got {self.modality!r}")
+        for where in ("input_fields", "metrics"):
+            object.__setattr__(self, where, _names(where, getattr(self, where)))
+        for where in _MAPPINGS:
+            object.__setattr__(self, where, _json(where, getattr(self, where)))
+
+    @classmethod
+    def lm_tiny(cls) -> TaskSpec:
+        """Next-token prediction on `input_ids`."""
+        return cls(name="lm_tiny", task_type="lm", metrics=("loss", "perplexity"))
+
+    @classmethod
+    def cls_tiny(cls) -> TaskSpec:
+        """One of two classes for a text."""
+        return cls(
+            name="cls_tiny", task_type="classification", model_family="encoder",
+            input_fields=("input_ids", "attention_mask"), target_field="label",
+            metrics=("loss", "accuracy"), additional_config={"num_classes": 2},
+        )  # fmt: skip
+
+    @classmethod
+    def seq2seq_tiny(cls) -> TaskSpec:
+        """A text from a text, by an encoder and a decoder."""
+        return cls(
+            name="seq2seq_tiny", task_type="seq2seq", model_family="encoder_decoder",
+            input_fields=("input_ids", "attention_mask"), metrics=("loss",),
+        )  # fmt: skip
+
+    @classmethod
+    def vision_tiny(cls) -> TaskSpec:
+        """One of ten classes for an RGB image, normalised as ImageNet's are."""
+        return cls(
+            name="vision_tiny", task_type="classification", modality="vision",
+            model_family="encoder", input_fields=("pixel_values",), metrics=("loss", "accuracy"),
+            input_schema={"channels": 3}, preprocessing_config={"normalize": "imagenet"},
+            additional_config={"num_classes": 10},
+        )  # fmt: skip
+
+    @classmethod
+    def preset(cls, name: str) -> TaskSpec:
+        """The preset of that name; `UsageError` lists them where there is none.
+
+        >>> TaskSpec.preset("lm_tiny") == TaskSpec.lm_tiny()
+        True
+        """
+        require(name in PRESETS, "name", f"must be one of {', '.join(PRESETS)}, got {name!r}")
+        return cast(TaskSpec, getattr(cls, name)())
+
+    def to_dict(self) -> dict[str, Any]:
+        """All fields as JSON values, a copy."""
+        values = {part.name: getattr(self, part.name) for part in fields(self)}
+        return cast("dict[str, Any]", json.loads(json.dumps(values)))
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> TaskSpec:
+        """The task that `to_dict` gave these values for.
+
+        Fields that are missing get their defaults. Raises `UsageError` that names those which do
+        not exist or have none.
+        """
+        known = {part.name for part in fields(cls)}
+        unknown = sorted(set(values) - known)
+        require(not unknown, "values", f"a task has no field {', '.join(unknown)}")
+        for name in ("name", "task_type"):
+            if name not in values:
+                raise UsageError("is missing", where=name, remedy="Pass what to_dict() gave.")
+        return cls(**values)
+
+
+_MAPPINGS = (
+    "special_tokens", "input_schema", "output_schema", "preprocessing_config", "additional_config",
+)  # fmt: skip
+
+
+def _names(where: str, given: Iterable[str]) -> tuple[str, ...]:
+    """`given` as a tuple; a bare string would be taken apart into letters."""
+    names = () if isinstance(given, str) else tuple(given)
+    sound = not isinstance(given, str) and all(isinstance(name, str) for name in names)
+    require(sound, where, f"must be a list of names, got {given!r}")
+    return names
+
+
+def _json(where: str, given: Mapping[str, Any]) -> dict[str, Any]:
+    """A copy of `given`, as JSON gives it back."""
+    try:
+        found = json.loads(json.dumps(dict(given), allow_nan=False))
+    except (TypeError, ValueError) as error:
+        raise UsageError(f"must hold JSON values only ({error})", where=where) from None
+    require(all(isinstance(key, str) for key in given), where, "must have names as keys")
+    return cast("dict[str, Any]", found)

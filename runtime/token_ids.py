@@ -1,0 +1,101 @@
+"""The few ids that collators need of a tokenizer, whatever made it.
+
+Read from what tokenizers have in common, without importing any: transformers' (`pad_token_id`,
+`all_special_ids`, ...), `tokenizers.Tokenizer` (`token_to_id`, `padding`), or this project's.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from dataprep.formats.errors import UsageError
+
+__all__ = ["TokenIds", "continuations", "token_ids"]
+
+_STARTS = ("Ġ", "▁", "Ċ")  # a space, and a line end, as byte-level BPE and sentencepiece write them
+_MASKS = ("[MASK]", "<mask>")
+_PADS = ("[PAD]", "<pad>", "<|pad|>", "<|padding|>")
+_ENDS = ("<|endoftext|>", "</s>", "<|im_end|>", "<|end_of_text|>", "[SEP]")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TokenIds:
+    """What a tokenizer says; None where it has no such token."""
+
+    pad_id: int
+    mask_id: int | None
+    special_ids: tuple[int, ...]
+    vocab_size: int
+    padding_side: str | None
+
+
+def token_ids(tokenizer: Any) -> TokenIds:
+    """The ids of `tokenizer`. The pad id is that of its pad, else of its end of text, else 0.
+
+    Raises `UsageError` for what is no tokenizer.
+    """
+    vocabulary = _vocabulary(tokenizer)
+    special = _special(tokenizer, vocabulary)
+    pad = _first(tokenizer, vocabulary, "pad_token_id", _PADS)
+    end = _first(tokenizer, vocabulary, "eos_token_id", _ENDS)
+    padding = getattr(tokenizer, "padding", None)
+    if isinstance(padding, dict):
+        pad = padding.get("pad_id", pad)
+    side = padding.get("direction") if isinstance(padding, dict) else None
+    return TokenIds(
+        pad_id=next((id_ for id_ in (pad, end) if id_ is not None), 0),
+        mask_id=_first(tokenizer, vocabulary, "mask_token_id", _MASKS),
+        special_ids=special,
+        vocab_size=max(vocabulary.values(), default=-1) + 1,
+        padding_side=side or getattr(tokenizer, "padding_side", None),
+    )
+
+
+def continuations(tokenizer: Any) -> tuple[int, ...]:
+    """The ids of tokens that go on with the word of the token before them.
+
+    WordPiece marks these (``##ing``); byte-level BPE and sentencepiece mark what begins a word
+    (``Ġ``, ``▁``), so all others go on. Raises `UsageError` for a vocabulary that marks neither.
+    """
+    vocabulary = _vocabulary(tokenizer)
+    special = set(_special(tokenizer, vocabulary))
+    marked = {id_ for token, id_ in vocabulary.items() if token[:2] == "##" and len(token) > 2}
+    starts = {id_ for token, id_ in vocabulary.items() if token.startswith(_STARTS)}
+    if not marked and not starts:
+        raise UsageError(
+            "the vocabulary does not say where words begin", where="whole_words",
+            remedy="Give the samples a field word_ids.",
+        )  # fmt: skip
+    if len(starts) > len(marked):  # GPT-2's has a few tokens that are nothing but signs like ##
+        marked = set(vocabulary.values()) - starts
+    return tuple(sorted(marked - special))
+
+
+def _vocabulary(tokenizer: Any) -> dict[str, int]:
+    get = getattr(tokenizer, "get_vocab", None)
+    if get is None:
+        raise UsageError(
+            f"a {type(tokenizer).__name__} has no get_vocab()", where="tokenizer",
+            remedy="Give a tokenizer, or pad_id and the other ids by themselves.",
+        )  # fmt: skip
+    found: dict[str, int] = get()
+    return found
+
+
+def _special(tokenizer: Any, vocabulary: dict[str, int]) -> tuple[int, ...]:
+    ids = getattr(tokenizer, "all_special_ids", None)
+    added = getattr(tokenizer, "get_added_tokens_decoder", None)
+    if ids is None:
+        ids = [i for i, token in added().items() if token.special] if added is not None else []
+        ids += [vocabulary[name] for name in (*_MASKS, *_PADS, *_ENDS) if name in vocabulary]
+    return tuple(sorted(set(ids)))
+
+
+def _first(
+    tokenizer: Any, vocabulary: dict[str, int], attribute: str, names: tuple[str, ...]
+) -> int | None:
+    found = getattr(tokenizer, attribute, None)
+    if isinstance(found, int):
+        return found
+    return next((vocabulary[name] for name in names if name in vocabulary), None)

@@ -1,0 +1,95 @@
+"""Which test shows which promise: writes docs/items.md.
+
+    python tests/items.py
+
+The promises are numbered in tests/items.txt, with the source document each is from. A test, or a
+class of tests, that shows one says so at the beginning of its docstring: "Item 12: ...", or
+"Items 12, 14: ...".
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+__all__ = ["PAGE", "Item", "items", "page", "shown"]
+
+_TESTS = Path(__file__).resolve().parent
+PAGE = _TESTS.parent / "docs" / "items.md"
+_SAYS = re.compile(r"Items? (\d+(?:, ?\d+)*):")
+_SOURCES = {
+    "000": "Collation, data module, loaders for training engines",
+    "001": "The guide to these",
+    "002": "Dataset wrappers, dynamic collation, fluent builder",
+    "003": "Embedding pairs and their builder",
+    "004": "Token windows from text",
+}
+_HEAD = """# What was promised, and the test that shows it
+
+The capabilities that the source documents of this project describe, numbered, and for each the
+tests that fail where it breaks. Written by `python tests/items.py`; a test keeps it current.
+"""
+
+
+class Item(NamedTuple):
+    """One promise."""
+
+    number: int
+    source: str
+    text: str
+
+
+def items() -> list[Item]:
+    """All of them, in order."""
+    lines = (_TESTS / "items.txt").read_text(encoding="utf-8").splitlines()
+    found = [line.split(" ", 2) for line in lines]
+    return [Item(int(number), source, text) for number, source, text in found]
+
+
+@cache
+def shown(folder: Path = _TESTS) -> dict[int, list[str]]:
+    """For each number the tests that say that they show it: ``folder/file.py::test``."""
+    found: dict[int, list[str]] = {}
+    for path in sorted(folder.rglob("test_*.py")):
+        name, text = path.relative_to(folder).as_posix(), path.read_text(encoding="utf-8")
+        if '"""Item' not in text:  # most do not: parsing all would take seconds
+            continue
+        for node, docstring in _documented(ast.parse(text)):
+            said = _SAYS.match(docstring)
+            for number in said[1].split(",") if said else ():
+                found.setdefault(int(number), []).append(f"{name}::{node}")
+    return found
+
+
+def _documented(tree: ast.Module) -> Iterator[tuple[str, str]]:
+    """Tests and classes of tests, with their docstrings."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.ClassDef) and node.name.lower().startswith(
+            "test"
+        ):
+            yield node.name, ast.get_docstring(node) or ""
+
+
+def page(folder: Path = _TESTS) -> str:
+    """The text of docs/items.md."""
+    found, lines = shown(folder), [_HEAD]
+    for source, title in _SOURCES.items():
+        lines += [f"## {title}", "", "| | promise | shown by |", "|---|---|---|"]
+        for item in items():
+            if item.source == source:
+                tests = "<br>".join(f"`{name}`" for name in found.get(item.number, ()))
+                lines.append(f"| {item.number} | {_cell(item.text)} | {tests or 'not yet'} |")
+        lines.append("")
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|")
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(), encoding="utf-8")

@@ -1,0 +1,73 @@
+"""How the public surface is typed: mypy checks this file (`make lint`), nobody runs it.
+
+What `reveal`-like assignments claim here is what users' editors and type checkers will see.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+
+import dataprep
+from dataprep.runtime.builder import DataLoaderBuilder
+from dataprep.runtime.loader import Loader
+from dataprep.runtime.profile import CollatorProfile, LoaderProfile
+from dataprep.runtime.workers_advice import Advice
+
+__all__ = ["Mine", "use"]
+
+
+class Mine:
+    """A data module by its methods alone."""
+
+    def train_dataloader(self) -> DataLoader[Any]:
+        """Batches to train on."""
+        return DataLoader(TensorDataset(torch.zeros(4)))
+
+    def val_dataloader(self) -> None:
+        """None."""
+
+
+def collate(samples: list[Any]) -> dict[str, torch.Tensor]:
+    """A collate function of one's own."""
+    return {"n": torch.tensor(samples)}
+
+
+def use() -> None:
+    """One of each."""
+    task: dataprep.TaskSpec = dataprep.TaskSpec.lm_tiny()
+    values: dict[str, Any] = task.to_dict()
+    task = dataprep.TaskSpec.from_dict(values)
+    config: dataprep.LoaderConfig = dataprep.LoaderConfig(batch_size=8, num_workers="auto")
+    builder: DataLoaderBuilder = (
+        dataprep.DataLoaderBuilder()
+        .with_dataset([1, 2])
+        .with_workers(2, pin_memory=True)
+        .with_collate_fn(collate)
+        .with_config(config)
+        .with_buckets(dataprep.Buckets(lengths=[1, 2]))
+    )
+    loader: Loader = builder.build()
+    ranks: list[Loader] = builder.build_ranks(2)
+    module: dataprep.DataModule = dataprep.UniversalDataModule([1], task_spec=task)
+    module = Mine()
+    train: Iterable[Any]
+    val: Iterable[Any] | None
+    train, val = dataprep.loaders_of(module)
+    seen: LoaderProfile = dataprep.profile_loader(loader)
+    cost: CollatorProfile = dataprep.profile_collator(collate, [1])
+    advice: Advice = dataprep.suggest_workers("heavy")
+    generator: torch.Generator = dataprep.seeded_generator(1)
+    share: float = seen.overhead + cost.overhead(0.01)
+    state: dict[str, Any] = loader.state_dict()
+    loader.load_state_dict(state)
+    dataprep.seed_all(1, "deterministic")
+    # What must not pass is marked; mypy fails where a mark is no longer needed.
+    dataprep.seed_all("1")  # type: ignore[arg-type]
+    dataprep.LoaderConfig(8)  # type: ignore[call-arg]
+    builder.with_padding("middle")  # type: ignore[arg-type]
+    wrong: dataprep.DataModule = [1]  # type: ignore[assignment]
+    print(ranks, train, val, advice, generator, share, wrong)
