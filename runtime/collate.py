@@ -138,7 +138,7 @@ class Padded:
                 along = self.schema.along(name)
                 work.batch[name] = (
                     self._pad_along(name, values, rows[along], work.layouts[along])
-                    if along in rows and is_sequence(values[0])
+                    if along in rows and (is_sequence(values[0]) or not name.endswith("labels"))
                     else self._pad_other(name, values)
                 )
         for name in work.layouts:
