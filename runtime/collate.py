@@ -9,7 +9,8 @@ of token ids: ``chosen_input_ids`` comes with ``chosen_attention_mask`` and may 
 padded as the ids are. All others are padded to their own longest row where they are rows, become
 tensors [rows] where they are single numbers, and stay lists where they are neither.
 
-32 rows of up to 2,048 ids take 100 microseconds as arrays, 10 ns an id more as lists.
+32 rows of up to 2,048 ids, with labels, take 130 microseconds as arrays, and 15 ns an id more as
+lists.
 """
 
 from __future__ import annotations
