@@ -9,7 +9,8 @@ of token ids: ``chosen_input_ids`` comes with ``chosen_attention_mask`` and may 
 padded as the ids are. All others are padded to their own longest row where they are rows, become
 tensors [rows] where they are single numbers, and stay lists where they are neither.
 
-32 rows of up to 2,048 ids take 100 microseconds as arrays, 10 ns an id more as lists.
+32 rows of up to 2,048 ids, with labels, take 130 microseconds as arrays, and 15 ns an id more as
+lists.
 """
 
 from __future__ import annotations
@@ -138,7 +139,7 @@ class Padded:
                 along = self.schema.along(name)
                 work.batch[name] = (
                     self._pad_along(name, values, rows[along], work.layouts[along])
-                    if along in rows and is_sequence(values[0])
+                    if along in rows and (is_sequence(values[0]) or not name.endswith("labels"))
                     else self._pad_other(name, values)
                 )
         for name in work.layouts:

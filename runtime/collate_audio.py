@@ -67,7 +67,8 @@ class Audio:
                 f"samples have no field {' or '.join(_NAMES)}, there is {', '.join(columns)}",
                 where="audio", code="E_FIELDS", remedy="Rename the column of the sound.",
             )  # fmt: skip
-        rows = [self._row(row, sound, name) for row, sound in enumerate(columns.pop(name))]
+        sounds = [self._row(row, sound, name) for row, sound in enumerate(columns.pop(name))]
+        rows = as_rows(sounds, name)
         layout = self._padding().layout(rows, name)
         return finished(self._batch(name, rows, layout, columns), self.schema, tensors=self.tensors)
 

@@ -97,7 +97,7 @@ class GRPO(Padded):
         columns = columns_of(samples)
         require_fields(columns, self.responses, where="GRPO")
         groups = columns[self.responses]
-        self._check_scores(columns, groups)
+        self._check(columns)
         if any(is_sequence(answer) for group in groups for answer in group):
             del columns[self.responses]
             work = self.pad(columns)
@@ -121,14 +121,21 @@ class GRPO(Padded):
             f"{self.responses}_attention_mask": layout.mask(mask).reshape(shape),
         }
 
-    def _check_scores(self, columns: Columns, groups: list[Any]) -> None:
-        for row, (group, scores) in enumerate(
-            zip(groups, columns.get(self.scores, ()), strict=False)
-        ):
-            if len(group) != len(scores):
+    def _check(self, columns: Columns) -> None:
+        """Every sample has answers, and a score for each if there are any."""
+        groups = columns[self.responses]
+        scores = columns.get(self.scores, groups)
+        for row, (group, own) in enumerate(zip(groups, scores, strict=True)):
+            if not isinstance(group, list | tuple) or not group:
                 raise SampleError(
-                    f"has {len(scores)} scores for {len(group)} responses", row=row,
-                    field=self.scores, remedy="Give one score for each response.",
+                    f"is {group!r}, not a list of responses", row=row, field=self.responses,
+                    remedy="Give each sample a list with a list of ids for each response.",
+                )  # fmt: skip
+            count = f"{len(own)} scores" if hasattr(own, "__len__") else f"{own!r}"
+            if count != f"{len(group)} scores":
+                raise SampleError(
+                    f"has {count} for {len(group)} responses", row=row, field=self.scores,
+                    remedy="Give one score for each response.",
                 )  # fmt: skip
 
 
@@ -138,7 +145,7 @@ _NOTHING: Array = np.empty(0, np.int64)
 def _by_row(groups: list[Any], field: str) -> list[Any]:
     """The groups; raises `SampleError` for one without answers, or with one that is no row."""
     for row, group in enumerate(groups):
-        if not len(group) or not all(is_sequence(answer) for answer in group):
+        if not all(is_sequence(answer) for answer in group):
             raise SampleError(
                 "is not a list of rows of ids", row=row, field=field,
                 remedy="Give each sample a list with a list of ids for each response.",

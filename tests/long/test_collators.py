@@ -48,7 +48,7 @@ def test_workers_name_the_sample_too() -> None:
     """An error is the same error from another process (torch takes 5 s to end one after it)."""
     data = Collated(Broken(), Default(report=False))
     order, definition = collated_order(data, seed=0)
-    loader = serve(data, 4, order=order, definition=definition, num_workers=1)
+    loader = serve(data, 4, order=order, definition=definition, end="partial", num_workers=1)
     with pytest.raises(SampleError, match=r"\] sample 7: reading it raised ValueError"):
         list(loader)
 

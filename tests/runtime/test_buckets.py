@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dataprep.formats.errors import IncompatibleError, InputError, UsageError
@@ -21,7 +21,7 @@ from dataprep.runtime.order import Sequential, Shuffled
 from dataprep.runtime.serve import serve, serve_steps
 from dataprep.runtime.skips import Skips
 from dataprep.runtime.token_budget import TokenBudgetSampler
-from tests.support import SHARED_DATA, needs_shared_data
+from tests.support import SHARED_DATA, examples, needs_shared_data
 
 KEYS: dict[str, Any] = {"build_id": "build", "seed": 3, "purpose": "train"}
 SHUFFLED = Shuffled(**KEYS)
@@ -40,7 +40,7 @@ def budget(lengths: Any = RAGGED, max_tokens: int = 2048, **options: Any) -> Tok
     )
 
 
-@settings(max_examples=40, deadline=None)
+@examples(100)
 @given(
     lengths=st.lists(st.integers(0, 30), max_size=90),
     batch=st.integers(1, 9),
@@ -118,7 +118,7 @@ def test_ranks_share_the_steps_of_one_process() -> None:
             assert together == alone
 
 
-@settings(max_examples=40, deadline=None)
+@examples(100)
 @given(
     lengths=st.lists(st.integers(0, 40), min_size=4, max_size=80),
     max_tokens=st.integers(80, 200),

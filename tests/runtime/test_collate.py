@@ -9,7 +9,7 @@ from typing import Any, get_args
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dataprep.formats.errors import UsageError
@@ -29,6 +29,7 @@ from dataprep.runtime.collate_vision_text import VisionText
 from dataprep.runtime.output_schema import FieldSchema, OutputSchema
 from dataprep.runtime.ragged import Side
 from dataprep.runtime.sample_error import SampleError
+from tests.support import examples
 
 EVERY = [
     Padded(), CausalLM(), CausalLM(shift=True), Classification(), Seq2Seq(decoder_start_id=1),
@@ -80,7 +81,7 @@ def reference_causal(
     return found
 
 
-@settings(max_examples=60, deadline=None)
+@examples(150)
 @given(
     rows=st.lists(IDS, min_size=1, max_size=5),
     side=st.sampled_from(get_args(Side)),
@@ -234,6 +235,7 @@ class TestPadding:
             (ids([1], [0.5]), "row 0 .*'input_ids': is float64 of 1 axes"),
             (ids([1], 3), "row 1 .*'input_ids': a int is no row of numbers"),  # type: ignore
             (ids([1, 2], position_ids=[[0]]), "'position_ids': has 1 numbers for 2 tokens"),
+            (ids([1, 2], attention_mask=[1]), "row 0 .*'attention_mask': has 1 for 2 tokens"),
             (ids([1], [2], score=[0.5, "x"]), "row 1 .*'score': is a str, others are numbers"),
         ],
     )
@@ -415,8 +417,17 @@ class TestPreference:
         assert batch["scores"].dtype == torch.float32
         text = GRPO()(ids([1], responses=[["yes", "no"]], scores=[[1, 0]]))
         assert text["responses"] == [["yes", "no"]]
-        with pytest.raises(SampleError, match="'scores': has 1 scores for 2 responses"):
-            GRPO()(ids([1], responses=[[[5], [6]]], scores=[[1]]))
+        for scores, message in (([1], "has 1 scores for 2"), (1, "has 1 for 2")):
+            with pytest.raises(SampleError, match=f"'scores': {message} responses"):
+                GRPO()(ids([1], responses=[[[5], [6]]], scores=[scores]))
+        nothing: tuple[Any, Any] = (None, [])
+        for none in nothing:
+            with pytest.raises(
+                SampleError, match=r"row 1 .*'responses': is .*, not a list of resp"
+            ):
+                GRPO()(ids([1], [2], responses=[[[5]], none]))
+        with pytest.raises(SampleError, match=r"row 1 .*'responses': is not a list of rows of ids"):
+            GRPO()(ids([1], [2], responses=[[[5]], ["text"]]))
 
 
 @pytest.mark.parametrize("collate", EVERY, ids=lambda collate: type(collate).__name__)
@@ -462,5 +473,9 @@ class TestAudio:
         assert batch["input_features"].shape == shape
         assert float(batch["input_features"].sum()) == 21
         assert batch["attention_mask"].sum(1).tolist() == [5, 2]
-        with pytest.raises(SampleError, match=r"row 1 .*has the shape \[\]|row 1 .*no row"):
+        with pytest.raises(SampleError, match=r"row 1 .*only the first axis may differ"):
+            Audio()([{"audio": np.ones((2, 4))}, {"audio": np.ones((3, 4))}])
+        with pytest.raises(SampleError, match=r"row 1 .*'audio': has the shape \[0\]"):
+            Audio()([{"audio": np.ones(2)}, {"audio": []}])
+        with pytest.raises(SampleError, match=r"row 1 .*no row of numbers"):
             Audio()([{"audio": np.ones(2)}, {"audio": np.float32(1)}])

@@ -7,12 +7,13 @@ from typing import Any, get_args
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dataprep.formats.errors import UsageError
 from dataprep.runtime.ragged import Padding, PadTo, Side, Truncate, as_rows, pad_rows
 from dataprep.runtime.sample_error import SampleError
+from tests.support import examples
 
 KINDS: dict[str, Any] = {
     "list": list,
@@ -44,7 +45,7 @@ def reference(rows: list[list[int]], padding: Padding, value: int) -> list[list[
     return found
 
 
-@settings(max_examples=60, deadline=None)
+@examples(150)
 @given(
     rows=st.lists(st.lists(st.integers(0, 99), max_size=12), min_size=1, max_size=6),
     kind=st.sampled_from(sorted(KINDS)),
