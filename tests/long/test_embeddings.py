@@ -144,15 +144,3 @@ def test_mnist_in_every_form(tmp_path: Path) -> None:
         np.testing.assert_array_equal(one["split val"], found[0]["split val"])
         if "label" in one:
             np.testing.assert_array_equal(one["label"], labels)
-
-
-def test_a_real_encoder(tmp_path: Path) -> None:
-    """A sentence-transformers model by name, if one is at hand."""
-    pytest.importorskip("sentence_transformers", reason="sentence-transformers is not installed")
-    model = os.environ.get("DATAPREP_TEST_ENCODER")
-    if not model:
-        pytest.skip("DATAPREP_TEST_ENCODER names no model")
-    stories = REPOSITORY / "data_fixtures" / "stories.jsonl"
-    build_vectors(tmp_path / "out", stories, text_field="text", encoder=model, normalize=True)
-    found = arrays_of(tmp_path / "out")["embedding"]
-    np.testing.assert_allclose(np.linalg.norm(found, axis=1), 1, rtol=1e-5)
