@@ -158,6 +158,7 @@ BAD = [
     ({"keywords": {"a": 1}}, "bad_keywords", "are no list of strings"),
     ({"keywords": "[a, b]"}, "bad_keywords", "are no list of strings"),
     ({"keywords": ["a", 1]}, "bad_keywords", "are no list of strings"),
+    ({"keywords": "[{[]: 1}]"}, "bad_keywords", "are no list of strings"),
     ({"cluster": 1.5}, "bad_cluster", "1.5 is no text and no integer"),
 ]
 
@@ -184,7 +185,7 @@ def test_csv_lines_count_with_line_ends_in_cells(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text(text, newline="")
     _, merger = merge(tmp_path / "a.csv", skip=True)
     assert [bad["line"] for bad in merger.rejects] == [5, 6]
-    assert merger.read == [3]
+    assert (merger.read, merger.blank_lines) == ([3], 1)
 
 
 def test_broken_rows_of_each_format(tmp_path: Path) -> None:
@@ -192,9 +193,10 @@ def test_broken_rows_of_each_format(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_bytes(b"question,source\nq,s,more\n\xff,s\nq,s\n")
     (tmp_path / "b.jsonl").write_bytes(b'{"question": \n[1]\n{"question":"q","source":"t"}\n')
     pairs, merger = merge(tmp_path / "a.csv", tmp_path / "b.jsonl", skip=True)
-    reasons = [(bad["input"], bad["line"], bad["reason"]) for bad in merger.rejects]
-    assert reasons == [
-        (0, 2, "bad_row"), (0, 3, "invalid_utf8"), (1, 1, "bad_json"), (1, 2, "bad_json"),
+    names = ("record", "input", "line", "reason")
+    assert [tuple(bad[name] for name in names) for bad in merger.rejects] == [
+        (0, 0, 2, "bad_row"), (1, 0, 3, "invalid_utf8"),
+        (3, 1, 1, "bad_json"), (4, 1, 2, "bad_json"),
     ]  # fmt: skip
     assert pairs.sources == ["s", "t"]
     assert merger.read == [3, 3]
