@@ -19,6 +19,7 @@ from typing import Any
 
 import msgspec
 
+import dataprep
 from dataprep.formats.array_manifest import ArrayManifest
 from dataprep.formats.array_writer import build_id_of
 from dataprep.formats.arrays import open_arrays
@@ -154,6 +155,7 @@ def _reuse(
             remedy="Replace it with --overwrite, or choose another --out.",
         )  # fmt: skip
     open_arrays(options.out).close()  # every file is there, in its size
+    Staging(options.out, _key(options, inputs)).discard_if_idle()  # of one killed at the very end
     return PairReport(
         path=options.out, build_id=existing.build_id, reused=True, manifest=existing,
         seconds=steps.total(), steps=steps.seconds, resumed=0, notes=(),
@@ -267,6 +269,7 @@ class _Build:
 def _key(options: PairOptions, inputs: Inputs) -> str:
     """Stands for what is built and from what."""
     parts = {
+        "version": dataprep.__version__,  # another one may make other negatives
         "format_version": FORMAT_VERSION,
         "kind": _KIND,
         "inputs": [msgspec.structs.asdict(entry) for entry in inputs.entries()],
