@@ -359,3 +359,7 @@ def test_clusters_and_open_data(path: Path) -> None:
         with pytest.raises(UsageError, match="pairs") as caught:
             create_loader(pairs, "train", 4, fields=["a"])
         assert caught.value.where == "fields"
+        for name, value in (("preload", True), ("device", "cpu")):
+            with pytest.raises(UsageError, match="the dataset is open already") as caught:
+                create_loader(pairs, "train", 4, **{name: value})  # type: ignore[arg-type]
+            assert caught.value.where == name
