@@ -123,6 +123,7 @@ def _csv(source: Source, chosen: Mapping[str, str]) -> Iterator[Rows]:
         table = csv.reader(text, delimiter=delimiter, strict=True)
         try:
             names = next(table, [])
+            _require_utf8(names, source)
             columns = _columns(names, source, chosen)
             if len(set(names)) < len(names):
                 _refuse_repeated(names, columns, source)
@@ -132,6 +133,16 @@ def _csv(source: Source, chosen: Mapping[str, str]) -> Iterator[Rows]:
                 f"not readable as CSV ({error})", f"{source.name}:{table.line_num}",
                 "Quote cells that hold quotes, commas or line ends.", "E_CSV",
             ) from None  # fmt: skip
+
+
+def _require_utf8(names: Sequence[str], source: Source) -> None:
+    try:
+        "".join(names).encode()
+    except UnicodeEncodeError:
+        raise input_error(
+            "the names of the columns are not UTF-8", source.name,
+            "Convert the file to UTF-8 (iconv -t UTF-8).", "E_INVALID_UTF8",
+        ) from None  # fmt: skip
 
 
 def _refuse_repeated(names: Sequence[str], columns: Mapping[str, str], source: Source) -> None:
@@ -233,7 +244,9 @@ def _parquet(source: Source, chosen: Mapping[str, str]) -> Iterator[Rows]:
                     rows.add(dict(zip(columns, values, strict=True)), number, None)
                     number += 1
                 yield rows
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, UnicodeDecodeError) as error:
+    except PermissionError:
+        raise
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, UnicodeDecodeError, OSError) as error:
         raise input_error(
             f"not a readable Parquet file ({str(error).splitlines()[0]})", source.name,
             "Fetch or write the file again.", "E_PARQUET",

@@ -120,7 +120,9 @@ def _parquet_batches(
                 texts = batch.column(columns[0]).to_pylist()
                 yield texts, _vectors(batch.column(columns[1]), source.name, first), first
                 first += len(texts)
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, UnicodeDecodeError) as error:
+    except PermissionError:
+        raise
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, UnicodeDecodeError, OSError) as error:
         raise input_error(
             f"not a readable Parquet file ({str(error).splitlines()[0]})", source.name,
             "Fetch or write the file again.", "E_PARQUET",

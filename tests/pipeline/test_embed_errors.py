@@ -361,3 +361,24 @@ def test_too_many_labels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     with pytest.raises(InputError) as caught:
         build_vectors(tmp_path / "out", tmp_path / "x.jsonl", columns=["embedding=v", "t"])
     assert caught.value.code == "E_CATEGORIES"
+
+
+def test_splits_that_ask_for_too_much_leave_nothing(tmp_path: Path) -> None:
+    """No other command can use what was done: the next one has other splits."""
+    np.save(tmp_path / "x.npy", np.ones((4, 2), np.float32))
+    with pytest.raises(DataprepError, match="ask for 9 documents, but there are 4"):
+        build_vectors(
+            tmp_path / "out", tmp_path / "x.npy", split="train=rest,val=9", split_mode="count"
+        )
+    assert [path.name for path in tmp_path.iterdir()] == ["x.npy"]
+
+
+def test_a_parquet_file_with_damaged_pages(tmp_path: Path) -> None:
+    """Found when its fields are looked at, as well as later."""
+    path = write(tmp_path / "x.parquet", [[n / 7, n + 0.1, 3.0] for n in range(1, 3000)])
+    data = bytearray(path.read_bytes())
+    data[20:2000] = b"\xa5" * 1980
+    path.write_bytes(data)
+    with pytest.raises(InputError) as caught:
+        build_vectors(tmp_path / "out", path)
+    assert caught.value.code == "E_PARQUET"

@@ -265,6 +265,21 @@ def test_item_114_given_splits_are_checked(tmp_path: Path) -> None:
             given_splits(torn)
 
 
+def test_damaged_pages_and_other_encodings(tmp_path: Path) -> None:
+    """What is wrong with the file is said of the file, and not of the disk."""
+    rows = [{"question": f"q{n * 7919}", "source": f"s{n * 104729}"} for n in range(2000)]
+    path = write(tmp_path / "a.parquet", rows)
+    data = bytearray(path.read_bytes())
+    data[200:4000] = b"\xa5" * 3800
+    path.write_bytes(data)
+    with pytest.raises(InputError, match="not a readable Parquet file") as caught:
+        merge(path)
+    assert caught.value.code == "E_PARQUET"
+    (tmp_path / "a.csv").write_bytes("fråga,source\nq,s\n".encode("latin-1"))
+    with pytest.raises(InputError, match="names of the columns are not UTF-8"):
+        merge(tmp_path / "a.csv")
+
+
 def test_inputs_that_cannot_be_read(tmp_path: Path) -> None:
     """Missing, of another kind, named twice, empty, damaged: each says what to do."""
     (tmp_path / "a.txt").write_text("x")
