@@ -530,3 +530,15 @@ def test_item_115_splits_and_links_are_checked_too(
             patch.setattr(pair_write, name, lambda *_: 1 / 0)
             with pytest.raises(ZeroDivisionError):
                 build(options_for(tmp_path))
+
+
+def test_clusters_that_match_nothing_are_told(tmp_path: Path) -> None:
+    """A file of other keywords gives no pair a cluster, whatever the fallback: that is a note."""
+    (tmp_path / "clusters.json").write_text('{"something else": 3}')
+    options: dict[str, Any] = {
+        "clusters": "keywords", "keyword_clusters": str(tmp_path / "clusters.json"), "n_neg": 4,
+    }  # fmt: skip
+    for rule in ("none", "largest", "nearest", "random"):
+        report = build(options_for(tmp_path, rule, cluster_fallback=rule, **options))
+        assert "60 pairs were given no cluster; 60 have none still" in report.notes
+    assert build(options_for(tmp_path, "plain", clusters="none")).notes == ()
