@@ -309,6 +309,8 @@ def test_devices(path: Path) -> None:
     validate_first_batch(loader)
     with pytest.raises(UsageError, match="not by workers"):
         make(path, device="meta", num_workers=1)
+    with pytest.raises(UsageError, match="device: 'gpu' is none"):
+        make(path, device="gpu")
 
 
 def test_maps_cost_no_memory(tmp_path: Path) -> None:
