@@ -41,7 +41,7 @@ from dataprep.pipeline.pairs.mining import mine_kept
 from dataprep.pipeline.pairs.options import PairOptions
 from dataprep.pipeline.pairs.place import existing_dataset
 from dataprep.pipeline.pairs.prepare import Inputs, find_inputs, read_pairs
-from dataprep.pipeline.pairs.split import splits_of
+from dataprep.pipeline.pairs.split import require_splits, splits_of
 from dataprep.pipeline.pairs.steps import Steps, StepsCallback
 from dataprep.pipeline.pairs.vectors import Encoder, load_encoder
 from dataprep.pipeline.pairs.write import Content, write_pairs
@@ -217,6 +217,7 @@ class _Build:
             table = read_pairs(options, inputs)
             search = choose_search(options.search, len(table.pairs.sources))
             table.links(0).require_enough(options.n_neg, table.pairs.questions)
+            require_splits(options, table)
         with steps("embed"):
             encoder = self._encoder
             if encoder is None and options.encoder is not None:

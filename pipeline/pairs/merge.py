@@ -38,6 +38,8 @@ from dataprep.pipeline.records import Reject, excerpt
 
 __all__ = ["Cleaning", "Merger", "Pairs", "ordered_labels"]
 
+_MAX_DIGITS = 4000  # Python makes no numbers of texts over 4300
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Cleaning:
@@ -281,6 +283,7 @@ def ordered_labels(labels: Iterable[str]) -> list[str]:
     """
     every = list(labels)
     whole = all(label.removeprefix("-").isdecimal() for label in every)
+    whole = whole and max(map(len, every), default=0) <= _MAX_DIGITS
     return sorted(every, key=lambda label: (int(label) if whole else 0, label))
 
 

@@ -542,3 +542,15 @@ def test_clusters_that_match_nothing_are_told(tmp_path: Path) -> None:
         report = build(options_for(tmp_path, rule, cluster_fallback=rule, **options))
         assert "60 pairs were given no cluster; 60 have none still" in report.notes
     assert build(options_for(tmp_path, "plain", clusters="none")).notes == ()
+
+
+@pytest.mark.parametrize("change", [{"split": "1"}, {"split": "train", "more": "val"}, {}])
+def test_item_114_splits_that_cannot_be_come_first(tmp_path: Path, change: dict[str, str]) -> None:
+    """Item 114: a leak or a bad name in the rows is told before any vector is made."""
+    source = write_rows(tmp_path / "rows.jsonl", split=change.get("split"))
+    if "more" in change:
+        again = json.loads(source.read_text().splitlines()[0]) | {"split": change["more"]}
+        source.write_text(source.read_text() + json.dumps(again) + "\n")
+    with pytest.raises(DataprepError, match="split"):
+        build_pairs(options_for(tmp_path, split="column"), encoder=lambda _: pytest.fail("asked"))
+    assert [path.name for path in tmp_path.iterdir()] == ["rows.jsonl"]

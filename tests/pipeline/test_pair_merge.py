@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from dataprep.formats.errors import DataprepError, InputError, RecordError
 from dataprep.pipeline.pairs.cells import parse_columns
 from dataprep.pipeline.pairs.inputs import find_tables
-from dataprep.pipeline.pairs.merge import Cleaning, Merger, Pairs
+from dataprep.pipeline.pairs.merge import Cleaning, Merger, Pairs, ordered_labels
 from dataprep.pipeline.pairs.read import read_rows
 from dataprep.pipeline.pairs.split import given_splits
 from tests.support import examples
@@ -231,6 +231,12 @@ def test_chosen_columns_and_aliases_do_not_quarrel(tmp_path: Path) -> None:
     path = write(tmp_path / "a.jsonl", rows)
     pairs, _ = merge(path, columns="question=topic,source=text")
     assert (pairs.questions, pairs.sources, pairs.cluster_names) == (["q"], ["s"], ["4"])
+
+
+def test_names_of_clusters_in_order() -> None:
+    """As numbers, as long as Python makes numbers of them."""
+    assert ordered_labels(["10", "-3", "9"]) == ["-3", "9", "10"]
+    assert ordered_labels(["9" * 5000, "10"]) == ["10", "9" * 5000]
 
 
 def test_item_111_keywords_match_whatever_their_case(tmp_path: Path) -> None:
