@@ -33,7 +33,7 @@ from dataprep.formats.storage import (
     replace_directory,
 )
 from dataprep.pipeline import destination
-from dataprep.pipeline.pairs.clustering import cluster
+from dataprep.pipeline.pairs.clustering import cluster, require_clusters
 from dataprep.pipeline.pairs.embed import Embedding
 from dataprep.pipeline.pairs.faiss import choose_search, faiss_search
 from dataprep.pipeline.pairs.kept import Kept
@@ -218,6 +218,7 @@ class _Build:
             search = choose_search(options.search, len(table.pairs.sources))
             table.links(0).require_enough(options.n_neg, table.pairs.questions)
             require_splits(options, table)
+            require_clusters(options, inputs, table)
         with steps("embed"):
             encoder = self._encoder
             if encoder is None and options.encoder is not None:

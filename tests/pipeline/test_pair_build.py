@@ -554,3 +554,21 @@ def test_item_114_splits_that_cannot_be_come_first(tmp_path: Path, change: dict[
     with pytest.raises(DataprepError, match="split"):
         build_pairs(options_for(tmp_path, split="column"), encoder=lambda _: pytest.fail("asked"))
     assert [path.name for path in tmp_path.iterdir()] == ["rows.jsonl"]
+
+
+def test_item_111_clusters_that_cannot_be_come_first(tmp_path: Path) -> None:
+    """Item 111: no column, no keywords, a file of something else: before any vector is made."""
+    write_rows(tmp_path / "rows.jsonl", cluster=None, keywords=None)
+    (tmp_path / "list.json").write_text("[1]")
+    rows = (f'{{"question": "q{n}", "source": "s{n}", "keywords": "a"}}\n' for n in range(3))
+    (tmp_path / "words.jsonl").write_text("".join(rows))
+    cases: list[dict[str, Any]] = [
+        {"clusters": "column"}, {"clusters": "keywords"},
+        {"keyword_clusters": str(tmp_path / "list.json"), "input": tmp_path / "words.jsonl"},
+    ]  # fmt: skip
+    for change in cases:
+        with pytest.raises(InputError, match=r"clusters|keywords|is no JSON object"):
+            build_pairs(
+                options_for(tmp_path, n_neg=1, **change), encoder=lambda _: pytest.fail("asked")
+            )
+    assert not list(tmp_path.glob(".*"))
