@@ -126,11 +126,15 @@ def _columns(
 def _first_fields(
     options: EmbeddingOptions, sources: Sequence[Source]
 ) -> tuple[Source, dict[str, FieldType]]:
+    """The first input that tells how wide its vectors are; else the first with any field."""
+    best: tuple[Source, dict[str, FieldType]] | None = None
     for source in sources:
         fields = fields_of(source, options.hf_config, options.hf_split)
-        if fields:
+        if fields and all(kind.width for kind in fields.values() if kind.kind == "vector"):
             return source, fields
-    return sources[0], {}
+        if fields and best is None:
+            best = source, fields
+    return best or (sources[0], {})
 
 
 def _only_vectors(fields: Mapping[str, FieldType], source: Source) -> Wish:

@@ -168,6 +168,27 @@ def test_what_else_an_archive_holds(tmp_path: Path) -> None:
     np.testing.assert_array_equal(arrays_of(tmp_path / "out")["embedding"], vectors)
 
 
+def test_the_width_is_told_by_the_first_vector_there_is(tmp_path: Path) -> None:
+    """Rows without numbers, and files without rows, say nothing of it."""
+    kind = pa.list_(pa.float32())
+    for name, rows in (("a", []), ("b", [[], None, [1.0, 2.0]])):
+        pq.write_table(pa.table({"v": pa.array(rows, kind)}), tmp_path / f"{name}.parquet")
+    report = build_vectors(tmp_path / "out", tmp_path, on_error="skip")
+    assert arrays_of(tmp_path / "out")["embedding"].tolist() == [[1.0, 2.0]]
+    assert report.manifest.records.rejected == {"missing": 1, "wrong_width": 1}
+
+
+def test_tensors_of_arrow(tmp_path: Path) -> None:
+    """One of one dimension is a vector; a matrix is none, as in any other format."""
+    make = pa.FixedShapeTensorArray.from_numpy_ndarray
+    pq.write_table(pa.table({"v": make(np.ones((3, 4), np.float32))}), tmp_path / "a.parquet")
+    build_vectors(tmp_path / "out", tmp_path / "a.parquet")
+    assert arrays_of(tmp_path / "out")["embedding"].shape == (3, 4)
+    pq.write_table(pa.table({"v": make(np.ones((3, 2, 2), np.float32))}), tmp_path / "b.parquet")
+    with pytest.raises(InputError, match="no field holds vectors"):
+        build_vectors(tmp_path / "no", tmp_path / "b.parquet")
+
+
 def test_files_without_records_give_none(tmp_path: Path) -> None:
     """An empty file among others, wherever it stands."""
     for name, lines in (("a", ""), ("b", '{"v": [1, 2]}\n'), ("c", "\n"), ("d", '{"v": [3, 4]}\n')):
