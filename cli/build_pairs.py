@@ -83,8 +83,8 @@ OPTIONS: dict[str, OptionHelp] = {
     "normalise": OptionHelp(section=_VECTORS, help="Store vectors divided by their length."),
     "clusters": OptionHelp(
         section=_CLUSTERS,
-        help="Where the cluster of a pair comes from. auto: its column, else its keywords, else "
-        "k-means if --n-clusters is given, else none.",
+        help="Where the cluster of a pair comes from. auto: its column, else its keywords if "
+        "--keyword-clusters is given, else k-means if --n-clusters is, else none.",
     ),
     "keyword_clusters": OptionHelp(
         section=_CLUSTERS, metavar="FILE", help="JSON: the cluster of each keyword."
@@ -93,7 +93,7 @@ OPTIONS: dict[str, OptionHelp] = {
         section=_CLUSTERS, metavar="N", help="Of k-means.", default="by the number of vectors"
     ),
     "cluster_fallback": OptionHelp(
-        section=_CLUSTERS, help="What pairs get of which no keyword has a cluster."
+        section=_CLUSTERS, help="What pairs get that have no cluster by any of these ways."
     ),
     "n_neg": OptionHelp(section=_NEGATIVES, metavar="N", help="Hard negatives of each pair."),
     "tier_proportions": OptionHelp(
@@ -120,7 +120,7 @@ OPTIONS: dict[str, OptionHelp] = {
         section=_RUN, metavar="N", help="Of splits, negatives, k-means and random fallbacks."
     ),
     "workers": OptionHelp(
-        section=_RUN, metavar="N", default="one",
+        section=_RUN, metavar="N", default="one per core",
         help="Threads of the search. The output is the same for any number.",
     ),
     "overwrite": OptionHelp(section=_RUN, help="Replace a finished dataset in --out."),

@@ -25,7 +25,7 @@ from dataprep.pipeline import lock
 from dataprep.pipeline.ownership import is_directory, require_own
 from dataprep.pipeline.task import UNIT_PREFIX, temporary_name
 
-__all__ = ["Staging", "leftovers"]
+__all__ = ["Staging", "abandoned", "leftovers"]
 
 EMBEDDINGS_NAME = "embeddings.json"
 ENGINE_NAME = "engine.json"
@@ -125,7 +125,7 @@ class Staging:
         """Remove scratch of processes of this host that are gone."""
         for place in (self.path, self.units):
             for path in place.glob(".tmp-*"):
-                if _abandoned(path.name):
+                if abandoned(path.name):
                     _remove_at_once(path, path.with_name(temporary_name()))
         self._remove_gone()
 
@@ -209,7 +209,8 @@ def _remove_at_once(path: Path, aside: Path) -> None:
                 raise
 
 
-def _abandoned(name: str) -> bool:
+def abandoned(name: str) -> bool:
+    """Whether `temporary_name` gave `name` to a process of this host that is gone."""
     host, _, rest = name.removeprefix(".tmp-").rpartition("-")
     host, _, pid = host.rpartition("-")
     return pid.isdigit() and bool(rest) and lock.is_dead(host, int(pid))

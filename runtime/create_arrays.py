@@ -64,6 +64,7 @@ def array_loader(
     else:
         _refuse(given, _OF_EMBEDDINGS, "pairs")
         if isinstance(data, PairData):
+            _refuse_of_opening(given)
             samples = data.split(split, sample_mask=sample_mask, seed=seed, **given)
         else:
             samples = PairDataset(data.split(split), sample_mask=sample_mask, seed=seed, **given)
@@ -76,6 +77,15 @@ def refuse_array_options(options: ArrayOptions) -> None:
     """Raise `UsageError` if any of `options` is given for a dataset of tokens."""
     given = {name: value for name, value in options.items() if value is not None}
     _refuse(given, (*_OF_EMBEDDINGS, *_OF_PAIRS), "tokens")
+
+
+def _refuse_of_opening(given: Mapping[str, Any]) -> None:
+    for name in ("preload", "device"):
+        if name in given:
+            raise UsageError(
+                "is settled: the dataset is open already", where=name,
+                remedy=f"Open it with open_pairs(path, {name}=...), or give its path.",
+            )  # fmt: skip
 
 
 def _refuse(given: Mapping[str, Any], names: tuple[str, ...], kind: str) -> None:

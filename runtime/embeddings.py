@@ -77,7 +77,8 @@ class EmbeddingDataset(Dataset[Batch]):
         self.dtype = dtype
         self.sample_mask = sample_mask
         if dtype is not None:
-            require(dtype.is_floating_point, "dtype", f"must be a floating-point type, got {dtype}")
+            sound = isinstance(dtype, torch.dtype) and dtype.is_floating_point
+            require(sound, "dtype", f"must be a floating-point type of torch, got {dtype!r}")
         self._columns = {name: self._column(data.array(name)) for name in self.fields}
         if len(split) == 0:
             raise empty_split(split)

@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-import torch
-
 from dataprep.formats.arrays import ArrayData, open_arrays
 from dataprep.formats.curriculum import Curriculum
 from dataprep.formats.files import ReadBy
 from dataprep.runtime.curriculum import stored_curriculum
-from dataprep.runtime.pair_tables import PairTables
+from dataprep.runtime.pair_tables import PairTables, device_of
 from dataprep.runtime.pairs import Applied, Device, PairDataset
 
 __all__ = ["PairData", "open_pairs"]
@@ -39,7 +37,7 @@ class PairData:
     def __init__(self, data: ArrayData, *, preload: bool = False, device: Device = None) -> None:
         self.data = data
         self.curriculum = stored_curriculum(data)
-        place = torch.device("cpu" if device is None else device)
+        place = device_of(device)
         self.tables = PairTables(data, preload=preload, device=place)
 
     @property

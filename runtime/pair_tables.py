@@ -16,10 +16,11 @@ import numpy.typing as npt
 import torch
 
 from dataprep.formats.arrays import ArrayData, NamedArray
+from dataprep.formats.errors import UsageError
 from dataprep.formats.pair_arrays import pair_sizes
 from dataprep.formats.steering import VARIANT_ARRAYS
 
-__all__ = ["EMBEDDINGS", "NUMBERS", "Column", "PairTables"]
+__all__ = ["EMBEDDINGS", "NUMBERS", "Column", "PairTables", "device_of"]
 
 Rows = npt.NDArray[np.int64]
 _STEERING = tuple(name for name in VARIANT_ARRAYS if name is not None)
@@ -31,6 +32,19 @@ NUMBERS = (
 )  # fmt: skip
 """Arrays with some numbers for each pair."""
 _BLOCK = 64 << 20  # bytes that are read at once
+
+
+def device_of(device: str | torch.device | None) -> torch.device:
+    """The device that is meant; None is the memory of the processor.
+
+    >>> device_of(None), device_of("cuda:1")
+    (device(type='cpu'), device(type='cuda', index=1))
+    """
+    try:
+        return torch.device("cpu" if device is None else device)
+    except (RuntimeError, TypeError) as error:
+        reason = str(error).splitlines()[0]
+        raise UsageError(f"{device!r} is none ({reason})", where="device") from None
 
 
 class Column(Protocol):

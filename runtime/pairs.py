@@ -30,7 +30,7 @@ from dataprep.runtime.embeddings import empty_split
 from dataprep.runtime.epoch_index import MAX_EPOCH, epochs_of
 from dataprep.runtime.negatives import Given, Negatives, read_negatives
 from dataprep.runtime.pair_statistics import PairStatistics, statistics_of
-from dataprep.runtime.pair_tables import EMBEDDINGS, PairTables
+from dataprep.runtime.pair_tables import EMBEDDINGS, PairTables, device_of
 from dataprep.runtime.resident import MemoryReport, resident_bytes
 from dataprep.runtime.samples import Batch, Indices
 from dataprep.runtime.sampling import whole_number
@@ -103,7 +103,7 @@ class PairDataset(Dataset[Batch]):
         self.epoch = 0
         self.version = 0
         """Grows with every change to what is served; a loader starts its workers anew then."""
-        place = torch.device("cpu" if device is None else device)
+        place = device_of(device)
         self.tables = tables or PairTables(split.data, preload=preload, device=place)
         count = self.tables.sizes.clusters
         self.clusters = None if clusters is None else _cluster_numbers(clusters, count)

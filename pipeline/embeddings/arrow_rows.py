@@ -55,6 +55,8 @@ def _type_of(kind: Any) -> FieldType:
 
     shown = str(kind)
     if isinstance(kind, pa.BaseExtensionType):
+        if len(getattr(kind, "shape", "1")) > 1:  # of tensors: flat, it would be another thing
+            return FieldType(None, 0, shown)
         kind = kind.storage_type
     if kinds.is_dictionary(kind):
         kind = kind.value_type
@@ -97,12 +99,12 @@ def _steps(path: str, names: Sequence[str]) -> list[str]:
 
 
 def first_width(batches: Iterator[Any], field: str) -> int:
-    """Numbers in the first vector of a column of lists; 0 if there is none."""
+    """Numbers in the first vector of a column of lists that has any; 0 if there is none."""
     for batch in batches:
         array = _plain(_column(batch, field))
-        lengths = array.value_lengths().drop_null()
-        if len(lengths):
-            return int(lengths[0].as_py())
+        widths = np.asarray(array.value_lengths().drop_null())
+        if widths.any():
+            return int(widths[widths > 0][0])
     return 0
 
 

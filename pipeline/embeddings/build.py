@@ -15,7 +15,7 @@ import msgspec
 from dataprep.formats import array_manifest
 from dataprep.formats.array_manifest import ArrayManifest
 from dataprep.formats.array_writer import build_id_of
-from dataprep.formats.errors import InputError
+from dataprep.formats.errors import InputError, UsageError
 from dataprep.formats.replaced import Mark, mark_of
 from dataprep.formats.storage import storage_errors, sync_directory
 from dataprep.pipeline import destination, tables
@@ -129,7 +129,7 @@ class _Build:
             ongoing.writeback.finish()
             try:
                 result = self._commit()
-            except InputError:  # there is nothing in the units, or nothing that still holds
+            except (InputError, UsageError):  # nothing is in the units, or they never fit
                 ongoing.worthless = True
                 raise
             self._staging.discard()

@@ -16,7 +16,7 @@ from dataprep.pipeline.embeddings.encode import Encode, encode_texts
 from dataprep.pipeline.embeddings.options import PROVENANCE, scale_name
 from dataprep.pipeline.embeddings.plan import EmbedPlan
 from dataprep.pipeline.embeddings.rows import Column, Problem, Rows, Values
-from dataprep.pipeline.embeddings.vectors import STORED, as_float32, store, unit
+from dataprep.pipeline.embeddings.vectors import STORED, as_float32, store, unit, widen
 from dataprep.pipeline.jsonl import key_bytes
 from dataprep.pipeline.splitting import Hashes, hash_keys
 
@@ -67,7 +67,10 @@ class Converter:
         """The rows that can be used, by array, and the problems of the others, by row."""
         problems = dict(rows.problems)
         for column in self._plan.columns:
-            _merge(problems, rows.columns[column.name].problems)
+            values = rows.columns[column.name]
+            _merge(problems, values.problems)
+            if column.kind == "float":
+                _merge(problems, _not_finite(values, column))
         floats = self._vectors(rows, problems)
         stored = {}
         for column, found in floats.items():
@@ -127,7 +130,8 @@ class Converter:
         self, values: Values, column: Column, kept: npt.NDArray[np.intp] | slice
     ) -> npt.NDArray[np.generic]:
         if column.kind != "label":
-            return values.array[kept].astype(SCALARS[column.kind], copy=False)
+            found = widen(values.array[kept]) if values.bfloat16 else values.array[kept]
+            return found.astype(SCALARS[column.kind], copy=False)
         known, names = self.labels[column.name], values.categories or []
         codes = values.array[kept]
         used = np.unique(codes).tolist()
@@ -150,6 +154,20 @@ class Converter:
             return np.fromiter((digest(row, seed) for row in vectors), np.uint64, len(vectors))
         chosen = range(rows.count)[kept] if isinstance(kept, slice) else kept.tolist()
         return hash_keys([key_bytes(texts[row]) for row in chosen], seed)
+
+
+def _not_finite(values: Values, column: Column) -> dict[int, Problem]:
+    """The rows of single numbers that are NaN or infinite, as no array of a dataset may be."""
+    found = widen(values.array) if values.bfloat16 else values.array
+    if found.dtype.kind != "f":
+        return {}
+    return {
+        row: Problem(
+            "not_finite",
+            f"the field {column.field!r} is {'NaN' if np.isnan(found[row]) else 'infinite'}",
+        )
+        for row in np.flatnonzero(~np.isfinite(found)).tolist()
+    }
 
 
 def _merge(problems: dict[int, Problem], others: dict[int, Problem]) -> None:

@@ -32,6 +32,7 @@ from dataprep.pipeline.records import Span
 
 __all__ = [
     "NPY_FIELD",
+    "UNUSABLE",
     "Flat",
     "as_fields",
     "flat_layout",
@@ -43,6 +44,8 @@ __all__ = [
 
 NPY_FIELD = "embedding"
 """What the one array of a .npy file is called."""
+UNUSABLE = ("E_PICKLE", "E_SHAPE", "E_ORDER")
+"""Codes of arrays that are sound, and of no use here."""
 
 _MOST_HEADER = 64 << 20
 _MOST_NPY_HEADER = 1 << 16
@@ -116,7 +119,10 @@ def npy_header(
             "Save numbers: np.save(FILE, array.astype(np.float32)).", "E_PICKLE",
         )  # fmt: skip
     if not shape or any(size < 0 for size in shape):
-        raise refused(source, f"{name} has the shape {shape}, which has no rows")
+        raise input_error(
+            f"{name} has the shape {shape}, which has no rows", source.name,
+            "Save an array with a row for each record.", "E_SHAPE",
+        )  # fmt: skip
     if fortran and len(shape) > 1:
         raise input_error(
             f"{name} is stored column by column", source.name,
@@ -230,7 +236,7 @@ def values_of(array: npt.NDArray[Any], flat: Flat, column: Column) -> Values:
     if column.kind in ("text", "key"):
         return Values(texts=array.tolist())
     values = Values(array=array, bfloat16=flat.bfloat16)
-    if array.dtype == np.uint64 and column.kind == "int":
+    if array.dtype.str[1:] == "u8" and column.kind == "int":
         for row in np.flatnonzero(array > INT64_MAX).tolist():
             values.problems[row] = too_large(column, int(array[row]))
     return values

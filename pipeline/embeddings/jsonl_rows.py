@@ -161,6 +161,8 @@ def _problem(value: Any, column: Column) -> Problem | None:
     wanted: Any = kinds.get(column.kind, str)
     if isinstance(value, bool) != (column.kind == "bool") or not isinstance(value, wanted):
         return wrong_type(column, f"a JSON {kind_of(value)}")
+    if column.kind == "float" and (what := _not_finite(value)):
+        return Problem("not_finite", f"the field {column.field!r} is {what}")
     if column.kind == "int" and not -INT64_MAX - 1 <= value <= INT64_MAX:
         return too_large(column, value)
     return None
@@ -174,10 +176,16 @@ def _vector_problem(value: Any, column: Column) -> Problem | None:
             return Problem("missing", f"number {at} of the field {column.field!r} is null")
         if isinstance(number, bool) or not isinstance(number, int | float):
             return wrong_type(column, f"a JSON {kind_of(number)} among its numbers")
-        if number != number or number in (float("inf"), float("-inf")):  # noqa: PLR0124 (NaN)
-            what = "NaN" if number != number else "infinite"  # noqa: PLR0124
+        if what := _not_finite(number):
             return Problem("not_finite", f"number {at} of the field {column.field!r} is {what}")
     return None if len(value) == column.width else wrong_width(column, len(value))
+
+
+def _not_finite(number: float) -> str:
+    """What a number is that is none; nothing of one that is."""
+    if number != number:  # noqa: PLR0124
+        return "NaN"
+    return "infinite" if number in (float("inf"), float("-inf")) else ""
 
 
 def _vectors(found: list[Any], column: Column) -> Values:

@@ -18,7 +18,14 @@ import numpy as np
 import numpy.typing as npt
 
 from dataprep.formats.errors import InputError
-from dataprep.pipeline.embeddings.flat import NPY_FIELD, Flat, npy_header, refused, values_of
+from dataprep.pipeline.embeddings.flat import (
+    NPY_FIELD,
+    UNUSABLE,
+    Flat,
+    npy_header,
+    refused,
+    values_of,
+)
 from dataprep.pipeline.embeddings.rows import Column, Rows, block_rows
 from dataprep.pipeline.inputs import Source, check_unchanged, input_error, reading
 from dataprep.pipeline.records import Span
@@ -47,17 +54,33 @@ def _archive(source: Source) -> Iterator[zipfile.ZipFile]:
 
 
 def npz_layout(source: Source) -> dict[str, Flat]:
-    """The arrays of a .npz file, by name; reads their headers."""
+    """The arrays of a .npz file, by name; reads their headers.
+
+    Single numbers and objects that stand beside them are passed over, unless there is nothing else.
+    """
+    found, unusable = {}, []
     with _archive(source) as archive:
-        names = [name for name in archive.namelist() if name.endswith(_SUFFIX)]
-        return {name.removesuffix(_SUFFIX): _member(archive, name, source)[1] for name in names}
+        for name in [name for name in archive.namelist() if name.endswith(_SUFFIX)]:
+            try:
+                found[name.removesuffix(_SUFFIX)] = _member(archive, name, source)[1]
+            except InputError as error:
+                if error.code not in UNUSABLE:
+                    raise
+                unusable.append(error)
+    if unusable and not found:
+        raise unusable[0]
+    return found
 
 
 def _member(archive: zipfile.ZipFile, name: str, source: Source) -> tuple[BinaryIO, Flat]:
     """A member, to be read on from where its numbers start."""
     info = archive.getinfo(name)
     stream: Any = archive.open(info)
-    dtype, shape = npy_header(stream, source, name)
+    try:
+        dtype, shape = npy_header(stream, source, name)
+    except InputError:
+        stream.close()
+        raise
     begin, stride = stream.tell(), dtype.itemsize * prod(shape[1:])
     if begin + shape[0] * stride != info.file_size:
         raise refused(source, f"{name}: its header says another size than it has")

@@ -94,9 +94,11 @@ def _check_sources(options: EmbeddingOptions, sources: Sequence[Source]) -> None
 def _columns(
     options: EmbeddingOptions, sources: Sequence[Source], encoded: int
 ) -> tuple[Column, ...]:
-    """The columns to read, told by the first input; the others must have them too."""
-    first, *others = sources
-    fields = fields_of(first, options.hf_config, options.hf_split)
+    """The columns to read, told by the first input that holds anything; the others must have them.
+
+    Files of JSON without any record are no reason to stop: they give nothing.
+    """
+    first, fields = _first_fields(options, sources)
     wishes = parse_columns(options.columns)
     if not wishes and options.text_field is None:
         wishes = (_only_vectors(fields, first),)
@@ -113,11 +115,26 @@ def _columns(
         columns.append(Column(name="", field=options.split_key, kind="key"))
     for column in columns:
         _check(column, fields, first)
-    for source in others:
-        fields = fields_of(source, options.hf_config, options.hf_split)
-        for column in columns:
-            _check(column, fields, source)
+    for source in sources:
+        if source is not first:
+            fields = fields_of(source, options.hf_config, options.hf_split)
+            for column in columns if fields else ():
+                _check(column, fields, source)
     return tuple(columns)
+
+
+def _first_fields(
+    options: EmbeddingOptions, sources: Sequence[Source]
+) -> tuple[Source, dict[str, FieldType]]:
+    """The first input that tells how wide its vectors are; else the first with any field."""
+    best: tuple[Source, dict[str, FieldType]] | None = None
+    for source in sources:
+        fields = fields_of(source, options.hf_config, options.hf_split)
+        if fields and all(kind.width for kind in fields.values() if kind.kind == "vector"):
+            return source, fields
+        if fields and best is None:
+            best = source, fields
+    return best or (sources[0], {})
 
 
 def _only_vectors(fields: Mapping[str, FieldType], source: Source) -> Wish:

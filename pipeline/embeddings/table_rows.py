@@ -53,7 +53,7 @@ def _first_batches(
     """The schema of `source`, and its first rows."""
     if source.format == "parquet":
         with open_parquet(source) as file:
-            yield file.schema_arrow, _one_batch(file)
+            yield file.schema_arrow, _one_batch(file, source)
     elif source.format == "hf":
         dataset = hf_dataset(source, config, split)
         rows = dataset.with_format("arrow")
@@ -66,8 +66,13 @@ def _first_batches(
             )
 
 
-def _one_batch(file: Any) -> Iterator[Any]:
-    batch = next(file.iter_batches(_LOOK_ROWS, use_threads=False), None)
+def _one_batch(file: Any, source: Source) -> Iterator[Any]:
+    import pyarrow as pa
+
+    try:
+        batch = next(file.iter_batches(_LOOK_ROWS, use_threads=False), None)
+    except (pa.ArrowInvalid, OSError) as error:
+        raise unreadable_table(source, error) from None
     return iter([] if batch is None else [batch])
 
 

@@ -2,15 +2,15 @@
 
 Every way leads through the dataset directory: what is no dataset becomes one first, with all
 checks, in a hidden directory beside the target. The result is renamed to its place when it is
-complete, and never replaces anything. A run that is killed leaves that hidden directory, which may
-be removed.
+complete, and never replaces anything. A run that is killed leaves that hidden directory; the next
+one to the same target removes it.
 """
 
 from __future__ import annotations
 
 import contextlib
+import glob
 import os
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -30,9 +30,13 @@ from dataprep.formats.storage import (
 from dataprep.pipeline.layouts.detect import LAYOUTS, Layout, detect
 from dataprep.pipeline.layouts.jasper_read import Prefer
 from dataprep.pipeline.layouts.parts import Done
+from dataprep.pipeline.ownership import is_directory, require_own
+from dataprep.pipeline.staging import abandoned
+from dataprep.pipeline.task import temporary_name
 
 __all__ = ["ConvertReport", "convert"]
 
+_ONLY_OURS = 0o700
 _SUFFIXES: dict[str, Layout] = {".safetensors": "safetensors", ".h5": "hdf5", ".hdf5": "hdf5"}
 
 
@@ -192,13 +196,25 @@ def _staging(out: Path) -> Iterator[Path]:
             "there is no such directory", where=str(parent), code="E_NOT_FOUND",
             remedy="Make it, or choose another place.",
         )  # fmt: skip
-    with storage_errors(parent):
-        place = Path(tempfile.mkdtemp(prefix=f".{out.name}.converting-", dir=parent))
+    prefix = f".{out.name}.converting"
+    _sweep(parent, prefix)
+    place = parent / f"{prefix}{temporary_name()}"
+    with storage_errors(place):
+        place.mkdir(_ONLY_OURS)
     try:
         yield place
     finally:
         with contextlib.suppress(StorageError):  # the first error is the one to report
             remove_tree(place)
+
+
+def _sweep(parent: Path, prefix: str) -> None:
+    """Remove what runs of this host that were killed have left of the same target."""
+    for path in parent.glob(f"{glob.escape(prefix)}.tmp-*"):
+        if is_directory(path) and abandoned(path.name.removeprefix(prefix)):
+            with contextlib.suppress(StorageError, OSError):  # what is left does no harm
+                require_own(path)
+                remove_tree(path)
 
 
 def _bytes(path: Path) -> int:

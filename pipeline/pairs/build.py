@@ -19,6 +19,7 @@ from typing import Any
 
 import msgspec
 
+import dataprep
 from dataprep.formats.array_manifest import ArrayManifest
 from dataprep.formats.array_writer import build_id_of
 from dataprep.formats.arrays import open_arrays
@@ -32,7 +33,7 @@ from dataprep.formats.storage import (
     replace_directory,
 )
 from dataprep.pipeline import destination
-from dataprep.pipeline.pairs.clustering import cluster
+from dataprep.pipeline.pairs.clustering import cluster, require_clusters
 from dataprep.pipeline.pairs.embed import Embedding
 from dataprep.pipeline.pairs.faiss import choose_search, faiss_search
 from dataprep.pipeline.pairs.kept import Kept
@@ -40,7 +41,7 @@ from dataprep.pipeline.pairs.mining import mine_kept
 from dataprep.pipeline.pairs.options import PairOptions
 from dataprep.pipeline.pairs.place import existing_dataset
 from dataprep.pipeline.pairs.prepare import Inputs, find_inputs, read_pairs
-from dataprep.pipeline.pairs.split import splits_of
+from dataprep.pipeline.pairs.split import require_splits, splits_of
 from dataprep.pipeline.pairs.steps import Steps, StepsCallback
 from dataprep.pipeline.pairs.vectors import Encoder, load_encoder
 from dataprep.pipeline.pairs.write import Content, write_pairs
@@ -154,6 +155,7 @@ def _reuse(
             remedy="Replace it with --overwrite, or choose another --out.",
         )  # fmt: skip
     open_arrays(options.out).close()  # every file is there, in its size
+    Staging(options.out, _key(options, inputs)).discard_if_idle()  # of one killed at the very end
     return PairReport(
         path=options.out, build_id=existing.build_id, reused=True, manifest=existing,
         seconds=steps.total(), steps=steps.seconds, resumed=0, notes=(),
@@ -215,6 +217,8 @@ class _Build:
             table = read_pairs(options, inputs)
             search = choose_search(options.search, len(table.pairs.sources))
             table.links(0).require_enough(options.n_neg, table.pairs.questions)
+            require_splits(options, table)
+            require_clusters(options, inputs, table)
         with steps("embed"):
             encoder = self._encoder
             if encoder is None and options.encoder is not None:
@@ -267,6 +271,7 @@ class _Build:
 def _key(options: PairOptions, inputs: Inputs) -> str:
     """Stands for what is built and from what."""
     parts = {
+        "version": dataprep.__version__,  # another one may make other negatives
         "format_version": FORMAT_VERSION,
         "kind": _KIND,
         "inputs": [msgspec.structs.asdict(entry) for entry in inputs.entries()],

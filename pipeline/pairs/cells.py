@@ -185,7 +185,7 @@ def _list(text: str) -> object:
     if len(text) <= _MAX_LIST:
         try:
             return ast.literal_eval(text)  # as pandas writes lists to CSV; only literals
-        except (ValueError, SyntaxError, RecursionError, MemoryError):
+        except (ValueError, SyntaxError, TypeError, RecursionError, MemoryError):
             pass
     raise CellError("bad_keywords", f"the keywords {_shown(text)} are no list of strings")
 

@@ -108,23 +108,27 @@ def fall_back(
 ) -> Ints:
     """`clusters` of pairs with a cluster for those that have none, as `rule` says.
 
-    `vectors` are the questions' and `centroids` the clusters', both from `unit`.
+    `vectors` are the questions' and `centroids` the clusters', both from `unit`. A cluster without
+    members has a centroid of zeros, and gets none. There is no largest where no pair has any.
     """
     without = np.flatnonzero(clusters < 0)
-    if rule == "none" or not len(without) or not len(centroids):
+    filled = np.flatnonzero(centroids.any(axis=1))  # nothing is near to what has no members
+    if rule == "none" or not len(without) or not len(filled):
         return clusters
     result = clusters.copy()
     asked = questions[without]
     if rule == "largest":
-        result[without] = np.bincount(clusters[clusters >= 0]).argmax()
+        sizes = np.bincount(clusters[clusters >= 0])
+        result[without] = sizes.argmax() if len(sizes) else -1
     elif rule == "random":
-        sizes = np.full(len(asked), len(centroids))
-        result[without] = draw(np.zeros(len(asked), np.int64), sizes, keys_of(seed, asked, 0, 0))
+        sizes = np.full(len(asked), len(filled))
+        drawn = draw(np.zeros(len(asked), np.int64), sizes, keys_of(seed, asked, 0, 0))
+        result[without] = filled[drawn]
     else:
         distinct, place = np.unique(asked, return_inverse=True)
-        nothing = lists_of(asked[:0], asked[:0], len(vectors), len(centroids))
+        nothing = lists_of(asked[:0], asked[:0], len(vectors), len(filled))
         none = Outside(
             question=distinct, group=np.full(len(distinct), -1), members=nothing, own=nothing
         )
-        result[without] = most_similar(vectors, centroids, 1, none)[place, 0]
+        result[without] = filled[most_similar(vectors, centroids[filled], 1, none)[place, 0]]
     return result

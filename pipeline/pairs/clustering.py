@@ -29,7 +29,7 @@ from dataprep.pipeline.pairs.options import PairOptions
 from dataprep.pipeline.pairs.prepare import Inputs, Table
 from dataprep.pipeline.pairs.search import unit
 
-__all__ = ["Clustering", "cluster"]
+__all__ = ["Clustering", "cluster", "require_clusters"]
 
 Array = npt.NDArray[Any]
 
@@ -80,6 +80,12 @@ def cluster(
         by=by, of_pair=of_pair, centroids=centroids, names=found.names or None,
         without=int(np.count_nonzero(found.of_pair < 0)),
     )  # fmt: skip
+
+
+def require_clusters(options: PairOptions, inputs: Inputs, table: Table) -> None:
+    """Raise what `cluster` would raise about the rows and files: before any vector is made."""
+    if _how(options, table) == "keywords" and "keyword_clusters" in inputs.others:
+        _keyword_clusters(inputs.others["keyword_clusters"], table.pairs.keywords)
 
 
 def _by_question(of_pair: Ints, table: Table, vectors: Vectors, names: list[str] | None) -> _Found:

@@ -7,6 +7,7 @@ key stands for all inputs and options, and go with it.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from dataprep.formats import npy
 from dataprep.formats.checksums import FileHasher
 from dataprep.formats.storage import FileWriter, create_directory, storage_errors, write_file
 from dataprep.pipeline.sealed import seal, unseal
-from dataprep.pipeline.staging import Staging
+from dataprep.pipeline.staging import Staging, abandoned
 from dataprep.pipeline.task import UNIT_PREFIX, temporary_name
 
 __all__ = ["Kept"]
@@ -43,6 +44,9 @@ class Kept:
     def __init__(self, staging: Staging) -> None:
         self._folder = staging.units / _FOLDER
         self.reused = 0
+        for path in self._folder.glob(".tmp-*"):
+            if abandoned(path.name):
+                path.unlink(missing_ok=True)
 
     def array(self, name: str, make: Callable[[], npt.NDArray[Any]]) -> npt.NDArray[Any]:
         """The array `name`: as it was kept, or as `make` gives it, which is kept then."""
@@ -56,16 +60,18 @@ class Kept:
 
     def _keep(self, name: str, array: npt.NDArray[Any]) -> None:
         create_directory(self._folder, exist_ok=True)
-        with FileWriter(self._scratch()) as writer:
-            writer.write(npy.header(array.dtype.str, array.shape))
-            if array.size:
-                writer.write(array.reshape(-1).view(np.uint8).data)
-            found = writer.close()
-        note = self._scratch()
-        data = msgspec.json.encode(_Note(array.dtype.str, array.shape, found.sha256))
-        write_file(note, seal(data))
-        self._put(writer.path, f"{name}.npy")
-        self._put(note, f"{name}.json")
+        scratch, note = self._scratch(), self._scratch()
+        try:
+            found = _write(scratch, array)
+            write_file(note, seal(msgspec.json.encode(found)))
+            self._put(scratch, f"{name}.npy")
+            self._put(note, f"{name}.json")
+        except BaseException:
+            with contextlib.suppress(OSError):
+                scratch.unlink(missing_ok=True)
+                note.unlink(missing_ok=True)
+                self._folder.rmdir()  # where nothing is kept there is nothing to go on from
+            raise
 
     def _load(self, name: str) -> npt.NDArray[Any] | None:
         path = self._folder / f"{name}.npy"
@@ -83,6 +89,14 @@ class Kept:
     def _put(self, scratch: Path, name: str) -> None:
         with storage_errors(self._folder / name):
             scratch.replace(self._folder / name)
+
+
+def _write(path: Path, array: npt.NDArray[Any]) -> _Note:
+    with FileWriter(path) as writer:
+        writer.write(npy.header(array.dtype.str, array.shape))
+        if array.size:
+            writer.write(array.reshape(-1).view(np.uint8).data)
+        return _Note(array.dtype.str, array.shape, writer.close().sha256)
 
 
 def _sha256(path: Path) -> str:

@@ -38,6 +38,8 @@ from dataprep.pipeline.records import Reject, excerpt
 
 __all__ = ["Cleaning", "Merger", "Pairs", "ordered_labels"]
 
+_MAX_DIGITS = 4000  # Python makes no numbers of texts over 4300
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Cleaning:
@@ -108,9 +110,10 @@ class Merger:
 
     cleaning: Cleaning
     rejects: list[dict[str, Any]] = field(default_factory=list)
-    """The lines of rejects.jsonl."""
+    """The lines of rejects.jsonl; `record` counts all rows of all inputs."""
     read: list[int] = field(default_factory=list)
     """Rows of each input."""
+    blank_lines: int = 0
     _questions: _Numbers = field(default_factory=_Numbers)
     _sources: _Numbers = field(default_factory=_Numbers)
     _keywords: _Numbers = field(default_factory=_Numbers)
@@ -134,19 +137,20 @@ class Merger:
 
         Raises `RecordError` for the first row that cannot be used, unless such are skipped.
         """
-        number = len(self.read) - 1
+        number, before = len(self.read) - 1, sum(self.read)
         self.read[-1] += len(rows)
+        self.blank_lines += rows.blank_lines
         bad = [*rows.rejects]
-        for cells, place, line in zip(rows.cells, rows.places, rows.lines, strict=True):
+        each = zip(rows.cells, rows.records, rows.places, rows.lines, strict=True)
+        for cells, record, place, line in each:
             try:
                 row = self._clean(cells)
             except CellError as error:
-                bad.append(_rejected(error, cells, place, line))
+                bad.append(_rejected(error, cells, record, place, line))
                 continue
             self._take(row, number, place, split)
-        bad.sort(key=lambda reject: reject.offset)
-        for reject in bad:
-            self._reject(reject, source, number)
+        for reject in sorted(bad, key=lambda reject: reject.record):
+            self._reject(reject, source, number, before + reject.record)
 
     def _clean(self, cells: dict[str, Any]) -> _Row:
         get = cells.get
@@ -201,7 +205,7 @@ class Merger:
             if first != split and self._torn is None:
                 self._torn = text, first, split
 
-    def _reject(self, reject: Reject, source: Source, number: int) -> None:
+    def _reject(self, reject: Reject, source: Source, number: int, record: int) -> None:
         if not self.cleaning.skip:
             place = f" row {reject.offset}" if reject.line is None else f":{reject.line}"
             raise RecordError(
@@ -210,7 +214,7 @@ class Merger:
             )  # fmt: skip
         self.rejects.append(
             {
-                "record": len(self.rejects),
+                "record": record,
                 "input": number,
                 "line": reject.line,
                 "offset": reject.offset,
@@ -260,11 +264,13 @@ class Merger:
         )
 
 
-def _rejected(error: CellError, cells: dict[str, Any], place: int, line: int | None) -> Reject:
+def _rejected(
+    error: CellError, cells: dict[str, Any], record: int, place: int, line: int | None
+) -> Reject:
     shown = str({key: value for key, value in cells.items() if value is not None})
     raw = shown[:400].encode("utf-8", "surrogateescape")
     return Reject(
-        record=0, line=line, offset=place, bytes=None, reason=error.reason, detail=str(error),
+        record=record, line=line, offset=place, bytes=None, reason=error.reason, detail=str(error),
         excerpt=excerpt(raw),
     )  # fmt: skip
 
@@ -277,6 +283,7 @@ def ordered_labels(labels: Iterable[str]) -> list[str]:
     """
     every = list(labels)
     whole = all(label.removeprefix("-").isdecimal() for label in every)
+    whole = whole and max(map(len, every), default=0) <= _MAX_DIGITS
     return sorted(every, key=lambda label: (int(label) if whole else 0, label))
 
 

@@ -49,5 +49,5 @@ def mine_kept(
         )  # fmt: skip
         return np.stack(found)
 
-    negatives, tiers = kept.array("negatives", make)
+    negatives, tiers = kept.array("negatives" if search is None else "negatives-faiss", make)
     return negatives, tiers

@@ -64,6 +64,7 @@ class Table:
     records: tuple[int, ...]
     rejects: list[dict[str, Any]]
     present: frozenset[str]
+    blank_lines: int
 
     def links(self, n_clusters: int, clusters: Ints | None = None) -> Links:
         """The pairs as numbers, with the cluster of each, if they have any."""
@@ -79,7 +80,7 @@ class Table:
         rejected = Counter(str(reject["reason"]) for reject in self.rejects)
         return RecordCounts(
             read=sum(self.records), written=len(self.pairs),
-            rejected=dict(sorted(rejected.items())), blank_lines=0,
+            rejected=dict(sorted(rejected.items())), blank_lines=self.blank_lines,
         )  # fmt: skip
 
 
@@ -142,7 +143,7 @@ def read_pairs(options: PairOptions, inputs: Inputs) -> Table:
         pairs = replace(pairs, keywords=[], keyword_lists=lists_of(none, none, len(pairs), 0))
     return Table(
         pairs=pairs, records=tuple(merger.read), rejects=merger.rejects,
-        present=frozenset.union(*present),
+        present=frozenset.union(*present), blank_lines=merger.blank_lines,
     )  # fmt: skip
 
 

@@ -32,18 +32,22 @@ _BOM = b"\xef\xbb\xbf"
 class Rows:
     """Consecutive rows of one input: cells by what they are, and where each row stands.
 
-    `places` are row numbers, or byte offsets of JSONL; `lines` count from 1 and are None in
-    Parquet. `present` are the things that the input has a column for.
+    `records` number the good rows among all of these, from 0. `places` are row numbers, or byte
+    offsets of JSONL; `lines` count from 1 and are None in Parquet. `present` are the things that
+    the input has a column for.
     """
 
     present: frozenset[str] = frozenset()
     cells: list[dict[str, Any]] = field(default_factory=list)
+    records: list[int] = field(default_factory=list)
     places: list[int] = field(default_factory=list)
     lines: list[int | None] = field(default_factory=list)
     rejects: list[Reject] = field(default_factory=list)
+    blank_lines: int = 0
 
     def add(self, cells: dict[str, Any], place: int, line: int | None) -> None:
         """One row."""
+        self.records.append(len(self))
         self.cells.append(cells)
         self.places.append(place)
         self.lines.append(line)
@@ -52,7 +56,7 @@ class Rows:
         """A row that cannot be read."""
         self.rejects.append(
             Reject(
-                record=0,
+                record=len(self),
                 line=line,
                 offset=place,
                 bytes=len(raw) or None,
@@ -119,6 +123,7 @@ def _csv(source: Source, chosen: Mapping[str, str]) -> Iterator[Rows]:
         table = csv.reader(text, delimiter=delimiter, strict=True)
         try:
             names = next(table, [])
+            _require_utf8(names, source)
             columns = _columns(names, source, chosen)
             if len(set(names)) < len(names):
                 _refuse_repeated(names, columns, source)
@@ -128,6 +133,16 @@ def _csv(source: Source, chosen: Mapping[str, str]) -> Iterator[Rows]:
                 f"not readable as CSV ({error})", f"{source.name}:{table.line_num}",
                 "Quote cells that hold quotes, commas or line ends.", "E_CSV",
             ) from None  # fmt: skip
+
+
+def _require_utf8(names: Sequence[str], source: Source) -> None:
+    try:
+        "".join(names).encode()
+    except UnicodeEncodeError:
+        raise input_error(
+            "the names of the columns are not UTF-8", source.name,
+            "Convert the file to UTF-8 (iconv -t UTF-8).", "E_INVALID_UTF8",
+        ) from None  # fmt: skip
 
 
 def _refuse_repeated(names: Sequence[str], columns: Mapping[str, str], source: Source) -> None:
@@ -145,7 +160,8 @@ def _csv_rows(table: Any, places: Mapping[str, int], names: Sequence[str]) -> It
     number = 0
     for row in table:
         line, before = before + 1, table.line_num
-        if not row:  # a blank line
+        if not row:
+            rows.blank_lines += 1
             continue
         if len(row) != len(names):
             detail = f"{len(row)} cells, the header has {len(names)}"
@@ -188,6 +204,8 @@ def _jsonl(source: Source, chosen: Mapping[str, str]) -> Iterator[Rows]:
                         seen |= known[names].keys()
                     cells = {key: found[name] for key, name in known[names].items()}
                     rows.add(cells, offset, line)
+            else:
+                rows.blank_lines += 1
             offset += len(raw)
             if len(rows) >= _AT_ONCE:
                 rows.present = seen
@@ -226,7 +244,9 @@ def _parquet(source: Source, chosen: Mapping[str, str]) -> Iterator[Rows]:
                     rows.add(dict(zip(columns, values, strict=True)), number, None)
                     number += 1
                 yield rows
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, UnicodeDecodeError) as error:
+    except PermissionError:
+        raise
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, UnicodeDecodeError, OSError) as error:
         raise input_error(
             f"not a readable Parquet file ({str(error).splitlines()[0]})", source.name,
             "Fetch or write the file again.", "E_PARQUET",

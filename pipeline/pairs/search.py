@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -108,10 +109,11 @@ def most_similar(
 
     with ThreadPoolExecutor(max(1, threads)) as pool:  # all of it releases the GIL
         through = 0
-        for count in pool.map(block, starts):
-            through += count
-            if done is not None:
-                done(through)
+        with closing(pool.map(block, starts)) as counts:  # type: ignore[type-var]
+            for count in counts:  # left early, what has not begun does not begin
+                through += count
+                if done is not None:
+                    done(through)
     return found
 
 

@@ -21,7 +21,7 @@ from dataprep.pipeline.pairs.options import DEFAULT_SPLIT, PairOptions, ratios_o
 from dataprep.pipeline.pairs.prepare import Table
 from dataprep.pipeline.splitting import hash_keys
 
-__all__ = ["given_splits", "main_cluster", "split_questions", "splits_of"]
+__all__ = ["given_splits", "main_cluster", "require_splits", "split_questions", "splits_of"]
 
 _SURE = ("train", "val")
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,31}")
@@ -113,19 +113,31 @@ def given_splits(pairs: Pairs) -> tuple[list[str], Ints]:
 
 def splits_of(options: PairOptions, table: Table, clusters: Ints) -> dict[str, Ints]:
     """The pairs of each split, increasing: as a column or the inputs say, or by ratios."""
-    pairs, shares = table.pairs, options.shares()
-    by_column = options.split_input or (shares is None and "split" in table.present)
-    if options.split == "column" and not by_column:
-        raise InputError(
-            "no input has a column of splits", where="--split column", code="E_COLUMN",
-            remedy="Name it with --columns split=NAME, or give ratios.",
-        )  # fmt: skip
-    if by_column:
+    pairs = table.pairs
+    if _are_given(options, table):
         names, of_question = given_splits(pairs)
     else:
-        shares = shares or ratios_of(DEFAULT_SPLIT)
+        shares = options.shares() or ratios_of(DEFAULT_SPLIT)
         main = main_cluster(pairs.question, clusters, len(pairs.questions))
         names = list(shares)
         of_question = split_questions(pairs.questions, main, shares, options.seed)
     of_pair = of_question[pairs.question]
     return {name: np.flatnonzero(of_pair == number) for number, name in enumerate(names)}
+
+
+def require_splits(options: PairOptions, table: Table) -> None:
+    """Raise what `splits_of` would raise about what the rows say: before any vector is made."""
+    if _are_given(options, table):
+        given_splits(table.pairs)
+
+
+def _are_given(options: PairOptions, table: Table) -> bool:
+    """Whether a column or the inputs say the splits."""
+    by_column = options.shares() is None and "split" in table.present
+    given = bool(options.split_input) or by_column
+    if options.split == "column" and not given:
+        raise InputError(
+            "no input has a column of splits", where="--split column", code="E_COLUMN",
+            remedy="Name it with --columns split=NAME, or give ratios.",
+        )  # fmt: skip
+    return given

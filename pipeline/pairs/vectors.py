@@ -51,14 +51,14 @@ def read_vectors(
 
 def _from_npy(source: Source, texts: Sequence[str], what: str) -> Floats:
     try:
-        array = np.load(source.path, mmap_mode="r", allow_pickle=False)
+        array = np.lib.format.open_memmap(source.path, mode="r")
     except ValueError as error:
         raise input_error(
             f"not a readable .npy array ({error})", source.name,
             "Write it with numpy.save, as numbers.",
         ) from None  # fmt: skip
-    if not isinstance(array, np.ndarray) or array.ndim != 2 or array.dtype.kind not in _KINDS:
-        shown = f"{array.dtype} {array.shape}" if isinstance(array, np.ndarray) else "an archive"
+    if array.ndim != 2 or array.dtype.kind not in _KINDS:
+        shown = f"{array.dtype} {array.shape}"
         raise input_error(f"{shown} is no table of vectors", source.name, "Write a [n, dim] array.")
     if len(array) != len(texts):
         raise input_error(
@@ -114,16 +114,35 @@ def _parquet_batches(
                         f"there is no column {name}, only {', '.join(file.schema_arrow.names)}",
                         source.name, "Name both with --embedding-columns TEXT,VECTOR.", "E_COLUMN",
                     )  # fmt: skip
+            _require_texts(file.schema_arrow.field(columns[0]).type, source, columns[0])
             first = 0
             for batch in file.iter_batches(CHUNK, columns=[*columns]):
                 texts = batch.column(columns[0]).to_pylist()
                 yield texts, _vectors(batch.column(columns[1]), source.name, first), first
                 first += len(texts)
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+    except PermissionError:
+        raise
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, UnicodeDecodeError, OSError) as error:
         raise input_error(
             f"not a readable Parquet file ({str(error).splitlines()[0]})", source.name,
             "Fetch or write the file again.", "E_PARQUET",
         ) from None  # fmt: skip
+
+
+def _require_texts(kind: Any, source: Source, name: str) -> None:
+    import pyarrow.types as is_a
+
+    value = kind.value_type if is_a.is_dictionary(kind) else kind
+    if not (
+        is_a.is_string(value)
+        or is_a.is_large_string(value)
+        or is_a.is_string_view(value)
+        or is_a.is_null(value)
+    ):
+        raise input_error(
+            f"the column {name} holds {kind}, not texts", source.name,
+            "Name both with --embedding-columns TEXT,VECTOR.", "E_COLUMN",
+        )  # fmt: skip
 
 
 def _vectors(column: Any, where: str, first: int) -> Floats:
@@ -132,8 +151,10 @@ def _vectors(column: Any, where: str, first: int) -> Floats:
     import pyarrow.compute as pc
 
     kind = column.type
-    lists = pa.types.is_list(kind) or pa.types.is_large_list(kind)
-    if not (lists or pa.types.is_fixed_size_list(kind)):
+    is_a = pa.types
+    lists = is_a.is_list(kind) or is_a.is_large_list(kind) or is_a.is_fixed_size_list(kind)
+    numbers = lists and (is_a.is_integer(kind.value_type) or is_a.is_floating(kind.value_type))
+    if not numbers:
         raise input_error(f"the vectors are {kind}, no lists of numbers", where, "Write lists.")
     if not len(column):
         return np.empty((0, 0), np.float32)
@@ -168,7 +189,14 @@ def load_encoder(name: str, batch_size: int) -> Encoder:
             where=f"--encoder {name}", code="E_MISSING_LIBRARY",
             remedy="Install it: pip install 'dataprep[embed]', or give the embeddings.",
         ) from None  # fmt: skip
-    model = library.SentenceTransformer(name)
+    try:
+        model = library.SentenceTransformer(name)
+    except Exception as error:  # theirs are of many kinds
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise InputError(
+            f"not a model that sentence-transformers loads ({reason})", where=name,
+            code="E_ENCODER", remedy="Check --encoder: a name on the hub, or a folder.",
+        ) from None  # fmt: skip
 
     def encoder(texts: list[str]) -> Any:
         return model.encode(
@@ -186,7 +214,10 @@ def encode(
     for start in range(0, len(texts), batch_size):
         batch = list(texts[start : start + batch_size])
         where = f"--encoder {name}"
-        made = np.asarray(encoder(batch))
+        given = encoder(batch)
+        if hasattr(given, "detach"):  # a tensor, wherever it is
+            given = given.detach().float().cpu()
+        made = np.asarray(given)
         if made.ndim != 2 or len(made) != len(batch) or made.dtype.kind not in _KINDS:
             raise InputError(
                 f"gave {made.dtype} {made.shape} for {len(batch)} texts", where=where, code="E_DIM",

@@ -58,7 +58,7 @@ class Content:
 
     def notes(self) -> tuple[str, ...]:
         """What was put right on the way, in words."""
-        counts, pairs = self.table.pairs.counts, len(self.table.pairs)
+        counts = self.table.pairs.counts
         said = {
             "merged": "rows were merged into pairs that stood there already",
             "relevance_missing": "rows without relevance have 1",
@@ -66,7 +66,7 @@ class Content:
             "cluster_conflicts": "rows named another cluster than the first row of their pair",
         }
         notes = [f"{counts[name]} {words}" for name, words in said.items() if counts.get(name)]
-        if 0 < self.clustering.without < pairs:
+        if self.clustering.by != "none" and self.clustering.without:
             left = int(np.count_nonzero(self.clustering.of_pair < 0))
             notes.append(
                 f"{self.clustering.without} pairs were given no cluster; {left} have none still"

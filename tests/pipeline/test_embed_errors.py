@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from dataprep.formats.errors import DataprepError, InputError, RecordError
+from dataprep.formats.verify import verify
 from tests.pipeline.embed_inputs import arrays_of, build_vectors
 
 GOOD = [1.0, 2.0, 3.0]
@@ -97,6 +98,28 @@ def test_bad_vectors_are_skipped_and_named(tmp_path: Path, name: str) -> None:
         np.testing.assert_array_equal(found["provenance"][:, 1], rows)
     assert sum(report.manifest.records.rejected.values()) == len(BAD)
     assert report.manifest.records.read == len(values)
+
+
+@pytest.mark.parametrize("form", ["x.jsonl", "x.parquet", "x.npz"])
+@pytest.mark.parametrize(("value", "what"), [(NAN, "NaN"), (-INF, "infinite")])
+def test_a_single_number_that_is_none(tmp_path: Path, form: str, value: float, what: str) -> None:
+    """What `verify` refuses no build writes: NaN and infinity in a column of single numbers."""
+    vectors, scores = np.array([GOOD, GOOD, GOOD]), np.array([0.5, 1.0, value])
+    path = tmp_path / form
+    if form == "x.npz":
+        np.savez(path, v=vectors, s=scores)
+    elif form == "x.parquet":
+        pq.write_table(pa.table({"v": vectors.tolist(), "s": scores}), path)
+    else:
+        rows = zip(vectors.tolist(), scores.tolist(), strict=True)
+        path.write_text("".join(json.dumps({"v": v, "s": s}) + "\n" for v, s in rows))
+    options: dict[str, Any] = {"columns": ["embedding=v", "s:float"]}
+    with pytest.raises(RecordError) as caught:
+        build_vectors(tmp_path / "out", path, **options)
+    assert (caught.value.code, caught.value.problem) == ("E_NOT_FINITE", f"the field 's' is {what}")
+    build_vectors(tmp_path / "out", path, on_error="skip", **options)
+    assert arrays_of(tmp_path / "out")["s"].tolist() == [0.5, 1.0]
+    assert verify(tmp_path / "out").ok
 
 
 def test_splits_of_what_is_left(tmp_path: Path) -> None:
@@ -272,7 +295,7 @@ FILES: dict[str, tuple[Any, str, str]] = {
     "garbage.npz": (lambda path: path.write_bytes(b"no" * 99), "E_NPZ", "not a zip file"),
     "garbage.parquet": (lambda path: path.write_bytes(b"no" * 99), "E_PARQUET", ""),
     "garbage.arrow": (lambda path: path.write_bytes(b"no" * 99), "E_ARROW", ""),
-    "none.npy": (lambda path: np.save(path, np.array(1.0)), "E_NPY", "has no rows"),
+    "none.npy": (lambda path: np.save(path, np.array(1.0)), "E_SHAPE", "has no rows"),
     "text.npy": (lambda path: np.save(path, np.array(["a"])), "E_COLUMNS", "no field holds"),
     "cube.npy": (lambda path: np.save(path, np.ones((2, 2, 2))), "E_COLUMNS", "float64 [2, 2, 2]"),
 }  # fmt: skip
@@ -338,3 +361,24 @@ def test_too_many_labels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     with pytest.raises(InputError) as caught:
         build_vectors(tmp_path / "out", tmp_path / "x.jsonl", columns=["embedding=v", "t"])
     assert caught.value.code == "E_CATEGORIES"
+
+
+def test_splits_that_ask_for_too_much_leave_nothing(tmp_path: Path) -> None:
+    """No other command can use what was done: the next one has other splits."""
+    np.save(tmp_path / "x.npy", np.ones((4, 2), np.float32))
+    with pytest.raises(DataprepError, match="ask for 9 documents, but there are 4"):
+        build_vectors(
+            tmp_path / "out", tmp_path / "x.npy", split="train=rest,val=9", split_mode="count"
+        )
+    assert [path.name for path in tmp_path.iterdir()] == ["x.npy"]
+
+
+def test_a_parquet_file_with_damaged_pages(tmp_path: Path) -> None:
+    """Found when its fields are looked at, as well as later."""
+    path = write(tmp_path / "x.parquet", [[n / 7, n + 0.1, 3.0] for n in range(1, 3000)])
+    data = bytearray(path.read_bytes())
+    data[20:2000] = b"\xa5" * 1980
+    path.write_bytes(data)
+    with pytest.raises(InputError) as caught:
+        build_vectors(tmp_path / "out", path)
+    assert caught.value.code == "E_PARQUET"

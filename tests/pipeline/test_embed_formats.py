@@ -143,6 +143,64 @@ def test_bfloat16_files(tmp_path: Path) -> None:
         np.testing.assert_array_equal(found, tensor.float().numpy())
 
 
+def test_bfloat16_single_numbers(tmp_path: Path) -> None:
+    """A column of single bfloat16 is what it stands for, and no bits."""
+    import torch
+    from safetensors.torch import save_file
+
+    numbers = torch.tensor([0.5, -2.0, 3.0]).to(torch.bfloat16)
+    tensors = {"embedding": torch.ones(3, 4), "score": numbers}
+    save_file(tensors, str(tmp_path / "x.safetensors"))
+    torch.save(tensors, tmp_path / "x.pt")
+    for name in ("x.safetensors", "x.pt"):
+        build_vectors(tmp_path / f"out {name}", tmp_path / name, columns=["embedding", "score"])
+        assert arrays_of(tmp_path / f"out {name}")["score"].tolist() == [0.5, -2.0, 3.0]
+
+
+def test_what_else_an_archive_holds(tmp_path: Path) -> None:
+    """Single numbers and objects beside the vectors of a .npz file are not in the way."""
+    vectors = np.ones((3, 4), np.float32)
+    meta = np.array([{}, {}], object)
+    np.savez(
+        tmp_path / "x.npz", vec=vectors, dim=np.array(4), meta=meta, t=np.asfortranarray(vectors)
+    )
+    build_vectors(tmp_path / "out", tmp_path / "x.npz", columns=["embedding=vec"])
+    np.testing.assert_array_equal(arrays_of(tmp_path / "out")["embedding"], vectors)
+
+
+def test_the_width_is_told_by_the_first_vector_there_is(tmp_path: Path) -> None:
+    """Rows without numbers, and files without rows, say nothing of it."""
+    kind = pa.list_(pa.float32())
+    for name, rows in (("a", []), ("b", [[], None, [1.0, 2.0]])):
+        pq.write_table(pa.table({"v": pa.array(rows, kind)}), tmp_path / f"{name}.parquet")
+    report = build_vectors(tmp_path / "out", tmp_path, on_error="skip")
+    assert arrays_of(tmp_path / "out")["embedding"].tolist() == [[1.0, 2.0]]
+    assert report.manifest.records.rejected == {"missing": 1, "wrong_width": 1}
+
+
+def test_tensors_of_arrow(tmp_path: Path) -> None:
+    """One of one dimension is a vector; a matrix is none, as in any other format."""
+    make = pa.FixedShapeTensorArray.from_numpy_ndarray
+    pq.write_table(pa.table({"v": make(np.ones((3, 4), np.float32))}), tmp_path / "a.parquet")
+    build_vectors(tmp_path / "out", tmp_path / "a.parquet")
+    assert arrays_of(tmp_path / "out")["embedding"].shape == (3, 4)
+    pq.write_table(pa.table({"v": make(np.ones((3, 2, 2), np.float32))}), tmp_path / "b.parquet")
+    with pytest.raises(InputError, match="no field holds vectors"):
+        build_vectors(tmp_path / "no", tmp_path / "b.parquet")
+
+
+def test_files_without_records_give_none(tmp_path: Path) -> None:
+    """An empty file among others, wherever it stands."""
+    for name, lines in (("a", ""), ("b", '{"v": [1, 2]}\n'), ("c", "\n"), ("d", '{"v": [3, 4]}\n')):
+        (tmp_path / f"{name}.jsonl").write_text(lines)
+    np.save(tmp_path / "none.npy", np.empty((0, 2), np.float32))
+    np.save(tmp_path / "one.npy", np.ones((1, 2), np.float32))
+    build_vectors(tmp_path / "json", *(tmp_path / f"{name}.jsonl" for name in "abcd"))
+    assert arrays_of(tmp_path / "json")["embedding"].tolist() == [[1, 2], [3, 4]]
+    build_vectors(tmp_path / "npy", tmp_path / "none.npy", tmp_path / "one.npy")
+    assert arrays_of(tmp_path / "npy")["provenance"].tolist() == [[1, 0]]
+
+
 @pytest.mark.parametrize("slice_of", ["list", "large_list", "fixed", "list_view", "float16"])
 def test_slices_of_arrow_lists(slice_of: str) -> None:
     """An Arrow array may be a slice of a larger one: what lies before it is not looked at."""

@@ -443,6 +443,20 @@ def test_nothing_is_replaced(tmp_path: Path, form: str, monkeypatch: pytest.Monk
         convert(dataset, tmp_path / "no" / f"a.{form}")
 
 
+def test_what_a_killed_run_left_goes(tmp_path: Path, form: str) -> None:
+    """The next run to the same target removes it; what others are at, or made, stays."""
+    dataset, target = embeddings(tmp_path / "ours"), tmp_path / f"a.{form}"
+    gone = subprocess.Popen(["true"])
+    gone.wait()
+    start, host = f".{target.name}.converting.tmp-", os.uname().nodename
+    dead, alive = f"{start}{host}-{gone.pid}-ab", f"{start}{host}-{os.getpid()}-ab"
+    others = {alive, f"{start}elsewhere-{gone.pid}-ab", f"{start}notes", f".b{dead}"}
+    for name in (dead, *others):
+        (tmp_path / name / "dataset").mkdir(parents=True)
+    convert(dataset, target)
+    assert {path.name for path in tmp_path.iterdir()} == others | {target.name, "ours"}
+
+
 def no_links(*_: object) -> None:
     """A file system without hard links."""
     raise OSError(1, "Operation not permitted")

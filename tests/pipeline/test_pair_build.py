@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
+import os
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -13,7 +16,7 @@ import numpy.typing as npt
 import pytest
 
 from dataprep.formats.arrays import open_arrays
-from dataprep.formats.errors import DataprepError, InputError, UsageError
+from dataprep.formats.errors import DataprepError, InputError, StorageError, UsageError
 from dataprep.formats.steering import VARIANT_ARRAYS
 from dataprep.pipeline.pairs import build as pair_build
 from dataprep.pipeline.pairs import embed as pair_embed
@@ -24,6 +27,7 @@ from dataprep.pipeline.pairs.build import PairReport, build_pairs
 from dataprep.pipeline.pairs.options import PairOptions
 from dataprep.pipeline.pairs.prepare import pair_texts
 from dataprep.pipeline.pairs.steps import StepProgress
+from dataprep.pipeline.staging import Staging
 
 DIM = 6
 Array = npt.NDArray[Any]
@@ -303,6 +307,47 @@ def test_negatives_are_kept_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert build(options).resumed == 3
 
 
+def test_what_a_killed_build_left_goes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of one that had published, and of one that was just keeping something."""
+    options = options_for(tmp_path)
+    with monkeypatch.context() as patch:
+        patch.setattr(Staging, "discard", lambda _: None)
+        build(options)
+    assert list(tmp_path.glob(".out.building-*"))
+    assert build(options).reused
+    assert not list(tmp_path.glob(".*"))
+    other = options_for(tmp_path, "other")
+    with monkeypatch.context() as patch:
+        patch.setattr(pair_build, "write_pairs", lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            build(other)
+    gone = subprocess.Popen(["true"])
+    gone.wait()
+    kept = next(tmp_path.glob(".other.building-*/units/unit-pairs"))
+    (kept / f".tmp-{os.uname().nodename}-{gone.pid}-ab").write_text("half of something")
+    (kept / f".tmp-elsewhere-{gone.pid}-ab").write_text("of somebody else")
+    with monkeypatch.context() as patch:
+        patch.setattr(pair_build, "write_pairs", lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            build(other)
+    assert [path.name for path in kept.glob(".*")] == [f".tmp-elsewhere-{gone.pid}-ab"]
+
+
+def test_a_full_disk_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where not even the first vectors can be kept, the build takes everything back."""
+    options = options_for(tmp_path)
+
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "write", refuse)
+        with pytest.raises(StorageError) as caught:
+            build(options)
+    assert caught.value.code == "E_NOSPACE"
+    assert [path.name for path in tmp_path.iterdir()] == ["rows.jsonl"]
+
+
 def test_the_same_command_again_does_nothing(tmp_path: Path) -> None:
     """The dataset is reported; another one is refused, and replaced when asked for."""
     options = options_for(tmp_path)
@@ -363,12 +408,14 @@ def test_places_that_are_taken(tmp_path: Path) -> None:
 def test_rejected_rows_are_listed(tmp_path: Path) -> None:
     """rejects.jsonl and the counts agree."""
     source = write_rows(tmp_path / "rows.jsonl")
-    source.write_text(source.read_text() + '{"question": "", "source": "s"}\nno\n')
+    source.write_text(source.read_text() + '{"question": "", "source": "s"}\n\nno\n')
     report = build(options_for(tmp_path, on_error="skip"))
     lines = (tmp_path / "out" / "rejects.jsonl").read_text().splitlines()
     assert [json.loads(line)["reason"] for line in lines] == ["empty_question", "bad_json"]
     assert report.manifest.records.rejected == {"bad_json": 1, "empty_question": 1}
     assert report.manifest.records.read == 62
+    assert report.manifest.records.blank_lines == 1
+    assert [json.loads(line)["record"] for line in lines] == [60, 61]
     assert "2 rows were rejected: see rejects.jsonl" in report.notes
 
 
@@ -483,3 +530,45 @@ def test_item_115_splits_and_links_are_checked_too(
             patch.setattr(pair_write, name, lambda *_: 1 / 0)
             with pytest.raises(ZeroDivisionError):
                 build(options_for(tmp_path))
+
+
+def test_clusters_that_match_nothing_are_told(tmp_path: Path) -> None:
+    """A file of other keywords gives no pair a cluster, whatever the fallback: that is a note."""
+    (tmp_path / "clusters.json").write_text('{"something else": 3}')
+    options: dict[str, Any] = {
+        "clusters": "keywords", "keyword_clusters": str(tmp_path / "clusters.json"), "n_neg": 4,
+    }  # fmt: skip
+    for rule in ("none", "largest", "nearest", "random"):
+        report = build(options_for(tmp_path, rule, cluster_fallback=rule, **options))
+        assert "60 pairs were given no cluster; 60 have none still" in report.notes
+    assert build(options_for(tmp_path, "plain", clusters="none")).notes == ()
+
+
+@pytest.mark.parametrize("change", [{"split": "1"}, {"split": "train", "more": "val"}, {}])
+def test_item_114_splits_that_cannot_be_come_first(tmp_path: Path, change: dict[str, str]) -> None:
+    """Item 114: a leak or a bad name in the rows is told before any vector is made."""
+    source = write_rows(tmp_path / "rows.jsonl", split=change.get("split"))
+    if "more" in change:
+        again = json.loads(source.read_text().splitlines()[0]) | {"split": change["more"]}
+        source.write_text(source.read_text() + json.dumps(again) + "\n")
+    with pytest.raises(DataprepError, match="split"):
+        build_pairs(options_for(tmp_path, split="column"), encoder=lambda _: pytest.fail("asked"))
+    assert [path.name for path in tmp_path.iterdir()] == ["rows.jsonl"]
+
+
+def test_item_111_clusters_that_cannot_be_come_first(tmp_path: Path) -> None:
+    """Item 111: no column, no keywords, a file of something else: before any vector is made."""
+    write_rows(tmp_path / "rows.jsonl", cluster=None, keywords=None)
+    (tmp_path / "list.json").write_text("[1]")
+    rows = (f'{{"question": "q{n}", "source": "s{n}", "keywords": "a"}}\n' for n in range(3))
+    (tmp_path / "words.jsonl").write_text("".join(rows))
+    cases: list[dict[str, Any]] = [
+        {"clusters": "column"}, {"clusters": "keywords"},
+        {"keyword_clusters": str(tmp_path / "list.json"), "input": tmp_path / "words.jsonl"},
+    ]  # fmt: skip
+    for change in cases:
+        with pytest.raises(InputError, match=r"clusters|keywords|is no JSON object"):
+            build_pairs(
+                options_for(tmp_path, n_neg=1, **change), encoder=lambda _: pytest.fail("asked")
+            )
+    assert not list(tmp_path.glob(".*"))

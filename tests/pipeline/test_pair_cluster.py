@@ -44,6 +44,19 @@ def test_item_111_fallbacks(rule: Fallback, expected: list[int]) -> None:
     assert found.tolist() == expected
 
 
+@pytest.mark.parametrize("rule", ["largest", "nearest", "random"])
+def test_item_111_clusters_without_members_get_nothing(rule: Fallback) -> None:
+    """Item 111: a table of clusters may name some that nothing is in: they are near to nobody."""
+    vectors = unit(np.array([[1, 0], [0.9, 0.1]]))
+    centroids = unit(np.array([[0, 0], [-1, 0], [0, 0]]))
+    nobody, questions = np.array([-1, -1]), np.array([0, 1])
+    found = fall_back(nobody, questions, rule, vectors=vectors, centroids=centroids, seed=3)
+    assert found.tolist() == ([-1, -1] if rule == "largest" else [1, 1])
+    empty = np.zeros_like(centroids)
+    found = fall_back(nobody, questions, rule, vectors=vectors, centroids=empty, seed=3)
+    assert found.tolist() == [-1, -1]
+
+
 def test_item_111_random_fallback_is_seeded() -> None:
     """Item 111: the same for the same seed and question, all clusters about as often."""
     clusters = np.full(3000, -1)

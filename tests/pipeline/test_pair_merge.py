@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from dataprep.formats.errors import DataprepError, InputError, RecordError
 from dataprep.pipeline.pairs.cells import parse_columns
 from dataprep.pipeline.pairs.inputs import find_tables
-from dataprep.pipeline.pairs.merge import Cleaning, Merger, Pairs
+from dataprep.pipeline.pairs.merge import Cleaning, Merger, Pairs, ordered_labels
 from dataprep.pipeline.pairs.read import read_rows
 from dataprep.pipeline.pairs.split import given_splits
 from tests.support import examples
@@ -158,6 +158,7 @@ BAD = [
     ({"keywords": {"a": 1}}, "bad_keywords", "are no list of strings"),
     ({"keywords": "[a, b]"}, "bad_keywords", "are no list of strings"),
     ({"keywords": ["a", 1]}, "bad_keywords", "are no list of strings"),
+    ({"keywords": "[{[]: 1}]"}, "bad_keywords", "are no list of strings"),
     ({"cluster": 1.5}, "bad_cluster", "1.5 is no text and no integer"),
 ]
 
@@ -184,7 +185,7 @@ def test_csv_lines_count_with_line_ends_in_cells(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text(text, newline="")
     _, merger = merge(tmp_path / "a.csv", skip=True)
     assert [bad["line"] for bad in merger.rejects] == [5, 6]
-    assert merger.read == [3]
+    assert (merger.read, merger.blank_lines) == ([3], 1)
 
 
 def test_broken_rows_of_each_format(tmp_path: Path) -> None:
@@ -192,9 +193,10 @@ def test_broken_rows_of_each_format(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_bytes(b"question,source\nq,s,more\n\xff,s\nq,s\n")
     (tmp_path / "b.jsonl").write_bytes(b'{"question": \n[1]\n{"question":"q","source":"t"}\n')
     pairs, merger = merge(tmp_path / "a.csv", tmp_path / "b.jsonl", skip=True)
-    reasons = [(bad["input"], bad["line"], bad["reason"]) for bad in merger.rejects]
-    assert reasons == [
-        (0, 2, "bad_row"), (0, 3, "invalid_utf8"), (1, 1, "bad_json"), (1, 2, "bad_json"),
+    names = ("record", "input", "line", "reason")
+    assert [tuple(bad[name] for name in names) for bad in merger.rejects] == [
+        (0, 0, 2, "bad_row"), (1, 0, 3, "invalid_utf8"),
+        (3, 1, 1, "bad_json"), (4, 1, 2, "bad_json"),
     ]  # fmt: skip
     assert pairs.sources == ["s", "t"]
     assert merger.read == [3, 3]
@@ -231,6 +233,12 @@ def test_chosen_columns_and_aliases_do_not_quarrel(tmp_path: Path) -> None:
     assert (pairs.questions, pairs.sources, pairs.cluster_names) == (["q"], ["s"], ["4"])
 
 
+def test_names_of_clusters_in_order() -> None:
+    """As numbers, as long as Python makes numbers of them."""
+    assert ordered_labels(["10", "-3", "9"]) == ["-3", "9", "10"]
+    assert ordered_labels(["9" * 5000, "10"]) == ["10", "9" * 5000]
+
+
 def test_item_111_keywords_match_whatever_their_case(tmp_path: Path) -> None:
     """Item 111: one number for all spellings, lists as JSON, Python or Arrow have them."""
     rows = [
@@ -261,6 +269,21 @@ def test_item_114_given_splits_are_checked(tmp_path: Path) -> None:
         torn, _ = merge(write(tmp_path / "b.csv", [*rows[:2], {**rows[2], **change}]))
         with pytest.raises(DataprepError, match=problem):
             given_splits(torn)
+
+
+def test_damaged_pages_and_other_encodings(tmp_path: Path) -> None:
+    """What is wrong with the file is said of the file, and not of the disk."""
+    rows = [{"question": f"q{n * 7919}", "source": f"s{n * 104729}"} for n in range(2000)]
+    path = write(tmp_path / "a.parquet", rows)
+    data = bytearray(path.read_bytes())
+    data[200:4000] = b"\xa5" * 3800
+    path.write_bytes(data)
+    with pytest.raises(InputError, match="not a readable Parquet file") as caught:
+        merge(path)
+    assert caught.value.code == "E_PARQUET"
+    (tmp_path / "a.csv").write_bytes("fråga,source\nq,s\n".encode("latin-1"))
+    with pytest.raises(InputError, match="names of the columns are not UTF-8"):
+        merge(tmp_path / "a.csv")
 
 
 def test_inputs_that_cannot_be_read(tmp_path: Path) -> None:

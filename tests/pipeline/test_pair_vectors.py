@@ -106,6 +106,23 @@ def test_item_112_bad_tables_are_refused(
         read_vectors(parquet(tmp_path / "a.parquet", texts, vectors), TEXTS, "x", COLUMNS)
 
 
+def test_item_112_files_of_another_kind(tmp_path: Path) -> None:
+    """Item 112: an empty file, a damaged archive, numbers for texts, texts for numbers."""
+    import pyarrow as pa
+
+    path = tmp_path / "a.npy"
+    for data in (b"", b"PK\x03\x04 no archive", b"\x93NUMPY\x01\x00"):
+        path.write_bytes(data)
+        with pytest.raises(InputError, match=r"not a readable \.npy array"):
+            read_vectors(source_of(path, str(tmp_path), "npy"), TEXTS, "x", COLUMNS)
+    numbers: Any = [1, 2, 3]
+    with pytest.raises(InputError, match="column text holds int64, not texts"):
+        read_vectors(parquet(tmp_path / "a.parquet", numbers, [[1]] * 3), TEXTS, "x", COLUMNS)
+    words = parquet(tmp_path / "b.parquet", TEXTS, [["x"]] * 3, kind=pa.list_(pa.string()))
+    with pytest.raises(InputError, match="no lists of numbers"):
+        read_vectors(words, TEXTS, "x", COLUMNS)
+
+
 def test_columns_of_a_table_can_be_named(tmp_path: Path) -> None:
     """A wrong name lists the right ones."""
     source = parquet(tmp_path / "a.parquet", TEXTS, [[1, 2]] * 3)
@@ -169,6 +186,8 @@ def test_sentence_transformers_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
     library.SentenceTransformer = Model  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "sentence_transformers", library)
     assert load_encoder("model", 8)(["abc"]).tolist() == [[3, 1]]
+    with pytest.raises(InputError, match="not a model that sentence-transformers loads"):
+        load_encoder("modle", 8)
 
 
 def test_what_is_stored_fits_its_type() -> None:

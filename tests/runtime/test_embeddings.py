@@ -223,3 +223,10 @@ def test_spans_are_where_rows_lie(path: Path) -> None:
     np.testing.assert_array_equal(starts, [*rows, *(rows * DIM + ROWS)])
     assert (stops > starts).all()
     assert stops.max() <= ROWS + ROWS * DIM
+
+
+def test_a_type_that_is_none(path: Path) -> None:
+    """A name is no type: it is said, and not stumbled over."""
+    for wrong in ("float16", torch.int8):
+        with pytest.raises(UsageError, match="must be a floating-point type of torch"):
+            dataset(path, dtype=wrong)

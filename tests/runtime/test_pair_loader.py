@@ -309,6 +309,8 @@ def test_devices(path: Path) -> None:
     validate_first_batch(loader)
     with pytest.raises(UsageError, match="not by workers"):
         make(path, device="meta", num_workers=1)
+    with pytest.raises(UsageError, match="device: 'gpu' is none"):
+        make(path, device="gpu")
 
 
 def test_maps_cost_no_memory(tmp_path: Path) -> None:
@@ -359,3 +361,7 @@ def test_clusters_and_open_data(path: Path) -> None:
         with pytest.raises(UsageError, match="pairs") as caught:
             create_loader(pairs, "train", 4, fields=["a"])
         assert caught.value.where == "fields"
+        for name, value in (("preload", True), ("device", "cpu")):
+            with pytest.raises(UsageError, match="the dataset is open already") as caught:
+                create_loader(pairs, "train", 4, **{name: value})  # type: ignore[arg-type]
+            assert caught.value.where == name
