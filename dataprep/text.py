@@ -96,7 +96,8 @@ def create_dataloaders(  # noqa: PLR0917  (the names and the order that callers 
         tokenizer: None: the built-in one. A path or name as `dataprep build` takes; a
             `tokenizers.Tokenizer`, or what has one as `backend_tokenizer`, as in transformers; or
             whatever has `encode(text)` that gives a list of ids or a dict with `input_ids`. The
-            last is asked for all documents at each call, and gives all special tokens itself.
+            last is asked for all documents at each call, and gives all special tokens itself; of
+            the others, text that spells a special token stays text.
         batch_size: rows per step and rank.
         seq_length: tokens per row.
         num_workers: worker processes. A thread of this process, with 0, is faster.
