@@ -11,12 +11,13 @@ ranks and workers, exact resume. For more than some gigabytes use `dataprep buil
 from __future__ import annotations
 
 import os
+import re
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
 from dataprep.formats.dataset import Split
-from dataprep.formats.errors import InputError, UsageError
+from dataprep.formats.errors import DataprepError, InputError, UsageError
 from dataprep.pipeline.options import DocumentUnit
 from dataprep.pipeline.text_cache import SPLIT, TextSource, cached_texts
 from dataprep.runtime.create import create_loader
@@ -29,6 +30,7 @@ from dataprep.runtime.windows import Labels, WindowDataset
 __all__ = ["create_dataloaders", "text_windows"]
 
 _Place = str | os.PathLike[str]
+_OPTION = re.compile(r"--([a-z][a-z-]*)(?: (skip|none)\b)?")
 _ROLES = ("bos_token", "eos_token", "pad_token")
 
 
@@ -41,7 +43,12 @@ def text_windows(
     stride: int | None = None,
     labels: Labels | None = "shifted",
     cross_documents: bool = True,
-    **reading: Any,
+    field: str = "text",
+    document: DocumentUnit = "block",
+    bos: str = "auto",
+    eos: str = "auto",
+    on_error: Literal["error", "skip"] = "error",
+    cache_dir: _Place | None = None,
 ) -> WindowDataset | PackedDataset:
     """The windows of a text file, map-style: dicts of int64 `input_ids` and `labels` [seq_length].
 
@@ -51,7 +58,10 @@ def text_windows(
         >>> text_windows("stories.txt", seq_length=64)[0]["labels"].shape   # doctest: +SKIP
         torch.Size([64])
     """
-    split = _split(data_path, tokenizer, is_jsonl, **reading)
+    split = _split(
+        data_path, tokenizer, is_jsonl, field=field, document=document, bos=bos, eos=eos,
+        on_error=on_error, cache_dir=cache_dir,
+    )  # fmt: skip
     if not cross_documents:
         if stride is not None:
             raise UsageError("means nothing with cross_documents=False", where="stride")
@@ -126,13 +136,12 @@ def create_dataloaders(  # noqa: PLR0917  (the names and the order that callers 
         >>> for batch in train:                                                     # doctest: +SKIP
         ...     loss = model(batch["input_ids"], batch["labels"])
     """
-    reading = {
-        "field": field, "document": document, "bos": bos, "eos": eos, "on_error": on_error,
-        "cache_dir": cache_dir,
-    }  # fmt: skip
 
     def loader(path: _Place, *, train: bool) -> Loader:
-        split = _split(path, tokenizer, is_jsonl, **reading)
+        split = _split(
+            path, tokenizer, is_jsonl, field=field, document=document, bos=bos, eos=eos,
+            on_error=on_error, cache_dir=cache_dir,
+        )  # fmt: skip
         try:
             return create_loader(
                 split.dataset, SPLIT, batch_size, num_workers, distributed,
@@ -150,14 +159,31 @@ def create_dataloaders(  # noqa: PLR0917  (the names and the order that callers 
 
 
 def _split(
-    path: _Place, tokenizer: Any, is_jsonl: bool | None, *, cache_dir: _Place | None = None,
-    **reading: Any,
-) -> Split:  # fmt: skip
+    path: _Place, tokenizer: Any, is_jsonl: bool | None, *, cache_dir: _Place | None, **reading: Any
+) -> Split:
     cache = default_plan_dir().parent / "texts" if cache_dir is None else Path(cache_dir)
     source = TextSource(
         path=(os.fspath(path),), is_jsonl=is_jsonl, **_spelled(tokenizer), **reading
     )  # fmt: skip
-    return cached_texts(source, cache.absolute()).split(SPLIT)
+    try:
+        return cached_texts(source, cache.absolute()).split(SPLIT)
+    except DataprepError as error:
+        raise _in_python(error) from None
+
+
+def _in_python(error: DataprepError) -> DataprepError:
+    """The same error; options of the command line become arguments of these functions."""
+
+    def spoken(text: str | None) -> str | None:
+        return text and _OPTION.sub(_argument, text)
+
+    error.where, error.remedy = spoken(error.where), spoken(error.remedy)
+    return error
+
+
+def _argument(option: re.Match[str]) -> str:
+    name = {"input": "the path", "format": "is_jsonl"}.get(option[1], option[1].replace("-", "_"))
+    return f"{name}={option[2]!r}" if option[2] else name
 
 
 def _spelled(tokenizer: Any) -> dict[str, Any]:

@@ -151,6 +151,8 @@ def test_bad_and_blank_lines_are_named(tmp_path: Path, tokenizer: Any, kind: str
     path.write_text("\n".join([good, "", '{"text": 7}', good, "{", good]) + "\n")
     with pytest.raises(RecordError, match=r"a\.jsonl:3 .*the field 'text' is a JSON"):
         text_windows(path, encoder, 4)
+    with pytest.raises(RecordError, match=r"another field with field, or .* on_error='skip'\.$"):
+        text_windows(path, encoder, 4)
     with pytest.warns(UserWarning) as caught:
         data = text_windows(path, encoder, 4, on_error="skip")
     said = " ".join(str(one.message) for one in caught)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -81,6 +82,22 @@ def test_samples_under_every_start_method(method: Any) -> None:
     plain = UniversalDataModule(data, val_split=0, batch_size=4, seed=3).train_dataloader()
     for _ in range(2):
         assert served(ours) == served(plain)
+
+
+def _opened(path: Path, cache: Path) -> tuple[int, str]:
+    dataset = text_windows(path, None, 16, cache_dir=cache).split.dataset
+    return len(text_windows(path, None, 16, cache_dir=cache)), str(dataset.path)
+
+
+def test_processes_that_ask_together_share_one_build(tmp_path: Path) -> None:
+    """Item 119: as the ranks of a run do; all get the same, nothing is left behind."""
+    path = tmp_path / "a.txt"
+    path.write_text("\n\n".join(f"Document {n} of many." for n in range(20_000)))
+    context = multiprocessing.get_context("spawn")
+    with context.Pool(3) as pool:
+        found = pool.starmap(_opened, [(path, tmp_path / "cache")] * 3)
+    assert len(set(found)) == 1
+    assert [entry.name for entry in (tmp_path / "cache").iterdir()] == [Path(found[0][1]).name]
 
 
 @needs_shared_data
