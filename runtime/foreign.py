@@ -84,7 +84,9 @@ def foreign_loader(
     that worker processes could not be given, and `InputError` for tensors that cannot be stacked.
     Reads the first sample, where `collate` has to be chosen.
     """
-    require(not is_stream(dataset), "dataset", "is a stream, which has no samples by number")
+    if is_stream(dataset):
+        raise UsageError("is a stream, which has no samples by number", where="dataset",
+                         remedy="Use UniversalDataModule, which takes streams too.")  # fmt: skip
     samples, light = _samples(dataset, config, collate, identity, dp_size)
     if len(samples) == 0:
         warnings.warn(f"the {purpose} dataset is empty: its loader has no batches", stacklevel=3)

@@ -168,6 +168,6 @@ def require_map_style(data: Any) -> None:
     for name in ("__len__", "__getitem__"):
         if not hasattr(data, name):
             raise UsageError(
-                f"a {type(data).__name__} has no {name}, so no samples by number",
+                f"{type(data).__name__} has no {name}, and so no samples by number",
                 where="hf_dataset", remedy="Use StreamingPreprocessedDataset for streams.",
             )  # fmt: skip
