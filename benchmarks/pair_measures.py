@@ -145,24 +145,36 @@ def start(dataset: str, batch: int) -> Figures:
 
 
 def gathered(dataset: str, batch: int, dim: int, seconds: float, rounds: int) -> Figures:
-    """Rows of a loader and a memory copy in turn, from as much memory as there are rows."""
+    """Memory copy, gathered rows, and a loader in turn, from as much memory as there are rows.
+
+    The loader's figure has the order of the samples in it, some 100 ns for each.
+    """
     _read_through(dataset)
     loader = create_loader(dataset, "train", batch)
     count = len(loader.dataset_obj)
     taken = forever(loader)
     for _ in range(count // batch):  # a pass: every page is in the table of this process
         next(taken)
-    source = torch.randn(count, dim)
-    copies = _copies(source, batch)
-    times: dict[str, list[float]] = {"copy": [], "loader": []}
+    steps = [step.samples for step in loader.sampler_obj.steps(0)]
+    make = loader.dataset_obj.__getitems__
+    running: dict[str, Iterator[Any]] = {
+        "copy": _copies(torch.randn(count, dim), batch),
+        "gather": (make(samples) for samples in itertools.cycle(steps)),
+        "loader": taken,
+    }
+    times: dict[str, list[float]] = {name: [] for name in running}
     for _ in range(rounds):
-        times["copy"].append(_each(copies, seconds / rounds))
-        times["loader"].append(_each(taken, seconds / rounds))
-    ratios = [a / b for a, b in zip(times["copy"], times["loader"], strict=True)]
+        for name, turn in running.items():
+            times[name].append(_each(turn, seconds / rounds))
+
+    def of_copy(name: str) -> float:
+        pairs = zip(times["copy"], times[name], strict=True)
+        return round(statistics.median(copy / mine for copy, mine in pairs), 3)
+
     return {
-        "us_batch": round(statistics.median(times["loader"]) * 1e6, 1),
-        "copy_us_batch": round(statistics.median(times["copy"]) * 1e6, 1),
-        "of_copy": round(statistics.median(ratios), 3),
+        "us_batch": {name: round(statistics.median(t) * 1e6, 1) for name, t in times.items()},
+        "gather_of_copy": of_copy("gather"),
+        "loader_of_copy": of_copy("loader"),
     }
 
 

@@ -3,8 +3,8 @@
     python tests/items.py
 
 The promises are numbered in tests/items.txt, with the source document each is from. A test, or a
-class of tests, that shows one says so at the beginning of its docstring: "Item 12: ...", or
-"Items 12, 14: ...".
+class of tests, that shows one says so at the beginning of its docstring, "Item 12: ..." or
+"Items 12, 14: ...", or by its name: `test_item_12_...`, `test_items_12_and_14_...`.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ __all__ = ["PAGE", "Item", "items", "page", "shown"]
 _TESTS = Path(__file__).resolve().parent
 PAGE = _TESTS.parent / "docs" / "items.md"
 _SAYS = re.compile(r"Items? (\d+(?:, ?\d+)*):")
+_NAMED = re.compile(r"test_items?((?:_(?:and_)?\d+)+)")
 _SOURCES = {
     "000": "Collation, data module, loaders for training engines",
     "001": "The guide to these",
@@ -56,11 +57,11 @@ def shown(folder: Path = _TESTS) -> dict[int, list[str]]:
     found: dict[int, list[str]] = {}
     for path in sorted(folder.rglob("test_*.py")):
         name, text = path.relative_to(folder).as_posix(), path.read_text(encoding="utf-8")
-        if '"""Item' not in text:  # most do not: parsing all would take seconds
+        if '"""Item' not in text and "test_item" not in text:  # parsing all would take seconds
             continue
         for node, docstring in _documented(ast.parse(text)):
-            said = _SAYS.match(docstring)
-            for number in said[1].split(",") if said else ():
+            said = _SAYS.match(docstring) or _NAMED.match(node)
+            for number in re.findall(r"\d+", said[1]) if said else ():
                 found.setdefault(int(number), []).append(f"{name}::{node}")
     return found
 

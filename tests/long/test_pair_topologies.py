@@ -71,7 +71,7 @@ def digest(loaders: list[Loader]) -> str:
 def test_every_topology(
     paths: dict[str, Path], size: int, kind: str, workers: int, method: Any
 ) -> None:
-    """Checklist 87, 93: workers x ranks x start methods serve what one process serves."""
+    """Items 87, 93: workers x ranks x start methods serve what one process serves."""
     (alone,) = ranks(paths[kind], 1, 0, None)
     assert digest(ranks(paths[kind], size, workers, method)) == digest([alone])
 
@@ -96,7 +96,7 @@ def test_going_on(paths: dict[str, Path], workers: int) -> None:
 
 @pytest.mark.parametrize("method", ["fork", "spawn"])
 def test_changes_reach_workers(paths: dict[str, Path], method: str) -> None:
-    """Checklist 95: forced steering in workers however they are started."""
+    """Item 95: forced steering in workers however they are started."""
     (loader,) = ranks(paths["pairs"], 1, 2, method)
     dataset = loader.dataset_obj
     assert isinstance(dataset, PairDataset)
@@ -107,7 +107,7 @@ def test_changes_reach_workers(paths: dict[str, Path], method: str) -> None:
 
 @pytest.mark.parametrize("mode", ["fixed", "linear", "cosine"])
 def test_frequencies_over_a_run(tmp_path: Path, mode: str) -> None:
-    """Checklist 91: chi-square at each of eight epochs of 6,000 pairs, served by two workers."""
+    """Item 91: chi-square at each of eight epochs of 6,000 pairs, served by two workers."""
     made = make_pairs(tmp_path / "p", 6000, questions=300, dim=2, negatives=2, val=0.0)
     schedule = Curriculum(mode=mode, zero_start=0.8, zero_end=0.05, epochs=6)  # type: ignore[arg-type]
     pairs = open_pairs(made).split("train", schedule=schedule)

@@ -55,7 +55,7 @@ def variants(curriculum: Curriculum, epoch: int, **options: Any) -> np.ndarray[A
 
 @pytest.mark.parametrize("curriculum", MODES, ids=lambda c: c.mode)
 def test_probabilities_follow_the_mode(curriculum: Curriculum) -> None:
-    """Checklist 91: fixed, linear and cosine are what they say, to the end and beyond it."""
+    """Item 91: fixed, linear and cosine are what they say, to the end and beyond it."""
     for epoch in (0, 1, 2, 3, 4, 5, 1000):
         found = probabilities(curriculum, epoch)
         np.testing.assert_allclose(found, reference(curriculum, epoch), atol=1e-12)
@@ -64,7 +64,7 @@ def test_probabilities_follow_the_mode(curriculum: Curriculum) -> None:
 
 @pytest.mark.parametrize("curriculum", MODES, ids=lambda c: c.mode)
 def test_frequencies_match_at_every_epoch(curriculum: Curriculum) -> None:
-    """Checklist 91: chi-square of the counts of 40,000 pairs, at each of seven epochs."""
+    """Item 91: chi-square of the counts of 40,000 pairs, at each of seven epochs."""
     for epoch in range(7):
         expected = probabilities(curriculum, epoch) * len(PAIRS)
         counts = np.bincount(variants(curriculum, epoch), minlength=4)
@@ -75,7 +75,7 @@ def test_frequencies_match_at_every_epoch(curriculum: Curriculum) -> None:
 
 
 def test_draws_have_nothing_in_common() -> None:
-    """Checklist 93, 94: other epochs, seeds and builds are drawn as if by other dice."""
+    """Items 93, 94: other epochs, seeds and builds are drawn as if by other dice."""
     even = Curriculum()
     one = variants(even, 3)
     others = [variants(even, 4), variants(even, 3, seed=1)]
@@ -91,7 +91,7 @@ def test_draws_have_nothing_in_common() -> None:
 
 @given(st.lists(st.tuples(st.integers(0, 1 << 39), st.integers(0, 9)), max_size=20))
 def test_order_and_company_change_nothing(asked: list[tuple[int, int]]) -> None:
-    """Checklist 93: each (pair, epoch) alone gives what it gives in any batch."""
+    """Item 93: each (pair, epoch) alone gives what it gives in any batch."""
     drawn = draw(MODES[1])
     pairs, epochs = (np.array([a[k] for a in asked], np.int64) for k in range(2))
     alone = [
@@ -122,7 +122,7 @@ GOLDEN = "02121302000120322102012012101010"
 
 @given(st.lists(st.integers(0, (1 << 40) - 1), max_size=9), st.integers(0, MAX_EPOCH))
 def test_epochs_travel_in_indices(samples: list[int], epoch: int) -> None:
-    """Checklist 87: sample and epoch come back; an index that names none takes the given one."""
+    """Item 87: sample and epoch come back; an index that names none takes the given one."""
     given_samples = np.array([*samples, PADDING], np.int64)
     found, epochs = epochs_of(with_epoch(given_samples, epoch), 77)
     np.testing.assert_array_equal(found, given_samples)
@@ -139,7 +139,7 @@ def test_too_late_an_epoch() -> None:
 
 
 def test_stored_curriculum(tmp_path: Path) -> None:
-    """Checklist 92: what was built with is what is served; damage is named."""
+    """Item 92: what was built with is what is served; damage is named."""
     given_pairs = random_pairs(5)
     stored = write_pairs(tmp_path / "a", given_pairs, curriculum=msgspec.to_builtins(MODES[2]))
     assert stored_curriculum(open_arrays(stored)) == MODES[2]
@@ -151,5 +151,5 @@ def test_stored_curriculum(tmp_path: Path) -> None:
 
 
 def test_variant_names() -> None:
-    """Checklist 90: ids 0 to 3 are these, from the one table."""
+    """Item 90: ids 0 to 3 are these, from the one table."""
     assert VARIANTS == ("zero", "centroid", "keyword", "residual")

@@ -127,7 +127,7 @@ def test_wrong_options(path: Path, options: dict[str, Any], where: str | None) -
 
 
 def test_loader(path: Path) -> None:
-    """Checklist 84, 85: train is shuffled in whole batches, val is stored order to the end."""
+    """Items 84, 85: train is shuffled in whole batches, val is stored order to the end."""
     loader = create_loader(path, "train", 6)
     labels = [batch["label"].tolist() for batch in loader]
     rows = [k for k in range(ROWS) if k % 3 != 1]
@@ -166,7 +166,7 @@ def test_loader_goes_on(path: Path) -> None:
 
 
 def test_first_batch(path: Path, tmp_path: Path) -> None:
-    """Checklist 98: NaN is named with field, row and column, and nothing is served by looking."""
+    """Item 98: NaN is named with field, row and column, and nothing is served by looking."""
     loader = create_loader(path, "train", 4)
     assert torch.equal(validate_first_batch(loader)["label"], next(iter(loader))["label"])
     damaged = np.zeros((8, 3), "f4")
@@ -192,7 +192,7 @@ def test_rows_that_are_not_there(tmp_path: Path) -> None:
 
 
 def test_empty_and_small_splits(tmp_path: Path) -> None:
-    """Checklist 101: an empty split and one smaller than a batch say what to do."""
+    """Item 101: an empty split and one smaller than a batch say what to do."""
     made = make_embeddings(
         tmp_path / "e", {"a": np.zeros((3, 2), "f4")},
         splits={"train": np.arange(3), "test": np.arange(0)},

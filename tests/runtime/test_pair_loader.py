@@ -50,7 +50,7 @@ def variants(batches: Iterable[Batch]) -> list[int]:
 
 
 def test_documented_arguments(path: Path) -> None:
-    """Checklist 84: positional arguments, defaults and attributes of document 003."""
+    """Item 84: positional arguments, defaults and attributes of document 003."""
     loader = create_loader(path, "train", 8, 0, False, 3, None, None)
     assert isinstance(loader, torch.utils.data.DataLoader)
     assert isinstance(loader.dataset_obj, PairDataset)
@@ -63,7 +63,7 @@ def test_documented_arguments(path: Path) -> None:
 
 
 def test_defaults_of_splits(path: Path) -> None:
-    """Checklist 85: train is shuffled in whole batches; val is stored order to the last pair."""
+    """Item 85: train is shuffled in whole batches; val is stored order to the last pair."""
     train, val = make(path), make(path, "val")
     assert {len(batch) for batch in rows(train)} == {8}
     stored = rows([val.dataset_obj.__getitems__(range(len(val.dataset_obj)))])[0]
@@ -76,7 +76,7 @@ def test_defaults_of_splits(path: Path) -> None:
 
 @pytest.mark.parametrize("size", [2, 3])
 def test_ranks(path: Path, size: int) -> None:
-    """Checklist 86: ranks share one order anew each epoch, and evaluate no pair twice."""
+    """Item 86: ranks share one order anew each epoch, and evaluate no pair twice."""
     alone = make(path, batch_size=12)
     ranks = [make(path, batch_size=12 // size, dp_rank=r, dp_size=size) for r in range(size)]
     for _ in range(2):
@@ -96,7 +96,7 @@ def test_ranks(path: Path, size: int) -> None:
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_set_epoch_reaches_everybody(path: Path, workers: int) -> None:
-    """Checklist 87, 93: order and curriculum follow, in workers that live on."""
+    """Items 87, 93: order and curriculum follow, in workers that live on."""
     plain = make(path)
     other = make(path, num_workers=workers, multiprocessing_context="fork" if workers else None)
     assert rows(other) == rows(plain)
@@ -111,7 +111,7 @@ def test_set_epoch_reaches_everybody(path: Path, workers: int) -> None:
 
 
 def test_frequencies_follow_the_curriculum(tmp_path: Path) -> None:
-    """Checklist 91, 93: what a loader served of 2,000 pairs, epoch by epoch."""
+    """Items 91, 93: what a loader served of 2,000 pairs, epoch by epoch."""
     made = make_pairs(tmp_path / "p", 2000, questions=100, dim=2, negatives=2, val=0.0)
     loader = make(made, batch_size=50)
     dataset = loader.dataset_obj
@@ -143,7 +143,7 @@ def test_resuming(path: Path) -> None:
 
 @pytest.mark.parametrize("workers", [0, 1])
 def test_batch_size_changes_on_the_way(path: Path, workers: int) -> None:
-    """Checklist 109: the same dataset object, the same place, other batches."""
+    """Item 109: the same dataset object, the same place, other batches."""
     options: dict[str, Any] = {
         "num_workers": workers,
         "multiprocessing_context": "fork" if workers else None,
@@ -163,7 +163,7 @@ def test_batch_size_changes_on_the_way(path: Path, workers: int) -> None:
 
 
 def test_batch_size_of_mixtures_changes(tmp_path: Path) -> None:
-    """Checklist 109: a mixture goes on with its schedule where it stood."""
+    """Item 109: a mixture goes on with its schedule where it stood."""
     parts = {
         str(make_dataset(tmp_path / name, {"train": random_split([[900]], seed=seed)})): weight
         for name, seed, weight in (("a", 1, 0.7), ("b", 2, 0.3))
@@ -178,7 +178,7 @@ def test_batch_size_of_mixtures_changes(tmp_path: Path) -> None:
 
 
 def test_batch_size_of_tokens_changes(tmp_path: Path) -> None:
-    """Checklist 109: every loader can."""
+    """Item 109: every loader can."""
     shards = make_dataset(tmp_path / "t", {"train": random_split([[900]])})
     for name in ("device", "fields"):  # and what is for the other kinds is refused
         with pytest.raises(UsageError, match="nothing for a dataset of tokens") as caught:
@@ -194,7 +194,7 @@ def test_batch_size_of_tokens_changes(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_forced_from_the_next_pass_on(path: Path, workers: int) -> None:
-    """Checklist 95: a pass goes on as it began, also ahead of time; the next one is forced."""
+    """Item 95: a pass goes on as it began, also ahead of time; the next one is forced."""
     loader = make(path, num_workers=workers, multiprocessing_context="fork" if workers else None)
     dataset = loader.dataset_obj
     assert isinstance(dataset, PairDataset)
@@ -214,7 +214,7 @@ def test_forced_from_the_next_pass_on(path: Path, workers: int) -> None:
 
 @pytest.mark.parametrize("workers", [0, 1])
 def test_negatives_reloaded(path: Path, workers: int) -> None:
-    """Checklist 96: other negatives reach live workers with the next pass."""
+    """Item 96: other negatives reach live workers with the next pass."""
     loader = make(path, num_workers=workers, multiprocessing_context="fork" if workers else None)
     dataset = loader.dataset_obj
     assert isinstance(dataset, PairDataset)
@@ -228,7 +228,7 @@ def test_negatives_reloaded(path: Path, workers: int) -> None:
 
 
 def test_first_batch_leaves_no_trace(path: Path) -> None:
-    """Checklist 98: looking serves nothing, moves nothing, and draws from no generator."""
+    """Item 98: looking serves nothing, moves nothing, and draws from no generator."""
     loader, plain = make(path, epoch=3), make(path, epoch=3)
     torch.manual_seed(0)
     before = torch.get_rng_state()
@@ -260,7 +260,7 @@ WRONG = [
 def test_first_batch_names_what_is_wrong(
     tmp_path: Path, name: str, place: Any, value: float, field: str, problem: str
 ) -> None:
-    """Checklist 98: field, row and value, as an exception that no option of Python removes."""
+    """Item 98: field, row and value, as an exception that no option of Python removes."""
     given = random_pairs()
     damaged = {**given.arrays, name: given.arrays[name].copy()}
     damaged[name][place] = value
@@ -289,7 +289,7 @@ def test_first_batch_names_what_is_wrong(
     ],
 )
 def test_batches_that_were_changed(path: Path, change: Any, field: str, problem: str) -> None:
-    """Checklist 98: keys, shapes, types, devices; whoever changed them."""
+    """Item 98: keys, shapes, types, devices; whoever changed them."""
     dataset = open_pairs(path).split("train")
     dataset.force_steering("zero")
     batch: Any = dataset.__getitems__(range(8))
@@ -302,7 +302,7 @@ def test_batches_that_were_changed(path: Path, change: Any, field: str, problem:
 
 
 def test_devices(path: Path) -> None:
-    """Checklist 102: a loader on a device needs no pinning, and has no workers."""
+    """Item 102: a loader on a device needs no pinning, and has no workers."""
     loader = make(path, device="meta", pin_memory=True)
     assert not loader.pin_memory
     assert {t.device.type for t in next(iter(loader)).values()} == {"meta"}
@@ -312,7 +312,7 @@ def test_devices(path: Path) -> None:
 
 
 def test_maps_cost_no_memory(tmp_path: Path) -> None:
-    """Checklist 103: served from maps; what is asked for is all that becomes resident."""
+    """Item 103: served from maps; what is asked for is all that becomes resident."""
     few = random_pairs(1)
     arrays = {
         name: np.zeros((20_000, *[64] * (array.ndim - 1)), array.dtype)
@@ -334,7 +334,7 @@ def test_maps_cost_no_memory(tmp_path: Path) -> None:
 
 
 def test_small_and_empty_splits(tmp_path: Path) -> None:
-    """Checklist 101: the arithmetic, and what to do."""
+    """Item 101: the arithmetic, and what to do."""
     given = random_pairs(12)
     splits = {"train": np.arange(12), "test": np.arange(0)}
     made = write_pairs(tmp_path / "p", Pairs(arrays=given.arrays, splits=splits))
@@ -346,7 +346,7 @@ def test_small_and_empty_splits(tmp_path: Path) -> None:
 
 
 def test_clusters_and_open_data(path: Path) -> None:
-    """Checklist 106, 108: a loader of some clusters, of a dataset that is open already."""
+    """Items 106, 108: a loader of some clusters, of a dataset that is open already."""
     with open_pairs(path) as pairs:
         loaders = [create_loader(pairs, split, 4, clusters=[1, 3]) for split in pairs.splits]
         for loader in loaders:

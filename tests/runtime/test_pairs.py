@@ -81,7 +81,7 @@ def check(batch: Batch, given: Pairs, pairs: npt.NDArray[np.int64]) -> None:
 @pytest.mark.parametrize("io", ["mmap", "pread"])
 @pytest.mark.parametrize("dtype", ["<f4", "<f2"])
 def test_batches_equal_the_reference(tmp_path: Path, io: Any, preload: bool, dtype: str) -> None:
-    """Checklist 88, 97: nine fields of every pair, mapped, read or held; negatives with tiers."""
+    """Items 88, 97: nine fields of every pair, mapped, read or held; negatives with tiers."""
     given = random_pairs(dtype=dtype)
     made = write_pairs(tmp_path / "p", given, shard_bytes=100)
     found = open_pairs(made, io=io, preload=preload).split("train")
@@ -99,7 +99,7 @@ def test_batches_equal_the_reference(tmp_path: Path, io: Any, preload: bool, dty
 
 
 def test_every_variant(given: Pairs, train: PairDataset) -> None:
-    """Checklist 90: over some epochs each variant is served as the table defines it."""
+    """Item 90: over some epochs each variant is served as the table defines it."""
     seen: set[int] = set()
     for epoch in range(4):
         batch = train.__getitems__(with_epoch(np.arange(len(train)), epoch))
@@ -117,7 +117,7 @@ def test_every_variant(given: Pairs, train: PairDataset) -> None:
 
 
 def test_the_epoch_of_an_index_comes_first(train: PairDataset) -> None:
-    """Checklist 87, 93: indices with an epoch take no notice of the dataset's; plain ones do."""
+    """Items 87, 93: indices with an epoch take no notice of the dataset's; plain ones do."""
     asked = np.arange(len(train))
     named = [train.__getitems__(with_epoch(asked, e))["steering_variant"] for e in (0, 6)]
     for epoch in (6, 0, 3):
@@ -134,7 +134,7 @@ def test_the_epoch_of_an_index_comes_first(train: PairDataset) -> None:
 
 
 def test_where_the_curriculum_moves(path: Path) -> None:
-    """Checklist 91: in train only, unless "all" is asked for; others have one variant for good."""
+    """Item 91: in train only, unless "all" is asked for; others have one variant for good."""
 
     def epochs(split: str, **options: Any) -> list[list[int]]:
         found = open_pairs(path).split(split, **options)
@@ -154,7 +154,7 @@ def test_where_the_curriculum_moves(path: Path) -> None:
 
 
 def test_seed(path: Path) -> None:
-    """Checklist 94: another seed is another draw, the same one the same."""
+    """Item 94: another seed is another draw, the same one the same."""
     found = [
         open_pairs(path).split("train", seed=s).__getitems__(range(40))["steering_variant"].tolist()
         for s in (0, 1, 0)
@@ -163,7 +163,7 @@ def test_seed(path: Path) -> None:
 
 
 def test_force_steering(given: Pairs, train: PairDataset) -> None:
-    """Checklist 95: each name fixes its variant, None draws again, another name lists the four."""
+    """Item 95: each name fixes its variant, None draws again, another name lists the four."""
     drawn = train.__getitems__(range(40))["steering_variant"].tolist()
     for variant, name in enumerate(VARIANTS):
         train.force_steering(name)
@@ -185,7 +185,7 @@ def replacement(given: Pairs, seed: int = 9) -> tuple[Any, Any]:
 
 @pytest.mark.parametrize("kind", ["arrays", "tensors", "npy", "pt", "dataset"])
 def test_reload_negatives(tmp_path: Path, given: Pairs, train: PairDataset, kind: str) -> None:
-    """Checklist 96: from whatever they come in, then back to the stored ones."""
+    """Item 96: from whatever they come in, then back to the stored ones."""
     rows, tiers = replacement(given)
     source: Any = (rows.astype("i4"), tiers)
     if kind == "tensors":
@@ -226,7 +226,7 @@ def test_reload_negatives(tmp_path: Path, given: Pairs, train: PairDataset, kind
     ],
 )
 def test_wrong_negatives(given: Pairs, train: PairDataset, change: Any, problem: str) -> None:
-    """Checklist 96: bounds, tiers, repeats, positives; what was served before stays."""
+    """Item 96: bounds, tiers, repeats, positives; what was served before stays."""
     before = train[3]["negative_embs"]
     parts = [array.copy() for array in replacement(given)]
     which, row, column, value = change
@@ -275,7 +275,7 @@ def test_misshapen_negatives(tmp_path: Path, given: Pairs, train: PairDataset) -
 
 
 def test_splits_share_everything(tmp_path: Path, given: Pairs) -> None:
-    """Checklist 106: all splits from one opening, over the same maps; preloaded once."""
+    """Item 106: all splits from one opening, over the same maps; preloaded once."""
 
     def maps() -> int:
         return Path("/proc/self/maps").read_text().count(f"{path}/source_embs/00000.npy")
@@ -296,7 +296,7 @@ def test_splits_share_everything(tmp_path: Path, given: Pairs) -> None:
 
 
 def test_closing(tmp_path: Path, given: Pairs) -> None:
-    """Checklist 107: nothing stays mapped, batches stay valid, using it again opens it again."""
+    """Item 107: nothing stays mapped, batches stay valid, using it again opens it again."""
 
     def maps() -> int:
         return Path("/proc/self/maps").read_text().count(str(path))
@@ -321,7 +321,7 @@ def test_closing(tmp_path: Path, given: Pairs) -> None:
 
 
 def test_memory_report(path: Path, given: Pairs) -> None:
-    """Checklist 107: what is mapped, resident and held."""
+    """Item 107: what is mapped, resident and held."""
     pairs = open_pairs(path).split("train")
     pairs.__getitems__(range(len(pairs)))
     report = pairs.memory()
@@ -336,7 +336,7 @@ def test_memory_report(path: Path, given: Pairs) -> None:
 
 
 def test_clusters(path: Path, given: Pairs) -> None:
-    """Checklist 108: the pairs of some clusters, with the variants that they have in the whole."""
+    """Item 108: the pairs of some clusters, with the variants that they have in the whole."""
     rows = given.splits["train"]
     wanted = rows[np.isin(given.pair_cluster_id[rows], [2, -1])]
     found = open_pairs(path).split("train", clusters=[2, -1])
@@ -356,7 +356,7 @@ def test_clusters(path: Path, given: Pairs) -> None:
 
 
 def test_a_cluster_without_pairs(tmp_path: Path, given: Pairs) -> None:
-    """Checklist 101, 108: nothing to serve is said at once."""
+    """Items 101, 108: nothing to serve is said at once."""
     none = given.arrays | {"pair_cluster_id": np.zeros(60, np.int64)}
     made = write_pairs(tmp_path / "p", Pairs(arrays=none, splits=given.splits))
     with pytest.raises(InputError, match=r"no pair in clusters \[3\]"):
@@ -364,7 +364,7 @@ def test_a_cluster_without_pairs(tmp_path: Path, given: Pairs) -> None:
 
 
 def test_statistics(path: Path, given: Pairs, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Checklist 108: counts, ranges and lengths, in blocks of any size."""
+    """Item 108: counts, ranges and lengths, in blocks of any size."""
     rows = given.splits["train"]
     plain = open_pairs(path).split("train").statistics()
     monkeypatch.setattr("dataprep.runtime.pair_statistics._BLOCK", 7)
@@ -388,7 +388,7 @@ def test_statistics(path: Path, given: Pairs, monkeypatch: pytest.MonkeyPatch) -
 @pytest.mark.parametrize("preload", [False, True])
 @pytest.mark.parametrize("device", ["cpu", "meta"])
 def test_every_tensor_is_on_the_device(path: Path, device: str, preload: bool) -> None:
-    """Checklist 102: all of a batch, forced and drawn, masked and with other negatives."""
+    """Item 102: all of a batch, forced and drawn, masked and with other negatives."""
     pairs = open_pairs(path, device=device, preload=preload).split("train", sample_mask=True)
     for name in (None, *VARIANTS):
         pairs.force_steering(name)
