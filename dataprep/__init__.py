@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     from dataprep.runtime.data_module import DataModule, UniversalDataModule, loaders_of
     from dataprep.runtime.documents import DocumentDataset
     from dataprep.runtime.embeddings import EmbeddingDataset
+    from dataprep.runtime.encode import TokenizeEngine
     from dataprep.runtime.first_batch import validate_first_batch
     from dataprep.runtime.foreign import Buckets
     from dataprep.runtime.lengths import measure_lengths
@@ -65,6 +66,9 @@ if TYPE_CHECKING:
     from dataprep.runtime.pair_data import PairData, open_pairs
     from dataprep.runtime.pairs import PairDataset
     from dataprep.runtime.parts import split_by_fraction
+    from dataprep.runtime.preprocess import PreprocessedDataset
+    from dataprep.runtime.preprocess_create import create_preprocessed_dataset
+    from dataprep.runtime.preprocess_stream import StreamingPreprocessedDataset
     from dataprep.runtime.profile import profile_collator, profile_loader
     from dataprep.runtime.seeding import seed_all, seed_worker, seeded_generator
     from dataprep.runtime.serve import serve
@@ -73,6 +77,7 @@ if TYPE_CHECKING:
     from dataprep.runtime.tasks import TaskSpec
     from dataprep.runtime.windows import WindowDataset
     from dataprep.runtime.workers_advice import suggest_workers
+    from dataprep.text import create_dataloaders, text_windows
 
 __all__ = [  # noqa: RUF022  (plain order; ruff's has names in capitals first)
     "ArrayData",
@@ -109,12 +114,15 @@ __all__ = [  # noqa: RUF022  (plain order; ruff's has names in capitals first)
     "PairDataset",
     "PairOptions",
     "Preference",
+    "PreprocessedDataset",
     "RecordError",
     "Seq2Seq",
     "Split",
     "StorageError",
     "StreamDataset",
+    "StreamingPreprocessedDataset",
     "TaskSpec",
+    "TokenizeEngine",
     "UniversalDataModule",
     "UsageError",
     "VerifyReport",
@@ -128,7 +136,9 @@ __all__ = [  # noqa: RUF022  (plain order; ruff's has names in capitals first)
     "convert",
     "create_causal_lm_collate",
     "create_collate_fn",
+    "create_dataloaders",
     "create_loader",
+    "create_preprocessed_dataset",
     "create_seq2seq_collate",
     "loaders_of",
     "measure_lengths",
@@ -145,6 +155,7 @@ __all__ = [  # noqa: RUF022  (plain order; ruff's has names in capitals first)
     "split_by_fraction",
     "stream_loader",
     "suggest_workers",
+    "text_windows",
     "validate_first_batch",
     "verify",
 ]
@@ -186,12 +197,15 @@ _HOME = {
     "PairDataset": "runtime.pairs",
     "PairOptions": "pipeline.pairs.options",
     "Preference": "runtime.collate_preference",
+    "PreprocessedDataset": "runtime.preprocess",
     "RecordError": "formats.errors",
     "Seq2Seq": "runtime.collate_text",
     "Split": "formats.dataset",
     "StorageError": "formats.errors",
     "StreamDataset": "runtime.stream",
+    "StreamingPreprocessedDataset": "runtime.preprocess_stream",
     "TaskSpec": "runtime.tasks",
+    "TokenizeEngine": "runtime.encode",
     "UniversalDataModule": "runtime.data_module",
     "UsageError": "formats.errors",
     "VerifyReport": "formats.verify",
@@ -204,7 +218,9 @@ _HOME = {
     "convert": "pipeline.layouts.convert",
     "create_causal_lm_collate": "runtime.collate_create",
     "create_collate_fn": "runtime.collate_create",
+    "create_dataloaders": "text",
     "create_loader": "runtime.create",
+    "create_preprocessed_dataset": "runtime.preprocess_create",
     "create_seq2seq_collate": "runtime.collate_create",
     "loaders_of": "runtime.data_module",
     "measure_lengths": "runtime.lengths",
@@ -221,6 +237,7 @@ _HOME = {
     "split_by_fraction": "runtime.parts",
     "stream_loader": "runtime.stream_loader",
     "suggest_workers": "runtime.workers_advice",
+    "text_windows": "text",
     "validate_first_batch": "runtime.first_batch",
     "verify": "formats.verify",
 }

@@ -25,6 +25,7 @@ from dataprep.runtime.loader import Loader
 from dataprep.runtime.loader_config import LoaderConfig
 from dataprep.runtime.order import Order
 from dataprep.runtime.picklable import require_picklable
+from dataprep.runtime.preprocess import PreprocessedDataset
 from dataprep.runtime.sampler_order import SamplerOrder
 from dataprep.runtime.samples import SampleDataset
 from dataprep.runtime.sampling import End
@@ -83,7 +84,9 @@ def foreign_loader(
     that worker processes could not be given, and `InputError` for tensors that cannot be stacked.
     Reads the first sample, where `collate` has to be chosen.
     """
-    require(not is_stream(dataset), "dataset", "is a stream, which has no samples by number")
+    if is_stream(dataset):
+        raise UsageError("is a stream, which has no samples by number", where="dataset",
+                         remedy="Use UniversalDataModule, which takes streams too.")  # fmt: skip
     samples, light = _samples(dataset, config, collate, identity, dp_size)
     if len(samples) == 0:
         warnings.warn(f"the {purpose} dataset is empty: its loader has no batches", stacklevel=3)
@@ -156,8 +159,11 @@ def _samples(
             )  # fmt: skip
         return cast("SampleDataset", dataset), True
     chosen = collate or chosen_collate(dataset)
+    whole = getattr(dataset, "whole", dataset)  # of a part: of what
+    if identity is None and isinstance(whole, PreprocessedDataset):
+        identity = whole.identity
     if identity is None:
-        identity = type(getattr(dataset, "whole", dataset)).__name__  # of a part: of what
+        identity = type(whole).__name__
     if isinstance(chosen, Default) and type(dataset) in (list, tuple):
         _check_tensors(dataset)
     light = draws_nothing(dataset, chosen)
@@ -165,6 +171,7 @@ def _samples(
         return SeededDraws(
             dataset, chosen, seed=config.seed, identity=identity, sample_mask=mask
         ), False
+    light = light and not isinstance(whole, PreprocessedDataset)  # which has work to do
     return Collated(dataset, chosen, identity=identity, sample_mask=mask), light
 
 

@@ -1,51 +1,66 @@
 """Somebody's stream of samples behind a loader: every one once, on any ranks and workers.
 
-A stream is read from its beginning and has no samples by number: a Hugging Face `IterableDataset`,
-a torch one, or a function that returns a new iterator each time. Global batch `g` of an epoch is
-its rows `g * B` to `(g + 1) * B`, as for every other loader here; rank and worker take their parts
-of it. So all ranks make equally many steps, workers do not change what is served, and a stream with
-fewer shards than workers loses nothing.
+What a stream may be, says `runtime.stream_rows`; one that is preprocessed is a
+`StreamingPreprocessedDataset`. Global batch `g` of an epoch is its rows `g * B` to `(g + 1) * B`,
+as for every other loader here; rank and worker take their parts of it. So all ranks make equally
+many steps, workers do not change what is served, and a stream with fewer shards than workers loses
+nothing. A row that is skipped leaves its batch one row shorter (of several ranks, one that only
+fills takes its place, under a mask); no other row moves.
 
-The price: every rank and worker reads the whole stream and leaves out what is not its own. Where
-reading is dear, give each rank a stream of its own and one rank here, or build shards.
+The price: every rank and worker reads the whole stream and leaves out what is not its own. What is
+its own is processed and collated, once. Where reading is dear, give each rank a stream of its own
+and one rank here, or build shards.
 
-A run goes on where it stood by reading up to there. The stream has to be the same each time it is
-read; its `set_epoch`, where it has one, is called with the epoch.
+A run goes on where it stood by reading up to there.
 """
 
 from __future__ import annotations
 
-import random
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
+from functools import partial
 from itertools import count, islice
 from typing import Any
 
 import torch
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
-from dataprep.formats.errors import UsageError, require
+from dataprep.formats.errors import InputError, require
 from dataprep.runtime.collated import Collate, Collated
+from dataprep.runtime.draws import draws_nothing
 from dataprep.runtime.loader_config import LoaderConfig
+from dataprep.runtime.order import MAX_SAMPLES
 from dataprep.runtime.picklable import require_picklable
+from dataprep.runtime.prefetch import Ahead
+from dataprep.runtime.preprocess_stream import SKIPPED, StreamingPreprocessedDataset
 from dataprep.runtime.sampling import whole_number
 from dataprep.runtime.seeding import seed_for
 from dataprep.runtime.serve import _pins
 from dataprep.runtime.state import Progress, progress_from, state_of
+from dataprep.runtime.stream_rows import (
+    NumberedRow,
+    Source,
+    all_rows,
+    require_stream,
+    through_buffer,
+)
 from dataprep.runtime.windows import PADDING
 
 __all__ = ["ForeignStream", "ForeignStreamLoader", "foreign_stream_loader"]
 
-Source = Iterable[Any] | Callable[[], Iterable[Any]]
 _ENDLESS = 1 << 62
+_EPOCHS = 1 << 14  # that a number of a row can have with it, see `runtime.collated`
 _NONE: Any = object()
 
 
 class ForeignStream(IterableDataset[Any]):
-    """The batches of one rank; `begin` says where the next pass starts."""
+    """The batches of one rank; `begin` says where the next pass starts.
+
+    Of a step of which no row can be used it gives None, so that all others keep their places.
+    """
 
     def __init__(
         self,
-        source: Source,
+        source: Source | StreamingPreprocessedDataset,
         collate: Collate,
         *,
         batch_size: int,
@@ -56,6 +71,7 @@ class ForeignStream(IterableDataset[Any]):
         dp_size: int,
     ) -> None:
         self.source, self.collate = source, collate
+        self.steps = source if isinstance(source, StreamingPreprocessedDataset) else None
         self.batch_size, self.seed, self.buffer = batch_size, seed, buffer
         self.drop_last, self.dp_rank, self.dp_size = drop_last, dp_rank, dp_size
         self.begin = Progress()
@@ -65,34 +81,86 @@ class ForeignStream(IterableDataset[Any]):
         """Rows that all ranks together take in one step."""
         return self.batch_size * self.dp_size
 
+    @property
+    def infinite(self) -> bool:
+        """Whether after an epoch comes the next."""
+        return self.steps is not None and self.steps.infinite
+
+    @property
+    def masked(self) -> bool:
+        """Whether rows that only fill a batch may be needed."""
+        skips = self.steps is not None and self.steps.skip_errors
+        return self.dp_size > 1 and (skips or not self.drop_last)
+
     def __iter__(self) -> Iterator[Any]:
         worker = get_worker_info()
         mine, workers = (0, 1) if worker is None else (worker.id, worker.num_workers)
-        rows = islice(self._rows(self.begin.epoch), self.begin.position, None)
+        epoch = self.begin.epoch
+        rows = islice(self._rows(epoch), self.begin.position, None)
         for step in count():
             group = list(islice(rows, self.global_batch))
             whole = len(group) == self.global_batch
             if not group or (self.drop_last and not whole):
                 return
             if step % workers == mine:
-                yield self._batch(group, whole)
+                yield self._batch(group, epoch)
 
-    def _batch(self, group: list[Any], whole: bool) -> Any:
+    def _batch(self, group: list[NumberedRow], epoch: int) -> Any:
         """This rank's part of a global batch, filled up under a mask where it is not whole."""
-        share = len(group) if not whole else self.global_batch
-        first, stop = (share * rank // self.dp_size for rank in (self.dp_rank, self.dp_rank + 1))
-        masked = self.dp_size > 1 and not self.drop_last
-        numbers = list(range(first, stop))
-        numbers += [PADDING] * ((self.batch_size - len(numbers)) if masked else 0)
-        return Collated(group, self.collate, sample_mask=masked).__getitems__(numbers)
+        first, stop = (
+            len(group) * rank // self.dp_size for rank in (self.dp_rank, self.dp_rank + 1)
+        )
+        samples = self._prepared(group[first:stop], epoch)
+        numbers = list(samples)
+        if not samples and self.dp_size > 1:
+            samples = self._any(group, epoch)
+        if not samples:
+            return None
+        rows = _Rows(samples)
+        numbers += [PADDING] * ((self.batch_size - len(numbers)) if self.masked else 0)
+        collated = Collated(rows, self.collate, sample_mask=self.masked)
+        if collated.by_epoch:
+            ahead = MAX_SAMPLES * (epoch % _EPOCHS)
+            numbers = [number if number == PADDING else number + ahead for number in numbers]
+        return collated.__getitems__(numbers)
 
-    def _rows(self, epoch: int) -> Iterator[Any]:
-        if hasattr(self.source, "set_epoch"):
-            self.source.set_epoch(epoch)
-        # A torch dataset may be callable; it is iterated all the same.
-        made = self.source if isinstance(self.source, Iterable) else self.source()
-        rows = _whole(iter(made))
-        return rows if self.buffer < 2 else _shuffled(rows, self.buffer, self.seed, epoch)
+    def _prepared(self, rows: list[NumberedRow], epoch: int) -> dict[int, Any]:
+        """The samples of these rows by their numbers, without those that are skipped."""
+        if self.steps is None:
+            return dict(rows)
+        prepare = partial(self.steps.prepared, epoch=epoch, seed=self.seed)
+        made = {number: prepare(number, row) for number, row in rows}
+        return {number: sample for number, sample in made.items() if sample is not SKIPPED}
+
+    def _any(self, group: list[NumberedRow], epoch: int) -> dict[int, Any]:
+        """One sample of the global batch, to fill a part that has none; whoever's it is counts."""
+        for number, row in group:
+            steps = self.steps
+            sample = row
+            if steps is not None:
+                sample = steps.prepared(number, row, epoch, seed=self.seed, counted=False)
+            if sample is not SKIPPED:
+                return {number: sample}
+        return {}
+
+    def _rows(self, epoch: int) -> Iterator[NumberedRow]:
+        rows = all_rows(self.source, epoch) if self.steps is None else self.steps.rows(epoch)
+        return through_buffer(rows, self.buffer, self.seed, epoch)
+
+
+class _Rows:
+    """The samples of one batch by their numbers in the stream, which errors name."""
+
+    def __init__(self, samples: dict[int, Any]) -> None:
+        self._samples = samples
+        self._first = next(iter(samples.values()))
+
+    def __len__(self) -> int:
+        return MAX_SAMPLES
+
+    def __getitem__(self, number: int) -> Any:
+        """The sample of that number; any, where a row is only to be filled."""
+        return self._samples.get(number, self._first)
 
 
 class ForeignStreamLoader(DataLoader[Any]):
@@ -103,12 +171,18 @@ class ForeignStreamLoader(DataLoader[Any]):
     """
 
     def __init__(
-        self, stream: ForeignStream, definition: Mapping[str, Any], **options: Any
+        self,
+        stream: ForeignStream,
+        definition: Mapping[str, Any],
+        *,
+        ahead: int = 0,
+        **options: Any,
     ) -> None:
         self.dataset_obj = stream
         self.order = dict(definition)
         self._next = self._now = Progress()
         self._pass = 0
+        self._batches_ahead = ahead
         super().__init__(stream, batch_size=None, **options)
 
     @property
@@ -123,29 +197,51 @@ class ForeignStreamLoader(DataLoader[Any]):
             self._next = self._now = Progress(epoch=epoch)
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
+        return self._endless() if self.dataset_obj.infinite else self._epoch()
+
+    def _endless(self) -> Iterator[Any]:
+        while True:
+            served = False
+            for batch in self._epoch():
+                served = True
+                yield batch
+            if not served:
+                raise InputError(
+                    "an epoch of it has no batch", where="stream",
+                    remedy="It has no rows, or all were skipped, or too few for drop_last=True.",
+                )  # fmt: skip
+
+    def _epoch(self) -> Iterator[Any]:
         begin = self.dataset_obj.begin = self._now = self._next
         self._pass += 1
-        return self._count(super().__iter__(), begin, self._pass)
+        batches: Iterator[Any] = super().__iter__()
+        if self._batches_ahead:
+            batches = Ahead(_generated(batches), self._batches_ahead)
+        return self._count(batches, begin, self._pass)
 
     def _count(self, batches: Iterator[Any], begin: Progress, number: int) -> Iterator[Any]:
         """Hand over each batch when the next is there: only so is the last known as the last."""
-        served, size = begin.position, self.dataset_obj.global_batch
-        batch = next(batches, _NONE)
-        while batch is not _NONE:
-            following = next(batches, _NONE)
-            served += size
-            if number == self._pass:
-                if following is _NONE:
-                    moved = self._next.epoch != begin.epoch
-                    self._next = self._next if moved else Progress(epoch=begin.epoch + 1)
-                    self._now = self._next
-                else:
+        served, size, held = begin.position, self.dataset_obj.global_batch, _NONE
+        for batch in batches:
+            if batch is not None and held is not _NONE:
+                if number == self._pass:
                     self._now = Progress(epoch=begin.epoch, position=served)
-            yield batch
-            batch = following
-        if served == begin.position and begin.position:  # nothing of it was left
-            self._next = self._now = Progress(epoch=begin.epoch + 1)
-            yield from self
+                yield held
+            served += size
+            held = held if batch is None else batch  # of None, no row could be used
+        if number == self._pass:
+            moved = self._next.epoch != begin.epoch
+            self._next = self._next if moved else Progress(epoch=begin.epoch + 1)
+            self._now = self._next
+        if held is not _NONE:
+            yield held
+        elif begin.position:  # nothing of it was left
+            yield from self._epoch()
+        elif served:
+            raise InputError(
+                "none of its rows can be used", where="stream",
+                remedy="Use skip_errors=False to see why.",
+            )  # fmt: skip
 
     def state_dict(self) -> dict[str, Any]:
         """Where the trainer stands, as plain JSON: epoch, and rows of it that all ranks served."""
@@ -172,29 +268,32 @@ def foreign_stream_loader(
     """A loader of the batches of `source`, run as `config` says.
 
     With `config.shuffle` rows pass a buffer of `buffer` rows, from which they are drawn at random,
-    by a function of (seed, epoch); a stream of one's own shuffling needs `shuffle=False`.
+    by a function of (seed, epoch); a stream of one's own shuffling needs `shuffle=False`. A
+    `StreamingPreprocessedDataset` has a buffer size of its own.
 
     Raises `UsageError` for a stream that can be read only once, and as `foreign_loader` does.
     """
     whole_number("buffer", buffer, 1)
     require(0 <= dp_rank < dp_size, "dp_rank", f"{dp_rank} is not in 0 .. {dp_size - 1}")
-    if isinstance(source, Iterator):
-        raise UsageError(
-            "is an iterator, which can be read once", where="dataset",
-            remedy="Pass the function that makes it, or a list of what it gives.",
-        )  # fmt: skip
+    require_stream(source, "dataset")
+    if isinstance(source, StreamingPreprocessedDataset):
+        buffer, identity = source.buffer_size, identity or source.identity
+    chosen = collate or config.collate_fn or _first_decides
     stream = ForeignStream(
-        source, collate or config.collate_fn or _first_decides, batch_size=config.batch_size,
-        seed=config.seed, buffer=buffer if config.shuffle else 0, drop_last=config.drop_last,
+        source, chosen, batch_size=config.batch_size, seed=config.seed,
+        buffer=buffer if config.shuffle else 0, drop_last=config.drop_last,
         dp_rank=dp_rank, dp_size=dp_size,
     )  # fmt: skip
     workers = config.workers("heavy")
     if workers:
         require_picklable("dataset", stream, config.start_method)
+    # A thread only where nothing draws from the generators that the trainer draws from meanwhile.
+    quiet = config.draws is False or (config.draws is None and draws_nothing(source, chosen))
     return ForeignStreamLoader(
         stream,
         {"kind": "stream", "builds": [identity or _name(source)], "seed": config.seed,
          "buffer": stream.buffer},
+        ahead=config.prefetch_factor if quiet and not workers else 0,
         num_workers=workers,
         pin_memory=_pins(config.pin_memory),
         prefetch_factor=config.prefetch_factor if workers else None,
@@ -215,32 +314,5 @@ def _name(source: Any) -> str:
     return str(getattr(source, "__qualname__", type(source).__name__))
 
 
-def _shuffled(rows: Iterator[Any], size: int, seed: int, epoch: int) -> Iterator[Any]:
-    """Rows through a buffer of `size`: each that comes in takes the place of one drawn."""
-    draw = random.Random(seed_for(seed, "stream", epoch))
-    held = list(islice(rows, size))
-    for row in rows:
-        place = draw.randrange(size)
-        yield held[place]
-        held[place] = row
-    draw.shuffle(held)
-    yield from held
-
-
-def _whole(rows: Iterator[Any]) -> Iterator[Any]:
-    """All rows, also in a worker process.
-
-    Hugging Face streams look whether they are in one, and then give a part of their shards: rows
-    would be divided twice. They look when the first row is asked for.
-    """
-    from torch.utils.data._utils import worker
-
-    hidden = worker._worker_info
-    worker._worker_info = None
-    try:
-        first = next(rows, _NONE)
-    finally:
-        worker._worker_info = hidden
-    if first is not _NONE:
-        yield first
-        yield from rows
+def _generated(batches: Iterator[Any]) -> Generator[Any]:
+    yield from batches

@@ -258,7 +258,8 @@ def test_wheel_holds_the_same_modules_and_data(tmp_path: Path) -> None:
     code_files = {
         f"dataprep/{path.relative_to(REPOSITORY).as_posix()}" for path in modules(*FOLDERS)
     }
-    data = {"dataprep/__init__.py", "dataprep/py.typed"}
+    data = {f"dataprep/{path.name}" for path in (REPOSITORY / "dataprep").glob("*.py")}
+    data |= {"dataprep/py.typed"}
     data |= {
         f"dataprep/{path.relative_to(REPOSITORY).as_posix()}" for path in tracked()
         if path.suffix == ".json" and path.relative_to(REPOSITORY).parts[0] in FOLDERS

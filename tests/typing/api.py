@@ -64,10 +64,17 @@ def use() -> None:
     share: float = seen.overhead + cost.overhead(0.01)
     state: dict[str, Any] = loader.state_dict()
     loader.load_state_dict(state)
+    engine = dataprep.TokenizeEngine(tokenizer=task, keep=("label",))
+    wrapped: dataprep.PreprocessedDataset = dataprep.PreprocessedDataset([1], engine)
+    part: dataprep.PreprocessedDataset = wrapped.select([0])
+    stream = dataprep.StreamingPreprocessedDataset(lambda: iter([1]), engine, infinite=True)
+    counts: dict[str, int] = stream.skips()
+    pair: tuple[Loader, Loader | None] = dataprep.create_dataloaders("a.txt", "b.txt", None, 8)
     dataprep.seed_all(1, "deterministic")
     # What must not pass is marked; mypy fails where a mark is no longer needed.
     dataprep.seed_all("1")  # type: ignore[arg-type]
     dataprep.LoaderConfig(8)  # type: ignore[call-arg]
     builder.with_padding("middle")  # type: ignore[arg-type]
     wrong: dataprep.DataModule = [1]  # type: ignore[assignment]
-    print(ranks, train, val, advice, generator, share, wrong)
+    dataprep.PreprocessedDataset([1], collate)  # type: ignore[arg-type]
+    print(part, counts, pair, ranks, train, val, advice, generator, share, wrong)

@@ -1,0 +1,282 @@
+"""Texts as a dataset without a build of one's own: built behind the scenes, kept by content.
+
+A dataset lies in the cache under a hash of all that decides what is in it: the content of the
+inputs, the tokenizer, the options and the versions. So whatever changes is built anew, nothing else
+is, and processes that ask at the same time wait for the one that builds. For data that is read in
+seconds: each call reads the inputs once, at memory speed, to know their content. Whatever lies in
+the cache may be deleted at any time that nobody uses it.
+
+A tokenizer that is only a function from text to ids is asked for every document at each call; its
+ids are then built into a dataset as numbers, with a stand-in of a tokenizer.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import tempfile
+import time
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from dataprep.formats.dataset import Dataset, open_dataset
+from dataprep.formats.envelope import CONFIG_NAME
+from dataprep.formats.errors import BusyError, InputError, IntegrityError, UsageError
+from dataprep.formats.storage import create_directory, storage_errors
+from dataprep.pipeline.bad_record import record_error
+from dataprep.pipeline.build import build
+from dataprep.pipeline.engine import library_versions
+from dataprep.pipeline.inputs import Source, find_sources
+from dataprep.pipeline.options import BuildOptions, DocumentUnit, as_paths
+from dataprep.pipeline.plan import make_units
+from dataprep.pipeline.readers import ReadOptions, SpanReader
+from dataprep.pipeline.tables import fingerprint_source
+from dataprep.pipeline.tokenizer_sources import resolve_tokenizer
+
+__all__ = ["SPLIT", "Encode", "TextSource", "cached_texts"]
+
+Encode = Callable[[str], Sequence[int]]
+SPLIT = "text"
+"""The one split of such a dataset."""
+_VERSION = 1
+_WAIT_S = 3600.0  # for another process that builds the same
+_MAX_IDS = 1 << 22
+_SHOWN = 3
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TextSource:
+    """What to read, and how; the fields mean what they mean in `BuildOptions`."""
+
+    path: tuple[str, ...]
+    is_jsonl: bool | None = None
+    """None: by the names of the files."""
+    field: str = "text"
+    document: DocumentUnit = "block"
+    on_error: str = "error"
+    bos: str = "auto"
+    eos: str = "auto"
+    tokenizer: str | bytes | Encode | None = None
+    """A name as for `dataprep build`, the bytes of a tokenizer.json, or a function to the ids."""
+    roles: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    """Of a tokenizer that is given by its bytes or a function: see `TokenizerSource`."""
+    vocab_size: int = 0
+    """Of a function: how many ids there are, if more than are seen."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "path", as_paths(self.path))
+
+    def options(self, out: Path) -> BuildOptions:
+        """Of the build into `out`."""
+        form = {None: None, True: "jsonl", False: "text"}[self.is_jsonl]
+        options = BuildOptions(
+            input=self.path, out=out, format=form, field=self.field, bos=self.bos, eos=self.eos,  # type: ignore[arg-type]
+            on_error=self.on_error, split=f"{SPLIT}=1",  # type: ignore[arg-type]
+        )  # fmt: skip
+        if any(source.format == "text" for source in find_sources(options)):
+            return replace(options, document=self.document)
+        return options
+
+
+def cached_texts(source: TextSource, cache: Path) -> Dataset:
+    """The dataset of `source`, out of `cache` or built into it; its one split is `SPLIT`.
+
+    Warns of records that were left out and of blank lines in JSONL, with the numbers of their
+    lines. Raises what `build` raises.
+    """
+    with storage_errors(cache):
+        cache.mkdir(parents=True, exist_ok=True)
+    options = source.options(cache / "-")
+    found = find_sources(options)
+    if callable(source.tokenizer):
+        with tempfile.TemporaryDirectory(dir=cache, prefix=".ids-") as folder:
+            prepared = _numbers(source, options, found, Path(folder), source.tokenizer)
+            return _built(prepared, cache, [])
+    if isinstance(source.tokenizer, bytes):
+        options = replace(options, tokenizer=str(_stored(source, source.tokenizer, cache)))
+    else:
+        options = replace(options, tokenizer=source.tokenizer)
+    dataset = _built(options, cache, found)
+    _report_blank(dataset.manifest.records.blank_lines, found)
+    return dataset
+
+
+def _built(options: BuildOptions, cache: Path, sources: list[Source]) -> Dataset:
+    sources = sources or find_sources(options)
+    tokenizer = resolve_tokenizer(options.tokenizer, load=False)
+    key = _digest(
+        _VERSION, library_versions(),
+        [(source.name, source.format, source.compression) for source in sources],
+        [fingerprint_source(source, None, None) for source in sources],
+        [options.field, options.document, options.on_error, options.bos, options.eos],
+        hashlib.sha256(tokenizer.json).hexdigest(), dict(tokenizer.roles),
+    )  # fmt: skip
+    options = replace(options, out=cache / key)
+    try:
+        dataset = _open_or_build(options)
+    except IntegrityError:  # it is only a cache
+        build(replace(options, overwrite=True))
+        dataset = open_dataset(options.out)
+    except UsageError as error:
+        if error.code != "E_EOS":
+            raise
+        raise UsageError(
+            error.problem, where="eos", code=error.code,
+            remedy="Pass eos=TOKEN, or eos='none' to have nothing between documents.",
+        ) from None  # fmt: skip
+    _report_rejects(dataset, sources)
+    return dataset
+
+
+def _open_or_build(options: BuildOptions) -> Dataset:
+    deadline = time.monotonic() + _WAIT_S
+    while not (options.out / CONFIG_NAME).is_file():
+        try:
+            build(options)
+        except BusyError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.1)
+    return open_dataset(options.out)
+
+
+def _digest(*parts: Any) -> str:
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:32]
+
+
+def _stored(source: TextSource, data: bytes, cache: Path) -> Path:
+    """The tokenizer in a folder of its own, with its roles."""
+    digest = _digest(hashlib.sha256(data).hexdigest(), dict(source.roles))
+    folder = cache / "tokenizers" / digest
+    with storage_errors(folder):
+        if not (folder / "tokenizer.json").is_file():
+            create_directory(cache / "tokenizers", exist_ok=True)
+            with tempfile.TemporaryDirectory(dir=cache, prefix=".tokenizer-") as made:
+                _write_tokenizer(Path(made) / digest, data, source.roles)
+                try:
+                    (Path(made) / digest).rename(folder)
+                except OSError:  # another process was first
+                    if not (folder / "tokenizer.json").is_file():
+                        raise
+    return folder
+
+
+def _write_tokenizer(folder: Path, data: bytes, roles: Mapping[str, str]) -> None:
+    folder.mkdir()
+    (folder / "tokenizer_config.json").write_text(json.dumps(dict(roles)), encoding="utf-8")
+    (folder / "tokenizer.json").write_bytes(data)
+
+
+def _numbers(
+    source: TextSource, options: BuildOptions, sources: list[Source], folder: Path, encode: Encode
+) -> BuildOptions:
+    """Ids as texts of numbers in a file of JSONL, and a tokenizer for which they are words."""
+    largest, lines, left_out = source.vocab_size - 1, folder / "ids.jsonl", []
+    with storage_errors(folder), lines.open("w", encoding="utf-8") as stream:
+        for number, (text, problem) in enumerate(_documents(options, sources)):
+            try:
+                ids = [] if text is None else list(encode(text))
+            except Exception as error:
+                if isinstance(error, UsageError):
+                    raise
+                raise InputError(
+                    f"encode raised {type(error).__name__}: {error}", where=f"document {number}",
+                    remedy="Mend the text, or the tokenizer.",
+                ) from error  # fmt: skip
+            if ids:
+                largest = max(largest, *ids)
+                json.dump({"text": " ".join(map(str, ids))}, stream)
+                stream.write("\n")
+            elif text is None:
+                left_out.append(problem)
+    if not lines.stat().st_size:
+        raise InputError(
+            "there is no text to read", where=sources[0].name, code="E_EMPTY",
+            remedy="Name files with documents in them; a tokenizer that gives no ids leaves none.",
+        )  # fmt: skip
+    if largest >= _MAX_IDS:
+        raise UsageError(f"gives the id {largest:,}, over {_MAX_IDS - 1:,}", where="tokenizer")
+    _warn_of(left_out[:_SHOWN], len(left_out))
+    _write_tokenizer(folder / "words", _stand_in(largest + 1), source.roles)
+    return BuildOptions(
+        input=(str(lines),), out=options.out, tokenizer=str(folder / "words"), engine="tokenizers",
+        bos="none", eos="none", split=options.split, workers=1,
+    )  # fmt: skip
+
+
+def _stand_in(size: int) -> bytes:
+    """A tokenizer.json for which ``"17"`` is one token, the id 17."""
+    parts = dict.fromkeys(
+        ("truncation", "padding", "normalizer", "post_processor", "decoder"), None
+    )  # fmt: skip
+    vocab = {str(number): number for number in range(size)}
+    model = {"type": "WordLevel", "vocab": vocab, "unk_token": "0"}  # never met
+    words = {"type": "WhitespaceSplit"}
+    whole: dict[str, Any] = {
+        "version": "1.0",
+        **parts,
+        "added_tokens": [],
+        "pre_tokenizer": words,
+        "model": model,
+    }
+    return json.dumps(whole).encode()
+
+
+def _documents(
+    options: BuildOptions, sources: list[Source]
+) -> Iterator[tuple[str | None, InputError | None]]:
+    """Each usable text, and what is wrong with each of the others."""
+    read = ReadOptions(
+        field=options.field, document=options.document, split_key=None, hf_config=None,
+        hf_split=None,
+    )  # fmt: skip
+    blank = 0
+    for unit in make_units(tuple(sources), read):
+        for span, first_row in zip(unit.spans, unit.first_rows, strict=True):
+            at = sources[span.source]
+            for batch in SpanReader(at, span, read, first_row=first_row).batches():
+                blank += batch.blank_lines
+                for reject in batch.rejects:
+                    error = record_error(reject, span, at)
+                    if options.on_error == "error":
+                        raise error
+                    yield None, error
+                for text in batch.texts:
+                    yield text, None
+    _report_blank(blank, sources)
+
+
+def _report_rejects(dataset: Dataset, sources: list[Source]) -> None:
+    count = sum(dataset.manifest.records.rejected.values())
+    if count:
+        with (dataset.path / "rejects.jsonl").open(encoding="utf-8") as stream:
+            first = [json.loads(line) for line, _ in zip(stream, range(_SHOWN), strict=False)]
+        found = [
+            InputError(one["detail"], where=f"{sources[one['input']].name}:{one['line']}")
+            for one in first
+        ]
+        _warn_of(found, count)
+
+
+def _warn_of(first: Sequence[InputError | None], count: int) -> None:
+    if count:
+        listed = "; ".join(f"{one.where} {one.problem}" for one in first if one is not None)
+        more = ", ..." if count > len(first) else ""
+        warnings.warn(f"{count:,} records were left out: {listed}{more}", stacklevel=2)
+
+
+def _report_blank(count: int, sources: list[Source]) -> None:
+    """Blank lines separate documents of plain text; in JSONL nothing should be blank."""
+    if not count or any(source.format != "jsonl" for source in sources):
+        return
+    places = []
+    for source in (source for source in sources if source.compression is None):
+        with storage_errors(source.path), Path(source.path).open("rb") as stream:
+            blank = (at for at, line in enumerate(stream, 1) if not line.strip())
+            places += [f"{source.name}:{at}" for at, _ in zip(blank, range(_SHOWN), strict=False)]
+    listed = ", ".join(places[:_SHOWN]) + (", ..." if count > _SHOWN else "")
+    warnings.warn(f"{count:,} blank lines were passed over: {listed}", stacklevel=2)
