@@ -317,12 +317,12 @@ def test_maps_cost_no_memory(tmp_path: Path) -> None:
     """Item 103: served from maps; what is asked for is all that becomes resident."""
     few = random_pairs(1)
     arrays = {
-        name: np.zeros((20_000, *[64] * (array.ndim - 1)), array.dtype)
+        name: np.zeros((80_000, *[64] * (array.ndim - 1)), array.dtype)
         for name, array in few.arrays.items()
     }  # fmt: skip
-    arrays["pair_keyword_offsets"] = np.zeros(20_001, np.int64)
+    arrays["pair_keyword_offsets"] = np.zeros(80_001, np.int64)
     arrays["pair_index"] = arrays["pair_index"][:, :2]
-    splits = {"train": np.arange(20_000)}
+    splits = {"train": np.arange(80_000)}
     made = write_pairs(tmp_path / "p", Pairs(arrays=arrays, splits=splits))
     loader = make(made, batch_size=32, prefetch=0)
     dataset = loader.dataset_obj
@@ -331,8 +331,8 @@ def test_maps_cost_no_memory(tmp_path: Path) -> None:
     report = dataset.memory()
     assert report.held == 0
     assert report.resident is not None
-    assert report.files > 16e6
-    assert report.resident < report.files / 2
+    assert report.files > 64e6
+    assert report.resident < report.files / 2  # the kernel maps what lies around, too
 
 
 def test_small_and_empty_splits(tmp_path: Path) -> None:
