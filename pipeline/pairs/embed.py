@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -100,8 +100,7 @@ class Embedding:
         return as_stored(made, texts, what, dtype=options.dtype, normalise=options.normalise)
 
     def _chunk(self, what: str, texts: list[str], start: int) -> Floats:
-        encoder, size = self.encoder, self.options.batch_size
-        assert encoder is not None  # see `_require_means`
+        encoder, size = cast("Encoder", self.encoder), self.options.batch_size  # `_require_means`
         chunk, name = texts[start : start + CHUNK], self.options.encoder or ""
 
         def make() -> Floats:

@@ -363,8 +363,8 @@ def test_a_model_needs_its_library(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     with pytest.raises(UsageError) as caught:
         build_vectors(tmp_path / "out", lines(tmp_path), text_field="text", encoder="some/model")
     assert str(caught.value) == (
-        "error[E_EXTRA] --encoder: 'some/model' needs sentence-transformers, which is not "
-        "installed. Install it: pip install 'dataprep[embed]'."
+        "error[E_MISSING_LIBRARY] --encoder: 'some/model' needs sentence-transformers, which is "
+        "not installed. Install it: pip install 'dataprep[embed]'."
     )
 
 
