@@ -28,6 +28,7 @@ __all__ = [
     "LOSS_MASK",
     "MAX_CONFIG_BYTES",
     "NO_DIGEST",
+    "PREFERENCE",
     "Count",
     "Entry",
     "FileEntry",
@@ -51,7 +52,9 @@ CRC_NAME = "crc32.npy"
 FORMAT_VERSION = 1
 LOSS_MASK = "loss_mask"
 """The feature of a dataset with masks: who ignored them would train on the wrong tokens."""
-KNOWN_FEATURES = frozenset({LOSS_MASK})
+PREFERENCE = "preference"
+"""The feature of a dataset whose records have several documents that belong together."""
+KNOWN_FEATURES = frozenset({LOSS_MASK, PREFERENCE})
 MAX_CONFIG_BYTES = 256 << 20
 NO_DIGEST = "0" * 64
 

@@ -21,6 +21,7 @@ from dataprep.formats.envelope import (
     LOSS_MASK,
     MAX_CONFIG_BYTES,
     NO_DIGEST,
+    PREFERENCE,
     Count,
     Entry,
     FileEntry,
@@ -46,6 +47,8 @@ __all__ = [
     "KNOWN_FEATURES",
     "LOSS_MASK",
     "MAX_CONFIG_BYTES",
+    "PREFERENCE",
+    "ChatEntry",
     "FileEntry",
     "InputEntry",
     "Manifest",
@@ -65,7 +68,12 @@ __all__ = [
 
 
 class ShardEntry(Entry, frozen=True, kw_only=True, omit_defaults=True):
-    """The files that hold `documents` documents in `length` tokens; few datasets have a `mask`."""
+    """The files that hold `documents` documents in `length` tokens.
+
+    Datasets of conversations have a `mask`, those of preferences also `groups` (uint64
+    [records + 1]: the first document of each record in this shard, and their number) and `scores`
+    (float32 [documents]).
+    """
 
     tokens: str
     docs: str
@@ -73,16 +81,23 @@ class ShardEntry(Entry, frozen=True, kw_only=True, omit_defaults=True):
     documents: Count
     length: Count
     mask: str | None = None
+    groups: str | None = None
+    scores: str | None = None
+    records: Count | None = None
+    """Of preferences: how many records; their documents stand together."""
 
     @property
     def files(self) -> tuple[str, ...]:
         """The names of all its files."""
-        every = (self.tokens, self.docs, self.source)
-        return every if self.mask is None else (*every, self.mask)
+        extra = (self.mask, self.groups, self.scores)
+        return (self.tokens, self.docs, self.source, *(name for name in extra if name is not None))
 
 
-class SplitEntry(Entry, frozen=True, kw_only=True):
-    """One stream of tokens; `text_bytes` is its size as UTF-8 before tokenizing."""
+class SplitEntry(Entry, frozen=True, kw_only=True, omit_defaults=True):
+    """One stream of tokens; `text_bytes` is its size as UTF-8 before tokenizing.
+
+    `records` is told where a record may have several documents.
+    """
 
     index: str
     documents: Count
@@ -90,6 +105,7 @@ class SplitEntry(Entry, frozen=True, kw_only=True):
     text_bytes: Count
     zero_token_documents: Count
     shards: tuple[ShardEntry, ...]
+    records: Count | None = None
 
 
 class TokensEntry(Entry, frozen=True, kw_only=True):
@@ -131,6 +147,27 @@ class TokenizerEntry(Entry, frozen=True, kw_only=True):
     probes: tuple[Probe, ...]
 
 
+class ChatEntry(Entry, frozen=True, kw_only=True):
+    """How conversations became tokens.
+
+    `template` is the file with the chat template, byte for byte; `template_origin` says where it is
+    from. `masked_by` is "generation" (its own markers) or "prefixes" (renderings of growing
+    prefixes). `form` is "chat", "pairs" (chosen, then rejected), "labels" or "groups".
+    `overlong_found` counts the conversations that each over-length measure was taken with.
+    """
+
+    template: str
+    template_origin: str
+    template_sha256: str
+    masked_by: str
+    train_on: str
+    form: str
+    max_tokens: Count | None
+    overlong: str | None
+    overlong_found: dict[str, Count]
+    trained_tokens: Count
+
+
 class Manifest(Entry, frozen=True, kw_only=True):
     """config.json as a whole; field order here is key order there."""
 
@@ -146,6 +183,7 @@ class Manifest(Entry, frozen=True, kw_only=True):
     records: RecordCounts
     options: dict[str, Any]
     files: tuple[FileEntry, ...]
+    chat: ChatEntry | msgspec.UnsetType = msgspec.UNSET
     self_sha256: str = NO_DIGEST
 
 
@@ -195,19 +233,32 @@ def _check_consistency(manifest: Manifest) -> None:
     for name, split in manifest.splits.items():
         check_split_name(name)
         _check_split(name, split, files, manifest.tokens.dtype)
+    if manifest.chat is not msgspec.UNSET:
+        insist(manifest.chat.template in files, "the chat template is not in the list of files")
     masked = any(s.mask is not None for split in manifest.splits.values() for s in split.shards)
     insist(
         masked == (LOSS_MASK in manifest.required_features),
         "a dataset has masks if, and only if, it requires the feature loss_mask",
     )
-    written = sum(split.documents for split in manifest.splits.values())
-    check_records(manifest.records, manifest.inputs, written, "documents in the splits")
+    grouped = any(s.groups is not None for split in manifest.splits.values() for s in split.shards)
+    insist(
+        grouped == (PREFERENCE in manifest.required_features),
+        "a dataset has groups if, and only if, it requires the feature preference",
+    )
+    written = sum(_records(split) for split in manifest.splits.values())
+    check_records(manifest.records, manifest.inputs, written, "records in the splits")
+
+
+def _records(split: SplitEntry) -> int:
+    return split.documents if split.records is None else split.records
 
 
 def _check_references(manifest: Manifest) -> None:
     """No file serves twice: a shard listed in two places would be read as twice the data."""
     splits = manifest.splits.values()
     uses = Counter([manifest.tokenizer.file, CRC_NAME, *(split.index for split in splits)])
+    if manifest.chat is not msgspec.UNSET:
+        uses.update([manifest.chat.template])
     for split in splits:
         uses.update(file for shard in split.shards for file in shard.files)
     twice = [file for file, count in uses.items() if count > 1]
@@ -218,13 +269,26 @@ def _check_split(name: str, split: SplitEntry, files: dict[str, FileEntry], dtyp
     insist(sum(s.documents for s in split.shards) == split.documents, f"{name}: documents differ")
     insist(sum(s.length for s in split.shards) == split.tokens, f"{name}: tokens differ")
     insist(split.index in files, f"{split.index} is not in the list of files")
-    masked = {shard.mask is not None for shard in split.shards}
-    insist(len(masked) <= 1, f"{name}: some shards have a mask, others have none")
+    for extra in ("mask", "groups", "scores", "records"):
+        told = {getattr(shard, extra) is not None for shard in split.shards}
+        insist(len(told) <= 1, f"{name}: some shards have {extra}, others have none")
+    grouped = {(s.groups is None, s.scores is None, s.records is None) for s in split.shards}
+    insist(grouped <= {(True,) * 3, (False,) * 3}, f"{name}: groups, scores, records go together")
+    if grouped == {(False,) * 3}:
+        records = sum(shard.records or 0 for shard in split.shards)
+        insist(records == split.records, f"{name}: records differ")
     for shard in split.shards:
-        kinds = (dtype, "<u8", "<u8", "|u1")
         rows, tokens = shard.documents, (shard.length,)
-        shapes = (tokens, (rows + 1,), (rows, 2), tokens)
-        for file, kind, shape in zip(shard.files, kinds, shapes, strict=False):
+        described = {
+            shard.tokens: (dtype, tokens),
+            shard.docs: ("<u8", (rows + 1,)),
+            shard.source: ("<u8", (rows, 2)),
+            shard.mask: ("|u1", tokens),
+            shard.groups: ("<u8", ((shard.records or 0) + 1,)),
+            shard.scores: ("<f4", (rows,)),
+        }
+        for file in shard.files:
+            kind, shape = described[file]
             entry = files.get(file)
             insist(entry is not None, f"{file} is not in the list of files")
             agrees = entry is not None and entry.dtype == kind and entry.shape == shape

@@ -1,0 +1,1 @@
+"""Datasets of conversations and preferences: rendered, masked, tokenized."""
