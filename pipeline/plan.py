@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -85,8 +85,8 @@ class ChatPlan(msgspec.Struct, frozen=True, kw_only=True):
     template: str
     variables: dict[str, Any]
     date: str | None
-    train_on: str
-    form: str
+    train_on: Literal["assistant", "last", "all"]
+    form: Literal["chat", "pairs", "labels", "groups"]
     shape: str | None
     columns: tuple[tuple[str, str], ...]
     system: str | None

@@ -89,9 +89,10 @@ def prepare_chat(
             others=[text.encode() for text in sampled.sample.texts], early=early,
             problem=engine_problem,
         )  # fmt: skip
+    # Text becomes control tokens, as the template means it to; messages are looked after before.
     tokenizer = DrivenTokenizer(
-        bos=NONE, eos=NONE, special_text=options.special_text, config=source.config,
-        source=source, choice=choice, libraries=libraries,
+        bos=NONE, eos=NONE, special_text="parse", config=source.config, source=source,
+        choice=choice, libraries=libraries,
     )  # fmt: skip
     encoding, entry = tokenizer.encoding(), tokenizer.entry(probes)
     stored = _stored_options(options, chat, source, surveyed.template)

@@ -16,11 +16,12 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from dataprep.pipeline.chat.compiled import RenderError
 from dataprep.pipeline.chat.conversation import ChatBatch, ChatRecord, Conversation
 from dataprep.pipeline.chat.encode import Marked, MarkedEncoder, byte_spans
 from dataprep.pipeline.chat.overlong import OVERLONG, Cutter, Parts
 from dataprep.pipeline.chat.reader import ChatReader, ChatReadOptions
-from dataprep.pipeline.chat.rendering import Renderer, RenderError
+from dataprep.pipeline.chat.rendering import Renderer
 from dataprep.pipeline.engine import Encoder
 from dataprep.pipeline.inputs import Source
 from dataprep.pipeline.pieces import Marks, Piece, PieceWriter, Rows
@@ -163,6 +164,7 @@ class _ChatTask(Task[_Encoded]):
         super().__init__(plan, unit, scratch, report=report, clock=clock)
         self._chat = _chat(plan)
         self._kit = kit
+        self._reading = read_options(self._chat, plan.read)
         if self._chat.overlong == "drop":
             self.forgiven = frozenset({OVERLONG})
         self._cutter = Cutter(self._chat, self._overlong)
@@ -182,13 +184,7 @@ class _ChatTask(Task[_Encoded]):
         return self._sinks
 
     def reader(self, source: Source, span: Span, first_row: int) -> _EncodedReader:
-        reader = ChatReader(
-            source,
-            span,
-            read_options(self._chat, self._plan.read),
-            first_row=first_row,
-            lap=self._clock.lap,
-        )
+        reader = ChatReader(source, span, self._reading, first_row=first_row, lap=self._clock.lap)
         return _EncodedReader(reader, self._encode)
 
     def _encode(self, batch: ChatBatch) -> _Encoded:
