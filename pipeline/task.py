@@ -211,6 +211,8 @@ class Task(ABC, Generic[B]):
 
     forgiven: frozenset[str] = frozenset()
     """Reasons for which a record is left out even where bad ones stop the build."""
+    fatal: frozenset[str] = frozenset()
+    """Reasons for which one stops the build even where bad ones are left out."""
 
     def __init__(
         self, plan: Plan, unit: Unit, scratch: Path, *, report: Report, clock: StageClock
@@ -304,7 +306,8 @@ class Task(ABC, Generic[B]):
         self._report(self._done)
 
     def _reject(self, reject: Reject, span: Span) -> bytes:
-        if self._plan.on_error == "error" and reject.reason not in self.forgiven:
+        stops = self._plan.on_error == "error" and reject.reason not in self.forgiven
+        if stops or reject.reason in self.fatal:
             raise BadRecordError(reject, span)
         self._rejected[reject.reason] += 1
         place = {"input": span.source, "span": len(self._spans)}

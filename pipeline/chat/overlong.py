@@ -12,13 +12,15 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from dataprep.formats.errors import InputError
 from dataprep.pipeline.plan import ChatPlan
 
-__all__ = ["OVERLONG", "Cutter", "Parts", "Refusal"]
+__all__ = ["OVERLONG", "UNDECIDED", "Cutter", "Parts", "Refusal"]
 
 OVERLONG = "overlong"
 """The reason why a record is left out that has too many tokens."""
+UNDECIDED = "undecided"
+"""The reason why a build stops at such a record if nothing says what is to become of it."""
+_ASK = ", and nothing says what is to become of it"
 
 Counts = npt.NDArray[np.int64]
 
@@ -61,8 +63,7 @@ class Cutter:
         """The parts of documents to keep, and the records (numbers in `owners`) to leave out.
 
         `offsets` [documents + 1] bound the tokens of each document, `owners` [documents] say which
-        record it is of. Raises `InputError` where a document is too long and nothing says what to
-        do.
+        record it is of.
         """
         parts = Parts(
             starts=offsets[:-1].copy(), stops=offsets[1:].copy(), documents=np.arange(len(owners))
@@ -83,9 +84,8 @@ class Cutter:
         policy = self._chat.overlong
         lengths = parts.stops - parts.starts
         long = np.flatnonzero(lengths > limit)
-        if policy is None:
-            raise _undecided(int(lengths[long[0]]), limit)
-        self._counts[policy] += len(long)
+        if policy is not None:
+            self._counts[policy] += len(long)
         if policy == "truncate-left":
             parts.starts[long] = parts.stops[long] - limit
         elif policy == "truncate-right":
@@ -93,9 +93,10 @@ class Cutter:
         elif policy == "split":
             return _split(parts, lengths, limit)
         else:
+            reason, more = (OVERLONG, "") if policy else (UNDECIDED, _ASK)
             for document in long.tolist():
-                detail = f"{int(lengths[document])} tokens, over the limit of {limit}"
-                refused.setdefault(int(owners[document]), Refusal(reason=OVERLONG, detail=detail))
+                detail = f"{int(lengths[document])} tokens, over the limit of {limit}{more}"
+                refused.setdefault(int(owners[document]), Refusal(reason=reason, detail=detail))
         return parts
 
     def _only_trained(
@@ -132,15 +133,6 @@ def _split(parts: Parts, lengths: Counts, limit: int) -> Parts:
     starts = parts.starts[documents] + number * limit
     stops = np.minimum(starts + limit, parts.stops[documents])
     return Parts(starts=starts, stops=stops, documents=documents)
-
-
-def _undecided(length: int, limit: int) -> InputError:
-    return InputError(
-        f"a conversation has {length} tokens, over the limit of {limit}, and nothing says what is "
-        "to become of it", where="--max-tokens", code="E_OVERLONG",
-        remedy="Decide with --overlong error, drop, truncate-left, truncate-right or split; "
-        "--dry-run tells how many records each would touch.",
-    )  # fmt: skip
 
 
 _UNTRAINED = Refusal(reason="untrained", detail="no token is left to train on")

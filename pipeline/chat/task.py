@@ -19,7 +19,7 @@ import numpy.typing as npt
 from dataprep.pipeline.chat.compiled import RenderError
 from dataprep.pipeline.chat.conversation import ChatBatch, ChatRecord, Conversation
 from dataprep.pipeline.chat.encode import Marked, MarkedEncoder, byte_spans
-from dataprep.pipeline.chat.overlong import OVERLONG, Cutter, Parts
+from dataprep.pipeline.chat.overlong import OVERLONG, UNDECIDED, Cutter, Parts
 from dataprep.pipeline.chat.reader import ChatReader, ChatReadOptions
 from dataprep.pipeline.chat.rendering import Renderer
 from dataprep.pipeline.engine import Encoder
@@ -165,6 +165,7 @@ class _ChatTask(Task[_Encoded]):
         self._chat = _chat(plan)
         self._kit = kit
         self._reading = read_options(self._chat, plan.read)
+        self.fatal = frozenset({UNDECIDED})
         if self._chat.overlong == "drop":
             self.forgiven = frozenset({OVERLONG})
         self._cutter = Cutter(self._chat, self._overlong)
