@@ -23,7 +23,7 @@ from dataprep.formats.errors import IntegrityError, UsageError
 from dataprep.formats.files import Files, ReadBy, check_files_of, check_io
 from dataprep.formats.groups import Groups
 from dataprep.formats.held_boundaries import HELD_DOCUMENTS, HeldBoundaries
-from dataprep.formats.manifest import Manifest, SplitEntry
+from dataprep.formats.manifest import ChatEntry, Manifest, SplitEntry
 from dataprep.formats.replaced import Standing
 from dataprep.formats.stream import Stream, bases, check_inside
 
@@ -92,10 +92,10 @@ class Dataset:
         return self.manifest.build_id
 
     @property
-    def form(self) -> str | None:
-        """What a record is: "chat", "pairs", "labels" or "groups"; None where they are texts."""
+    def chat(self) -> ChatEntry | None:
+        """How conversations became tokens; None where the documents are texts."""
         chat = self.manifest.chat
-        return None if chat is msgspec.UNSET else chat.form
+        return None if chat is msgspec.UNSET else chat
 
     def split(self, name: str) -> Split:
         """The split called `name`, or a `UsageError` that lists the ones there are."""
@@ -311,7 +311,8 @@ class Split:
     @property
     def form(self) -> str | None:
         """What a record is: "chat", "pairs", "labels" or "groups"; None where they are texts."""
-        return self.dataset.form
+        chat = self.dataset.chat
+        return None if chat is None else chat.form
 
     @property
     def has_groups(self) -> bool:
