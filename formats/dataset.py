@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -20,8 +21,9 @@ from dataprep.formats import npy
 from dataprep.formats.boundaries import Boundaries, Parts
 from dataprep.formats.errors import IntegrityError, UsageError
 from dataprep.formats.files import Files, ReadBy, check_files_of, check_io
+from dataprep.formats.groups import Groups
 from dataprep.formats.held_boundaries import HELD_DOCUMENTS, HeldBoundaries
-from dataprep.formats.manifest import Manifest, SplitEntry
+from dataprep.formats.manifest import ChatEntry, Manifest, SplitEntry
 from dataprep.formats.replaced import Standing
 from dataprep.formats.stream import Stream, bases, check_inside
 
@@ -88,6 +90,12 @@ class Dataset:
     def build_id(self) -> str:
         """Hex digest that equal content shares."""
         return self.manifest.build_id
+
+    @property
+    def chat(self) -> ChatEntry | None:
+        """How conversations became tokens; None where the documents are texts."""
+        chat = self.manifest.chat
+        return None if chat is msgspec.UNSET else chat
 
     def split(self, name: str) -> Split:
         """The split called `name`, or a `UsageError` that lists the ones there are."""
@@ -180,6 +188,8 @@ class Split:
             offsets=self._shard_docs, files=[shard.docs for shard in shards],
         )  # fmt: skip
         self._held: HeldBoundaries | None = None
+        grouped = bool(shards) and shards[0].groups is not None
+        self._groups = Groups(shards, self._array) if grouped else None
 
     def __len__(self) -> int:
         return self.documents
@@ -297,6 +307,24 @@ class Split:
         if self._masks is None:
             raise UsageError("has no loss mask", where=f"split {self.name}", code="E_NO_MASK")
         return self._masks
+
+    @property
+    def form(self) -> str | None:
+        """What a record is: "chat", "pairs", "labels" or "groups"; None where they are texts."""
+        chat = self.dataset.chat
+        return None if chat is None else chat.form
+
+    @property
+    def has_groups(self) -> bool:
+        """Whether a record is one document or more that belong together, as of preferences."""
+        return self._groups is not None
+
+    @property
+    def groups(self) -> Groups:
+        """The documents and the scores of each record; `UsageError` where there are none."""
+        if self._groups is None:
+            raise UsageError("has no preferences", where=f"split {self.name}", code="E_NO_GROUPS")
+        return self._groups
 
     def gather_mask(self, starts: npt.NDArray[np.int64], length: int) -> npt.NDArray[np.uint8]:
         """The loss mask of the windows that `gather` gives: uint8 [len(starts), length], owned.

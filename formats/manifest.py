@@ -8,6 +8,7 @@ from the files.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -233,8 +234,7 @@ def _check_consistency(manifest: Manifest) -> None:
     for name, split in manifest.splits.items():
         check_split_name(name)
         _check_split(name, split, files, manifest.tokens.dtype)
-    if manifest.chat is not msgspec.UNSET:
-        insist(manifest.chat.template in files, "the chat template is not in the list of files")
+    _check_chat(manifest, files)
     masked = any(s.mask is not None for split in manifest.splits.values() for s in split.shards)
     insist(
         masked == (LOSS_MASK in manifest.required_features),
@@ -247,6 +247,38 @@ def _check_consistency(manifest: Manifest) -> None:
     )
     written = sum(_records(split) for split in manifest.splits.values())
     check_records(manifest.records, manifest.inputs, written, "records in the splits")
+
+
+def _check_chat(manifest: Manifest, files: dict[str, FileEntry]) -> None:
+    """What `chat` says fits the files and the shards; without it there are no preferences."""
+    chat = manifest.chat
+    form = "chat" if chat is msgspec.UNSET else chat.form
+    insist(form in _FORMS, f"chat.form {form!r} is unknown")
+    insist(
+        (form != "chat") == (PREFERENCE in manifest.required_features),
+        "chat.form is one of preferences if, and only if, the feature preference is required",
+    )
+    shards = [shard for split in manifest.splits.values() for shard in split.shards]
+    for shard in shards:
+        wrong = f"{shard.docs}: {shard.documents} documents are not those of its records"
+        insist(_FORMS[form](shard.documents, shard.records), wrong)
+    if chat is msgspec.UNSET:
+        return
+    entry = files.get(chat.template)
+    insist(entry is not None, "the chat template is not in the list of files")
+    same = entry is not None and entry.sha256 == chat.template_sha256
+    insist(same, f"{chat.template} is not the template that chat.template_sha256 names")
+    unmasked = next((shard.tokens for shard in shards if shard.mask is None), None)
+    insist(unmasked is None, f"{unmasked} is of conversations and has no mask")
+
+
+# By form, whether so many documents can be those of so many records of one shard.
+_FORMS: dict[str, Callable[[int, int | None], bool]] = {
+    "chat": lambda documents, records: records is None,
+    "pairs": lambda documents, records: records is not None and documents == 2 * records,
+    "labels": lambda documents, records: documents == records,
+    "groups": lambda documents, records: records is not None and documents >= records,
+}
 
 
 def _records(split: SplitEntry) -> int:
@@ -277,6 +309,7 @@ def _check_split(name: str, split: SplitEntry, files: dict[str, FileEntry], dtyp
     if grouped == {(False,) * 3}:
         records = sum(shard.records or 0 for shard in split.shards)
         insist(records == split.records, f"{name}: records differ")
+    insist(_records(split) <= split.documents, f"{name}: there are more records than documents")
     for shard in split.shards:
         rows, tokens = shard.documents, (shard.length,)
         described = {

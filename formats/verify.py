@@ -1,7 +1,8 @@
 """Is this directory what was built? Three levels, each containing the one before.
 
     stat        every file present, ordinary and of the right size, and nothing else there
-    structure   of tokens: offsets, ids, BOS/EOS, provenance, index files, rejects, vocabulary;
+    structure   of tokens: offsets, ids, BOS/EOS, provenance, masks, records of preferences, index
+                files, rejects, vocabulary;
                 of arrays: every number, scales, splits, rejects, and all that points at a row
     full        SHA-256 of every file, and CRC-32 of each MiB to say where damage is
 

@@ -35,11 +35,15 @@ Ids = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Index:
-    """The index file of one split: `count` numbers below `limit`, and the words for them."""
+    """The index file of one split: `count` numbers below `limit`, and the words for them.
+
+    `distinct` of them differ; None: all do.
+    """
 
     file: str
     count: int
     limit: int
+    distinct: int | None = None
     place: str = "document"
     number: str = "record id"
     total: str = "records.read"
@@ -49,7 +53,7 @@ def check_records(run: Run, manifest: Manifest) -> None:
     """Check every index file and rejects.jsonl, and that together they cover all records."""
     records = manifest.records
     indexes = [
-        _Index(file=split.index, count=split.documents, limit=records.read)
+        _Index(file=split.index, count=split.documents, limit=records.read, distinct=split.records)
         for split in manifest.splits.values()
     ]
     bits = _check_indexes(run, indexes, _bits(run, indexes, records.read))
@@ -109,15 +113,18 @@ def _check_indexes(run: Run, indexes: Sequence[_Index], bits: Bits | None) -> Bi
 
 
 def _check_index(reader: Reader, index: _Index, bits: Bits | None) -> None:
-    """`count` increasing numbers below `limit`, none of them in `bits`, which they join."""
-    count, limit = index.count, index.limit
+    """`count` increasing numbers below `limit`, none of them in `bits`, which they join.
+
+    Where fewer are to be `distinct`, numbers may repeat, and so many differ.
+    """
+    count, limit, repeats = index.count, index.limit, index.distinct is not None
     head = torchfile.head(count)
     if reader.size != torchfile.index_size(count) or reader.read(len(head)) != head:
         raise Refused(reader.finding(
             "E_INDEX", f"is not the index of {count} {index.place}s as dataprep writes it",
             0, len(head),
         ))  # fmt: skip
-    crc, last = 0, np.full(1, -1, np.int64)
+    crc, last, distinct = 0, np.full(1, -1, np.int64), 0
     for ids in reader.arrays("<i8", len(head) + 8 * count):
         first = (reader.at - ids.nbytes - len(head)) // 8
         crc = zlib.crc32(ids.data, crc)
@@ -127,16 +134,25 @@ def _check_index(reader: Reader, index: _Index, bits: Bits | None) -> None:
             found = f"{index.place} {first + bad}: {index.number} {ids[bad]} {problem}"
             return Refused(reader.finding("E_INDEX", found, start, start + 8, first + bad))
 
-        falls = np.flatnonzero(np.diff(ids, prepend=last) <= 0)
+        steps = np.diff(ids, prepend=last)
+        falls = np.flatnonzero((steps < 0) | (ids < 0) if repeats else steps <= 0)
         if len(falls):
-            raise refused(int(falls[0]), "is not larger than the one before")
+            told = "smaller than" if repeats else "not larger than"
+            raise refused(int(falls[0]), f"is {told} the one before")
         if ids[-1] >= limit:
             bad = int(np.searchsorted(ids, limit))
             raise refused(bad, f"is not below {index.total}, {limit}")
-        taken = None if bits is None else bits.add(ids)
+        new = np.flatnonzero(steps) if repeats else slice(None)
+        distinct += len(ids[new])
+        taken = None if bits is None else bits.add(ids[new])
         if taken is not None:
-            raise refused(taken, "is also in another split")
+            at = int(new[taken]) if isinstance(new, np.ndarray) else taken
+            raise refused(at, "is also in another split")
         last = ids[-1:].copy()
+    if repeats and distinct != index.distinct:
+        raise Refused(reader.finding(
+            "E_INDEX", f"has {distinct} {index.number}s, must have {index.distinct}"
+        ))  # fmt: skip
     start = reader.at
     if reader.read() != torchfile.tail(count, crc):
         problem = "does not end as dataprep writes it"

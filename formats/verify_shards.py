@@ -1,4 +1,4 @@
-"""Whether the files of a shard are sound and agree: offsets, ids, BOS and EOS, provenance, mask.
+"""Whether the files of a shard are sound and agree: offsets, ids, BOS and EOS, provenance, masks.
 
 Each file is read once, front to back. The tokens lead; the offsets are drawn along as far as the
 tokens have been read, so that memory stays at one MiB a file whatever the documents look like.
@@ -20,7 +20,7 @@ from dataprep.formats.manifest import InputEntry, Manifest, ShardEntry
 from dataprep.formats.verify_report import Finding, Refused
 from dataprep.formats.verify_stream import Reader, Run
 
-__all__ = ["Rules", "check_shard", "positions_of"]
+__all__ = ["Rules", "check_mask", "check_shard", "positions_of"]
 
 Array = npt.NDArray[Any]
 _NO_LIMIT = np.iinfo(np.uint64).max
@@ -89,11 +89,6 @@ def check_shard(run: Run, shard: ShardEntry, rules: Rules) -> int | None:
         source = run.open(stack, shard.source)
         if source is not None:
             _check_source(source, shard, rules)
-    if shard.mask is not None:
-        with contextlib.ExitStack() as stack:
-            mask = run.open(stack, shard.mask)
-            if mask is not None:
-                _check_mask(mask, shard)
     if offsets is None or not run.sound(shard.docs):
         return None  # what wrong offsets say about tokens and counts means nothing
     for finding in misframed:
@@ -225,12 +220,19 @@ def _check_source(reader: Reader, shard: ShardEntry, rules: Rules) -> None:
         ))  # fmt: skip
 
 
-def _check_mask(reader: Reader, shard: ShardEntry) -> None:
-    """Every token is either trained on (1) or not (0)."""
-    header = reader.expect_array("|u1", (shard.length,))
-    for values in reader.arrays("|u1"):
-        if values.max() > 1:
-            bad = int(np.argmax(values > 1))
-            at = reader.at - len(values) + bad
-            problem = f"token {at - header} has the value {values[bad]}, neither 0 nor 1"
-            raise Refused(reader.finding("E_MASK", problem, at, at + 1))
+def check_mask(run: Run, shard: ShardEntry) -> int | None:
+    """Every token is either trained on (1) or not (0); how many are. None where that is damaged."""
+    trained = 0
+    with contextlib.ExitStack() as stack:
+        reader = run.open(stack, str(shard.mask))
+        if reader is None:
+            return None
+        header = reader.expect_array("|u1", (shard.length,))
+        for values in reader.arrays("|u1"):
+            if values.max() > 1:
+                bad = int(np.argmax(values > 1))
+                at = reader.at - len(values) + bad
+                problem = f"token {at - header} has the value {values[bad]}, neither 0 nor 1"
+                raise Refused(reader.finding("E_MASK", problem, at, at + 1))
+            trained += int(np.count_nonzero(values))
+    return trained if run.sound(str(shard.mask)) else None

@@ -1,16 +1,20 @@
-"""What is checked in a dataset of tokens: shards, index files, rejects and the tokenizer."""
+"""What is checked in a dataset of tokens: shards, records, index files, rejects, the tokenizer."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
 
+import msgspec
+
+from dataprep.formats import manifest as manifests
 from dataprep.formats.envelope import CONFIG_NAME
 from dataprep.formats.manifest import Manifest, SplitEntry
+from dataprep.formats.verify_groups import check_groups, check_records_of_groups
 from dataprep.formats.verify_plan import Plan, Task, do
 from dataprep.formats.verify_records import REJECTS_NAME, check_records
 from dataprep.formats.verify_report import Finding
-from dataprep.formats.verify_shards import Rules, check_shard
+from dataprep.formats.verify_shards import Rules, check_mask, check_shard
 from dataprep.formats.verify_stream import Run
 from dataprep.formats.verify_vocabulary import check_tokenizer
 
@@ -39,14 +43,35 @@ def token_plan(manifest: Manifest) -> Plan:
 def _check(manifest: Manifest, run: Run, others: Sequence[Task]) -> None:
     rules = Rules.of(manifest)
     shards = [(name, one) for name, split in manifest.splits.items() for one in split.shards]
+    masked = [shard for _, shard in shards if shard.mask is not None]
     tasks: list[Task] = [partial(check_shard, run, shard, rules) for _, shard in shards]
+    tasks += [partial(check_mask, run, shard) for shard in masked]
     tasks += [partial(check_records, run, manifest), partial(check_tokenizer, run, manifest)]
+    if manifest.chat is not msgspec.UNSET:
+        form = manifest.chat.form
+        grouped = [shard for _, shard in shards if shard.groups is not None]
+        tasks += [partial(check_groups, run, shard, form) for shard in grouped]
     results = do([*tasks, *others], run)
     counts: dict[str, list[int | None]] = {name: [] for name in manifest.splits}
     for (name, _), count in zip(shards, results, strict=False):
         counts[name].append(count)
     for name, split in manifest.splits.items():
         _check_zero_tokens(run, name, split, counts[name])
+    _check_trained(run, manifest, results[len(shards) : len(shards) + len(masked)])
+    if manifests.PREFERENCE in manifest.required_features:
+        check_records_of_groups(run, manifest)
+
+
+def _check_trained(run: Run, manifest: Manifest, counts: Sequence[int | None]) -> None:
+    known = [count for count in counts if count is not None]
+    if manifest.chat is msgspec.UNSET or len(known) < len(counts):
+        return
+    if sum(known) != manifest.chat.trained_tokens:
+        run.findings.add(Finding(
+            code="E_COUNT", file=CONFIG_NAME,
+            problem=f"chat.trained_tokens is {manifest.chat.trained_tokens}, "
+            f"the masks say {sum(known)}",
+        ))  # fmt: skip
 
 
 def _check_zero_tokens(run: Run, name: str, split: SplitEntry, counts: list[int | None]) -> None:

@@ -25,8 +25,9 @@ from dataprep.formats.dataset import Split
 from dataprep.formats.errors import InputError, require
 from dataprep.runtime.kept import kept_documents
 from dataprep.runtime.packed import padding_id
-from dataprep.runtime.pieces import copy_mask, copy_tokens, document_spans
-from dataprep.runtime.windows import IGNORED_LABEL, PADDING, Batch, Labels
+from dataprep.runtime.padded_rows import padded_rows
+from dataprep.runtime.pieces import document_spans
+from dataprep.runtime.windows import PADDING, Batch, Labels
 
 __all__ = ["DocumentDataset", "PadTo", "Side", "Truncate"]
 
@@ -34,7 +35,6 @@ Side = Literal["right", "left"]
 Truncate = Literal["right", "left", "error"]
 PadTo = Literal["longest", "max_length"]
 Counts = npt.NDArray[np.int64]
-_Flags = npt.NDArray[np.bool_]
 
 
 class DocumentDataset(Dataset[Batch]):
@@ -166,26 +166,18 @@ class DocumentDataset(Dataset[Batch]):
         samples = np.asarray(indices, np.int64)
         starts, lengths = self._read(samples)
         width = self._width(lengths)
-        first = width - lengths if self.padding == "left" else np.zeros_like(lengths)
-        ids = np.full((len(samples), width), self.pad_id, self.split.dtype)
-        at = np.arange(len(samples), dtype=np.int64) * width + first
-        copy_tokens(self.split, starts, lengths, ids.reshape(-1), at)
-        place = np.arange(width, dtype=np.int64) - first[:, None]  # of each token in its row
-        real = (place >= 0) & (place < lengths[:, None])
+        rows = padded_rows(
+            self.split, starts, lengths, width, pad_id=self.pad_id, left=self.padding == "left"
+        )
         batch = {
-            "input_ids": torch.from_numpy(ids.astype(np.int64)),
-            "attention_mask": torch.from_numpy(real.astype(np.int64)),
+            "input_ids": torch.from_numpy(rows.ids.astype(np.int64)),
+            "attention_mask": torch.from_numpy(rows.real.astype(np.int64)),
             "lengths": torch.from_numpy(lengths),
         }
         if self.labels is not None:
-            train = real
-            if self.split.has_mask:
-                mask = np.zeros(ids.shape, np.uint8)
-                copy_mask(self.split, starts, lengths, mask.reshape(-1), at)
-                train = mask != 0
-            batch["labels"] = torch.from_numpy(self._labels(ids, real, train))
+            batch["labels"] = torch.from_numpy(rows.labels(self.labels))
         if self.position_ids:
-            batch["position_ids"] = torch.from_numpy(place * real)
+            batch["position_ids"] = torch.from_numpy(rows.place * rows.real)
         if self.sample_mask:
             batch["sample_mask"] = torch.from_numpy(samples != PADDING)
         return batch
@@ -232,13 +224,6 @@ class DocumentDataset(Dataset[Batch]):
     def _width(self, lengths: Counts) -> int:
         longest = self.max_length if self.pad_to == "max_length" else lengths.max(initial=1)
         return -(-int(longest or 1) // self.pad_to_multiple) * self.pad_to_multiple
-
-    def _labels(self, ids: npt.NDArray[Any], real: _Flags, train: _Flags) -> Counts:
-        labels = np.full(ids.shape, IGNORED_LABEL, np.int64)
-        both = train[:, 1:] & real[:, :-1]  # tokens to train on with one before them in their row
-        shifted = self.labels == "shifted"
-        np.copyto(labels[:, :-1] if shifted else labels[:, 1:], ids[:, 1:], where=both)
-        return labels
 
 
 def _reopen(split: Split, options: dict[str, Any]) -> DocumentDataset:

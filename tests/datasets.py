@@ -24,6 +24,7 @@ from dataprep.formats import manifest as manifests
 from dataprep.formats import npy
 from dataprep.formats.checksums import FileHash
 from dataprep.formats.manifest import (
+    ChatEntry,
     FileEntry,
     InputEntry,
     Manifest,
@@ -41,6 +42,7 @@ from dataprep.formats.torchfile import write_index
 __all__ = ["BYTE_VOCAB", "EOS_ID", "EOS_TEXT", "byte_tokenizer", "make_dataset", "random_split"]
 
 Documents = Sequence[npt.ArrayLike]
+Scores = Sequence[Sequence[Sequence[float]]]  # by shard, record and document of it
 
 EOS_ID = 256
 EOS_TEXT = "<|endoftext|>"
@@ -48,6 +50,7 @@ BYTE_VOCAB = 257  # 256 bytes and EOS_TEXT
 _Written = dict[str, tuple[FileHash, str | None, tuple[int, ...] | None]]  # hash, dtype, shape
 _RECORD_BYTES = 100  # the made-up size of each input record
 _version = cache(version)  # reads a file each time
+TEMPLATE = b"{% for message in messages %}{{ message.content }}{% endfor %}\n"
 _PROBES = ("Hello, world!", "naïve café\n\t0123")
 
 
@@ -103,12 +106,19 @@ def make_dataset(
     tokenizer_json: bytes | None = None,
     add_eos: bool = False,
     masks: Mapping[str, Sequence[Documents]] | None = None,
+    form: str | None = None,
+    scores: Mapping[str, Scores] | None = None,
+    sizes: Mapping[str, Sequence[Sequence[int]]] | None = None,
 ) -> Path:
     """Make the directory `path`: split -> shards -> documents as arrays of ids; returns `path`.
 
     Record ids count the documents in the order given, and all come from one input of 100 bytes a
     record. `vocab_size` is at least 257 unless a `tokenizer_json` of that size is given. `masks`
     has, for some splits, the loss mask of each document, EOS included where there is one.
+
+    With a `form` it is a dataset of conversations, whose splits all have `masks`. Of preferences,
+    `scores` has, for all splits, those of each document, by record. `sizes` says, for some splits,
+    how many documents a record is cut into.
     """
     path.mkdir(parents=True)
     tokenizer = byte_tokenizer(vocab_size) if tokenizer_json is None else tokenizer_json
@@ -116,21 +126,30 @@ def make_dataset(
     hashes["tokenizer.json"] = (write_file(path / "tokenizer.json", tokenizer), None, None)
     content = hashlib.sha256(tokenizer)
     entries: dict[str, SplitEntry] = {}
-    masks = masks or {}
+    masks, scores, sizes = masks or {}, scores or {}, dict(sizes or {})
+    sizes |= {name: [[*map(len, shard)] for shard in of] for name, of in scores.items()}
+    if form is not None:
+        hashes["chat_template.jinja"] = (write_file(path / "chat_template.jinja", TEMPLATE), *_RAW)
     first = 0
     for name, shards in splits.items():
         arrays = [_documents(shard, vocab_size, add_eos) for shard in shards]
-        entries[name] = _write_split(path, name, arrays, first, hashes, vocab_size, add_eos)
+        entries[name] = _write_split(
+            path, name, arrays, first, hashes, vocab_size, add_eos, sizes.get(name)
+        )
         if name in masks:
             entries[name] = _write_masks(path, name, entries[name], masks[name], hashes, content)
-        first += entries[name].documents
+        if name in scores:
+            entries[name] = _write_groups(path, name, entries[name], scores[name], hashes, content)
+        records = entries[name].records
+        first += entries[name].documents if records is None else records
         for ids in (ids for shard in arrays for ids in shard):  # how it is sharded does not matter
             content.update(f"{name} {len(ids)} ".encode() + ids.tobytes())
     _write_crc(path, hashes)
     manifest = Manifest(
         format="dataprep",
         format_version=manifests.FORMAT_VERSION,
-        required_features=(manifests.LOSS_MASK,) if masks else (),
+        required_features=(manifests.LOSS_MASK,) * bool(masks)
+        + (manifests.PREFERENCE,) * bool(scores),
         kind="tokens",
         build_id=content.hexdigest(),
         tokens=TokensEntry(dtype=_dtype(vocab_size), vocab_size=vocab_size),
@@ -143,9 +162,23 @@ def make_dataset(
             FileEntry(name=name, bytes=found.size, dtype=dtype, shape=shape, sha256=found.sha256)
             for name, (found, dtype, shape) in sorted(hashes.items())
         ),
+        chat=msgspec.UNSET if form is None else _chat_entry(form, masks),
     )
     write_file(path / manifests.CONFIG_NAME, manifests.dump(manifest))
     return path
+
+
+_RAW = (None, None)
+
+
+def _chat_entry(form: str, masks: Mapping[str, Sequence[Documents]]) -> ChatEntry:
+    every = [np.asarray(mask) for shards in masks.values() for shard in shards for mask in shard]
+    return ChatEntry(
+        template="chat_template.jinja", template_origin="named test",
+        template_sha256=hashlib.sha256(TEMPLATE).hexdigest(), masked_by="prefixes",
+        train_on="assistant", form=form, max_tokens=None, overlong=None, overlong_found={},
+        trained_tokens=sum(int(mask.sum()) for mask in every),
+    )  # fmt: skip
 
 
 def _dtype(vocab_size: int) -> str:
@@ -168,13 +201,16 @@ def _write_split(
     hashes: _Written,
     vocab_size: int,
     add_eos: bool,
+    sizes: Sequence[Sequence[int]] | None,
 ) -> SplitEntry:
     (path / name).mkdir()
-    record, entries = first_record, []
+    record, entries, ids = first_record, [], [np.empty(0, np.int64)]
     for number, documents in enumerate(shards):
         lengths = np.array([len(ids) for ids in documents], np.int64)
         starts = np.concatenate([[0], np.cumsum(lengths)])
-        records = np.arange(record, record + len(documents))
+        own = [1] * len(documents) if sizes is None else sizes[number]
+        records = np.repeat(np.arange(record, record + len(own)), own)
+        assert len(records) == len(documents), "as many documents as the records have"
         source = np.stack([np.zeros_like(records), records * _RECORD_BYTES], axis=1)
         tokens = np.concatenate([*documents, np.empty(0, np.int64)]).astype(_dtype(vocab_size))
         entry = ShardEntry(
@@ -186,17 +222,37 @@ def _write_split(
         _write_npy(path, entry.docs, starts.astype("<u8"), hashes)
         _write_npy(path, entry.source, source.astype("<u8"), hashes)
         entries.append(entry)
-        record += len(documents)
+        ids.append(records)
+        record += len(own)
     index = f"{name}_idx.pt"
     with FileWriter(path / index) as writer:
         stream = cast(BinaryIO, writer)
-        write_index(stream, [np.arange(first_record, record)], record - first_record)
-        hashes[index] = (writer.close(), "<i8", (record - first_record,))
+        every = np.concatenate(ids)
+        write_index(stream, [every], len(every))
+        hashes[index] = (writer.close(), "<i8", every.shape)
     text = [len(ids) - add_eos for shard in shards for ids in shard]
     return SplitEntry(
         index=index, documents=len(text), tokens=sum(entry.length for entry in entries),
         text_bytes=sum(text), zero_token_documents=text.count(0), shards=tuple(entries),
+        records=None if sizes is None else record - first_record,
     )  # fmt: skip
+
+
+def _write_groups(
+    path: Path, name: str, entry: SplitEntry, scores: Scores, hashes: _Written, content: Any
+) -> SplitEntry:
+    shards = []
+    for number, (shard, records) in enumerate(zip(entry.shards, scores, strict=True)):
+        groups, said = f"{name}/groups-{number:05d}.npy", f"{name}/scores-{number:05d}.npy"
+        starts = np.cumsum([0, *map(len, records)]).astype("<u8")
+        values = np.array([score for record in records for score in record], "<f4")
+        _write_npy(path, groups, starts, hashes)
+        _write_npy(path, said, values, hashes)
+        content.update(starts.tobytes() + values.tobytes())
+        shards.append(msgspec.structs.replace(
+            shard, groups=groups, scores=said, records=len(records)
+        ))  # fmt: skip
+    return msgspec.structs.replace(entry, shards=tuple(shards))
 
 
 def _write_masks(

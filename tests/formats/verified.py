@@ -91,7 +91,7 @@ def outcome(path: Path, level: verify_report.Level = "full") -> list[str]:
         return [str(error.where)]
 
 
-def edit(path: Path, name: str, dtype: str, offset: int, values: Mapping[int, int]) -> None:
+def edit(path: Path, name: str, dtype: str, offset: int, values: Mapping[int, float]) -> None:
     """Replace numbers of an array file."""
     data = bytearray((path / name).read_bytes())
     array = np.frombuffer(data, dtype, offset=offset)
