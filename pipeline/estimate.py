@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Estimate", "check_disk", "estimate", "estimate_by", "estimate_prepared"]
 
-Options = TypeVar("Options", BuildOptions, "ChatOptions")
+Options = TypeVar("Options", "BuildOptions", "ChatOptions")
 Surveyed = TypeVar("Surveyed", bound=Survey)
 
 _SAMPLE_BYTES = 256 << 10
@@ -89,8 +89,10 @@ def estimate_by(
     prepared = prepare(options, survey(options), sample_bytes=sample_bytes)
     if kept is not None:
         destination.require_same(kept, prepared)
-    found = estimate_prepared(prepared)
-    return (replace(found, notes=(*found.notes, _BUILT)) if kept else found), prepared
+    found: Estimate = estimate_prepared(prepared)
+    if kept is not None:
+        found = replace(found, notes=(*found.notes, _BUILT))
+    return found, prepared
 
 
 def estimate_prepared(prepared: Prepared) -> Estimate:

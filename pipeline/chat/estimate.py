@@ -88,7 +88,7 @@ def _lengths(prepared: Prepared, sample: ChatSample) -> Lengths:
     encoder = MarkedEncoder(plan.encoding, engine, prepared.engine_json)
     _, offsets, mask = encoder.encode(sample.documents)
     lengths = np.diff(offsets)
-    values = np.percentile(lengths, PERCENTILES, method="higher") if len(lengths) else []
+    values = np.percentile(lengths if len(lengths) else [0], PERCENTILES, method="higher")
     limit = plan.chat.max_tokens if plan.chat else None
     limits = _LIMITS if limit is None else (limit,)
     found = _Found(
@@ -96,7 +96,7 @@ def _lengths(prepared: Prepared, sample: ChatSample) -> Lengths:
         scale=plan.input_bytes / max(1, sample.sample.stored_bytes),
     )  # fmt: skip
     return Lengths(
-        percentiles=dict(zip(PERCENTILES, map(int, values), strict=bool(len(lengths)))),
+        percentiles=dict(zip(PERCENTILES, map(int, values), strict=True)),
         trained_share=round(float(mask.mean()) if len(mask) else 0.0, 4),
         sampled_records=sample.records,
         overlong=tuple(one for limit in limits for one in _touched(prepared, found, limit)),

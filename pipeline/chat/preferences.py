@@ -42,7 +42,7 @@ def labelled(conversation: Conversation, label: Any) -> ChatRecord:
         conversation.prompt = answer_start(conversation.messages)
     if conversation.prompt == len(conversation.messages):
         raise BadLineError("roles", "the conversation ends with a turn that asks; none is labelled")
-    return ChatRecord(conversations=[conversation], scores=[float(label)])
+    return ChatRecord(form="labels", conversations=[conversation], scores=[float(label)])
 
 
 class Answers:
@@ -63,7 +63,7 @@ class Answers:
             raise BadLineError("same_answers", "'chosen' and 'rejected' say the same")
         if not _asks(prompt) or min(one.prompt for one in found) < 0:
             _find_prompt(found, prompt)
-        return ChatRecord(conversations=found, scores=[1.0, 0.0])
+        return ChatRecord(form="pairs", conversations=found, scores=[1.0, 0.0])
 
     def group(
         self, prompt: list[Message], responses: Any, rewards: Any, tools: list[Any] | None
@@ -85,7 +85,7 @@ class Answers:
                 raise BadLineError("roles", "a response begins with a turn that asks")
         if not _asks(prompt):
             raise BadLineError("no_prompt", "there is no prompt beside 'responses'")
-        return ChatRecord(conversations=found, scores=scores)
+        return ChatRecord(form="groups", conversations=found, scores=scores)
 
     def _conversation(
         self, prompt: list[Message], answer: Any, name: str, tools: list[Any] | None

@@ -70,7 +70,9 @@ def test_cut_is_what_it_means(
     documents = sorted(documents, key=lambda pair: pair[0])
     if form == "chat":  # one conversation a record
         documents = [(number, mask) for number, (_, mask) in enumerate(documents)]
-    chat = plan(max_tokens=limit, overlong=policy if limit else None, keep_untrained=keep, form=form)
+    chat = plan(
+        max_tokens=limit, overlong=policy if limit else None, keep_untrained=keep, form=form
+    )
     offsets = np.cumsum([0, *(len(mask) for _, mask in documents)])
     flat = np.array([one for _, mask in documents for one in mask], np.uint8)
     owners = np.array([record for record, _ in documents], np.int64)
