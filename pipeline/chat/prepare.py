@@ -150,6 +150,7 @@ def _stored_options(
     options: ChatOptions, chat: ChatPlan, source: TokenizerSource, template: Template
 ) -> dict[str, Any]:
     stored = {name: getattr(options, name) for name in _STORED}
+    stored |= {name: list(stored[name]) for name in ("columns", "template_arg")}
     return {
         "tokenizer": source.origin,
         "template": template.origin,

@@ -15,8 +15,10 @@ from dataprep import open_dataset
 from dataprep.formats.dataset import Dataset, Split
 from dataprep.formats.errors import DataprepError, InputError, RecordError, UsageError
 from dataprep.formats.verify import verify
+from dataprep.pipeline.build import _Build
 from dataprep.pipeline.chat.estimate import estimate_chat
 from dataprep.pipeline.chat.options import ChatOptions
+from dataprep.pipeline.worker import Event
 from tests.pipeline.chats import CHATS, TALKS, build_chats, chatml, masked, write_chats
 from tests.pipeline.corpora import (
     SMALL_TOKENIZER,
@@ -124,6 +126,31 @@ def test_any_number_of_workers_and_units_makes_the_same(
     assert digests(tmp_path / "one") == digests(tmp_path / "two")
     sound(tmp_path / "one")
     assert build_chats(tmp_path / "two", source, split=SPLIT).reused
+
+
+def test_a_stopped_build_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Finished units are kept if their masks have their hashes still, and end in the same bytes."""
+    shrink_units(monkeypatch.setattr, 64 << 10, 64 << 10)
+    source = write_chats(tmp_path / "many.jsonl", 25)
+    build_chats(tmp_path / "whole", source, split=SPLIT)
+    note, finished = _Build._on_event, []
+
+    def stop_after_three(self: Any, event: Event) -> None:
+        note(self, event)
+        finished.extend([event.unit] if event.finished else [])
+        if len(finished) == 3:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(_Build, "_on_event", stop_after_three)
+        with pytest.raises(KeyboardInterrupt):
+            build_chats(tmp_path / "out", source, split=SPLIT)
+    (victim,) = tmp_path.glob(".out.building-*/units/unit-000001/train-0.mask")
+    data = bytearray(victim.read_bytes())
+    data[100] ^= 1
+    victim.write_bytes(data)
+    assert build_chats(tmp_path / "out", source, split=SPLIT).resumed_units == 2
+    assert digests(tmp_path / "out") == digests(tmp_path / "whole")
 
 
 @pytest.mark.parametrize("form", ["chat", "pairs", "groups"])
