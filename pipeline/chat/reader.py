@@ -6,6 +6,7 @@ record that cannot be used becomes a `Reject` with its place and reason, and kee
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -16,6 +17,7 @@ from dataprep.pipeline.chat.conversation import FORMS, ChatBatch, Form
 from dataprep.pipeline.chat.shapes import FIELDS, SHAPES, Shaper
 from dataprep.pipeline.chat.turns import ROLES
 from dataprep.pipeline.inputs import Source
+from dataprep.pipeline.json_array import elements_of
 from dataprep.pipeline.records import Span
 from dataprep.pipeline.streams import BLOCK_BYTES, LineStream
 
@@ -107,7 +109,8 @@ class ChatReader:
     def batches(self) -> Iterator[ChatBatch]:
         """All records of the span, in order."""
         before = 0
-        for batch in self._lines():
+        array = self._source.format == "json"
+        for batch in self._elements() if array else self._lines():
             if self._source.compression is not None:
                 batch.consumed = self.stored_bytes - before
                 before = self.stored_bytes
@@ -120,3 +123,11 @@ class ChatReader:
             record += batch.read
             line += batch.line_count
             yield batch
+
+    def _elements(self) -> Iterator[ChatBatch]:
+        record = 0
+        with contextlib.closing(self._stream.chunks()) as chunks:
+            for part in elements_of(chunks, self._source.name):
+                batch = self._collect.elements(part, record)
+                record += batch.read
+                yield batch
