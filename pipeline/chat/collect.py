@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -10,7 +11,7 @@ import numpy as np
 from dataprep.pipeline.blocks import Block
 from dataprep.pipeline.chat.conversation import ChatBatch, ChatRecord
 from dataprep.pipeline.chat.json_objects import object_of, objects_between, objects_of
-from dataprep.pipeline.chat.shapes import Shaper
+from dataprep.pipeline.chat.shapes import Shaper, field_path
 from dataprep.pipeline.json_array import Elements
 from dataprep.pipeline.json_rows import BadLineError, find, kind_of, lines_of, path_of
 from dataprep.pipeline.jsonl import key_bytes
@@ -23,6 +24,7 @@ class Collector:
     """Makes batches with `shaper`; `key_field`, if given, decides the split of a record."""
 
     def __init__(self, shaper: Shaper, key_field: str | None) -> None:
+        self._shaper = shaper
         self._shape = shaper.record
         self._key_field = key_field
         self._key_path = path_of(key_field) if key_field else None
@@ -30,6 +32,11 @@ class Collector:
     def batch(self) -> ChatBatch:
         """An empty one."""
         return ChatBatch(keys=[] if self._key_path else None)
+
+    def wanted(self, names: Sequence[str]) -> list[str]:
+        """The fields that are looked at, of those with `names`."""
+        keys = [self._key_field, self._key_path[0]] if self._key_path else []
+        return [name for name in names if name in keys or self._shaper.knows(name)]
 
     def lines(self, block: Block, record: int, line: int) -> ChatBatch:
         """The records of a block of lines; numbers count on from `record` and `line`."""
@@ -97,7 +104,7 @@ class Collector:
         places = zip(part.starts, part.ends, part.lines, strict=True)
         for value, (start, end, line) in zip(found, places, strict=True):
             at = Position(record + batch.read, line, part.offset + start)
-            self.add(batch, at, value, part.data[start:end])
+            self.add(batch, at, value, part.data[start:end], end - start)
         return batch
 
     def _by_line(self, block: Block, record: int, line: int) -> ChatBatch:
@@ -122,10 +129,15 @@ class Collector:
             batch.read += 1
             batch.reject(at, raw, *bad.args)
             return
-        self.add(batch, at, found, raw)
+        self.add(batch, at, found, raw, len(raw))
 
-    def add(self, batch: ChatBatch, at: Position, found: dict[str, Any], raw: bytes) -> None:
-        """Add the record `found`, which `raw` spells, or the reason why it cannot be used."""
+    def add(
+        self, batch: ChatBatch, at: Position, found: dict[str, Any], raw: bytes | None, size: int
+    ) -> None:
+        """Add the record `found` of `size` bytes, or the reason why it cannot be used.
+
+        `raw` is what spells it, if that is text.
+        """
         batch.read += 1
         try:
             made = self._shape(found)
@@ -133,7 +145,7 @@ class Collector:
         except BadLineError as bad:
             batch.reject(at, raw, *bad.args)
             return
-        _add(batch, at, made, len(raw))
+        _add(batch, at, made, size)
         if batch.keys is not None:
             batch.keys.append(key)
 
@@ -148,7 +160,7 @@ class Collector:
 
     def _key(self, record: dict[str, Any]) -> bytes:
         try:
-            value = find(record, self._key_path or ())
+            value = find(record, field_path(record, self._key_path or ()))
         except BadLineError as bad:
             raise BadLineError("bad_split_key", bad.args[1]) from None
         if isinstance(value, bool) or not isinstance(value, str | int):

@@ -14,6 +14,7 @@ from types import MappingProxyType
 from dataprep.formats.errors import UsageError
 from dataprep.pipeline.chat.collect import Collector
 from dataprep.pipeline.chat.conversation import FORMS, ChatBatch, Form
+from dataprep.pipeline.chat.rows import hf_records, parquet_records
 from dataprep.pipeline.chat.shapes import FIELDS, SHAPES, Shaper
 from dataprep.pipeline.chat.turns import ROLES
 from dataprep.pipeline.inputs import Source
@@ -84,6 +85,7 @@ class ChatReader:
         lap: Callable[[str], None] | None = None,
     ) -> None:
         self._source = source
+        self._span = span
         self._first_row = first_row
         self._options = options
         self._stream = LineStream(source, span, block_bytes=block_bytes, lap=lap)
@@ -108,9 +110,20 @@ class ChatReader:
 
     def batches(self) -> Iterator[ChatBatch]:
         """All records of the span, in order."""
+        source, options = self._source, self._options
+        if source.format == "parquet":
+            yield from parquet_records(source, self._span, self._first_row, self._collect)
+        elif source.format == "hf":
+            yield from hf_records(
+                source, self._span, options.hf_config, options.hf_split, self._collect
+            )
+        else:
+            yield from self._stored(self._elements() if source.format == "json" else self._lines())
+
+    def _stored(self, batches: Iterator[ChatBatch]) -> Iterator[ChatBatch]:
+        """`batches`, with what they consumed in stored bytes, which is what sizes are in."""
         before = 0
-        array = self._source.format == "json"
-        for batch in self._elements() if array else self._lines():
+        for batch in batches:
             if self._source.compression is not None:
                 batch.consumed = self.stored_bytes - before
                 before = self.stored_bytes
