@@ -26,8 +26,9 @@ from dataprep.pipeline.json_checks import (
 from dataprep.pipeline.json_rows import BadLineError, kind_of
 from dataprep.pipeline.records import MAX_DEPTH
 
-__all__ = ["object_of", "objects_of"]
+__all__ = ["object_of", "objects_between", "objects_of"]
 
+_LIST_DECODER = msgspec.json.Decoder(list[dict[str, Any]])
 _DECODER = msgspec.json.Decoder(dict)  # at import: msgspec 0.22 crashes on first uses in threads
 _REFUSALS = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 _ESCAPED_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
@@ -36,19 +37,40 @@ _MAX_DIGITS = 4300  # Python converts no longer integers
 _BLANK = (ord(" "), ord("\t"), ord("\r"))
 
 
-def objects_of(data: bytes, starts: npt.NDArray[np.int64]) -> list[dict[str, Any]] | None:
+Objects = list[dict[str, Any]]
+Starts = npt.NDArray[np.int64]
+
+
+def objects_of(data: bytes, starts: Starts) -> Objects | None:
     """The objects of a block whose lines start at `starts`; None if any needs a closer look."""
-    octets = np.frombuffer(data, np.uint8)
-    if not one_object_a_line(octets, starts):
+    if not one_object_a_line(np.frombuffer(data, np.uint8), starts):
         return None
+    try:
+        found: Objects = _DECODER.decode_lines(data)
+    except _REFUSALS:
+        return None
+    return _proved(found, data, starts)
+
+
+def objects_between(data: bytes, starts: Starts) -> Objects | None:
+    """The same of elements of an array, with commas between them, that start at `starts`.
+
+    The data parses as so many elements: then the commas between them are where we saw them.
+    """
+    try:
+        found: Objects = _LIST_DECODER.decode(b"[%b]" % data)
+    except _REFUSALS:
+        return None
+    return _proved(found, data, starts)
+
+
+def _proved(found: Objects, data: bytes, starts: Starts) -> Objects | None:
+    """`found`, if what the decoder does not mind is in order too."""
+    octets = np.frombuffer(data, np.uint8)
     bounds = np.append(starts, len(data))
     for line in lines_of_brackets(octets, starts, MAX_DEPTH):
         if too_deep(data[bounds[line] : bounds[line + 1]], MAX_DEPTH):
             return None
-    try:
-        found: list[dict[str, Any]] = _DECODER.decode_lines(data)
-    except _REFUSALS:
-        return None
     if len(found) != len(starts) or not _names_once(data, octets, bounds, found):
         return None
     return found
@@ -67,12 +89,7 @@ def object_of(raw: bytes) -> dict[str, Any]:
     return found
 
 
-def _names_once(
-    data: bytes,
-    octets: npt.NDArray[np.uint8],
-    bounds: npt.NDArray[np.int64],
-    found: list[dict[str, Any]],
-) -> bool:
+def _names_once(data: bytes, octets: npt.NDArray[np.uint8], bounds: Starts, found: Objects) -> bool:
     """Whether no name stands twice in an object.
 
     There are at most as many names as ends of names that can be seen, and at least as many as came
@@ -85,7 +102,7 @@ def _names_once(
     decoded = np.fromiter(map(_names_in, found), np.int64, len(found))
     try:
         for line in np.flatnonzero(seen != decoded).tolist():
-            _parsed(data[bounds[line] : bounds[line + 1]])
+            _parsed(data[bounds[line] : bounds[line + 1]].rstrip(b", \t\r\n"))
     except BadLineError:
         return False
     return True
@@ -108,7 +125,7 @@ def _is_blank(octets: npt.NDArray[np.uint8]) -> npt.NDArray[np.bool_]:
     return np.asarray(space | tab | carriage)
 
 
-def _names_above(found: list[dict[str, Any]]) -> int:
+def _names_above(found: Objects) -> int:
     """The names of objects, and of those that stand in arrays of theirs; no others."""
     lists = [value for row in found for value in row.values() if type(value) is list]
     inner = list(chain.from_iterable(lists))

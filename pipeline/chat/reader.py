@@ -6,6 +6,7 @@ record that cannot be used becomes a `Reject` with its place and reason, and kee
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -13,9 +14,11 @@ from types import MappingProxyType
 from dataprep.formats.errors import UsageError
 from dataprep.pipeline.chat.collect import Collector
 from dataprep.pipeline.chat.conversation import FORMS, ChatBatch, Form
+from dataprep.pipeline.chat.rows import hf_records, parquet_records
 from dataprep.pipeline.chat.shapes import FIELDS, SHAPES, Shaper
 from dataprep.pipeline.chat.turns import ROLES
 from dataprep.pipeline.inputs import Source
+from dataprep.pipeline.json_array import elements_of
 from dataprep.pipeline.records import Span
 from dataprep.pipeline.streams import BLOCK_BYTES, LineStream
 
@@ -82,6 +85,7 @@ class ChatReader:
         lap: Callable[[str], None] | None = None,
     ) -> None:
         self._source = source
+        self._span = span
         self._first_row = first_row
         self._options = options
         self._stream = LineStream(source, span, block_bytes=block_bytes, lap=lap)
@@ -106,8 +110,20 @@ class ChatReader:
 
     def batches(self) -> Iterator[ChatBatch]:
         """All records of the span, in order."""
+        source, options = self._source, self._options
+        if source.format == "parquet":
+            yield from parquet_records(source, self._span, self._first_row, self._collect)
+        elif source.format == "hf":
+            yield from hf_records(
+                source, self._span, options.hf_config, options.hf_split, self._collect
+            )
+        else:
+            yield from self._stored(self._elements() if source.format == "json" else self._lines())
+
+    def _stored(self, batches: Iterator[ChatBatch]) -> Iterator[ChatBatch]:
+        """`batches`, with what they consumed in stored bytes, which is what sizes are in."""
         before = 0
-        for batch in self._lines():
+        for batch in batches:
             if self._source.compression is not None:
                 batch.consumed = self.stored_bytes - before
                 before = self.stored_bytes
@@ -120,3 +136,11 @@ class ChatReader:
             record += batch.read
             line += batch.line_count
             yield batch
+
+    def _elements(self) -> Iterator[ChatBatch]:
+        record = 0
+        with contextlib.closing(self._stream.chunks()) as chunks:
+            for part in elements_of(chunks, self._source.name):
+                batch = self._collect.elements(part, record)
+                record += batch.read
+                yield batch

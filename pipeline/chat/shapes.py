@@ -25,7 +25,7 @@ from dataprep.pipeline.chat.tool_calls import tools_of
 from dataprep.pipeline.chat.turns import ROLES, Message, Train, Turns, shifted
 from dataprep.pipeline.json_rows import BadLineError, find, kind_of, path_of
 
-__all__ = ["FIELDS", "SHAPES", "Shaper", "form_of"]
+__all__ = ["FIELDS", "SHAPES", "Shaper", "field_path", "form_of"]
 
 SHAPES: Mapping[str, tuple[str, ...]] = {
     "messages": ("messages",),
@@ -53,6 +53,7 @@ FIELDS = (
 )  # fmt: skip
 """What fields of a record can be said to be, by our names."""
 _OF_TURNS = ("role", "content")
+_RECORD_FIELDS = frozenset(FIELDS).difference(_OF_TURNS)
 _MAX_LAYOUTS = 1024
 _JOINT = "\n\n"  # between an instruction and its input
 
@@ -67,6 +68,16 @@ def form_of(fields: Any) -> Form:
     """
     names = {_ALIASES.get(name, name) for name in fields}
     return next(form for form, needed in _NEEDED.items() if names.issuperset(needed))
+
+
+def field_path(record: dict[str, Any], path: tuple[str, ...]) -> tuple[str, ...]:
+    """`path`, or the one step of a field whose own name holds dots: that goes before.
+
+    >>> field_path({"a.b": 1}, ("a", "b")), field_path({"a": {"b": 1}}, ("a", "b"))
+    (('a.b',), ('a', 'b'))
+    """
+    name = ".".join(path)
+    return (name,) if name in record else path
 
 
 class Shaper:
@@ -95,6 +106,11 @@ class Shaper:
         self._answers = Answers(self._turns)
         self._makers: dict[tuple[str, ...], Make] = {}
 
+    def knows(self, name: str) -> bool:
+        """Whether a field of a record is one that is looked at."""
+        own = {step for path in self._renamed.values() for step in (path[0], ".".join(path))}
+        return name in own or _ALIASES.get(name, name) in _RECORD_FIELDS
+
     def record(self, record: dict[str, Any]) -> ChatRecord:
         """The conversation or conversations of `record`, whose lists may be kept and changed."""
         if None in record.values():
@@ -109,7 +125,7 @@ class Shaper:
         found = dict(record)
         for ours, path in self._renamed.items():
             try:
-                value = find(record, path if ".".join(path) not in record else (".".join(path),))
+                value = find(record, field_path(record, path))
             except BadLineError:
                 value = None
             if value is not None:
