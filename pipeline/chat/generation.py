@@ -32,7 +32,7 @@ class Generation(Extension):
 
     def _mark(self, caller: Callable[[], str]) -> str:
         marks = getattr(self.environment, "marks", None)
-        return caller() if marks is None else f"{marks[0]}{caller()}{marks[1]}"
+        return caller() if marks is None else marks[0] + caller() + marks[1]
 
 
 def has_markers(template: nodes.Template) -> bool:

@@ -258,7 +258,8 @@ def _count_steps(template: nodes.Template) -> None:
     and ten times that as a call of the sandbox.
     """
     loops = list(template.find_all(nodes.For))
-    for node in [*loops, *template.find_all(nodes.Macro)]:
+    bodies: list[nodes.For | nodes.Macro] = [*loops, *template.find_all(nodes.Macro)]
+    for node in bodies:
         step = nodes.ExprStmt(nodes.EnvironmentAttribute("step()"))
         node.body.insert(0, step.set_lineno(node.lineno))
     for loop in loops:
