@@ -78,7 +78,9 @@ _ASKED, _SERVED = "What to show", "What the loader was made with"
     "--batch-size", metavar="N", type=int, required=True, help="Rows per step and rank."
 )  # fmt: skip
 @click.option(
-    "--rows", type=click.Choice(["windows", "packed", "documents"]), show_default="windows",
+    "--rows",
+    type=click.Choice(["windows", "packed", "documents", "pairs", "labels", "groups"]),
+    show_default="what it was built for: windows of texts, packed conversations",
     help="What a row holds.",
 )  # fmt: skip
 @click.option(
@@ -93,8 +95,10 @@ _ASKED, _SERVED = "What to show", "What the loader was made with"
     help="How rows are packed.",
 )  # fmt: skip
 @click.option(
-    "--overlong", type=click.Choice(["split", "truncate", "drop", "error"]), show_default="split",
-    help="What becomes of documents longer than packed rows.",
+    "--overlong",
+    type=click.Choice(["split", "truncate", "truncate-left", "drop", "error"]),
+    show_default="split; documents: truncate; conversations: error",
+    help="What becomes of documents longer than a row.",
 )  # fmt: skip
 @click.option(
     "--labels", type=click.Choice(["shifted", "unshifted", "none"]), default="shifted",

@@ -21,12 +21,12 @@ from dataprep.formats.storage import storage_errors
 
 if TYPE_CHECKING:
     from dataprep.formats.dataset import Dataset, Split
-    from dataprep.runtime.create import Rows
     from dataprep.runtime.loader import Loader
     from dataprep.runtime.mixture import By
     from dataprep.runtime.mixture_dataset import MixtureDataset
     from dataprep.runtime.order import Positions
-    from dataprep.runtime.packing import Algorithm, Overlong
+    from dataprep.runtime.packing import Algorithm
+    from dataprep.runtime.rows import Overlong, Rows
     from dataprep.runtime.sampling import End, GlobalBatchSampler
     from dataprep.runtime.serve import Shuffle
     from dataprep.runtime.skips import Skips
@@ -134,14 +134,16 @@ def run_of(
     state: State | None,
 ) -> Run:
     """What loaders of these datasets with these options serve, and with `state` go on with."""
+    from dataprep.runtime.rows import default_rows
+
     mixed = len(datasets) > 1 or bool(options.weights)
     if state is not None:
         mixed = mixed or _order(state).get("kind") == "mixture"
         options = _as_in(state, options)
-    rows: Rows = options.rows or "windows"
     loader = _mixture(datasets, split, options) if mixed else _single(datasets[0], split, options)
     run = Run(
-        samples=cast("Traceable", loader.dataset_obj), sampler=loader.sampler_obj, rows=rows,
+        samples=cast("Traceable", loader.dataset_obj), sampler=loader.sampler_obj,
+        rows=options.rows or default_rows(datasets[0].split(split)),
         names=tuple(names) if mixed else (), epoch=loader.epoch,
     )  # fmt: skip
     return run if state is None else _at(run, loader, state, options.epoch)
@@ -161,21 +163,21 @@ def _at(run: Run, loader: Loader, state: State, epoch: int | None) -> Run:
 
 
 def _single(dataset: Dataset, split: str, options: OrderOptions) -> Loader:
-    from dataprep.runtime.create import row_maker
+    from dataprep.runtime.rows import row_maker
     from dataprep.runtime.serve import build_order, serve
 
     if options.weigh_by is not None:
         raise UsageError("is for several datasets with weights", where="weigh_by")
     part = dataset.split(split)
-    samples = row_maker(options.rows or "windows", **_row_options(options))(part)
+    samples = row_maker(options.rows, **_row_options(options))(part)
     shuffle, seed = _shuffle(options, split), options.seed or 0
     order, definition = build_order(samples, part, seed=seed, shuffle=shuffle)
     return serve(samples, order=order, definition=definition, **_served(options, split))
 
 
 def _mixture(datasets: Sequence[Dataset], split: str, options: OrderOptions) -> Loader:
-    from dataprep.runtime.create import row_maker
     from dataprep.runtime.mixed import mixed_loader
+    from dataprep.runtime.rows import row_maker
     from dataprep.runtime.serve import require_seed, serve
 
     given, wanted = len(options.weights), len(datasets)
@@ -186,7 +188,7 @@ def _mixture(datasets: Sequence[Dataset], split: str, options: OrderOptions) -> 
         )  # fmt: skip
     return mixed_loader(
         partial(serve, **_served(options, split)),
-        row_maker(options.rows or "windows", **_row_options(options)),
+        row_maker(options.rows, **_row_options(options)),
         dict(zip(datasets, options.weights, strict=True)), split,
         seed=require_seed(options.seed or 0), shuffle=_shuffle(options, split),
         weigh_by=options.weigh_by or "samples",
@@ -228,7 +230,7 @@ def _as_in(state: State, options: OrderOptions) -> OrderOptions:
     said = {
         "rows": _text(kind), "seq_len": _number(order.get("seq_len", order.get("max_length"))),
         "stride": _number(order.get("stride")), "pack": _text(order.get("pack")),
-        "overlong": _text(order.get("overlong")), "seed": _number(order.get("seed")),
+        "overlong": _overlong(order), "seed": _number(order.get("seed")),
         "shuffle": _text(order.get("shuffle")) or "none", "weigh_by": _text(order.get("by")),
         "skip": _skips(state),
     }  # fmt: skip
@@ -238,6 +240,12 @@ def _as_in(state: State, options: OrderOptions) -> OrderOptions:
     if equal and not options.weights and isinstance(weights, list):
         new["weights"] = tuple(number for number in weights if type(number) is int)
     return replace(options, **new)
+
+
+def _overlong(order: State) -> str | None:
+    """What becomes of documents that are too long, by its name as an option."""
+    ends = {"right": "truncate", "left": "truncate-left", "error": "error"}
+    return _text(order.get("overlong")) or ends.get(str(order.get("truncate")))
 
 
 def _text(value: Any) -> str | None:

@@ -10,32 +10,31 @@ fastest: making one costs less than sending it from another process.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import torch
 
 from dataprep.formats.arrays import ArrayData
-from dataprep.formats.dataset import Dataset, Split
+from dataprep.formats.dataset import Dataset
 from dataprep.formats.errors import UsageError
 from dataprep.runtime.create_arrays import array_loader, opened_any, refuse_array_options
 from dataprep.runtime.loader import Loader
 from dataprep.runtime.mixture import By
-from dataprep.runtime.mixture_dataset import MixedDataset
-from dataprep.runtime.packing import Algorithm, Overlong
+from dataprep.runtime.packing import Algorithm
 from dataprep.runtime.pair_data import PairData
 from dataprep.runtime.pairs import Applied
+from dataprep.runtime.rows import Overlong, Rows, row_maker
 from dataprep.runtime.sampling import End
 from dataprep.runtime.serve import Shuffle, build_order, require_seed, serve
 from dataprep.runtime.skips import Skips
 from dataprep.runtime.topology import data_parallel
-from dataprep.runtime.windows import Labels, WindowDataset
+from dataprep.runtime.windows import Labels
 
-__all__ = ["Rows", "create_loader", "row_maker"]
+__all__ = ["create_loader"]
 
-Rows = Literal["windows", "packed", "documents"]
 Place = str | Path | Dataset | ArrayData | PairData
 Skip = Iterable[int] | Skips | Mapping[Any, Iterable[int] | Skips]
 _SEQ_LEN = 1024
@@ -51,7 +50,7 @@ def create_loader(  # noqa: PLR0917  (the names and the order that callers know)
     drop_last: bool | None = None,
     pin_memory: bool | None = None,
     *,
-    rows: Rows = "windows",
+    rows: Rows | None = None,
     seq_len: int = _SEQ_LEN,
     stride: int | None = None,
     pack: Algorithm | None = None,
@@ -103,12 +102,19 @@ def create_loader(  # noqa: PLR0917  (the names and the order that callers know)
         pin_memory: page-locked batches, for copies to an accelerator. None: where there is one.
         rows: ``"windows"`` of the stream of tokens, documents end to end; ``"packed"``: whole
             documents side by side, padded; ``"documents"``: one document a row, padded to the
-            longest of the batch and cut at `seq_len`.
-        seq_len: tokens per row.
+            longest of the batch and cut at `seq_len`. Of preferences ``"pairs"``, ``"labels"`` or
+            ``"groups"``, whichever they are: see `PreferenceDataset`. None: what the build is for,
+            which is windows of texts, and packed rows of conversations: windows would cut them
+            anywhere.
+        seq_len: tokens per row; of documents and preferences, at most.
         stride: of windows: tokens from the start of one to that of the next. None: `seq_len`.
-        pack: of packed rows: ``"first-fit"`` (the default) or ``"best-fit"`` decreasing.
-        overlong: of packed rows, documents over `seq_len`: ``"split"`` (the default),
-            ``"truncate"``, ``"drop"`` or ``"error"``.
+        pack: of packed rows: ``"first-fit"`` (the default) or ``"best-fit"`` decreasing (that of
+            conversations).
+        overlong: documents over `seq_len`. Of packed rows: ``"split"`` (the default),
+            ``"truncate"``, ``"drop"`` or ``"error"``. Of documents: ``"truncate"`` (the default),
+            ``"truncate-left"`` or ``"error"``. Of preferences: ``"error"``, or ``"truncate-left"``,
+            which takes from the prompt alone. The default for conversations is ``"error"``: without
+            its end, or its beginning, one teaches something else.
         labels: ``"shifted"`` (label j is the token after input j), ``"unshifted"`` (equal to the
             inputs, for models that shift inside), or None for no labels.
         position_ids: add int64 `position_ids` [batch_size, seq_len], from 0 in every document.
@@ -200,7 +206,7 @@ def create_loader(  # noqa: PLR0917  (the names and the order that callers know)
     data = opened_any(dataset_dir, io)
     if not isinstance(data, Dataset):
         _refuse_token_options(
-            rows=rows != "windows", seq_len=seq_len != _SEQ_LEN, stride=stride is not None,
+            rows=rows is not None, seq_len=seq_len != _SEQ_LEN, stride=stride is not None,
             pack=pack is not None, overlong=overlong is not None, labels=labels != "shifted",
             position_ids=position_ids, doc_ids=doc_ids, cu_seqlens=cu_seqlens is not False,
         )  # fmt: skip
@@ -237,32 +243,3 @@ def _end(drop_last: bool, dp_size: int) -> End:
     if drop_last:
         return "drop"
     return "pad" if dp_size > 1 else "partial"
-
-
-def row_maker(rows: Rows, **options: Any) -> Callable[[Split], MixedDataset]:
-    """What makes the samples of a split; an option of other rows is refused, not ignored."""
-    if rows not in get_args(Rows):
-        raise UsageError(f"must be one of {get_args(Rows)}, got {rows!r}", where="rows")
-    own = {"windows": {"stride"}, "packed": {"pack", "overlong"}, "documents": set[str]()}[rows]
-    for name in ("stride", "pack", "overlong"):
-        unused = options[name] is None or name not in own
-        if unused and options.pop(name) is not None:
-            raise UsageError(f"means nothing for rows={rows!r}", where=name)
-    if rows == "windows":
-        return partial(WindowDataset, **options)
-    if rows == "packed":
-        from dataprep.runtime.packed import PackedDataset
-
-        return partial(PackedDataset, **options)
-    return _documents(**options)
-
-
-def _documents(
-    *, seq_len: int, doc_ids: bool, cu_seqlens: bool | int, **options: Any
-) -> Callable[[Split], MixedDataset]:
-    from dataprep.runtime.documents import DocumentDataset
-
-    for name, value in (("doc_ids", doc_ids), ("cu_seqlens", cu_seqlens)):
-        if value is not False:
-            raise UsageError("means nothing for rows='documents'", where=name)
-    return partial(DocumentDataset, max_length=seq_len, **options)

@@ -22,12 +22,12 @@ from typing import Any, Literal, NamedTuple, Protocol, cast, runtime_checkable
 from dataprep.formats.dataset import Dataset, open_dataset
 from dataprep.formats.errors import IncompatibleError, UsageError, require
 from dataprep.runtime.collated import Collate
-from dataprep.runtime.create import row_maker
 from dataprep.runtime.foreign import Buckets, foreign_loader, is_own, is_stream
 from dataprep.runtime.foreign_stream import ForeignStreamLoader, foreign_stream_loader
 from dataprep.runtime.loader import Loader
 from dataprep.runtime.loader_config import LoaderConfig
 from dataprep.runtime.parts import check_fraction, split_by_fraction
+from dataprep.runtime.rows import row_maker
 from dataprep.runtime.tasks import TaskSpec
 from dataprep.runtime.topology import data_parallel
 
@@ -35,7 +35,7 @@ __all__ = ["DataModule", "UniversalDataModule", "loaders_of"]
 
 _KIND = "dataprep data module state"
 _ROWS: dict[str, Any] = {
-    "rows": "windows", "seq_len": 1024, "stride": None, "pack": None, "overlong": None,
+    "rows": None, "seq_len": 1024, "stride": None, "pack": None, "overlong": None,
     "labels": "shifted", "position_ids": False, "doc_ids": False, "cu_seqlens": False,
 }  # fmt: skip
 _VAL_NAMES = ("val", "validation", "valid", "dev")

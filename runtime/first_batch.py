@@ -9,6 +9,7 @@ served, counted or moved by it.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import NoReturn
 
 import torch
@@ -42,6 +43,8 @@ def validate_first_batch(loader: Loader | StreamLoader, *, vocab_size: int | Non
     dataset = getattr(loader.dataset_obj, "real", loader.dataset_obj)
     if hasattr(dataset, "check_batch"):  # of arrays
         dataset.check_batch(batch, rows=rows)
+    elif hasattr(dataset, "token_views"):  # of preferences
+        _check_views(dataset.token_views(batch), rows, vocab_size, loader.vocab_size)
     else:
         _check_tokens(batch, rows, vocab_size, loader.vocab_size)
     _check_mask(batch, (step.samples != PADDING).tolist())
@@ -63,6 +66,19 @@ def _check_tokens(
     if vocab_size is not None and known is not None and vocab_size < known:
         _refuse("vocab_size", f"the tokenizer has {known:,} ids, the model {vocab_size:,}")
     check_batch(batch, rows=rows, vocab_size=vocab_size or known)
+
+
+def _check_views(
+    views: Mapping[str, Batch], rows: int | None, vocab_size: int | None, known: int | None
+) -> None:
+    """Each part of a batch by itself; errors name its fields as the batch does."""
+    for prefix, view in views.items():
+        try:
+            _check_tokens(view, None if prefix == "responses_" else rows, vocab_size, known)
+        except IncompatibleError as error:
+            if error.where in view:
+                error.where = f"{prefix}{error.where}"
+            raise
 
 
 def _check_mask(batch: Batch, real: list[bool]) -> None:

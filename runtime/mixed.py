@@ -25,6 +25,7 @@ from dataprep.runtime.mixture import By, Mixture, MixtureOrder, Realised
 from dataprep.runtime.mixture_dataset import MixedDataset, MixtureDataset
 from dataprep.runtime.packed import PackedDataset
 from dataprep.runtime.phases import Phase, Spot
+from dataprep.runtime.preference import PreferenceDataset
 from dataprep.runtime.serve import Shuffle, opened
 from dataprep.runtime.skips import Skips
 from dataprep.runtime.windows import WindowDataset
@@ -68,7 +69,8 @@ def mixed_loader(
     _equal_rooms(parts)
     samples = MixtureDataset(parts, source_ids=source_ids)
     # The mean of documents takes reading all their lengths: only where the order depends on it.
-    known = weigh_by == "tokens" or not any(isinstance(p, DocumentDataset) for p in parts.values())
+    told = all(isinstance(part, WindowDataset | PackedDataset) for part in parts.values())
+    known = weigh_by == "tokens" or told
     mixture = samples.mixture(
         dict(zip(named, weights.values(), strict=True)), by=weigh_by,
         tokens_per_sample={n: mean_tokens(p) for n, p in parts.items()} if known else None,
@@ -151,6 +153,8 @@ def mean_tokens(samples: MixedDataset) -> Fraction:
         return Fraction(samples.seq_len)
     if isinstance(samples, PackedDataset):
         return Fraction(samples.report.tokens, samples.report.rows)
+    if isinstance(samples, PreferenceDataset) and samples.overlong == "error":
+        return Fraction(max(1, samples.split.tokens), len(samples))  # whole records
     if not isinstance(samples, DocumentDataset):
         raise UsageError(
             f"the mean tokens of a {type(samples).__name__} are not known", where="weigh_by",

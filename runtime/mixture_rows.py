@@ -19,8 +19,6 @@ from dataprep.runtime.windows import IGNORED_LABEL, Batch
 
 __all__ = ["Filling", "Part", "check_fit", "merge"]
 
-_BLANK = {"labels": IGNORED_LABEL, "doc_ids": -1}  # what fields besides the ids have in padding
-
 
 class Filling(NamedTuple):
     """How a source fills up rows that are padded to the longest of their batch."""
@@ -54,7 +52,8 @@ def merge(parts: Sequence[Part], rows: int) -> Batch:
 
 def _scatter(name: str, parts: Sequence[Part], rows: int) -> torch.Tensor:
     first = parts[0].batch[name]
-    shape = max(part.batch[name].shape[1:] for part in parts)  # the longest of the sources
+    shapes = [part.batch[name].shape[1:] for part in parts]
+    shape = tuple(map(max, zip(*shapes, strict=True)))  # the longest of the sources
     out = torch.empty((rows, *shape), dtype=first.dtype)
     target = out.numpy()  # whose copy by rows is twice as fast as torch's
     for part in parts:
@@ -68,10 +67,23 @@ def _put(target: npt.NDArray[Any], name: str, part: Part) -> None:
     if part.filling is None or values.shape[1:] == target.shape[1:]:
         target[part.rows] = values
         return
-    missing = target.shape[1] - values.shape[1]
-    sides = (missing, 0) if part.filling.left else (0, missing)
-    blank = part.filling.pad_id if name == "input_ids" else _BLANK.get(name, 0)
-    target[part.rows] = np.pad(values, ((0, 0), sides), constant_values=blank)
+    missing = [to - of for to, of in zip(target.shape[1:], values.shape[1:], strict=True)]
+    sides = [(more, 0) if part.filling.left else (0, more) for more in missing]
+    blank = _blank(name, part.filling.pad_id)
+    target[part.rows] = np.pad(values, ((0, 0), *sides), constant_values=blank)
+
+
+def _blank(name: str, pad_id: int) -> int:
+    """What the field `name` has in padding.
+
+    >>> [_blank(name, 9) for name in ("input_ids", "chosen_labels", "doc_ids", "attention_mask")]
+    [9, -100, -1, 0]
+    """
+    if name.endswith("input_ids") or name == "responses":
+        return pad_id
+    if name.endswith("labels"):
+        return IGNORED_LABEL
+    return -1 if name == "doc_ids" else 0
 
 
 def _merge_cu_seqlens(parts: Sequence[Part], rows: int) -> torch.Tensor:
@@ -126,7 +138,7 @@ def _fits(one: Part, other: Part) -> bool:
 def _shape(part: Part, name: str) -> tuple[int | str, ...]:
     """That of a row; "longest" stands for a length which is up to the batch."""
     shape = part.batch[name].shape[1:]
-    return ("longest",) if part.filling is not None and len(shape) == 1 else shape
+    return ("longest",) * len(shape) if part.filling is not None else tuple(shape)
 
 
 def _check_room(parts: Sequence[Part]) -> None:

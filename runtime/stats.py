@@ -12,6 +12,8 @@ from dataprep.runtime.windows import PADDING
 
 __all__ = ["LoaderStats", "Tally"]
 
+_IDS = ("input_ids", "chosen_input_ids", "rejected_input_ids", "responses")
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LoaderStats:
@@ -29,7 +31,10 @@ class LoaderStats:
     samples: int
     """Rows, without those that only fill a batch."""
     tokens: int
-    """Elements of `input_ids` in these rows, padding within them included; 0 without any."""
+    """Elements of `input_ids` in these rows, padding within them included; 0 without any.
+
+    Of preferences, those of both answers, or of all.
+    """
     ready: int
     """Batches that wait to be taken, made ahead of time by the thread; 0 without it."""
 
@@ -60,9 +65,12 @@ class Tally:
             self._first += waited
         self._batches += 1
         self._samples += real
-        ids = batch.get("input_ids") if isinstance(batch, dict) else None
-        if isinstance(ids, torch.Tensor):  # batches of other people's datasets may be anything
-            self._tokens += ids.numel() // max(1, rows) * real
+        if not isinstance(batch, dict):  # batches of other people's datasets may be anything
+            return
+        for name in _IDS:
+            ids = batch.get(name)
+            if isinstance(ids, torch.Tensor):
+                self._tokens += ids.numel() // max(1, rows) * real
 
     def stats(self, *, ready: int) -> LoaderStats:
         """As they are now."""
