@@ -390,15 +390,19 @@ def test_dry_run(tmp_path: Path, built: Path) -> None:
     )  # fmt: skip
     found = estimate_chat(options)
     with open_dataset(built) as dataset:
-        lengths = sorted(len(ids) for docs in everything(dataset).values() for ids, _ in docs)
+        masks = [mask for docs in everything(dataset).values() for _, mask in docs]
+    lengths = sorted(map(len, masks))
     assert found.lengths.percentiles[100] == lengths[-1]
     assert found.lengths.percentiles[50] == lengths[len(lengths) // 2]
     assert found.estimate.tokens == pytest.approx(sum(lengths), rel=0.02)
-    over = sum(length > 80 for length in lengths)
+    long = [mask for mask in masks if len(mask) > 80]
+    bare = {
+        "drop": len(long), "split": 0, "truncate-left": sum(not any(mask[-80:]) for mask in long),
+        "truncate-right": sum(not any(mask[:80]) for mask in long),
+    }  # fmt: skip
     for policy, touched in groupby(found.lengths.overlong, lambda one: one.policy):
         [one] = touched
-        assert one.touched == over
-        assert one.left_out == (over if policy == "drop" else 0)
+        assert (one.touched, one.left_out) == (len(long), bare[policy])
     assert not list(tmp_path.iterdir())
 
 
