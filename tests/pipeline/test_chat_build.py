@@ -305,7 +305,9 @@ def test_messages_cannot_speak_for_others(tmp_path: Path, tokenizer: Tokenizer) 
         with open_dataset(tmp_path / policy) as dataset:
             [(ids, mask)] = everything(dataset)[0]
             decoded = dataset.decode(ids)
-        assert ids.count(tokenizer.token_to_id("<|im_start|>")) == starts
+        start = tokenizer.token_to_id("<|im_start|>")
+        assert start is not None
+        assert ids.count(start) == starts
         assert decoded == chatml(messages)[0]
         assert sum(mask) < len(mask) / 2
         found = report.manifest.tokenizer.special_text_found
@@ -385,7 +387,7 @@ def test_mistakes(tmp_path: Path, options: dict[str, Any], match: str) -> None:
 def test_dry_run(tmp_path: Path, built: Path) -> None:
     """Of a small input everything is looked at, so lengths and counts are exact."""
     options = ChatOptions(
-        input=str(TALKS), out=tmp_path / "out", tokenizer=str(SMALL_TOKENIZER), template="chatml",
+        input=(str(TALKS),), out=tmp_path / "out", tokenizer=str(SMALL_TOKENIZER), template="chatml",
         max_tokens=80,
     )  # fmt: skip
     found = estimate_chat(options)
