@@ -16,7 +16,11 @@ from dataprep.pipeline.chat.literal import Spelling, texts_in
 from dataprep.pipeline.chat.spans import Span, TrainOn, find_spans, wanted
 from dataprep.pipeline.chat.work import Work, marks_for
 
-__all__ = ["PlainRenderer", "Rendered"]
+__all__ = ["CutError", "PlainRenderer", "Rendered"]
+
+
+class CutError(RenderError):
+    """A special token that a record spells cannot be followed through the template."""
 
 
 class Rendered(NamedTuple):
@@ -92,7 +96,7 @@ class PlainRenderer:
         marked = work.template.render(messages, tools, characters=work.characters)
         same, spans = self._spelling.unmark(marked, marks)
         if same != text:
-            raise RenderError(
+            raise CutError(
                 "template", "it spells a special token, and the template cuts the text there"
             )
         return spans

@@ -36,6 +36,8 @@ class Planner:
 
         Raises `RenderError` where there is none.
         """
+        if self._template.escapes:
+            raise RenderError("template", "it escapes what it is given")
         self._environment.trace = trace
         at_hand = Opened(conversation, trace)
         work = _OpenWork(self._template, at_hand, trace)
@@ -50,7 +52,10 @@ class Planner:
         if any(ord(character) - FIRST >= len(trace.values) for character in skeleton):
             raise RenderError("template", "it writes characters that stand for texts")
         loose = [at for at, span in enumerate(spans) if self._is_loose(skeleton, span)]
-        return plan_of(skeleton, spans, loose, self._special_tokens)
+        mixed = any(trace.is_mixed(character) for character in skeleton)
+        return plan_of(
+            skeleton, spans, loose=loose, is_mixed=mixed, special_tokens=self._special_tokens
+        )
 
     def _is_loose(self, skeleton: str, span: Span) -> bool:
         """Whether white space at the end of `span` may follow a special token that a text ends."""

@@ -29,15 +29,16 @@ class Plan:
     """A rendering with texts left out.
 
     `parts` is the text in pieces, "" where the value `places[i][1]` goes into `places[i][0]`.
-    `edges` are the starts and ends of spans, one after the other, each as the characters of glue
-    since the one before and the values between. `loose` are the spans whose last white space
-    depends on what the texts end with.
+    `edges` say of each span how many characters of glue, and which values, are before it (since the
+    one before), and how many and which inside. `loose` are the spans whose last white space depends
+    on what the texts end with. `is_mixed` says that words of the template are among the values.
     """
 
     parts: list[str]
     places: tuple[tuple[int, int], ...]
-    edges: tuple[tuple[int, tuple[int, ...]], ...]
+    edges: tuple[tuple[int, tuple[int, ...], int, tuple[int, ...]], ...]
     loose: tuple[int, ...]
+    is_mixed: bool
     special_tokens: tuple[str, ...]
 
     def text(self, values: Values) -> str:
@@ -49,20 +50,22 @@ class Plan:
 
     def spans(self, values: Values, text: str) -> list[Span] | None:
         """The spans in `text`; None if one is empty."""
-        edges: list[int] = []
+        spans: list[Span] = []
         at = 0
-        for glue, between in self.edges:
+        for glue, texts, glue_inside, texts_inside in self.edges:
             at += glue
-            for which in between:
+            for which in texts:
                 at += len(values[which])
-            edges.append(at)
-        spans = list(zip(edges[::2], edges[1::2], strict=True))
+            start = at
+            at += glue_inside
+            for which in texts_inside:
+                at += len(values[which])
+            if at == start:
+                return None
+            spans.append((start, at))
         for which in self.loose:
             start, end = spans[which]
             spans[which] = start, start + trimmed(text[start:end], self.special_tokens)
-        for start, end in spans:
-            if start == end:
-                return None
         return spans
 
     def placed(self, values: Values) -> list[tuple[int, str]]:
@@ -78,11 +81,12 @@ class Plan:
 
 
 def plan_of(
-    skeleton: str, spans: Sequence[Span], loose: Sequence[int], special_tokens: tuple[str, ...]
-) -> Plan:
+    skeleton: str, spans: Sequence[Span], *, loose: Sequence[int] = (), is_mixed: bool = False,
+    special_tokens: tuple[str, ...] = (),
+) -> Plan:  # fmt: skip
     """The plan for `skeleton` with `spans` of its characters.
 
-    >>> plan = plan_of("<" + chr(FIRST) + ">.", [(1, 3)], [], ())
+    >>> plan = plan_of("<" + chr(FIRST) + ">.", [(1, 3)])
     >>> plan.text(["abc"]), plan.spans(["abc"], "<abc>.")
     ('<abc>.', [(1, 5)])
     """
@@ -92,17 +96,21 @@ def plan_of(
         if is_text:
             places.append((len(parts), ord(piece) - FIRST))
         parts.append("" if is_text else piece)
-    edges: list[tuple[int, tuple[int, ...]]] = []
+    edges: list[tuple[int, tuple[int, ...], int, tuple[int, ...]]] = []
     before = 0
-    for edge in (edge for span in spans for edge in span):
-        between = [ord(character) - FIRST for character in skeleton[before:edge]]
-        texts = tuple(which for which in between if which >= 0)
-        edges.append((edge - before - len(texts), texts))
-        before = edge
+    for start, end in spans:
+        edges.append(_measures(skeleton[before:start]) + _measures(skeleton[start:end]))
+        before = end
     return Plan(
         parts=parts, places=tuple(places), edges=tuple(edges), loose=tuple(loose),
-        special_tokens=special_tokens,
+        is_mixed=is_mixed, special_tokens=special_tokens,
     )  # fmt: skip
+
+
+def _measures(skeleton: str) -> tuple[int, tuple[int, ...]]:
+    """How many characters of glue `skeleton` has, and which texts it stands for."""
+    texts = tuple(ord(character) - FIRST for character in skeleton if ord(character) >= FIRST)
+    return len(skeleton) - len(texts), texts
 
 
 def _pieces(skeleton: str) -> list[tuple[bool, str]]:

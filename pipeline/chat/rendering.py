@@ -19,7 +19,7 @@ from typing import Any
 from dataprep.pipeline.chat.compiled import RenderError
 from dataprep.pipeline.chat.conversation import Conversation
 from dataprep.pipeline.chat.literal import Spelling, texts_in
-from dataprep.pipeline.chat.plain import PlainRenderer, Rendered
+from dataprep.pipeline.chat.plain import CutError, PlainRenderer, Rendered
 from dataprep.pipeline.chat.planning import Planner
 from dataprep.pipeline.chat.plans import Plan, Plans
 from dataprep.pipeline.chat.skeletons import Trace
@@ -75,19 +75,18 @@ class Renderer:
         conversation = _known(conversation)
         shape, values = structure(conversation)
         spelled = self._spelling.counts(_texts(values))
-        rendered = self._by_plan(shape, values, spelled=bool(spelled))
-        if rendered is None:
-            rendered = self._one(conversation, shape, values, spelled=bool(spelled))
-        if spelled:
-            self.special_text.update(spelled)
-        return rendered
-
-    def _by_plan(self, shape: Hashable, values: list[Any], *, spelled: bool) -> Rendered | None:
         filled = values.copy()
         branch = self._plans.find(shape, filled)
-        if branch is None or branch.plan is None:
-            return None
-        return self._filled(branch.plan, filled, spelled=spelled)
+        rendered = None
+        if branch is not None and branch.plan is not None:
+            rendered = self._filled(branch.plan, filled, spelled=spelled is not None)
+        if rendered is None:
+            rendered = self._one(
+                conversation, shape, values, spelled=spelled is not None, new=branch is None
+            )
+        if spelled is not None:
+            self.special_text.update(spelled)
+        return rendered
 
     def _filled(self, plan: Plan, values: list[Any], *, spelled: bool) -> Rendered | None:
         text = plan.text(values)
@@ -96,27 +95,30 @@ class Renderer:
             return None
         literal: list[Span] = []
         if spelled and self._literal:
+            if plan.is_mixed:
+                return None
             for start, part in plan.placed(values):
                 literal += self._spelling.spans(part, start)
         return Rendered(text, spans, literal)
 
     def _one(
-        self, conversation: Conversation, shape: Hashable, values: list[Any], *, spelled: bool
-    ) -> Rendered:
-        """`conversation` rendered as it is, and a plan made if others like it came before.
+        self, conversation: Conversation, shape: Hashable, values: list[Any], *, spelled: bool,
+        new: bool,
+    ) -> Rendered:  # fmt: skip
+        """`conversation` rendered as it is; if it is `new`, and not the first, a plan is made.
 
-        Where it cannot be masked so, it may still be by a plan, the first one too.
+        Where that fails for its spans alone, a plan may still find them, of the first one too.
         """
         try:
             rendered = self._plain.render(conversation)
         except RenderError as error:
-            if error.reason != "unmaskable":
+            if not new or not (error.reason == "unmaskable" or isinstance(error, CutError)):
                 raise
             planned = self._learn(conversation, shape, values, None, spelled=spelled)
             if planned is None:
                 raise
             return planned
-        if self._plans.seen(shape):
+        if new and self._plans.seen(shape):
             self._learn(conversation, shape, values, rendered, spelled=spelled)
         return rendered
 
@@ -133,11 +135,10 @@ class Renderer:
             pass
         else:
             rendered = self._filled(plan, trace.values, spelled=spelled)
-            same = rendered == expected
-            if expected is None and rendered is not None:
-                same = rendered.text == self._plain.text(conversation)
-            if not same:
-                self.refuted += rendered is not None
+            text = self._plain.text(conversation) if expected is None else expected.text
+            known = rendered is not None and expected is not None
+            if plan.text(trace.values) != text or (known and rendered != expected):
+                self.refuted += 1
                 plan = rendered = None
         self._plans.add(shape, trace.steps, plan)
         return rendered

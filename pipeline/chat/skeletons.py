@@ -78,7 +78,7 @@ def is_open(value: Any) -> bool:
     (True, False)
     """
     if isinstance(value, str):
-        return any(ord(character) >= FIRST for character in value) if value else False
+        return any(ord(character) >= FIRST for character in _bare(value))
     if isinstance(value, Unknown | Split):
         return True
     if isinstance(value, Mapping):
@@ -104,6 +104,7 @@ class Trace:
         self._asked: dict[Look, bool] = {}
         self._known: dict[Look, Skeleton] = {}
         self._origins: dict[str, frozenset[int]] = {}
+        self._mixed: set[str] = set()
 
     def text(self, index: int) -> Skeleton:
         """The skeleton that stands for text `index` of the record."""
@@ -125,14 +126,24 @@ class Trace:
                 raise RefusalError("it makes too many texts")
             self._known[look] = self.text(len(self.values))
             self.steps.append((look, None))
-            texts = [self.origins(character) for character in of if ord(character) >= FIRST]
-            self._origins[chr(FIRST + len(self.values))] = frozenset().union(*texts)
+            self._remember(chr(FIRST + len(self.values)), look)
             self.values.append(OPERATIONS[name](self.filled(of), *args))
         return self._known[look]
+
+    def _remember(self, character: str, look: Look) -> None:
+        texts = [self.origins(part) for part in look.of if ord(part) >= FIRST]
+        self._origins[character] = frozenset().union(*texts)
+        mixed = any(ord(part) < FIRST or part in self._mixed for part in look.of)
+        if mixed or look.name == "replace":
+            self._mixed.add(character)
 
     def origins(self, character: str) -> frozenset[int]:
         """The texts of the record that went into what `character` stands for."""
         return self._origins.get(character, frozenset([ord(character) - FIRST]))
+
+    def is_mixed(self, character: str) -> bool:
+        """Whether words of the template went into what `character` stands for."""
+        return character in self._mixed
 
     def filled(self, skeleton: str) -> Any:
         """What `skeleton` stands for in this record."""

@@ -28,9 +28,10 @@ def structure(conversation: Conversation) -> tuple[Hashable, list[Any]]:
     shape: list[Hashable] = [conversation.prompt]
     values: list[Any] = []
     for message in conversation.messages:
-        if len(message) == 2 and next(iter(message)) == "role":
-            role, content = message.values()
-            if type(role) is str and type(content) is str and "content" in message:
+        if len(message) == 2:
+            (first, role), (second, content) = message.items()
+            usual = first == "role" and second == "content"
+            if usual and type(role) is str and type(content) is str:
                 shape.append(role)
                 values.append(content)
                 continue

@@ -134,13 +134,13 @@ class TracingEnvironment(ChatEnvironment):
     def call(__self, __context: Context, __obj: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N805
         """Call `__obj`, with unknown text only where it is handed on."""
         owner = getattr(__obj, "__self__", None)
-        if owner is not None and type(owner) in (Skeleton, Split):
-            return __obj(*args, **kwargs)  # guards itself
+        given = {name: kwargs[name] for name in kwargs if name not in _SCOPES}
+        if type(owner) is Skeleton:
+            return __obj(*args, **given)  # guards itself
         made = (__self.globals["namespace"], __self.globals["dict"])
         if isinstance(__obj, Macro | LoopContext) or isinstance(owner, Environment | Extension):
             pass  # handed on
         elif not any(__obj is maker for maker in made):
-            given = {name: kwargs[name] for name in kwargs if name not in _SCOPES}
             if is_open(args) or is_open(given):
                 raise RefusalError("it calls something with text")
         return super().call(__context, __obj, *args, **kwargs)
