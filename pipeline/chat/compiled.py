@@ -63,6 +63,7 @@ class CompiledTemplate:
             raise UsageError(f"{min(given)} is what a record gives", where="--template-var")
         parsed = _parsed(self.environment, text)
         self.has_markers = has_markers(parsed)
+        self.escapes = parsed.find(nodes.EvalContextModifier) is not None
         self._template = _compiled(self.environment, parsed)
         self._variables = {
             **self._template.globals, **(variables or {}), "documents": None,

@@ -25,24 +25,24 @@ class Spelling:
         self._firsts = sorted({token[0] for token in longest})
         self._pattern = re.compile("|".join(map(re.escape, longest)) or "(?!)")
 
-    def may_be_in(self, text: str) -> bool:
-        """Whether `text` holds the first character of one; some 50 ns."""
-        return any(first in text for first in self._firsts)
-
     def spans(self, text: str, start: int = 0) -> list[Span]:
         """Where `text`, the beginning of which is at `start`, spells one."""
-        if not self.may_be_in(text):
-            return []
-        found = self._pattern.finditer(text)
+        found = self._pattern.finditer(text) if self._may_be_in(text) else ()
         return [(start + match.start(), start + match.end()) for match in found]
 
-    def counts(self, texts: Sequence[str]) -> Counter[str]:
-        """How often `texts` spell each."""
-        counts: Counter[str] = Counter()
+    def counts(self, texts: Sequence[str]) -> Counter[str] | None:
+        """How often `texts` spell each; None, in some 50 ns a text, if they spell none."""
+        counts: Counter[str] | None = None
         for text in texts:
-            if self.may_be_in(text):
-                counts.update(self._pattern.findall(text))
+            for first in self._firsts:
+                if first in text and (found := self._pattern.findall(text)):
+                    counts = counts or Counter()
+                    counts.update(found)
+                    break
         return counts
+
+    def _may_be_in(self, text: str) -> bool:
+        return any(first in text for first in self._firsts)
 
     def marked(self, value: Any, marks: str) -> Any:
         """`value` with `marks` around what spells one, in all texts of it."""
@@ -67,7 +67,7 @@ class Spelling:
                 continue
             opened = at > 0 and parts[at - 1] == marks[0]
             closed = at + 1 < len(parts) and parts[at + 1] == marks[1]
-            if opened and closed and part:
+            if opened and closed and self._pattern.fullmatch(part):
                 spans.append((length, length + len(part)))
             pieces.append(part)
             length += len(part)

@@ -14,7 +14,7 @@ from typing import Any
 
 from dataprep.pipeline.chat.compiled import RenderError
 
-__all__ = ["INSTEAD", "Prefixes", "trimmed"]
+__all__ = ["INSTEAD", "Prefixes", "Render", "trimmed"]
 
 INSTEAD = (
     "give a template with generation markers (such as a named one) by --chat-template, or take"

@@ -1,45 +1,34 @@
-"""Conversations to text with the spans to train on: by the template itself, proved.
+"""Conversations to text with the spans to train on, by their chat template, proved.
 
 Guarantees: the text is what the template gives for the whole conversation (what transformers'
 `apply_chat_template` gives); the spans are those that its generation markers enclose, or, without
 markers, what each trained message adds to the rendering of those before it. Nothing is guessed:
-where a proof fails the record is refused.
+where a proof fails the record is refused. What comes out for a record depends on it alone, not on
+those before it.
+
+Costs 2 to 4 us for a conversation of a structure seen before, where the template only puts its
+texts somewhere (plans.py), 50 to 150 us otherwise (plain.py).
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from functools import partial
-from typing import Any, NamedTuple
+from collections.abc import Hashable, Mapping, Sequence
+from typing import Any
 
-from dataprep.pipeline.chat.compiled import CompiledTemplate, RenderError
+from dataprep.pipeline.chat.compiled import RenderError
 from dataprep.pipeline.chat.conversation import Conversation
-from dataprep.pipeline.chat.generation import unmark, unused
 from dataprep.pipeline.chat.literal import Spelling, texts_in
-from dataprep.pipeline.chat.prefixes import Prefixes
-from dataprep.pipeline.chat.spans import (
-    Span,
-    TrainOn,
-    by_markers,
-    by_prefixes,
-    everything,
-    wanted,
-)
+from dataprep.pipeline.chat.plain import CutError, PlainRenderer, Rendered
+from dataprep.pipeline.chat.planning import Planner
+from dataprep.pipeline.chat.plans import Plan, Plans
+from dataprep.pipeline.chat.skeletons import Trace
+from dataprep.pipeline.chat.spans import Span, TrainOn
+from dataprep.pipeline.chat.structure import structure
 
 __all__ = ["Rendered", "Renderer"]
 
-
-class Rendered(NamedTuple):
-    """The text of one conversation.
-
-    `spans` (character positions, increasing, disjoint, not empty) are trained on. `literal` are
-    those where the record itself spells a special token: text, not the token.
-    """
-
-    text: str
-    spans: list[Span]
-    literal: list[Span]
+_MAX_FILLED = 1 << 20  # characters; larger ones have their steps counted
 
 
 class Renderer:
@@ -61,112 +50,124 @@ class Renderer:
         variables: Mapping[str, Any] | None = None, special_tokens: Sequence[str] = (),
         literal: bool = True, date: str | None = None,
     ) -> None:  # fmt: skip
-        self._template = CompiledTemplate(template, variables, date=date)
-        self._train_on = train_on
-        self._special_tokens = tuple(filter(None, special_tokens))
-        self._spelling = Spelling(self._special_tokens)
+        tokens = tuple(filter(None, special_tokens))
+        self._plain = PlainRenderer(
+            template, train_on=train_on, variables=variables or {}, special_tokens=tokens,
+            literal=literal, date=date,
+        )  # fmt: skip
+        self._planner = Planner(
+            template, train_on=train_on, variables=variables or {}, special_tokens=tokens, date=date
+        )
+        self._plans = Plans()
+        self._spelling = Spelling(tokens)
         self._literal = literal
         self.special_text: Counter[str] = Counter()
+        self.refuted = 0
+        """Plans that did not give what their first record is; 0, or there is a bug."""
 
     @property
     def masked_by(self) -> str:
         """How spans are found: "generation" (the template's markers) or "prefixes"."""
-        return "generation" if self._template.has_markers else "prefixes"
+        return "generation" if self._plain.has_markers else "prefixes"
 
     def render(self, conversation: Conversation) -> Rendered:
         """Text and spans of `conversation`; raises `RenderError`."""
-        chosen = wanted(conversation, self._train_on)
-        messages = [_known(message) for message in conversation.messages]
-        texts = [*texts_in(messages), *texts_in(conversation.tools)]
-        spelled = self._spelling.counts(texts)
-        work = _Work(self._template, messages, conversation.tools, sum(map(len, texts)))
-        text = work.render(messages)
-        spans = self._spans(work, conversation, text, chosen)
-        if not spans:
-            why = "marks nothing in it as generated" if text else "makes no text of it"
-            raise RenderError("no_assistant", f"the template {why}")
-        self.special_text.update(spelled)
-        literal = self._literal_spans(work, text) if spelled and self._literal else []
+        conversation = _known(conversation)
+        shape, values = structure(conversation)
+        spelled = self._spelling.counts(_texts(values))
+        filled = values.copy()
+        branch = self._plans.find(shape, filled)
+        rendered = None
+        if branch is not None and branch.plan is not None:
+            rendered = self._filled(branch.plan, filled, spelled=spelled is not None)
+        if rendered is None:
+            rendered = self._one(
+                conversation, shape, values, spelled=spelled is not None, new=branch is None
+            )
+        if spelled is not None:
+            self.special_text.update(spelled)
+        return rendered
+
+    def _filled(self, plan: Plan, values: list[Any], *, spelled: bool) -> Rendered | None:
+        text = plan.text(values)
+        spans = plan.spans(values, text)
+        if spans is None or len(text) > _MAX_FILLED:
+            return None
+        literal: list[Span] = []
+        if spelled and self._literal:
+            if plan.is_mixed:
+                return None
+            for start, part in plan.placed(values):
+                literal += self._spelling.spans(part, start)
         return Rendered(text, spans, literal)
 
-    def _spans(
-        self, work: _Work, conversation: Conversation, text: str, chosen: Sequence[int]
-    ) -> list[Span]:
-        prefixes = Prefixes(work.render, work.messages, text, self._special_tokens)
-        if self._train_on == "all":
-            return everything(conversation, prefixes, chosen, len(text))
-        if not self._template.has_markers:
-            return by_prefixes(conversation, prefixes, chosen)
-        marked = work.marked_spans(len(work.messages), text)
-        first_spans = partial(work.first_spans, marked)
-        return by_markers(conversation, marked, prefixes, chosen, first_spans)
+    def _one(
+        self, conversation: Conversation, shape: Hashable, values: list[Any], *, spelled: bool,
+        new: bool,
+    ) -> Rendered:  # fmt: skip
+        """`conversation` rendered as it is; if it is `new`, and not the first, a plan is made.
 
-    def _literal_spans(self, work: _Work, text: str) -> list[Span]:
-        marks = _unused(text)
-        messages = self._spelling.marked(work.messages, marks)
-        tools = self._spelling.marked(work.tools, marks)
-        marked = work.template.render(messages, tools, characters=work.characters)
-        same, spans = self._spelling.unmark(marked, marks)
-        if same != text:
-            raise RenderError(
-                "template", "it spells a special token, and the template cuts the text there"
-            )
-        return spans
-
-
-class _Work:
-    """One conversation under way."""
-
-    def __init__(
-        self, template: CompiledTemplate, messages: list[dict[str, Any]], tools: list[Any] | None,
-        characters: int,
-    ) -> None:  # fmt: skip
-        self.template = template
-        self.messages = messages
-        self.tools = tools
-        self.characters = characters
-
-    def render(self, messages: Sequence[Mapping[str, Any]], *, prompt: bool = False) -> str:
-        return self.template.render(messages, self.tools, prompt=prompt, characters=self.characters)
-
-    def marked_spans(self, count: int, text: str) -> list[Span]:
-        """What the template marks of the first `count` messages, which it renders as `text`."""
-        marks = _unused(text)
-        marked = self.template.render(
-            self.messages[:count], self.tools, marks=marks, characters=self.characters
-        )
+        Where that fails for its spans alone, a plan may still find them, of the first one too.
+        """
         try:
-            same, spans = unmark(marked, marks)
-        except ValueError as error:
-            raise RenderError("unmaskable", f"{error}; mend the template") from error
-        if same != text:
-            raise RenderError(
-                "unmaskable", "the template changes text by its own markers; mend the template"
-            )
-        return spans
+            rendered = self._plain.render(conversation)
+        except RenderError as error:
+            if not new or not (error.reason == "unmaskable" or isinstance(error, CutError)):
+                raise
+            planned = self._learn(conversation, shape, values, None, spelled=spelled)
+            if planned is None:
+                raise
+            return planned
+        if new and self._plans.seen(shape):
+            self._learn(conversation, shape, values, rendered, spelled=spelled)
+        return rendered
 
-    def first_spans(self, marked: Sequence[Span], count: int) -> list[Span]:
-        """The spans of the first `count` messages alone, which must be the first of `marked`."""
-        if count == len(self.messages):
-            return list(marked)
-        spans = self.marked_spans(count, self.render(self.messages[:count])) if count else []
-        if spans != list(marked[: len(spans)]):
-            raise RenderError(
-                "unmaskable", f"the template marks its first {count} messages otherwise alone"
-            )
-        return spans
+    def _learn(
+        self, conversation: Conversation, shape: Hashable, values: list[Any],
+        expected: Rendered | None, *, spelled: bool,
+    ) -> Rendered | None:  # fmt: skip
+        """Make a plan, and keep it if it gives for `conversation` what is `expected` of it."""
+        trace = Trace(values)
+        plan = rendered = None
+        try:
+            plan = self._planner.plan(conversation, trace)
+        except RenderError:
+            pass
+        else:
+            rendered = self._filled(plan, trace.values, spelled=spelled)
+            text = self._plain.text(conversation) if expected is None else expected.text
+            known = rendered is not None and expected is not None
+            if plan.text(trace.values) != text or (known and rendered != expected):
+                self.refuted += 1
+                plan = rendered = None
+        self._plans.add(shape, trace.steps, plan)
+        return rendered
 
 
-def _unused(text: str) -> str:
-    try:
-        return unused(text, 2)
-    except ValueError as error:
-        raise RenderError("template", str(error)) from error
+def _texts(values: list[Any]) -> Sequence[str]:
+    for value in values:
+        if type(value) is not str:
+            return [*texts_in(values)]
+    return values
 
 
-def _known(message: dict[str, Any]) -> dict[str, Any]:
-    """`message` with its reasoning under both of the names that templates know, as transformers."""
-    reasoning = message.get("reasoning_content")
-    if reasoning is None:
-        return message
-    return {"thinking": reasoning, **message}
+def _known(conversation: Conversation) -> Conversation:
+    """`conversation` with reasoning under both of the names that templates know.
+
+    Transformers does the same.
+    """
+    for message in conversation.messages:
+        if "reasoning_content" in message:
+            break
+    else:
+        return conversation
+    messages = [
+        message
+        if message.get("reasoning_content") is None
+        else {"thinking": message["reasoning_content"], **message}
+        for message in conversation.messages
+    ]
+    return Conversation(
+        messages=messages, tools=conversation.tools, prompt=conversation.prompt,
+        train=conversation.train,
+    )  # fmt: skip

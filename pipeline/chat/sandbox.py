@@ -26,7 +26,7 @@ from jinja2.utils import Namespace
 from dataprep.pipeline.chat.generation import Generation
 from dataprep.pipeline.chat.limits import MAX_CHARACTERS, Budget, LimitError, size_of
 
-__all__ = ["ChatEnvironment", "DateMissingError", "RaisedError"]
+__all__ = ["ChatEnvironment", "ChatGenerator", "DateMissingError", "RaisedError"]
 
 _MAX_INDENT = 100
 _WIDTHS = {"center": "width", "batch": "linecount", "slice": "slices", "indent": "width"}
@@ -42,8 +42,14 @@ class DateMissingError(TemplateError):
     """A template asks for today's date, and none was given."""
 
 
-class _Generator(CodeGenerator):
+class ChatGenerator(CodeGenerator):
+    """Code that joins texts where it can be counted."""
+
     def visit_Concat(self, node: nodes.Concat, frame: Frame) -> None:  # noqa: N802 (its name)
+        """What `~` becomes."""
+        if frame.eval_ctx.volatile:  # in an autoescape block
+            super().visit_Concat(node, frame)
+            return
         self.write("environment.join_texts((")
         for part in node.nodes:
             self.visit(part, frame)
@@ -57,7 +63,7 @@ class ChatEnvironment(ImmutableSandboxedEnvironment):
     `date` (YYYY-MM-DD) is what `strftime_now` formats.
     """
 
-    code_generator_class = _Generator
+    code_generator_class = ChatGenerator
     intercepted_binops = frozenset({"+", "*", "**", "%"})
 
     def __init__(self, date: str | None = None) -> None:

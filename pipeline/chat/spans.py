@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import pairwise
 from typing import Literal
 
 from dataprep.pipeline.chat.compiled import RenderError
 from dataprep.pipeline.chat.conversation import Conversation
 from dataprep.pipeline.chat.prefixes import INSTEAD, Prefixes
+from dataprep.pipeline.chat.work import Work
 
-__all__ = ["Span", "TrainOn", "by_markers", "by_prefixes", "everything", "wanted"]
+__all__ = ["Span", "TrainOn", "find_spans", "wanted"]
 
 Span = tuple[int, int]
 TrainOn = Literal["all", "assistant", "last"]
@@ -44,7 +46,22 @@ def _why_none(conversation: Conversation) -> str:
     return f"none of its {turns} assistant messages is to be trained on"
 
 
-def by_prefixes(
+def find_spans(
+    work: Work, text: str, conversation: Conversation, chosen: Sequence[int], *,
+    train_on: TrainOn, special_tokens: tuple[str, ...],
+) -> list[Span]:  # fmt: skip
+    """The spans of `chosen` in the rendering `text`; raises `RenderError` where a proof fails."""
+    prefixes = work.prefixes(text, special_tokens)
+    if train_on == "all":
+        return _everything(conversation, prefixes, chosen, len(text))
+    if not work.template.has_markers:
+        return _by_prefixes(conversation, prefixes, chosen)
+    marked = work.marked_spans(len(work.messages), text)
+    first_spans = partial(work.first_spans, marked)
+    return _by_markers(conversation, marked, prefixes, chosen, first_spans)
+
+
+def _by_prefixes(
     conversation: Conversation, prefixes: Prefixes, chosen: Sequence[int]
 ) -> list[Span]:
     """The spans of the `chosen` messages, of each on its own."""
@@ -55,7 +72,7 @@ def by_prefixes(
     return _disjoint(spans)
 
 
-def everything(
+def _everything(
     conversation: Conversation, prefixes: Prefixes, chosen: Sequence[int], length: int
 ) -> list[Span]:
     """The whole text but for the messages that are given or not `chosen`."""
@@ -70,7 +87,7 @@ def everything(
     return _disjoint([span for span in [*spans, (start, length)] if span[0] != span[1]])
 
 
-def by_markers(
+def _by_markers(
     conversation: Conversation,
     marked: Sequence[Span],
     prefixes: Prefixes,
