@@ -44,7 +44,7 @@ EXCERPT = 1000  # characters of a document, enough to recognise it and less than
 )  # fmt: skip
 @click.option(
     "--random", "sample", metavar="N", type=click.IntRange(min=0), default=0,
-    help="Decode N documents drawn at random.",
+    help="Decode N documents drawn at random (of preferences, N records with all answers).",
 )  # fmt: skip
 @click.option("--seed", metavar="N", type=int, default=0, show_default=True, help="Of --random.")
 @click.option("--ids", is_flag=True, help="Print token ids as well as text.")
@@ -60,7 +60,8 @@ def command(
 
     PATH is a directory made by `dataprep build`. Documents come with the input they were read
     from and their byte offset (or row) in it. --json always gives whole texts. Of embeddings and
-    pairs, a document is a row.
+    pairs, a document is a row. Of conversations, what is trained on is green, or between ⟦ and ⟧
+    where there is no colour; --json gives it as spans of characters.
     """
     from dataprep.formats.dataset import open_dataset
 
@@ -114,7 +115,12 @@ def _chosen(
     split = dataset.split(name or next(iter(dataset.splits)))
     for number in documents:
         _check_number(split, number)
-    drawn = Random(seed).sample(range(split.documents), min(sample, split.documents))
+    if split.has_groups:
+        from dataprep.cli.chat_inspection import drawn_records
+
+        drawn = drawn_records(split, sample, seed)
+    else:
+        drawn = Random(seed).sample(range(split.documents), min(sample, split.documents))
     return [(split.name, number) for number in (*documents, *drawn)]
 
 
@@ -131,6 +137,8 @@ def _check_number(split: Split, number: int) -> None:
 
 def _document(dataset: Dataset, name: str, number: int, *, ids: bool) -> dict[str, Any]:
     """One document, as --json prints it."""
+    from dataprep.cli.chat_inspection import document_facts
+
     split = dataset.split(name)
     source, position = split.source(number)
     first, last = split.span(number)
@@ -144,6 +152,7 @@ def _document(dataset: Dataset, name: str, number: int, *, ids: bool) -> dict[st
         "tokens": last - first,
         "text": split.text(number),
     }
+    found |= document_facts(split, number, found["text"])
     if ids:
         found["ids"] = split.document(number).tolist()
     return found
@@ -151,6 +160,8 @@ def _document(dataset: Dataset, name: str, number: int, *, ids: bool) -> dict[st
 
 def _facts(dataset: Dataset) -> dict[str, Any]:
     """The manifest without its long lists, as --json prints it."""
+    from dataprep.cli.chat_inspection import chat_facts
+
     manifest, tokenizer = dataset.manifest, dataset.manifest.tokenizer
     return {
         "path": str(dataset.path),
@@ -170,6 +181,7 @@ def _facts(dataset: Dataset) -> dict[str, Any]:
             "bos": tokenizer.bos.token if tokenizer.bos and tokenizer.add_bos else None,
             "eos": tokenizer.eos.token if tokenizer.eos and tokenizer.add_eos else None,
         },
+        **chat_facts(dataset),
         "splits": {name: _split_facts(split) for name, split in dataset.splits.items()},
         "records": {
             "read": manifest.records.read,
@@ -195,7 +207,9 @@ def _config_bytes(dataset: Dataset) -> int:
 
 def _split_facts(split: Split) -> dict[str, Any]:
     entry = split.entry
+    records = {} if entry.records is None else {"records": entry.records}
     return {
+        **records,
         "documents": entry.documents,
         "tokens": entry.tokens,
         "text_bytes": entry.text_bytes,

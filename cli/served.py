@@ -230,7 +230,8 @@ def _as_in(state: State, options: OrderOptions) -> OrderOptions:
     said = {
         "rows": _text(kind), "seq_len": _number(order.get("seq_len", order.get("max_length"))),
         "stride": _number(order.get("stride")), "pack": _text(order.get("pack")),
-        "overlong": _overlong(order), "seed": _number(order.get("seed")),
+        "overlong": _overlong(order) if options.rows in (None, kind) else None,
+        "seed": _number(order.get("seed")),
         "shuffle": _text(order.get("shuffle")) or "none", "weigh_by": _text(order.get("by")),
         "skip": _skips(state),
     }  # fmt: skip

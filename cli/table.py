@@ -11,7 +11,8 @@ from collections.abc import Iterable, Mapping
 from io import StringIO
 from typing import TYPE_CHECKING, Any
 
-from dataprep.cli.output import is_terminal, one_line, printable
+from dataprep.cli.chat_inspection import chat_rows, group_text, marked
+from dataprep.cli.output import is_terminal, one_line
 from dataprep.cli.summary import bytes_text, count_text
 
 if TYPE_CHECKING:
@@ -34,8 +35,11 @@ def document_text(found: Mapping[str, Any], limit: int | None) -> str:
     head = (
         f"{found['split']}[{found['document']}]  {count_text(found['tokens'], 'token')}, from "
         f"{one_line(found['input'])} at {found['unit']} {found['position']:,}"
+        f"{group_text(found)}"
     )
-    text = printable(found["text"][:limit])
+    text = found["text"][:limit]
+    spans = [[first, min(last, len(text))] for first, last in found.get("trained", ())]
+    text = marked(text, [span for span in spans if span[0] < span[1]])
     if limit is not None and len(found["text"]) > limit:
         text += f" … ({len(found['text']) - limit:,} more characters: --full)"
     ids = f"\nids: {' '.join(map(str, found['ids']))}" if "ids" in found else ""
@@ -83,6 +87,7 @@ def _fact_rows(facts: Mapping[str, Any]) -> list[tuple[str, str]]:
         ("engine", f"{tokenizer['engine']} ({tokenizer['engine_reason']})"),
         ("before each", tokenizer["bos"] or "nothing"),
         ("after each", tokenizer["eos"] or "nothing"),
+        *chat_rows(facts),
         ("special text", f"{tokenizer['special_text']}; found: {found or 'none'}"),
         ("records", f"{records['read']:,} read, {records['written']:,} written"),
         ("rejected", rejected or "none"),

@@ -68,6 +68,7 @@ if TYPE_CHECKING:
     from dataprep.runtime.pair_data import PairData, open_pairs
     from dataprep.runtime.pairs import PairDataset
     from dataprep.runtime.parts import split_by_fraction
+    from dataprep.runtime.preference import PreferenceDataset
     from dataprep.runtime.preprocess import PreprocessedDataset
     from dataprep.runtime.preprocess_create import create_preprocessed_dataset
     from dataprep.runtime.preprocess_stream import StreamingPreprocessedDataset
@@ -117,6 +118,7 @@ __all__ = [  # noqa: RUF022  (plain order; ruff's has names in capitals first)
     "PairDataset",
     "PairOptions",
     "Preference",
+    "PreferenceDataset",
     "PreprocessedDataset",
     "RecordError",
     "Seq2Seq",
@@ -202,6 +204,7 @@ _HOME = {
     "PairDataset": "runtime.pairs",
     "PairOptions": "pipeline.pairs.options",
     "Preference": "runtime.collate_preference",
+    "PreferenceDataset": "runtime.preference",
     "PreprocessedDataset": "runtime.preprocess",
     "RecordError": "formats.errors",
     "Seq2Seq": "runtime.collate_text",

@@ -315,6 +315,11 @@ class Split:
         return None if chat is None else chat.form
 
     @property
+    def records(self) -> int:
+        """How many records became the documents; of some a record is several."""
+        return self.documents if self.entry.records is None else self.entry.records
+
+    @property
     def has_groups(self) -> bool:
         """Whether a record is one document or more that belong together, as of preferences."""
         return self._groups is not None

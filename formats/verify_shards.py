@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -37,18 +38,22 @@ class Rules:
     eos: int | None
     positions: npt.NDArray[np.uint64]
     """Per input, the first position that lies outside it."""
+    longest: int | None = None
+    """The most tokens that a document may have, where the build kept to a limit."""
 
     @classmethod
     def of(cls, manifest: Manifest) -> Rules:
         """The rules that `manifest` states."""
         tokenizer = manifest.tokenizer
         bos, eos = tokenizer.bos, tokenizer.eos
+        chat = None if manifest.chat is msgspec.UNSET else manifest.chat
         return cls(
             dtype=manifest.tokens.dtype,
             vocab_size=manifest.tokens.vocab_size,
             bos=bos.id if tokenizer.add_bos and bos else None,
             eos=eos.id if tokenizer.add_eos and eos else None,
             positions=positions_of(manifest.inputs),
+            longest=None if chat is None else chat.max_tokens,
         )
 
     @property
@@ -155,10 +160,21 @@ class _Offsets:
                 bad = first + int(falls[0]) + (first == 0)
                 raise self._refused(header, bad, f"offset {bad} is smaller than the one before")
             last = offsets[-1:]
+            self._check_lengths(header, first - (first > 0), np.diff(offsets))
             yield offsets
         if last[0] != shard.length:
             problem = f"must end at {shard.length}, the tokens of the shard, not at {last[0]}"
             raise self._refused(header, shard.documents, problem)
+
+    def _check_lengths(self, header: int, first: int, lengths: npt.NDArray[np.int64]) -> None:
+        """No document, of which the first is number `first`, is over the limit of the build."""
+        limit = self._rules.longest
+        if limit is not None and len(lengths) and int(lengths.max()) > limit:
+            bad = int(lengths.argmax())
+            problem = (
+                f"document {first + bad} has {lengths[bad]} tokens, chat.max_tokens is {limit}"
+            )
+            raise self._refused(header, first + bad + 1, problem)
 
     def _refused(self, header: int, index: int, problem: str) -> Refused:
         start = header + 8 * index

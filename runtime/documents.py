@@ -177,7 +177,7 @@ class DocumentDataset(Dataset[Batch]):
         if self.labels is not None:
             batch["labels"] = torch.from_numpy(rows.labels(self.labels))
         if self.position_ids:
-            batch["position_ids"] = torch.from_numpy(rows.place * rows.real)
+            batch["position_ids"] = torch.from_numpy(rows.positions())
         if self.sample_mask:
             batch["sample_mask"] = torch.from_numpy(samples != PADDING)
         return batch

@@ -24,15 +24,15 @@ _Flags = npt.NDArray[np.bool_]
 class PaddedRows(NamedTuple):
     """n rows of `width` tokens, and where they are from.
 
-    `ids` are of the type of the split, `place` is int64: of each token in its row, counted from its
-    first; `real` is False in padding.
+    `ids` are of the type of the split; `first` [n] is the column in which each row begins; `real`
+    is False in padding.
     """
 
     split: Split
     starts: Counts
     lengths: Counts
     ids: npt.NDArray[Any]
-    place: Counts
+    first: Counts
     real: _Flags
 
     def trained(self) -> _Flags:
@@ -41,10 +41,15 @@ class PaddedRows(NamedTuple):
             return self.real
         rows, width = self.ids.shape
         mask = np.zeros((rows, width), np.uint8)
-        at = np.arange(rows, dtype=np.int64) * width - np.minimum(self.place[:, 0], 0)
+        at = np.arange(rows, dtype=np.int64) * width + self.first
         copy_mask(self.split, self.starts, self.lengths, mask.reshape(-1), at)
         train: _Flags = mask != 0
         return train
+
+    def positions(self) -> Counts:
+        """int64 like the rows, from 0 at the first token of each; 0 in padding."""
+        places: Counts = np.arange(self.ids.shape[1], dtype=np.int64) - self.first[:, None]
+        return places * self.real
 
     def labels(self, kind: Labels) -> Counts:
         """int64 like the rows; see `DocumentDataset`."""
@@ -67,6 +72,6 @@ def padded_rows(
     ids = np.full((len(lengths), width), pad_id, split.dtype)
     at = np.arange(len(lengths), dtype=np.int64) * width + first
     copy_tokens(split, starts, lengths, ids.reshape(-1), at)
-    place = np.arange(width, dtype=np.int64) - first[:, None]
-    real = (place >= 0) & (place < lengths[:, None])
-    return PaddedRows(split, starts, lengths, ids, place, real)
+    columns = np.arange(width, dtype=np.int64)
+    real = columns >= first[:, None] if left else columns < lengths[:, None]
+    return PaddedRows(split, starts, lengths, ids, first, real)

@@ -20,7 +20,7 @@ from dataprep.formats import manifest as manifests
 from dataprep.formats import verify_groups
 from dataprep.formats.dataset import ReadBy, open_dataset
 from dataprep.formats.errors import IntegrityError, UsageError
-from dataprep.formats.manifest import CONFIG_NAME, Manifest
+from dataprep.formats.manifest import CONFIG_NAME, ChatEntry, Manifest
 from dataprep.formats.verify import verify
 from dataprep.formats.verify_stream import Reader
 from tests.datasets import make_dataset, random_split
@@ -72,7 +72,7 @@ def test_records_are_found(form: str, io: ReadBy, counts: list[int], data: st.Da
         owner = np.repeat(np.arange(len(records)), [len(record) for record in records])
         assert split.groups.holding(every).tolist() == owner.tolist()
         assert split.record_ids.tolist() == owner.tolist()
-        assert (len(split.groups), split.form) == (len(records), form)
+        assert (len(split.groups), split.records, split.form) == (len(records), len(records), form)
         for ask in (split.groups.documents, split.groups.scores, split.groups.holding):
             for wrong in (-1, 1000):
                 with pytest.raises(IndexError, match="are outside 0:"):
@@ -253,6 +253,26 @@ def test_trained_tokens_are_counted(groups: Path) -> None:
     edit(groups, MASK, "|u1", 128, {0: 2})
     reseal(groups)
     assert codes(verify(groups, "structure")) == {("E_MASK", MASK)}
+
+
+def test_the_limit_of_the_build_is_kept(groups: Path) -> None:
+    """A manifest that promises shorter conversations: the first shard with one is named."""
+
+    def limited(to: int) -> Callable[[Manifest], Manifest]:
+        def change(manifest: Manifest) -> Manifest:
+            assert isinstance(manifest.chat, ChatEntry)
+            chat = msgspec.structs.replace(manifest.chat, max_tokens=to)
+            return msgspec.structs.replace(manifest, chat=chat)
+
+        return change
+
+    reseal(groups, limited(5))
+    assert verify(groups).findings == ()
+    reseal(groups, limited(4))
+    (finding,) = verify(groups, "structure").findings
+    assert (finding.code, finding.file) == ("E_OFFSETS", "train/docs-00000.npy")
+    assert (finding.start, finding.stop) == (128 + 8 * 5, 128 + 8 * 6)
+    assert finding.problem == "document 4 has 5 tokens, chat.max_tokens is 4"
 
 
 def test_another_template_is_found(groups: Path) -> None:

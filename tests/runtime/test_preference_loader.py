@@ -23,6 +23,7 @@ from dataprep.runtime.loader import Loader
 from dataprep.runtime.mixed import realised
 from dataprep.runtime.preference import FORMS, PreferenceDataset
 from dataprep.runtime.rows import Rows
+from dataprep.runtime.stream import StreamDataset
 from dataprep.runtime.trace import steps_of_document, trace_step
 from tests.cli.runner import run_here
 from tests.datasets import EOS_ID, make_dataset, random_split
@@ -323,3 +324,17 @@ def test_too_long(paths: dict[str, Path], form: str) -> None:
     assert max(batch[FIRST_IDS[form]].shape[1] for batch in cut) <= 9
     whole = make(paths[form])
     assert cut.order != whole.order
+
+
+def test_streams(paths: dict[str, Path], form: str) -> None:
+    """Whole records, read in blocks: each once, as by number."""
+    data = PreferenceDataset(open_dataset(paths[form]).split("train"))
+    for shuffle in ("blocks", "buffer", None):
+        stream = StreamDataset(data, batch_size=1, shuffle=shuffle, block=3)
+        seen = []
+        for batch in stream:
+            (number,) = numbers([batch], form)[0]
+            expected = data.__getitems__([number])
+            assert all(torch.equal(batch[name], expected[name]) for name in expected)
+            seen.append(number)
+        assert sorted(seen) == [*range(N)]
