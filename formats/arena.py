@@ -27,6 +27,7 @@ import numpy as np
 
 from dataprep.formats.errors import StorageError
 from dataprep.formats.maps import wrong_size
+from dataprep.formats.places import HUGE, lines_of, place
 from dataprep.formats.pread import PreadFiles
 from dataprep.formats.stream import Numbers, Positions
 
@@ -35,7 +36,6 @@ __all__ = ["MappedFiles"]
 _FIXED = 0x10  # MAP_FIXED of Linux, macOS and the BSDs; the mmap module does not name it
 _NO_ACCESS = 0  # PROT_NONE
 _FAILED = ctypes.c_void_p(-1).value
-_HUGE = 1 << 21  # bytes of a large page; files start at multiples of it, so that it can be used
 _ELEMENT = 1 << 30  # bytes; numpy knows no elements of 2 GiB
 _LOOK_SECONDS = 0.01
 _LOOK_SHARE = 100  # looking at sizes takes at most one part of so many of the time
@@ -52,8 +52,10 @@ class MappedFiles:
         self.dtype = files.dtype
         self._files = files
         self._path = path
-        self._places, self._bytes = _layout(np.array(files.sizes, np.int64))
+        row = files.width * self.dtype.itemsize
+        self._places, self._bytes = place(np.array(files.sizes, np.int64), row)
         self._first = (self._places + files.offset) // self.dtype.itemsize
+        self._lines = lines_of(self._places, files.first_rows[:-1], row)
         self._maps: _Maps | None = self._reserved()
 
     def rows(self, shards: Positions | int, local: Positions, length: int) -> Numbers:
@@ -71,14 +73,15 @@ class MappedFiles:
         found: Numbers = windows[starts]
         return found
 
-    def take_rows(self, shard: int, rows: Positions, width: int) -> Numbers:
-        """See `Source`: a copy of each row, and nothing on the way."""
-        item = self.dtype.itemsize
-        count = (self._files.sizes[shard] - self._files.offset) // (item * width)
-        table: Numbers = np.ndarray(
-            (count, width), self.dtype, self._ready(shard).numbers, int(self._first[shard]) * item
-        )
-        return table.take(rows, axis=0, mode="clip")  # they are there: nothing is clipped
+    def take_rows(self, shards: Positions | int, rows: Positions) -> Numbers:
+        """See `Source`: a copy of each row, and nothing on the way, however many files."""
+        files = self._files
+        if self._lines is None:
+            local = (rows - files.first_rows[shards]) * files.width
+            return self.rows(shards, local, files.width)
+        table = self._ready(shards).table(files.offset, files.width)
+        lines = rows + self._lines[shards] if len(self._lines) > 1 else rows
+        return table.take(lines, axis=0, mode="clip")  # they are there: nothing is clipped
 
     def copy(
         self, shards: Positions, local: Positions, lengths: Positions, out: Numbers, at: Positions
@@ -178,25 +181,27 @@ def _not_mapped(name: str, error: OSError) -> StorageError:
     )  # fmt: skip
 
 
-def _layout(sizes: Positions) -> tuple[Positions, int]:
-    """Where in the range each file starts, and how many bytes all take."""
-    unit = _HUGE if sizes.size and sizes.max() >= _HUGE else mmap.ALLOCATIONGRANULARITY
-    ends = np.cumsum(-(-sizes // unit) * unit)
-    places = np.concatenate([[0], ends]).astype(np.int64)
-    return places[:-1], int(places[-1])
-
-
 class _Maps:
     """The range of addresses, and what is known of the files mapped in it."""
 
     def __init__(self, size: int, dtype: np.dtype[Any], files: int) -> None:
         self._range = _Range(size)
         self.numbers: Numbers = np.asarray(self._range).view(dtype)
+        self._table: Numbers | None = None
         self.open = np.zeros(files, np.bool_)
         self.missing = True
         self.torn = False  # there may be a hole in the range
         self.inodes: dict[int, tuple[int, int]] = {}
         self.look_at = 0.0
+
+    def table(self, offset: int, width: int) -> Numbers:
+        """The range from `offset` bytes on as rows of `width` numbers, holes and all."""
+        found = self._table
+        if found is None:
+            item = self.numbers.itemsize
+            shape = (self.numbers.nbytes - offset) // (item * width), width
+            found = self._table = np.ndarray(shape, self.numbers.dtype, self.numbers, offset)
+        return found
 
     def add(self, descriptor: int, place: int, size: int) -> None:
         """Map a file; mapping one twice, from two threads, changes nothing.
@@ -220,13 +225,13 @@ class _Range:
     """A range of addresses that nothing else uses; given back when the last array over it goes."""
 
     def __init__(self, size: int) -> None:
-        self._reserved = size + _HUGE if size else 0
+        self._reserved = size + HUGE if size else 0
         self._size = size
         self._start = self.address = 0
         if size:
             flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
             self._start = _mmap(0, self._reserved, _NO_ACCESS, flags, -1)
-            self.address = -(-self._start // _HUGE) * _HUGE
+            self.address = -(-self._start // HUGE) * HUGE
         self._unmap = _libc().munmap
 
     @property
