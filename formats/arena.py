@@ -54,24 +54,29 @@ class MappedFiles:
         self._path = path
         row = files.width * self.dtype.itemsize
         self._places, self._bytes = place(np.array(files.sizes, np.int64), row)
-        self._first = (self._places + files.offset) // self.dtype.itemsize
+        self.first = (self._places + files.offset) // self.dtype.itemsize
+        """Where the numbers of each file begin in the range, in numbers."""
         self._lines = lines_of(self._places, files.first_rows[:-1], row)
         self._maps: _Maps | None = self._reserved()
 
     def rows(self, shards: Positions | int, local: Positions, length: int) -> Numbers:
         """See `Source`: one fancy index over all files."""
         maps, item = self._ready(shards), self.dtype.itemsize
-        starts = self._first[shards] + local
-        count = len(maps.numbers) - length + 1
-        # Every window there is, overlapping, as a view. One element each: numpy then copies it in
-        # one go, where rows of numbers take half as long again (measured: 384 float32).
-        if length * item <= _ELEMENT:
-            whole = np.ndarray((count,), f"V{length * item}", maps.numbers, 0, (item,))
-            taken: Numbers = whole[starts].view(self.dtype)
+        starts = self.first[shards] + local
+        windows = maps.windows(length)
+        if windows is not None:
+            taken: Numbers = windows[starts].view(self.dtype)
             return taken.reshape(len(starts), length)
-        windows = np.ndarray((count, length), self.dtype, maps.numbers, 0, (item, item))
-        found: Numbers = windows[starts]
+        shape = len(maps.numbers) - length + 1, length
+        found: Numbers = np.ndarray(shape, self.dtype, maps.numbers, 0, (item, item))[starts]
         return found
+
+    def windows(self, length: int) -> Numbers | None:
+        """See `Source`: once all files are mapped, and until it is time to look at them."""
+        maps = self._maps
+        if maps is None or maps.missing or time.monotonic() >= maps.look_at:
+            return None
+        return maps.windows(length)
 
     def take_rows(self, shards: Positions | int, rows: Positions) -> Numbers:
         """See `Source`: a copy of each row, and nothing on the way, however many files."""
@@ -87,7 +92,7 @@ class MappedFiles:
         self, shards: Positions, local: Positions, lengths: Positions, out: Numbers, at: Positions
     ) -> None:
         """See `Source`: 0.4 microseconds a piece, and memory speed."""
-        begins = self._first[shards] + local
+        begins = self.first[shards] + local
         # Views of memory: a third less a piece than slices of arrays.
         target, source = out.data, self._ready(shards).numbers.data
         columns = (at, at + lengths, begins, begins + lengths)
@@ -97,7 +102,7 @@ class MappedFiles:
     def fill(self, out: Numbers, shard: int, local: int) -> None:
         """See `Source`."""
         maps = self._ready(shard)
-        at = int(self._first[shard]) + local
+        at = int(self.first[shard]) + local
         out[:] = maps.numbers[at : at + len(out)]
 
     def close(self) -> None:
@@ -105,7 +110,9 @@ class MappedFiles:
         self._maps = None
 
     def _reserved(self) -> _Maps:
-        return _Maps(self._bytes, self.dtype, len(self._files.sizes))
+        maps = _Maps(self._bytes, self.dtype, len(self._files.sizes))
+        maps.open[np.array(self._files.sizes, np.int64) <= self._files.offset] = True  # of nothing
+        return maps
 
     def _ready(self, shards: Positions | int) -> _Maps:
         """The maps, those of `shards` among them."""
@@ -161,7 +168,7 @@ class MappedFiles:
             except OSError:
                 continue
             changed = found.st_size != self._files.sizes[shard]
-            if changed and (found.st_dev, found.st_ino) == maps.inodes[shard]:
+            if changed and (found.st_dev, found.st_ino) == maps.inodes.get(shard):
                 raise wrong_size(name, self._files.sizes[shard], found.st_size)
         now = time.monotonic()
         maps.look_at = now + max(_LOOK_SECONDS, _LOOK_SHARE * (now - began))
@@ -188,11 +195,25 @@ class _Maps:
         self._range = _Range(size)
         self.numbers: Numbers = np.asarray(self._range).view(dtype)
         self._table: Numbers | None = None
+        self._windows: Numbers | None = None
         self.open = np.zeros(files, np.bool_)
         self.missing = True
         self.torn = False  # there may be a hole in the range
         self.inodes: dict[int, tuple[int, int]] = {}
         self.look_at = 0.0
+
+    def windows(self, length: int) -> Numbers | None:
+        """Every window there is, overlapping, as a view; None if `length` is beyond numpy.
+
+        One element each: numpy then copies it in one go, where rows of numbers take half as long
+        again (measured: 384 float32).
+        """
+        size, item = length * self.numbers.itemsize, self.numbers.itemsize
+        found = self._windows
+        if (found is None or found.itemsize != size) and size <= _ELEMENT:
+            shape = (len(self.numbers) - length + 1,)
+            found = self._windows = np.ndarray(shape, f"V{size}", self.numbers, 0, (item,))
+        return found if size <= _ELEMENT else None
 
     def table(self, offset: int, width: int) -> Numbers:
         """The range from `offset` bytes on as rows of `width` numbers, holes and all."""

@@ -137,6 +137,14 @@ class PreadFiles:
         at = local * self.dtype.itemsize + self.offset
         self.file(shard).read_into(out.data.cast("B"), at)
 
+    def windows(self, length: int) -> None:
+        """Nothing: there is no range."""
+
+    @property
+    def first(self) -> Positions:
+        """Nothing either."""
+        return np.empty(0, np.int64)
+
     def look(self, shards: Positions | int) -> None:
         """Nothing: reading tells."""
 

@@ -14,10 +14,11 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["Positions", "Source", "Stream", "bases", "check_inside", "unsigned_max"]
+from dataprep.formats.cuts import Cuts, Positions, WindowPlaces, bases, check_inside
+
+__all__ = ["Numbers", "Positions", "Source", "Stream", "bases", "check_inside"]
 
 Numbers = npt.NDArray[Any]
-Positions = npt.NDArray[np.int64]
 
 
 class Source(Protocol):
@@ -49,6 +50,19 @@ class Source(Protocol):
         """Fill `out` [n], n >= 1, with the numbers at `local` of `shard`."""
         ...
 
+    def windows(self, length: int) -> Numbers | None:
+        """Every window of `length` numbers in one range, each an element of so many bytes.
+
+        For reading at once: None if something is to be opened or looked at first, or cannot be had
+        in this way. Window `first[k] + i` is the one at number `i` of shard `k`.
+        """
+        ...
+
+    @property
+    def first(self) -> Positions:
+        """See `windows`."""
+        ...
+
     def look(self, shards: Positions | int) -> None:
         """Raise if a file of `shards`, which are about to be read, is known to have changed."""
         ...
@@ -67,13 +81,15 @@ class Stream:
     def __init__(self, source: Source, lengths: Iterable[int], *, width: int = 1) -> None:
         self.source = source
         self.base = bases(lengths)
-        self._cuts = _Cuts(self.base)
-        self._row_cuts = _Cuts(self.base // max(1, width))
+        self._cuts = Cuts(self.base)
+        self._row_cuts = Cuts(self.base // max(1, width))
         self._bounds: list[int] = self.base.tolist()  # for single numbers, which are faster in it
         self._ends = self.base[1:]
         self._total: int = self._bounds[-1]
         full = np.flatnonzero(np.diff(self.base))
         self._only: int | None = int(full[0]) if len(full) == 1 else None
+        self._known: WindowPlaces | None = None
+        self._asked = 0
 
     def __len__(self) -> int:
         return self._total
@@ -97,6 +113,9 @@ class Stream:
         """
         if len(starts) == 0 or length == 0:
             return np.empty((len(starts), length), self.source.dtype)
+        windows = self.source.windows(length)
+        if windows is not None and (at := self._at_once(starts, length)) is not None:
+            return windows[at].view(self.source.dtype).reshape(len(at), length)
         check_inside("windows", starts, length, self._total)
         if self._only is not None:
             self.source.look(self._only)
@@ -112,6 +131,16 @@ class Stream:
         shards = self._row_cuts.shards_at(rows) if self._only is None else self._only
         self.source.look(shards)
         return self.source.take_rows(shards, rows)
+
+    def _at_once(self, starts: Positions, length: int) -> Positions | None:
+        """Where windows are in the range of the source, if all are whole there."""
+        known = self._known
+        if known is None or known.length != length:
+            repeated, self._asked = length == self._asked, length
+            if not repeated:  # of pieces of this length and that, none is worth a table
+                return None
+            known = self._known = WindowPlaces(self.base, self.source.first, length=length)
+        return known.of(starts)
 
     def _gather_from_many(self, starts: Positions, length: int) -> Numbers:
         shards = self.shards_at(starts)
@@ -180,59 +209,3 @@ class Stream:
     def shards_at(self, at: Positions) -> Positions:
         """The shard that holds each position, never an empty one."""
         return self._cuts.shards_at(at)
-
-
-class _Cuts:
-    """Which shard a position is in: a division where all shards but the last are equally long.
-
-    That is how arrays are written; a search of 256 positions takes six times as long.
-    """
-
-    def __init__(self, base: Positions) -> None:
-        self._base = base
-        lengths = np.diff(base)
-        each = int(lengths[0]) if len(lengths) else 0
-        equal = each > 0 and bool((lengths[:-1] == each).all() and lengths[-1] <= each)
-        self._each = each if equal else 0
-
-    def shards_at(self, at: Positions) -> Positions:
-        """See `Stream.shards_at`."""
-        found: Positions = (
-            at // self._each if self._each else self._base.searchsorted(at, "right") - 1
-        )
-        return found
-
-
-def check_inside(what: str, starts: Positions, length: int, total: int) -> None:
-    """Raise `IndexError` unless each `start:start + length` lies in 0 .. total; one start or more.
-
-    >>> check_inside("windows", np.array([3, 0, 7]), 2, total=9)
-    >>> check_inside("windows", np.array([3, -1]), 2, total=9)
-    Traceback (most recent call last):
-    IndexError: windows -1:5 are outside 0:9
-    """
-    if length > total or unsigned_max(np.asarray(starts, np.int64)) > total - length:
-        low, high = int(starts.min()), int(starts.max()) + length
-        raise IndexError(f"{what} {low}:{high} are outside 0:{total}")
-
-
-def unsigned_max(values: Positions) -> int:
-    """The greatest of `values`, one or more, read without their signs: a negative one is huge.
-
-    So one pass tells whether all are in 0 .. limit. `argmax` is half as dear as `max`.
-
-    >>> unsigned_max(np.array([3, 7, 5])), unsigned_max(np.array([3, -1])) == 2**64 - 1
-    (7, True)
-    """
-    unsigned = values.view(np.uint64)
-    return int(unsigned.item(unsigned.argmax()))
-
-
-def bases(counts: Iterable[int]) -> Positions:
-    """Exclusive prefix sums.
-
-    >>> bases([3, 0, 4]).tolist()
-    [0, 3, 3, 7]
-    """
-    each = counts if isinstance(counts, np.ndarray) else np.fromiter(counts, np.int64)
-    return np.concatenate([[0], np.cumsum(each)]).astype(np.int64)

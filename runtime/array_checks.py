@@ -11,8 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from dataprep.formats.arrays import ArraySplit, NamedArray
+from dataprep.formats.cuts import unsigned_max
 from dataprep.formats.errors import IntegrityError
-from dataprep.formats.stream import unsigned_max
 
 __all__ = ["check_pointers", "pointed_nowhere", "rows_of"]
 
