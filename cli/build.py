@@ -14,30 +14,21 @@ from dataprep.cli import building
 from dataprep.cli.command import EPILOG_START, output_options
 from dataprep.cli.kinds import KindCommand
 from dataprep.cli.options import OptionHelp, options_of
+from dataprep.cli.shared import INPUT, RUNNING, SPLITS, shared
 from dataprep.pipeline.options import BuildOptions
 
 __all__ = ["OPTIONS", "command"]
 
 
-_INPUT, _TEXT, _IDS, _SPLITS, _RUN = "Input", "Records", "Tokens", "Splits", "Running"
+_TEXT, _IDS = "Records", "Tokens"
 
 OPTIONS: dict[str, OptionHelp] = {
     "input": OptionHelp(
-        section=_INPUT, metavar="PATH",
+        section=INPUT, metavar="PATH",
         help="File, folder, quoted glob, or hf:NAME for a dataset of the Hugging Face hub; .gz "
         "and .zst are read as they are. Repeatable.",
     ),
-    "out": OptionHelp(
-        section=_INPUT, metavar="DIRECTORY",
-        help="The directory to make. Must not exist, be empty, or hold this very build.",
-    ),
-    "format": OptionHelp(section=_INPUT, help="Of all inputs.", default="from each name"),
-    "hf_config": OptionHelp(
-        section=_INPUT, metavar="NAME", help="Configuration of a hub dataset."
-    ),
-    "hf_split": OptionHelp(
-        section=_INPUT, metavar="NAME", help="Split of an HF dataset that has several."
-    ),
+    **shared("out", "format", "hf_config", "hf_split"),
     "field": OptionHelp(
         section=_TEXT, metavar="NAME",
         help="Field that holds the text, of JSONL, Parquet and HF records; a.b reaches inside.",
@@ -46,14 +37,7 @@ OPTIONS: dict[str, OptionHelp] = {
         section=_TEXT,
         help="What a document of a plain text file is; a block ends at a blank line.",
     ),
-    "on_error": OptionHelp(
-        section=_TEXT,
-        help="A bad record stops the build, or is written to rejects.jsonl and counted.",
-    ),
-    "max_rejects": OptionHelp(
-        section=_TEXT, metavar="N", default="no limit",
-        help="With --on-error skip: stop when more than N records are bad.",
-    ),
+    **shared("on_error", "max_rejects"),
     "tokenizer": OptionHelp(
         section=_IDS, metavar="TOKENIZER", default="the built-in one, 32,768 ids",
         help="tokenizer.json, a folder with one, a hub repository, tiktoken:NAME, a .tiktoken "
@@ -76,27 +60,12 @@ OPTIONS: dict[str, OptionHelp] = {
         section=_IDS,
         help="Text that spells a special token stays text, or becomes the token. Counted anyway.",
     ),
-    "split": OptionHelp(
-        section=_SPLITS, metavar="NAME=SHARE,...",
-        help="Ratios that add up to 1; with --split-mode count also numbers of documents, and "
-        "rest.",
-    ),
-    "split_mode": OptionHelp(
-        section=_SPLITS,
-        help="ratio: each document by its own hash, so added data moves none. count: exact sizes.",
-    ),
+    **shared("split", "split_mode"),
     "split_key": OptionHelp(
-        section=_SPLITS, metavar="FIELD", default="the text",
+        section=SPLITS, metavar="FIELD", default="the text",
         help="Records with equal values of this field go to the same split.",
     ),
-    "seed": OptionHelp(
-        section=_SPLITS, metavar="N", help="Of the hash that assigns splits."
-    ),
-    "workers": OptionHelp(
-        section=_RUN, metavar="N", default="one per core",
-        help="Processes. The output is the same for any number.",
-    ),
-    "overwrite": OptionHelp(section=_RUN, help="Replace a finished dataset in --out."),
+    **shared("seed", "workers", "overwrite"),
 }  # fmt: skip
 
 
@@ -137,7 +106,7 @@ command = click.command(
     cls=KindCommand,
     kind="tokens",
     sections={name: entry.section for name, entry in OPTIONS.items()}
-    | {"dry_run": _RUN, "profile": _RUN},
+    | {"dry_run": RUNNING, "profile": RUNNING},
     epilog=f"""{EPILOG_START}
   dataprep build --input data.jsonl --out shards
   dataprep build --input 'books/*.txt' --document block --out shards

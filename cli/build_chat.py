@@ -12,6 +12,7 @@ from dataprep.cli.build import OPTIONS as TEXT_OPTIONS
 from dataprep.cli.command import EPILOG_START, output_options
 from dataprep.cli.kinds import KindCommand
 from dataprep.cli.options import OptionHelp, options_of
+from dataprep.cli.shared import INPUT, RUNNING, SPLITS, shared
 from dataprep.pipeline.chat.options import ChatOptions
 
 if TYPE_CHECKING:
@@ -21,22 +22,16 @@ if TYPE_CHECKING:
 
 __all__ = ["OPTIONS", "command"]
 
-_INPUT, _RECORDS, _TEMPLATE = "Input", "Records", "Template and mask"
-_LENGTH, _SPLITS = "Length", "Splits"
-
-
-def _as_text(*names: str) -> dict[str, OptionHelp]:
-    """Options that are those of a build of text."""
-    return {name: TEXT_OPTIONS[name] for name in names}
+_RECORDS, _TEMPLATE, _LENGTH = "Records", "Template and mask", "Length"
 
 
 OPTIONS: dict[str, OptionHelp] = {
     "input": OptionHelp(
-        section=_INPUT, metavar="PATH",
+        section=INPUT, metavar="PATH",
         help="File, folder, quoted glob, or hf:NAME for a dataset of the Hugging Face hub: JSONL, "
         "JSON arrays, Parquet. Repeatable.",
     ),
-    **_as_text("out", "format", "hf_config", "hf_split"),
+    **shared("out", "format", "hf_config", "hf_split"),
     "shape": OptionHelp(
         section=_RECORDS, metavar="NAME", default="told from the fields of each record",
         help="What records look like: messages, sharegpt, alpaca, prompt, ...",
@@ -54,7 +49,7 @@ OPTIONS: dict[str, OptionHelp] = {
     "system": OptionHelp(
         section=_RECORDS, metavar="TEXT", help="A system turn for conversations that have none."
     ),
-    **_as_text("on_error", "max_rejects"),
+    **shared("on_error", "max_rejects"),
     "tokenizer": TEXT_OPTIONS["tokenizer"],
     "engine": TEXT_OPTIONS["engine"],
     "template": OptionHelp(
@@ -88,12 +83,12 @@ OPTIONS: dict[str, OptionHelp] = {
     "keep_untrained": OptionHelp(
         section=_LENGTH, help="Keep conversations that have no token to train on (left)."
     ),
-    **_as_text("split", "split_mode"),
+    **shared("split", "split_mode"),
     "split_key": OptionHelp(
-        section=_SPLITS, metavar="FIELD", default="the conversation; of preferences the prompt",
+        section=SPLITS, metavar="FIELD", default="the conversation; of preferences the prompt",
         help="Records with equal values of this field go to the same split.",
     ),
-    **_as_text("seed", "workers", "overwrite"),
+    **shared("seed", "workers", "overwrite"),
 }  # fmt: skip
 
 
@@ -180,7 +175,7 @@ command = click.command(
     cls=KindCommand,
     kind="chat",
     sections={name: entry.section for name, entry in OPTIONS.items()}
-    | {"dry_run": "Running", "profile": "Running"},
+    | {"dry_run": RUNNING, "profile": RUNNING},
     epilog=f"""{EPILOG_START}
   dataprep build --kind chat --input chat.jsonl --tokenizer Qwen/Qwen2.5-0.5B --out shards
   dataprep build --kind chat --input chat.jsonl --template chatml --max-tokens 4096 \\

@@ -10,6 +10,7 @@ from dataprep.cli import output
 from dataprep.cli.command import EPILOG_START, output_options
 from dataprep.cli.kinds import KindCommand
 from dataprep.cli.options import OptionHelp, options_of
+from dataprep.cli.shared import INPUT, RUNNING, SPLITS, shared
 from dataprep.formats.errors import StorageError
 from dataprep.pipeline.embeddings.options import EmbeddingOptions
 
@@ -18,25 +19,15 @@ if TYPE_CHECKING:
 
 __all__ = ["OPTIONS", "command"]
 
-_INPUT, _ARRAYS, _TEXT, _SPLITS, _RUN = "Input", "Arrays", "From text", "Splits", "Running"
+_ARRAYS, _TEXT = "Arrays", "From text"
 
 OPTIONS: dict[str, OptionHelp] = {
     "input": OptionHelp(
-        section=_INPUT, metavar="PATH",
+        section=INPUT, metavar="PATH",
         help="File, folder, quoted glob, or hf:NAME: .npy, .npz, .safetensors, .pt, .jsonl, "
         ".parquet, .arrow. Repeatable.",
     ),
-    "out": OptionHelp(
-        section=_INPUT, metavar="DIRECTORY",
-        help="The directory to make. Must not exist, be empty, or hold this very build.",
-    ),
-    "format": OptionHelp(section=_INPUT, help="Of all inputs.", default="from each name"),
-    "hf_config": OptionHelp(
-        section=_INPUT, metavar="NAME", help="Configuration of a hub dataset."
-    ),
-    "hf_split": OptionHelp(
-        section=_INPUT, metavar="NAME", help="Split of an HF dataset that has several."
-    ),
+    **shared("out", "format", "hf_config", "hf_split"),
     "columns": OptionHelp(
         section=_ARRAYS, metavar="NAME=FIELD",
         default="the one field that holds vectors, as `embedding`",
@@ -55,10 +46,7 @@ OPTIONS: dict[str, OptionHelp] = {
         help="A bad record (NaN, infinity, all zero, another width) stops the build, or is written "
         "to rejects.jsonl and counted.",
     ),
-    "max_rejects": OptionHelp(
-        section=_ARRAYS, metavar="N", default="no limit",
-        help="With --on-error skip: stop when more than N records are bad.",
-    ),
+    **shared("max_rejects", section=_ARRAYS),
     "text_field": OptionHelp(
         section=_TEXT, metavar="NAME", help="Field of texts to be turned into vectors."
     ),
@@ -69,25 +57,18 @@ OPTIONS: dict[str, OptionHelp] = {
         section=_TEXT, metavar="N", help="Texts that the model is given at once."
     ),
     "split": OptionHelp(
-        section=_SPLITS, metavar="NAME=SHARE,...",
+        section=SPLITS, metavar="NAME=SHARE,...",
         help="Ratios that add up to 1; with --split-mode count also numbers of rows, and rest.",
     ),
     "split_mode": OptionHelp(
-        section=_SPLITS,
+        section=SPLITS,
         help="ratio: each row by its own hash, so added data moves none. count: exact sizes.",
     ),
     "split_key": OptionHelp(
-        section=_SPLITS, metavar="FIELD", default="the vector, or the text",
+        section=SPLITS, metavar="FIELD", default="the vector, or the text",
         help="Records with equal values of this field go to the same split.",
     ),
-    "seed": OptionHelp(
-        section=_SPLITS, metavar="N", help="Of the hash that assigns splits."
-    ),
-    "workers": OptionHelp(
-        section=_RUN, metavar="N", default="one per core",
-        help="Processes. The output is the same for any number.",
-    ),
-    "overwrite": OptionHelp(section=_RUN, help="Replace a finished dataset in --out."),
+    **shared("seed", "workers", "overwrite"),
 }  # fmt: skip
 
 
@@ -170,7 +151,7 @@ command = click.command(
     "build",
     cls=KindCommand,
     kind="embeddings",
-    sections={name: entry.section for name, entry in OPTIONS.items()} | {"dry_run": _RUN},
+    sections={name: entry.section for name, entry in OPTIONS.items()} | {"dry_run": RUNNING},
     epilog=f"""{EPILOG_START}
   dataprep build --kind embeddings --input vectors.npy --out vectors
   dataprep build --kind embeddings --input data.parquet --columns embedding=vec --columns label \\

@@ -10,6 +10,7 @@ from dataprep.cli import output
 from dataprep.cli.command import EPILOG_START, output_options
 from dataprep.cli.kinds import KindCommand
 from dataprep.cli.options import OptionHelp, options_of
+from dataprep.cli.shared import shared
 from dataprep.pipeline.pairs.options import PairOptions
 
 if TYPE_CHECKING:
@@ -31,10 +32,7 @@ OPTIONS: dict[str, OptionHelp] = {
         help="In the place of --input: all questions of the file are in the split NAME. "
         "Repeatable.",
     ),
-    "out": OptionHelp(
-        section=_INPUT, metavar="DIRECTORY",
-        help="The directory to make. Must not exist, be empty, or hold this very build.",
-    ),
+    **shared("out"),
     "columns": OptionHelp(
         section=_ROWS, metavar="WHAT=NAME,...", default="by their usual names",
         help="Which column is what: question, source, relevance, keywords, cluster, split, answer.",
@@ -123,7 +121,7 @@ OPTIONS: dict[str, OptionHelp] = {
         section=_RUN, metavar="N", default="one per core",
         help="Threads of the search. The output is the same for any number.",
     ),
-    "overwrite": OptionHelp(section=_RUN, help="Replace a finished dataset in --out."),
+    **shared("overwrite"),
 }  # fmt: skip
 
 

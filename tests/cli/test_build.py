@@ -60,7 +60,7 @@ def test_each_option_arrives(name: str, monkeypatch: pytest.MonkeyPatch) -> None
 def captured_options(monkeypatch: pytest.MonkeyPatch, *words: str) -> BuildOptions:
     """The options that `dataprep build` would build with."""
     seen: list[BuildOptions] = []
-    monkeypatch.setattr("dataprep.cli.build._build", lambda options, **_: seen.append(options))
+    monkeypatch.setattr("dataprep.cli.building.run", lambda options, *_, **__: seen.append(options))
     assert main.run(["build", *words]) == 0
     return seen[0]
 
