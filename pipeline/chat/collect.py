@@ -11,7 +11,8 @@ import numpy as np
 from dataprep.pipeline.blocks import Block
 from dataprep.pipeline.chat.conversation import ChatBatch, ChatRecord
 from dataprep.pipeline.chat.json_objects import object_of, objects_between, objects_of
-from dataprep.pipeline.chat.shapes import Shaper, field_path
+from dataprep.pipeline.chat.layouts import field_path
+from dataprep.pipeline.chat.shapes import Shaper
 from dataprep.pipeline.json_array import Elements
 from dataprep.pipeline.json_rows import BadLineError, find, kind_of, lines_of, path_of
 from dataprep.pipeline.jsonl import key_bytes
@@ -86,7 +87,7 @@ class Collector:
         """The batch of `found`, which `part` spells."""
         batch = self.batch()
         try:
-            batch.records = list(map(self._shape, found))
+            batch.records = self._shaper.records(found)
             if batch.keys is not None:
                 batch.keys = list(map(self._key, found))
         except BadLineError:  # some cannot be used: each by itself

@@ -13,7 +13,7 @@ from typing import Any
 from dataprep.pipeline.chat.tool_calls import one_call, spelled_calls
 from dataprep.pipeline.json_rows import BadLineError, kind_of
 
-__all__ = ["Said", "said_in"]
+__all__ = ["Said", "only_text", "said_in"]
 
 _ORDER = {
     "reasoning": 0, "thinking": 0,
@@ -57,6 +57,18 @@ def said_in(blocks: list[Any], where: str) -> Said:
         last = step
         _add(said, step, block, where)
     return said
+
+
+def only_text(blocks: list[Any]) -> Any:
+    """The text of `blocks`, where a single block of text is all there is; otherwise `blocks`.
+
+    >>> only_text([{"type": "text", "value": "Hi"}]), only_text([{"type": "image"}])
+    ('Hi', [{'type': 'image'}])
+    """
+    if len(blocks) == 1 and type(blocks[0]) is dict and blocks[0].get("type") == "text":
+        text = next((blocks[0][name] for name in _VALUES if name in blocks[0]), None)
+        return text if type(text) is str else blocks
+    return blocks
 
 
 def _kind(block: Any, where: str) -> str:

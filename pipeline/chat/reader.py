@@ -14,8 +14,9 @@ from types import MappingProxyType
 from dataprep.formats.errors import UsageError
 from dataprep.pipeline.chat.collect import Collector
 from dataprep.pipeline.chat.conversation import FORMS, ChatBatch, Form
+from dataprep.pipeline.chat.layouts import FIELDS, SHAPES
 from dataprep.pipeline.chat.rows import hf_records, parquet_records
-from dataprep.pipeline.chat.shapes import FIELDS, SHAPES, Shaper
+from dataprep.pipeline.chat.shapes import Shaper
 from dataprep.pipeline.chat.turns import ROLES
 from dataprep.pipeline.inputs import Source
 from dataprep.pipeline.json_array import elements_of
