@@ -21,7 +21,7 @@ _ORDER = {
     "tool_call": 2, "tool_use": 2, "function_call": 2,
     "tool_result": 3,
 }  # fmt: skip
-_VALUES = ("value", "text", "reasoning", "thinking", "content")
+_VALUES = ("text", "value", "reasoning", "thinking", "content")
 
 
 @dataclass(kw_only=True, slots=True)
@@ -66,7 +66,7 @@ def only_text(blocks: list[Any]) -> Any:
     ('Hi', [{'type': 'image'}])
     """
     if len(blocks) == 1 and type(blocks[0]) is dict and blocks[0].get("type") == "text":
-        text = next((blocks[0][name] for name in _VALUES if name in blocks[0]), None)
+        text = blocks[0].get("text", blocks[0].get("value"))
         return text if type(text) is str else blocks
     return blocks
 

@@ -26,8 +26,9 @@ from dataprep.pipeline.json_checks import (
 from dataprep.pipeline.json_rows import BadLineError, kind_of
 from dataprep.pipeline.records import MAX_DEPTH
 
-__all__ = ["object_of", "objects_between", "objects_of"]
+__all__ = ["object_of", "objects_between", "objects_of", "value_of"]
 
+_ANY_DECODER = msgspec.json.Decoder()
 _LIST_DECODER = msgspec.json.Decoder(list[dict[str, Any]])
 _DECODER = msgspec.json.Decoder(dict)  # at import: msgspec 0.22 crashes on first uses in threads
 _REFUSALS = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
@@ -65,6 +66,24 @@ def objects_between(data: bytes, starts: Starts) -> Objects | None:
     except _REFUSALS:
         return None
     return _proved(found, data, starts)
+
+
+def value_of(text: str) -> Any:
+    """The JSON value that a string of a record spells; raises `BadLineError`.
+
+    >>> value_of('{"a": 1}')
+    {'a': 1}
+    """
+    raw = text.encode()
+    try:
+        found = _ANY_DECODER.decode(raw)
+    except _REFUSALS as error:
+        raise BadLineError("invalid_json", str(error)) from None
+    if too_deep(raw, MAX_DEPTH):
+        raise BadLineError("too_deep", f"nested deeper than {MAX_DEPTH}")
+    if len(_NAME_END.findall(raw)) != _names_in([found]):
+        _parsed(raw)
+    return found
 
 
 def _proved(found: Objects, data: bytes, starts: Starts) -> Objects | None:
@@ -138,8 +157,8 @@ def _names_in(values: list[Any]) -> int:
         objects = [value for value in values if type(value) is dict]
         arrays = [value for value in values if type(value) is list]
         count += sum(map(len, objects))
-        values = list(chain.from_iterable(map(dict.values, objects)))
-        values += chain.from_iterable(arrays)
+        parts = chain(chain.from_iterable(map(dict.values, objects)), chain.from_iterable(arrays))
+        values = [value for value in parts if type(value) is not str]  # most are
     return count
 
 

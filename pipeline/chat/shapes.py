@@ -59,6 +59,8 @@ class Shaper:
             ours: path_of(theirs) for ours, theirs in own.items() if ours not in TURN_FIELDS
         }
         self._answers = Answers(self._turns)
+        self.forms: set[Form] = set()
+        """The forms of the records so far, usable or not."""
         self._makers: dict[tuple[str, ...], Make] = {}
         self._of_plain_turns: dict[tuple[str, ...], str] = {}
 
@@ -106,6 +108,7 @@ class Shaper:
             self._makers.clear()
             self._of_plain_turns.clear()
         layout = layout_of(names, self._form, self._shape)
+        self.forms.add(layout.form)
         bare = not self._system and not layout.fields.keys() & _BESIDE
         if bare and layout.form == "chat" and layout.shape == "messages" and not self._columns:
             self._of_plain_turns[names] = layout.fields["messages"]
@@ -159,6 +162,8 @@ class Shaper:
             asked = _instruction(layout, record)
             name, given = "output", 0
         answer, train = self._answers.answer(record[name], name)
+        if answer[0]["role"] != "assistant":
+            raise BadLineError("roles", f"{name!r} begins with a turn of the {answer[0]['role']}")
         return asked + answer, shifted(train, len(asked)), given
 
     def _with_system(

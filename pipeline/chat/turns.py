@@ -13,9 +13,8 @@ from operator import itemgetter
 from types import MappingProxyType
 from typing import Any
 
-import msgspec
-
 from dataprep.pipeline.chat.content import Said, only_text, said_in
+from dataprep.pipeline.chat.json_objects import value_of
 from dataprep.pipeline.chat.tool_calls import spelled_calls, tool_calls
 from dataprep.pipeline.json_rows import BadLineError, kind_of
 
@@ -42,7 +41,6 @@ _SPOKEN = frozenset(("system", "developer", "user", "assistant"))
 _PLAIN_FIELDS = 2
 _ROLE, _CONTENT = itemgetter("role"), itemgetter("content")
 _WEIGHTS = ("weight", "loss_weight")
-_ANY = msgspec.json.Decoder()
 
 
 def shifted(train: Train, count: int) -> Train:
@@ -214,9 +212,10 @@ def _listed(value: Any, name: str) -> list[Any]:
     """The turns of a field: a list, JSON that spells one, or a table of columns."""
     if isinstance(value, str) and value.lstrip().startswith("["):
         try:
-            value = _ANY.decode(value)
-        except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
-            raise BadLineError("bad_message", f"{name!r} holds no JSON array ({error})") from None
+            value = value_of(value)
+        except BadLineError as bad:
+            problem = f"{name!r} holds no JSON array ({bad.args[1]})"
+            raise BadLineError("bad_message", problem) from None
     if isinstance(value, dict):
         value = _rows(value)
     if not isinstance(value, list):
