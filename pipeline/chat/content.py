@@ -103,7 +103,7 @@ def _add(said: Said, step: int, block: Any, where: str) -> None:
 
 def _value(block: dict[str, Any], where: str) -> Any:
     for name in _VALUES:
-        if name in block:
+        if block.get(name) is not None:
             return block[name]
     raise BadLineError(
         "bad_content", f"{where} holds a block without a value; seen: {', '.join(block)[:200]}"
@@ -112,11 +112,12 @@ def _value(block: dict[str, Any], where: str) -> Any:
 
 def _calls(block: dict[str, Any], where: str) -> list[dict[str, Any]]:
     """A call as an object of its own, or as JSON in the value of the block."""
-    if "input" in block:  # as Anthropic's API has it
+    if block.get("input") is not None:  # as Anthropic's API has it
         call = {"name": block.get("name"), "arguments": block["input"], "id": block.get("id")}
         return [one_call(call, where)]
-    if "name" in block or "function" in block:
-        return [one_call({**block, "type": "function"}, where)]
+    if block.get("name") is not None or block.get("function") is not None:
+        call = {name: part for name, part in block.items() if part is not None}
+        return [one_call({**call, "type": "function"}, where)]
     return spelled_calls(_value(block, where), where)
 
 

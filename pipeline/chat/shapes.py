@@ -28,6 +28,7 @@ from dataprep.pipeline.json_rows import BadLineError, find, kind_of, path_of
 __all__ = ["Shaper"]
 
 _MAX_LAYOUTS = 1024
+_MAX_NAMES = 4096  # characters in all
 _JOINT = "\n\n"  # between an instruction and its input
 _BESIDE = {"system", "tools", "history"}
 
@@ -103,16 +104,18 @@ class Shaper:
         return found
 
     def _learn(self, names: tuple[str, ...]) -> Make:
-        """How records with these fields are read."""
+        """How records with these fields are read; kept for the next, but for monstrous names."""
         if len(self._makers) >= _MAX_LAYOUTS:
             self._makers.clear()
             self._of_plain_turns.clear()
         layout = layout_of(names, self._form, self._shape)
         self.forms.add(layout.form)
         bare = not self._system and not layout.fields.keys() & _BESIDE
-        if bare and layout.form == "chat" and layout.shape == "messages" and not self._columns:
-            self._of_plain_turns[names] = layout.fields["messages"]
-        make = self._makers[names] = self._maker(layout, bare)
+        make = self._maker(layout, bare)
+        if sum(map(len, names)) <= _MAX_NAMES:
+            self._makers[names] = make
+            if bare and not self._columns and (layout.form, layout.shape) == ("chat", "messages"):
+                self._of_plain_turns[names] = layout.fields["messages"]
         return make
 
     def _maker(self, layout: Layout, bare: bool) -> Make:

@@ -201,10 +201,10 @@ def _in_order(roles: list[str], lists: list[Any]) -> bool:
 
 
 def _first(turn: Message, names: tuple[str, ...]) -> Any:
-    """The first of the fields with `names` that there is; None without any."""
+    """The first of the fields with `names` that is not null; None without any."""
     for name in names:
-        if name in turn:
-            return turn[name]
+        if (value := turn.get(name)) is not None:
+            return value
     return None
 
 

@@ -122,6 +122,16 @@ def test_lists_are_passed_on() -> None:
                 {"type": "text", "text": "u"}]}],
             [USER, called(), {"role": "tool", "content": "r", "tool_call_id": "2"}, USER],
         ),
+        (
+            [{"from": None, "value": None, **USER, "tool_calls": None},
+             {"role": "assistant", "content": [
+                 {"type": "text", "text": None, "value": "a", "name": None, "input": None},
+                 {"type": "tool_call", "name": None, "input": None, "text": None,
+                  "value": '{"name": "f", "arguments": {"x": 1}}'},
+                 {"type": "tool_use", "name": "g", "input": None, "id": None}]}],
+            [USER, called(content="a", tool_calls=[
+                CALL, {"type": "function", "function": {"name": "g", "arguments": {}}}])],
+        ),
         ([USER, {**ANSWER, "name": "n", "x": None}], [USER, {**ANSWER, "name": "n"}]),
         (
             [USER, {"role": "assistant", "content": "", "reasoning_content": "r"}],
@@ -386,3 +396,5 @@ def test_many_layouts_are_forgotten() -> None:
         record = {"messages": [USER, ANSWER], f"x{number}": 1}
         assert shaper.record(record).conversations[0].messages == [USER, ANSWER]
     assert len(shaper._makers) <= 1024
+    shaper.record({"messages": [USER, ANSWER], "x" * 10_000: 1})
+    assert max(sum(map(len, names)) for names in shaper._makers) < 5000
