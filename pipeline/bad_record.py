@@ -22,6 +22,9 @@ _REMEDIES = {
     "wrong_type": "Name another field with --columns,",
     "wrong_width": "Say with --dim what they should have,",
     "too_long": "Cut the record into documents,",
+    "unknown_shape": "Say with --columns what its fields are, as in messages=dialog,",
+    "unknown_role": "Say with --columns what it stands for, as in user=Human,",
+    "bad_label": "Leave labels alone with --form chat,",
 }
 
 
