@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterable
 from itertools import chain
 from typing import Any
 
@@ -81,8 +82,7 @@ def value_of(text: str) -> Any:
         raise BadLineError("invalid_json", str(error)) from None
     if too_deep(raw, MAX_DEPTH):
         raise BadLineError("too_deep", f"nested deeper than {MAX_DEPTH}")
-    if len(_NAME_END.findall(raw)) != _names_in([found]):
-        _parsed(raw)
+    _refuse_twice(raw, found)
     return found
 
 
@@ -106,9 +106,15 @@ def object_of(raw: bytes) -> dict[str, Any]:
         raise _explain(raw, error) from None
     if too_deep(raw, MAX_DEPTH):
         raise BadLineError("too_deep", f"nested deeper than {MAX_DEPTH}")
-    if len(_NAME_END.findall(raw)) != _names_in([found]):
-        _parsed(raw)
+    _refuse_twice(raw, found)
     return found
+
+
+def _refuse_twice(raw: bytes, found: Any) -> None:
+    """Raise if a name stands twice in an object of `raw`, which decodes to `found`."""
+    names = _names_of(found)
+    if raw.count(b":") != names and len(_NAME_END.findall(raw)) != names:
+        _parsed(raw)
 
 
 def _names_once(data: bytes, octets: npt.NDArray[np.uint8], bounds: Starts, found: Objects) -> bool:
@@ -159,6 +165,20 @@ def _names_in(values: list[Any]) -> int:
         count += sum(map(len, objects))
         parts = chain(chain.from_iterable(map(dict.values, objects)), chain.from_iterable(arrays))
         values = [value for value in parts if type(value) is not str]  # most are
+    return count
+
+
+def _names_of(value: Any) -> int:
+    """The same of one value: quicker where there are few names."""
+    inner: Iterable[Any] = ()
+    count = 0
+    if type(value) is dict:
+        count, inner = len(value), value.values()
+    elif type(value) is list:
+        inner = value
+    for part in inner:
+        if type(part) is dict or type(part) is list:
+            count += _names_of(part)
     return count
 
 

@@ -73,6 +73,7 @@ def test_parquet(
     assert [(bad.reason, bad.record, bad.offset, bad.line) for bad in rejects] == [
         ("no_messages", 2, 2, None), ("unknown_shape", 5, 5, None)
     ]  # fmt: skip
+    assert [bad.excerpt for bad in rejects] == ['{"id":3,"messages":[]}', '{"id":6}']
     assert sum(batch.read for batch in batches) == 6
     assert sum(batch.consumed for batch in batches) == source.size
     if groups > 1:
@@ -113,6 +114,20 @@ def test_maps(tmp_path: Path) -> None:
     batches = read(written(tmp_path / "x.parquet", table), 0, 1)
     assert records_of(batches) == as_lines([RECORDS[0], RECORDS[0]])
     assert [bad.reason for batch in batches for bad in batch.rejects] == ["duplicate_field"]
+
+
+def test_nulls_of_structs(tmp_path: Path) -> None:
+    """Arguments that another row has are none of this one's; nulls in lists stay."""
+    calls = [
+        {"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": arguments}}]}
+        for arguments in ({"x": 1, "y": None, "z": [None, 1]}, {"x": None, "y": 2, "z": None})
+    ]
+    table = pa.Table.from_pylist([{"messages": [USER, call]} for call in calls])
+    batches = read(written(tmp_path / "x.parquet", table), 0, 1)
+    found = [record.conversations[0].messages[1] for record in records_of(batches)]
+    assert [turn["tool_calls"][0]["function"]["arguments"] for turn in found] == [
+        {"x": 1, "z": [None, 1]}, {"y": 2}
+    ]  # fmt: skip
 
 
 def test_long_texts_in_dictionaries(tmp_path: Path) -> None:

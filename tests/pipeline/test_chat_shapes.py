@@ -370,6 +370,11 @@ def test_columns() -> None:
         ("user", "Human"), ("assistant", "Bot"),
     )  # fmt: skip
     assert made(record, columns=columns).conversations[0].messages == [USER, ANSWER]
+    boss = {"messages": [{"role": "Boss", "content": "s"}, USER, ANSWER], "system": "s"}
+    found = made(boss, columns=(("system", "Boss"),)).conversations[0]
+    assert found.messages == [SYSTEM, USER, ANSWER]
+    boss["system"] = "t"
+    assert refused(boss, columns=(("system", "Boss"),))[0] == "two_systems"
     asked = {"question": "u", "answer": "a", "prompt": "x"}
     pairs = (("prompt", "question"), ("completion", "answer"))
     assert made(asked, columns=pairs).conversations[0].messages == [USER, ANSWER]
