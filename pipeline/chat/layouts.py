@@ -8,9 +8,9 @@
 | alpaca | `instruction`, `input`, `output` or `response`, `history` |
 | prompt | `prompt`, `completion`: texts, or turns |
 
-Any may have `system` and `tools`. Beside a prompt in one of these shapes, `chosen` and `rejected`
-make pairs, `responses` or `completions` (with `rewards` or `scores`) groups; `label` makes labels.
-Turns spell their fields either way in every shape.
+Any may have `system` and `tools` (or `functions`). Beside a prompt in one of these shapes, `chosen`
+and `rejected` make pairs, `responses` or `completions` (with `rewards` or `scores`) groups; `label`
+makes labels. Turns spell their fields either way in every shape.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _PROMPTS: Mapping[str, str] = {
 }  # fmt: skip
 _ALIASES: Mapping[str, str] = {
     "response": "output", "conversation": "conversations", "completions": "responses",
-    "scores": "rewards",
+    "scores": "rewards", "functions": "tools",
 }  # fmt: skip
 _NEEDED: Mapping[Form, tuple[str, ...]] = {
     "pairs": ("chosen", "rejected"), "groups": ("responses",), "labels": ("label",), "chat": (),

@@ -90,7 +90,7 @@ def objects(draw: st.DrawFn) -> bytes:
     return line.encode()
 
 
-@examples(400)
+@examples(240)
 @given(st.lists(st.one_of(objects(), objects(), any_lines), min_size=1, max_size=6))
 @example([b'{"messages":[{"role":":","content":"b","content":"c"}]}'])
 @example([b'{"a\\\\":1,"a\\\\":2}', b'{"":":","":2}'])

@@ -88,6 +88,12 @@ def test_lists_are_passed_on() -> None:
 @pytest.mark.parametrize(
     ("turns", "messages"),
     [
+        (
+            [USER, {"role": "assistant", "tool_calls": [
+                {"function": {"name": "f", "arguments": ""}}, {"function": {"name": "f"}}]}],
+            [USER, called(content=None, tool_calls=[
+                {"type": "function", "function": {"name": "f", "arguments": {}}}] * 2)],
+        ),
         ([USER, {**called(), "content": None}], [USER, {**called(), "content": None}]),
         (
             [USER, {"role": "assistant", "tool_calls": [
@@ -156,7 +162,8 @@ def test_turns(turns: list[Any], messages: list[Any]) -> None:
 )  # fmt: skip
 def test_tools(tools: Any, expected: Any) -> None:
     """Tools are a list of wrapped functions, or there are none."""
-    assert made({"messages": [USER, ANSWER], "tools": tools}).conversations[0].tools == expected
+    for name in ("tools", "functions"):
+        assert made({"messages": [USER, ANSWER], name: tools}).conversations[0].tools == expected
 
 
 def test_weights() -> None:

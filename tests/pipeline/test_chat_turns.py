@@ -63,7 +63,7 @@ def outcome(read: Any, *arguments: Any) -> Any:
         return bad.args
 
 
-@examples(400)
+@examples(240)
 @given(turns)
 @example([{"role": "user", "content": "a"}, {"role": "tool", "content": "b"}])
 @example([{"from": "human", "value": "a", "weight": 0}])
@@ -73,7 +73,7 @@ def test_short_ways_agree_with_the_long_one(value: Any) -> None:
     assert outcome(found.read, value, "messages") == outcome(found._translated, value, "messages")
 
 
-@examples(200)
+@examples(120)
 @given(st.lists(st.one_of(turns, st.lists(plain, min_size=1, max_size=3)), min_size=1, max_size=4))
 def test_lists_together_are_as_each(lists: list[Any]) -> None:
     """Lists that are plain together are those that would be passed on one by one."""
@@ -165,7 +165,7 @@ def check(found: ChatRecord) -> None:
         assert all(one.prompt for one in found.conversations)
 
 
-@examples(1000)
+@examples(600)
 @given(
     shaped(),
     st.sampled_from([None, None, None, "chat", "pairs", "labels", "groups"]),

@@ -60,7 +60,7 @@ def spans_of(found: list[Elements]) -> list[tuple[int, int, int]]:
     ]
 
 
-@examples(400)
+@examples(240)
 @given(arrays(), st.integers(1, 40))
 @example((b'["\\\\\\"]",2]', [(1, 8, 0), (9, 10, 0)]), 1)
 @example((b"\xef\xbb\xbf[]", []), 2)
