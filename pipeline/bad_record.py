@@ -27,6 +27,9 @@ _REMEDIES = {
     "template": "Mend it, choose another --template,",
     "unmaskable": "Use a template with generation markers, or --train-on all,",
     "too_long": "Cut the record into documents,",
+    "unknown_shape": "Say with --columns what its fields are, as in messages=dialog,",
+    "unknown_role": "Say with --columns what it stands for, as in user=Human,",
+    "bad_label": "Leave labels alone with --form chat,",
 }
 
 _DECISIONS = {

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from itertools import chain
 
 import numpy as np
+import numpy.typing as npt
 
 from dataprep.pipeline.blocks import MAX_BLOCK_LINES
 from dataprep.pipeline.inputs import input_error
@@ -25,8 +26,11 @@ _BOM = b"\xef\xbb\xbf"
 _BLANK = b" \t\r\n"
 _NOT_BLANK = re.compile(rb"[^ \t\r\n]")
 _HEAD_BYTES = 4096
-_MARKS = np.zeros(256, bool)
-_MARKS[list(b'"[]{},')] = True
+_SLICE_BYTES = 256 << 10
+_SLASH = ord("\\")
+_INDENT = 16  # blanks before an element that are looked at together
+_IS_BLANK = np.zeros(256, bool)
+_IS_BLANK[list(_BLANK)] = True
 _STEPS = np.zeros(256, np.int8)
 _STEPS[list(b"[{")] = 1
 _STEPS[list(b"]}")] = -1
@@ -85,16 +89,17 @@ class _Scanner:
 
     def __init__(self) -> None:
         self._quoted = 0
-        self._escaped = False
+        self._slash = 0  # whether a backslash that hides what follows was the last byte
         self._depth = 1
         self.closed = False
 
     def cuts(self, part: bytes) -> list[int]:
         """The commas between elements in `part`, and the bracket that closes the array."""
-        octets = np.frombuffer(self._bare(part), np.uint8)
-        marks = np.flatnonzero(_MARKS[octets])
+        octets = np.frombuffer(part, np.uint8)
+        marks = _marks(octets)
         found = octets[marks]
         quotes = found == ord('"')
+        quotes[quotes] = ~self._hidden(part, octets, marks[quotes])
         quoted = (np.cumsum(quotes, dtype=np.int64) + self._quoted) & 1
         outside = ~quotes & (quoted == 0)
         marks, steps = marks[outside], _STEPS[found[outside]]
@@ -105,15 +110,37 @@ class _Scanner:
         self._quoted = int(quoted[-1]) if len(quoted) else self._quoted
         self._depth = int(depths[-1]) if len(depths) else self._depth
         cut = (depths[:stop] == 1) & (steps[:stop] == 0) | (depths[:stop] <= 0)
-        return [int(place) for place in marks[:stop][cut]]
+        return [int(place) for place in marks[:stop][cut].tolist()]
 
-    def _bare(self, part: bytes) -> bytes:
-        """`part`, as long as it is, without the quotes that are characters of a string."""
-        if self._escaped and part:
-            part = b"_" + part[1:]
-        if part:
-            self._escaped = bool((len(part) - len(part.rstrip(b"\\"))) & 1)
-        return part.replace(rb"\\", b"__").replace(rb"\"", b"__")
+    def _hidden(
+        self, part: bytes, octets: npt.NDArray[np.uint8], quotes: npt.NDArray[np.int64]
+    ) -> npt.NDArray[np.bool_]:
+        """Which of the quotes are characters of a string: after an odd number of backslashes."""
+        slashes = np.flatnonzero(octets == _SLASH)
+        hidden = np.zeros(len(quotes), bool)
+        if len(slashes):
+            first = np.append(True, np.diff(slashes) != 1)  # of a run
+            starts = slashes[np.maximum.accumulate(np.where(first, np.arange(len(slashes)), 0))]
+            after = np.flatnonzero((octets[quotes - 1] == _SLASH) & (quotes > 0))
+            places = quotes[after]
+            runs = starts[np.searchsorted(slashes, places - 1)]
+            hidden[after] = (places - runs + (self._slash & (runs == 0))) & 1
+        if self._slash and len(quotes) and quotes[0] == 0:
+            hidden[0] = True
+        run = len(part) - len(part.rstrip(b"\\"))
+        self._slash = (run + self._slash if run == len(part) else run) & 1
+        return hidden
+
+
+def _marks(octets: npt.NDArray[np.uint8]) -> npt.NDArray[np.int64]:
+    """Where brackets, quotes and commas stand, in slices that stay in the cache."""
+    found = [np.empty(0, np.int64)]
+    for start in range(0, len(octets), _SLICE_BYTES):
+        part = octets[start : start + _SLICE_BYTES]
+        folded = part | 0x20  # brackets differ in this bit
+        mask = (folded == ord("{")) | (folded == ord("}")) | (part == ord('"')) | (part == ord(","))
+        found.append(np.flatnonzero(mask) + start)
+    return np.concatenate(found)
 
 
 class _Array:
@@ -190,8 +217,7 @@ class _Array:
 
     def _whole(self, data: bytes, cuts: list[int]) -> Iterator[Elements]:
         """The elements in `data`, before each of `cuts`."""
-        begins = [0, *(cut + 1 for cut in cuts[:-1])]
-        spans = [_trimmed(data, begin, cut) for begin, cut in zip(begins, cuts, strict=True)]
+        spans = _spans(data, np.array(cuts, np.int64))
         if self._scanner.closed and not self._number and spans == [(cuts[0], cuts[0])]:
             spans = []  # [] holds no element, and [,] two that are nothing
         breaks = np.flatnonzero(np.frombuffer(data, np.uint8) == ord("\n"))
@@ -218,6 +244,26 @@ class _Array:
         found.consumed = offset - self._given
         self._given = offset
         return found
+
+
+def _spans(data: bytes, cuts: npt.NDArray[np.int64]) -> list[tuple[int, int]]:
+    """What stands before each of the cuts, without the blanks around it."""
+    begins = np.append(0, cuts[:-1] + 1)
+    if not data:
+        return [(0, 0)]
+    octets = np.frombuffer(data, np.uint8)
+    starts, last = begins, len(octets) - 1
+    for _ in range(_INDENT):
+        blank = _IS_BLANK[octets[np.minimum(starts, last)]]
+        if not blank.any():
+            break
+        starts = starts + blank
+    odd = (starts >= cuts) | _IS_BLANK[octets[np.minimum(starts, last)]]
+    odd |= _IS_BLANK[octets[np.maximum(cuts - 1, 0)]]
+    spans = list(zip(starts.tolist(), cuts.tolist(), strict=True))
+    for at in np.flatnonzero(odd).tolist():
+        spans[at] = _trimmed(data, int(begins[at]), int(cuts[at]))
+    return spans
 
 
 def _trimmed(data: bytes, start: int, stop: int) -> tuple[int, int]:

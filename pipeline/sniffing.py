@@ -38,7 +38,7 @@ def compression_of(head: bytes, path: Path, kind: str) -> str | None:
     if kind == "jsonl" and _opens_array(head):
         raise _unread(
             "this is one JSON array, not one JSON object per line", str(path),
-            "Convert it first: jq -c '.[]' FILE > FILE.jsonl",
+            "Convert it first: jq -c '.[]' FILE > FILE.jsonl (of chat data, name it FILE.json)",
         )  # fmt: skip
     compression = next((name for magic, name in _MAGIC.items() if head.startswith(magic)), None)
     wide = _wide_encoding(head) if compression is None else None

@@ -11,11 +11,12 @@ import numpy as np
 from dataprep.pipeline.blocks import Block
 from dataprep.pipeline.chat.conversation import ChatBatch, ChatRecord
 from dataprep.pipeline.chat.json_objects import object_of, objects_between, objects_of
-from dataprep.pipeline.chat.shapes import Shaper, field_path
+from dataprep.pipeline.chat.layouts import field_path
+from dataprep.pipeline.chat.shapes import Shaper
 from dataprep.pipeline.json_array import Elements
 from dataprep.pipeline.json_rows import BadLineError, find, kind_of, lines_of, path_of
 from dataprep.pipeline.jsonl import key_bytes
-from dataprep.pipeline.records import MAX_RECORD_BYTES, Position
+from dataprep.pipeline.records import MAX_RECORD_BYTES, Position, excerpt
 
 __all__ = ["Collector"]
 
@@ -86,7 +87,7 @@ class Collector:
         """The batch of `found`, which `part` spells."""
         batch = self.batch()
         try:
-            batch.records = list(map(self._shape, found))
+            batch.records = self._shaper.records(found)
             if batch.keys is not None:
                 batch.keys = list(map(self._key, found))
         except BadLineError:  # some cannot be used: each by itself
@@ -144,6 +145,10 @@ class Collector:
             key = self._key(found) if batch.keys is not None else b""
         except BadLineError as bad:
             batch.reject(at, raw, *bad.args)
+            if raw is None:
+                batch.rejects[-1] = msgspec.structs.replace(
+                    batch.rejects[-1], excerpt=excerpt(_spelled(found))
+                )
             return
         _add(batch, at, made, size)
         if batch.keys is not None:
@@ -168,6 +173,14 @@ class Collector:
                 "bad_split_key", f"the field {self._key_field!r} is a JSON {kind_of(value)}"
             )
         return key_bytes(value)
+
+
+def _spelled(found: dict[str, Any]) -> bytes:
+    """A row of a table as JSON, to show; nothing, if it holds what JSON has not."""
+    try:
+        return msgspec.json.encode(found)
+    except (TypeError, ValueError, OverflowError):
+        return b""
 
 
 def _add(batch: ChatBatch, at: Position, made: ChatRecord, size: int) -> None:

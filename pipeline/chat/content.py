@@ -13,7 +13,7 @@ from typing import Any
 from dataprep.pipeline.chat.tool_calls import one_call, spelled_calls
 from dataprep.pipeline.json_rows import BadLineError, kind_of
 
-__all__ = ["Said", "said_in"]
+__all__ = ["Said", "only_text", "said_in"]
 
 _ORDER = {
     "reasoning": 0, "thinking": 0,
@@ -21,7 +21,7 @@ _ORDER = {
     "tool_call": 2, "tool_use": 2, "function_call": 2,
     "tool_result": 3,
 }  # fmt: skip
-_VALUES = ("value", "text", "reasoning", "thinking", "content")
+_VALUES = ("text", "value", "reasoning", "thinking", "content")
 
 
 @dataclass(kw_only=True, slots=True)
@@ -59,6 +59,18 @@ def said_in(blocks: list[Any], where: str) -> Said:
     return said
 
 
+def only_text(blocks: list[Any]) -> Any:
+    """The text of `blocks`, where a single block of text is all there is; otherwise `blocks`.
+
+    >>> only_text([{"type": "text", "value": "Hi"}]), only_text([{"type": "image"}])
+    ('Hi', [{'type': 'image'}])
+    """
+    if len(blocks) == 1 and type(blocks[0]) is dict and blocks[0].get("type") == "text":
+        text = blocks[0].get("text", blocks[0].get("value"))
+        return text if type(text) is str else blocks
+    return blocks
+
+
 def _kind(block: Any, where: str) -> str:
     if isinstance(block, str):
         return "text"
@@ -91,7 +103,7 @@ def _add(said: Said, step: int, block: Any, where: str) -> None:
 
 def _value(block: dict[str, Any], where: str) -> Any:
     for name in _VALUES:
-        if name in block:
+        if block.get(name) is not None:
             return block[name]
     raise BadLineError(
         "bad_content", f"{where} holds a block without a value; seen: {', '.join(block)[:200]}"
@@ -100,11 +112,12 @@ def _value(block: dict[str, Any], where: str) -> Any:
 
 def _calls(block: dict[str, Any], where: str) -> list[dict[str, Any]]:
     """A call as an object of its own, or as JSON in the value of the block."""
-    if "input" in block:  # as Anthropic's API has it
+    if block.get("input") is not None:  # as Anthropic's API has it
         call = {"name": block.get("name"), "arguments": block["input"], "id": block.get("id")}
         return [one_call(call, where)]
-    if "name" in block or "function" in block:
-        return [one_call({**block, "type": "function"}, where)]
+    if block.get("name") is not None or block.get("function") is not None:
+        call = {name: part for name, part in block.items() if part is not None}
+        return [one_call({**call, "type": "function"}, where)]
     return spelled_calls(_value(block, where), where)
 
 

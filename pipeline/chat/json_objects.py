@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterable
 from itertools import chain
 from typing import Any
 
@@ -26,15 +27,19 @@ from dataprep.pipeline.json_checks import (
 from dataprep.pipeline.json_rows import BadLineError, kind_of
 from dataprep.pipeline.records import MAX_DEPTH
 
-__all__ = ["object_of", "objects_between", "objects_of"]
+__all__ = ["object_of", "objects_between", "objects_of", "value_of"]
 
+_ANY_DECODER = msgspec.json.Decoder()
 _LIST_DECODER = msgspec.json.Decoder(list[dict[str, Any]])
 _DECODER = msgspec.json.Decoder(dict)  # at import: msgspec 0.22 crashes on first uses in threads
 _REFUSALS = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 _ESCAPED_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 _NAME_END = re.compile(rb'(?<!\\)(?:\\\\)*"[ \t\r\n]*:')
 _MAX_DIGITS = 4300  # Python converts no longer integers
-_BLANK = (ord(" "), ord("\t"), ord("\r"))
+_QUOTE, _SLASH = ord('"'), ord("\\")
+_OPENS = np.zeros(256, bool)  # what stands before a quote that opens a string
+_OPENS[list(b" \t\r\n,:[{")] = True
+_AFTER = b", \t\r\n"
 
 
 Objects = list[dict[str, Any]]
@@ -64,6 +69,23 @@ def objects_between(data: bytes, starts: Starts) -> Objects | None:
     return _proved(found, data, starts)
 
 
+def value_of(text: str) -> Any:
+    """The JSON value that a string of a record spells; raises `BadLineError`.
+
+    >>> value_of('{"a": 1}')
+    {'a': 1}
+    """
+    raw = text.encode()
+    try:
+        found = _ANY_DECODER.decode(raw)
+    except _REFUSALS as error:
+        raise BadLineError("invalid_json", str(error)) from None
+    if too_deep(raw, MAX_DEPTH):
+        raise BadLineError("too_deep", f"nested deeper than {MAX_DEPTH}")
+    _refuse_twice(raw, found)
+    return found
+
+
 def _proved(found: Objects, data: bytes, starts: Starts) -> Objects | None:
     """`found`, if what the decoder does not mind is in order too."""
     octets = np.frombuffer(data, np.uint8)
@@ -84,74 +106,79 @@ def object_of(raw: bytes) -> dict[str, Any]:
         raise _explain(raw, error) from None
     if too_deep(raw, MAX_DEPTH):
         raise BadLineError("too_deep", f"nested deeper than {MAX_DEPTH}")
-    if len(_NAME_END.findall(raw)) != _names_in(found):
-        _parsed(raw)
+    _refuse_twice(raw, found)
     return found
+
+
+def _refuse_twice(raw: bytes, found: Any) -> None:
+    """Raise if a name stands twice in an object of `raw`, which decodes to `found`."""
+    names = _names_of(found)
+    if raw.count(b":") != names and len(_NAME_END.findall(raw)) != names:
+        _parsed(raw)
 
 
 def _names_once(data: bytes, octets: npt.NDArray[np.uint8], bounds: Starts, found: Objects) -> bool:
     """Whether no name stands twice in an object.
 
-    There are at most as many names as ends of names that can be seen, and at least as many as came
-    out of the decoder; a string that begins with a colon looks like one more.
+    All ends of names that can be seen are as many as the names that came out of the decoder, or
+    one was lost. A string that begins with a colon looks like one more: such lines are parsed.
     """
-    ends = _name_ends(octets)
-    if len(ends) == _names_above(found):
+    ends, unsure = _name_ends(octets)
+    missing = len(ends) - _names_in(found)
+    if not missing:
         return True
     seen = np.diff(np.searchsorted(ends, bounds))
-    decoded = np.fromiter(map(_names_in, found), np.int64, len(found))
-    try:
-        for line in np.flatnonzero(seen != decoded).tolist():
-            _parsed(data[bounds[line] : bounds[line + 1]].rstrip(b", \t\r\n"))
-    except BadLineError:
-        return False
-    return True
+    lines = np.unique(np.searchsorted(bounds, unsure, "right") - 1).tolist()
+    for line in lines:
+        try:
+            _parsed(data[bounds[line] : bounds[line + 1]].rstrip(_AFTER))
+        except BadLineError:
+            return False
+        missing -= int(seen[line]) - _names_in([found[line]])
+    return not missing
 
 
-def _name_ends(octets: npt.NDArray[np.uint8]) -> npt.NDArray[np.int64]:
-    """Where the colons stand that may end a name: all that do, and few others."""
+def _name_ends(octets: npt.NDArray[np.uint8]) -> tuple[Starts, Starts]:
+    """The colons that may end a name, and those of them that may stand in a string instead.
+
+    The quote before these follows what an opening quote can follow, or several backslashes, which
+    may hide it; or there is a blank between.
+    """
     colons = np.flatnonzero(octets == ord(":"))
     before, second, third, fourth = (octets[colons - back] for back in (1, 2, 3, 4))
-    close = (before == ord('"')) & ~((second == ord("\\")) & (third != ord("\\")))
-    blank = _is_blank(before)
+    close = (before == _QUOTE) & ~((second == _SLASH) & (third != _SLASH))
+    unsure = close & (_OPENS[second] | (second == _SLASH))
+    blank = _OPENS[before] & (before <= ord(" "))
     if blank.any():
-        apart = (second == ord('"')) & ~((third == ord("\\")) & (fourth != ord("\\")))
-        close |= blank & (apart | _is_blank(second))
-    return np.asarray(colons[close], np.int64)
+        apart = (second == _QUOTE) & ~((third == _SLASH) & (fourth != _SLASH))
+        blank &= apart | (_OPENS[second] & (second <= ord(" ")))
+        close, unsure = close | blank, unsure | blank
+    return np.asarray(colons[close], np.int64), np.asarray(colons[unsure], np.int64)
 
 
-def _is_blank(octets: npt.NDArray[np.uint8]) -> npt.NDArray[np.bool_]:
-    space, tab, carriage = (octets == blank for blank in _BLANK)
-    return np.asarray(space | tab | carriage)
-
-
-def _names_above(found: Objects) -> int:
-    """The names of objects, and of those that stand in arrays of theirs; no others."""
-    lists = [value for row in found for value in row.values() if type(value) is list]
-    inner = list(chain.from_iterable(lists))
-    if not set(map(type, inner)) <= {dict}:
-        return -1
-    return sum(map(len, found)) + sum(map(len, inner))
-
-
-def _names_in(value: dict[str, Any]) -> int:
-    """How many names stand in `value`, at any depth."""
-    count = len(value)
-    for part in value.values():
-        if type(part) is dict:
-            count += _names_in(part)
-        elif type(part) is list:
-            count += _names_in_list(part)
+def _names_in(values: list[Any]) -> int:
+    """How many names stand in `values`, at any depth."""
+    count = 0
+    while values:
+        objects = [value for value in values if type(value) is dict]
+        arrays = [value for value in values if type(value) is list]
+        count += sum(map(len, objects))
+        parts = chain(chain.from_iterable(map(dict.values, objects)), chain.from_iterable(arrays))
+        values = [value for value in parts if type(value) is not str]  # most are
     return count
 
 
-def _names_in_list(value: list[Any]) -> int:
+def _names_of(value: Any) -> int:
+    """The same of one value: quicker where there are few names."""
+    inner: Iterable[Any] = ()
     count = 0
-    for part in value:
-        if type(part) is dict:
-            count += _names_in(part)
-        elif type(part) is list:
-            count += _names_in_list(part)
+    if type(value) is dict:
+        count, inner = len(value), value.values()
+    elif type(value) is list:
+        inner = value
+    for part in inner:
+        if type(part) is dict or type(part) is list:
+            count += _names_of(part)
     return count
 
 

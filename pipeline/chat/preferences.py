@@ -42,6 +42,8 @@ def labelled(conversation: Conversation, label: Any) -> ChatRecord:
         conversation.prompt = answer_start(conversation.messages)
     if conversation.prompt == len(conversation.messages):
         raise BadLineError("roles", "the conversation ends with a turn that asks; none is labelled")
+    if not _asks(conversation.messages[: conversation.prompt]):
+        raise BadLineError("no_prompt", "nothing is asked before the answer that is labelled")
     return ChatRecord(form="labels", conversations=[conversation], scores=[float(label)])
 
 

@@ -7,22 +7,26 @@ record that cannot be used becomes a `Reject` with its place and reason, and kee
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
 from dataprep.formats.errors import UsageError
 from dataprep.pipeline.chat.collect import Collector
 from dataprep.pipeline.chat.conversation import FORMS, ChatBatch, Form
+from dataprep.pipeline.chat.layouts import FIELDS, SHAPES
 from dataprep.pipeline.chat.rows import hf_records, parquet_records
-from dataprep.pipeline.chat.shapes import FIELDS, SHAPES, Shaper
+from dataprep.pipeline.chat.shapes import Shaper
 from dataprep.pipeline.chat.turns import ROLES
 from dataprep.pipeline.inputs import Source
 from dataprep.pipeline.json_array import elements_of
 from dataprep.pipeline.records import Span
 from dataprep.pipeline.streams import BLOCK_BYTES, LineStream
+from dataprep.pipeline.tables import hf_rows, parquet_row_groups
 
-__all__ = ["CHAT_FORMATS", "ChatReadOptions", "ChatReader"]
+__all__ = ["CHAT_FORMATS", "ChatReadOptions", "ChatReader", "forms_at_start"]
+
+_FIRST_ROWS = 256
 
 CHAT_FORMATS: Mapping[str, str] = MappingProxyType({
     ".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "json", ".parquet": "parquet",
@@ -67,6 +71,19 @@ def _one_of(where: str, value: str | None, known: tuple[str, ...]) -> None:
         )
 
 
+def forms_at_start(source: Source, options: ChatReadOptions) -> frozenset[Form]:
+    """The forms of the first records of `source`, about a megabyte of them; none if it is empty."""
+    size = source.size
+    if source.format == "parquet":
+        size = min(1, len(parquet_row_groups(source)))
+    elif source.format == "hf":
+        size = min(_FIRST_ROWS, hf_rows(source, options.hf_config, options.hf_split)[0])
+    reader = ChatReader(source, Span(0, 0, size), options)
+    with contextlib.closing(reader.batches()) as batches:
+        next(batches, None)
+    return reader.forms
+
+
 class ChatReader:
     """The batches of one span; afterwards what was learned about its input.
 
@@ -89,7 +106,7 @@ class ChatReader:
         self._first_row = first_row
         self._options = options
         self._stream = LineStream(source, span, block_bytes=block_bytes, lap=lap)
-        shaper = Shaper(
+        self._shaper = shaper = Shaper(
             shape=options.shape, form=options.form, columns=options.columns, system=options.system
         )
         self._collect = Collector(shaper, options.split_key)
@@ -100,6 +117,11 @@ class ChatReader:
         return self._stream.chunk_digests
 
     @property
+    def forms(self) -> frozenset[Form]:
+        """The forms of the records read so far, usable or not; one, if it was asked for."""
+        return frozenset(self._shaper.forms)
+
+    @property
     def stored_bytes(self) -> int:
         """Stored bytes of a compressed file that have been read so far."""
         return self._stream.stored_bytes
@@ -108,7 +130,7 @@ class ChatReader:
         """The same for the records given so far alone; see `LineStream.needed_bytes`."""
         return self._stream.needed_bytes()
 
-    def batches(self) -> Iterator[ChatBatch]:
+    def batches(self) -> Generator[ChatBatch]:
         """All records of the span, in order."""
         source, options = self._source, self._options
         if source.format == "parquet":

@@ -10,13 +10,11 @@ from __future__ import annotations
 
 from typing import Any
 
-import msgspec
-
+from dataprep.pipeline.chat.json_objects import value_of
 from dataprep.pipeline.json_rows import BadLineError, kind_of
 
 __all__ = ["one_call", "spelled_calls", "tool_calls", "tools_of"]
 
-_ANY = msgspec.json.Decoder()
 _FUNCTION = "function"
 
 
@@ -97,18 +95,22 @@ def tools_of(value: Any) -> list[Any] | None:
 def _tool(tool: Any) -> dict[str, Any]:
     if not isinstance(tool, dict):
         raise _bad(f"a tool is a JSON {kind_of(tool)}, not an object", "bad_tools")
-    if _FUNCTION in tool:
-        return tool if "type" in tool else {"type": _FUNCTION, **tool}
-    if "name" not in tool:
-        raise _bad(f"a tool has no name; seen: {', '.join(map(repr, tool))[:200]}", "bad_tools")
-    return {"type": _FUNCTION, _FUNCTION: tool}
+    function = tool.get(_FUNCTION, tool)
+    if not isinstance(function, dict):
+        raise _bad(f"the function of a tool is a JSON {kind_of(function)}", "bad_tools")
+    if not isinstance(function.get("name"), str) or not function["name"]:
+        seen = ", ".join(map(repr, function))[:200] or "nothing"
+        raise _bad(f"a tool has no name; seen: {seen}", "bad_tools")
+    if function is tool:
+        return {"type": _FUNCTION, _FUNCTION: tool}
+    return tool if "type" in tool else {"type": _FUNCTION, **tool}
 
 
 def _from_json(text: str, where: str, reason: str = "bad_tool_call") -> Any:
     try:
-        return _ANY.decode(text)
-    except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
-        raise _bad(f"{where} holds no JSON ({error}): {text[:60]!r}", reason) from None
+        return value_of(text)
+    except BadLineError as bad:
+        raise _bad(f"{where} holds no JSON ({bad.args[1]}): {text[:60]!r}", reason) from None
 
 
 def _bad(detail: str, reason: str = "bad_tool_call") -> BadLineError:

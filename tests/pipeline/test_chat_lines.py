@@ -90,10 +90,12 @@ def objects(draw: st.DrawFn) -> bytes:
     return line.encode()
 
 
-@examples(400)
+@examples(240)
 @given(st.lists(st.one_of(objects(), objects(), any_lines), min_size=1, max_size=6))
 @example([b'{"messages":[{"role":":","content":"b","content":"c"}]}'])
 @example([b'{"a\\\\":1,"a\\\\":2}', b'{"":":","":2}'])
+@example([b'{"a\\\\":1,"b":1,"b":2}'])
+@example([b'{"a":":"}', b'{"b":1,"b":2}'])
 @example([b'{"a":":"}', b'{"a":1,"a" : 2}', b'{"a":[[[{"b":1,"b":2}]]]}'])
 def test_both_paths_agree_with_the_standard_library(parts: list[bytes]) -> None:
     """The same objects, and the same reasons."""

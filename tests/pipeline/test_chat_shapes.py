@@ -88,6 +88,12 @@ def test_lists_are_passed_on() -> None:
 @pytest.mark.parametrize(
     ("turns", "messages"),
     [
+        (
+            [USER, {"role": "assistant", "tool_calls": [
+                {"function": {"name": "f", "arguments": ""}}, {"function": {"name": "f"}}]}],
+            [USER, called(content=None, tool_calls=[
+                {"type": "function", "function": {"name": "f", "arguments": {}}}] * 2)],
+        ),
         ([USER, {**called(), "content": None}], [USER, {**called(), "content": None}]),
         (
             [USER, {"role": "assistant", "tool_calls": [
@@ -122,6 +128,16 @@ def test_lists_are_passed_on() -> None:
                 {"type": "text", "text": "u"}]}],
             [USER, called(), {"role": "tool", "content": "r", "tool_call_id": "2"}, USER],
         ),
+        (
+            [{"from": None, "value": None, **USER, "tool_calls": None},
+             {"role": "assistant", "content": [
+                 {"type": "text", "text": None, "value": "a", "name": None, "input": None},
+                 {"type": "tool_call", "name": None, "input": None, "text": None,
+                  "value": '{"name": "f", "arguments": {"x": 1}}'},
+                 {"type": "tool_use", "name": "g", "input": None, "id": None}]}],
+            [USER, called(content="a", tool_calls=[
+                CALL, {"type": "function", "function": {"name": "g", "arguments": {}}}])],
+        ),
         ([USER, {**ANSWER, "name": "n", "x": None}], [USER, {**ANSWER, "name": "n"}]),
         (
             [USER, {"role": "assistant", "content": "", "reasoning_content": "r"}],
@@ -146,7 +162,8 @@ def test_turns(turns: list[Any], messages: list[Any]) -> None:
 )  # fmt: skip
 def test_tools(tools: Any, expected: Any) -> None:
     """Tools are a list of wrapped functions, or there are none."""
-    assert made({"messages": [USER, ANSWER], "tools": tools}).conversations[0].tools == expected
+    for name in ("tools", "functions"):
+        assert made({"messages": [USER, ANSWER], name: tools}).conversations[0].tools == expected
 
 
 def test_weights() -> None:
@@ -284,6 +301,8 @@ GOOD = {"messages": [USER, ANSWER]}
         ({**GOOD, "tools": {"a": 1}}, "bad_tools", "object"),
         ({**GOOD, "tools": ["f"]}, "bad_tools", "string"),
         ({**GOOD, "tools": [{"x": 1}]}, "bad_tools", "'x'"),
+        ({**GOOD, "tools": [{"function": 5}]}, "bad_tools", "number"),
+        ({**GOOD, "tools": [{"function": {"name": ""}}]}, "bad_tools", "no name"),
         ({"messages": [{**USER, "content": [{"type": "image"}]}]}, "not_text", "text only"),
         ({"messages": [{**USER, "content": [5]}]}, "bad_content", "number"),
         ({"messages": [{**USER, "content": [{"value": "a"}]}]}, "bad_content", "without a type"),
@@ -304,6 +323,7 @@ GOOD = {"messages": [USER, ANSWER]}
         ({"prompt": "", "completion": "a"}, "empty", "'prompt'"),
         ({"prompt": 5, "completion": "a"}, "bad_message", "'prompt'"),
         ({"prompt": "u", "completion": ""}, "empty", "'completion'"),
+        ({"prompt": "u", "completion": [USER, ANSWER]}, "roles", "'completion' begins"),
         ({"prompt": "u", "chosen": "a", "rejected": "a"}, "same_answers", "the same"),
         ({"chosen": "a", "rejected": "b"}, "no_prompt", "none is given"),
         ({"chosen": "a", "rejected": "b", "system": "s"}, "no_prompt", "none is given"),
@@ -315,6 +335,7 @@ GOOD = {"messages": [USER, ANSWER]}
         ({"messages": [USER, ANSWER], "chosen": "a", "rejected": "b"}, "roles", "assistant"),
         ({**GOOD, "label": 1}, "bad_label", "number"),
         ({"messages": [USER, ANSWER, USER], "label": True}, "roles", "ends"),
+        ({"messages": [SYSTEM, ANSWER], "label": True}, "no_prompt", "nothing is asked"),
         ({"prompt": "u", "responses": []}, "no_responses", "none"),
         ({"prompt": "u", "responses": "a"}, "bad_responses", "string"),
         ({"prompt": "u", "responses": [""]}, "empty", "response 1"),
@@ -356,6 +377,11 @@ def test_columns() -> None:
         ("user", "Human"), ("assistant", "Bot"),
     )  # fmt: skip
     assert made(record, columns=columns).conversations[0].messages == [USER, ANSWER]
+    boss = {"messages": [{"role": "Boss", "content": "s"}, USER, ANSWER], "system": "s"}
+    found = made(boss, columns=(("system", "Boss"),)).conversations[0]
+    assert found.messages == [SYSTEM, USER, ANSWER]
+    boss["system"] = "t"
+    assert refused(boss, columns=(("system", "Boss"),))[0] == "two_systems"
     asked = {"question": "u", "answer": "a", "prompt": "x"}
     pairs = (("prompt", "question"), ("completion", "answer"))
     assert made(asked, columns=pairs).conversations[0].messages == [USER, ANSWER]
@@ -382,3 +408,5 @@ def test_many_layouts_are_forgotten() -> None:
         record = {"messages": [USER, ANSWER], f"x{number}": 1}
         assert shaper.record(record).conversations[0].messages == [USER, ANSWER]
     assert len(shaper._makers) <= 1024
+    shaper.record({"messages": [USER, ANSWER], "x" * 10_000: 1})
+    assert max(sum(map(len, names)) for names in shaper._makers) < 5000

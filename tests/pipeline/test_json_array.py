@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gzip
 import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -16,10 +18,11 @@ from hypothesis import strategies as st
 from dataprep.formats.errors import InputError
 from dataprep.pipeline import json_array
 from dataprep.pipeline.chat.reader import CHAT_FORMATS, ChatReader, ChatReadOptions
-from dataprep.pipeline.inputs import Source
+from dataprep.pipeline.inputs import Source, find_sources
 from dataprep.pipeline.json_array import Elements, elements_of
 from dataprep.pipeline.records import Span
 from dataprep.pipeline.sniffing import json_kind
+from dataprep.pipeline.tables import STREAMS
 from tests.pipeline.jsonl_lines import values
 from tests.support import examples
 
@@ -57,7 +60,7 @@ def spans_of(found: list[Elements]) -> list[tuple[int, int, int]]:
     ]
 
 
-@examples(400)
+@examples(240)
 @given(arrays(), st.integers(1, 40))
 @example((b'["\\\\\\"]",2]', [(1, 8, 0), (9, 10, 0)]), 1)
 @example((b"\xef\xbb\xbf[]", []), 2)
@@ -181,3 +184,34 @@ def test_what_a_json_file_holds(tmp_path: Path) -> None:
     path.write_bytes(b"\x1f\x8bnonsense")
     with pytest.raises(InputError, match="damaged"):
         json_kind(path, "gzip")
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What a build asks for."""
+
+    input: tuple[str, ...]
+    out: Path
+    format: str | None = None
+    hf_config: str | None = None
+    hf_split: str | None = None
+    formats: Mapping[str, str] = field(default_factory=lambda: CHAT_FORMATS)
+
+
+def test_files_are_found_as_what_they_hold(tmp_path: Path) -> None:
+    """Arrays and lines of one folder, compressed or not, and arrays under another name."""
+    for name, content in (("a.json", b"[1]"), ("b.json", b'{"a":1}\n'), ("d.jsonl", b"{}\n"),
+                          ("c.json.gz", gzip.compress(b"\n[1]"))):  # fmt: skip
+        (tmp_path / name).write_bytes(content)
+    found = find_sources(Asked((str(tmp_path),), tmp_path / "out"))
+    assert [(one.name, one.format, one.compression) for one in found] == [
+        ("a.json", "json", None), ("b.json", "jsonl", None), ("c.json.gz", "json", "gzip"),
+        ("d.jsonl", "jsonl", None),
+    ]  # fmt: skip
+    assert [one.splittable for one in found] == [False, True, False, True]
+    assert not any(one.format not in STREAMS for one in found)
+    named = tmp_path / "e.txt"
+    named.write_bytes(b"[\n1]")
+    assert find_sources(Asked((str(named),), tmp_path, "json"))[0].format == "json"
+    with pytest.raises(InputError, match="one JSON array"):
+        find_sources(Asked((str(named),), tmp_path, "jsonl"))
