@@ -45,15 +45,19 @@ class Prefixes:
         return len(before)
 
     def said(self, index: int) -> tuple[int, int]:
-        """The span of what the assistant says in message `index`, up to its last special token."""
-        before = self._prefix(index, prompt=True)
+        """The span of what is said in message `index`, up to the last special token.
+
+        Of the assistant's what a model is to say, of others' all that they add.
+        """
+        assistant = self._messages[index].get("role") == "assistant"
+        before = self._prefix(index, prompt=assistant)
         start, end = self._span(index, before)
-        if before == self._prefix(index, prompt=False):
+        if assistant and before == self._prefix(index, prompt=False):
             self._check_headless(index, before)
         return start, start + trimmed(self._text[start:end], self._special_tokens)
 
     def added(self, index: int) -> tuple[int, int]:
-        """The span of all that message `index` adds."""
+        """The span of all that message `index` adds, to its last character."""
         return self._span(index, self._prefix(index, prompt=False))
 
     def _span(self, index: int, before: str) -> tuple[int, int]:
