@@ -37,9 +37,9 @@ class Prefixes:
         self._text = text
         self._special_tokens = special_tokens
 
-    def start(self, index: int, *, prompt: bool) -> int:
-        """Where what message `index` adds begins; with `prompt` after the generation prompt."""
-        before = self._prefix(index, prompt)
+    def start(self, index: int) -> int:
+        """Where what is said in message `index` begins: the assistant's after its prompt."""
+        before = self._prefix(index, self._messages[index].get("role") == "assistant")
         if not self._text.startswith(before):
             raise _unmaskable(index, "the template renders the messages before it otherwise")
         return len(before)

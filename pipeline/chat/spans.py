@@ -66,7 +66,7 @@ def _everything(
 ) -> list[Span]:
     """The whole text but for the messages that are given or not `chosen`."""
     first = conversation.prompt
-    start = prefixes.start(first, prompt=True) if first else 0
+    start = prefixes.start(first) if first else 0
     left = [at for at in range(first, len(conversation.messages)) if at not in chosen]
     spans: list[Span] = []
     for at in left:
