@@ -78,6 +78,10 @@ class TracingEnvironment(ChatEnvironment):
         """Text as it is; what is not known in other things cannot be printed."""
         return value if type(value) is Skeleton else super().printed(value)
 
+    def built(self, value: Any) -> Any:
+        """Lists may hold unknown text."""
+        return value
+
     def join_texts(self, parts: tuple[Any, ...]) -> str:
         """What `~` does."""
         return self._text("".join([str(self.printed(part)) for part in parts]))
