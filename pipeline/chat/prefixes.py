@@ -38,8 +38,8 @@ class Prefixes:
         self._special_tokens = special_tokens
 
     def start(self, index: int) -> int:
-        """Where what is said in message `index` begins: the assistant's after its prompt."""
-        before = self._prefix(index, self._messages[index].get("role") == "assistant")
+        """Where what is said in message `index` begins."""
+        before = self._before(index)
         if not self._text.startswith(before):
             raise _unmaskable(index, "the template renders the messages before it otherwise")
         return len(before)
@@ -49,11 +49,7 @@ class Prefixes:
 
         Of the assistant's what a model is to say, of others' all that they add.
         """
-        assistant = self._messages[index].get("role") == "assistant"
-        before = self._prefix(index, prompt=assistant)
-        start, end = self._span(index, before)
-        if assistant and before == self._prefix(index, prompt=False):
-            self._check_headless(index, before)
+        start, end = self._span(index, self._before(index))
         return start, start + trimmed(self._text[start:end], self._special_tokens)
 
     def added(self, index: int) -> tuple[int, int]:
@@ -71,13 +67,33 @@ class Prefixes:
             raise _unmaskable(index, "the template leaves it out")
         return len(before), len(after)
 
-    def _check_headless(self, index: int, before: str) -> None:
-        """Without a generation prompt, the template must not put a header before the words."""
-        probe = {"role": "assistant", "content": _PROBE}
-        after = self._rendered([*self._messages[:index], probe], index, prompt=False)
-        head, found, _ = after.partition(_PROBE)
-        if not found or not head.startswith(before) or head[len(before) :].strip():
+    def _before(self, index: int) -> str:
+        """What stands before the words of message `index`: the assistant's are asked for.
+
+        A generation prompt may say more than histories do, such as the beginning of a thought: then
+        only what both say was not said by the assistant. This is a matter of the template, found
+        out with a probe, whatever the words are.
+        """
+        if self._messages[index].get("role") != "assistant":
+            return self._prefix(index, prompt=False)
+        prompt = self._prefix(index, prompt=True)
+        head = self._head(index)
+        if head is not None and prompt.startswith(head):
+            return head
+        more = head is None or head[len(prompt) :].strip()
+        if more and prompt == self._prefix(index, prompt=False):
             raise _unmaskable(index, "the template has no generation prompt")
+        return prompt
+
+    def _head(self, index: int) -> str | None:
+        """What stands before the words of an answer in the place of message `index`."""
+        probe = {"role": "assistant", "content": _PROBE}
+        try:
+            after = self._render([*self._messages[:index], probe])
+        except RenderError:
+            return None
+        head, found, _ = after.partition(_PROBE)
+        return head if found else None
 
     def _prefix(self, length: int, prompt: bool) -> str:
         return self._rendered(self._messages[:length], length, prompt=prompt)

@@ -48,6 +48,9 @@ THINKING = """
 MANNERS: dict[str, str] = {
     **{name: resolve_template(name, None).text for name in named_templates()},
     "thinking": THINKING,
+    # As in R1 the prompt opens a thought, and thoughts of the past are not kept.
+    "opening": _each("{{ m.content.split('</think>')[-1] }}",
+                     "{% if add_generation_prompt %}<|a|><think>\n{% endif %}"),
     "asking": _each("{{ m.content|trim if m.content else '(nothing)' }}{{ '!' if m.content == 'ab'"
                     " or m.content in ['x'] or m.content.endswith('.') or 'a' in m.content }}"),
     "joining": _each("{{ ['(', m.content, ')']|join }}{{ '<' ~ m.content ~ '>' }}"),

@@ -155,6 +155,14 @@ def test_dropped_thoughts_do_not_keep_earlier_answers_from_being_trained() -> No
         assert trained(renderer.render(conversation)) == expected
 
 
+def test_a_prompt_that_opens_a_thought_is_left_where_histories_begin_answers() -> None:
+    renderer = Renderer(MANNERS["opening"], special_tokens=["<|e|>"])
+    for said in ("Yes", "<think>\nhm</think>Yes", "<think>\n"):
+        for _ in range(3):
+            spans = trained(renderer.render(talk("Hi", said, "Why", "So")))
+            assert spans == [said.split("</think>")[-1] + "<|e|>", "So<|e|>"]
+
+
 @pytest.mark.parametrize(
     ("template", "conversation", "reason", "detail"),
     [
@@ -166,7 +174,8 @@ def test_dropped_thoughts_do_not_keep_earlier_answers_from_being_trained() -> No
         (MANNERS["llama2"], talk("Hi", "Yes", first="assistant"), "roles", "in turn"),
         (MANNERS["silent"], talk("Hi", "Yes"), "unmaskable", "no generation prompt"),
         (MANNERS["order"], talk("b", "a"), "unmaskable", "--train-on all"),
-        ("", talk("Hi", "Yes"), "unmaskable", "leaves it out"),
+        ("{% for m in messages %}{{ m.content }}{% endfor %}", talk("Hi", ""), "unmaskable",
+         "leaves it out"),
         ("{% generation %}{% endgeneration %}", talk("Hi", "Yes"), "no_assistant", "no text"),
         ("{% generation %}{% generation %}{% endgeneration %}{% endgeneration %}",
          talk("Hi", "Yes"), "unmaskable", "within one another"),
