@@ -17,11 +17,10 @@ from jinja2.utils import Namespace
 
 __all__ = ["MAX_CHARACTERS", "MAX_STEPS", "Budget", "LimitError", "size_of"]
 
-MAX_STEPS = 1_000_000  # of one rendering of up to 1 MiB; fewer for larger records
+MAX_STEPS = 1_000_000  # of one rendering; each counts for several where there are large texts
 MAX_CHARACTERS = 64 << 20  # of a rendering, and of any text or list on the way to it
 MAX_MADE = 16 * MAX_CHARACTERS  # of all that is made on the way
-_LARGE = 1 << 20
-_LEAST_STEPS = 20_000
+_LOOK = 18  # bits: a step may look through all of a text, and counts once for each 256 KiB
 _MAX_WIDTH = 99_999  # of a number in a format, digits
 _MAX_POWER_BITS = 1 << 16
 
@@ -38,25 +37,25 @@ class Budget:
     """What one rendering has left; `restart` before each."""
 
     def __init__(self) -> None:
-        self.steps = MAX_STEPS
-        self.made = MAX_MADE
+        self.restart()
 
     def restart(self, characters: int = 0) -> None:
         """Begin a rendering of a record of so many characters."""
         self.steps = MAX_STEPS
-        if characters > _LARGE:  # a step may look through all of them
-            self.steps = max(_LEAST_STEPS, MAX_STEPS * _LARGE // characters)
         self.made = MAX_MADE
+        self._weight = 1 + (characters >> _LOOK)
 
     def step(self, steps: int = 1) -> None:
         """Count `steps`."""
-        self.steps -= steps
+        self.steps -= steps * self._weight
         if self.steps < 0:
             raise LimitError("it takes more steps than a rendering may take")
 
     def make(self, characters: int) -> None:
         """Count so many characters, about to be made at once."""
         self.made -= characters
+        if characters >> _LOOK >= self._weight:
+            self._weight = 1 + (characters >> _LOOK)
         if characters > MAX_CHARACTERS or self.made < 0:
             raise LimitError(
                 f"it makes more than {MAX_CHARACTERS:,} characters at once, or too many in all"
@@ -106,8 +105,10 @@ class Budget:
 _UNUSUAL = frozenset({"translate", "maketrans", "to_bytes"})
 
 
-def size_of(value: Any) -> int:
-    """About how many characters `value` prints as, at most; raises where it prints an object.
+def size_of(value: Any, *, shown: bool = True) -> int:
+    """About how many characters `value` prints as, at most.
+
+    Where it is `shown`, it raises for what prints as an address.
 
     >>> size_of("abc"), size_of(["abc", 1])
     (3, 59)
@@ -127,7 +128,7 @@ def size_of(value: Any) -> int:
             left.extend(item)
         elif kind in _SCALARS:
             total += 40 if kind is not int else 40 + item.bit_length() // 3
-        else:
+        elif shown:
             total += _size_of_other(item)
         if total > MAX_CHARACTERS:
             raise LimitError(f"it prints more than {MAX_CHARACTERS:,} characters")

@@ -16,7 +16,7 @@ from dataprep.pipeline.chat.literal import Spelling, texts_in
 from dataprep.pipeline.chat.spans import Span, TrainOn, find_spans, wanted
 from dataprep.pipeline.chat.work import Work, marks_for
 
-__all__ = ["CutError", "PlainRenderer", "Rendered"]
+__all__ = ["CutError", "PlainRenderer", "Rendered", "with_thinking"]
 
 
 class CutError(RenderError):
@@ -55,11 +55,12 @@ class PlainRenderer:
 
     def text(self, conversation: Conversation) -> str:
         """The text alone; raises `RenderError`."""
-        work = self._work(conversation)
+        work = self._work(with_thinking(conversation))
         return work.render(work.messages)
 
     def render(self, conversation: Conversation) -> Rendered:
         """Text and spans; raises `RenderError`."""
+        conversation = with_thinking(conversation)
         chosen = wanted(conversation, self._train_on)
         self._check_roles(conversation)
         work = self._work(conversation)
@@ -100,3 +101,25 @@ class PlainRenderer:
                 "template", "it spells a special token, and the template cuts the text there"
             )
         return spans
+
+
+def with_thinking(conversation: Conversation) -> Conversation:
+    """`conversation` with reasoning under both of the names that templates know.
+
+    Transformers does the same.
+    """
+    for message in conversation.messages:
+        if "reasoning_content" in message:
+            break
+    else:
+        return conversation
+    messages = [
+        message
+        if message.get("reasoning_content") is None
+        else {"thinking": message["reasoning_content"], **message}
+        for message in conversation.messages
+    ]
+    return Conversation(
+        messages=messages, tools=conversation.tools, prompt=conversation.prompt,
+        train=conversation.train,
+    )  # fmt: skip

@@ -47,6 +47,12 @@ class Planner:
             work, skeleton, conversation, chosen, train_on=self._train_on,
             special_tokens=self._special_tokens,
         )  # fmt: skip
+        if (
+            self._train_on != "all"
+            and self._template.has_markers
+            and any(conversation.messages[at]["role"] != "assistant" for at in chosen)
+        ):
+            raise RenderError("unmaskable", "spans of both kinds are in it")
         if not spans:
             raise RenderError("no_assistant", "nothing of it is marked")
         if any(ord(character) - FIRST >= len(trace.values) for character in skeleton):

@@ -37,23 +37,23 @@ class Prefixes:
         self._text = text
         self._special_tokens = special_tokens
 
-    def start(self, index: int, *, prompt: bool) -> int:
-        """Where what message `index` adds begins; with `prompt` after the generation prompt."""
-        before = self._prefix(index, prompt)
+    def start(self, index: int) -> int:
+        """Where what is said in message `index` begins."""
+        before = self._before(index)
         if not self._text.startswith(before):
             raise _unmaskable(index, "the template renders the messages before it otherwise")
         return len(before)
 
     def said(self, index: int) -> tuple[int, int]:
-        """The span of what the assistant says in message `index`, up to its last special token."""
-        before = self._prefix(index, prompt=True)
-        start, end = self._span(index, before)
-        if before == self._prefix(index, prompt=False):
-            self._check_headless(index, before)
+        """The span of what is said in message `index`, up to the last special token.
+
+        Of the assistant's what a model is to say, of others' all that they add.
+        """
+        start, end = self._span(index, self._before(index))
         return start, start + trimmed(self._text[start:end], self._special_tokens)
 
     def added(self, index: int) -> tuple[int, int]:
-        """The span of all that message `index` adds."""
+        """The span of all that message `index` adds, to its last character."""
         return self._span(index, self._prefix(index, prompt=False))
 
     def _span(self, index: int, before: str) -> tuple[int, int]:
@@ -67,13 +67,33 @@ class Prefixes:
             raise _unmaskable(index, "the template leaves it out")
         return len(before), len(after)
 
-    def _check_headless(self, index: int, before: str) -> None:
-        """Without a generation prompt, the template must not put a header before the words."""
-        probe = {"role": "assistant", "content": _PROBE}
-        after = self._rendered([*self._messages[:index], probe], index, prompt=False)
-        head, found, _ = after.partition(_PROBE)
-        if not found or not head.startswith(before) or head[len(before) :].strip():
+    def _before(self, index: int) -> str:
+        """What stands before the words of message `index`: the assistant's are asked for.
+
+        A generation prompt may say more than histories do, such as the beginning of a thought: then
+        only what both say was not said by the assistant. This is a matter of the template, found
+        out with a probe, whatever the words are.
+        """
+        if self._messages[index].get("role") != "assistant":
+            return self._prefix(index, prompt=False)
+        prompt = self._prefix(index, prompt=True)
+        head = self._head(index)
+        if head is not None and prompt.startswith(head):
+            return head
+        more = head is None or head[len(prompt) :].strip()
+        if more and prompt == self._prefix(index, prompt=False):
             raise _unmaskable(index, "the template has no generation prompt")
+        return prompt
+
+    def _head(self, index: int) -> str | None:
+        """What stands before the words of an answer in the place of message `index`."""
+        probe = {"role": "assistant", "content": _PROBE}
+        try:
+            after = self._render([*self._messages[:index], probe])
+        except RenderError:
+            return None
+        head, found, _ = after.partition(_PROBE)
+        return head if found else None
 
     def _prefix(self, length: int, prompt: bool) -> str:
         return self._rendered(self._messages[:length], length, prompt=prompt)

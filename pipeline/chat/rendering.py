@@ -19,7 +19,7 @@ from typing import Any
 from dataprep.pipeline.chat.compiled import RenderError
 from dataprep.pipeline.chat.conversation import Conversation
 from dataprep.pipeline.chat.literal import Spelling, texts_in
-from dataprep.pipeline.chat.plain import CutError, PlainRenderer, Rendered
+from dataprep.pipeline.chat.plain import CutError, PlainRenderer, Rendered, with_thinking
 from dataprep.pipeline.chat.planning import Planner
 from dataprep.pipeline.chat.plans import Plan, Plans
 from dataprep.pipeline.chat.skeletons import Trace
@@ -72,7 +72,7 @@ class Renderer:
 
     def render(self, conversation: Conversation) -> Rendered:
         """Text and spans of `conversation`; raises `RenderError`."""
-        conversation = _known(conversation)
+        conversation = with_thinking(conversation)
         shape, values = structure(conversation)
         spelled = self._spelling.counts(_texts(values))
         filled = values.copy()
@@ -149,25 +149,3 @@ def _texts(values: list[Any]) -> Sequence[str]:
         if type(value) is not str:
             return [*texts_in(values)]
     return values
-
-
-def _known(conversation: Conversation) -> Conversation:
-    """`conversation` with reasoning under both of the names that templates know.
-
-    Transformers does the same.
-    """
-    for message in conversation.messages:
-        if "reasoning_content" in message:
-            break
-    else:
-        return conversation
-    messages = [
-        message
-        if message.get("reasoning_content") is None
-        else {"thinking": message["reasoning_content"], **message}
-        for message in conversation.messages
-    ]
-    return Conversation(
-        messages=messages, tools=conversation.tools, prompt=conversation.prompt,
-        train=conversation.train,
-    )  # fmt: skip

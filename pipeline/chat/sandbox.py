@@ -30,6 +30,11 @@ __all__ = ["ChatEnvironment", "ChatGenerator", "DateMissingError", "RaisedError"
 
 _MAX_INDENT = 100
 _WIDTHS = {"center": "width", "batch": "linecount", "slice": "slices", "indent": "width"}
+_CONTAINERS = (list, tuple, dict)
+_AS_TEXT = (
+    "string", "upper", "lower", "capitalize", "title", "trim", "truncate", "wordcount", "escape",
+    "e", "forceescape", "safe", "urlencode",
+)  # fmt: skip
 _SLOW = ("urlize", "striptags", "wordwrap", "pprint", "xmlattr")
 _MAX_SLOW = 1 << 20
 
@@ -55,6 +60,24 @@ class ChatGenerator(CodeGenerator):
             self.visit(part, frame)
             self.write(", ")
         self.write("))")
+
+    def visit_List(self, node: nodes.List, frame: Frame) -> None:  # noqa: N802
+        """A list; it may hold another twice, which holds another twice, and so on."""
+        self._built(super().visit_List, node, frame)
+
+    def visit_Tuple(self, node: nodes.Tuple, frame: Frame) -> None:  # noqa: N802
+        """A tuple."""
+        self._built(super().visit_Tuple, node, frame)
+
+    def visit_Dict(self, node: nodes.Dict, frame: Frame) -> None:  # noqa: N802
+        """A dict."""
+        self._built(super().visit_Dict, node, frame)
+
+    def _built(self, visit: Callable[[Any, Frame], None], node: Any, frame: Frame) -> None:
+        plain = not any(node.find_all(nodes.Name)) or getattr(node, "ctx", "load") != "load"
+        self.write("" if plain else "environment.built(")
+        visit(node, frame)
+        self.write("" if plain else ")")
 
 
 class ChatEnvironment(ImmutableSandboxedEnvironment):
@@ -108,6 +131,11 @@ class ChatEnvironment(ImmutableSandboxedEnvironment):
         self.budget.make(length)
         return "".join(kept)
 
+    def built(self, value: Any) -> Any:
+        """A list, tuple or dict of a template's own."""
+        self.budget.make(size_of(value, shown=False))
+        return value
+
     def counted(self, items: Iterable[Any]) -> Iterable[Any]:
         """What a loop with a condition goes through: also what it passes over takes steps."""
         if isinstance(items, Sized):
@@ -128,6 +156,9 @@ class ChatEnvironment(ImmutableSandboxedEnvironment):
     def call(__self, __context: Context, __obj: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N805
         """Call `__obj`, counted; the names leave all others to keyword arguments, as in jinja."""
         __self.budget.call(__obj, args, kwargs)
+        for arg in (*args, *kwargs.values()) if kwargs else args:
+            if type(arg) in _CONTAINERS and arg is not kwargs.get("_loop_vars"):
+                __self.built(arg)
         return super().call(__context, __obj, *args, **kwargs)
 
     def unsafe_undefined(self, obj: Any, attribute: str) -> Undefined:
@@ -154,7 +185,7 @@ class ChatEnvironment(ImmutableSandboxedEnvironment):
     def _bound_filters(self) -> None:
         self.filters["tojson"] = self._to_json
         self.filters["random"] = _no_chance
-        for name in ("join", "format", "replace", *_WIDTHS, *_SLOW):
+        for name in ("join", "format", "replace", *_WIDTHS, *_AS_TEXT, *_SLOW):
             self.filters[name] = self._bounded(name, FILTERS[name])
 
     def _bounded(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
@@ -174,6 +205,8 @@ class ChatEnvironment(ImmutableSandboxedEnvironment):
         self, name: str, value: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> None:
         make = self.budget.make
+        if type(value) is not str:
+            make(size_of(value))
         given = size_of((args, kwargs))
         if name == "join":
             make(size_of(value) + given * len(value))
@@ -186,7 +219,7 @@ class ChatEnvironment(ImmutableSandboxedEnvironment):
             width = args[0] if args else kwargs.get(_WIDTHS[name], 0)
             make(len(str(value)) * (given if name == "indent" else 1))
             make(width * (str(value).count("\n") + 1) if isinstance(width, int) else 0)
-        elif size_of(value) > _MAX_SLOW:
+        elif name in _SLOW and size_of(value) > _MAX_SLOW:
             raise LimitError(f"the filter {name} with more than {_MAX_SLOW:,} characters")
 
     def _to_json(

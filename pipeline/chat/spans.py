@@ -55,21 +55,10 @@ def find_spans(
     if train_on == "all":
         return _everything(conversation, prefixes, chosen, len(text))
     if not work.template.has_markers:
-        return _by_prefixes(conversation, prefixes, chosen)
+        return _disjoint([prefixes.said(at) for at in chosen])
     marked = work.marked_spans(len(work.messages), text)
     first_spans = partial(work.first_spans, marked)
     return _by_markers(conversation, marked, prefixes, chosen, first_spans)
-
-
-def _by_prefixes(
-    conversation: Conversation, prefixes: Prefixes, chosen: Sequence[int]
-) -> list[Span]:
-    """The spans of the `chosen` messages, of each on its own."""
-    spans: list[Span] = []
-    for at in chosen:
-        assistant = conversation.messages[at].get("role") == "assistant"
-        spans.append(prefixes.said(at) if assistant else prefixes.added(at))
-    return _disjoint(spans)
 
 
 def _everything(
@@ -77,7 +66,7 @@ def _everything(
 ) -> list[Span]:
     """The whole text but for the messages that are given or not `chosen`."""
     first = conversation.prompt
-    start = prefixes.start(first, prompt=True) if first else 0
+    start = prefixes.start(first) if first else 0
     left = [at for at in range(first, len(conversation.messages)) if at not in chosen]
     spans: list[Span] = []
     for at in left:
@@ -101,7 +90,7 @@ def _by_markers(
     """
     roles = [message.get("role") for message in conversation.messages]
     turns = [at for at, role in enumerate(roles) if role == "assistant"]
-    spans = [prefixes.added(at) for at in chosen if roles[at] != "assistant"]
+    spans = [prefixes.said(at) for at in chosen if roles[at] != "assistant"]
     spoken = [at for at in chosen if roles[at] == "assistant"]
     if spoken == turns:
         spans += marked

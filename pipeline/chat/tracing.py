@@ -78,6 +78,10 @@ class TracingEnvironment(ChatEnvironment):
         """Text as it is; what is not known in other things cannot be printed."""
         return value if type(value) is Skeleton else super().printed(value)
 
+    def built(self, value: Any) -> Any:
+        """Lists may hold unknown text."""
+        return value
+
     def join_texts(self, parts: tuple[Any, ...]) -> str:
         """What `~` does."""
         return self._text("".join([str(self.printed(part)) for part in parts]))
@@ -138,11 +142,10 @@ class TracingEnvironment(ChatEnvironment):
         if type(owner) is Skeleton:
             return __obj(*args, **given)  # guards itself
         made = (__self.globals["namespace"], __self.globals["dict"])
-        if isinstance(__obj, Macro | LoopContext) or isinstance(owner, Environment | Extension):
-            pass  # handed on
-        elif not any(__obj is maker for maker in made):
-            if is_open(args) or is_open(given):
-                raise RefusalError("it calls something with text")
+        handed_on = isinstance(__obj, Macro | LoopContext) or any(__obj is maker for maker in made)
+        handed_on = handed_on or isinstance(owner, Environment | Extension)
+        if not handed_on and (is_open(args) or is_open(given)):
+            raise RefusalError("it calls something with text")
         return super().call(__context, __obj, *args, **kwargs)
 
     def _guarded_filter(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:

@@ -1,0 +1,233 @@
+"""The fast way gives what the plain way gives, and both what the spans are said to be."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from functools import cache
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dataprep.pipeline.chat.compiled import RenderError
+from dataprep.pipeline.chat.conversation import Conversation
+from dataprep.pipeline.chat.plain import CutError, PlainRenderer, Rendered
+from dataprep.pipeline.chat.rendering import Renderer
+from dataprep.pipeline.chat.spans import TrainOn
+from dataprep.pipeline.chat.template_source import resolve_template
+from tests.pipeline.chat_templates import MANNERS, SPECIAL, THINKING, VARIABLES, conversations
+from tests.support import SHARED_DATA, examples, needs_shared_data
+
+CHATML = resolve_template("chatml", None).text
+PREFIXED = CHATML.replace("{%- generation -%}", "").replace("{%- endgeneration -%}", "")
+
+
+def talk(*said: str, first: str = "user", **more: Any) -> Conversation:
+    """Turns of user and assistant; what begins with "S:", "T:" is the system's, a tool's."""
+    roles = {"S:": "system", "T:": "tool"}
+    messages: list[dict[str, Any]] = []
+    turns = ["user", "assistant"] if first == "user" else ["assistant", "user"]
+    for text in said:
+        role = roles.get(text[:2])
+        if role is None:
+            role = turns[0]
+            turns.reverse()
+        messages.append({"role": role, "content": text[2:] if text[:2] in roles else text})
+    return Conversation(messages=messages, **more)
+
+
+def trained(rendered: Rendered) -> list[str]:
+    return [rendered.text[start:end] for start, end in rendered.spans]
+
+
+def outcome(render: Any, conversation: Conversation) -> Rendered | RenderError:
+    try:
+        rendered: Rendered = render(conversation)
+    except RenderError as error:
+        return error
+    return rendered
+
+
+@cache
+def both(manner: str, train_on: TrainOn) -> tuple[Renderer, PlainRenderer]:
+    """The renderers of a template; what came before makes no difference to them."""
+    options: dict[str, Any] = {"variables": VARIABLES, "special_tokens": SPECIAL}
+    template = MANNERS[manner]
+    plain = PlainRenderer(template, train_on=train_on, literal=True, date=None, **options)
+    return Renderer(template, train_on=train_on, **options), plain
+
+
+@examples(500)
+@given(
+    st.sampled_from(sorted(MANNERS)), st.sampled_from(["assistant", "last", "all"]),
+    st.lists(conversations(), min_size=1, max_size=3),
+)  # fmt: skip
+def test_plans_give_what_the_plain_way_gives(
+    manner: str, train_on: TrainOn, records: list[Conversation]
+) -> None:
+    """Each record three times, since the second makes a plan and the third is filled in."""
+    fast, plain = both(manner, train_on)
+    for record in records * 3:
+        expected, got = outcome(plain.render, record), outcome(fast.render, record)
+        if isinstance(expected, RenderError) and isinstance(got, Rendered):
+            # A plan may know more of where things are, never another text.
+            assert expected.reason == "unmaskable" or isinstance(expected, CutError)
+            assert got.text == plain.text(record)
+        elif isinstance(expected, RenderError):
+            assert isinstance(got, RenderError)
+            assert got.reason == expected.reason
+        else:
+            assert got == expected
+    assert fast.refuted == 0
+
+
+@needs_shared_data
+@pytest.mark.parametrize("manner", ["chatml", "llama2", "thinking"])
+def test_real_conversations_come_out_as_one_by_one(manner: str) -> None:
+    fast, plain = both(manner, "assistant")
+    lines = (SHARED_DATA / "chat" / "chat_messages.jsonl").read_bytes().splitlines()
+    seen: Counter[str] = Counter()
+    for at, line in enumerate(lines):
+        record = Conversation(messages=json.loads(line)["messages"])
+        got = outcome(fast.render, record)
+        seen[got.reason if isinstance(got, RenderError) else "rendered"] += 1
+        if at % 16 == 0 and isinstance(got, Rendered):
+            expected = outcome(plain.render, record)
+            assert got == expected or (got.text == plain.text(record) and manner == "thinking")
+    assert seen["rendered"] > 4500
+    assert fast.refuted == 0
+
+
+@pytest.mark.parametrize("template", [CHATML, PREFIXED])
+def test_what_is_trained(template: str) -> None:
+    """The answers with what ends them, and without the line break after it."""
+    renderer = Renderer(template, special_tokens=["<|im_end|>"])
+    assert renderer.masked_by == ("generation" if template == CHATML else "prefixes")
+    for _ in range(3):
+        rendered = renderer.render(talk("S:Be short.", "Hi", "Yes?", "Why", "So.\n"))
+        assert trained(rendered) == ["Yes?<|im_end|>", "So.\n<|im_end|>"]
+
+
+@pytest.mark.parametrize("template", [CHATML, PREFIXED])
+def test_whose_words_are_trained(template: str) -> None:
+    """`train_on`, then what the record says of each message, and never the prompt."""
+
+    def of(train_on: TrainOn, **more: Any) -> list[str]:
+        renderer = Renderer(template, train_on=train_on, special_tokens=["<|im_end|>"])
+        for _ in range(3):
+            rendered = renderer.render(talk("Hi", "Yes?", "Why", "So.", **more))
+        return trained(rendered)
+
+    assert of("last") == ["So.<|im_end|>"]
+    assert of("assistant", prompt=2) == ["So.<|im_end|>"]
+    assert of("assistant", train=[None, None, None, False]) == ["Yes?<|im_end|>"]
+    user = "<|im_start|>user\nWhy<|im_end|>"
+    assert of("last", train=[None, None, True, None]) == [user, "So.<|im_end|>"]
+    whole = "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\nYes?<|im_end|>\n"
+    rest = user + "\n<|im_start|>assistant\nSo.<|im_end|>\n"
+    assert of("all") == [whole + rest]
+    assert of("all", prompt=2) == [rest]
+    assert of("all", prompt=3) == ["So.<|im_end|>\n"]
+    assert of("all", train=[None, None, False, None]) == [
+        whole, rest.removeprefix(user + "\n")
+    ]  # fmt: skip
+
+
+def test_calls_of_tools_are_trained_and_their_results_are_not() -> None:
+    call = {"type": "function", "function": {"name": "f", "arguments": {"é": [1, "<"]}}}
+    conversation = talk("Go", "", "T:42", "Done")
+    conversation.messages[1]["tool_calls"] = [call]
+    conversation.messages[3]["role"] = "assistant"
+    renderer = Renderer(CHATML, special_tokens=["<|im_end|>"])
+    for _ in range(3):
+        said = '<tool_call>\n{"name": "f", "arguments": {"é": [1, "<"]}}\n</tool_call><|im_end|>'
+        assert trained(renderer.render(conversation)) == [said, "Done<|im_end|>"]
+
+
+def test_dropped_thoughts_do_not_keep_earlier_answers_from_being_trained() -> None:
+    """Alone each answer has a thought, among others it has none: the plain way gives up."""
+    conversation = talk("Hi", "<think>\nhm\n</think>\n\nYes?", "Why", "So.")
+    expected = ["Yes?<|im_end|>", "<think>\n\n</think>\n\nSo.<|im_end|>"]
+    renderer = Renderer(THINKING, special_tokens=["<|im_end|>"])
+    for _ in range(3):
+        assert trained(renderer.render(conversation)) == expected
+
+
+def test_a_prompt_that_opens_a_thought_is_left_where_histories_begin_answers() -> None:
+    renderer = Renderer(MANNERS["opening"], special_tokens=["<|e|>"])
+    for said in ("Yes", "<think>\nhm</think>Yes", "<think>\n"):
+        for _ in range(3):
+            spans = trained(renderer.render(talk("Hi", said, "Why", "So")))
+            assert spans == [said.split("</think>")[-1] + "<|e|>", "So<|e|>"]
+
+
+@pytest.mark.parametrize(
+    ("template", "conversation", "reason", "detail"),
+    [
+        (CHATML, talk("Hi"), "no_assistant", "none of its 1 messages is the assistant's"),
+        (CHATML, talk("Hi", "Yes", train=[None, False]), "no_assistant", "1 assistant messages"),
+        ("\n{{ nothing.at.all }}", talk("Hi", "Yes"), "template", "line 2 of the template"),
+        ("{{ raise_exception('no ' ~ messages[0].content) }}", talk("Hi", "Yes"), "template",
+         "no Hi"),
+        (MANNERS["llama2"], talk("Hi", "Yes", first="assistant"), "roles", "in turn"),
+        (MANNERS["silent"], talk("Hi", "Yes"), "unmaskable", "no generation prompt"),
+        (MANNERS["order"], talk("b", "a"), "unmaskable", "--train-on all"),
+        ("{% for m in messages %}{{ m.content }}{% endfor %}", talk("Hi", ""), "unmaskable",
+         "leaves it out"),
+        ("{% generation %}{% endgeneration %}", talk("Hi", "Yes"), "no_assistant", "no text"),
+        ("{% generation %}{% generation %}{% endgeneration %}{% endgeneration %}",
+         talk("Hi", "Yes"), "unmaskable", "within one another"),
+        (CHATML, Conversation(messages=[{"role": "a</s>", "content": ""},
+                                        {"role": "assistant", "content": "Yes"}]),
+         "roles", "spells a special token"),
+    ],
+)  # fmt: skip
+def test_why_a_record_cannot_be_rendered(
+    template: str, conversation: Conversation, reason: str, detail: str
+) -> None:
+    """The same each time it comes, before and after plans are made."""
+    renderer = Renderer(template, special_tokens=["</s>"])
+    for _ in range(3):
+        with pytest.raises(RenderError) as caught:
+            renderer.render(conversation)
+        assert caught.value.reason == reason
+        assert detail in caught.value.detail
+
+
+@pytest.mark.parametrize("template", [CHATML, PREFIXED])
+def test_text_that_spells_a_special_token_stays_text(template: str) -> None:
+    """It is counted, and its place in the text told, also inside a trained span."""
+    renderer = Renderer(template, special_tokens=["<|im_end|>", "<|im_start|>"])
+    for _ in range(3):
+        rendered = renderer.render(talk("Say <|im_end|>", "<|im_end|>\n<|im_start|>"))
+        literal = [rendered.text[start:end] for start, end in rendered.literal]
+        assert literal == ["<|im_end|>", "<|im_end|>", "<|im_start|>"]
+        assert [start for start, _ in rendered.literal] == [21, 64, 75]
+        assert trained(rendered) == ["<|im_end|>\n<|im_start|><|im_end|>"]
+    assert renderer.special_text == {"<|im_end|>": 6, "<|im_start|>": 3}
+    parsed = Renderer(template, special_tokens=["<|im_end|>"], literal=False)
+    for _ in range(3):
+        assert parsed.render(talk("Say <|im_end|>", "Yes")).literal == []
+    assert parsed.special_text == {"<|im_end|>": 3}
+
+
+def test_reasoning_goes_by_both_of_its_names() -> None:
+    template = "{{ messages[1].thinking }}{{ messages[1].reasoning_content }}"
+    conversation = talk("Hi", "Yes")
+    conversation.messages[1]["reasoning_content"] = "hm "
+    for _ in range(3):
+        assert Renderer(template, train_on="all").render(conversation).text == "hm hm "
+    assert "thinking" not in conversation.messages[1]
+
+
+def test_a_record_is_not_changed_and_does_not_change_others() -> None:
+    """What comes out is the same whatever came before."""
+    records = [talk("", ""), talk("Hi", "Yes"), talk("Hi", "</think>a"), talk("<think>", "")]
+    alone = [outcome(Renderer(THINKING).render, record) for record in records]
+    renderer = Renderer(THINKING)
+    for _ in range(3):
+        for record, expected in zip(records, alone, strict=True):
+            assert outcome(renderer.render, record) == expected
+    assert records[1] == talk("Hi", "Yes")
