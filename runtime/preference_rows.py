@@ -62,7 +62,7 @@ def shared_prompts(split: Split, taken: Taken) -> Counts:
     if not len(taken.starts):
         return taken.starts
     record = np.repeat(np.arange(len(taken.heads)), np.diff([*taken.heads, len(taken.starts)]))
-    prompts = np.minimum.reduceat(prompts_of(split, taken), taken.heads)[record]
+    prompts = prompts_of(split, taken)
     width = int(prompts.max()) + 1
     ids = padded_rows(split, taken.starts, prompts, width, pad_id=0).ids
     differ = ids != ids[taken.heads][record]

@@ -277,6 +277,29 @@ def test_order_command(
     assert (sample["step"], sample["row"]) == (1, 2)
 
 
+@pytest.mark.parametrize("rows", [*FORMS, "documents"])
+def test_order_command_of_what_is_cut(
+    paths: dict[str, Path], rows: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A state says that beginnings were cut off, and options may say it, too."""
+    path = paths.get(rows) or make_dataset(tmp_path / "d", {"train": random_split([[12, 30]])})
+    size = N if rows in FORMS else 2  # all samples in one step
+    loader = create_loader(path, "train", size, rows=rows, seq_len=9, overlong="truncate-left")
+    (tmp_path / "state.json").write_text(json.dumps(loader.state_dict()))
+    data: Any = loader.dataset_obj
+    for options in (("--state", str(tmp_path / "state.json")),
+                    ("--rows", rows, "--seq-len", "9", "--overlong", "truncate-left")):  # fmt: skip
+        done = run_here(
+            capsys, "order", str(path), "--batch-size", str(size), "--step", "0", "--json", *options
+        )
+        assert (done.returncode, done.stderr) == (0, "")
+        samples = json.loads(done.stdout)["samples"]
+        starts, stops = data.spans(np.array([sample["sample"] for sample in samples]))
+        found = [part["tokens"] for sample in samples for part in sample["documents"]]
+        assert [stop - first for first, stop in found] == (stops - starts).tolist()
+        assert max(first for first, _ in found) > 0
+
+
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "windows": ({"rows": "windows"}, "rows"),
     "packed": ({"rows": "packed"}, "rows"),
