@@ -6,17 +6,14 @@ so that the command line and the Python interface cannot drift apart.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import click
 
-from dataprep.cli import output
+from dataprep.cli import building
 from dataprep.cli.command import EPILOG_START, output_options
 from dataprep.cli.kinds import KindCommand
 from dataprep.cli.options import OptionHelp, options_of
-from dataprep.formats.errors import StorageError
 from dataprep.pipeline.options import BuildOptions
 
 __all__ = ["OPTIONS", "command"]
@@ -125,60 +122,14 @@ def _command(
     """
     options = BuildOptions(input=tuple(input), **values)
     if dry_run:
-        _estimate(options, as_json=as_json, quiet=quiet)
-    else:
-        _build(options, as_json=as_json, quiet=quiet, profile=profile)
+        from dataprep.pipeline.estimate import estimate
 
-
-def _estimate(options: BuildOptions, *, as_json: bool, quiet: bool) -> None:
-    """Print what a build would take; a build that cannot fit on the disk ends as it would."""
-    from dataprep.cli.summary import estimate_lines
-    from dataprep.pipeline.estimate import estimate
-
-    found = estimate(options).as_dict()
-    found["fits"] = found["peak_disk_bytes"] <= found["free_bytes"]
-    if as_json:
-        output.result_json(found)
-    elif not quiet:
-        output.result("\n".join(estimate_lines(found)))
-    if not found["fits"]:
-        error = _too_large(found, options.out)
-        output.talk(output.one_line(f"dataprep: {error}"))
-        raise click.exceptions.Exit(error.exit_code)
-
-
-def _too_large(found: Mapping[str, Any], out: Path) -> StorageError:
-    return StorageError(
-        f"about {found['peak_disk_bytes']:,} bytes are needed and {found['free_bytes']:,} are free",
-        where=str(out), code="E_NOSPACE", remedy="Free some space, or choose another --out.",
-    )  # fmt: skip
-
-
-def _build(options: BuildOptions, *, as_json: bool, quiet: bool, profile: bool) -> None:
-    from dataprep.pipeline.launch import ahead
-
-    with ahead(_likely_workers(options)):  # they import what they need while we do
-        from dataprep.cli.progress import build_progress
-        from dataprep.cli.summary import build_lines, profile_lines
-        from dataprep.pipeline.build import build
-
-        with build_progress(quiet=quiet) as show:
-            report = build(options, progress=show)
-    if as_json:
-        output.result_json(report.as_dict())
-    elif not quiet:
-        lines = profile_lines(report) if profile else []
-        output.result("\n".join([*lines, *build_lines(report)]))
-
-
-def _likely_workers(options: BuildOptions) -> int:
-    """How many workers will be wanted, told by sizes; none for a single unit."""
-    from dataprep.pipeline.launch import available_cores, likely_units
-
-    if (options.out / "config.json").exists() and not options.overwrite:
-        return 0
-    count = likely_units(options.input, enough=options.workers or available_cores())
-    return count if count > 1 else 0
+        found = estimate(options).as_dict()
+        building.show_estimate(found, options.out, as_json=as_json, quiet=quiet)
+        return
+    building.run(
+        options, "dataprep.pipeline.build:build", as_json=as_json, quiet=quiet, profile=profile
+    )
 
 
 command = click.command(

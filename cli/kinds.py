@@ -18,6 +18,7 @@ __all__ = ["KINDS", "KindCommand", "kind_option"]
 
 KINDS = {
     "tokens": "dataprep.cli.build",
+    "chat": "dataprep.cli.build_chat",
     "embeddings": "dataprep.cli.build_embeddings",
     "pairs": "dataprep.cli.build_pairs",
 }

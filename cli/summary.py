@@ -163,7 +163,8 @@ def _detail_lines(manifest: Manifest) -> list[str]:
 
 
 def _taken(manifest: Manifest) -> str:
-    return "kept as text" if manifest.tokenizer.special_text == "literal" else "read as tokens"
+    literal = manifest.options["special_text"] == "literal"
+    return "kept as text" if literal else "read as tokens"
 
 
 def estimate_lines(found: Mapping[str, Any]) -> list[str]:

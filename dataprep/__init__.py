@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     )
     from dataprep.formats.verify import VerifyReport, verify
     from dataprep.pipeline.build import BuildReport, build
+    from dataprep.pipeline.chat.build import build_chat
+    from dataprep.pipeline.chat.options import ChatOptions
     from dataprep.pipeline.embeddings.build import build_embeddings
     from dataprep.pipeline.embeddings.options import EmbeddingOptions
     from dataprep.pipeline.layouts.convert import convert
@@ -88,6 +90,7 @@ __all__ = [  # noqa: RUF022  (plain order; ruff's has names in capitals first)
     "BuildReport",
     "BusyError",
     "CausalLM",
+    "ChatOptions",
     "Classification",
     "Collated",
     "CollatorRegistry",
@@ -133,6 +136,7 @@ __all__ = [  # noqa: RUF022  (plain order; ruff's has names in capitals first)
     "WindowDataset",
     "__version__",
     "build",
+    "build_chat",
     "build_embeddings",
     "build_pairs",
     "convert",
@@ -172,6 +176,7 @@ _HOME = {
     "BuildReport": "pipeline.build",
     "BusyError": "formats.errors",
     "CausalLM": "runtime.collate_text",
+    "ChatOptions": "pipeline.chat.options",
     "Classification": "runtime.collate_text",
     "Collated": "runtime.collated",
     "CollatorRegistry": "runtime.collators",
@@ -216,6 +221,7 @@ _HOME = {
     "VisionText": "runtime.collate_vision_text",
     "WindowDataset": "runtime.windows",
     "build": "pipeline.build",
+    "build_chat": "pipeline.chat.build",
     "build_embeddings": "pipeline.embeddings.build",
     "build_pairs": "pipeline.pairs.build",
     "convert": "pipeline.layouts.convert",

@@ -21,7 +21,17 @@ _REMEDIES = {
     "missing": "Name another field with --columns,",
     "wrong_type": "Name another field with --columns,",
     "wrong_width": "Say with --dim what they should have,",
+    "overlong": "Raise --max-tokens, choose another --overlong,",
+    "untrained": "Raise --max-tokens, keep it with --keep-untrained,",
+    "no_assistant": "Train on other turns with --train-on all,",
+    "template": "Mend it, choose another --template,",
+    "unmaskable": "Use a template with generation markers, or --train-on all,",
     "too_long": "Cut the record into documents,",
+}
+
+_DECISIONS = {
+    "undecided": "Decide with --overlong error, drop, truncate-left, truncate-right or split; "
+    "--dry-run tells how many records each would leave out.",
 }
 
 
@@ -32,7 +42,8 @@ def record_error(reject: Reject, span: Span, source: Source) -> RecordError:
     else:
         before = lines_before(Path(source.path), span.start) if span.start else 0
         where = f"{source.name}:{before + reject.line + 1} (byte {reject.offset})"
-    remedy = f"{_REMEDIES.get(reject.reason, 'Mend it,')} {_SKIP}"
+    if (remedy := _DECISIONS.get(reject.reason)) is None:
+        remedy = f"{_REMEDIES.get(reject.reason, 'Mend it,')} {_SKIP}"
     return RecordError(reject.detail, where=where, remedy=remedy, code=f"E_{reject.reason.upper()}")
 
 

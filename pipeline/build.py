@@ -7,15 +7,17 @@ number of workers, interruptions and the machine leave no trace in it.
 
 from __future__ import annotations
 
+import hashlib
 import time
+from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
 from dataprep.formats import manifest
 from dataprep.formats.errors import DataprepError, InputError
-from dataprep.formats.manifest import Manifest
+from dataprep.formats.manifest import ChatEntry, Manifest
 from dataprep.formats.replaced import Mark, mark_of
 from dataprep.formats.storage import storage_errors, sync_directory
 from dataprep.pipeline import destination, tables
@@ -28,7 +30,7 @@ from dataprep.pipeline.launch import available_cores, release
 from dataprep.pipeline.notes import content_notes
 from dataprep.pipeline.ongoing import Ongoing
 from dataprep.pipeline.options import BuildOptions
-from dataprep.pipeline.prepare import SAMPLE_BYTES, Prepared, prepare, survey
+from dataprep.pipeline.prepare import SAMPLE_BYTES, Prepared, Survey, prepare, survey
 from dataprep.pipeline.progress import ProgressCallback
 from dataprep.pipeline.report import BuildReport, report_of
 from dataprep.pipeline.resume import finished_units, load_result
@@ -41,7 +43,9 @@ from dataprep.pipeline.writeback import Writeback
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
-__all__ = ["BuildReport", "build"]
+    from dataprep.pipeline.chat.options import ChatOptions
+
+__all__ = ["BuildReport", "build", "build_prepared"]
 
 
 def build(options: BuildOptions, *, progress: ProgressCallback | None = None) -> BuildReport:
@@ -55,6 +59,18 @@ def build(options: BuildOptions, *, progress: ProgressCallback | None = None) ->
         >>> build(options).manifest.records.written         # doctest: +SKIP
         7437
     """
+    return build_prepared(options, survey, prepare, progress=progress)
+
+
+Options = TypeVar("Options", "BuildOptions", "ChatOptions")
+Surveyed = TypeVar("Surveyed", bound=Survey)
+
+
+def build_prepared(
+    options: Options, survey: Callable[[Options], Surveyed], prepare: Callable[..., Prepared], *,
+    progress: ProgressCallback | None,
+) -> BuildReport:  # fmt: skip
+    """Build what `options` describe, surveyed and prepared by these functions."""
     started = time.perf_counter()
     options = replace(options, out=destination.resolve(options.out))
     seen = mark_of(options.out)
@@ -201,7 +217,8 @@ class _Build:
         prepared = self._prepared
         try:
             loaded = load_tokenizer(prepared.tokenizer_json, prepared.options.tokenizer)
-            loaded.encode_special_tokens = prepared.options.special_text == "literal"
+            literal = prepared.options.special_text == "literal" and prepared.plan.chat is None
+            loaded.encode_special_tokens = literal
             problem = prepared.doubt(loaded) if prepared.doubt else None
             self._tokenizer = loaded
         except DataprepError:
@@ -228,6 +245,8 @@ class _Build:
                 self._plan.sources, self._plan.read.hf_config, self._plan.read.hf_split
             ),
             threads=max(1, workers),
+            chat=_chat_entry(self._prepared),
+            chat_template=self._plan.chat.template.encode() if self._plan.chat else b"",
         )
         results = self._results()
         self._unknown_tokens = sum(unit.unknown_tokens for unit in results)
@@ -243,3 +262,16 @@ class _Build:
     def _notes(self, result: Manifest) -> tuple[str, ...]:
         found = content_notes(result.splits, self._prepared.shares, self._unknown_tokens)
         return (*self._prepared.notes, *found, *self._workers.deaths, *self._ongoing.others())
+
+
+def _chat_entry(prepared: Prepared) -> ChatEntry | None:
+    """What is told of conversations, but for what the units find."""
+    chat, sample = prepared.plan.chat, prepared.chat
+    if chat is None or sample is None:
+        return None
+    return ChatEntry(
+        template="chat_template.jinja", template_origin=prepared.template_origin,
+        template_sha256=hashlib.sha256(chat.template.encode()).hexdigest(),
+        masked_by=sample.masked_by, train_on=chat.train_on, form=chat.form,
+        max_tokens=chat.max_tokens, overlong=chat.overlong, overlong_found={}, trained_tokens=0,
+    )  # fmt: skip

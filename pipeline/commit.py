@@ -24,6 +24,9 @@ from dataprep.formats import npy
 from dataprep.formats.errors import InputError
 from dataprep.formats.manifest import (
     FORMAT_VERSION,
+    LOSS_MASK,
+    PREFERENCE,
+    ChatEntry,
     FileEntry,
     InputEntry,
     Manifest,
@@ -105,6 +108,9 @@ class Commit:
     shares: dict[str, float | int | None]
     table_fingerprints: dict[int, str]
     threads: int
+    chat: ChatEntry | None = None
+    """Of conversations: the entry, but for what the units found."""
+    chat_template: bytes = b""
 
     def assemble(self, results: Sequence[UnitResult]) -> tuple[Path, Manifest]:
         """Write the dataset into a scratch directory, durably; returns it and its manifest."""
@@ -116,6 +122,8 @@ class Commit:
         files: list[WrittenFile] = []
         splits = self._write_splits(root, scratch, results, files)
         files.append(self._write(root, self.tokenizer.file, self.tokenizer_json))
+        if self.chat is not None:
+            files.append(self._write(root, self.chat.template, self.chat_template))
         if records.rejected:
             with FileWriter(root / REJECTS_NAME) as writer:
                 for lines in in_blocks(final_rejects(self.staging, results)):
@@ -134,7 +142,7 @@ class Commit:
         for result in results:
             rejected.update(result.rejected)
         read = sum(span.records for result in results for span in result.spans)
-        written = sum(piece.documents for result in results for piece in result.pieces)
+        written = sum(piece.records for result in results for piece in result.pieces)
         blank = sum(span.blank_lines for result in results for span in result.spans)
         if not written:
             raise self._nothing_written(read, rejected, results)
@@ -159,7 +167,7 @@ class Commit:
             f"none of the {read} records could be used ({reasons}; the first: {detail})",
             where=self.plan.sources[0].name,
             code="E_EMPTY",
-            remedy="Check --field and --format.",
+            remedy="Check --field and --format." if self.chat is None else "Check --columns.",
         )
 
     def _write_splits(
@@ -192,7 +200,7 @@ class Commit:
 
     def _deal_out(self, placed: Sequence[PlacedPiece], scratch: Path) -> list[PlacedPiece]:
         names = self.plan.splitting.names
-        total = sum(p.piece.documents for p in placed)
+        total = sum(p.piece.records for p in placed)
         sizes = sizes_of(names, self.shares, total)
         create_directory(scratch / "exact")
         return deal_out(placed, names, sizes, self.plan.encoding, scratch / "exact")
@@ -226,6 +234,7 @@ class Commit:
             text_bytes=sum(p.piece.text_bytes for p in placed),
             zero_token_documents=sum(p.piece.zero_token_documents for p in placed),
             shards=tuple(shards),
+            records=sum(p.piece.records for p in placed) if self.chat else None,
         )
 
     def _write(self, root: Path, name: str, data: bytes) -> WrittenFile:
@@ -249,7 +258,7 @@ class Commit:
         return Manifest(
             format="dataprep",
             format_version=FORMAT_VERSION,
-            required_features=(),
+            required_features=self._features(results),
             kind=_KIND,
             build_id=build_id_of(inputs, self.options, tokenizer),
             tokens=TokensEntry(dtype=encoding.dtype, vocab_size=encoding.vocab_size),
@@ -268,6 +277,23 @@ class Commit:
                 )
                 for file in files
             ),
+            chat=self._chat(results),
+        )
+
+    def _features(self, results: Sequence[UnitResult]) -> tuple[str, ...]:
+        kinds = {kind for result in results for piece in result.pieces for kind in piece.files}
+        needed = {"mask": LOSS_MASK, "groups": PREFERENCE}
+        return tuple(feature for kind, feature in needed.items() if kind in kinds)
+
+    def _chat(self, results: Sequence[UnitResult]) -> ChatEntry | msgspec.UnsetType:
+        if self.chat is None:
+            return msgspec.UNSET
+        overlong: Counter[str] = Counter()
+        for result in results:
+            overlong.update(result.overlong)
+        trained = sum(piece.trained for result in results for piece in result.pieces)
+        return msgspec.structs.replace(
+            self.chat, overlong_found=dict(sorted(overlong.items())), trained_tokens=trained
         )
 
     def _sync(self, root: Path, files: Sequence[WrittenFile]) -> None:

@@ -41,9 +41,9 @@ Finished = TypeVar("Finished")
 _HEAD_BYTES = 64
 _MARK = re.compile(rb'\s*\{\s*"format":\s*"dataprep"')
 _DATASET_NAME = re.compile(
-    r"config\.json|tokenizer\.json|crc32\.npy|rejects\.jsonl|pairs\.jsonl|inspection\.json"
+    r"config\.json|tokenizer\.json|chat_template\.jinja|crc32\.npy|rejects\.jsonl|pairs\.jsonl|inspection\.json"
     r"|[a-z][a-z0-9_]*_(idx\.pt|order\.npy)"
-    r"|[a-z][a-z0-9_]*/|[a-z][a-z0-9_]*/(tokens-\d+\.bin|((docs|source|mask)-)?\d+\.npy)"
+    r"|[a-z][a-z0-9_]*/|[a-z][a-z0-9_]*/(tokens-\d+\.bin|((docs|source|mask|groups|scores)-)?\d+\.npy)"
 )
 
 

@@ -8,9 +8,9 @@ nothing more. Exact splits copy every document once more.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from dataprep.formats import manifest
 from dataprep.formats.errors import StorageError
@@ -19,10 +19,16 @@ from dataprep.pipeline import destination
 from dataprep.pipeline.launch import available_cores
 from dataprep.pipeline.layout import JOIN_BELOW_BYTES, SMALL_PART
 from dataprep.pipeline.options import BuildOptions
-from dataprep.pipeline.prepare import SAMPLE_BYTES, Prepared, prepare, survey
+from dataprep.pipeline.prepare import SAMPLE_BYTES, Prepared, Survey, prepare, survey
 from dataprep.pipeline.splitting import exact_sizes, ordered_names
 
-__all__ = ["Estimate", "check_disk", "estimate", "estimate_prepared"]
+if TYPE_CHECKING:
+    from dataprep.pipeline.chat.options import ChatOptions
+
+__all__ = ["Estimate", "check_disk", "estimate", "estimate_by", "estimate_prepared"]
+
+Options = TypeVar("Options", "BuildOptions", "ChatOptions")
+Surveyed = TypeVar("Surveyed", bound=Survey)
 
 _SAMPLE_BYTES = 256 << 10
 _PLACE_BYTES = 8 + 16  # offset and provenance of a document
@@ -69,6 +75,13 @@ def estimate(options: BuildOptions) -> Estimate:
 
     Raises what a build would raise before its work begins, for what stands in `out` as well.
     """
+    return estimate_by(options, survey, prepare)[0]
+
+
+def estimate_by(
+    options: Options, survey: Callable[[Options], Surveyed], prepare: Callable[..., Prepared]
+) -> tuple[Estimate, Prepared]:
+    """The same for what these functions survey and prepare; also gives what they prepared."""
     options = replace(options, out=destination.resolve(options.out))
     existing = destination.check(options.out, manifest.load, overwrite=options.overwrite)
     kept = existing if not options.overwrite else None
@@ -76,8 +89,10 @@ def estimate(options: BuildOptions) -> Estimate:
     prepared = prepare(options, survey(options), sample_bytes=sample_bytes)
     if kept is not None:
         destination.require_same(kept, prepared)
-    found = estimate_prepared(prepared)
-    return replace(found, notes=(*found.notes, _BUILT)) if kept else found
+    found: Estimate = estimate_prepared(prepared)
+    if kept is not None:
+        found = replace(found, notes=(*found.notes, _BUILT))
+    return found, prepared
 
 
 def estimate_prepared(prepared: Prepared) -> Estimate:
@@ -94,10 +109,11 @@ def estimate_prepared(prepared: Prepared) -> Estimate:
     tokens = round(text_bytes / bytes_per_token) if ids.size else 0
     tokens += plan.encoding.added * documents
     size = tokens * int(plan.encoding.dtype[2])
-    output = size + documents * (_PLACE_BYTES + _RECORD_BYTES) + len(prepared.tokenizer_json)
+    mask = tokens if plan.chat else 0
+    output = size + mask + documents * (_PLACE_BYTES + _RECORD_BYTES) + len(prepared.tokenizer_json)
     parts, exact = _parts(prepared.shares, documents), options.split_mode == "count"
     peak = _peak_bytes(size, documents, parts, len(plan.units), exact=exact)
-    peak += 2 * len(prepared.tokenizer_json)
+    peak += 2 * len(prepared.tokenizer_json) + 2 * mask  # which is always copied
     workers = min(options.workers or available_cores(), max(1, len(plan.units)))
     return Estimate(
         inputs=len(plan.sources),

@@ -17,7 +17,7 @@ from dataprep.formats.errors import UsageError
 from dataprep.formats.maps import map_tokens
 from dataprep.formats.storage import create_directory
 from dataprep.pipeline.layout import PlacedPiece
-from dataprep.pipeline.pieces import PieceWriter, Rows
+from dataprep.pipeline.pieces import Marks, PieceWriter, Rows
 from dataprep.pipeline.plan import Encoding
 from dataprep.pipeline.splitting import Part, assign_exactly, cut_points, exact_sizes
 
@@ -28,7 +28,7 @@ _CHUNK_TOKENS = 1 << 22
 
 
 def sizes_of(names: Sequence[str], shares: dict[str, float | int | None], total: int) -> list[int]:
-    """Exact sizes in the order of `names`, or a `UsageError` if there are too few documents."""
+    """Exact sizes in the order of `names`, or a `UsageError` if there are too few records."""
     sizes = exact_sizes([shares[name] for name in names], total)
     if min(sizes) < 0 or sum(sizes) != total:
         asked = sum(size for size in sizes if size > 0)
@@ -60,12 +60,16 @@ def deal_out(
     return dealt
 
 
-_Chunk = tuple[npt.NDArray[np.intp], npt.NDArray[np.unsignedinteger], npt.NDArray[np.int64], Rows]
+_Chunk = tuple[
+    npt.NDArray[np.intp], npt.NDArray[np.unsignedinteger], npt.NDArray[np.int64], Rows, Marks | None
+]
 
 
 def _keys(placed: PlacedPiece) -> Part:
-    keys = placed.array("keys")
-    return keys[:, 0], placed.array("records").astype(np.int64) + placed.first_record
+    """The key of each record: its documents, which stand together, all have the same."""
+    keys, records = placed.array("keys")[:, 0], placed.array("records").astype(np.int64)
+    firsts = np.flatnonzero(np.diff(records, prepend=-1))
+    return keys[firsts], records[firsts] + placed.first_record
 
 
 def _chunks(placed: PlacedPiece, dtype: str, cuts: Sequence[tuple[int, int]]) -> Iterator[_Chunk]:
@@ -73,9 +77,12 @@ def _chunks(placed: PlacedPiece, dtype: str, cuts: Sequence[tuple[int, int]]) ->
     keys, records = placed.array("keys"), placed.array("records")
     path = placed.path("tokens")
     tokens = map_tokens(path, path.name, dtype, placed.piece.length)
+    marks = _marks(placed)
     stop = 0
     while stop < placed.piece.documents:
         start, stop = stop, _chunk_end(docs, stop)
+        while stop < placed.piece.documents and records[stop] == records[stop - 1]:
+            stop += 1  # documents of one record stay together
         local = records[start:stop].astype(np.int64)
         rows = Rows(
             sizes=keys[start:stop, 1].astype(np.int64),
@@ -85,7 +92,18 @@ def _chunks(placed: PlacedPiece, dtype: str, cuts: Sequence[tuple[int, int]]) ->
         )
         parts = assign_exactly(rows.hashes, local + placed.first_record, cuts)
         offsets = docs[start : stop + 1].astype(np.int64)
-        yield parts, tokens[offsets[0] : offsets[-1]], np.diff(offsets), rows
+        own = slice(offsets[0], offsets[-1])
+        kept = marks and marks.take(own, slice(start, stop))
+        yield parts, tokens[own], np.diff(offsets), rows, kept
+
+
+def _marks(placed: PlacedPiece) -> Marks | None:
+    """The mask and scores of a piece, if it has any."""
+    files, path = placed.piece.files, placed.path("mask")
+    if "mask" not in files:
+        return None
+    scores = placed.array("scores").astype(np.float32) if "scores" in files else None
+    return Marks(mask=map_tokens(path, path.name, "|u1", placed.piece.length), scores=scores)
 
 
 def _chunk_end(docs: npt.NDArray[np.uint64], start: int) -> int:
@@ -97,9 +115,11 @@ def _chunk_end(docs: npt.NDArray[np.uint64], start: int) -> int:
 
 
 def _deal(chunk: _Chunk, writers: Sequence[PieceWriter]) -> None:
-    parts, tokens, lengths, rows = chunk
+    parts, tokens, lengths, rows, marks = chunk
     for number, writer in enumerate(writers):
         mine = parts == number
         if mine.any():
             chosen = np.flatnonzero(mine)
-            writer.write(tokens[np.repeat(mine, lengths)], lengths[chosen], rows.take(chosen))
+            own = np.repeat(mine, lengths)
+            kept = marks and marks.take(own, chosen)
+            writer.write(tokens[own], lengths[chosen], rows.take(chosen), kept)

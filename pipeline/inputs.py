@@ -19,7 +19,7 @@ import msgspec
 
 from dataprep.formats.errors import InputError, StorageError, UsageError
 from dataprep.formats.storage import storage_errors
-from dataprep.pipeline.sniffing import HEAD_BYTES, compression_of
+from dataprep.pipeline.sniffing import HEAD_BYTES, compression_of, json_kind
 
 __all__ = [
     "HUB_PREFIX",
@@ -325,7 +325,8 @@ def _describe(path: Path, root: str, options: Search) -> Source:
             f"cannot tell what a {path.suffix or 'nameless'} file holds", str(path),
             f"Say it with --format {_known(options)}.", "E_FORMAT",
         )  # fmt: skip
-    compression = _compression(path, kind) if kind in ("jsonl", "text") else None
+    compression = _compression(path, kind) if kind in ("jsonl", "json", "text") else None
+    kind = json_kind(path, compression) if kind == "json" else kind
     return Source(
         path=absolute, name=name, format=kind, compression=compression,
         size=found.st_size, modified=found.st_mtime_ns,

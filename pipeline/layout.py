@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -35,11 +36,15 @@ class PlacedPiece:
         """One of its files."""
         return self.directory / f"{self.piece.stem}.{kind}"
 
-    def array(self, kind: str) -> npt.NDArray[np.uint64]:
+    def array(self, kind: str) -> npt.NDArray[Any]:
         """One of its arrays, in memory."""
         count = self.piece.documents
-        shape = {"docs": (count + 1,), "records": (count,)}.get(kind, (count, 2))
-        return npy.read_array(self.path(kind), "<u8", shape)
+        shapes = {
+            "docs": (count + 1,), "records": (count,), "scores": (count,),
+            "groups": (self.piece.records + 1,),
+        }  # fmt: skip
+        dtype = "<f4" if kind == "scores" else "<u8"
+        return npy.read_array(self.path(kind), dtype, shapes.get(kind, (count, 2)))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -92,27 +97,46 @@ def write_shard(
     root: Path, split: str, number: int, run: Sequence[PlacedPiece], dtype: str
 ) -> tuple[ShardEntry, list[WrittenFile]]:
     """Make shard `number` of `split` under `root` from `run`."""
-    names = {
-        "tokens": f"{split}/tokens-{number:05d}.bin",
-        "docs": f"{split}/docs-{number:05d}.npy",
-        "source": f"{split}/source-{number:05d}.npy",
-    }
     documents = sum(placed.piece.documents for placed in run)
+    records = sum(placed.piece.records for placed in run)
     length = sum(placed.piece.length for placed in run)
-    targets = {kind: root / name for kind, name in names.items()}
+    shapes: dict[str, tuple[str, tuple[int, ...]]] = {
+        "tokens": (dtype, (length,)), "docs": ("<u8", (documents + 1,)),
+        "source": ("<u8", (documents, 2)), "mask": ("|u1", (length,)),
+        "groups": ("<u8", (records + 1,)), "scores": ("<f4", (documents,)),
+    }  # fmt: skip
+    kinds = [kind for kind in shapes if kind in run[0].piece.files]
+    names = {kind: _shard_file(split, kind, number) for kind in kinds}
+    targets = {kind: root / name for kind, name in names.items() if kind != "mask"}
     hashes = _link(run[0], targets) if len(run) == 1 else _join(run, targets)
-    shapes = {"tokens": (length,), "docs": (documents + 1,), "source": (documents, 2)}
+    if "mask" in names:
+        hashes["mask"] = _masks(run, root / names["mask"], length)
     files = [
         WrittenFile(
             name=names[kind],
             hashed=hashes[kind],
-            dtype=dtype if kind == "tokens" else "<u8",
-            shape=shapes[kind],
-            unit=run[0].directory if len(run) == 1 else None,
+            dtype=shapes[kind][0],
+            shape=shapes[kind][1],
+            unit=run[0].directory if len(run) == 1 and kind != "mask" else None,
         )
         for kind in names
     ]
-    return ShardEntry(**names, documents=documents, length=length), files
+    entry = ShardEntry(
+        tokens=names["tokens"], docs=names["docs"], source=names["source"],
+        documents=documents, length=length, mask=names.get("mask"), groups=names.get("groups"),
+        scores=names.get("scores"), records=records if "groups" in names else None,
+    )  # fmt: skip
+    return entry, files
+
+
+def _shard_file(split: str, kind: str, number: int) -> str:
+    return f"{split}/{kind}-{number:05d}.{'bin' if kind == 'tokens' else 'npy'}"
+
+
+def _masks(run: Sequence[PlacedPiece], target: Path, length: int) -> FileHash:
+    """The masks of `run` as one array: in pieces they have no header, which tells the length."""
+    paths = [placed.path("mask") for placed in run]
+    return _concatenate(paths, target, npy.header("|u1", (length,)))
 
 
 def _link(placed: PlacedPiece, targets: dict[str, Path]) -> dict[str, FileHash]:
@@ -129,15 +153,23 @@ def _join(run: Sequence[PlacedPiece], targets: dict[str, Path]) -> dict[str, Fil
     starts = np.cumsum([0, *(placed.piece.length for placed in run)]).astype(np.uint64)
     docs = [placed.array("docs")[:-1] + start for placed, start in zip(run, starts, strict=False)]
     source = [placed.array("source") for placed in run]
-    return {
+    hashes = {}
+    if "groups" in targets:
+        firsts = np.cumsum([0, *(placed.piece.documents for placed in run)]).astype(np.uint64)
+        groups = [p.array("groups")[:-1] + first for p, first in zip(run, firsts, strict=False)]
+        hashes["groups"] = write_array(targets["groups"], np.concatenate([*groups, firsts[-1:]]))
+        scores = np.concatenate([placed.array("scores") for placed in run])
+        hashes["scores"] = write_array(targets["scores"], scores)
+    return hashes | {
         "tokens": _concatenate([placed.path("tokens") for placed in run], targets["tokens"]),
         "docs": write_array(targets["docs"], np.concatenate([*docs, starts[-1:]])),
         "source": write_array(targets["source"], np.concatenate(source)),
     }
 
 
-def _concatenate(paths: Iterable[Path], target: Path) -> FileHash:
+def _concatenate(paths: Iterable[Path], target: Path, header: bytes = b"") -> FileHash:
     with FileWriter(target) as writer:
+        writer.write(header)
         for path in paths:
             with storage_errors(path), path.open("rb", buffering=0) as stream:
                 while data := stream.read(_COPY_BYTES):

@@ -22,6 +22,7 @@ __all__ = [
     "BuildOptions",
     "DocumentUnit",
     "InputFormat",
+    "as_assignments",
     "as_paths",
     "check_common",
     "check_types",
@@ -204,6 +205,20 @@ def as_paths(value: object) -> tuple[str, ...]:
     if not all(isinstance(part, str | PathLike) for part in parts):
         raise UsageError(f"{value!r} holds something that is no path", where="--input")
     return tuple(map(fspath, parts))
+
+
+def as_assignments(value: object, where: str) -> tuple[str, ...]:
+    """NAME=FIELD, several of them, or a mapping, as strings.
+
+    >>> as_assignments({"messages": "dialog"}, "--columns")
+    ('messages=dialog',)
+    """
+    if isinstance(value, Mapping):
+        value = [f"{name}={field}" for name, field in value.items()]
+    parts = [value] if isinstance(value, str) else value
+    if not isinstance(parts, Sequence) or not all(isinstance(part, str) for part in parts):
+        raise UsageError(f"must be NAME=FIELD, or several, got {value!r}", where=where)
+    return tuple(parts)
 
 
 def check_types(options: DataclassInstance, unchecked: Container[str]) -> None:

@@ -2,7 +2,7 @@
 
 The documents of a piece are written as they come; offsets, provenance and record numbers follow
 when it is closed. A piece that is large enough becomes a shard as it is; small ones are joined at
-commit.
+commit. Documents of conversations bring a loss mask, those of preferences also a score each.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from dataprep.formats import npy
 from dataprep.formats.checksums import FileHash
 from dataprep.formats.storage import FileWriter
 
-__all__ = ["ARRAYS", "Piece", "PieceFile", "PieceWriter", "Rows", "write_array"]
+__all__ = ["ARRAYS", "Marks", "Piece", "PieceFile", "PieceWriter", "Rows", "write_array"]
 
 MAX_PIECE_BYTES = 2 << 30
 MAX_PIECE_DOCUMENTS = 1 << 20
@@ -45,7 +45,9 @@ class Piece(msgspec.Struct, frozen=True, kw_only=True):
     """A run of documents of one split: four files `STEM.tokens`, `.docs`, `.source`, `.records`.
 
     With exact splits there is a fifth, `.keys`: uint64 [documents, 2], the hash of the split key
-    and the bytes of text of each document.
+    and the bytes of text of each document. With `Marks` also `.mask`, bytes without a header, and
+    with scores `.scores` and `.groups`, where documents of one record stand together: uint64
+    [records + 1]. `trained` tokens have a mask of 1.
     """
 
     split: str
@@ -55,6 +57,8 @@ class Piece(msgspec.Struct, frozen=True, kw_only=True):
     text_bytes: int
     zero_token_documents: int
     files: dict[str, PieceFile]
+    records: int
+    trained: int = 0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -88,6 +92,24 @@ class Rows:
 _ROW_FIELDS = tuple(field.name for field in fields(Rows))
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Marks:
+    """What documents of conversations have beside: `mask` uint8 [tokens], 1 to train on a token.
+
+    `scores` float32 [documents] belong to preferences.
+    """
+
+    mask: npt.NDArray[np.uint8]
+    scores: npt.NDArray[np.float32] | None = None
+
+    def take(
+        self, tokens: npt.NDArray[np.bool_] | slice, documents: npt.NDArray[np.intp] | slice
+    ) -> Marks:
+        """Those of some documents: which `tokens` are theirs, and their numbers."""
+        scores = None if self.scores is None else self.scores[documents]
+        return Marks(mask=self.mask[tokens], scores=scores)
+
+
 class PieceWriter:
     """Writes pieces of one split into `directory`, starting a new one when one is full.
 
@@ -113,12 +135,21 @@ class PieceWriter:
         self._done: list[Piece] = []
         self._open: _OpenPiece | None = None
 
-    def write(self, ids: npt.NDArray[Any], lengths: npt.NDArray[np.int64], rows: Rows) -> None:
-        """Append documents: their `ids`, already of the token type, and length of each."""
+    def write(
+        self,
+        ids: npt.NDArray[Any],
+        lengths: npt.NDArray[np.int64],
+        rows: Rows,
+        marks: Marks | None = None,
+    ) -> None:
+        """Append documents: their `ids`, already of the token type, and length of each.
+
+        All documents of a record come in one call; either all calls have `marks`, or none has.
+        """
         if self._open is None:
             stem = f"{self._split}-{len(self._done)}"
             self._open = _OpenPiece(self._directory, self._split, stem, self._lap)
-        self._open.write(ids, lengths, rows)
+        self._open.write(ids, lengths, rows, marks)
         full = self._open.length * self._itemsize >= MAX_PIECE_BYTES
         if full or self._open.documents >= MAX_PIECE_DOCUMENTS:
             self.finish()
@@ -138,28 +169,56 @@ class _OpenPiece:
         self._directory = directory
         self._split = split
         self._stem = stem
+        self._lap = lap
         self._tokens = FileWriter(directory / f"{stem}.tokens", lap)
+        self._mask: FileWriter | None = None
+        self._trained = 0
+        self._scores: list[npt.NDArray[np.float32]] = []
         self._lengths: list[npt.NDArray[np.int64]] = []
         self._rows: list[Rows] = []
         self.length = 0
         self.documents = 0
 
-    def write(self, ids: npt.NDArray[Any], lengths: npt.NDArray[np.int64], rows: Rows) -> None:
+    def write(
+        self,
+        ids: npt.NDArray[Any],
+        lengths: npt.NDArray[np.int64],
+        rows: Rows,
+        marks: Marks | None,
+    ) -> None:
         self._tokens.write(ids.data)
+        if marks is not None:
+            self._mark(marks)
         self._lengths.append(lengths)
         self._rows.append(rows)
         self.length += len(ids)
         self.documents += len(rows)
+
+    def _mark(self, marks: Marks) -> None:
+        if self._mask is None:
+            self._mask = FileWriter(self._directory / f"{self._stem}.mask", self._lap)
+        self._mask.write(np.ascontiguousarray(marks.mask).data)
+        self._trained += int(np.count_nonzero(marks.mask))
+        if marks.scores is not None:
+            self._scores.append(marks.scores)
 
     def close(self, *, added: int, keys: bool) -> Piece:
         lengths = np.concatenate(self._lengths)
         rows = Rows.join(self._rows)
         offsets = np.zeros(len(lengths) + 1, np.uint64)
         np.cumsum(lengths, out=offsets[1:].view(np.int64))
-        arrays = {"docs": offsets, "source": rows.source, "records": rows.records.view(np.uint64)}
+        arrays: dict[str, npt.NDArray[Any]] = {
+            "docs": offsets, "source": rows.source, "records": rows.records.view(np.uint64),
+        }  # fmt: skip
         if keys:
             arrays["keys"] = np.stack([rows.hashes, rows.sizes.view(np.uint64)], 1)
         files = {"tokens": PieceFile.of(self._tokens.close())}
+        starts = np.flatnonzero(np.diff(rows.records, prepend=-1))
+        if self._mask is not None:
+            files["mask"] = PieceFile.of(self._mask.close())
+        if self._scores:
+            arrays["groups"] = np.append(starts, len(rows)).astype(np.uint64)
+            arrays["scores"] = np.concatenate(self._scores)
         for kind, array in arrays.items():
             path = self._directory / f"{self._stem}.{kind}"
             files[kind] = PieceFile.of(write_array(path, array))
@@ -171,12 +230,14 @@ class _OpenPiece:
             text_bytes=int(rows.sizes.sum()),
             zero_token_documents=int(np.count_nonzero(lengths == added)),
             files=files,
+            records=len(starts),
+            trained=self._trained,
         )
 
 
-def write_array(path: Path, array: npt.NDArray[np.uint64]) -> FileHash:
-    """Write a uint64 array as `.npy` and return its hash."""
+def write_array(path: Path, array: npt.NDArray[Any]) -> FileHash:
+    """Write an array of numbers as `.npy`, little-endian, and return its hash."""
     with FileWriter(path) as writer:
-        writer.write(npy.header("<u8", array.shape))
+        writer.write(npy.header(array.dtype.newbyteorder("<").str, array.shape))
         writer.write(np.ascontiguousarray(array).data)
         return writer.close()

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 from pathlib import Path
+from typing import Any, Literal
 
 import msgspec
 
@@ -22,6 +23,7 @@ from dataprep.pipeline.readers import ReadOptions
 from dataprep.pipeline.records import Span
 
 __all__ = [
+    "ChatPlan",
     "Encoding",
     "Plan",
     "Splitting",
@@ -77,6 +79,23 @@ class Splitting(msgspec.Struct, frozen=True, kw_only=True):
     seed: int
 
 
+class ChatPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """How records become conversations, and these become tokens; see `ChatOptions`."""
+
+    template: str
+    variables: dict[str, Any]
+    date: str | None
+    train_on: Literal["assistant", "last", "all"]
+    form: Literal["chat", "pairs", "labels", "groups"]
+    shape: str | None
+    columns: tuple[tuple[str, str], ...]
+    system: str | None
+    literal: bool
+    max_tokens: int | None
+    overlong: str | None
+    keep_untrained: bool
+
+
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """What is to be done; equal plans give equal pieces."""
 
@@ -87,6 +106,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     encoding: Encoding
     splitting: Splitting
     on_error: str
+    chat: ChatPlan | None = None
+    """Of conversations."""
     probes: tuple[Probe, ...]
     """Texts and the ids that they have, wherever a unit is done."""
 

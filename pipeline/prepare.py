@@ -2,50 +2,60 @@
 
 from __future__ import annotations
 
-import contextlib
-import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import TYPE_CHECKING, Any, Union
 
 import msgspec
 
 import dataprep
-from dataprep.formats.errors import InputError, UsageError
-from dataprep.formats.manifest import Probe, SpecialToken, TokenizerEntry
+from dataprep.formats.errors import UsageError
+from dataprep.formats.manifest import TokenizerEntry
+from dataprep.pipeline.driven import DrivenTokenizer, naming
 from dataprep.pipeline.engine import (
     TOKENIZERS,
     Doubt,
     EarlyEngine,
     Encoder,
-    EngineChoice,
     choose_engine,
     library_versions,
 )
 from dataprep.pipeline.inputs import Source, find_sources, folder_notes
-from dataprep.pipeline.options import AUTO, NONE, BuildOptions, parse_split
-from dataprep.pipeline.plan import Encoding, Plan, Splitting, Unit, make_units, plan_key
+from dataprep.pipeline.options import BuildOptions, parse_split
+from dataprep.pipeline.plan import Plan, Splitting, Unit, make_units, plan_key
 from dataprep.pipeline.probes import make_probes
 from dataprep.pipeline.readers import ReadOptions
 from dataprep.pipeline.sample import Sample, take_sample
 from dataprep.pipeline.special_tokens import (
-    find_role,
     literal_config,
     parse_config,
-    special_tokens,
-    template_bos,
-    vocab_size,
 )
 from dataprep.pipeline.splitting import ordered_names, thresholds
-from dataprep.pipeline.tokenizer_sources import BUILT_IN, TokenizerSource, resolve_tokenizer
+from dataprep.pipeline.tokenizer_sources import TokenizerSource, resolve_tokenizer
 
-__all__ = ["SAMPLE_BYTES", "Prepared", "Survey", "prepare", "survey"]
+if TYPE_CHECKING:
+    from dataprep.pipeline.chat.options import ChatOptions
+    from dataprep.pipeline.chat.sample import ChatSample
+
+__all__ = [
+    "SAMPLE_BYTES",
+    "AnyOptions",
+    "Prepared",
+    "Survey",
+    "check_sources",
+    "gate_texts",
+    "prepare",
+    "splitting_of",
+    "survey",
+]
+
+AnyOptions = Union[BuildOptions, "ChatOptions"]
 
 SAMPLE_BYTES = 64 << 10  # of text, at each of eight places: what a build looks at before its work
 
 _GATE_TEXTS = 200
 _GATE_CHARACTERS = 2000
-_NARROW = 1 << 16
+
 _MAX_SOURCES = 1_000_000  # each is some 200 bytes of config.json, which has a limit
 _DEFAULTS = {field.name: field.default for field in fields(BuildOptions)}
 
@@ -54,7 +64,7 @@ _DEFAULTS = {field.name: field.default for field in fields(BuildOptions)}
 class Prepared:
     """A build that could start now."""
 
-    options: BuildOptions
+    options: AnyOptions
     plan: Plan
     tokenizer: TokenizerEntry
     tokenizer_json: bytes
@@ -66,6 +76,9 @@ class Prepared:
     stored_options: dict[str, Any]
     sample: Sample
     notes: tuple[str, ...]
+    chat: ChatSample | None = None
+    """Of conversations: a few of them, rendered."""
+    template_origin: str = ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -107,7 +120,7 @@ def prepare(
     source = resolve_tokenizer(options.tokenizer, load=early is None)
     config = source.config
     literal = options.special_text == "literal"
-    with _naming(options.tokenizer):
+    with naming(options.tokenizer):
         driven = literal_config(config) if literal else parse_config(config)
     engine_json = msgspec.json.encode(driven)
     if early is not None and options.engine != TOKENIZERS and engine_problem is None:
@@ -115,20 +128,21 @@ def prepare(
     libraries = library_versions()  # while they load
     sample = take_sample(sources, units, read, sample_bytes)
     probes = make_probes()
-    gate = [*probes, *sample.excerpts(_GATE_TEXTS, _GATE_CHARACTERS)]
-    with _naming(options.tokenizer):
+    gate = gate_texts(probes, sample)
+    with naming(options.tokenizer):
         choice = choose_engine(
-            engine_json, options.engine, [text.encode() for text in gate],
+            engine_json, options.engine, gate,
             others=[text.encode() for text in sample.texts], early=early,
             problem=engine_problem,
         )  # fmt: skip
-    tokenizer = _Tokenizer(
-        options=options, config=config, source=source, choice=choice, libraries=libraries
-    )
+    tokenizer = DrivenTokenizer(
+        bos=options.bos, eos=options.eos, special_text=options.special_text, config=config,
+        source=source, choice=choice, libraries=libraries,
+    )  # fmt: skip
     encoding, entry = tokenizer.encoding(), tokenizer.entry(probes)
     stored = _stored_options(options, source)
     shares = parse_split(options.split, options.split_mode)
-    splitting = _splitting(options, shares)
+    splitting = splitting_of(options, shares)
     what = [dataprep.__version__, sources, units, read, encoding, splitting, options.on_error,
             entry, stored]  # fmt: skip
     plan = Plan(
@@ -143,15 +157,10 @@ def prepare(
     )  # fmt: skip
 
 
-@contextlib.contextmanager
-def _naming(tokenizer: str | None) -> Iterator[None]:
-    """Complaints about the `tokenizer` name it, in place of the option it was given with."""
-    try:
-        yield
-    except InputError as error:
-        if error.where == "--tokenizer":
-            error.where = tokenizer or BUILT_IN
-        raise
+def gate_texts(probes: Sequence[str], sample: Sample) -> list[bytes]:
+    """What the engines are compared on."""
+    texts = [*probes, *sample.excerpts(_GATE_TEXTS, _GATE_CHARACTERS)]
+    return [text.encode() for text in texts]
 
 
 def _check_fields(options: BuildOptions, sources: Sequence[Source]) -> None:
@@ -172,6 +181,11 @@ def _check_fields(options: BuildOptions, sources: Sequence[Source]) -> None:
                 f"means nothing for {', '.join(sorted(formats))} inputs",
                 where=f"--{name.replace('_', '-')}", remedy="Leave it out.",
             )  # fmt: skip
+    check_sources(sources, "Concatenate them: JSONL, or text with --document line or block.")
+
+
+def check_sources(sources: Sequence[Source], remedy: str) -> None:
+    """Raise `UsageError` for more inputs than config.json can list."""
     if len(sources) > _MAX_SOURCES:
         raise UsageError(
             f"{len(sources):,} files are more than the limit of {_MAX_SOURCES:,}", where="--input",
@@ -179,104 +193,14 @@ def _check_fields(options: BuildOptions, sources: Sequence[Source]) -> None:
         )  # fmt: skip
 
 
-def _splitting(options: BuildOptions, shares: dict[str, float | int | None]) -> Splitting:
+def splitting_of(options: AnyOptions, shares: dict[str, float | int | None]) -> Splitting:
+    """Which split a document goes to, as the workers need it."""
     names = ordered_names(shares)
     if options.split_mode == "count":
         return Splitting(names=tuple(names), ends=(), seed=options.seed)
     ratios = [float(shares[name] or 0.0) for name in names]
     ends = tuple(str(end) for end in thresholds(ratios))
     return Splitting(names=tuple(names), ends=ends, seed=options.seed)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Tokenizer:
-    """A tokenizer as this build drives it."""
-
-    options: BuildOptions
-    config: dict[str, Any]
-    source: TokenizerSource
-    choice: EngineChoice
-    libraries: dict[str, str]
-
-    def bos(self) -> SpecialToken | None:
-        """The token put before documents."""
-        if self.options.bos == AUTO:
-            return template_bos(self.config)
-        return None if self.options.bos == NONE else _named(self.config, self.options.bos, "--bos")
-
-    def eos(self) -> SpecialToken | None:
-        """The token put after documents."""
-        if self.options.eos == NONE:
-            return None
-        if self.options.eos != AUTO:
-            return _named(self.config, self.options.eos, "--eos")
-        found = find_role(self.config, self.source.roles, "eos")
-        if found is None:
-            raise UsageError(
-                "the tokenizer does not say which token ends a document", where="--eos",
-                code="E_EOS",
-                remedy="Name it with --eos TOKEN, or store documents without one with --eos none.",
-            )  # fmt: skip
-        return found
-
-    def encoding(self) -> Encoding:
-        """What a worker needs."""
-        size = vocab_size(self.config)
-        bos, eos = self.bos(), self.eos()
-        return Encoding(
-            engine=self.choice.name,
-            dtype="<u2" if size <= _NARROW else "<u4",
-            vocab_size=size,
-            bos=bos.id if bos else None,
-            eos=eos.id if eos else None,
-            special_tokens=special_tokens(self.config),
-            unknown=_unknown_id(self.config),
-            special_text=self.options.special_text,
-        )
-
-    def entry(self, probes: Sequence[str]) -> TokenizerEntry:
-        """What the manifest keeps."""
-        ids, offsets = self.choice.encoder.encode([probe.encode() for probe in probes])
-        bos, eos = self.bos(), self.eos()
-        return TokenizerEntry(
-            file="tokenizer.json",
-            sha256=hashlib.sha256(self.source.json).hexdigest(),
-            engine=self.choice.name,
-            engine_reason=self.choice.reason,
-            libraries=self.libraries,
-            special_text=self.options.special_text,
-            special_text_found={},
-            add_bos=bos is not None,
-            add_eos=eos is not None,
-            bos=bos or find_role(self.config, self.source.roles, "bos"),
-            eos=eos or find_role(self.config, self.source.roles, "eos"),
-            pad=find_role(self.config, self.source.roles, "pad"),
-            probes=tuple(
-                Probe(text=text, ids=tuple(ids[offsets[i] : offsets[i + 1]].tolist()))
-                for i, text in enumerate(probes)
-            ),
-        )
-
-
-def _unknown_id(config: dict[str, Any]) -> int | None:
-    """The id that the model itself gives to what it does not know, if it does."""
-    model = config["model"]
-    if isinstance(model["vocab"], list):
-        unknown = model.get("unk_id")
-        return unknown if isinstance(unknown, int) else None
-    found = model["vocab"].get(model.get("unk_token"))
-    return found if isinstance(found, int) else None
-
-
-def _named(config: dict[str, Any], token: str, where: str) -> SpecialToken:
-    found = find_role(config, {"eos_token": token}, "eos")
-    if found is None or found.token != token:
-        known = ", ".join(list(special_tokens(config))[:10]) or "none"
-        raise UsageError(
-            f"the tokenizer has no token {token!r} (special tokens: {known})", where=where,
-            code="E_TOKEN", remedy="Name one of its tokens, or none.",
-        )  # fmt: skip
-    return found
 
 
 def _stored_options(options: BuildOptions, source: TokenizerSource) -> dict[str, Any]:

@@ -76,6 +76,11 @@ class Batch:
     blank_lines: int = 0
     consumed: int = 0
 
+    @property
+    def documents(self) -> int:
+        """How many documents the usable records come to."""
+        return len(self.texts)
+
     def reject(
         self, at: Position, raw: bytes | None, reason: str, detail: str, size: int | None = None
     ) -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import BinaryIO
 
 import msgspec
 
 from dataprep.formats.errors import InputError
+from dataprep.formats.storage import storage_errors
 
-__all__ = ["HEAD_BYTES", "compression_of"]
+__all__ = ["HEAD_BYTES", "compression_of", "json_kind"]
 
 HEAD_BYTES = 4096
 """As many bytes of a file are enough."""
@@ -19,6 +21,7 @@ _REFUSED = {
     b"\xff\xfe": "UTF-16 text", b"\xfe\xff": "UTF-16 text",
 }  # fmt: skip
 _FEW_ZEROS = 4
+_BOM = b"\xef\xbb\xbf"
 
 
 def compression_of(head: bytes, path: Path, kind: str) -> str | None:
@@ -47,6 +50,38 @@ def compression_of(head: bytes, path: Path, kind: str) -> str | None:
     return compression
 
 
+def json_kind(path: Path, compression: str | None) -> str:
+    """What a JSON file holds, by its first character: "json", an array, or "jsonl", lines.
+
+    Raises `InputError` for one object over several lines, which is neither.
+    """
+    with storage_errors(path), path.open("rb") as stream:
+        head = _head(stream, compression, path)
+    text = head.removeprefix(_BOM).lstrip()
+    if text.startswith(b"["):
+        return "json"
+    if text.split(b"\n", 1)[0].strip() == b"{":
+        raise _unread(
+            "this is one JSON object over several lines, neither an array nor an object per line",
+            str(path), "Convert it first: jq -c . FILE > FILE.jsonl, or take the array out of it.",
+        )  # fmt: skip
+    return "jsonl"
+
+
+def _head(stream: BinaryIO, compression: str | None, path: Path) -> bytes:
+    """The first bytes of a file, decompressed."""
+    if compression is None:
+        return stream.read(HEAD_BYTES)
+    import pyarrow as pa
+
+    try:
+        return bytes(pa.CompressedInputStream(stream, compression).read(HEAD_BYTES))
+    except OSError as error:
+        raise _unread(
+            f"the compressed data is damaged ({error})", str(path), "Fetch the file again."
+        ) from None
+
+
 def _wide_encoding(head: bytes) -> str | None:
     """UTF-16 or UTF-32 without a mark, by where its zero bytes stand.
 
@@ -69,7 +104,7 @@ def _wide_encoding(head: bytes) -> str | None:
 
 def _opens_array(head: bytes) -> bool:
     """Whether the file starts with a JSON array that its first line does not finish."""
-    first = head.removeprefix(b"\xef\xbb\xbf").lstrip().split(b"\n", 1)[0]
+    first = head.removeprefix(_BOM).lstrip().split(b"\n", 1)[0]
     if not first.startswith(b"["):
         return False
     try:

@@ -53,7 +53,7 @@ _BATCH_BYTES = 4 << 20
 _READ_ROWS = 256
 _BUFFER_BYTES = 1 << 20
 
-STREAMS = ("jsonl", "text")
+STREAMS = ("jsonl", "json", "text")
 """Formats that are fingerprinted as they are read."""
 TableShape = list[tuple[int, int]]
 """Rows and bytes of each part that can be read by itself."""

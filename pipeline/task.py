@@ -10,15 +10,14 @@ from __future__ import annotations
 
 import contextlib
 import os
+from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable
-from itertools import pairwise
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, Protocol, TypeVar
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 
 from dataprep.formats.errors import BusyError, StorageError
 from dataprep.formats.storage import (
@@ -28,14 +27,14 @@ from dataprep.formats.storage import (
     remove_tree,
     write_file,
 )
-from dataprep.pipeline.assemble import assemble
 from dataprep.pipeline.engine import Encoder
-from dataprep.pipeline.pieces import Piece, PieceWriter, Rows
+from dataprep.pipeline.inputs import Source
+from dataprep.pipeline.pieces import Piece, Rows
 from dataprep.pipeline.plan import Plan, Unit
 from dataprep.pipeline.readers import SpanReader
 from dataprep.pipeline.records import Batch, Reject, Span
 from dataprep.pipeline.sealed import seal
-from dataprep.pipeline.special_text import SpecialTextCounter
+from dataprep.pipeline.sink import ALL, Sink
 from dataprep.pipeline.splitting import assign, hash_keys
 from dataprep.pipeline.stages import StageClock
 
@@ -45,22 +44,24 @@ __all__ = [
     "RESULT_NAME",
     "UNIT_PREFIX",
     "BadRecordError",
+    "Do",
     "Done",
+    "Reader",
     "Report",
     "SpanResult",
+    "SplitSink",
     "StagedReject",
+    "Task",
     "UnitResult",
     "run_unit",
     "temporary_name",
+    "text_unit",
     "unit_name",
 ]
 
-ALL = "all"
-"""The split of pieces whose documents are assigned at commit."""
 RESULT_NAME = "unit.json"
 UNIT_PREFIX = "unit-"
 REJECTS_NAME = "rejects.jsonl"
-_SLICE_BYTES = 2 << 20
 
 
 class BadRecordError(Exception):
@@ -113,6 +114,8 @@ class UnitResult(msgspec.Struct, frozen=True, kw_only=True):
     special_text_found: dict[str, int]
     unknown_tokens: int
     """Tokens of the text that have the id for what the tokenizer does not know."""
+    overlong: dict[str, int] = {}
+    """Of conversations: how many each over-length measure was taken with."""
 
     def hashes(self) -> dict[str, str]:
         """The SHA-256 of every file of the unit, by name."""
@@ -136,6 +139,21 @@ class Done(msgspec.Struct, frozen=True):
 Report = Callable[[Done], None]
 
 
+B = TypeVar("B", bound=Batch)
+B_co = TypeVar("B_co", bound=Batch, covariant=True)
+
+
+class Reader(Protocol[B_co]):
+    """Gives the batches of a span, and what was learned about its input."""
+
+    def batches(self) -> Iterator[B_co]:
+        """All records of the span, in order."""
+
+    @property
+    def chunk_digests(self) -> list[str]:
+        """Digests of the bytes of the span."""
+
+
 def unit_name(number: int) -> str:
     """The directory of a finished unit."""
     return f"{UNIT_PREFIX}{number:06d}"
@@ -146,14 +164,25 @@ def temporary_name() -> str:
     return f".tmp-{os.uname().nodename}-{os.getpid()}-{os.urandom(16).hex()}"
 
 
+Do = Callable[[Plan, Unit, Path, Report, StageClock], UnitResult]
+"""Does a unit: writes its files into a directory, and tells how far it is."""
+
+
+def text_unit(encoder: Encoder) -> Do:
+    """What does units of texts, encoded by `encoder`."""
+    return lambda plan, unit, scratch, report, clock: _TextTask(
+        encoder, plan, unit, scratch, report=report, clock=clock
+    ).run()
+
+
 def run_unit(
-    plan: Plan, number: int, encoder: Encoder, units: Path, report: Report, *, clock: StageClock
+    plan: Plan, number: int, do: Do, units: Path, report: Report, *, clock: StageClock
 ) -> UnitResult:
     """Do unit `number` of `plan` and leave it in the directory `units`; `clock` is kept told."""
     scratch = units / temporary_name()
     create_directory(scratch)
     try:
-        result = _Task(plan, plan.units[number], encoder, scratch, report, clock=clock).run()
+        result = do(plan, plan.units[number], scratch, report, clock)
         write_file(scratch / RESULT_NAME, seal(msgspec.json.encode(result)))
         with contextlib.suppress(BusyError):  # somebody else did the unit, with the same bytes
             publish_directory(scratch, units / unit_name(number), durable=False)
@@ -164,26 +193,38 @@ def run_unit(
     return result
 
 
-class _Task:
+class SplitSink(Protocol):
+    """Where the documents of one split go."""
+
+    special_text: Counter[str]
+    unknown: int
+
+    def flush(self) -> int:
+        """Write what was collected; returns how many tokens."""
+
+    def finish(self) -> list[Piece]:
+        """Close the last piece and return all of them."""
+
+
+class Task(ABC, Generic[B]):
+    """One unit: all that is the same for texts and conversations."""
+
+    forgiven: frozenset[str] = frozenset()
+    """Reasons for which a record is left out even where bad ones stop the build."""
+    fatal: frozenset[str] = frozenset()
+    """Reasons for which one stops the build even where bad ones are left out."""
+
     def __init__(
-        self,
-        plan: Plan,
-        unit: Unit,
-        encoder: Encoder,
-        scratch: Path,
-        report: Report,
-        *,
-        clock: StageClock,
+        self, plan: Plan, unit: Unit, scratch: Path, *, report: Report, clock: StageClock
     ) -> None:
         self._plan = plan
         self._unit = unit
-        self._encoder = encoder
         self._scratch = scratch
         self._report = report
         self._clock = clock
+        self._overlong: Counter[str] = Counter()
         splitting = plan.splitting
-        names = splitting.names if splitting.ends else (ALL,)
-        self._sinks = [_Sink(name, plan, encoder, scratch, clock) for name in names]
+        self._names = splitting.names if splitting.ends else (ALL,)
         self._ends = [int(end) for end in splitting.ends]
         self._records = 0
         self._done = Done(0, 0, 0, 0)
@@ -191,33 +232,48 @@ class _Task:
         self._rejects = FileWriter(scratch / REJECTS_NAME)
         self._spans: list[SpanResult] = []
 
+    @property
+    @abstractmethod
+    def sinks(self) -> Sequence[SplitSink]:
+        """One for each split."""
+
+    @abstractmethod
+    def reader(self, source: Source, span: Span, first_row: int) -> Reader[B]:
+        """What reads a span of the unit."""
+
+    @abstractmethod
+    def route(self, batch: B, span: Span) -> int:
+        """Hand the documents of `batch` to their splits; returns tokens written on the way."""
+
     def run(self) -> UnitResult:
+        """Do it; leaves its files in the scratch directory."""
         with self._rejects:
             return self._run()
 
     def _run(self) -> UnitResult:
         for span, first_row in zip(self._unit.spans, self._unit.first_rows, strict=True):
             self._read(span, first_row)
-        for sink in self._sinks:
+        for sink in self.sinks:
             sink.flush()
         rejects = self._rejects.close()
         special: Counter[str] = Counter()
-        for sink in self._sinks:
+        for sink in self.sinks:
             special.update(sink.special_text)
         return UnitResult(
             number=self._unit.number,
-            pieces=tuple(piece for sink in self._sinks for piece in sink.finish()),
+            pieces=tuple(piece for sink in self.sinks for piece in sink.finish()),
             spans=tuple(self._spans),
             rejected=dict(sorted(self._rejected.items())),
             rejects_sha256=rejects.sha256,
             special_text_found=dict(sorted(special.items())),
-            unknown_tokens=sum(sink.unknown for sink in self._sinks),
+            unknown_tokens=sum(sink.unknown for sink in self.sinks),
+            overlong=dict(sorted(self._overlong.items())),
         )
 
     def _read(self, span: Span, first_row: int) -> None:
         source = self._plan.sources[span.source]
         lap = self._clock.lap
-        reader = SpanReader(source, span, self._plan.read, first_row=first_row, lap=lap)
+        reader = self.reader(source, span, first_row)
         records = lines = blank = 0
         for batch in reader.batches():
             lap("parse")
@@ -237,20 +293,21 @@ class _Task:
             )
         )
 
-    def _take(self, batch: Batch, span: Span) -> None:
+    def _take(self, batch: B, span: Span) -> None:
         self._rejects.write(b"".join(self._reject(one, span) for one in batch.rejects))
-        tokens = self._route(batch, span)
+        tokens = self.route(batch, span)
         done = self._done
         self._done = Done(
             done.bytes + batch.consumed,
-            done.documents + len(batch.texts),
+            done.documents + batch.documents,
             done.tokens + tokens,
             done.rejects + len(batch.rejects),
         )
         self._report(self._done)
 
     def _reject(self, reject: Reject, span: Span) -> bytes:
-        if self._plan.on_error == "error":
+        stops = self._plan.on_error == "error" and reject.reason not in self.forgiven
+        if stops or reject.reason in self.fatal:
             raise BadRecordError(reject, span)
         self._rejected[reject.reason] += 1
         place = {"input": span.source, "span": len(self._spans)}
@@ -258,7 +315,24 @@ class _Task:
         fields["record"] += self._records
         return msgspec.json.encode(fields) + b"\n"
 
-    def _route(self, batch: Batch, span: Span) -> int:
+
+class _TextTask(Task[Batch]):
+    def __init__(
+        self, encoder: Encoder, plan: Plan, unit: Unit, scratch: Path, *, report: Report,
+        clock: StageClock,
+    ) -> None:  # fmt: skip
+        super().__init__(plan, unit, scratch, report=report, clock=clock)
+        self._sinks = [Sink(name, plan, encoder, scratch, clock) for name in self._names]
+
+    @property
+    def sinks(self) -> Sequence[Sink]:
+        return self._sinks
+
+    def reader(self, source: Source, span: Span, first_row: int) -> SpanReader:
+        lap = self._clock.lap
+        return SpanReader(source, span, self._plan.read, first_row=first_row, lap=lap)
+
+    def route(self, batch: Batch, span: Span) -> int:
         """Hand the documents of `batch` to their splits; returns tokens written on the way."""
         if not batch.texts:
             return 0
@@ -289,84 +363,3 @@ class _Task:
             records=np.asarray(batch.records).astype(np.int64) + self._records,
             hashes=hashes,
         )
-
-
-class _Sink:
-    """Documents of one split on their way to pieces: collected, encoded together, written."""
-
-    def __init__(
-        self, name: str, plan: Plan, encoder: Encoder, scratch: Path, clock: StageClock
-    ) -> None:
-        self._lap = clock.lap
-        self._encoding = plan.encoding
-        self._encoder = encoder
-        self._writer = PieceWriter(
-            scratch, name, plan.encoding.dtype, added=plan.encoding.added, keys=name == ALL,
-            lap=clock.lap,
-        )  # fmt: skip
-        self._counter = SpecialTextCounter(plan.encoding)
-        self.special_text = self._counter.found
-        self.unknown = 0
-        self._texts: list[bytes] = []
-        self._rows: list[Rows] = []
-        self._bytes = 0
-
-    def add(self, texts: list[bytes], rows: Rows) -> int:
-        """Take documents, as UTF-8; returns how many tokens were written, most often none."""
-        self._texts += texts
-        self._rows.append(rows)
-        self._bytes += int(rows.sizes.sum())
-        return self.flush() if self._bytes >= self._encoder.batch_bytes else 0
-
-    def flush(self) -> int:
-        """Encode and write what was collected; returns how many tokens."""
-        if not self._texts:
-            return 0
-        self._lap("split")
-        ids, offsets = self._encoder.encode(self._texts)
-        self._lap("encode")
-        texts, rows = self._texts, Rows.join(self._rows)
-        self._texts, self._rows, self._bytes = [], [], 0
-        return sum(
-            self._write(
-                texts[part], rows.take(part),
-                ids[offsets[part.start] : offsets[part.stop]],
-                offsets[part.start : part.stop + 1] - offsets[part.start],
-            )
-            for part in _slices(rows.sizes)
-        )  # fmt: skip
-
-    def _write(
-        self,
-        texts: list[bytes],
-        rows: Rows,
-        ids: npt.NDArray[np.uint32],
-        offsets: npt.NDArray[np.int64],
-    ) -> int:
-        """Check and write some of the documents that were encoded."""
-        encoding = self._encoding
-        self._counter.count(texts, ids)
-        if encoding.unknown is not None:
-            self.unknown += int(np.count_nonzero(ids == encoding.unknown))
-        self._lap("special")
-        stored, lengths = assemble(
-            ids, offsets, bos=encoding.bos, eos=encoding.eos,
-            dtype=encoding.dtype, vocab_size=encoding.vocab_size,
-        )  # fmt: skip
-        self._lap("narrow")
-        self._writer.write(stored, lengths, rows)
-        return len(stored)
-
-    def finish(self) -> list[Piece]:
-        return self._writer.finish()
-
-
-def _slices(sizes: npt.NDArray[np.int64]) -> list[slice]:
-    """Runs of documents of about `_SLICE_BYTES` of text, which the caches hold with their ids.
-
-    >>> _slices(np.array([2, 1]) << 20), _slices(np.array([1, 1, 1]))
-    ([slice(0, 1, None), slice(1, 2, None)], [slice(0, 3, None)])
-    """
-    bands = (np.cumsum(sizes) - 1) // _SLICE_BYTES
-    cuts = [0, *(np.flatnonzero(np.diff(bands)) + 1).tolist(), len(sizes)]
-    return [slice(start, stop) for start, stop in pairwise(cuts)]

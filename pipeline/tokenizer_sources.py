@@ -32,6 +32,9 @@ __all__ = [
     "BUILT_IN",
     "MAX_TOKENIZER_BYTES",
     "TokenizerSource",
+    "download",
+    "existing_path",
+    "is_repository",
     "load_tokenizer",
     "resolve_tokenizer",
 ]
@@ -86,9 +89,9 @@ def resolve_tokenizer(spec: str | None, *, load: bool = True) -> TokenizerSource
         return TokenizerSource(json=json, origin=BUILT_IN, roles=_BUILT_IN_ROLES, config=config)
     if spec.startswith(_TIKTOKEN):
         source = _from_tiktoken(spec.removeprefix(_TIKTOKEN))
-    elif (path := _existing(spec)) is not None:
+    elif (path := existing_path(spec)) is not None:
         source = _from_path(path)
-    elif _is_repository(spec):
+    elif is_repository(spec):
         source = _from_hub(spec)
     else:
         shown = spec[:200] if spec and spec.isprintable() else repr(spec[:200])
@@ -101,14 +104,15 @@ def resolve_tokenizer(spec: str | None, *, load: bool = True) -> TokenizerSource
     return replace(source, config=config)
 
 
-def _existing(spec: str) -> Path | None:
+def existing_path(spec: str) -> Path | None:
+    """`spec` as a path, if there is something."""
     with contextlib.suppress(OSError, ValueError, RuntimeError):  # too long, NUL, unknown ~user
         path = Path(spec).expanduser()
         return path if spec and path.exists() else None
     return None
 
 
-def _is_repository(spec: str) -> bool:
+def is_repository(spec: str) -> bool:
     """Whether `spec` can be meant for the hub: the folder of a mistyped path usually exists."""
     if not _REPOSITORY.fullmatch(spec) or spec.endswith(_FILE_ENDINGS):
         return False
@@ -220,17 +224,17 @@ def _from_tiktoken(name: str) -> TokenizerSource:
 
 
 def _from_hub(repository: str) -> TokenizerSource:
-    files = (_download(repository, name) for name in _MAIN_FILES)
+    files = (download(repository, name) for name in _MAIN_FILES)
     path = next((path for path in files if path is not None), None)
     if path is None:
         problem = f"the repository has no {' or '.join(_MAIN_FILES)}"
         raise _unusable(problem, repository, f"Download what it has, and give {_KINDS}.")
     for name in _ROLE_FILES:
-        _download(repository, name)  # lands beside the first
+        download(repository, name)  # lands beside the first
     return _from_file(path, repository)
 
 
-def _download(repository: str, name: str) -> Path | None:
+def download(repository: str, name: str) -> Path | None:
     """A file of a hub repository, from the cache where it is there; None if it has no such file."""
     from huggingface_hub import hf_hub_download
     from huggingface_hub.errors import (

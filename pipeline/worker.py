@@ -43,7 +43,7 @@ from dataprep.pipeline.plan import Plan, load_plan
 from dataprep.pipeline.records import Reject, Span
 from dataprep.pipeline.stages import StageClock
 from dataprep.pipeline.staging import EMBEDDINGS_NAME, ENGINE_NAME, PLAN_NAME
-from dataprep.pipeline.task import BadRecordError, Done, Report, run_unit
+from dataprep.pipeline.task import BadRecordError, Done, Report, run_unit, text_unit
 
 __all__ = ["NO_UNIT", "Event", "Job", "job_of", "main", "perform"]
 
@@ -81,7 +81,12 @@ Job = Callable[[int, Report, StageClock], object]
 
 def job_of(plan: Plan, encoder: Encoder, units: Path) -> Job:
     """What does the units of `plan` and leaves them in the directory `units`."""
-    return lambda number, report, clock: run_unit(plan, number, encoder, units, report, clock=clock)
+    do = text_unit(encoder)
+    if plan.chat is not None:
+        from dataprep.pipeline.chat.task import chat_unit
+
+        do = chat_unit(plan, encoder, (units.parent / ENGINE_NAME).read_bytes())
+    return lambda number, report, clock: run_unit(plan, number, do, units, report, clock=clock)
 
 
 def perform(job: Job, number: int, emit: Callable[[Event], None], *, clock: StageClock) -> None:

@@ -1,4 +1,4 @@
-"""The code of docs/loading.md, embeddings.md and format.md runs as it stands."""
+"""The code of docs/loading.md, embeddings.md, chat.md and format.md runs as it stands."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from dataprep import open_dataset
 from dataprep.cli.main import run
 from dataprep.formats.pair_arrays import PAIR_ARRAYS
 from dataprep.runtime.seeding import isolated
@@ -57,6 +58,27 @@ def test_embeddings_runs_as_written(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         for file in files
         if (tmp_path / "pairs" / file).is_file()
     )
+
+
+def test_chat_runs_as_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Every block, in order; the mask lets through what the assistant says, and no more."""
+    monkeypatch.setenv("DATAPREP_CACHE", str(tmp_path / "cache"))
+    monkeypatch.chdir(tmp_path)
+    text = (REPOSITORY / "docs" / "chat.md").read_text(encoding="utf-8")
+    namespace: dict[str, Any] = {}
+    for language, code in _BLOCK.findall(text):
+        if language == "python":
+            exec(compile(code, "chat.md", "exec"), namespace)
+            continue
+        for line in code.splitlines():
+            assert run(shlex.split(line.removeprefix("$ dataprep "))) == 0, line
+    batch = namespace["batch"]
+    said = open_dataset("shards").decode(batch["labels"][batch["labels"] != -100])
+    assert set(said.split("<|im_end|>")) == {"Yes.", "No.", ""}
+    assert namespace["pair_batch"]["chosen_input_ids"].shape[0] == 4
+    assert "lengths" in capsys.readouterr().out
 
 
 def test_the_shortest_readers_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

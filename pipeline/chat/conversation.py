@@ -40,6 +40,7 @@ class ChatRecord:
     """What one record holds: of pairs the chosen conversation, then the rejected one."""
 
     conversations: list[Conversation]
+    form: Form = "chat"
     scores: list[float] | None = None
     """One for each: 1 and 0 for pairs and labels, rewards for groups (NaN: not given)."""
 

@@ -11,8 +11,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from dataprep.formats.errors import UsageError, require
-from dataprep.pipeline.options import DEFAULT_SPLIT, as_paths, check_common, check_types
+from dataprep.formats.errors import require
+from dataprep.pipeline.options import (
+    DEFAULT_SPLIT,
+    as_assignments,
+    as_paths,
+    check_common,
+    check_types,
+)
 
 __all__ = [
     "EMBEDDING",
@@ -111,7 +117,7 @@ class EmbeddingOptions:
     def __post_init__(self) -> None:
         object.__setattr__(self, "input", as_paths(self.input))
         object.__setattr__(self, "out", Path(self.out))
-        object.__setattr__(self, "columns", _as_columns(self.columns))
+        object.__setattr__(self, "columns", as_assignments(self.columns, "--columns"))
         check_types(self, ("input", "out", "columns", "encoder"))
         require(bool(self.input), "--input", "name at least one file, folder or glob")
         check_common(self)
@@ -177,15 +183,6 @@ def _parse(text: str) -> Wish:
         f"{name!r} cannot name an array; write NAME=FIELD (NAME: a-z, 0-9, _, up to 32)",
     )  # fmt: skip
     return Wish(name=name, field=field or name, kind=kind)
-
-
-def _as_columns(value: object) -> tuple[str, ...]:
-    if isinstance(value, Mapping):
-        value = [f"{name}={field}" for name, field in value.items()]
-    parts = [value] if isinstance(value, str) else value
-    if not isinstance(parts, Sequence) or not all(isinstance(part, str) for part in parts):
-        raise UsageError(f"must be NAME=FIELD, or several, got {value!r}", where="--columns")
-    return tuple(parts)
 
 
 def scale_name(name: str) -> str:

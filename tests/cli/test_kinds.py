@@ -11,13 +11,15 @@ import click
 import numpy as np
 import pytest
 
-from dataprep.cli import build_embeddings, build_pairs, main
+from dataprep.cli import build_chat, build_embeddings, build_pairs, main
 from dataprep.cli.kinds import KINDS
 from dataprep.formats.arrays import open_arrays
+from dataprep.pipeline.chat.options import ChatOptions
 from dataprep.pipeline.embeddings.options import EmbeddingOptions
 from dataprep.pipeline.pairs.options import PairOptions
 
 COMMANDS = {
+    "chat": (build_chat, ChatOptions),
     "embeddings": (build_embeddings, EmbeddingOptions),
     "pairs": (build_pairs, PairOptions),
 }
@@ -63,16 +65,17 @@ def test_help_is_of_the_kind(kind: str, capsys: pytest.CaptureFixture[str]) -> N
     """And lists the kinds."""
     assert main.run(["build", "--help", f"--kind={kind}"]) == 0
     shown = capsys.readouterr().out
-    assert "[tokens|embeddings|pairs" in shown
+    assert "[tokens|chat|embeddings|pairs" in shown
     assert ("--tier-proportions" in shown) == (kind == "pairs")
     assert ("--encode-batch" in shown) == (kind == "embeddings")
-    assert ("--tokenizer" in shown) == (kind == "tokens")
+    assert ("--tokenizer" in shown) == (kind in {"tokens", "chat"})
+    assert ("--train-on" in shown) == (kind == "chat")
 
 
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--kind", "images"], "no kind 'images', only tokens, embeddings, pairs"),
+        (["--kind", "images"], "no kind 'images', only tokens, chat, embeddings, pairs"),
         (["--kind", "embeddings", "--tokenizer", "x"], "--tokenizer"),
         (["--kind", "pairs", "--input", "a", "--out", "b"], "give the embeddings, or an --encoder"),
         (["--kind"], "--kind"),

@@ -125,7 +125,9 @@ class Every:
         if failed and not published:
             _run(self._prepared)
         elif len(os.listdir(self._place)) > 1:  # could not tidy up: the next run does
-            build(self._prepared.options)
+            options = self._prepared.options
+            assert isinstance(options, BuildOptions)
+            build(options)
         assert digests(self._place / "out") == self._reference
         assert os.listdir(self._place) == ["out"]
 

@@ -1,0 +1,251 @@
+"""From rendered conversations to ids and a loss mask for each token.
+
+The whole text is tokenized at once, as a model would see it at inference; a token is trained on if
+it shares a byte with a span that is. Control tokens that the template writes become tokens; the
+same characters in a message stay text, if that is asked for: then what stands between the
+template's own control tokens is encoded by itself, as the tokenizer does it anyway.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from dataprep.formats.errors import DataprepError, IncompatibleError
+from dataprep.pipeline.chat.offsets import PieceSizes, covered
+from dataprep.pipeline.engine import TOKENIZERS, Encoded, Encoder
+from dataprep.pipeline.plan import Encoding
+from dataprep.pipeline.special_tokens import literal_config, special_tokens
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
+__all__ = ["Marked", "MarkedEncoder", "byte_spans"]
+
+Spans = list[tuple[int, int]]
+MarkedIds = tuple[npt.NDArray[np.uint32], npt.NDArray[np.int64], npt.NDArray[np.uint8]]
+
+
+@dataclass(kw_only=True, slots=True)
+class Marked:
+    """A rendered conversation as UTF-8: byte spans to train on, and of text to be left alone."""
+
+    text: bytes
+    spans: Spans
+    literal: Spans
+
+
+def byte_spans(text: str, spans: Spans) -> Spans:
+    """Spans of characters of `text` as spans of the bytes of its UTF-8.
+
+    >>> byte_spans("\u00e9a", [(0, 1), (1, 2)])
+    [(0, 2), (2, 3)]
+    """
+    if text.isascii():
+        return spans
+    found, at, done = [], 0, 0
+    for start, stop in spans:
+        first = at + len(text[done:start].encode())
+        at, done = first + len(text[start:stop].encode()), stop
+        found.append((first, at))
+    return found
+
+
+class MarkedEncoder:
+    """Encodes conversations with the tokenizer of `engine_json`, which `encoder` has loaded."""
+
+    def __init__(self, encoding: Encoding, encoder: Encoder, engine_json: bytes) -> None:
+        self._encoder = encoder
+        self._engine_json = engine_json
+        self._vocab_size = encoding.vocab_size
+        self._slow = encoding.engine == TOKENIZERS
+        config: dict[str, Any] = msgspec.json.decode(engine_json)
+        self._special = special_tokens(config)
+        self._flags = {
+            token["content"]: (bool(token.get("lstrip")), bool(token.get("rstrip")))
+            for token in config.get("added_tokens") or []
+        }
+        self._sizes = PieceSizes.of(config, encoding.vocab_size)
+        self._reference: Tokenizer | None = None
+        self._literal: Tokenizer | None = None
+
+    def encode(self, documents: Sequence[Marked]) -> MarkedIds:
+        """Ids of all `documents` in one array, int64 offsets [documents + 1], and the mask."""
+        parts = [self._some(documents[part]) for part in self._parts(documents)]
+        lengths = np.concatenate([np.empty(0, np.int64), *(np.diff(part[1]) for part in parts)])
+        offsets = np.zeros(len(lengths) + 1, np.int64)
+        np.cumsum(lengths, out=offsets[1:])
+        ids = np.concatenate([np.empty(0, np.uint32), *(part[0] for part in parts)])
+        if len(ids) and int(ids.max()) >= self._vocab_size:
+            raise DataprepError(
+                f"the engine gave id {int(ids.max())}, but the vocabulary ends at "
+                f"{self._vocab_size - 1}", where="tokenizer",
+            )  # fmt: skip
+        return ids, offsets, np.concatenate([np.empty(0, np.uint8), *(part[2] for part in parts)])
+
+    def _parts(self, documents: Sequence[Marked]) -> Iterator[slice]:
+        """Runs of documents of about as much text as the engine likes."""
+        start = size = 0
+        for number, document in enumerate(documents):
+            size += len(document.text)
+            if size >= self._encoder.batch_bytes:
+                yield slice(start, number + 1)
+                start, size = number + 1, 0
+        if start < len(documents):
+            yield slice(start, len(documents))
+
+    def _some(self, documents: Sequence[Marked]) -> MarkedIds:
+        if self._slow or any(document.literal for document in documents):
+            return self._one_by_one(documents)
+        texts = [document.text for document in documents]
+        encoded = self._encoder.encode(texts)
+        mask = self._fast_mask(documents, texts, encoded)
+        return self._one_by_one(documents, encoded) if mask is None else (*encoded, mask)
+
+    def _fast_mask(
+        self, documents: Sequence[Marked], texts: Sequence[bytes], encoded: Encoded
+    ) -> npt.NDArray[np.uint8] | None:
+        """The mask from the sizes of pieces, or None where they do not tell."""
+        ids, offsets = encoded
+        if self._sizes is None:
+            return None
+        ends = self._sizes.ends(ids)
+        if not self._sizes.sound(texts, ends, offsets):
+            return None
+        bases = np.cumsum([0, *map(len, texts)])[:-1]
+        counts = [len(document.spans) for document in documents]
+        flat = [span for document in documents for span in document.spans]
+        spans = np.array(flat, np.int64).reshape(-1, 2) + np.repeat(bases, counts)[:, None]
+        starts = np.concatenate([[0], ends[:-1]]) if len(ends) else ends
+        return covered(starts, ends, spans[:, 0], spans[:, 1])
+
+    def _one_by_one(self, documents: Sequence[Marked], known: Encoded | None = None) -> MarkedIds:
+        """The same where something about a document is out of the ordinary."""
+        found = [
+            self._one(document, None if known is None else _of(known, number))
+            for number, document in enumerate(documents)
+        ]
+        offsets = np.zeros(len(found) + 1, np.int64)
+        np.cumsum([len(ids) for ids, _ in found], out=offsets[1:])
+        return (
+            np.concatenate([np.empty(0, np.uint32), *(ids for ids, _ in found)]),
+            offsets,
+            np.concatenate([np.empty(0, np.uint8), *(mask for _, mask in found)]),
+        )
+
+    def _one(
+        self, document: Marked, known: npt.NDArray[np.uint32] | None
+    ) -> tuple[npt.NDArray[np.uint32], npt.NDArray[np.uint8]]:
+        if document.literal:
+            return self._with_literal(document)
+        text = [document.text]
+        if not self._slow:
+            encoded = (
+                self._encoder.encode(text) if known is None else (known, np.array([0, len(known)]))
+            )
+            mask = self._fast_mask([document], text, encoded)
+            if mask is not None:
+                return encoded[0], mask
+            known = encoded[0]
+        ids, starts, ends = _with_offsets(self._asked(), document.text.decode())
+        if known is not None and not np.array_equal(ids, known):
+            raise IncompatibleError(
+                f"gigatoken and tokenizers give different ids for {document.text[:80]!r}",
+                where="--engine", code="E_ENGINE", remedy="Use --engine tokenizers.",
+            )  # fmt: skip
+        return ids, _mask(document, starts, ends)
+
+    def _with_literal(
+        self, document: Marked
+    ) -> tuple[npt.NDArray[np.uint32], npt.NDArray[np.uint8]]:
+        """Ids where some text spells control tokens and must not become any."""
+        text = document.text
+        ids, starts, ends = [], [], []
+        for first, last, token in _cut(text, document.literal, self._special, self._flags):
+            if token is not None:
+                ids.append(np.array([token], np.uint32))
+                starts.append(np.array([first]))
+                ends.append(np.array([last]))
+            elif first < last:
+                found = _with_offsets(self._plain(), text[first:last].decode())
+                ids.append(found[0])
+                starts.append(found[1] + first)
+                ends.append(found[2] + first)
+        none = [np.empty(0, np.int64)]
+        mask = _mask(document, np.concatenate(none + starts), np.concatenate(none + ends))
+        return np.concatenate([np.empty(0, np.uint32), *ids]), mask
+
+    def _asked(self) -> Tokenizer:
+        """The tokenizer in the library that knows offsets."""
+        if self._reference is None:
+            self._reference = _load(self._engine_json)
+        return self._reference
+
+    def _plain(self) -> Tokenizer:
+        """The same, for text that must not become a control token."""
+        if self._literal is None:
+            config = msgspec.json.decode(self._engine_json)
+            self._literal = _load(msgspec.json.encode(literal_config(config)))
+        return self._literal
+
+
+def _load(engine_json: bytes) -> Tokenizer:
+    from tokenizers import Tokenizer
+
+    return Tokenizer.from_buffer(engine_json)
+
+
+def _of(encoded: Encoded, number: int) -> npt.NDArray[np.uint32]:
+    ids, offsets = encoded
+    return ids[offsets[number] : offsets[number + 1]]
+
+
+def _mask(
+    document: Marked, starts: npt.NDArray[np.int64], ends: npt.NDArray[np.int64]
+) -> npt.NDArray[np.uint8]:
+    spans = np.array(document.spans, np.int64).reshape(-1, 2)
+    return covered(starts, ends, spans[:, 0], spans[:, 1])
+
+
+def _with_offsets(
+    tokenizer: Tokenizer, text: str
+) -> tuple[npt.NDArray[np.uint32], npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """The ids of `text` and the bytes that each stands for, as `tokenizers` tells them."""
+    encoded = tokenizer.encode(text, add_special_tokens=False)
+    places = np.array(encoded.offsets, np.int64).reshape(-1, 2)
+    if not text.isascii():
+        sizes = np.fromiter((len(character.encode()) for character in text), np.int64, len(text))
+        places = np.concatenate([[0], np.cumsum(sizes)])[places]
+    return np.array(encoded.ids, np.uint32), places[:, 0], places[:, 1]
+
+
+def _cut(
+    text: bytes, literal: Spans, special: dict[str, int], flags: dict[str, tuple[bool, bool]]
+) -> Iterator[tuple[int, int, int | None]]:
+    """Stretches of `text` in order, and the id of those that are control tokens.
+
+    None that begins in a span of `literal` is one. White space beside a token that takes it is
+    part of no stretch.
+    """
+    names = sorted((name for name in special if name), key=len, reverse=True)
+    pattern = re.compile(b"|".join(re.escape(name.encode()) for name in names))
+    edges = [edge for span in literal for edge in span]
+    at = position = 0
+    while names and (match := pattern.search(text, position)):
+        if np.searchsorted(edges, match.start(), "right") % 2:
+            position = match.start() + 1
+            continue
+        name = match.group().decode()
+        left, right = flags.get(name, (False, False))
+        first = len(text[: match.start()].rstrip()) if left else match.start()
+        yield at, max(at, first), None
+        yield match.start(), match.end(), special[name]
+        rest = text[match.end() :]
+        at = position = match.end() + (len(rest) - len(rest.lstrip()) if right else 0)
+    yield at, len(text), None

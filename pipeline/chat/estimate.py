@@ -1,0 +1,132 @@
+"""What a build of conversations will take, and how long they are, from a sample: `--dry-run`."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import asdict, dataclass
+from typing import Any, get_args
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from dataprep.pipeline.chat.encode import MarkedEncoder
+from dataprep.pipeline.chat.options import ChatOptions, Overlong
+from dataprep.pipeline.chat.overlong import Cutter
+from dataprep.pipeline.chat.prepare import prepare_chat, survey_chat
+from dataprep.pipeline.chat.sample import ChatSample
+from dataprep.pipeline.engine import make_encoder
+from dataprep.pipeline.estimate import Estimate, estimate_by
+from dataprep.pipeline.prepare import Prepared
+
+__all__ = ["ChatEstimate", "Lengths", "Touched", "estimate_chat"]
+
+PERCENTILES = (50, 90, 95, 99, 100)
+_LIMITS = (1024, 2048, 4096, 8192)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Touched:
+    """What an over-length policy does with a limit: records, extrapolated to all of the input.
+
+    `touched` have a conversation over the limit; `left_out` of them would not be stored, as they
+    are dropped, or have nothing left to train on.
+    """
+
+    limit: int
+    policy: str
+    touched: int
+    left_out: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Lengths:
+    """Tokens of a conversation, by percentile, and the share of tokens that is trained on."""
+
+    percentiles: dict[int, int]
+    trained_share: float
+    sampled_records: int
+    overlong: tuple[Touched, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ChatEstimate:
+    """An `Estimate`, what the records are, and how long."""
+
+    estimate: Estimate
+    form: str
+    template: str
+    masked_by: str
+    lengths: Lengths
+    refused: dict[str, int]
+    """Reasons why records of the sample could not be rendered."""
+
+    def as_dict(self) -> dict[str, Any]:
+        """The fields, for JSON."""
+        own = asdict(self)
+        return {**own.pop("estimate"), **own}
+
+
+def estimate_chat(options: ChatOptions) -> ChatEstimate:
+    """Look at the inputs and say what a build would take; writes nothing.
+
+    Raises what a build would raise before its work begins, for what stands in `out` as well.
+    """
+    found, prepared = estimate_by(options, survey_chat, prepare_chat)
+    if prepared.chat is None or prepared.plan.chat is None:
+        raise TypeError("this is not a build of conversations")
+    return ChatEstimate(
+        estimate=found, form=prepared.plan.chat.form, template=prepared.template_origin,
+        masked_by=prepared.chat.masked_by, lengths=_lengths(prepared, prepared.chat),
+        refused=dict(prepared.chat.refused),
+    )  # fmt: skip
+
+
+def _lengths(prepared: Prepared, sample: ChatSample) -> Lengths:
+    plan = prepared.plan
+    engine = make_encoder(plan.encoding.engine, prepared.engine_json)
+    encoder = MarkedEncoder(plan.encoding, engine, prepared.engine_json)
+    _, offsets, mask = encoder.encode(sample.documents)
+    lengths = np.diff(offsets)
+    values = np.percentile(lengths if len(lengths) else [0], PERCENTILES, method="higher")
+    limit = plan.chat.max_tokens if plan.chat else None
+    limits = _LIMITS if limit is None else (limit,)
+    found = _Found(
+        offsets=offsets, mask=mask, owners=np.array(sample.owners, np.int64),
+        scale=plan.input_bytes / max(1, sample.sample.stored_bytes),
+    )  # fmt: skip
+    return Lengths(
+        percentiles=dict(zip(PERCENTILES, map(int, values), strict=True)),
+        trained_share=round(float(mask.mean()) if len(mask) else 0.0, 4),
+        sampled_records=sample.records,
+        overlong=tuple(one for limit in limits for one in _touched(prepared, found, limit)),
+    )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Found:
+    """The sample, encoded; `scale` times as much is there in all."""
+
+    offsets: npt.NDArray[np.int64]
+    mask: npt.NDArray[np.uint8]
+    owners: npt.NDArray[np.int64]
+    scale: float
+
+
+def _touched(prepared: Prepared, found: _Found, limit: int) -> list[Touched]:
+    """What each policy would do with this limit."""
+    chat = prepared.plan.chat
+    long = set(found.owners[np.diff(found.offsets) > limit].tolist())
+    touched = []
+    for policy in get_args(Overlong):
+        if chat is None or policy == "error" or (policy == "split" and chat.form != "chat"):
+            continue
+        tried = msgspec.structs.replace(chat, max_tokens=limit, overlong=policy)
+        _, refused = Cutter(tried, Counter()).cut(found.offsets, found.mask, found.owners)
+        touched.append(
+            Touched(
+                limit=limit, policy=policy, touched=round(len(long) * found.scale),
+                left_out=round(len(long & set(refused)) * found.scale),
+            )
+        )  # fmt: skip
+    return touched

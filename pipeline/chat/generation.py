@@ -1,0 +1,79 @@
+"""`{% generation %}` ... `{% endgeneration %}`: what the model is to say, marked by the template.
+
+The markers are transformers' (`return_assistant_tokens_mask`). Here the text between them comes out
+between two noncharacters of Unicode, which travel with it through macros, `set` blocks and
+concatenations. They are such as the rendering without them does not hold, and it must be what is
+left when they are taken out: that proves the spans, to the character.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from jinja2 import nodes
+from jinja2.ext import Extension
+from jinja2.parser import Parser
+
+__all__ = ["Generation", "has_markers", "unmark", "unused"]
+
+_NONCHARACTERS = "".join(map(chr, range(0xFDD0, 0xFDF0)))
+
+
+class Generation(Extension):
+    """The tag; between `environment.marks`, where there are some, its text comes out."""
+
+    tags = frozenset({"generation"})  # type: ignore[assignment]
+
+    def parse(self, parser: Parser) -> nodes.Node:
+        """A call block, and so with a scope of its own, as in transformers."""
+        line = next(parser.stream).lineno
+        body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
+        return nodes.CallBlock(self.call_method("_mark"), [], [], body).set_lineno(line)
+
+    def _mark(self, caller: Callable[[], str]) -> str:
+        marks = getattr(self.environment, "marks", None)
+        return caller() if marks is None else marks[0] + caller() + marks[1]
+
+
+def has_markers(template: nodes.Template) -> bool:
+    """Whether the parsed `template` marks anything."""
+    name = f"{Generation.__module__}.{Generation.__qualname__}"
+    return any(
+        isinstance(block.call.node, nodes.ExtensionAttribute) and block.call.node.identifier == name
+        for block in template.find_all(nodes.CallBlock)
+    )
+
+
+def unused(text: str, count: int) -> str:
+    """So many noncharacters that `text` does not hold; raises `ValueError` if it holds too many.
+
+    >>> unused("plain text", 2) == chr(0xFDD0) + chr(0xFDD1)
+    True
+    """
+    free = [mark for mark in _NONCHARACTERS if mark not in text]
+    if len(free) < count:
+        raise ValueError("it holds nearly all of the noncharacters of Unicode")
+    return "".join(free[:count])
+
+
+def unmark(marked: str, marks: str) -> tuple[str, list[tuple[int, int]]]:
+    """The text of `marked`, and the spans that stood between `marks`, which may not nest.
+
+    >>> unmark("a[bc]d[]", "[]")
+    ('abcd', [(1, 3), (4, 4)])
+    """
+    start, end = marks[0], marks[1]
+    before, *rest = marked.split(start)
+    pieces = [before]
+    spans: list[tuple[int, int]] = []
+    length = len(before)
+    for part in rest:
+        inside, found, after = part.partition(end)
+        if not found or end in after:
+            raise ValueError("generation markers lie within one another, or were cut")
+        spans.append((length, length + len(inside)))
+        pieces += inside, after
+        length += len(inside) + len(after)
+    if end in before:
+        raise ValueError("generation markers were cut")
+    return "".join(pieces), spans

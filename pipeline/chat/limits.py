@@ -1,0 +1,179 @@
+"""How much a template may do: counted, never timed, so that every machine refuses the same records.
+
+Steps are rounds of loops and calls of macros. Bytes are what operations on text make, foreseen
+before anything is allocated wherever that can be. A record is refused at the first operation that
+goes over; nothing is cut short and handed on.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from jinja2.exceptions import TemplateRuntimeError
+from jinja2.runtime import LoopContext, Macro, Undefined
+from jinja2.utils import Namespace
+
+__all__ = ["MAX_CHARACTERS", "MAX_STEPS", "Budget", "LimitError", "size_of"]
+
+MAX_STEPS = 1_000_000  # of one rendering of up to 1 MiB; fewer for larger records
+MAX_CHARACTERS = 64 << 20  # of a rendering, and of any text or list on the way to it
+MAX_MADE = 16 * MAX_CHARACTERS  # of all that is made on the way
+_LARGE = 1 << 20
+_LEAST_STEPS = 20_000
+_MAX_WIDTH = 99_999  # of a number in a format, digits
+_MAX_POWER_BITS = 1 << 16
+
+_SCALARS = frozenset({int, float, bool, type(None)})
+_WIDE = re.compile(r"\d{6}|\*")
+_NESTED = re.compile(r"\{[^{}]*\{")
+
+
+class LimitError(Exception):
+    """A template did more than it may, for this record."""
+
+
+class Budget:
+    """What one rendering has left; `restart` before each."""
+
+    def __init__(self) -> None:
+        self.steps = MAX_STEPS
+        self.made = MAX_MADE
+
+    def restart(self, characters: int = 0) -> None:
+        """Begin a rendering of a record of so many characters."""
+        self.steps = MAX_STEPS
+        if characters > _LARGE:  # a step may look through all of them
+            self.steps = max(_LEAST_STEPS, MAX_STEPS * _LARGE // characters)
+        self.made = MAX_MADE
+
+    def step(self, steps: int = 1) -> None:
+        """Count `steps`."""
+        self.steps -= steps
+        if self.steps < 0:
+            raise LimitError("it takes more steps than a rendering may take")
+
+    def make(self, characters: int) -> None:
+        """Count so many characters, about to be made at once."""
+        self.made -= characters
+        if characters > MAX_CHARACTERS or self.made < 0:
+            raise LimitError(
+                f"it makes more than {MAX_CHARACTERS:,} characters at once, or too many in all"
+            )
+
+    def operate(self, operator: str, left: Any, right: Any) -> None:
+        """Count what `left operator right` makes, for +, *, ** and %."""
+        if operator == "+":
+            if isinstance(left, str | bytes | list | tuple) and isinstance(right, type(left)):
+                self.make(len(left) + len(right))
+        elif operator == "*":
+            self._times(left, right)
+        elif operator == "**":
+            if isinstance(left, int) and isinstance(right, int):
+                _bounded(left.bit_length() * max(right, 0), _MAX_POWER_BITS)
+        elif isinstance(left, str | bytes):
+            text = left if isinstance(left, str) else left.decode("latin-1")
+            self.format(text, right, text.count("%"))
+
+    def _times(self, left: Any, right: Any) -> None:
+        for sequence, times in ((left, right), (right, left)):
+            if isinstance(sequence, str | bytes | list | tuple) and isinstance(times, int):
+                self.make(len(sequence) * max(times, 0))
+        if isinstance(left, int) and isinstance(right, int):
+            _bounded(left.bit_length() + right.bit_length(), _MAX_POWER_BITS)
+
+    def format(self, text: str, values: Any, places: int) -> None:
+        """Count what a format `text` with so many `places` for `values` makes."""
+        if _WIDE.search(text) or _NESTED.search(text):
+            raise LimitError(f"a format asks for a width over {_MAX_WIDTH:,}, or one from data")
+        self.make(len(text) + places * (size_of(values) + _MAX_WIDTH if places else 0))
+
+    def call(self, function: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+        """Count what a method of text, bytes or numbers is about to make."""
+        owner = getattr(function, "__self__", None)
+        if not isinstance(owner, str | bytes | int):
+            return
+        name = function.__name__
+        if name in _UNUSUAL:
+            raise LimitError(f"it calls {type(owner).__name__}.{name}, which templates may not")
+        if isinstance(owner, int):
+            return
+        foresee = _METHODS.get(name)
+        self.make(len(owner) if foresee is None else foresee(owner, *args, **kwargs))
+
+
+_UNUSUAL = frozenset({"translate", "maketrans", "to_bytes"})
+
+
+def size_of(value: Any) -> int:
+    """About how many characters `value` prints as, at most; raises where it prints an object.
+
+    >>> size_of("abc"), size_of(["abc", 1])
+    (3, 59)
+    """
+    left, total = [value], 0
+    while left:
+        item = left.pop()
+        kind = type(item)
+        if isinstance(item, str):
+            total += len(item)
+        elif isinstance(item, Mapping):
+            total += 16
+            left.extend(item.keys())
+            left.extend(item.values())
+        elif isinstance(item, list | tuple):
+            total += 8 + 4 * len(item)
+            left.extend(item)
+        elif kind in _SCALARS:
+            total += 40 if kind is not int else 40 + item.bit_length() // 3
+        else:
+            total += _size_of_other(item)
+        if total > MAX_CHARACTERS:
+            raise LimitError(f"it prints more than {MAX_CHARACTERS:,} characters")
+    return total
+
+
+def _size_of_other(item: Any) -> int:
+    if isinstance(item, Namespace | Macro | LoopContext | range | Undefined):
+        return 40 if not isinstance(item, Namespace) else size_of(vars(item))
+    if isinstance(item, bytes):
+        return 4 * len(item)
+    if isinstance(item, type({}.keys()) | type({}.values()) | type({}.items())):
+        return size_of(list(item))
+    # What Python shows of it holds an address: another one in each process.
+    raise TemplateRuntimeError(f"it prints a {type(item).__name__}, which is no text")
+
+
+def _bounded(size: int, limit: int) -> None:
+    if size > limit:
+        raise LimitError("it computes with numbers that have thousands of digits")
+
+
+def _padded(text: Any, width: int, *_: Any) -> int:
+    return max(len(text), int(width))
+
+
+def _replaced(text: Any, old: Any, new: Any, times: int = -1) -> int:
+    found: int = text.count(old)
+    found = found if times < 0 else min(found, times)
+    return len(text) + found * len(new)
+
+
+def _joined(text: Any, parts: Any) -> int:
+    if not isinstance(parts, list | tuple | dict | str):
+        raise LimitError("it joins what is not a list")
+    return sum(len(part) for part in parts if isinstance(part, str | bytes)) + len(text) * len(
+        parts
+    )
+
+
+def _expanded(text: Any, tabsize: int = 8) -> int:
+    tab = "\t" if isinstance(text, str) else b"\t"
+    return len(text) + int(text.count(tab)) * max(tabsize, 0)
+
+
+_METHODS: Mapping[str, Callable[..., int]] = {
+    "center": _padded, "ljust": _padded, "rjust": _padded, "zfill": _padded,
+    "replace": _replaced, "join": _joined, "expandtabs": _expanded,
+}  # fmt: skip

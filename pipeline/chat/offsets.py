@@ -1,0 +1,98 @@
+"""Which bytes of a text each of its tokens stands for, from the ids alone.
+
+A byte-level BPE loses nothing: the bytes of its tokens, one after the other, are the text. So where
+tokens begin and end is a running sum of the lengths of their pieces, looked up in one table for a
+whole batch. It is trusted for a text only if that sum is the length of the text, and the text is
+such that the tokenizer changes nothing of it; otherwise `tokenizers` is asked for its offsets.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Sequence
+from typing import Any, Literal, get_args
+
+import numpy as np
+import numpy.typing as npt
+
+__all__ = ["PieceSizes", "covered"]
+
+Ids = npt.NDArray[np.uint32]
+Offsets = npt.NDArray[np.int64]
+Form = Literal["NFC", "NFD", "NFKC", "NFKD"]
+
+
+class PieceSizes:
+    """The bytes that each token of a byte-level tokenizer stands for.
+
+    `of` gives None for a tokenizer of another kind. `forms` are the Unicode normal forms that it
+    brings texts into.
+    """
+
+    def __init__(self, sizes: npt.NDArray[np.int64], forms: Sequence[Form]) -> None:
+        self._sizes = sizes
+        self._forms = tuple(forms)
+
+    @staticmethod
+    def of(config: dict[str, Any], size: int) -> PieceSizes | None:
+        """From a parsed tokenizer.json with `size` ids."""
+        forms = _forms(config.get("normalizer"))
+        vocab = config["model"].get("vocab")
+        if forms is None or not _byte_level(config) or not isinstance(vocab, dict):
+            return None
+        sizes = np.zeros(size, np.int64)
+        sizes[np.fromiter(vocab.values(), np.int64, len(vocab))] = list(map(len, vocab))
+        for token in config.get("added_tokens") or []:  # written as they are, not by byte
+            sizes[int(token["id"])] = len(str(token["content"]).encode())
+        return PieceSizes(sizes, forms)
+
+    def ends(self, ids: Ids) -> Offsets:
+        """Where each token ends in the bytes of all texts, one after the other."""
+        return np.cumsum(self._sizes[ids])
+
+    def sound(self, texts: Sequence[bytes], ends: Offsets, offsets: Offsets) -> bool:
+        """Whether `ends`, of ids of which each text has those of `offsets`, may be trusted."""
+        sizes = np.fromiter(map(len, texts), np.int64, len(texts))
+        found = np.diff(np.concatenate([[0], ends])[offsets])
+        return bool((found == sizes).all()) and all(map(self._unchanged, texts))
+
+    def _unchanged(self, text: bytes) -> bool:
+        """Whether the normal forms leave `text` as it is; of ASCII all do."""
+        if not self._forms or text.isascii():
+            return True
+        decoded = text.decode()
+        return all(unicodedata.is_normalized(form, decoded) for form in self._forms)
+
+
+def covered(starts: Offsets, ends: Offsets, first: Offsets, last: Offsets) -> npt.NDArray[np.uint8]:
+    """1 for each token [starts, ends) that shares a byte with a span [first, last), else 0.
+
+    Tokens and spans are in order; spans do not overlap.
+
+    >>> tokens = np.array([0, 2, 5, 7])
+    >>> covered(tokens[:-1], tokens[1:], np.array([3]), np.array([6]))
+    array([0, 1, 1], dtype=uint8)
+    """
+    begin = np.searchsorted(ends, first, "right")  # the first token that ends behind its start
+    end = np.searchsorted(starts, last, "left")  # the first that starts at its end, or behind
+    steps = np.zeros(len(starts) + 1, np.int64)
+    np.add.at(steps, begin, 1)
+    np.add.at(steps, np.maximum(begin, end), -1)
+    return (np.cumsum(steps)[:-1] > 0).astype(np.uint8)
+
+
+def _byte_level(config: dict[str, Any]) -> bool:
+    parts = [config.get("pre_tokenizer"), config.get("model")]
+    for part in parts[:1]:
+        parts += (part or {}).get("pretokenizers") or []
+    kinds = {(part or {}).get("type") for part in parts}
+    return "ByteLevel" in kinds and config["model"].get("type", "BPE") == "BPE"
+
+
+def _forms(normalizer: Any) -> list[Form] | None:
+    """The normal forms of a normalizer, or None if it does anything else."""
+    if normalizer is None:
+        return []
+    parts = normalizer.get("normalizers") if normalizer.get("type") == "Sequence" else [normalizer]
+    kinds = [part.get("type") for part in parts or []]
+    return kinds if all(kind in get_args(Form) for kind in kinds) else None

@@ -1,0 +1,138 @@
+"""What becomes of conversations with too many tokens, and of those with none to train on.
+
+Parts of documents stand for themselves here: a document is one part until it is cut. Nothing is
+copied before it is settled which parts stay.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from dataprep.pipeline.plan import ChatPlan
+
+__all__ = ["OVERLONG", "UNDECIDED", "Cutter", "Parts", "Refusal"]
+
+OVERLONG = "overlong"
+"""The reason why a record is left out that has too many tokens."""
+UNDECIDED = "undecided"
+"""The reason why a build stops at such a record if nothing says what is to become of it."""
+_ASK = ", and nothing says what is to become of it"
+
+Counts = npt.NDArray[np.int64]
+
+
+@dataclass(kw_only=True, slots=True)
+class Parts:
+    """Which tokens stay: from `starts` to `stops`, and the document that each part is of."""
+
+    starts: Counts
+    stops: Counts
+    documents: Counts
+
+    def whole(self, tokens: int) -> bool:
+        """Whether all of `tokens` tokens stay, in one row."""
+        ends = np.concatenate([[0], self.stops])
+        return bool(np.array_equal(self.starts, ends[:-1]) and ends[-1] == tokens)
+
+
+@dataclass(kw_only=True, slots=True)
+class Refusal:
+    """Why the record of a document is left out."""
+
+    reason: str
+    detail: str
+
+
+class Cutter:
+    """Decides for batches of documents, by the limit and the policy of `chat`.
+
+    `counts` is told how many conversations each measure was taken with.
+    """
+
+    def __init__(self, chat: ChatPlan, counts: Counter[str]) -> None:
+        self._chat = chat
+        self._counts = counts
+
+    def cut(
+        self, offsets: Counts, mask: npt.NDArray[np.uint8], owners: Counts
+    ) -> tuple[Parts, dict[int, Refusal]]:
+        """The parts of documents to keep, and the records (numbers in `owners`) to leave out.
+
+        `offsets` [documents + 1] bound the tokens of each document, `owners` [documents] say which
+        record it is of.
+        """
+        parts = Parts(
+            starts=offsets[:-1].copy(), stops=offsets[1:].copy(), documents=np.arange(len(owners))
+        )
+        refused: dict[int, Refusal] = {}
+        limit = self._chat.max_tokens
+        if limit is not None and len(owners) and int(np.diff(offsets).max()) > limit:
+            parts = self._shorten(parts, owners, limit, refused)
+        if not self._chat.keep_untrained:
+            parts = self._only_trained(parts, mask, owners, refused)
+        if refused:
+            parts = _those(parts, ~np.isin(owners[parts.documents], list(refused)))
+        return parts, refused
+
+    def _shorten(
+        self, parts: Parts, owners: Counts, limit: int, refused: dict[int, Refusal]
+    ) -> Parts:
+        policy = self._chat.overlong
+        lengths = parts.stops - parts.starts
+        long = np.flatnonzero(lengths > limit)
+        if policy is not None:
+            self._counts[policy] += len(long)
+        if policy == "truncate-left":
+            parts.starts[long] = parts.stops[long] - limit
+        elif policy == "truncate-right":
+            parts.stops[long] = parts.starts[long] + limit
+        elif policy == "split":
+            return _split(parts, lengths, limit)
+        else:
+            reason, more = (OVERLONG, "") if policy else (UNDECIDED, _ASK)
+            for document in long.tolist():
+                detail = f"{int(lengths[document])} tokens, over the limit of {limit}{more}"
+                refused.setdefault(int(owners[document]), Refusal(reason=reason, detail=detail))
+        return parts
+
+    def _only_trained(
+        self, parts: Parts, mask: npt.NDArray[np.uint8], owners: Counts, refused: dict[int, Refusal]
+    ) -> Parts:
+        """Without the parts that have nothing to train on; a record with none left is refused.
+
+        So is one of preferences that has lost a single answer: they belong together.
+        """
+        sums = np.concatenate([[0], np.cumsum(mask, dtype=np.int64)])
+        trained = sums[parts.stops] > sums[parts.starts]
+        if trained.all():
+            return parts
+        bare = parts.documents[~trained]
+        others = parts.documents[trained] if self._chat.form == "chat" else bare[:0]
+        spare = np.isin(bare, others)
+        if spare.any():
+            self._counts["untrained_parts"] += int(spare.sum())
+        for document in bare[~spare].tolist():
+            refused.setdefault(int(owners[document]), _UNTRAINED)
+        return _those(parts, trained)
+
+
+def _those(parts: Parts, kept: npt.NDArray[np.bool_]) -> Parts:
+    return Parts(
+        starts=parts.starts[kept], stops=parts.stops[kept], documents=parts.documents[kept]
+    )
+
+
+def _split(parts: Parts, lengths: Counts, limit: int) -> Parts:
+    pieces = np.maximum(1, -(-lengths // limit))
+    documents = np.repeat(parts.documents, pieces)
+    number = np.arange(len(documents)) - np.repeat(np.cumsum(pieces) - pieces, pieces)
+    starts = parts.starts[documents] + number * limit
+    stops = np.minimum(starts + limit, parts.stops[documents])
+    return Parts(starts=starts, stops=stops, documents=documents)
+
+
+_UNTRAINED = Refusal(reason="untrained", detail="no token is left to train on")

@@ -1,0 +1,105 @@
+"""Where messages stand in a rendering, found by rendering growing prefixes of the conversation.
+
+What message i adds lies between the rendering of the messages before it (for the assistant's with
+the generation prompt, the part that a model is given and does not say) and the rendering up to and
+with it. Each must be the beginning of the next, and of the whole: then putting the pieces together
+again gives the whole, and the span is proved. Otherwise the record is refused. This is the plain
+way, with two renderings for a message.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from dataprep.pipeline.chat.compiled import RenderError
+
+__all__ = ["INSTEAD", "Prefixes", "Render", "trimmed"]
+
+INSTEAD = (
+    "give a template with generation markers (such as a named one) by --chat-template, or take"
+    " --train-on all"
+)
+_PROBE = "\ufdd2said\ufdd2"
+
+Render = Callable[..., str]  # render(messages, prompt=False)
+
+
+class Prefixes:
+    """The places of the messages of one conversation in its rendering `text`."""
+
+    def __init__(
+        self, render: Render, messages: Sequence[Mapping[str, Any]], text: str,
+        special_tokens: tuple[str, ...] = (),
+    ) -> None:  # fmt: skip
+        self._render = render
+        self._messages = messages
+        self._text = text
+        self._special_tokens = special_tokens
+
+    def start(self, index: int, *, prompt: bool) -> int:
+        """Where what message `index` adds begins; with `prompt` after the generation prompt."""
+        before = self._prefix(index, prompt)
+        if not self._text.startswith(before):
+            raise _unmaskable(index, "the template renders the messages before it otherwise")
+        return len(before)
+
+    def said(self, index: int) -> tuple[int, int]:
+        """The span of what the assistant says in message `index`, up to its last special token."""
+        before = self._prefix(index, prompt=True)
+        start, end = self._span(index, before)
+        if before == self._prefix(index, prompt=False):
+            self._check_headless(index, before)
+        return start, start + trimmed(self._text[start:end], self._special_tokens)
+
+    def added(self, index: int) -> tuple[int, int]:
+        """The span of all that message `index` adds."""
+        return self._span(index, self._prefix(index, prompt=False))
+
+    def _span(self, index: int, before: str) -> tuple[int, int]:
+        whole = index + 1 == len(self._messages)
+        after = self._text if whole else self._prefix(index + 1, prompt=False)
+        if not after.startswith(before):
+            raise _unmaskable(index, "what it adds does not follow on the generation prompt")
+        if not self._text.startswith(after):
+            raise _unmaskable(index, "the template renders it otherwise when others follow")
+        if len(after) == len(before):
+            raise _unmaskable(index, "the template leaves it out")
+        return len(before), len(after)
+
+    def _check_headless(self, index: int, before: str) -> None:
+        """Without a generation prompt, the template must not put a header before the words."""
+        probe = {"role": "assistant", "content": _PROBE}
+        after = self._rendered([*self._messages[:index], probe], index, prompt=False)
+        head, found, _ = after.partition(_PROBE)
+        if not found or not head.startswith(before) or head[len(before) :].strip():
+            raise _unmaskable(index, "the template has no generation prompt")
+
+    def _prefix(self, length: int, prompt: bool) -> str:
+        return self._rendered(self._messages[:length], length, prompt=prompt)
+
+    def _rendered(self, messages: Sequence[Mapping[str, Any]], index: int, *, prompt: bool) -> str:
+        try:
+            return self._render(messages, prompt=prompt)
+        except RenderError as error:
+            if error.reason == "template_limit":
+                raise
+            why = f"the template fails on its first {len(messages)} messages ({error.detail})"
+            raise _unmaskable(index, why) from error
+
+
+def trimmed(said: str, special_tokens: tuple[str, ...]) -> int:
+    """The length of `said` without white space after a special token at its end.
+
+    >>> trimmed("Yes.<|im_end|>\\n", ("<|im_end|>",)), trimmed("Yes.\\n", ("<|im_end|>",))
+    (14, 5)
+    """
+    bare = said.rstrip()
+    if len(bare) < len(said) and special_tokens and bare.endswith(special_tokens):
+        return len(bare)
+    return len(said)
+
+
+def _unmaskable(index: int, why: str) -> RenderError:
+    detail = f"where message {index + 1} stands cannot be told: {why}; {INSTEAD}"
+    return RenderError("unmaskable", detail)

@@ -1,0 +1,160 @@
+"""Everything that is settled before the first unit of a build of conversations."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, replace
+from typing import Any
+
+import msgspec
+
+import dataprep
+from dataprep.formats.errors import UsageError
+from dataprep.pipeline.chat.options import ChatOptions, parse_assignments, parse_variables
+from dataprep.pipeline.chat.reader import ChatReadOptions
+from dataprep.pipeline.chat.sample import ChatSample, find_form, take_chat_sample
+from dataprep.pipeline.chat.task import read_options, renderer_of
+from dataprep.pipeline.chat.template_source import Template, resolve_template
+from dataprep.pipeline.driven import DrivenTokenizer, naming
+from dataprep.pipeline.engine import TOKENIZERS, EarlyEngine, choose_engine, library_versions
+from dataprep.pipeline.inputs import find_sources, folder_notes
+from dataprep.pipeline.options import NONE, parse_split
+from dataprep.pipeline.plan import ChatPlan, Plan, make_units, plan_key
+from dataprep.pipeline.prepare import Prepared, Survey, check_sources, gate_texts, splitting_of
+from dataprep.pipeline.probes import make_probes
+from dataprep.pipeline.readers import ReadOptions
+from dataprep.pipeline.special_tokens import Role, find_role, parse_config, special_tokens
+from dataprep.pipeline.tokenizer_sources import TokenizerSource, resolve_tokenizer
+
+__all__ = ["ChatSurvey", "prepare_chat", "survey_chat"]
+
+_STORED = (
+    "format", "shape", "columns", "system", "hf_config", "hf_split", "engine", "template_arg",
+    "template_date", "train_on", "special_text", "max_tokens", "overlong", "keep_untrained",
+    "split", "split_mode", "split_key", "on_error", "seed",
+)  # fmt: skip
+_ROLES: tuple[Role, ...] = ("bos", "eos", "pad")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ChatSurvey(Survey):
+    """What there is to read, and the template that it is rendered by."""
+
+    template: Template
+
+
+def survey_chat(options: ChatOptions) -> ChatSurvey:
+    """Find the inputs and the template; reads no more than footers and first bytes."""
+    sources = tuple(find_sources(options))
+    check_sources(sources, "Concatenate them.")
+    if "hf" not in {source.format for source in sources}:
+        for name in ("hf_config", "hf_split"):
+            if getattr(options, name) is not None:
+                raise UsageError(
+                    "means nothing without a Hugging Face dataset",
+                    where=f"--{name.replace('_', '-')}", remedy="Leave it out.",
+                )  # fmt: skip
+    read = ReadOptions(
+        field="", document="file", split_key=options.split_key, hf_config=options.hf_config,
+        hf_split=options.hf_split,
+    )  # fmt: skip
+    template = resolve_template(options.template, options.tokenizer)
+    return ChatSurvey(
+        sources=sources, read=read, units=make_units(sources, read), template=template
+    )
+
+
+def prepare_chat(
+    options: ChatOptions,
+    surveyed: ChatSurvey,
+    *,
+    sample_bytes: int,
+    early: EarlyEngine | None = None,
+    engine_problem: str | None = None,
+) -> Prepared:
+    """Settle everything that can be settled without reading the inputs through; see `prepare`."""
+    sources, units, read = surveyed.sources, surveyed.units, surveyed.read
+    source = resolve_tokenizer(options.tokenizer, load=early is None)
+    with naming(options.tokenizer):
+        engine_json = msgspec.json.encode(parse_config(source.config))
+    if early is not None and options.engine != TOKENIZERS and engine_problem is None:
+        early.load(engine_json)
+    libraries = library_versions()  # while they load
+    chat = _chat_plan(options, surveyed, source)
+    sampled = _sample(chat, surveyed, source, sample_bytes)
+    probes = make_probes()
+    with naming(options.tokenizer):
+        choice = choose_engine(
+            engine_json, options.engine, gate_texts(probes, sampled.sample),
+            others=[text.encode() for text in sampled.sample.texts], early=early,
+            problem=engine_problem,
+        )  # fmt: skip
+    # Text becomes control tokens, as the template means it to; messages are looked after before.
+    tokenizer = DrivenTokenizer(
+        bos=NONE, eos=NONE, special_text="parse", config=source.config, source=source,
+        choice=choice, libraries=libraries,
+    )  # fmt: skip
+    encoding, entry = tokenizer.encoding(), tokenizer.entry(probes)
+    stored = _stored_options(options, chat, source, surveyed.template)
+    shares = parse_split(options.split, options.split_mode)
+    splitting = splitting_of(options, shares)
+    what = [dataprep.__version__, "chat", sources, units, read, encoding, splitting,
+            options.on_error, entry, stored, chat]  # fmt: skip
+    plan = Plan(
+        key=plan_key(what), sources=sources, units=units, read=read, encoding=encoding,
+        splitting=splitting, on_error=options.on_error, chat=chat, probes=entry.probes,
+    )  # fmt: skip
+    return Prepared(
+        options=options, plan=plan, tokenizer=entry, tokenizer_json=source.json,
+        tokenizer_origin=source.origin, engine_json=engine_json, encoder=choice.encoder,
+        doubt=choice.doubt, shares=shares, stored_options=stored, sample=sampled.sample,
+        notes=folder_notes(options), chat=sampled, template_origin=surveyed.template.origin,
+    )  # fmt: skip
+
+
+def _chat_plan(options: ChatOptions, surveyed: ChatSurvey, source: TokenizerSource) -> ChatPlan:
+    plan = ChatPlan(
+        template=surveyed.template.text,
+        variables=_variables(options, source),
+        date=options.template_date, train_on=options.train_on, form=options.form or "chat",
+        shape=options.shape, columns=parse_assignments(options.columns, "--columns"),
+        system=options.system, literal=options.special_text == "literal",
+        max_tokens=options.max_tokens, overlong=options.overlong,
+        keep_untrained=options.keep_untrained,
+    )  # fmt: skip
+    if options.form is None:
+        read = replace(read_options(plan, surveyed.read), form=None)
+        plan = msgspec.structs.replace(plan, form=find_form(surveyed.sources, surveyed.units, read))
+    if plan.form != "chat" and plan.overlong == "split":
+        raise UsageError(
+            f"split would tear the answers of these records ({plan.form}) from their prompts",
+            where="--overlong", remedy="Use truncate-left, truncate-right, drop or error.",
+        )  # fmt: skip
+    return plan
+
+
+def _variables(options: ChatOptions, source: TokenizerSource) -> dict[str, Any]:
+    """What a template may ask for beside the conversation: control tokens, the user's own."""
+    found = {role: find_role(source.config, source.roles, role) for role in _ROLES}
+    tokens = {f"{role}_token": token.token for role, token in found.items() if token is not None}
+    return {**tokens, **source.roles, **parse_variables(options.template_arg)}
+
+
+def _sample(chat: ChatPlan, surveyed: ChatSurvey, source: TokenizerSource, room: int) -> ChatSample:
+    renderer = renderer_of(chat, special_tokens(source.config))
+    read: ChatReadOptions = read_options(chat, surveyed.read)
+    return take_chat_sample(surveyed.sources, surveyed.units, read, renderer, room)
+
+
+def _stored_options(
+    options: ChatOptions, chat: ChatPlan, source: TokenizerSource, template: Template
+) -> dict[str, Any]:
+    stored = {name: getattr(options, name) for name in _STORED}
+    stored |= {name: list(stored[name]) for name in ("columns", "template_arg")}
+    return {
+        "tokenizer": source.origin,
+        "template": template.origin,
+        "template_sha256": hashlib.sha256(template.text.encode()).hexdigest(),
+        "form": chat.form,
+        **msgspec.to_builtins(stored),
+    }

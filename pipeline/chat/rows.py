@@ -1,0 +1,188 @@
+"""Chat records from tables: Parquet files, and Hugging Face datasets on disk or on the hub.
+
+Only columns that a shape knows are read, and at most 8 MiB of them become Python objects at a time,
+or one row. A field of a struct that is null is one that the row does not have: Arrow gives every
+row the fields of all. The place of a record is the number of its row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from dataprep.pipeline.chat.collect import Collector
+from dataprep.pipeline.chat.conversation import ChatBatch
+from dataprep.pipeline.columns import TEXT_BYTES
+from dataprep.pipeline.inputs import Source, check_unchanged, input_error
+from dataprep.pipeline.json_rows import BadLineError
+from dataprep.pipeline.records import MAX_RECORD_BYTES, Position, Span
+from dataprep.pipeline.tables import (
+    hf_dataset,
+    hf_files,
+    open_parquet,
+    parquet_row_groups,
+    unreadable_table,
+)
+
+__all__ = ["hf_records", "parquet_records"]
+
+_ROWS = 256
+_LONG_TEXT = 16 << 10
+
+
+def parquet_records(
+    source: Source, span: Span, first_row: int, collect: Collector
+) -> Iterator[ChatBatch]:
+    """The records of the row groups of `span`, the first of which starts at `first_row`."""
+    import pyarrow as pa
+
+    check_unchanged(source)
+    weights = parquet_row_groups(source)
+    stored = source.size * sum(size for _, size in weights[span.start : span.stop])
+    stored //= sum(size for _, size in weights) or 1
+    count = max(1, sum(rows for rows, _ in weights[span.start : span.stop]))
+    with open_parquet(source) as file:
+        leaves = _leaves(file, _wanted(collect, file.schema_arrow.names, source.name))
+        done = 0
+        try:
+            for group in range(span.start, span.stop):
+                size = _rows_at_once(source, file.metadata, group, leaves)
+                for rows in file.iter_batches(size, [group], leaves, use_threads=False):
+                    for batch in _batches(rows, first_row + done, done, collect):
+                        before, done = done, done + batch.read
+                        batch.consumed = stored * done // count - stored * before // count
+                        yield batch
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError, OSError) as error:
+            raise unreadable_table(source, error) from None
+    check_unchanged(source)
+
+
+def hf_records(
+    source: Source, span: Span, config: str | None, split: str | None, collect: Collector
+) -> Iterator[ChatBatch]:
+    """The records of the rows of `span`; `source` is from `tables.hf_source`."""
+    dataset = hf_dataset(source, config, split)
+    wanted = _wanted(collect, dataset.column_names, source.name)
+    rows = dataset.select_columns(wanted).with_format("arrow")
+    count = max(1, len(dataset))
+    step = max(1, min(_ROWS, TEXT_BYTES * count // max(1, source.size)))
+    for start in range(span.start, span.stop, step):
+        done = start
+        part = rows[start : min(start + step, span.stop)]
+        for batch in _batches(part, start, start - span.start, collect):
+            before, done = done, done + batch.read
+            batch.consumed = source.size * done // count - source.size * before // count
+            yield batch
+    hf_files(source, config, split)  # raises if they are others by now
+
+
+def _wanted(collect: Collector, names: Sequence[str], where: str) -> list[str]:
+    """The columns to read; raises if there is none that a record can be made of."""
+    found = collect.wanted(names)
+    if not found:
+        raise input_error(
+            f"no column is known; there are {', '.join(map(repr, names[:30]))}", where,
+            "Say with --columns what they are, as in messages=dialog.", "E_FIELD",
+        )  # fmt: skip
+    return found
+
+
+def _leaves(file: Any, wanted: Sequence[str]) -> list[str]:
+    """The paths of all that the wanted columns hold."""
+    schema = file.schema
+    paths = [schema.column(number).path for number in range(len(schema))]
+    tops = {name for name in wanted if "." in name}
+    return [path for path in paths if path in tops or path.split(".")[0] in wanted]
+
+
+def _rows_at_once(source: Source, metadata: Any, group: int, leaves: Sequence[str]) -> int:
+    """How many rows to decode together: few where a dictionary holds a long text.
+
+    A dictionary says how long its texts are, and not how often they stand in a row.
+    """
+    described = metadata.row_group(group)
+    chunks = [
+        chunk for chunk in map(described.column, range(described.num_columns))
+        if chunk.path_in_schema in leaves
+    ]  # fmt: skip
+    rows = max(1, described.num_rows)
+    average = sum(chunk.total_uncompressed_size for chunk in chunks) // rows
+    longest = max(
+        (_longest(source, metadata, group, chunk.path_in_schema) for chunk in chunks
+         if chunk.physical_type == "BYTE_ARRAY" and chunk.has_dictionary_page),
+        default=0,
+    )  # fmt: skip
+    if longest > _LONG_TEXT:
+        return 1
+    return int(max(1, min(_ROWS, TEXT_BYTES // max(1, average, longest))))
+
+
+def _longest(source: Source, metadata: Any, group: int, path: str) -> int:
+    """Bytes of the longest text in the dictionary of a column of a row group."""
+    with open_parquet(source, metadata=metadata, read_dictionary=[path]) as file:
+        rows = next(file.iter_batches(1, [group], [path], use_threads=False), None)
+        return 0 if rows is None else max(map(_longest_in, rows.columns), default=0)
+
+
+def _longest_in(array: Any) -> int:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    kind = array.type
+    if pa.types.is_dictionary(kind):
+        return pc.max(pc.binary_length(array.dictionary)).as_py() or 0
+    if pa.types.is_struct(kind):
+        return max(map(_longest_in, array.flatten()), default=0)
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_map(kind):
+        return _longest_in(array.values)
+    return 0
+
+
+def _batches(rows: Any, first_row: int, first_record: int, collect: Collector) -> Iterator[Any]:
+    """The records of some Arrow rows."""
+    for part in _parts(rows):
+        batch = collect.batch()
+        size = part.nbytes // max(1, part.num_rows)
+        for number, value in enumerate(_values(part, size)):
+            at = Position(first_record + number, None, first_row + number)
+            if isinstance(value, BadLineError):
+                batch.read += 1
+                batch.reject(at, None, *value.args)
+            else:
+                collect.add(batch, at, value, None, size)
+        first_row, first_record = first_row + part.num_rows, first_record + part.num_rows
+        yield batch
+
+
+def _parts(rows: Any) -> Iterator[Any]:
+    """`rows` in parts of at most `TEXT_BYTES`, or of one row."""
+    if rows.num_rows <= 1 or rows.nbytes <= TEXT_BYTES:
+        if rows.num_rows:
+            yield rows
+        return
+    half = rows.num_rows // 2
+    yield from _parts(rows.slice(0, half))
+    yield from _parts(rows.slice(half))
+
+
+def _values(rows: Any, size: int) -> list[Any]:
+    """Each of `rows` as an object without nulls, or the reason why it is none."""
+    if rows.num_rows == 1 and size > MAX_RECORD_BYTES:
+        problem = f"a row of {size} bytes, over the limit of {MAX_RECORD_BYTES}"
+        return [BadLineError("too_long", problem)]
+    try:
+        return list(map(_bare, rows.to_pylist(maps_as_pydicts="strict")))
+    except UnicodeDecodeError:  # Arrow does not check that its strings are UTF-8
+        problem, reason = "a text of the row is not UTF-8", "invalid_utf8"
+    except KeyError:
+        problem, reason = "a map of the row holds a name twice", "duplicate_field"
+    if rows.num_rows == 1:
+        return [BadLineError(reason, problem)]
+    return [value for at in range(rows.num_rows) for value in _values(rows.slice(at, 1), 0)]
+
+
+def _bare(value: Any) -> Any:
+    """`value` without the fields that are null."""
+    if type(value) is dict:
+        return {name: _bare(part) for name, part in value.items() if part is not None}
+    return list(map(_bare, value)) if type(value) is list else value

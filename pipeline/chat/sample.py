@@ -1,0 +1,114 @@
+"""A look at the conversations before the work: their form, their texts, their lengths.
+
+The first records of up to eight units, evenly spread, rendered as the build would render them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections import Counter
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import cast
+
+from dataprep.formats.errors import InputError
+from dataprep.pipeline.chat.conversation import ChatBatch, Form
+from dataprep.pipeline.chat.encode import Marked
+from dataprep.pipeline.chat.reader import ChatReader, ChatReadOptions
+from dataprep.pipeline.chat.rendering import Renderer
+from dataprep.pipeline.chat.task import Renderings
+from dataprep.pipeline.inputs import Source
+from dataprep.pipeline.plan import Unit
+from dataprep.pipeline.sample import Sample
+
+__all__ = ["ChatSample", "find_form", "take_chat_sample"]
+
+_PLACES = 8
+_TRIES = 16  # blocks without a usable record
+
+
+@dataclass(kw_only=True, slots=True)
+class ChatSample:
+    """`documents` are the rendered conversations, `owners` the records (numbers) that they are of.
+
+    `sample` tells how much input they are from, `records` how many records were looked at.
+    """
+
+    masked_by: str
+    sample: Sample = field(default_factory=Sample)
+    documents: list[Marked] = field(default_factory=list)
+    owners: list[int] = field(default_factory=list)
+    records: int = 0
+    refused: Counter[str] = field(default_factory=Counter)
+
+
+def find_form(sources: Sequence[Source], units: Sequence[Unit], read: ChatReadOptions) -> Form:
+    """The form of the first record that has one; `read` asks for none."""
+    first: str | None = None
+    for unit in units:
+        for span, row in zip(unit.spans, unit.first_rows, strict=True):
+            reader = ChatReader(sources[span.source], span, read, first_row=row)
+            with contextlib.closing(cast("Generator[ChatBatch]", reader.batches())) as batches:
+                for batch in batches:
+                    if batch.records:
+                        return batch.records[0].form
+                    if batch.rejects and first is None:
+                        first = batch.rejects[0].detail
+    none = "there are no records in the input"
+    raise InputError(
+        f"no record is of a known shape ({first})" if first else none,
+        where=sources[0].name, code="E_EMPTY",
+        remedy="Say with --shape and --columns what the records look like.",
+    )  # fmt: skip
+
+
+def take_chat_sample(
+    sources: Sequence[Source], units: Sequence[Unit], read: ChatReadOptions, renderer: Renderer,
+    room: int,
+) -> ChatSample:  # fmt: skip
+    """Render about `room` bytes of text at each of up to eight places."""
+    found = ChatSample(masked_by=renderer.masked_by)
+    step = max(1, len(units) // _PLACES)
+    places = units[::step][:_PLACES]
+    for unit in places:
+        span, row = unit.spans[0], unit.first_rows[0]
+        reader = ChatReader(sources[span.source], span, read, first_row=row)
+        _look(found, reader, renderer, room * (_PLACES // len(places)))
+    return found
+
+
+def _look(found: ChatSample, reader: ChatReader, renderer: Renderer, room: int) -> None:
+    """Add the first usable records of a span."""
+    started = time.perf_counter()
+    size = 0
+    with contextlib.closing(cast("Generator[ChatBatch]", reader.batches())) as batches:
+        for tries, batch in enumerate(batches):
+            size += _add(found, batch, renderer, room - size)
+            if size * 2 >= room or tries >= _TRIES:
+                break
+    found.sample.seconds += time.perf_counter() - started
+
+
+def _add(found: ChatSample, batch: ChatBatch, renderer: Renderer, room: int) -> int:
+    """Add the records of `batch` that make about `room` bytes of input."""
+    count = size = 0
+    while count < len(batch.records) and size < room:
+        size += batch.sizes[count]
+        count += 1
+    rendered = Renderings.of(replace(batch, records=batch.records[:count]), renderer)
+    share = size / max(1, sum(batch.sizes))
+    sample = found.sample
+    text = sum(len(document.text) for document in rendered.documents)
+    sample.stored_bytes += round(batch.consumed * share) if batch.records else batch.consumed
+    sample.text_bytes += text
+    sample.read_bytes += text
+    sample.kept_bytes += text
+    sample.documents += len(rendered.documents)
+    sample.rejects += round(len(batch.rejects) * share) + len(rendered.refused)
+    sample.texts += [document.text.decode() for document in rendered.documents]
+    found.owners += [owner + found.records for owner in rendered.owners]
+    found.documents += rendered.documents
+    found.records += count
+    found.refused.update(reason for reason, _ in rendered.refused.values())
+    return size

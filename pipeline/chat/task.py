@@ -1,0 +1,319 @@
+"""One unit of a build of conversations: read, render, encode, mask, cut, write pieces.
+
+Records are rendered and encoded as they are read, a block of some megabytes at a time, so whatever
+is wrong with one is known before the next block: a template that fails, a conversation too long, or
+without anything to train on, is a bad record like any other.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from dataprep.pipeline.chat.compiled import RenderError
+from dataprep.pipeline.chat.conversation import ChatBatch, ChatRecord, Conversation
+from dataprep.pipeline.chat.encode import Marked, MarkedEncoder, byte_spans
+from dataprep.pipeline.chat.overlong import OVERLONG, UNDECIDED, Cutter, Parts
+from dataprep.pipeline.chat.reader import ChatReader, ChatReadOptions
+from dataprep.pipeline.chat.rendering import Renderer
+from dataprep.pipeline.engine import Encoder
+from dataprep.pipeline.inputs import Source
+from dataprep.pipeline.pieces import Marks, Piece, PieceWriter, Rows
+from dataprep.pipeline.plan import ChatPlan, Plan, Unit
+from dataprep.pipeline.readers import ReadOptions
+from dataprep.pipeline.records import Batch, Reject, Span, excerpt
+from dataprep.pipeline.sink import ALL
+from dataprep.pipeline.splitting import assign, hash_keys
+from dataprep.pipeline.stages import StageClock
+from dataprep.pipeline.task import Do, Report, Task
+
+__all__ = ["Renderings", "chat_unit", "read_options", "renderer_of"]
+
+
+def chat_unit(plan: Plan, encoder: Encoder, engine_json: bytes) -> Do:
+    """What does units of conversations; templates and tables are made once."""
+    chat = _chat(plan)
+    kit = _Kit(
+        renderer=renderer_of(chat, plan.encoding.special_tokens),
+        encoder=MarkedEncoder(plan.encoding, encoder, engine_json),
+    )
+    return lambda plan, unit, scratch, report, clock: _ChatTask(
+        kit, plan, unit, scratch, report=report, clock=clock
+    ).run()
+
+
+def _chat(plan: Plan) -> ChatPlan:
+    if plan.chat is None:
+        raise TypeError("this is not a plan of conversations")
+    return plan.chat
+
+
+def renderer_of(chat: ChatPlan, special_tokens: Iterable[str]) -> Renderer:
+    """The template of a plan, compiled."""
+    return Renderer(
+        chat.template, train_on=chat.train_on, variables=chat.variables,
+        special_tokens=tuple(special_tokens), literal=chat.literal, date=chat.date,
+    )  # fmt: skip
+
+
+def read_options(chat: ChatPlan, read: ReadOptions) -> ChatReadOptions:
+    """How the records of a plan are read."""
+    return ChatReadOptions(
+        shape=chat.shape, form=chat.form, columns=chat.columns, system=chat.system,
+        split_key=read.split_key, hf_config=read.hf_config, hf_split=read.hf_split,
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Kit:
+    renderer: Renderer
+    encoder: MarkedEncoder
+
+
+@dataclass(kw_only=True, slots=True)
+class Renderings:
+    """The rendered conversations of a batch of records, and the records that could not be.
+
+    `owners` are numbers of records in the batch, one for each of `documents`.
+    """
+
+    documents: list[Marked] = field(default_factory=list)
+    owners: list[int] = field(default_factory=list)
+    refused: dict[int, tuple[str, str]] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, batch: ChatBatch, renderer: Renderer) -> Renderings:
+        """Render all records of `batch`."""
+        found = cls()
+        for number, record in enumerate(batch.records):
+            try:
+                rendered = [renderer.render(one) for one in record.conversations]
+            except RenderError as error:
+                found.refused[number] = (error.reason, error.detail)
+                continue
+            found.documents += [_marked(*one) for one in rendered]
+            found.owners += [number] * len(rendered)
+        return found
+
+
+def _marked(text: str, spans: list[tuple[int, int]], literal: list[tuple[int, int]]) -> Marked:
+    data = text.encode()
+    if len(data) != len(text):
+        return Marked(text=data, spans=byte_spans(text, spans), literal=byte_spans(text, literal))
+    return Marked(text=data, spans=spans, literal=literal)
+
+
+@dataclass(kw_only=True, slots=True)
+class _Encoded(Batch):
+    """A batch whose documents are tokens already; `hashes` decide the split of each."""
+
+    ids: npt.NDArray[np.generic]
+    lengths: npt.NDArray[np.int64]
+    marks: Marks
+    sizes: npt.NDArray[np.int64]
+    numbers: npt.NDArray[np.int64]
+    """The record of each document, within the span."""
+    starts: npt.NDArray[np.uint64]
+    hashes: npt.NDArray[np.uint64]
+
+    @property
+    def documents(self) -> int:
+        return len(self.lengths)
+
+
+class _EncodedReader:
+    """The batches of a span, encoded."""
+
+    def __init__(self, reader: ChatReader, encode: Callable[[ChatBatch], _Encoded]) -> None:
+        self._reader = reader
+        self._encode = encode
+
+    def batches(self) -> Iterator[_Encoded]:
+        return map(self._encode, self._reader.batches())
+
+    @property
+    def chunk_digests(self) -> list[str]:
+        return self._reader.chunk_digests
+
+
+class _Sink:
+    """Pieces of one split."""
+
+    def __init__(self, writer: PieceWriter) -> None:
+        self._writer = writer
+        self.special_text: Counter[str] = Counter()
+        self.unknown = 0
+        self.write = writer.write
+        self.finish: Callable[[], list[Piece]] = writer.finish
+
+    def flush(self) -> int:
+        """Everything is written when it comes."""
+        return 0
+
+
+class _ChatTask(Task[_Encoded]):
+    def __init__(
+        self, kit: _Kit, plan: Plan, unit: Unit, scratch: Path, *, report: Report, clock: StageClock
+    ) -> None:
+        super().__init__(plan, unit, scratch, report=report, clock=clock)
+        self._chat = _chat(plan)
+        self._kit = kit
+        self._reading = read_options(self._chat, plan.read)
+        self.fatal = frozenset({UNDECIDED})
+        if self._chat.overlong == "drop":
+            self.forgiven = frozenset({OVERLONG})
+        self._cutter = Cutter(self._chat, self._overlong)
+        self._sinks = [
+            _Sink(
+                PieceWriter(
+                    scratch, name, plan.encoding.dtype, added=0, keys=name == ALL, lap=clock.lap
+                )
+            )
+            for name in self._names
+        ]
+        kit.renderer.special_text.clear()
+        self._sinks[0].special_text = kit.renderer.special_text
+
+    @property
+    def sinks(self) -> Sequence[_Sink]:
+        return self._sinks
+
+    def reader(self, source: Source, span: Span, first_row: int) -> _EncodedReader:
+        reader = ChatReader(source, span, self._reading, first_row=first_row, lap=self._clock.lap)
+        return _EncodedReader(reader, self._encode)
+
+    def _encode(self, batch: ChatBatch) -> _Encoded:
+        """Render, tokenize, mask and cut the conversations of `batch`."""
+        lap = self._clock.lap
+        lap("parse")
+        found = Renderings.of(batch, self._kit.renderer)
+        lap("render")
+        ids, offsets, mask = self._kit.encoder.encode(found.documents)
+        lap("encode")
+        owners = np.array(found.owners, np.int64)
+        parts, refused = self._cutter.cut(offsets, mask, owners)
+        for number, refusal in refused.items():
+            found.refused[number] = (refusal.reason, refusal.detail)
+        encoded = self._batch(batch, found, (ids, mask), parts)
+        lap("mask")
+        return encoded
+
+    def _batch(
+        self, batch: ChatBatch, found: Renderings,
+        tokens: tuple[npt.NDArray[np.uint32], npt.NDArray[np.uint8]], parts: Parts,
+    ) -> _Encoded:  # fmt: skip
+        ids, mask = tokens
+        if not parts.whole(len(ids)):
+            kept = _kept(parts, len(ids))
+            ids, mask = ids[kept], mask[kept]
+        owners = np.array(found.owners, np.int64)[parts.documents]
+        sizes = np.fromiter((len(one.text) for one in found.documents), np.int64)
+        rejects = [*batch.rejects, *(_reject(batch, *item) for item in found.refused.items())]
+        return _Encoded(
+            ids=ids.astype(self._plan.encoding.dtype),
+            lengths=parts.stops - parts.starts,
+            marks=Marks(mask=mask, scores=self._scores(batch, found, parts)),
+            sizes=_once(sizes, parts.documents),
+            numbers=np.asarray(batch.numbers).astype(np.int64)[owners],
+            starts=np.asarray(batch.offsets, np.uint64)[owners],
+            hashes=self._hashes(batch, found)[owners],
+            rejects=sorted(rejects, key=lambda reject: reject.record),
+            read=batch.read, lines=batch.line_count, blank_lines=batch.blank_lines,
+            consumed=batch.consumed,
+        )  # fmt: skip
+
+    def _scores(
+        self, batch: ChatBatch, found: Renderings, parts: Parts
+    ) -> npt.NDArray[np.float32] | None:
+        if self._chat.form == "chat":
+            return None
+        refused = _unrendered(found, len(batch.records))
+        scores = [
+            score
+            for record, bad in zip(batch.records, refused, strict=True) if not bad
+            for score in record.scores or ()
+        ]  # fmt: skip
+        return np.array(scores, np.float32)[parts.documents]
+
+    def _hashes(self, batch: ChatBatch, found: Renderings) -> npt.NDArray[np.uint64]:
+        """Of each record of the batch."""
+        count = len(batch.records)
+        if len(self._ends) == 1 or not count:
+            return np.zeros(count, np.uint64)  # one split takes all
+        keys = batch.keys or self._own_keys(batch, found)
+        return hash_keys(keys, self._plan.splitting.seed)
+
+    def _own_keys(self, batch: ChatBatch, found: Renderings) -> list[bytes]:
+        """What tells records apart where no field is to: their prompts, or first documents."""
+        keys = [b""] * len(batch.records)
+        for owner, document in zip(reversed(found.owners), reversed(found.documents), strict=True):
+            keys[owner] = document.text
+        if self._chat.form == "chat":
+            return keys
+        return [_prompt(record) or key for record, key in zip(batch.records, keys, strict=True)]
+
+    def route(self, batch: _Encoded, span: Span) -> int:
+        """Hand the documents of `batch` to their splits."""
+        if not batch.documents:
+            return 0
+        source = np.stack([np.full(batch.documents, span.source, np.uint64), batch.starts], 1)
+        rows = Rows(
+            sizes=batch.sizes, source=source, records=batch.numbers + self._records,
+            hashes=batch.hashes,
+        )  # fmt: skip
+        if len(self._sinks) == 1:
+            self._sinks[0].write(batch.ids, batch.lengths, rows, batch.marks)
+            return len(batch.ids)
+        split = assign(batch.hashes, self._ends)
+        for number in np.unique(split).tolist():
+            chosen = np.flatnonzero(split == number)
+            own = np.repeat(split == number, batch.lengths)
+            marks = batch.marks.take(own, chosen)
+            self._sinks[number].write(
+                batch.ids[own], batch.lengths[chosen], rows.take(chosen), marks
+            )
+        return len(batch.ids)
+
+
+def _kept(parts: Parts, tokens: int) -> npt.NDArray[np.bool_]:
+    """Which tokens are in some part: parts are in order and do not overlap."""
+    steps = np.zeros(tokens + 1, np.int64)
+    np.add.at(steps, parts.starts, 1)
+    np.add.at(steps, parts.stops, -1)
+    return np.cumsum(steps)[:-1] > 0
+
+
+def _once(sizes: npt.NDArray[np.int64], documents: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """The bytes of text of each part; of a document that was split, the first part has them all."""
+    first = np.diff(documents, prepend=-1) != 0
+    return np.where(first, sizes[documents], 0)
+
+
+def _unrendered(found: Renderings, count: int) -> list[bool]:
+    has = np.zeros(count, bool)
+    has[found.owners] = True
+    return (~has).tolist()
+
+
+def _prompt(record: ChatRecord) -> bytes:
+    """What all conversations of a record begin with, if its form says so."""
+    one: Conversation = record.conversations[0]
+    return msgspec.json.encode(one.messages[: one.prompt]) if one.prompt else b""
+
+
+def _reject(batch: ChatBatch, number: int, why: tuple[str, str]) -> Reject:
+    """The reject of a record that was read, but cannot be rendered or kept."""
+    reason, detail = why
+    record = batch.records[number]
+    raw = msgspec.json.encode(record.conversations[0].messages)
+    return Reject(
+        record=int(batch.numbers[number]), line=batch.lines[number],
+        offset=int(batch.offsets[number]), bytes=batch.sizes[number], reason=reason, detail=detail,
+        excerpt=excerpt(raw),
+    )  # fmt: skip

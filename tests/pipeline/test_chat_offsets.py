@@ -1,0 +1,180 @@
+"""Which bytes tokens stand for, and which of them are trained on."""
+
+from __future__ import annotations
+
+import json
+from itertools import pairwise
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tokenizers import Tokenizer
+
+from dataprep.pipeline.chat.encode import Marked, MarkedEncoder, byte_spans
+from dataprep.pipeline.chat.offsets import PieceSizes, covered
+from dataprep.pipeline.engine import GIGATOKEN, TOKENIZERS, load_gigatoken, make_encoder
+from dataprep.pipeline.plan import Encoding
+from dataprep.pipeline.special_tokens import parse_config, special_tokens, vocab_size
+from dataprep.pipeline.tokenizer_sources import resolve_tokenizer
+from tests.support import SHARED_DATA, examples, needs_shared_data
+
+BYTE_LEVEL = ("gpt2", "gpt_neox_20b", "minimind_6400", "olmo_dolma2", "qwen2_5", "cl100k_base")
+OTHERS = ("bert_base_uncased", "mistral_v3", "t5_small")
+NASTY = [
+    "plain text", "", " leading", "trailing ", "caf\u00e9 na\u00efve", "e\u0301 decomposed",
+    "\U0001f600\U0001f469\u200d\U0001f680 emoji", "\u6211\u4eec\u5b66\u4e60", "a\n\n\nb\t\tc",
+    "\u0627\u0644\u0639\u0631\u0628\u064a\u0629", "x" * 500, "1234567890", "\u1e9b\u0323",
+    "\x00\x01",
+]  # fmt: skip
+
+
+def encoder_of(
+    name: str | None, *, engine: str = GIGATOKEN
+) -> tuple[MarkedEncoder, Tokenizer, dict[str, int]]:
+    """Our encoder of a tokenizer, and the same tokenizer in the library that knows offsets."""
+    spec = None if name is None else str(SHARED_DATA / "tokenizers" / name)
+    config = resolve_tokenizer(spec).config
+    engine_json = msgspec.json.encode(parse_config(config))
+    if engine == GIGATOKEN and load_gigatoken(engine_json)[0] is None:
+        engine = TOKENIZERS
+    encoding = Encoding(
+        engine=engine, dtype="<u4", vocab_size=vocab_size(config), bos=None, eos=None,
+        special_tokens=special_tokens(config), unknown=None, special_text="parse",
+    )  # fmt: skip
+    ours = MarkedEncoder(encoding, make_encoder(engine, engine_json), engine_json)
+    return ours, Tokenizer.from_buffer(engine_json), special_tokens(config)
+
+
+def by_characters(
+    tokenizer: Tokenizer, text: str, spans: list[tuple[int, int]]
+) -> tuple[list[int], list[int]]:
+    """Ids, and 1 for each token that has a character of a span: the definition."""
+    encoded = tokenizer.encode(text, add_special_tokens=False)
+    trained = {place for start, stop in spans for place in range(start, stop)}
+    mask = [int(any(at in trained for at in range(*place))) for place in encoded.offsets]
+    return encoded.ids, mask
+
+
+def marked(text: str, spans: list[tuple[int, int]]) -> Marked:
+    """A document of `text` with spans of characters."""
+    return Marked(text=text.encode(), spans=byte_spans(text, spans), literal=[])
+
+
+@given(st.data())
+@examples(200)
+def test_covered_is_what_it_means(data: st.DataObject) -> None:
+    """A token is covered if it shares a byte with a span, whatever the spans and tokens."""
+    sizes = data.draw(st.lists(st.integers(1, 4), max_size=20))
+    edges = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
+    total = int(edges[-1])
+    cuts = sorted(data.draw(st.sets(st.integers(0, total), max_size=8)))
+    spans = [(a, b) for a, b in zip(cuts[::2], cuts[1::2], strict=False)]
+    array = np.array(spans, np.int64).reshape(-1, 2)
+    found = covered(edges[:-1], edges[1:], array[:, 0], array[:, 1])
+    expected = [
+        int(any(a < end and b > start for a, b in spans))
+        for start, end in zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True)
+    ]
+    assert found.tolist() == expected
+
+
+@given(st.text(), st.data())
+def test_byte_spans_are_those_characters(text: str, data: st.DataObject) -> None:
+    """The bytes of a byte span are those of its characters."""
+    cuts = sorted(data.draw(st.sets(st.integers(0, len(text)), max_size=6)))
+    spans = list(zip(cuts[::2], cuts[1::2], strict=False))
+    raw = text.encode("utf-8", "surrogatepass")
+    if raw != text.encode("utf-8", "replace"):
+        return
+    for (start, stop), (first, last) in zip(spans, byte_spans(text, spans), strict=True):
+        assert raw[first:last].decode() == text[start:stop]
+
+
+@needs_shared_data
+@pytest.mark.parametrize("name", [*BYTE_LEVEL, *OTHERS, None])
+def test_masks_are_those_of_the_offsets_of_tokenizers(name: str | None) -> None:
+    """Ids and masks of nasty texts with spans everywhere equal the definition, engine by engine."""
+    ours, reference, _ = encoder_of(name)
+    documents, expected = [], []
+    for text in NASTY:
+        for cut in range(0, len(text) + 1, max(1, len(text) // 7)):
+            spans = [(0, cut // 2), (cut, len(text))]
+            kept = [(start, stop) for start, stop in spans if start < stop]
+            kept = kept if len(kept) < 2 or kept[0][1] <= kept[1][0] else kept[:1]
+            documents.append(marked(text, kept))
+            expected.append(by_characters(reference, text, kept))
+    ids, offsets, mask = ours.encode(documents)
+    for number, document in enumerate(documents):
+        own = slice(offsets[number], offsets[number + 1])
+        assert (ids[own].tolist(), mask[own].tolist()) == expected[number], document
+
+
+@needs_shared_data
+@pytest.mark.parametrize("name", BYTE_LEVEL)
+def test_sizes_of_pieces_are_known(name: str) -> None:
+    """All byte-level tokenizers take the fast way, and all others must not."""
+    config = resolve_tokenizer(str(SHARED_DATA / "tokenizers" / name)).config
+    assert PieceSizes.of(config, vocab_size(config)) is not None
+
+
+@needs_shared_data
+@pytest.mark.parametrize("name", OTHERS)
+def test_sizes_of_other_tokenizers_are_not(name: str) -> None:
+    """Metaspaces, normalizers and word pieces do not keep the bytes of the text."""
+    config = resolve_tokenizer(str(SHARED_DATA / "tokenizers" / name)).config
+    assert PieceSizes.of(config, vocab_size(config)) is None
+
+
+@needs_shared_data
+@pytest.mark.parametrize("name", ["qwen2_5", "gpt2", "mistral_v3", None])
+def test_text_of_messages_stays_text(name: str | None) -> None:
+    """A control token spelled in a literal span gives none; elsewhere the template's own stand."""
+    ours, _, special = encoder_of(name)
+    token = next(iter(special))
+    text = f"{token}user says {token} loudly{token}"
+    at = text.index(token, 1)
+    document = Marked(
+        text=text.encode(), spans=[(at, at + len(token))], literal=[(at, at + len(token))]
+    )
+    ids, _, mask = ours.encode([document, marked("plain", [])])
+    found = ids[: len(ids) - 1]
+    assert (found == special[token]).sum() == 2
+    trained = ids[mask == 1].tolist()
+    assert trained
+    assert special[token] not in trained
+
+
+@needs_shared_data
+def test_pieces_between_control_tokens_are_encoded_alone() -> None:
+    """With a literal span the other ids are those that the tokenizer gives without it."""
+    ours, reference, special = encoder_of("qwen2_5")
+    text = "<|im_start|>user\nHello  <b>\n<|im_end|>\n<|im_start|>assistant\nYes!<|im_end|>\n"
+    for word in ("Hello", "Yes", " <b>"):
+        at = text.index(word)
+        span = [(at, at + len(word))]  # nothing special in it: the same ids must come out
+        ids, _, mask = ours.encode([Marked(text=text.encode(), spans=span, literal=span)])
+        expected_ids, expected_mask = by_characters(reference, text, span)
+        assert ids.tolist() == expected_ids
+        assert mask.tolist() == expected_mask
+    assert special["<|im_start|>"] in ids.tolist()
+
+
+@needs_shared_data
+def test_real_conversations() -> None:
+    """Batches of real text, long and short together: the fast way gives what the slow one gives."""
+    fast, reference, _ = encoder_of("qwen2_5")
+    lines = (SHARED_DATA / "chat" / "chat_messages.jsonl").read_text("utf-8").splitlines()[:300]
+    texts = [str(turn["content"]) for line in lines for turn in json.loads(line)["messages"]]
+    spans = [[(len(text) // 3, len(text))] if len(text) > 2 else [] for text in texts]
+    ids, offsets, mask = fast.encode(list(map(marked, texts, spans)))
+    for number, (first, last) in enumerate(pairwise(offsets)):
+        found = ids[first:last].tolist(), mask[first:last].tolist()
+        assert found == by_characters(reference, texts[number], spans[number])
+    assert _nothing(np.diff(offsets)) == sum(not text for text in texts)
+
+
+def _nothing(lengths: npt.NDArray[np.int64]) -> int:
+    return int((lengths == 0).sum())
