@@ -12,6 +12,7 @@ import pytest
 from dataprep.formats.dataset import Split, open_dataset
 from dataprep.formats.verify import verify
 from dataprep.runtime.preference import FORMS, PreferenceDataset
+from dataprep.runtime.windows import Labels
 from tests.datasets import EOS_ID
 from tests.pipeline.chats import build_chats, chatml
 from tests.preferences import Answer, Record
@@ -98,7 +99,8 @@ def test_real_preferences(form: str, tmp_path: Path) -> None:
             assert stored.score == score or (stored.score != stored.score and score != score)
     order = np.random.default_rng(0).permutation(len(records))
     longest = max(len(answer.ids) for record in records for answer in record)
-    for labels in ("shifted", "unshifted", None)[: 1 if form == "groups" else 3]:
+    kinds: tuple[Labels | None, ...] = ("shifted", "unshifted", None)
+    for labels in kinds[: 1 if form == "groups" else 3]:
         data = PreferenceDataset(
             split, labels=labels, max_length=longest, pad_id=EOS_ID, plan_dir=tmp_path / "p"
         )
