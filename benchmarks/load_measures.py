@@ -14,11 +14,14 @@ import json
 import re
 import statistics
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any
 
+import numpy as np
 import torch
 
 from dataprep.formats.dataset import open_dataset
@@ -132,22 +135,57 @@ def start(
 def beside_steps(
     dataset: str, batch: int, seq: int, step_ms: float, rounds: int, options: Figures
 ) -> Figures:
-    """A loop of steps that compute, with the loader and with one batch that is always the same."""
+    """A loop of steps that compute, with the loader and with one batch that is always the same.
+
+    And with a thread that does nothing but copy as many tokens as the loader does: what that slows
+    the step down is the price of memory that two processors share, and no loader is below it.
+    """
     batches = forever(loader := make(dataset, batch, seq, options))
     same = itertools.repeat(next(batches))
+    bare = _bare(dataset, batch, seq)
     step = _step(step_ms / 1e3)
-    extra, lengths = [], []
     waited = -loader.stats().waited_s
-    for _ in range(rounds):
-        alone, beside = (_loop(steps, step) for steps in (same, batches))
-        extra.append(beside / alone - 1)
-        lengths.append(beside)
+    runs = [[_loop(steps, step) for steps in (same, batches, bare)] for _ in range(rounds)]
     waited += loader.stats().waited_s
+
+    def slower(which: int) -> float:
+        return round(100 * statistics.median(run[which] / run[0] - 1 for run in runs), 2)
+
     return {
-        "step_ms": round(statistics.median(lengths) / 100 * 1e3, 2),
-        "slower_percent": round(100 * statistics.median(extra), 2),
-        "waited_percent": round(100 * waited / sum(lengths), 3),
+        "step_ms": round(statistics.median(run[1] for run in runs) / 100 * 1e3, 2),
+        "slower_percent": slower(1),
+        "bare_copies_slower_percent": slower(2),
+        "waited_percent": round(100 * waited / sum(run[1] for run in runs), 3),
     }
+
+
+def _bare(dataset: str, batch: int, seq: int) -> Iterator[Any]:
+    """Random windows of an array in memory, and their two tensors, by numpy in a thread."""
+    with open_dataset(dataset) as opened:
+        split = opened.split("train")
+        tokens = split.read(0, split.tokens)
+    item, count = tokens.itemsize, len(tokens) - seq
+    windows = np.ndarray((count,), f"V{(seq + 1) * item}", tokens, 0, (item,))
+    starts = np.random.default_rng(0).integers(0, count, (1000, batch))
+    ready: SimpleQueue[Any] = SimpleQueue()
+    wanted: SimpleQueue[bool] = SimpleQueue()
+
+    def work() -> None:
+        out = [np.empty((2, batch, seq), np.int64) for _ in range(4)]
+        for turn in itertools.count():
+            wanted.get()
+            ids = windows[starts[turn % 1000]].view(tokens.dtype).reshape(batch, seq + 1)
+            np.copyto(out[turn % 4][0], ids[:, :-1])
+            np.copyto(out[turn % 4][1], ids[:, 1:])
+            ready.put(out[turn % 4])
+
+    threading.Thread(target=work, daemon=True).start()
+    for _ in range(2):
+        wanted.put(True)
+    while True:
+        made = ready.get()
+        wanted.put(True)
+        yield made
 
 
 def _step(seconds: float) -> Callable[[], object]:

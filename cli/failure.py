@@ -72,7 +72,7 @@ def describe(error: BaseException) -> DataprepError:
         return error if isinstance(error, DataprepError) else _from_click(error)
     if isinstance(error, KeyboardInterrupt | click.Abort | Terminated):
         stopped = Stopped if isinstance(error, Terminated) else Interrupted
-        return stopped("stopped before the end", remedy="A build resumes when you run it again.")
+        return stopped("stopped before the end", remedy="Run it again: a build goes on where it stopped.")
     if isinstance(error, MemoryError):
         return StorageError("out of memory", code="E_MEMORY", remedy="Use fewer --workers.")
     if isinstance(error, OSError) and error.errno is not None:

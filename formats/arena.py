@@ -27,6 +27,7 @@ import numpy as np
 
 from dataprep.formats.errors import StorageError
 from dataprep.formats.maps import wrong_size
+from dataprep.formats.places import HUGE, lines_of, place
 from dataprep.formats.pread import PreadFiles
 from dataprep.formats.stream import Numbers, Positions
 
@@ -35,7 +36,6 @@ __all__ = ["MappedFiles"]
 _FIXED = 0x10  # MAP_FIXED of Linux, macOS and the BSDs; the mmap module does not name it
 _NO_ACCESS = 0  # PROT_NONE
 _FAILED = ctypes.c_void_p(-1).value
-_HUGE = 1 << 21  # bytes of a large page; files start at multiples of it, so that it can be used
 _ELEMENT = 1 << 30  # bytes; numpy knows no elements of 2 GiB
 _LOOK_SECONDS = 0.01
 _LOOK_SHARE = 100  # looking at sizes takes at most one part of so many of the time
@@ -52,39 +52,47 @@ class MappedFiles:
         self.dtype = files.dtype
         self._files = files
         self._path = path
-        self._places, self._bytes = _layout(np.array(files.sizes, np.int64))
-        self._first = (self._places + files.offset) // self.dtype.itemsize
+        row = files.width * self.dtype.itemsize
+        self._places, self._bytes = place(np.array(files.sizes, np.int64), row)
+        self.first = (self._places + files.offset) // self.dtype.itemsize
+        """Where the numbers of each file begin in the range, in numbers."""
+        self._lines = lines_of(self._places, files.first_rows[:-1], row)
         self._maps: _Maps | None = self._reserved()
 
     def rows(self, shards: Positions | int, local: Positions, length: int) -> Numbers:
         """See `Source`: one fancy index over all files."""
         maps, item = self._ready(shards), self.dtype.itemsize
-        starts = self._first[shards] + local
-        count = len(maps.numbers) - length + 1
-        # Every window there is, overlapping, as a view. One element each: numpy then copies it in
-        # one go, where rows of numbers take half as long again (measured: 384 float32).
-        if length * item <= _ELEMENT:
-            whole = np.ndarray((count,), f"V{length * item}", maps.numbers, 0, (item,))
-            taken: Numbers = whole[starts].view(self.dtype)
+        starts = self.first[shards] + local
+        windows = maps.windows(length)
+        if windows is not None:
+            taken: Numbers = windows[starts].view(self.dtype)
             return taken.reshape(len(starts), length)
-        windows = np.ndarray((count, length), self.dtype, maps.numbers, 0, (item, item))
-        found: Numbers = windows[starts]
+        shape = len(maps.numbers) - length + 1, length
+        found: Numbers = np.ndarray(shape, self.dtype, maps.numbers, 0, (item, item))[starts]
         return found
 
-    def take_rows(self, shard: int, rows: Positions, width: int) -> Numbers:
-        """See `Source`: a copy of each row, and nothing on the way."""
-        item = self.dtype.itemsize
-        count = (self._files.sizes[shard] - self._files.offset) // (item * width)
-        table: Numbers = np.ndarray(
-            (count, width), self.dtype, self._ready(shard).numbers, int(self._first[shard]) * item
-        )
-        return table.take(rows, axis=0, mode="clip")  # they are there: nothing is clipped
+    def windows(self, length: int) -> Numbers | None:
+        """See `Source`: once all files are mapped, and until it is time to look at them."""
+        maps = self._maps
+        if maps is None or maps.missing or time.monotonic() >= maps.look_at:
+            return None
+        return maps.windows(length)
+
+    def take_rows(self, shards: Positions | int, rows: Positions) -> Numbers:
+        """See `Source`: a copy of each row, and nothing on the way, however many files."""
+        files = self._files
+        if self._lines is None:
+            local = (rows - files.first_rows[shards]) * files.width
+            return self.rows(shards, local, files.width)
+        table = self._ready(shards).table(files.offset, files.width)
+        lines = rows + self._lines[shards] if len(self._lines) > 1 else rows
+        return table.take(lines, axis=0, mode="clip")  # they are there: nothing is clipped
 
     def copy(
         self, shards: Positions, local: Positions, lengths: Positions, out: Numbers, at: Positions
     ) -> None:
         """See `Source`: 0.4 microseconds a piece, and memory speed."""
-        begins = self._first[shards] + local
+        begins = self.first[shards] + local
         # Views of memory: a third less a piece than slices of arrays.
         target, source = out.data, self._ready(shards).numbers.data
         columns = (at, at + lengths, begins, begins + lengths)
@@ -94,7 +102,7 @@ class MappedFiles:
     def fill(self, out: Numbers, shard: int, local: int) -> None:
         """See `Source`."""
         maps = self._ready(shard)
-        at = int(self._first[shard]) + local
+        at = int(self.first[shard]) + local
         out[:] = maps.numbers[at : at + len(out)]
 
     def close(self) -> None:
@@ -102,7 +110,9 @@ class MappedFiles:
         self._maps = None
 
     def _reserved(self) -> _Maps:
-        return _Maps(self._bytes, self.dtype, len(self._files.sizes))
+        maps = _Maps(self._bytes, self.dtype, len(self._files.sizes))
+        maps.open[np.array(self._files.sizes, np.int64) <= self._files.offset] = True  # of nothing
+        return maps
 
     def _ready(self, shards: Positions | int) -> _Maps:
         """The maps, those of `shards` among them."""
@@ -158,7 +168,7 @@ class MappedFiles:
             except OSError:
                 continue
             changed = found.st_size != self._files.sizes[shard]
-            if changed and (found.st_dev, found.st_ino) == maps.inodes[shard]:
+            if changed and (found.st_dev, found.st_ino) == maps.inodes.get(shard):
                 raise wrong_size(name, self._files.sizes[shard], found.st_size)
         now = time.monotonic()
         maps.look_at = now + max(_LOOK_SECONDS, _LOOK_SHARE * (now - began))
@@ -178,25 +188,41 @@ def _not_mapped(name: str, error: OSError) -> StorageError:
     )  # fmt: skip
 
 
-def _layout(sizes: Positions) -> tuple[Positions, int]:
-    """Where in the range each file starts, and how many bytes all take."""
-    unit = _HUGE if sizes.size and sizes.max() >= _HUGE else mmap.ALLOCATIONGRANULARITY
-    ends = np.cumsum(-(-sizes // unit) * unit)
-    places = np.concatenate([[0], ends]).astype(np.int64)
-    return places[:-1], int(places[-1])
-
-
 class _Maps:
     """The range of addresses, and what is known of the files mapped in it."""
 
     def __init__(self, size: int, dtype: np.dtype[Any], files: int) -> None:
         self._range = _Range(size)
         self.numbers: Numbers = np.asarray(self._range).view(dtype)
+        self._table: Numbers | None = None
+        self._windows: Numbers | None = None
         self.open = np.zeros(files, np.bool_)
         self.missing = True
         self.torn = False  # there may be a hole in the range
         self.inodes: dict[int, tuple[int, int]] = {}
         self.look_at = 0.0
+
+    def windows(self, length: int) -> Numbers | None:
+        """Every window there is, overlapping, as a view; None if `length` is beyond numpy.
+
+        One element each: numpy then copies it in one go, where rows of numbers take half as long
+        again (measured: 384 float32).
+        """
+        size, item = length * self.numbers.itemsize, self.numbers.itemsize
+        found = self._windows
+        if (found is None or found.itemsize != size) and size <= _ELEMENT:
+            shape = (len(self.numbers) - length + 1,)
+            found = self._windows = np.ndarray(shape, f"V{size}", self.numbers, 0, (item,))
+        return found if size <= _ELEMENT else None
+
+    def table(self, offset: int, width: int) -> Numbers:
+        """The range from `offset` bytes on as rows of `width` numbers, holes and all."""
+        found = self._table
+        if found is None:
+            item = self.numbers.itemsize
+            shape = (self.numbers.nbytes - offset) // (item * width), width
+            found = self._table = np.ndarray(shape, self.numbers.dtype, self.numbers, offset)
+        return found
 
     def add(self, descriptor: int, place: int, size: int) -> None:
         """Map a file; mapping one twice, from two threads, changes nothing.
@@ -220,13 +246,13 @@ class _Range:
     """A range of addresses that nothing else uses; given back when the last array over it goes."""
 
     def __init__(self, size: int) -> None:
-        self._reserved = size + _HUGE if size else 0
+        self._reserved = size + HUGE if size else 0
         self._size = size
         self._start = self.address = 0
         if size:
             flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
             self._start = _mmap(0, self._reserved, _NO_ACCESS, flags, -1)
-            self.address = -(-self._start // _HUGE) * _HUGE
+            self.address = -(-self._start // HUGE) * HUGE
         self._unmap = _libc().munmap
 
     @property

@@ -15,7 +15,9 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import numpy as np
 
+from dataprep.formats import npy
 from dataprep.formats.envelope import (
     CONFIG_NAME,
     CRC_NAME,
@@ -193,12 +195,15 @@ def _check_array(
         insist(fits, f"{name}: its scale {entry.scale!r} is not one float32 for each row")
         insist(entry.dtype == "|i1", f"{name}: only int8 numbers have a scale")
     _check_meaning(name, entry)
+    dtype = storage_dtype(entry.dtype)
+    begin = npy.file_size(dtype, (0, *entry.row))  # one length for any number of rows
+    row = prod(entry.row) * np.dtype(dtype).itemsize
     for shard in entry.shards:
         found, shape = files.get(shard.file), (shard.rows, *entry.row)
-        agrees = found is not None and (found.dtype, found.shape) == (
-            storage_dtype(entry.dtype), shape,
-        )  # fmt: skip
+        agrees = found is not None and (found.dtype, found.shape) == (dtype, shape)
         insist(agrees, f"{shard.file}: type or shape differs from its array")
+        fits = found is not None and found.bytes == begin + shard.rows * row
+        insist(fits, f"{shard.file}: its bytes are not those of {shard.rows} rows")
 
 
 def _check_meaning(name: str, entry: ArrayEntry) -> None:

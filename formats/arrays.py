@@ -145,11 +145,13 @@ class NamedArray:
         self._called = f"rows of {name}"
         self.dtype: np.dtype[Any] = np.dtype(storage_dtype(entry.dtype))
         self._width = prod(entry.row)
+        self._vectors = len(entry.row) == 1
         offset = len(npy.header(self.dtype.str, (0, *entry.row)))  # one length for any rows
         names = [shard.file for shard in entry.shards]
         self.files = files.read_from(names, self.dtype.str, offset)
-        source = files.source(names, self.dtype.str, offset)
-        self.stream = Stream(source, [shard.rows * self._width for shard in entry.shards])
+        source = files.source(names, self.dtype.str, offset, self._width)
+        lengths = [shard.rows * self._width for shard in entry.shards]
+        self.stream = Stream(source, lengths, width=self._width)
 
     def __len__(self) -> int:
         return self.rows
@@ -166,10 +168,10 @@ class NamedArray:
 
     def take_known(self, rows: Rows) -> Array:
         """The same for rows that are known to be there; others would be served as some row."""
-        shape = (len(rows), *self.row_shape)
         if len(rows) == 0 or self._width == 0:
-            return np.empty(shape, self.dtype)
-        return self.stream.take_rows(rows, self._width).reshape(shape)
+            return np.empty((len(rows), *self.row_shape), self.dtype)
+        found = self.stream.take_rows(rows)
+        return found if self._vectors else found.reshape(len(rows), *self.row_shape)
 
     def read(self, start: int, stop: int) -> Array:
         """Rows `start` to `stop`: an owned array [stop - start, *row_shape]."""

@@ -44,18 +44,25 @@ class Files:
         self._standing = standing
         self._maps = MapCache()
 
-    def source(self, names: Sequence[str], dtype: str, offset: int = 0) -> Source:
-        """Numbers of type `dtype` behind `offset` bytes of each file, mapped where `io` says so."""
-        files = self.read_from(names, dtype, offset)
+    def source(self, names: Sequence[str], dtype: str, offset: int = 0, width: int = 1) -> Source:
+        """Numbers of type `dtype` behind `offset` bytes of each file, mapped where `io` says so.
+
+        They are rows of `width`, of which each file holds whole ones.
+        """
+        files = self.read_from(names, dtype, offset, width)
         if self.io == "mmap":
             with contextlib.suppress(OSError):  # a limit of virtual memory (ulimit -v)
                 return MappedFiles(files, path=lambda name: f"{self.path}/{name}")
         return files
 
-    def read_from(self, names: Sequence[str], dtype: str, offset: int = 0) -> PreadFiles:
+    def read_from(
+        self, names: Sequence[str], dtype: str, offset: int = 0, width: int = 1
+    ) -> PreadFiles:
         """The same, never mapped."""
         sizes = [self.entries[name].bytes for name in names]
-        return PreadFiles(names, sizes, dtype, open=self.open, cache=self._maps, offset=offset)
+        return PreadFiles(
+            names, sizes, dtype, open=self.open, cache=self._maps, offset=offset, width=width
+        )
 
     def array(self, name: str) -> Array:
         """The .npy file `name`, mapped; with ``"pread"`` as much of an array as is asked for."""

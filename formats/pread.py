@@ -21,7 +21,7 @@ import numpy.typing as npt
 
 from dataprep.formats.errors import StorageError
 from dataprep.formats.maps import MapCache, wrong_size
-from dataprep.formats.stream import Numbers, Positions
+from dataprep.formats.stream import Numbers, Positions, bases
 
 __all__ = ["File", "FileArray", "PreadFiles", "open_file"]
 
@@ -79,7 +79,7 @@ class PreadFiles:
     """Files of `dtype` numbers behind `offset` bytes each, opened when first read.
 
     `sizes` are in bytes; `open(name, size)` gives one, checked. Open files are kept in
-    `cache`, so they count towards its limit.
+    `cache`, so they count towards its limit. `width` numbers make a row, for `take_rows`.
     """
 
     def __init__(
@@ -91,13 +91,17 @@ class PreadFiles:
         open: Callable[[str, int], File],  # noqa: A002  (what it does)
         cache: MapCache,
         offset: int = 0,
+        width: int = 1,
     ) -> None:
         self.dtype = np.dtype(dtype)
         self.offset = offset
+        self.width = width
         self.names = names
         self.sizes = sizes
         self.open = open
         self._cache = cache
+        row = max(1, width) * self.dtype.itemsize
+        self.first_rows = bases((np.array(sizes, np.int64) - offset) // row)
 
     def file(self, shard: int) -> File:
         """The open file of `shard`."""
@@ -114,9 +118,9 @@ class PreadFiles:
             self.file(shard).read_into(view[row * size : row * size + size], at)
         return out
 
-    def take_rows(self, shard: int, rows: Positions, width: int) -> Numbers:
+    def take_rows(self, shards: Positions | int, rows: Positions) -> Numbers:
         """See `Source`."""
-        return self.rows(shard, rows * width, width)
+        return self.rows(shards, (rows - self.first_rows[shards]) * self.width, self.width)
 
     def copy(
         self, shards: Positions, local: Positions, lengths: Positions, out: Numbers, at: Positions
@@ -132,6 +136,14 @@ class PreadFiles:
         """See `Source`."""
         at = local * self.dtype.itemsize + self.offset
         self.file(shard).read_into(out.data.cast("B"), at)
+
+    def windows(self, length: int) -> None:
+        """Nothing: there is no range."""
+
+    @property
+    def first(self) -> Positions:
+        """Nothing either."""
+        return np.empty(0, np.int64)
 
     def look(self, shards: Positions | int) -> None:
         """Nothing: reading tells."""

@@ -14,11 +14,11 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["Positions", "Source", "Stream", "bases", "check_inside"]
+from dataprep.formats.cuts import Cuts, Positions, WindowPlaces, bases, check_inside
 
-_greatest = np.maximum.reduce  # what `max` calls, after a microsecond
+__all__ = ["Numbers", "Positions", "Source", "Stream", "bases", "check_inside"]
+
 Numbers = npt.NDArray[Any]
-Positions = npt.NDArray[np.int64]
 
 
 class Source(Protocol):
@@ -33,8 +33,11 @@ class Source(Protocol):
         """
         ...
 
-    def take_rows(self, shard: int, rows: Positions, width: int) -> Numbers:
-        """The rows numbered `rows` [k] of a shard that is a table of rows of `width` numbers."""
+    def take_rows(self, shards: Positions | int, rows: Positions) -> Numbers:
+        """An owned array [k, `width`]: the rows numbered `rows` [k] over all files, in `shards`.
+
+        A row is as many numbers as the source was told when it was made; a file holds whole ones.
+        """
         ...
 
     def copy(
@@ -47,6 +50,19 @@ class Source(Protocol):
         """Fill `out` [n], n >= 1, with the numbers at `local` of `shard`."""
         ...
 
+    def windows(self, length: int) -> Numbers | None:
+        """Every window of `length` numbers in one range, each an element of so many bytes.
+
+        For reading at once: None if something is to be opened or looked at first, or cannot be had
+        in this way. Window `first[k] + i` is the one at number `i` of shard `k`.
+        """
+        ...
+
+    @property
+    def first(self) -> Positions:
+        """See `windows`."""
+        ...
+
     def look(self, shards: Positions | int) -> None:
         """Raise if a file of `shards`, which are about to be read, is known to have changed."""
         ...
@@ -57,19 +73,23 @@ class Source(Protocol):
 
 
 class Stream:
-    """The numbers of all shards; `lengths` of them in each.
+    """The numbers of all shards; `lengths` of them in each, in whole rows of `width`.
 
     Thread-safe. Everything returned is owned: it outlives the files and may be written to.
     """
 
-    def __init__(self, source: Source, lengths: Iterable[int]) -> None:
+    def __init__(self, source: Source, lengths: Iterable[int], *, width: int = 1) -> None:
         self.source = source
         self.base = bases(lengths)
+        self._cuts = Cuts(self.base)
+        self._row_cuts = Cuts(self.base // max(1, width))
         self._bounds: list[int] = self.base.tolist()  # for single numbers, which are faster in it
         self._ends = self.base[1:]
         self._total: int = self._bounds[-1]
         full = np.flatnonzero(np.diff(self.base))
         self._only: int | None = int(full[0]) if len(full) == 1 else None
+        self._known: WindowPlaces | None = None
+        self._asked = 0
 
     def __len__(self) -> int:
         return self._total
@@ -93,25 +113,34 @@ class Stream:
         """
         if len(starts) == 0 or length == 0:
             return np.empty((len(starts), length), self.source.dtype)
+        windows = self.source.windows(length)
+        if windows is not None and (at := self._at_once(starts, length)) is not None:
+            return windows[at].view(self.source.dtype).reshape(len(at), length)
         check_inside("windows", starts, length, self._total)
         if self._only is not None:
             self.source.look(self._only)
             return self.source.rows(self._only, starts, length)
         return self._gather_from_many(starts, length)
 
-    def take_rows(self, rows: Positions, width: int) -> Numbers:
-        """Rows of `width` numbers, of which every shard holds whole ones: an array [k, width].
+    def take_rows(self, rows: Positions) -> Numbers:
+        """The rows of `width` numbers that are numbered `rows` [k]: an array [k, width].
 
-        All of `rows` [k] must be there, k >= 1: it is not looked at. Cheaper than `gather` where
-        one shard holds everything: 3 microseconds and one memory copy.
+        All of `rows` must be there, k >= 1: it is not looked at. Cheaper than `gather`: a memory
+        copy and some microseconds, 3 more where there are several shards.
         """
-        if self._only is not None:
-            self.source.look(self._only)
-            return self.source.take_rows(self._only, rows, width)
-        starts = rows * width
-        shards = self.shards_at(starts)
+        shards = self._row_cuts.shards_at(rows) if self._only is None else self._only
         self.source.look(shards)
-        return self.source.rows(shards, starts - self.base[shards], width)
+        return self.source.take_rows(shards, rows)
+
+    def _at_once(self, starts: Positions, length: int) -> Positions | None:
+        """Where windows are in the range of the source, if all are whole there."""
+        known = self._known
+        if known is None or known.length != length:
+            repeated, self._asked = length == self._asked, length
+            if not repeated:  # of pieces of this length and that, none is worth a table
+                return None
+            known = self._known = WindowPlaces(self.base, self.source.first, length=length)
+        return known.of(starts)
 
     def _gather_from_many(self, starts: Positions, length: int) -> Numbers:
         shards = self.shards_at(starts)
@@ -179,31 +208,4 @@ class Stream:
 
     def shards_at(self, at: Positions) -> Positions:
         """The shard that holds each position, never an empty one."""
-        found: Positions = self.base.searchsorted(at, "right") - 1
-        return found
-
-
-def check_inside(what: str, starts: Positions, length: int, total: int) -> None:
-    """Raise `IndexError` unless each `start:start + length` lies in 0 .. total; one start or more.
-
-    One pass instead of two for the least and the greatest: read without its sign, a negative number
-    is greater than any other.
-
-    >>> check_inside("windows", np.array([3, 0, 7]), 2, total=9)
-    >>> check_inside("windows", np.array([3, -1]), 2, total=9)
-    Traceback (most recent call last):
-    IndexError: windows -1:5 are outside 0:9
-    """
-    unsigned = np.asarray(starts, np.int64).view(np.uint64)
-    if length > total or int(_greatest(unsigned, axis=None)) > total - length:
-        low, high = int(starts.min()), int(starts.max()) + length
-        raise IndexError(f"{what} {low}:{high} are outside 0:{total}")
-
-
-def bases(counts: Iterable[int]) -> Positions:
-    """Exclusive prefix sums.
-
-    >>> bases([3, 0, 4]).tolist()
-    [0, 3, 3, 7]
-    """
-    return np.concatenate([[0], np.cumsum(np.fromiter(counts, np.int64))]).astype(np.int64)
+        return self._cuts.shards_at(at)

@@ -288,6 +288,10 @@ def _silenced(logging: Any) -> Iterator[None]:
 def _hf_failure(where: str, error: Exception, path: str) -> InputError | StorageError:
     cause = error.__cause__ or error  # theirs say "an error occurred"
     reason = (str(cause).splitlines() or [type(cause).__name__])[0]
+    if isinstance(error, IndexError):  # what they say of a saved dataset without a single file
+        return input_error(
+            "there are no rows in this dataset", where, "Check --input and --hf-split.", "E_EMPTY"
+        )
     if path.startswith(HUB_PREFIX) and isinstance(error, ConnectionError):
         return StorageError(
             f"the hub could not be reached ({reason})", where=where, code="E_NETWORK",

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dataprep.formats.arrays import ArraySplit, NamedArray
+from dataprep.formats.cuts import unsigned_max
 from dataprep.formats.errors import IntegrityError
 
 __all__ = ["check_pointers", "pointed_nowhere", "rows_of"]
@@ -48,8 +49,8 @@ def check_pointers(array: NamedArray, rows: Rows, values: Rows, *, limit: int, o
 
 
 def outside(values: Rows, limit: int) -> bool:
-    """Whether any number is not in 0 .. `limit` - 1, in one pass: a negative one is huge."""
-    return values.size > 0 and int(values.view(np.uint64).max()) >= limit
+    """Whether any number is not in 0 .. `limit` - 1."""
+    return values.size > 0 and unsigned_max(values) >= limit
 
 
 def pointed_nowhere(file: str, *, row: int, value: int, limit: int, of: str) -> IntegrityError:

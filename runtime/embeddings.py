@@ -170,10 +170,10 @@ class _Column:
         self._brain = array.entry.dtype == BFLOAT16
 
     def take(self, rows: Rows) -> torch.Tensor:
-        """The rows numbered `rows`: [len(rows), *row_shape]."""
-        found = self.array.take(rows)
+        """The rows numbered `rows`, each of a record that there is: [len(rows), *row_shape]."""
+        found = self.array.take_known(rows)
         if self._scale is not None:
-            factors = self._scale.take(rows)
+            factors = self._scale.take_known(rows)
             found = found * factors.reshape(-1, *[1] * len(self.array.row_shape))
         tensor = torch.from_numpy(found)
         if self._brain:

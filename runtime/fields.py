@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -18,7 +19,7 @@ from dataprep.runtime.segments import Segments
 
 __all__ = ["OF_THE_BATCH", "SegmentFields"]
 
-Empty = Callable[[tuple[int, int]], npt.NDArray[np.int64]]
+Empty = Callable[[tuple[int, ...], npt.DTypeLike], npt.NDArray[Any]]
 
 OF_THE_BATCH = frozenset({"cu_seqlens", "max_seqlen"})
 """The fields that have no axis of rows: they speak of the rows laid end to end."""
@@ -59,22 +60,22 @@ class SegmentFields:
     def tensors(self, segments: Segments, empty: Empty | None = None) -> dict[str, torch.Tensor]:
         """The tensors that were asked for, each its own memory.
 
-        `empty(shape)` makes the int64 arrays that have the size of a batch: memory that is used
-        again makes this twice as fast.
+        `empty(shape, dtype)` makes the arrays: memory that is used again makes this twice as fast.
 
         Raises `UsageError` where a row has more segments than `cu_seqlens` has room for. Costs a
         memory copy for each tensor of the size of `input_ids`.
         """
         found: dict[str, torch.Tensor] = {}
-        empty = empty or _empty
+        empty = empty or np.empty
         shape = segments.rows, segments.seq_len
         if self.position_ids:
-            found["position_ids"] = torch.from_numpy(segments.position_ids(empty(shape)))
+            found["position_ids"] = torch.from_numpy(segments.position_ids(empty(shape, np.int64)))
         if self.doc_ids:
-            found["doc_ids"] = torch.from_numpy(segments.doc_ids(empty(shape)))
+            found["doc_ids"] = torch.from_numpy(segments.doc_ids(empty(shape, np.int64)))
         if self.cu_seqlens is not False:
             capacity = segments.rows * self._room(segments)
-            found["cu_seqlens"] = torch.from_numpy(segments.cu_seqlens(capacity))
+            cuts = segments.cu_seqlens(capacity, empty((capacity + 1,), np.int32))
+            found["cu_seqlens"] = torch.from_numpy(cuts)
             found["max_seqlen"] = torch.from_numpy(segments.max_seqlen())
         return found
 
@@ -93,7 +94,3 @@ class SegmentFields:
                     remedy=f"Use cu_seqlens={counts[row]} or more; cu_seqlens=True always fits.",
                 )  # fmt: skip
         return room
-
-
-def _empty(shape: tuple[int, int]) -> npt.NDArray[np.int64]:
-    return np.empty(shape, np.int64)

@@ -15,8 +15,8 @@ from tests.pipeline.corpora import SMALL_TOKENIZER
 def line(out: Path, *words: str, source: Path = TALKS) -> list[str]:
     """A build of the conversations by ChatML."""
     return [
-        "build", "--kind", "chat", "--input", str(source), "--out", str(out), "--template", "chatml",
-        "--tokenizer", str(SMALL_TOKENIZER), "--workers", "1", *words,
+        "build", "--kind", "chat", "--input", str(source), "--out", str(out),
+        "--template", "chatml", "--tokenizer", str(SMALL_TOKENIZER), "--workers", "1", *words,
     ]  # fmt: skip
 
 

@@ -336,7 +336,7 @@ def test_signals_end_with_their_exit_code(number: signal.Signals, code: int) -> 
         _, stderr = process.communicate(timeout=20)
     assert process.returncode == code
     assert stderr.count("\n") == 1
-    assert "A build resumes when you run it again." in stderr
+    assert "Run it again: a build goes on where it stopped." in stderr
 
 
 INTERRUPTED_IMPORT = """

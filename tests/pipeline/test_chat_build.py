@@ -387,8 +387,8 @@ def test_mistakes(tmp_path: Path, options: dict[str, Any], match: str) -> None:
 def test_dry_run(tmp_path: Path, built: Path) -> None:
     """Of a small input everything is looked at, so lengths and counts are exact."""
     options = ChatOptions(
-        input=(str(TALKS),), out=tmp_path / "out", tokenizer=str(SMALL_TOKENIZER), template="chatml",
-        max_tokens=80,
+        input=(str(TALKS),), out=tmp_path / "out", tokenizer=str(SMALL_TOKENIZER),
+        template="chatml", max_tokens=80,
     )  # fmt: skip
     found = estimate_chat(options)
     with open_dataset(built) as dataset:

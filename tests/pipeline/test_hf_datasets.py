@@ -212,3 +212,11 @@ def test_a_folder_that_is_no_saved_dataset(tmp_path: Path, datasets: Any) -> Non
     with pytest.raises(DataprepError) as caught:
         hf(str(tmp_path / "d"))
     assert (caught.value.exit_code, caught.value.code) == (7, "E_HF")
+
+
+def test_a_dataset_without_rows(tmp_path: Path, datasets: Any) -> None:
+    """Is told as what it is, not as what goes wrong inside the library."""
+    datasets.Dataset.from_dict({"text": []}).save_to_disk(str(tmp_path / "none"))
+    with pytest.raises(InputError, match="no rows") as caught:
+        hf(str(tmp_path / "none"))
+    assert caught.value.code == "E_EMPTY"

@@ -20,6 +20,7 @@ from dataprep.formats.boundaries import Boundaries
 from dataprep.formats.dataset import Split, open_dataset
 from dataprep.formats.errors import IntegrityError, UsageError
 from dataprep.formats.held_boundaries import HELD_DOCUMENTS, HeldBoundaries
+from dataprep.runtime import segments as segments_module
 from dataprep.runtime.segments import Segments, of_windows
 from tests.datasets import make_dataset, random_split
 from tests.support import examples
@@ -77,6 +78,11 @@ def assert_equal(segments: Segments, expected: Reference) -> None:
         assert found.dtype == dtype
         assert found.flags.c_contiguous
         assert found.tolist() == wanted
+    for tokens in (0, 1 << 40):  # run by run, and all tokens at once
+        out = np.full((segments.rows, segments.seq_len), -7, np.int64)
+        with patch.object(segments_module, "_TOKENS_A_COPY", tokens):
+            assert segments.position_ids(out) is out
+        assert out.tolist() == expected.position_ids
 
 
 @examples(50)

@@ -1,0 +1,109 @@
+"""Where positions and windows lie: against a loop over the shards, for numbers of every kind."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dataprep.formats.arena import MappedFiles
+from dataprep.formats.cuts import Cuts, WindowPlaces, bases
+from dataprep.formats.dataset import Split, open_dataset
+from tests.datasets import make_dataset, random_split
+
+SHARDS = [[500], [3], [], [500, 7], [90], [500, 2]]
+COUNTS = [500, 3, 0, 507, 90, 502]
+LEAST, MOST = -(1 << 63), (1 << 63) - 1
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("cuts") / "shards"
+    return make_dataset(folder, {"train": random_split(SHARDS)})
+
+
+@given(
+    lengths=st.lists(st.integers(0, 6), min_size=1, max_size=8),
+    length=st.integers(1, 8),
+    starts=st.lists(st.one_of(st.integers(-3, 50), st.integers(LEAST, MOST)), min_size=1),
+)
+def test_places_of_windows_are_those_of_their_shards(
+    lengths: list[int], length: int, starts: list[int]
+) -> None:
+    """A place for all of them, or none at all: outside, over the end of a shard, beyond 2**62."""
+    base = bases(lengths)
+    first = 10 + base[:-1] + 7 * np.arange(len(lengths))  # with holes between
+
+    def place(start: int) -> int | None:
+        for shard, count in enumerate(lengths):
+            begin = int(base[shard])
+            if begin <= start and start + length <= begin + count:
+                return int(first[shard]) + start - begin
+        return None
+
+    expected = [place(start) for start in starts]
+    found = WindowPlaces(base, first, length=length).of(np.array(starts, np.int64))
+    assert (found is None) == (None in expected)
+    assert found is None or found.tolist() == expected
+
+
+@given(lengths=st.lists(st.integers(0, 4), min_size=1, max_size=8), equal=st.integers(0, 6))
+def test_the_shard_of_each_position(lengths: list[int], equal: int) -> None:
+    """By search or by division, and never an empty one."""
+    for counts in (lengths, [3] * equal + lengths[:1], [3] * equal + [3, 3]):
+        expected = [shard for shard, count in enumerate(counts) for _ in range(count)]
+        found = Cuts(bases(counts)).shards_at(np.arange(sum(counts)))
+        assert found.tolist() == expected
+
+
+def gathered(split: Split, starts: list[int], length: int) -> list[list[int]]:
+    return split.gather(np.array(starts), length).tolist()  # type: ignore[no-any-return]
+
+
+def test_windows_are_the_same_before_and_after_all_is_mapped(path: Path) -> None:
+    """Every window there is, alone, and with one that runs over the end of a shard."""
+    split = open_dataset(path).split("train")
+    whole = open_dataset(path, io="pread").split("train").read(0, sum(COUNTS)).tolist()
+    source = split.stream.source
+    assert isinstance(source, MappedFiles)
+    for length in (1, 5, 90, 501, 1300):
+        starts = list(range(sum(COUNTS) - length + 1))
+        expected = [whole[at : at + length] for at in starts]
+        for _ in range(3):
+            assert gathered(split, starts, length) == expected
+            assert [gathered(split, [at], length)[0] for at in starts[::97]] == expected[::97]
+        assert source.windows(length) is not None
+    for outside in (-1, sum(COUNTS), LEAST, MOST, 1 << 62, sum(COUNTS) - 4):
+        for others in ([], [7], [498]):
+            with pytest.raises(IndexError, match="are outside 0:1602"):
+                split.gather(np.array([*others, outside]), 5)
+
+
+def test_what_is_gathered_at_once_is_owned_and_counted_as_looked_at(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No view of the map; and the fast way is taken only between two looks at the files."""
+    split = open_dataset(path).split("train")
+    split.read(0, sum(COUNTS))
+    source = split.stream.source
+    assert isinstance(source, MappedFiles)
+    taken = list[bool]()
+    really = MappedFiles.windows
+
+    def windows(self: MappedFiles, length: int) -> object:
+        found = really(self, length)
+        taken.append(found is not None)
+        return found
+
+    monkeypatch.setattr(MappedFiles, "windows", windows)
+    now = [1e9]
+    monkeypatch.setattr("time.monotonic", lambda: now[0])
+    for _ in range(4):
+        split.gather(np.array([5, 600]), 20)[:] = 0  # owned
+    now[0] += 0.02
+    assert split.gather(np.array([5, 600]), 20).any()
+    split.gather(np.array([5, 600]), 20)
+    assert taken == [False, True, True, True, False, True]
