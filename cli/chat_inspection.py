@@ -27,6 +27,7 @@ __all__ = [
     "chat_rows",
     "document_facts",
     "drawn_records",
+    "excerpt",
     "group_text",
     "marked",
 ]
@@ -113,6 +114,26 @@ def _place(split: Split, ids: Any, text: str) -> int:
         return len(before)
     both = enumerate(zip(before, text, strict=False))
     return next((at for at, (one, other) in both if one != other), min(len(before), len(text)))
+
+
+def excerpt(text: str, spans: Sequence[Sequence[int]], limit: int | None) -> str:
+    """The first `limit` characters of `text`, marked; half of them from where training begins.
+
+    That is where the first ones are all of a prompt, of which nothing is trained on.
+    """
+    if limit is None or len(text) <= limit:
+        return marked(text, spans)
+    shown = [(0, limit)]
+    if spans and spans[0][0] >= limit:
+        begin = spans[0][0] - limit // 10
+        shown = [(0, limit // 2), (begin, min(begin + limit // 2, len(text)))]
+    found, at = "", 0
+    for start, stop in shown:
+        found += f" … ({start - at:,} characters) … " if start > at else ""
+        inside = [[max(first, start) - start, min(last, stop) - start] for first, last in spans]
+        found += marked(text[start:stop], [span for span in inside if span[0] < span[1]])
+        at = stop
+    return found + (f" … ({len(text) - at:,} more characters: --full)" if at < len(text) else "")
 
 
 def marked(text: str, spans: Sequence[Sequence[int]]) -> str:

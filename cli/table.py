@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from io import StringIO
 from typing import TYPE_CHECKING, Any
 
-from dataprep.cli.chat_inspection import chat_rows, group_text, marked
+from dataprep.cli.chat_inspection import chat_rows, excerpt, group_text
 from dataprep.cli.output import is_terminal, one_line
 from dataprep.cli.summary import bytes_text, count_text
 
@@ -37,11 +37,7 @@ def document_text(found: Mapping[str, Any], limit: int | None) -> str:
         f"{one_line(found['input'])} at {found['unit']} {found['position']:,}"
         f"{group_text(found)}"
     )
-    text = found["text"][:limit]
-    spans = [[first, min(last, len(text))] for first, last in found.get("trained", ())]
-    text = marked(text, [span for span in spans if span[0] < span[1]])
-    if limit is not None and len(found["text"]) > limit:
-        text += f" … ({len(found['text']) - limit:,} more characters: --full)"
+    text = excerpt(found["text"], found.get("trained", ()), limit)
     ids = f"\nids: {' '.join(map(str, found['ids']))}" if "ids" in found else ""
     return f"{head}\n{text}{ids}"
 

@@ -56,7 +56,8 @@ class Groups:
             local = records[there] - self._records[number]
             groups = self._array(self._groups[number])
             low, high = groups[local].astype(np.int64), groups[local + 1].astype(np.int64)
-            base, documents = self._documents[number], np.diff(self._documents)[number]
+            base = self._documents[number]
+            documents = self._documents[number + 1] - base
             wrong = np.flatnonzero((low < 0) | (low >= high) | (high > documents))
             if len(wrong):
                 bad = wrong[0]
@@ -88,7 +89,7 @@ class Groups:
             # uint64 like the array: other keys would make numpy convert all of it.
             keys = (documents[there] - self._documents[number]).astype(np.uint64)
             found = self._array(self._groups[number]).searchsorted(keys, "right") - 1
-            records = np.diff(self._records)[number]
+            records = self._records[number + 1] - self._records[number]
             if not ((found >= 0) & (found < records)).all():
                 raise self._damaged(number, "does not say which record a document is of")
             out[there] = self._records[number] + found

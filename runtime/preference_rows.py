@@ -62,7 +62,7 @@ def shared_prompts(split: Split, taken: Taken) -> Counts:
     if not len(taken.starts):
         return taken.starts
     record = np.repeat(np.arange(len(taken.heads)), np.diff([*taken.heads, len(taken.starts)]))
-    prompts = np.minimum.reduceat(prompts_of(split, taken), taken.heads)[record]
+    prompts = prompts_of(split, taken)
     width = int(prompts.max()) + 1
     ids = padded_rows(split, taken.starts, prompts, width, pad_id=0).ids
     differ = ids != ids[taken.heads][record]
@@ -82,12 +82,17 @@ def token_views(form: str, batch: Batch) -> dict[str, Batch]:
         return {"": {name: tensor for name, tensor in batch.items() if name != "tag"}}
     if form == "pairs":
         return {prefix: _beginning(prefix, batch) for prefix in ("chosen_", "rejected_")}
-    prompt = {name: batch[name] for name in ("input_ids", "attention_mask")}
+    own = ("input_ids", "attention_mask", "sample_mask")
+    prompt = {name: tensor for name, tensor in batch.items() if name in own}
     ids, mask, train = (
         batch[f"responses{name}"].flatten(0, 1) for name in ("", "_attention_mask", "_loss_mask")
     )
     labels = torch.where(train != 0, ids, IGNORED_LABEL)
-    return {"": prompt, "responses_": {"input_ids": ids, "attention_mask": mask, "labels": labels}}
+    answers = {"input_ids": ids, "attention_mask": mask, "labels": labels}
+    if "sample_mask" in batch:
+        group = batch["responses"].shape[1]
+        answers["sample_mask"] = batch["sample_mask"].repeat_interleave(group)
+    return {"": prompt, "responses_": answers}
 
 
 def _beginning(prefix: str, batch: Batch) -> Batch:

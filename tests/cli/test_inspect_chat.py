@@ -85,6 +85,23 @@ def test_long_texts_are_cut_inside_a_span(tmp_path: Path, capsys: Capture) -> No
     assert "⟦" + "y" * 40 + "⟧z⟦w⟧" in whole
 
 
+def test_long_prompts_are_left_out(tmp_path: Path, capsys: Capture) -> None:
+    """Where the first characters are all of a prompt, what is trained on is shown with its edge."""
+    long = document("p" * 2999 + ":", "y" * 30, "u" * 700, "z")
+    path = make_dataset(
+        tmp_path / "d", {"train": [[long.ids]]}, masks={"train": [[long.mask]]}, form="chat"
+    )
+    printed = inspect(capsys, path, "--document", "0")
+    begin = "p" * 500 + " … (2,400 characters) … " + "p" * 99 + ":⟦" + "y" * 30 + "⟧"
+    assert f"\n{begin}{'u' * 370} … (331 more characters: --full)\n" in printed
+    short = document("p" * 1200, "y")
+    path = make_dataset(
+        tmp_path / "f", {"train": [[short.ids]]}, masks={"train": [[short.mask]]}, form="chat"
+    )
+    printed = inspect(capsys, path, "--document", "0")
+    assert "p … (600 characters) … " + "p" * 100 + "⟦y⟧\n" in printed
+
+
 def test_a_character_of_two_tokens(tmp_path: Path, capsys: Capture) -> None:
     """It is trained on if its last token is, and never shown in halves."""
     ids, mask = [*"aéb".encode()], [0, 0, 1, 0]

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
+import math
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -360,3 +362,49 @@ def test_more_records_than_documents(tmp_path: Path) -> None:
     reseal(path, change)
     with pytest.raises(IntegrityError, match="more records than documents"):
         verify(path, "stat")
+
+
+def plainly_sound(form: str, groups: list[int], scores: list[float], ids: list[int]) -> bool:
+    """The rules of docs/format.md, one record at a time."""
+    if groups[0] != 0 or groups[-1] != len(scores):
+        return False
+    for number, (start, stop) in enumerate(itertools.pairwise(groups)):
+        own, finite = scores[start:stop], [math.isfinite(score) for score in scores[start:stop]]
+        if start >= stop or stop > len(scores):
+            return False
+        fine = {
+            "pairs": own == [1, 0],
+            "labels": own in ([0], [1]),
+            "groups": all(finite) or all(math.isnan(score) for score in own),
+        }
+        if not fine[form] or ids[start:stop] != [number] * (stop - start):
+            return False
+    return True
+
+
+@examples(40)
+@given(form=st.sampled_from(FORMS), seed=st.integers(0, 20), data=st.data())
+def test_verify_equals_the_plain_rules(form: str, seed: int, data: st.DataObject) -> None:
+    """Any few numbers of groups, scores and index changed, hashes made to fit."""
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "d"
+        records = written(path, form, data.draw(st.integers(1, 4)), seed=seed)
+        groups = np.cumsum([0, *map(len, records)]).tolist()
+        scores = [answer.score for record in records for answer in record]
+        ids = [number for number, record in enumerate(records) for _ in record]
+        for _ in range(data.draw(st.integers(0, 2))):
+            number = st.integers(-1, len(scores) + 1)
+            what = data.draw(st.sampled_from(["groups", "scores", "ids"]))
+            if what == "groups":
+                groups[data.draw(st.integers(0, len(groups) - 1))] = max(data.draw(number), 0)
+            elif what == "scores":
+                value = data.draw(st.sampled_from([0.0, 1.0, 0.5, NAN, np.inf]))
+                scores[data.draw(st.integers(0, len(scores) - 1))] = value
+            else:
+                ids[data.draw(st.integers(0, len(ids) - 1))] = data.draw(number)
+        edit(path, GROUPS, "<u8", 128, dict(enumerate(groups)))
+        edit(path, SCORES, "<f4", 128, dict(enumerate(scores)))
+        _write_index(path, "train_idx.pt", ids)
+        reseal(path)
+        found = verify(path, "structure").findings
+        assert bool(found) != plainly_sound(form, groups, scores, ids)

@@ -167,6 +167,18 @@ def test_first_batch(paths: dict[str, Path], form: str, monkeypatch: pytest.Monk
     check(names[2], lambda mask: mask.int(), "is int32")
 
 
+def test_a_first_batch_that_only_fills(paths: dict[str, Path], form: str) -> None:
+    """Of the last step one rank has nothing real, which is no fault of the labels."""
+    real = []
+    for rank in range(2):
+        loader, again = (make(paths[form], dp_rank=rank, dp_size=2) for _ in range(2))
+        batches = iter(loader)
+        next(batches), next(batches)
+        again.load_state_dict(loader.state_dict())
+        real.append(int(validate_first_batch(again)["sample_mask"].sum()))
+    assert sorted(real) == [0, 1]
+
+
 def test_a_model_with_too_few_embeddings(paths: dict[str, Path], form: str) -> None:
     """Told before the first batch happens to hold a large id."""
     with pytest.raises(IncompatibleError, match="257 ids, the model 200"):
@@ -275,6 +287,29 @@ def test_order_command(
                     "--doc", str(rows[2]))  # fmt: skip
     (sample,) = json.loads(done.stdout)["samples"]
     assert (sample["step"], sample["row"]) == (1, 2)
+
+
+@pytest.mark.parametrize("rows", [*FORMS, "documents"])
+def test_order_command_of_what_is_cut(
+    paths: dict[str, Path], rows: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A state says that beginnings were cut off, and options may say it, too."""
+    path = paths.get(rows) or make_dataset(tmp_path / "d", {"train": random_split([[12, 30]])})
+    size = N if rows in FORMS else 2  # all samples in one step
+    loader = create_loader(path, "train", size, rows=rows, seq_len=9, overlong="truncate-left")
+    (tmp_path / "state.json").write_text(json.dumps(loader.state_dict()))
+    data: Any = loader.dataset_obj
+    for options in (("--state", str(tmp_path / "state.json")),
+                    ("--rows", rows, "--seq-len", "9", "--overlong", "truncate-left")):  # fmt: skip
+        done = run_here(
+            capsys, "order", str(path), "--batch-size", str(size), "--step", "0", "--json", *options
+        )
+        assert (done.returncode, done.stderr) == (0, "")
+        samples = json.loads(done.stdout)["samples"]
+        starts, stops = data.spans(np.array([sample["sample"] for sample in samples]))
+        found = [part["tokens"] for sample in samples for part in sample["documents"]]
+        assert [stop - first for first, stop in found] == (stops - starts).tolist()
+        assert max(first for first, _ in found) > 0
 
 
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
