@@ -8,9 +8,8 @@ from __future__ import annotations
 import contextlib
 import time
 from collections import Counter
-from collections.abc import Generator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import cast
 
 from dataprep.formats.errors import InputError
 from dataprep.pipeline.chat.conversation import ChatBatch, Form
@@ -49,7 +48,7 @@ def find_form(sources: Sequence[Source], units: Sequence[Unit], read: ChatReadOp
     for unit in units:
         for span, row in zip(unit.spans, unit.first_rows, strict=True):
             reader = ChatReader(sources[span.source], span, read, first_row=row)
-            with contextlib.closing(cast("Generator[ChatBatch]", reader.batches())) as batches:
+            with contextlib.closing(reader.batches()) as batches:
                 for batch in batches:
                     if batch.records:
                         return batch.records[0].form
@@ -82,7 +81,7 @@ def _look(found: ChatSample, reader: ChatReader, renderer: Renderer, room: int) 
     """Add the first usable records of a span."""
     started = time.perf_counter()
     size = 0
-    with contextlib.closing(cast("Generator[ChatBatch]", reader.batches())) as batches:
+    with contextlib.closing(reader.batches()) as batches:
         for tries, batch in enumerate(batches):
             size += _add(found, batch, renderer, room - size)
             if size * 2 >= room or tries >= _TRIES:

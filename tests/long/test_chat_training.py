@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from dataprep import create_loader, open_dataset
+from dataprep.runtime.rows import Rows
 from tests.pipeline.chats import TALKS, build_chats
 from tests.support import REPOSITORY, SHARED_DATA, needs_shared_data
 
@@ -69,7 +70,7 @@ def test_packed_and_unpacked_losses_agree(tmp_path: Path, example: dict[str, Any
 
 
 def prepared(
-    shards: Path, example: dict[str, Any], *, rows: str
+    shards: Path, example: dict[str, Any], *, rows: Rows
 ) -> tuple[torch.nn.Module, dict[str, Tensor]]:
     """A model, and all conversations in one batch."""
     torch.manual_seed(0)
@@ -89,6 +90,6 @@ def gradients(
     """The loss and all gradients."""
     model.zero_grad()
     loss = loss_of(model, batch)
-    loss.backward()
+    loss.backward()  # type: ignore[no-untyped-call]
     found = [parameter.grad for parameter in model.parameters()]
     return [loss.detach(), *(grad.clone() for grad in found if grad is not None)]
