@@ -2,7 +2,8 @@
 
 They are what this version of the format looks like. Every later version must read them, so none is
 ever made anew; a change of the format adds a folder. `narrow` has uint16 ids, `wide` uint32 ids (a
-vocabulary with a gap); `embeddings` has an array of every type, `pairs` all that pairs have.
+vocabulary with a gap); `chat` has a loss mask and records of several documents, `answers` groups
+and scores; `embeddings` has an array of every type, `pairs` all that pairs have.
 """
 
 from __future__ import annotations
@@ -12,12 +13,14 @@ import shutil
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from tokenizers import Tokenizer
 
-from dataprep import BuildOptions, build, open_dataset
+from dataprep import BuildOptions, ChatOptions, build, build_chat, open_dataset
 from dataprep.formats.arrays import NamedArray, open_arrays
+from dataprep.formats.dataset import Split
 from dataprep.pipeline.train_tokenizer import train_json
 
 HERE = Path(__file__).parent
@@ -67,6 +70,52 @@ def make_tokens(target: Path) -> None:
                 )
             )
             (target / f"{name}.expected.json").write_text(json.dumps(expected(out), indent=1))
+
+
+def make_chats(target: Path) -> None:
+    """Build `chat` and `answers` under `target`, of conversations and of groups of answers."""
+    with tempfile.TemporaryDirectory() as scratch:
+        work = Path(scratch)
+        (work / "small.json").write_bytes(tokenizers()["narrow"])
+        lines = (HERE / "chat" / "talks.jsonl").read_text("utf-8").splitlines(keepends=True)
+        (work / "talks.jsonl").write_text("".join(lines[:12]), "utf-8")
+        shutil.copy(HERE / "chat" / "groups.jsonl", work / "groups.jsonl")
+        for name, source, more in (
+            ("chat", "talks.jsonl", {"max_tokens": 100, "overlong": "split"}),
+            ("answers", "groups.jsonl", {"form": "groups"}),
+        ):
+            options: dict[str, Any] = {"split": "train=0.6,val=0.4", "workers": 1, **more}
+            build_chat(
+                ChatOptions(
+                    input=(str(work / source),), out=target / name, template="chatml",
+                    tokenizer=str(work / "small.json"), **options,
+                )
+            )  # fmt: skip
+            found = json.dumps(expected_chats(target / name), indent=1)
+            (target / f"{name}.expected.json").write_text(found)
+
+
+def expected_chats(path: Path) -> dict[str, list[dict[str, object]]]:
+    """Ids, mask, record id and score of every document, in the order of the file."""
+    with open_dataset(path) as dataset:
+        return {
+            name: [
+                {
+                    "ids": split.document(number).tolist(),
+                    "mask": split.masks.read(*split.span(number)).tolist(),
+                    "record": int(split.record_ids[number]),
+                    "score": _score(split, number),
+                }
+                for number in range(split.documents)
+            ]
+            for name, split in dataset.splits.items()
+        }
+
+
+def _score(split: Split, document: int) -> float | None:
+    if not split.has_groups:
+        return None
+    return float(split.groups.scores(np.array([document]))[0])
 
 
 def expected(path: Path) -> dict[str, list[dict[str, object]]]:
@@ -123,6 +172,7 @@ if __name__ == "__main__":
         made = Path(scratch)
         make_tokens(made)
         make_arrays(made)
+        make_chats(made)
         for file in sorted(made.iterdir()):
             if not (GOLDEN / file.name).exists():
                 shutil.move(file, GOLDEN / file.name)

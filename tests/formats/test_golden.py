@@ -20,16 +20,17 @@ from tests.support import REPOSITORY
 
 GOLDEN = REPOSITORY / "data_fixtures" / "golden"
 NAMES = ("v1/narrow", "v1/wide")
+CHATS = ("v1/chat", "v1/answers")
 ARRAYS = ("v1/embeddings", "v1/pairs")
 
 
 def test_none_is_missing() -> None:
     """Every golden dataset that was ever committed is still there."""
     found = sorted(p.parent.relative_to(GOLDEN).as_posix() for p in GOLDEN.rglob("config.json"))
-    assert found == sorted((*NAMES, *ARRAYS))
+    assert found == sorted((*NAMES, *CHATS, *ARRAYS))
 
 
-@pytest.mark.parametrize("name", (*NAMES, *ARRAYS))
+@pytest.mark.parametrize("name", (*NAMES, *CHATS, *ARRAYS))
 def test_it_verifies(name: str) -> None:
     """No byte of it has changed."""
     assert verify(GOLDEN / name, "full").findings == ()
@@ -53,6 +54,38 @@ def test_it_is_read(name: str) -> None:
                 for number in range(split.documents)
             ]
             assert found == documents
+
+
+@pytest.mark.parametrize("io", ["mmap", "pread"])
+@pytest.mark.parametrize("name", CHATS)
+def test_conversations_are_read(name: str, io: Any) -> None:
+    """Ids, masks, record ids and scores are the ones it was made with, and groups are records."""
+    expected = json.loads((GOLDEN / f"{name}.expected.json").read_text())
+    with open_dataset(GOLDEN / name, io=io) as dataset:
+        assert list(dataset.splits) == list(expected)
+        for split_name, documents in expected.items():
+            split = dataset.splits[split_name]
+            grouped = split.has_groups
+            scores: list[Any] = [None] * split.documents
+            if grouped:
+                scores = split.groups.scores(np.arange(split.documents)).tolist()
+            found = [
+                {
+                    "ids": split.document(number).tolist(),
+                    "mask": split.masks.read(*split.span(number)).tolist(),
+                    "record": int(split.record_ids[number]),
+                    "score": scores[number],
+                }
+                for number in range(split.documents)
+            ]
+            assert found == documents
+            records = sorted({document["record"] for document in documents})
+            assert split.records == len(records)
+            if grouped:
+                first, stop = split.groups.documents(np.arange(len(records)))
+                held = [{documents[at]["record"] for at in range(a, b)}
+                        for a, b in zip(first.tolist(), stop.tolist(), strict=True)]  # fmt: skip
+                assert held == [{record} for record in records]
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import cache
 from itertools import pairwise
 
 import msgspec
@@ -23,6 +24,8 @@ from tests.support import SHARED_DATA, examples, needs_shared_data
 
 BYTE_LEVEL = ("gpt2", "gpt_neox_20b", "minimind_6400", "olmo_dolma2", "qwen2_5", "cl100k_base")
 OTHERS = ("bert_base_uncased", "mistral_v3", "t5_small")
+QUICK = ("qwen2_5", "gpt2", "mistral_v3", "t5_small")
+LATER = [name for name in (*BYTE_LEVEL, *OTHERS) if name not in QUICK]
 NASTY = [
     "plain text", "", " leading", "trailing ", "caf\u00e9 na\u00efve", "e\u0301 decomposed",
     "\U0001f600\U0001f469\u200d\U0001f680 emoji", "\u6211\u4eec\u5b66\u4e60", "a\n\n\nb\t\tc",
@@ -31,15 +34,13 @@ NASTY = [
 ]  # fmt: skip
 
 
-def encoder_of(
-    name: str | None, *, engine: str = GIGATOKEN
-) -> tuple[MarkedEncoder, Tokenizer, dict[str, int]]:
+@cache  # loading a large one takes a second
+def encoder_of(name: str | None) -> tuple[MarkedEncoder, Tokenizer, dict[str, int]]:
     """Our encoder of a tokenizer, and the same tokenizer in the library that knows offsets."""
     spec = None if name is None else str(SHARED_DATA / "tokenizers" / name)
     config = resolve_tokenizer(spec).config
     engine_json = msgspec.json.encode(parse_config(config))
-    if engine == GIGATOKEN and load_gigatoken(engine_json)[0] is None:
-        engine = TOKENIZERS
+    engine = GIGATOKEN if load_gigatoken(engine_json)[0] is not None else TOKENIZERS
     encoding = Encoding(
         engine=engine, dtype="<u4", vocab_size=vocab_size(config), bos=None, eos=None,
         special_tokens=special_tokens(config), unknown=None, special_text="parse",
@@ -94,7 +95,10 @@ def test_byte_spans_are_those_characters(text: str, data: st.DataObject) -> None
 
 
 @needs_shared_data
-@pytest.mark.parametrize("name", [*BYTE_LEVEL, *OTHERS, None])
+@pytest.mark.parametrize(
+    "name",
+    [*QUICK, None, *(pytest.param(n, marks=pytest.mark.long) for n in LATER)],
+)
 def test_masks_are_those_of_the_offsets_of_tokenizers(name: str | None) -> None:
     """Ids and masks of nasty texts with spans everywhere equal the definition, engine by engine."""
     ours, reference, _ = encoder_of(name)
@@ -113,7 +117,7 @@ def test_masks_are_those_of_the_offsets_of_tokenizers(name: str | None) -> None:
 
 
 @needs_shared_data
-@pytest.mark.parametrize("name", BYTE_LEVEL)
+@pytest.mark.parametrize("name", ["gpt2", "minimind_6400", "qwen2_5"])
 def test_sizes_of_pieces_are_known(name: str) -> None:
     """All byte-level tokenizers take the fast way, and all others must not."""
     config = resolve_tokenizer(str(SHARED_DATA / "tokenizers" / name)).config
@@ -147,10 +151,9 @@ def test_text_of_messages_stays_text(name: str | None) -> None:
     assert special[token] not in trained
 
 
-@needs_shared_data
 def test_pieces_between_control_tokens_are_encoded_alone() -> None:
     """With a literal span the other ids are those that the tokenizer gives without it."""
-    ours, reference, special = encoder_of("qwen2_5")
+    ours, reference, special = encoder_of(None)
     text = "<|im_start|>user\nHello  <b>\n<|im_end|>\n<|im_start|>assistant\nYes!<|im_end|>\n"
     for word in ("Hello", "Yes", " <b>"):
         at = text.index(word)
@@ -165,7 +168,7 @@ def test_pieces_between_control_tokens_are_encoded_alone() -> None:
 @needs_shared_data
 def test_real_conversations() -> None:
     """Batches of real text, long and short together: the fast way gives what the slow one gives."""
-    fast, reference, _ = encoder_of("qwen2_5")
+    fast, reference, _ = encoder_of(None)
     lines = (SHARED_DATA / "chat" / "chat_messages.jsonl").read_text("utf-8").splitlines()[:300]
     texts = [str(turn["content"]) for line in lines for turn in json.loads(line)["messages"]]
     spans = [[(len(text) // 3, len(text))] if len(text) > 2 else [] for text in texts]
