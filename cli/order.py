@@ -240,12 +240,18 @@ def _document(
     from dataprep.runtime.trace import steps_of_document
 
     source = asked.source or 0
-    split, document = find_record(datasets[source], asked.doc or 0, asked.split_served)
+    split, documents = find_record(datasets[source], asked.doc or 0, asked.split_served)
     run = run_of(datasets, names, split.name, served, asked.state)
-    trace = steps_of_document(
-        run.samples, run.sampler, document, epoch=run.epoch, start=run.start, source=source
+    first, *more = (
+        document_facts(
+            steps_of_document(
+                run.samples, run.sampler, document, epoch=run.epoch, start=run.start, source=source
+            ),
+            run,
+        )
+        for document in documents
     )
-    return document_facts(trace, run)
+    return first | {"other_documents": more} if more else first
 
 
 @contextmanager

@@ -126,7 +126,11 @@ def step_text(found: Mapping[str, Any]) -> str:
 
 
 def document_text(found: Mapping[str, Any]) -> str:
-    """What --doc prints."""
+    """What --doc prints: of a record of several documents one after the other."""
+    return "\n\n".join(map(_one_document, (found, *found.get("other_documents", ()))))
+
+
+def _one_document(found: Mapping[str, Any]) -> str:
     of = f" of source {found['source']}" if "source" in found else ""
     head = (
         f"{found['split']}[{found['document']}]{of}, record {found['record']}: "

@@ -45,10 +45,10 @@ def records_of(split: Split, documents: _Ints) -> _Ints:
     return found
 
 
-def find_record(dataset: Dataset, record: int, split: str | None = None) -> tuple[Split, int]:
-    """The split and the document that the record of this id became.
+def find_record(dataset: Dataset, record: int, split: str | None = None) -> tuple[Split, range]:
+    """The split and the documents that the record of this id became: one, as a rule.
 
-    Looks in the split called `split`, or in all. Raises `UsageError` if it is not there, because it
+    Preferences and conversations that were cut have several, side by side. Looks in the split called `split`, or in all. Raises `UsageError` if it is not there, because it
     was rejected, stands in another split, or there are fewer records.
     """
     read = dataset.manifest.records.read
@@ -58,9 +58,9 @@ def find_record(dataset: Dataset, record: int, split: str | None = None) -> tupl
         )
     for place in [dataset.split(split)] if split is not None else dataset.splits.values():
         ids = place.record_ids
-        at = int(np.searchsorted(ids, record))  # ids increase within a split
-        if at < len(ids) and int(ids[at]) == record:
-            return place, at
+        first, stop = np.searchsorted(ids, [record, record + 1]).tolist()  # ids never decrease
+        if first < stop:
+            return place, range(first, stop)
     if split is not None:
         raise UsageError(
             f"record {record} is not in split {split}", where="record",

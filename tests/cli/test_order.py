@@ -14,6 +14,7 @@ from dataprep.formats.dataset import open_dataset
 from dataprep.runtime.create import create_loader
 from tests.cli.runner import run_here
 from tests.datasets import make_dataset, random_split
+from tests.pipeline.chats import CHATS, build_chats
 
 LENGTHS = [[30, 0, 300, 5, 70], [], [100, 60, 1, 1, 200, 90, 40]]
 SERVED = ("--batch-size", "2", "--seq-len", "32", "--seed", "7")
@@ -208,3 +209,17 @@ def test_files_and_splits_that_are_not_there(
     assert run_here(capsys, "order", tmp_path / "no", *SERVED, "--step", "0").returncode == 7
     done = run_here(capsys, "order", dataset, *SERVED, "--step", "0", "--split", "dev")
     assert (done.returncode, "only train, val" in done.stderr) == (2, True)
+
+
+def test_a_record_of_several_documents(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Each of them is shown: of preferences, and of a conversation that was cut."""
+    build_chats(tmp_path / "pairs", CHATS / "pairs.jsonl", split="train=1")
+    line = ["order", str(tmp_path / "pairs"), "--doc", "3", "--batch-size", "4", "--seq-len", "256"]
+    assert main.run([*line, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert [found["document"], *(one["document"] for one in found["other_documents"])] == [6, 7]
+    assert found["samples"][0]["step"] == found["other_documents"][0]["samples"][0]["step"]
+    assert main.run(line) == 0
+    shown = capsys.readouterr().out
+    assert "train[6], record 3" in shown
+    assert "train[7], record 3" in shown

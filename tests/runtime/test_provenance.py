@@ -48,8 +48,8 @@ def test_every_record_is_found(dataset: Dataset) -> None:
     """Each id leads to the split and the document that hold it."""
     for split in dataset.splits.values():
         for document, record in enumerate(split.record_ids.tolist()):
-            assert find_record(dataset, record) == (split, document)
-            assert find_record(dataset, record, split.name) == (split, document)
+            assert find_record(dataset, record) == (split, range(document, document + 1))
+            assert find_record(dataset, record, split.name)[1] == range(document, document + 1)
 
 
 @pytest.mark.parametrize(
