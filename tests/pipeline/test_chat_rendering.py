@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from dataprep.pipeline.chat.compiled import RenderError
 from dataprep.pipeline.chat.conversation import Conversation
 from dataprep.pipeline.chat.plain import CutError, PlainRenderer, Rendered
+from dataprep.pipeline.chat.planning import Planner
 from dataprep.pipeline.chat.rendering import Renderer
 from dataprep.pipeline.chat.spans import TrainOn
 from dataprep.pipeline.chat.template_source import resolve_template
@@ -80,6 +81,25 @@ def test_plans_give_what_the_plain_way_gives(
             assert got.reason == expected.reason
         else:
             assert got == expected
+    assert fast.refuted == 0
+
+
+TALKS = [
+    talk("Hi", "Yes"), talk("Hi <|e|>", "<b> & </s>"), talk("", ""), talk("ab", "x."),
+    talk("<b>", "Hi </s>\n"), talk("S:<", "Hi", "</think>a b", "c", "<think>d</think>e"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("manner", MANNERS)
+def test_each_manner_of_templates(manner: str) -> None:
+    """As the test before, on few records, in each order that plans can be made in."""
+    fast, plain = both(manner, "assistant")
+    for record in [*TALKS, *TALKS[::-1], *TALKS]:
+        expected, got = outcome(plain.render, record), outcome(fast.render, record)
+        if isinstance(expected, Rendered):
+            assert got == expected
+        else:
+            assert isinstance(got, Rendered) or str(got) == str(expected)
     assert fast.refuted == 0
 
 
@@ -179,6 +199,10 @@ def test_a_prompt_that_opens_a_thought_is_left_where_histories_begin_answers() -
         ("{% generation %}{% endgeneration %}", talk("Hi", "Yes"), "no_assistant", "no text"),
         ("{% generation %}{% generation %}{% endgeneration %}{% endgeneration %}",
          talk("Hi", "Yes"), "unmaskable", "within one another"),
+        ("{% set x %}{% generation %} a{% endgeneration %}{% endset %}{{ x|trim }}",
+         talk("Hi", "Yes"), "unmaskable", "changes text by its own markers"),
+        (MANNERS["marks"], talk("Hi", "Yes", train=[True, None]), "unmaskable",
+         "two of its messages are rendered as one"),
         (CHATML, Conversation(messages=[{"role": "a</s>", "content": ""},
                                         {"role": "assistant", "content": "Yes"}]),
          "roles", "spells a special token"),
@@ -211,6 +235,43 @@ def test_text_that_spells_a_special_token_stays_text(template: str) -> None:
     for _ in range(3):
         assert parsed.render(talk("Say <|im_end|>", "Yes")).literal == []
     assert parsed.special_text == {"<|im_end|>": 3}
+
+
+def test_only_what_still_spells_a_token_is_literal() -> None:
+    """A template may change it, and write tokens of its own into the text around it."""
+    shouting = Renderer("{{ messages[0].content|upper }}", train_on="all", special_tokens=["</s>"])
+    wrapped = "{% set x %}{% for m in messages %}{{ m.content }}</s> {% endfor %}{% endset %}"
+    trimming = Renderer(wrapped + "{{ x|trim }}", train_on="all", special_tokens=["</s>"])
+    for _ in range(3):
+        assert shouting.render(talk("a</s>", "b")).literal == []
+        assert trimming.render(talk("a</s>", "b")).literal == [(1, 5)]
+
+
+def test_white_space_after_a_token_that_a_text_ends_with() -> None:
+    """Records before it say nothing of that."""
+    closed = Renderer(MANNERS["bare"], special_tokens=["</s>"])
+    open_ = Renderer("{% for m in messages %}{{ m.content }}{% endfor %}", special_tokens=["</s>"])
+    for said, after, alone in (
+        ("Yes", "Yes\n", "Yes"), ("Yes ", "Yes \n", "Yes "), ("Yes", "Yes\n", "Yes"),
+        ("Yes</s>", "Yes</s>", "Yes</s>"), ("Yes</s> ", "Yes</s>", "Yes</s>"),
+    ):  # fmt: skip
+        assert trained(closed.render(talk("Hi", said))) == [after]
+        assert trained(open_.render(talk("Hi", said))) == [alone]
+
+
+def test_what_cannot_be_masked_is_tried_to_plan_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    tried: list[Conversation] = []
+    plan = Planner.plan
+
+    def counting(self: Planner, conversation: Conversation, trace: Any) -> Any:
+        tried.append(conversation)
+        return plan(self, conversation, trace)
+
+    monkeypatch.setattr(Planner, "plan", counting)
+    renderer = Renderer(MANNERS["silent"])
+    for _ in range(4):
+        assert isinstance(outcome(renderer.render, talk("Hi", "Yes")), RenderError)
+    assert len(tried) == 1
 
 
 def test_reasoning_goes_by_both_of_its_names() -> None:

@@ -11,6 +11,7 @@ import pytest
 from dataprep.formats.errors import InputError, UsageError
 from dataprep.pipeline.chat import limits, sandbox
 from dataprep.pipeline.chat.compiled import CompiledTemplate, RenderError
+from dataprep.pipeline.chat.generation import unmark
 
 MESSAGES = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Yes <é>"}]
 
@@ -190,6 +191,12 @@ def test_what_is_no_template(template: str, problem: str) -> None:
         CompiledTemplate(template)
     assert problem in str(caught.value)
     assert caught.value.code == "E_TEMPLATE"
+
+
+@pytest.mark.parametrize("cut", ["a]b", "[a", "[a]b]", "[a[b]]", "]["])
+def test_marks_that_do_not_pair_up(cut: str) -> None:
+    with pytest.raises(ValueError, match="generation markers"):
+        unmark(cut, "[]")
 
 
 def test_variables_do_not_take_the_place_of_the_record() -> None:

@@ -17,7 +17,18 @@ from dataprep.pipeline.chat.rendering import Renderer
 from dataprep.pipeline.chat.skeletons import FIRST, RefusalError, Skeleton, Trace, Unknown, is_open
 from dataprep.pipeline.chat.structure import Opened, structure
 
-TEXTS = ("", " a ", "ab</think>\n c", "x", "{0}%s", '"<é>"\n', "9", "A a.\u2028", "content")
+TEXTS = (
+    "",
+    "count",
+    " a ",
+    "ab</think>\n c",
+    "x",
+    "{0}%s",
+    '"<é>"\n',
+    "9",
+    "A a.\u2028",
+    "content",
+)
 
 # c is what is said, m the message, o an object; each is followed, with what it asks of the text.
 FOLLOWED = {
@@ -47,6 +58,7 @@ REFUSED = (
     "c is sameas c", "c is number or c|float > 1", "[c]|sort|first", "[c, 'x']|sort|first",
     "[c]|unique|list|length", "[c]|string", "{'k': c}|string", "[c]|pprint", "[c, c]|sum(start='')",
     "[c]|map('length')|list", "['x']|select('in', c)|list", "messages|map(attribute=c)|list",
+    "[1][c] is defined",
     "o.k", "o['k']", "o|length", "o|items|list", "o == 1", "o|string", "dict(o)", "o.items()",
     "c.strip(c)", "c.startswith(c)", "c == c ~ ''", "c.replace('a', 'b' * 99)",
     "[[c]]|tojson(indent=2)",
@@ -181,6 +193,11 @@ def test_structures_differ_by_all_that_templates_may_look_at() -> None:
         {"role": "user", "content": 1, "name": "me"},
         {"role": "user", "content": True, "name": "me"},
     ]
+    swapped = {"content": "Hi", "role": "user"}
+    plain = Conversation(messages=[{"role": "user", "content": "Hi"}])
+    assert structure(plain) != structure(Conversation(messages=[swapped]))
+    unusual = {"role": "user", "text": "Hi"}
+    assert structure(plain) != structure(Conversation(messages=[unusual]))
     shapes = [structure(Conversation(messages=[one]))[0] for one in same + others]
     assert len(set(shapes[:3])) == 1
     assert len(set(shapes)) == 1 + len(others)
