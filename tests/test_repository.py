@@ -262,7 +262,7 @@ def test_wheel_holds_the_same_modules_and_data(tmp_path: Path) -> None:
     data |= {"dataprep/py.typed"}
     data |= {
         f"dataprep/{path.relative_to(REPOSITORY).as_posix()}" for path in tracked()
-        if path.suffix == ".json" and path.relative_to(REPOSITORY).parts[0] in FOLDERS
+        if path.suffix in (".json", ".jinja") and path.relative_to(REPOSITORY).parts[0] in FOLDERS
     }  # fmt: skip
     assert names == code_files | data
 

@@ -72,7 +72,12 @@ class Renderer:
 
     def render(self, conversation: Conversation) -> Rendered:
         """Text and spans of `conversation`; raises `RenderError`."""
-        conversation = with_thinking(conversation)
+        try:
+            return self._rendered(with_thinking(conversation))
+        except RecursionError as error:
+            raise RenderError("template_limit", "it nests too deeply") from error
+
+    def _rendered(self, conversation: Conversation) -> Rendered:
         shape, values = structure(conversation)
         spelled = self._spelling.counts(_texts(values))
         filled = values.copy()

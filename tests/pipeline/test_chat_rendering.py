@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dataprep.pipeline.chat import work
 from dataprep.pipeline.chat.compiled import RenderError
 from dataprep.pipeline.chat.conversation import Conversation
 from dataprep.pipeline.chat.plain import CutError, PlainRenderer, Rendered
@@ -193,6 +194,8 @@ def test_a_prompt_that_opens_a_thought_is_left_where_histories_begin_answers() -
          "no Hi"),
         (MANNERS["llama2"], talk("Hi", "Yes", first="assistant"), "roles", "in turn"),
         (MANNERS["silent"], talk("Hi", "Yes"), "unmaskable", "no generation prompt"),
+        (MANNERS["joining"] + "{{ '!' if add_generation_prompt }}", talk("Hi", "Yes"),
+         "unmaskable", "does not follow on the generation prompt"),
         (MANNERS["order"], talk("b", "a"), "unmaskable", "--train-on all"),
         ("{% for m in messages %}{{ m.content }}{% endfor %}", talk("Hi", ""), "unmaskable",
          "leaves it out"),
@@ -242,9 +245,9 @@ def test_only_what_still_spells_a_token_is_literal() -> None:
     shouting = Renderer("{{ messages[0].content|upper }}", train_on="all", special_tokens=["</s>"])
     wrapped = "{% set x %}{% for m in messages %}{{ m.content }}</s> {% endfor %}{% endset %}"
     trimming = Renderer(wrapped + "{{ x|trim }}", train_on="all", special_tokens=["</s>"])
-    for _ in range(3):
-        assert shouting.render(talk("a</s>", "b")).literal == []
-        assert trimming.render(talk("a</s>", "b")).literal == [(1, 5)]
+    for said, literal in (("a", []), ("a", []), ("a</s>", [(1, 5)])):
+        assert shouting.render(talk(said, "b")).literal == []
+        assert trimming.render(talk(said, "b")).literal == literal
 
 
 def test_white_space_after_a_token_that_a_text_ends_with() -> None:
@@ -257,6 +260,29 @@ def test_white_space_after_a_token_that_a_text_ends_with() -> None:
     ):  # fmt: skip
         assert trained(closed.render(talk("Hi", said))) == [after]
         assert trained(open_.render(talk("Hi", said))) == [alone]
+
+
+def test_a_record_that_nests_deeply_is_refused() -> None:
+    for name in ("arguments", "odd"):
+        value: list[Any] = []
+        for _ in range(5000):
+            value = [value]
+        conversation = talk("Hi", "Yes")
+        conversation.messages[1][name] = value
+        error = outcome(Renderer(CHATML).render, conversation)
+        assert str(error) == "template_limit: it nests too deeply"
+
+
+def test_growing_prefixes_of_very_many_messages_are_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """They would take minutes; markers have no need of them."""
+    monkeypatch.setattr(work, "MAX_RENDERED", 100)
+    error = outcome(Renderer(PREFIXED).render, talk(*["Hi", "Yes"] * 10))
+    assert isinstance(error, RenderError)
+    assert error.reason == "template_limit"
+    assert "--chat-template" in error.detail
+    assert len(Renderer(CHATML).render(talk(*["Hi", "Yes"] * 40)).spans) == 40
 
 
 def test_what_cannot_be_masked_is_tried_to_plan_once(monkeypatch: pytest.MonkeyPatch) -> None:

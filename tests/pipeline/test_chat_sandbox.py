@@ -165,6 +165,13 @@ def test_a_large_record_may_take_fewer_steps() -> None:
         template.render(MESSAGES, characters=limits.MAX_CHARACTERS)
 
 
+def test_so_may_one_of_which_large_texts_are_made() -> None:
+    """Else 999,999 steps through 64 MiB each could be taken."""
+    loop = "{% for i in range(99999) %}{% endfor %}"
+    assert render("{% set x = 'a' * 99999 %}" + loop) == ""
+    assert refusal("{% set x = 'a' * 4000000 %}" + loop)[0] == "template_limit"
+
+
 def test_deep_values_are_refused() -> None:
     deep: list[Any] = []
     for _ in range(5000):
