@@ -73,13 +73,18 @@ class Renderer:
     def render(self, conversation: Conversation) -> Rendered:
         """Text and spans of `conversation`; raises `RenderError`."""
         try:
-            return self._rendered(with_thinking(conversation))
+            return self._rendered(conversation)
         except RecursionError as error:
             raise RenderError("template_limit", "it nests too deeply") from error
 
     def _rendered(self, conversation: Conversation) -> Rendered:
-        shape, values = structure(conversation)
-        spelled = self._spelling.counts(_texts(values))
+        shape, values, is_usual = structure(conversation)
+        texts = values
+        if not is_usual:
+            conversation = with_thinking(conversation)
+            shape, values, _ = structure(conversation)
+            texts = [*texts_in(values)]
+        spelled = self._spelling.counts(texts)
         filled = values.copy()
         branch = self._plans.find(shape, filled)
         rendered = None
@@ -147,10 +152,3 @@ class Renderer:
                 plan = rendered = None
         self._plans.add(shape, trace.steps, plan)
         return rendered
-
-
-def _texts(values: list[Any]) -> Sequence[str]:
-    for value in values:
-        if type(value) is not str:
-            return [*texts_in(values)]
-    return values

@@ -19,14 +19,18 @@ _LOOKED_AT = ("role", "type")
 _WHOLE = ("arguments",)
 
 
-def structure(conversation: Conversation) -> tuple[Hashable, list[Any]]:
-    """The structure of `conversation`, and its texts (and whole objects) in order.
+def structure(conversation: Conversation) -> tuple[Hashable, list[Any], bool]:
+    """The structure of `conversation`, and in order its texts and whole objects.
 
-    >>> structure(Conversation(messages=[{"role": "user", "content": "Hi"}]))[1]
-    ['Hi']
+    The last says that it is usual: each message has a role and a text, and nothing more, and there
+    are no tools.
+
+    >>> structure(Conversation(messages=[{"role": "user", "content": "Hi"}]))[1:]
+    (['Hi'], True)
     """
     shape: list[Hashable] = [conversation.prompt]
     values: list[Any] = []
+    is_usual = True
     for message in conversation.messages:
         if len(message) == 2:
             (first, role), (second, content) = message.items()
@@ -35,12 +39,14 @@ def structure(conversation: Conversation) -> tuple[Hashable, list[Any]]:
                 shape.append(role)
                 values.append(content)
                 continue
+        is_usual = False
         shape.append(_shape(message, values, ""))
     if conversation.tools is not None:
+        is_usual = False
         shape.append(("tools", *[_shape(tool, values, "arguments") for tool in conversation.tools]))
     if conversation.train is not None:
         shape.append(("train", *conversation.train))
-    return tuple(shape), values
+    return tuple(shape), values, is_usual
 
 
 def _shape(value: Any, values: list[Any], name: str) -> Hashable:
