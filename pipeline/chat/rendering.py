@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence
+from functools import cached_property, partial
 from typing import Any
 
 from dataprep.pipeline.chat.compiled import RenderError
@@ -55,15 +56,20 @@ class Renderer:
             template, train_on=train_on, variables=variables or {}, special_tokens=tokens,
             literal=literal, date=date,
         )  # fmt: skip
-        self._planner = Planner(
-            template, train_on=train_on, variables=variables or {}, special_tokens=tokens, date=date
-        )
+        self._new_planner = partial(
+            Planner, template, train_on=train_on, variables=variables or {}, special_tokens=tokens,
+            date=date,
+        )  # fmt: skip
         self._plans = Plans()
         self._spelling = Spelling(tokens)
         self._literal = literal
         self.special_text: Counter[str] = Counter()
         self.refuted = 0
         """Plans that did not give what their first record is; 0, or there is a bug."""
+
+    @cached_property
+    def _planner(self) -> Planner:
+        return self._new_planner()  # compiles the template once more: 10 ms
 
     @property
     def masked_by(self) -> str:

@@ -61,7 +61,7 @@ def both(manner: str, train_on: TrainOn) -> tuple[Renderer, PlainRenderer]:
     return Renderer(template, train_on=train_on, **options), plain
 
 
-@examples(500)
+@examples(200)
 @given(
     st.sampled_from(sorted(MANNERS)), st.sampled_from(["assistant", "last", "all"]),
     st.lists(conversations(), min_size=1, max_size=3),
@@ -105,10 +105,10 @@ def test_each_manner_of_templates(manner: str) -> None:
 
 
 @needs_shared_data
-@pytest.mark.parametrize("manner", ["chatml", "llama2", "thinking"])
+@pytest.mark.parametrize("manner", ["chatml", "thinking"])
 def test_real_conversations_come_out_as_one_by_one(manner: str) -> None:
     fast, plain = both(manner, "assistant")
-    lines = (SHARED_DATA / "chat" / "chat_messages.jsonl").read_bytes().splitlines()
+    lines = (SHARED_DATA / "chat" / "chat_messages.jsonl").read_bytes().splitlines()[::2]
     seen: Counter[str] = Counter()
     for at, line in enumerate(lines):
         record = Conversation(messages=json.loads(line)["messages"])
@@ -117,7 +117,7 @@ def test_real_conversations_come_out_as_one_by_one(manner: str) -> None:
         if at % 16 == 0 and isinstance(got, Rendered):
             expected = outcome(plain.render, record)
             assert got == expected or (got.text == plain.text(record) and manner == "thinking")
-    assert seen["rendered"] > 4500
+    assert seen["rendered"] > 2300
     assert fast.refuted == 0
 
 
