@@ -13,7 +13,7 @@ from typing import Any
 from dataprep.pipeline.chat.conversation import Conversation
 from dataprep.pipeline.chat.skeletons import Skeleton, Trace, Unknown
 
-__all__ = ["Opened", "structure"]
+__all__ = ["Opened", "looked_at", "structure"]
 
 _LOOKED_AT = ("role", "type")
 _WHOLE = ("arguments",)
@@ -63,6 +63,24 @@ def _shape(value: Any, values: list[Any], name: str) -> Hashable:
     if isinstance(value, list):
         return (list, *[_shape(item, values, "") for item in value])
     return (type(value), value)
+
+
+def looked_at(conversation: Conversation) -> Iterator[str]:
+    """The texts of `conversation` that are part of its structure: roles, types, names of fields."""
+    for message in conversation.messages:
+        yield from _looked_at(message, "")
+
+
+def _looked_at(value: Any, name: str) -> Iterator[str]:
+    if isinstance(value, str) and name in _LOOKED_AT:
+        yield value
+    elif isinstance(value, dict) and name not in _WHOLE:
+        for key, item in value.items():
+            yield key
+            yield from _looked_at(item, key)
+    elif isinstance(value, list):
+        for item in value:
+            yield from _looked_at(item, "")
 
 
 class Opened:

@@ -147,6 +147,8 @@ def test_messages_are_not_changed() -> None:
 def test_a_date_is_printed_only_if_it_is_given() -> None:
     template = CompiledTemplate("{{ strftime_now('%d %b %Y') }}", date="2024-07-26")
     assert template.render(MESSAGES) == "26 Jul 2024"
+    with pytest.raises(UsageError, match="a date like 2024-07-26, got '26 Jul'"):
+        CompiledTemplate("", date="26 Jul")
     assert "--template-date" in refusal("\n\n{{ strftime_now('%d') }}")[1]
 
 

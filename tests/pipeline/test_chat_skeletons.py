@@ -151,6 +151,25 @@ def test_no_method_of_text_or_objects_looks_at_them(name: str) -> None:
         assert name in vars(type(value)), f"{type(value).__name__} inherits {name}"
 
 
+@pytest.mark.parametrize(
+    ("template", "role", "variable"),
+    [
+        ("{{ messages[0].role }}{{ messages[0].content }}", "\U00100000", ""),
+        ("\U00100000{{ messages[0].content }}", "user", ""),
+        (r"{{ '\U00100000' ~ messages[0].content }}", "user", ""),
+        ("{{ own }}{{ messages[0].content }}", "user", "\U00100000"),
+    ],
+)
+def test_characters_that_stand_for_texts_may_be_in_texts_themselves(
+    template: str, role: str, variable: str
+) -> None:
+    """Were the first of these records planned, all others would begin as they end."""
+    renderer = Renderer(template, train_on="all", variables={"own": variable})
+    for text in ("\U00100000", "\U00100000", "a", "b"):
+        conversation = Conversation(messages=[{"role": role, "content": text}])
+        assert renderer.render(conversation).text == "\U00100000" + text
+
+
 def test_a_plan_is_filled_in() -> None:
     """Pieces and spans in random order against the plain replacement of characters."""
     chance = random.Random(7)
