@@ -19,7 +19,7 @@ from typing import Any
 
 from dataprep.pipeline.chat.compiled import RenderError
 from dataprep.pipeline.chat.conversation import Conversation
-from dataprep.pipeline.chat.literal import Spelling, texts_in
+from dataprep.pipeline.chat.literal import Spelling
 from dataprep.pipeline.chat.plain import CutError, PlainRenderer, Rendered, with_thinking
 from dataprep.pipeline.chat.planning import Planner
 from dataprep.pipeline.chat.plans import Plan, Plans
@@ -87,9 +87,11 @@ class Renderer:
         shape, values, is_usual = structure(conversation)
         texts = values
         if not is_usual:
-            conversation = with_thinking(conversation)
-            shape, values, _ = structure(conversation)
-            texts = [*texts_in(values)]
+            known = with_thinking(conversation)
+            if known is not conversation:
+                conversation = known
+                shape, values, _ = structure(conversation)
+            texts = self._spelling.texts(values)
         spelled = self._spelling.counts(texts)
         filled = values.copy()
         branch = self._plans.find(shape, filled)

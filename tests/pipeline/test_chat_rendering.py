@@ -240,6 +240,21 @@ def test_text_that_spells_a_special_token_stays_text(template: str) -> None:
     assert parsed.special_text == {"<|im_end|>": 3}
 
 
+@pytest.mark.parametrize("token", ["</s>", '<"s">', "<\\s>"])
+@pytest.mark.parametrize("number", [1, 1.5, 1 << 70])
+def test_special_tokens_in_arguments_are_counted(token: str, number: float) -> None:
+    """Also those that JSON writes otherwise, in keys, and beside numbers it has no place for."""
+    renderer = Renderer(CHATML, special_tokens=[token])
+    for arguments in ({"k": number}, {"k": [number, f"a{token}"]}, {token: number}):
+        conversation = talk("Hi", "")
+        function = {"name": "f", "arguments": arguments}
+        conversation.messages[1]["tool_calls"] = [{"type": "function", "function": function}]
+        written = json.dumps(arguments).count(token)
+        for _ in range(3):
+            assert len(renderer.render(conversation).literal) == written
+    assert renderer.special_text == {token: 6}
+
+
 def test_only_what_still_spells_a_token_is_literal() -> None:
     """A template may change it, and write tokens of its own into the text around it."""
     shouting = Renderer("{{ messages[0].content|upper }}", train_on="all", special_tokens=["</s>"])
