@@ -60,7 +60,7 @@ class CompiledTemplate:
         self.environment = environment or ChatEnvironment(date)
         given = _GIVEN.intersection(variables or ())
         if given:
-            raise UsageError(f"{min(given)} is what a record gives", where="--template-var")
+            raise UsageError(f"{min(given)} is what a record gives", where="--template-arg")
         parsed = _parsed(self.environment, text)
         self.has_markers = has_markers(parsed)
         self.escapes = parsed.find(nodes.EvalContextModifier) is not None

@@ -7,11 +7,12 @@ from typing import Any
 
 from dataprep.pipeline.chat.compiled import CompiledTemplate, Messages, RenderError
 from dataprep.pipeline.chat.conversation import Conversation
+from dataprep.pipeline.chat.literal import texts_in
 from dataprep.pipeline.chat.plans import Plan, plan_of
 from dataprep.pipeline.chat.prefixes import Prefixes, Render
-from dataprep.pipeline.chat.skeletons import FIRST, Trace
+from dataprep.pipeline.chat.skeletons import FIRST, Trace, is_open
 from dataprep.pipeline.chat.spans import Span, TrainOn, find_spans, wanted
-from dataprep.pipeline.chat.structure import Opened
+from dataprep.pipeline.chat.structure import Opened, looked_at
 from dataprep.pipeline.chat.tracing import TracingEnvironment
 from dataprep.pipeline.chat.work import Work
 
@@ -30,14 +31,19 @@ class Planner:
         self._train_on = train_on
         self._special_tokens = special_tokens
         self._longest = max(map(len, special_tokens), default=0)
+        # Escapes in a template might spell characters that stand for texts.
+        self._is_closed = not (
+            self._template.escapes or is_open([template, *texts_in(dict(variables))])
+            or "\\U" in template or "\\N" in template
+        )  # fmt: skip
 
     def plan(self, conversation: Conversation, trace: Trace) -> Plan:
         """A plan for conversations of this structure that answer the same; `trace` has the texts.
 
         Raises `RenderError` where there is none.
         """
-        if self._template.escapes:
-            raise RenderError("template", "it escapes what it is given")
+        if not self._is_closed or any(map(is_open, looked_at(conversation))):
+            raise RenderError("template", "its own text may be taken for another's")
         self._environment.trace = trace
         at_hand = Opened(conversation, trace)
         work = _OpenWork(self._template, at_hand, trace)
@@ -50,7 +56,7 @@ class Planner:
         if (
             self._train_on != "all"
             and self._template.has_markers
-            and any(conversation.messages[at]["role"] != "assistant" for at in chosen)
+            and any(conversation.messages[at].get("role") != "assistant" for at in chosen)
         ):
             raise RenderError("unmaskable", "spans of both kinds are in it")
         if not spans:

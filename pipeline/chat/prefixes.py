@@ -90,7 +90,9 @@ class Prefixes:
         probe = {"role": "assistant", "content": _PROBE}
         try:
             after = self._render([*self._messages[:index], probe])
-        except RenderError:
+        except RenderError as error:
+            if error.reason == "template_limit":
+                raise
             return None
         head, found, _ = after.partition(_PROBE)
         return head if found else None

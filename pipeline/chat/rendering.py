@@ -14,11 +14,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence
+from functools import cached_property, partial
 from typing import Any
 
 from dataprep.pipeline.chat.compiled import RenderError
 from dataprep.pipeline.chat.conversation import Conversation
-from dataprep.pipeline.chat.literal import Spelling, texts_in
+from dataprep.pipeline.chat.literal import Spelling
 from dataprep.pipeline.chat.plain import CutError, PlainRenderer, Rendered, with_thinking
 from dataprep.pipeline.chat.planning import Planner
 from dataprep.pipeline.chat.plans import Plan, Plans
@@ -55,15 +56,20 @@ class Renderer:
             template, train_on=train_on, variables=variables or {}, special_tokens=tokens,
             literal=literal, date=date,
         )  # fmt: skip
-        self._planner = Planner(
-            template, train_on=train_on, variables=variables or {}, special_tokens=tokens, date=date
-        )
+        self._new_planner = partial(
+            Planner, template, train_on=train_on, variables=variables or {}, special_tokens=tokens,
+            date=date,
+        )  # fmt: skip
         self._plans = Plans()
         self._spelling = Spelling(tokens)
         self._literal = literal
         self.special_text: Counter[str] = Counter()
         self.refuted = 0
         """Plans that did not give what their first record is; 0, or there is a bug."""
+
+    @cached_property
+    def _planner(self) -> Planner:
+        return self._new_planner()  # compiles the template once more: 10 ms
 
     @property
     def masked_by(self) -> str:
@@ -72,9 +78,21 @@ class Renderer:
 
     def render(self, conversation: Conversation) -> Rendered:
         """Text and spans of `conversation`; raises `RenderError`."""
-        conversation = with_thinking(conversation)
-        shape, values = structure(conversation)
-        spelled = self._spelling.counts(_texts(values))
+        try:
+            return self._rendered(conversation)
+        except RecursionError as error:
+            raise RenderError("template_limit", "it nests too deeply") from error
+
+    def _rendered(self, conversation: Conversation) -> Rendered:
+        shape, values, is_usual = structure(conversation)
+        texts = values
+        if not is_usual:
+            known = with_thinking(conversation)
+            if known is not conversation:
+                conversation = known
+                shape, values, _ = structure(conversation)
+            texts = self._spelling.texts(values)
+        spelled = self._spelling.counts(texts)
         filled = values.copy()
         branch = self._plans.find(shape, filled)
         rendered = None
@@ -142,10 +160,3 @@ class Renderer:
                 plan = rendered = None
         self._plans.add(shape, trace.steps, plan)
         return rendered
-
-
-def _texts(values: list[Any]) -> Sequence[str]:
-    for value in values:
-        if type(value) is not str:
-            return [*texts_in(values)]
-    return values

@@ -23,6 +23,7 @@ from jinja2.runtime import Context, Undefined
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import Namespace
 
+from dataprep.formats.errors import UsageError
 from dataprep.pipeline.chat.generation import Generation
 from dataprep.pipeline.chat.limits import MAX_CHARACTERS, Budget, LimitError, size_of
 
@@ -272,7 +273,11 @@ def _raise_exception(message: Any = "") -> Any:
 
 
 def _clock(date: str | None) -> Callable[[str], str]:
-    day = None if date is None else datetime.fromisoformat(date)
+    try:
+        day = None if date is None else datetime.strptime(date, "%Y-%m-%d")
+    except ValueError:
+        problem = f"must be a date like 2024-07-26, got {date!r}"
+        raise UsageError(problem, where="--template-date") from None
 
     def strftime_now(form: str) -> str:
         if day is None:

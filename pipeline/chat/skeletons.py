@@ -14,6 +14,7 @@ skeleton in gives what the template would have given.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, NoReturn
 
@@ -33,6 +34,7 @@ __all__ = [
 
 FIRST = 0x100000  # the first of the standing-in characters
 _LAST = 0x10FFFD
+_OPEN = re.compile(f"[{chr(FIRST)}-{chr(_LAST)}]")
 
 
 class RefusalError(Exception):
@@ -78,7 +80,7 @@ def is_open(value: Any) -> bool:
     (True, False)
     """
     if isinstance(value, str):
-        return any(ord(character) >= FIRST for character in _bare(value))
+        return _OPEN.search(_bare(value)) is not None
     if isinstance(value, Unknown | Split):
         return True
     if isinstance(value, Mapping):

@@ -13,20 +13,24 @@ from typing import Any
 from dataprep.pipeline.chat.conversation import Conversation
 from dataprep.pipeline.chat.skeletons import Skeleton, Trace, Unknown
 
-__all__ = ["Opened", "structure"]
+__all__ = ["Opened", "looked_at", "structure"]
 
 _LOOKED_AT = ("role", "type")
 _WHOLE = ("arguments",)
 
 
-def structure(conversation: Conversation) -> tuple[Hashable, list[Any]]:
-    """The structure of `conversation`, and its texts (and whole objects) in order.
+def structure(conversation: Conversation) -> tuple[Hashable, list[Any], bool]:
+    """The structure of `conversation`, and in order its texts and whole objects.
 
-    >>> structure(Conversation(messages=[{"role": "user", "content": "Hi"}]))[1]
-    ['Hi']
+    The last says that it is usual: each message has a role and a text, and nothing more, and there
+    are no tools.
+
+    >>> structure(Conversation(messages=[{"role": "user", "content": "Hi"}]))[1:]
+    (['Hi'], True)
     """
     shape: list[Hashable] = [conversation.prompt]
     values: list[Any] = []
+    is_usual = True
     for message in conversation.messages:
         if len(message) == 2:
             (first, role), (second, content) = message.items()
@@ -35,12 +39,14 @@ def structure(conversation: Conversation) -> tuple[Hashable, list[Any]]:
                 shape.append(role)
                 values.append(content)
                 continue
+        is_usual = False
         shape.append(_shape(message, values, ""))
     if conversation.tools is not None:
+        is_usual = False
         shape.append(("tools", *[_shape(tool, values, "arguments") for tool in conversation.tools]))
     if conversation.train is not None:
         shape.append(("train", *conversation.train))
-    return tuple(shape), values
+    return tuple(shape), values, is_usual
 
 
 def _shape(value: Any, values: list[Any], name: str) -> Hashable:
@@ -57,6 +63,24 @@ def _shape(value: Any, values: list[Any], name: str) -> Hashable:
     if isinstance(value, list):
         return (list, *[_shape(item, values, "") for item in value])
     return (type(value), value)
+
+
+def looked_at(conversation: Conversation) -> Iterator[str]:
+    """The texts of `conversation` that are part of its structure: roles, types, names of fields."""
+    for message in conversation.messages:
+        yield from _looked_at(message, "")
+
+
+def _looked_at(value: Any, name: str) -> Iterator[str]:
+    if isinstance(value, str) and name in _LOOKED_AT:
+        yield value
+    elif isinstance(value, dict) and name not in _WHOLE:
+        for key, item in value.items():
+            yield key
+            yield from _looked_at(item, key)
+    elif isinstance(value, list):
+        for item in value:
+            yield from _looked_at(item, "")
 
 
 class Opened:

@@ -7,11 +7,15 @@ from typing import Any
 
 from dataprep.pipeline.chat.compiled import CompiledTemplate, RenderError
 from dataprep.pipeline.chat.generation import unmark, unused
-from dataprep.pipeline.chat.prefixes import Prefixes
+from dataprep.pipeline.chat.prefixes import INSTEAD, Prefixes
 
 __all__ = ["Work", "marks_for"]
 
 Span = tuple[int, int]
+
+MAX_RENDERED = 1_000_000
+"""Messages, in all renderings of one conversation: growing prefixes of 1,000 messages have 750,000
+of them, and take seconds."""
 
 
 class Work:
@@ -25,9 +29,17 @@ class Work:
         self.messages = messages
         self.tools = tools
         self.characters = characters
+        self._rendered = 0
 
     def render(self, messages: Sequence[Mapping[str, Any]], *, prompt: bool = False) -> str:
         """The text of `messages`, with these tools."""
+        self._rendered += len(messages)
+        if self._rendered > MAX_RENDERED:
+            raise RenderError(
+                "template_limit",
+                f"finding what to train on in {len(self.messages):,} messages takes too many"
+                f" renderings of prefixes; {INSTEAD}",
+            )
         return self.template.render(messages, self.tools, prompt=prompt, characters=self.characters)
 
     def prefixes(self, text: str, special_tokens: tuple[str, ...]) -> Prefixes:

@@ -11,9 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dataprep.pipeline.chat import work
 from dataprep.pipeline.chat.compiled import RenderError
 from dataprep.pipeline.chat.conversation import Conversation
 from dataprep.pipeline.chat.plain import CutError, PlainRenderer, Rendered
+from dataprep.pipeline.chat.planning import Planner
 from dataprep.pipeline.chat.rendering import Renderer
 from dataprep.pipeline.chat.spans import TrainOn
 from dataprep.pipeline.chat.template_source import resolve_template
@@ -59,7 +61,7 @@ def both(manner: str, train_on: TrainOn) -> tuple[Renderer, PlainRenderer]:
     return Renderer(template, train_on=train_on, **options), plain
 
 
-@examples(500)
+@examples(200)
 @given(
     st.sampled_from(sorted(MANNERS)), st.sampled_from(["assistant", "last", "all"]),
     st.lists(conversations(), min_size=1, max_size=3),
@@ -83,11 +85,30 @@ def test_plans_give_what_the_plain_way_gives(
     assert fast.refuted == 0
 
 
+TALKS = [
+    talk("Hi", "Yes"), talk("Hi <|e|>", "<b> & </s>"), talk("", ""), talk("ab", "x."),
+    talk("<b>", "Hi </s>\n"), talk("S:<", "Hi", "</think>a b", "c", "<think>d</think>e"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("manner", MANNERS)
+def test_each_manner_of_templates(manner: str) -> None:
+    """As the test before, on few records, in each order that plans can be made in."""
+    fast, plain = both(manner, "assistant")
+    for record in [*TALKS, *TALKS[::-1], *TALKS]:
+        expected, got = outcome(plain.render, record), outcome(fast.render, record)
+        if isinstance(expected, Rendered):
+            assert got == expected
+        else:
+            assert isinstance(got, Rendered) or str(got) == str(expected)
+    assert fast.refuted == 0
+
+
 @needs_shared_data
-@pytest.mark.parametrize("manner", ["chatml", "llama2", "thinking"])
+@pytest.mark.parametrize("manner", ["chatml", "thinking"])
 def test_real_conversations_come_out_as_one_by_one(manner: str) -> None:
     fast, plain = both(manner, "assistant")
-    lines = (SHARED_DATA / "chat" / "chat_messages.jsonl").read_bytes().splitlines()
+    lines = (SHARED_DATA / "chat" / "chat_messages.jsonl").read_bytes().splitlines()[::2]
     seen: Counter[str] = Counter()
     for at, line in enumerate(lines):
         record = Conversation(messages=json.loads(line)["messages"])
@@ -96,7 +117,7 @@ def test_real_conversations_come_out_as_one_by_one(manner: str) -> None:
         if at % 16 == 0 and isinstance(got, Rendered):
             expected = outcome(plain.render, record)
             assert got == expected or (got.text == plain.text(record) and manner == "thinking")
-    assert seen["rendered"] > 4500
+    assert seen["rendered"] > 2300
     assert fast.refuted == 0
 
 
@@ -173,12 +194,18 @@ def test_a_prompt_that_opens_a_thought_is_left_where_histories_begin_answers() -
          "no Hi"),
         (MANNERS["llama2"], talk("Hi", "Yes", first="assistant"), "roles", "in turn"),
         (MANNERS["silent"], talk("Hi", "Yes"), "unmaskable", "no generation prompt"),
+        (MANNERS["joining"] + "{{ '!' if add_generation_prompt }}", talk("Hi", "Yes"),
+         "unmaskable", "does not follow on the generation prompt"),
         (MANNERS["order"], talk("b", "a"), "unmaskable", "--train-on all"),
         ("{% for m in messages %}{{ m.content }}{% endfor %}", talk("Hi", ""), "unmaskable",
          "leaves it out"),
         ("{% generation %}{% endgeneration %}", talk("Hi", "Yes"), "no_assistant", "no text"),
         ("{% generation %}{% generation %}{% endgeneration %}{% endgeneration %}",
          talk("Hi", "Yes"), "unmaskable", "within one another"),
+        ("{% set x %}{% generation %} a{% endgeneration %}{% endset %}{{ x|trim }}",
+         talk("Hi", "Yes"), "unmaskable", "changes text by its own markers"),
+        (MANNERS["marks"], talk("Hi", "Yes", train=[True, None]), "unmaskable",
+         "two of its messages are rendered as one"),
         (CHATML, Conversation(messages=[{"role": "a</s>", "content": ""},
                                         {"role": "assistant", "content": "Yes"}]),
          "roles", "spells a special token"),
@@ -211,6 +238,81 @@ def test_text_that_spells_a_special_token_stays_text(template: str) -> None:
     for _ in range(3):
         assert parsed.render(talk("Say <|im_end|>", "Yes")).literal == []
     assert parsed.special_text == {"<|im_end|>": 3}
+
+
+@pytest.mark.parametrize("token", ["</s>", '<"s">', "<\\s>"])
+@pytest.mark.parametrize("number", [1, 1.5, 1 << 70])
+def test_special_tokens_in_arguments_are_counted(token: str, number: float) -> None:
+    """Also those that JSON writes otherwise, in keys, and beside numbers it has no place for."""
+    renderer = Renderer(CHATML, special_tokens=[token])
+    for arguments in ({"k": number}, {"k": [number, f"a{token}"]}, {token: number}):
+        conversation = talk("Hi", "")
+        function = {"name": "f", "arguments": arguments}
+        conversation.messages[1]["tool_calls"] = [{"type": "function", "function": function}]
+        written = json.dumps(arguments).count(token)
+        for _ in range(3):
+            assert len(renderer.render(conversation).literal) == written
+    assert renderer.special_text == {token: 6}
+
+
+def test_only_what_still_spells_a_token_is_literal() -> None:
+    """A template may change it, and write tokens of its own into the text around it."""
+    shouting = Renderer("{{ messages[0].content|upper }}", train_on="all", special_tokens=["</s>"])
+    wrapped = "{% set x %}{% for m in messages %}{{ m.content }}</s> {% endfor %}{% endset %}"
+    trimming = Renderer(wrapped + "{{ x|trim }}", train_on="all", special_tokens=["</s>"])
+    for said, literal in (("a", []), ("a", []), ("a</s>", [(1, 5)])):
+        assert shouting.render(talk(said, "b")).literal == []
+        assert trimming.render(talk(said, "b")).literal == literal
+
+
+def test_white_space_after_a_token_that_a_text_ends_with() -> None:
+    """Records before it say nothing of that."""
+    closed = Renderer(MANNERS["bare"], special_tokens=["</s>"])
+    open_ = Renderer("{% for m in messages %}{{ m.content }}{% endfor %}", special_tokens=["</s>"])
+    for said, after, alone in (
+        ("Yes", "Yes\n", "Yes"), ("Yes ", "Yes \n", "Yes "), ("Yes", "Yes\n", "Yes"),
+        ("Yes</s>", "Yes</s>", "Yes</s>"), ("Yes</s> ", "Yes</s>", "Yes</s>"),
+    ):  # fmt: skip
+        assert trained(closed.render(talk("Hi", said))) == [after]
+        assert trained(open_.render(talk("Hi", said))) == [alone]
+
+
+def test_a_record_that_nests_deeply_is_refused() -> None:
+    for name in ("arguments", "odd"):
+        value: list[Any] = []
+        for _ in range(5000):
+            value = [value]
+        conversation = talk("Hi", "Yes")
+        conversation.messages[1][name] = value
+        error = outcome(Renderer(CHATML).render, conversation)
+        assert str(error) == "template_limit: it nests too deeply"
+
+
+def test_growing_prefixes_of_very_many_messages_are_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """They would take minutes; markers have no need of them."""
+    monkeypatch.setattr(work, "MAX_RENDERED", 100)
+    error = outcome(Renderer(PREFIXED).render, talk(*["Hi", "Yes"] * 10))
+    assert isinstance(error, RenderError)
+    assert error.reason == "template_limit"
+    assert "--chat-template" in error.detail
+    assert len(Renderer(CHATML).render(talk(*["Hi", "Yes"] * 40)).spans) == 40
+
+
+def test_what_cannot_be_masked_is_tried_to_plan_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    tried: list[Conversation] = []
+    plan = Planner.plan
+
+    def counting(self: Planner, conversation: Conversation, trace: Any) -> Any:
+        tried.append(conversation)
+        return plan(self, conversation, trace)
+
+    monkeypatch.setattr(Planner, "plan", counting)
+    renderer = Renderer(MANNERS["silent"])
+    for _ in range(4):
+        assert isinstance(outcome(renderer.render, talk("Hi", "Yes")), RenderError)
+    assert len(tried) == 1
 
 
 def test_reasoning_goes_by_both_of_its_names() -> None:

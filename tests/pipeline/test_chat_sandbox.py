@@ -11,6 +11,7 @@ import pytest
 from dataprep.formats.errors import InputError, UsageError
 from dataprep.pipeline.chat import limits, sandbox
 from dataprep.pipeline.chat.compiled import CompiledTemplate, RenderError
+from dataprep.pipeline.chat.generation import unmark
 
 MESSAGES = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Yes <é>"}]
 
@@ -146,6 +147,8 @@ def test_messages_are_not_changed() -> None:
 def test_a_date_is_printed_only_if_it_is_given() -> None:
     template = CompiledTemplate("{{ strftime_now('%d %b %Y') }}", date="2024-07-26")
     assert template.render(MESSAGES) == "26 Jul 2024"
+    with pytest.raises(UsageError, match="a date like 2024-07-26, got '26 Jul'"):
+        CompiledTemplate("", date="26 Jul")
     assert "--template-date" in refusal("\n\n{{ strftime_now('%d') }}")[1]
 
 
@@ -162,6 +165,13 @@ def test_a_large_record_may_take_fewer_steps() -> None:
     assert template.render(MESSAGES, characters=limits.MAX_CHARACTERS // 4) == "done"
     with pytest.raises(RenderError):
         template.render(MESSAGES, characters=limits.MAX_CHARACTERS)
+
+
+def test_so_may_one_of_which_large_texts_are_made() -> None:
+    """Else 999,999 steps through 64 MiB each could be taken."""
+    loop = "{% for i in range(99999) %}{% endfor %}"
+    assert render("{% set x = 'a' * 99999 %}" + loop) == ""
+    assert refusal("{% set x = 'a' * 4000000 %}" + loop)[0] == "template_limit"
 
 
 def test_deep_values_are_refused() -> None:
@@ -190,6 +200,12 @@ def test_what_is_no_template(template: str, problem: str) -> None:
         CompiledTemplate(template)
     assert problem in str(caught.value)
     assert caught.value.code == "E_TEMPLATE"
+
+
+@pytest.mark.parametrize("cut", ["a]b", "[a", "[a]b]", "[a[b]]", "]["])
+def test_marks_that_do_not_pair_up(cut: str) -> None:
+    with pytest.raises(ValueError, match="generation markers"):
+        unmark(cut, "[]")
 
 
 def test_variables_do_not_take_the_place_of_the_record() -> None:

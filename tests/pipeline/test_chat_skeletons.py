@@ -17,7 +17,18 @@ from dataprep.pipeline.chat.rendering import Renderer
 from dataprep.pipeline.chat.skeletons import FIRST, RefusalError, Skeleton, Trace, Unknown, is_open
 from dataprep.pipeline.chat.structure import Opened, structure
 
-TEXTS = ("", " a ", "ab</think>\n c", "x", "{0}%s", '"<é>"\n', "9", "A a.\u2028", "content")
+TEXTS = (
+    "",
+    "count",
+    " a ",
+    "ab</think>\n c",
+    "x",
+    "{0}%s",
+    '"<é>"\n',
+    "9",
+    "A a.\u2028",
+    "content",
+)
 
 # c is what is said, m the message, o an object; each is followed, with what it asks of the text.
 FOLLOWED = {
@@ -47,6 +58,7 @@ REFUSED = (
     "c is sameas c", "c is number or c|float > 1", "[c]|sort|first", "[c, 'x']|sort|first",
     "[c]|unique|list|length", "[c]|string", "{'k': c}|string", "[c]|pprint", "[c, c]|sum(start='')",
     "[c]|map('length')|list", "['x']|select('in', c)|list", "messages|map(attribute=c)|list",
+    "[1][c] is defined",
     "o.k", "o['k']", "o|length", "o|items|list", "o == 1", "o|string", "dict(o)", "o.items()",
     "c.strip(c)", "c.startswith(c)", "c == c ~ ''", "c.replace('a', 'b' * 99)",
     "[[c]]|tojson(indent=2)",
@@ -139,6 +151,25 @@ def test_no_method_of_text_or_objects_looks_at_them(name: str) -> None:
         assert name in vars(type(value)), f"{type(value).__name__} inherits {name}"
 
 
+@pytest.mark.parametrize(
+    ("template", "role", "variable"),
+    [
+        ("{{ messages[0].role }}{{ messages[0].content }}", "\U00100000", ""),
+        ("\U00100000{{ messages[0].content }}", "user", ""),
+        (r"{{ '\U00100000' ~ messages[0].content }}", "user", ""),
+        ("{{ own }}{{ messages[0].content }}", "user", "\U00100000"),
+    ],
+)
+def test_characters_that_stand_for_texts_may_be_in_texts_themselves(
+    template: str, role: str, variable: str
+) -> None:
+    """Were the first of these records planned, all others would begin as they end."""
+    renderer = Renderer(template, train_on="all", variables={"own": variable})
+    for text in ("\U00100000", "\U00100000", "a", "b"):
+        conversation = Conversation(messages=[{"role": role, "content": text}])
+        assert renderer.render(conversation).text == "\U00100000" + text
+
+
 def test_a_plan_is_filled_in() -> None:
     """Pieces and spans in random order against the plain replacement of characters."""
     chance = random.Random(7)
@@ -181,6 +212,11 @@ def test_structures_differ_by_all_that_templates_may_look_at() -> None:
         {"role": "user", "content": 1, "name": "me"},
         {"role": "user", "content": True, "name": "me"},
     ]
+    swapped = {"content": "Hi", "role": "user"}
+    plain = Conversation(messages=[{"role": "user", "content": "Hi"}])
+    assert structure(plain) != structure(Conversation(messages=[swapped]))
+    unusual = {"role": "user", "text": "Hi"}
+    assert structure(plain) != structure(Conversation(messages=[unusual]))
     shapes = [structure(Conversation(messages=[one]))[0] for one in same + others]
     assert len(set(shapes[:3])) == 1
     assert len(set(shapes)) == 1 + len(others)
