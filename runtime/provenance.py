@@ -48,8 +48,9 @@ def records_of(split: Split, documents: _Ints) -> _Ints:
 def find_record(dataset: Dataset, record: int, split: str | None = None) -> tuple[Split, range]:
     """The split and the documents that the record of this id became: one, as a rule.
 
-    Preferences and conversations that were cut have several, side by side. Looks in the split called `split`, or in all. Raises `UsageError` if it is not there, because it
-    was rejected, stands in another split, or there are fewer records.
+    Preferences and conversations that were cut have several, side by side. Looks in the split
+    called `split`, or in all. Raises `UsageError` if it is not there, because it was rejected,
+    stands in another split, or there are fewer records.
     """
     read = dataset.manifest.records.read
     if not 0 <= record < read:

@@ -13,6 +13,7 @@ import pytest
 from dataprep import open_dataset
 from dataprep.cli.main import run
 from dataprep.formats.pair_arrays import PAIR_ARRAYS
+from dataprep.pipeline.chat.template_source import named_templates
 from dataprep.runtime.seeding import isolated
 from tests.support import REPOSITORY
 
@@ -79,6 +80,15 @@ def test_chat_runs_as_written(
     assert set(said.split("<|im_end|>")) == {"Yes.", "No.", ""}
     assert namespace["pair_batch"]["chosen_input_ids"].shape[0] == 4
     assert "lengths" in capsys.readouterr().out
+
+
+def test_the_named_templates_are_listed() -> None:
+    """All of them, and no other."""
+    text = (REPOSITORY / "docs" / "chat.md").read_text(encoding="utf-8")
+    table = text[text.index("| name | prints") : text.index("The text is what")]
+    rows = re.findall(r"^\| (`.*?) \|", table, re.MULTILINE)
+    names = [name for row in rows for name in re.findall(r"`([^`]+)`", row)]
+    assert sorted(names) == sorted(named_templates())
 
 
 def test_the_shortest_readers_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
