@@ -16,6 +16,7 @@ A run goes on where it stood by reading up to there.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Generator, Iterator, Mapping
 from functools import partial
 from itertools import count, islice
@@ -24,16 +25,17 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
-from dataprep.formats.errors import InputError, require
+from dataprep.formats.errors import DataprepError, InputError, require
 from dataprep.runtime.collated import Collate, Collated
 from dataprep.runtime.draws import draws_nothing
+from dataprep.runtime.loader import _as_is
 from dataprep.runtime.loader_config import LoaderConfig
 from dataprep.runtime.order import MAX_SAMPLES
 from dataprep.runtime.picklable import require_picklable
 from dataprep.runtime.prefetch import Ahead
 from dataprep.runtime.preprocess_stream import SKIPPED, StreamingPreprocessedDataset
 from dataprep.runtime.sampling import whole_number
-from dataprep.runtime.seeding import seed_for
+from dataprep.runtime.seeding import isolated, seed_for, seed_here
 from dataprep.runtime.serve import _pins
 from dataprep.runtime.state import Progress, progress_from, state_of
 from dataprep.runtime.stream_rows import (
@@ -44,6 +46,7 @@ from dataprep.runtime.stream_rows import (
     through_buffer,
 )
 from dataprep.runtime.windows import PADDING
+from dataprep.runtime.workers import begin_work
 
 __all__ = ["ForeignStream", "ForeignStreamLoader", "foreign_stream_loader"]
 
@@ -55,7 +58,9 @@ _NONE: Any = object()
 class ForeignStream(IterableDataset[Any]):
     """The batches of one rank; `begin` says where the next pass starts.
 
-    Of a step of which no row can be used it gives None, so that all others keep their places.
+    Of a step of which no row can be used it gives None, so that all others keep their places; in a
+    worker, an error in place of the batch. `draws`: whether `collate` may draw random numbers,
+    which are then seeded for each batch.
     """
 
     def __init__(
@@ -67,9 +72,11 @@ class ForeignStream(IterableDataset[Any]):
         seed: int,
         buffer: int,
         drop_last: bool,
+        draws: bool,
         dp_rank: int,
         dp_size: int,
     ) -> None:
+        self.draws = draws
         self.source, self.collate = source, collate
         self.steps = source if isinstance(source, StreamingPreprocessedDataset) else None
         self.batch_size, self.seed, self.buffer = batch_size, seed, buffer
@@ -94,7 +101,12 @@ class ForeignStream(IterableDataset[Any]):
 
     def __iter__(self) -> Iterator[Any]:
         worker = get_worker_info()
-        mine, workers = (0, 1) if worker is None else (worker.id, worker.num_workers)
+        if worker is None:
+            return self._batches(0, 1)
+        return _telling(self._batches(worker.id, worker.num_workers))
+
+    def _batches(self, mine: int, workers: int) -> Iterator[Any]:
+        """Every `workers`-th batch of a pass, beginning with number `mine`."""
         epoch = self.begin.epoch
         rows = islice(self._rows(epoch), self.begin.position, None)
         for step in count():
@@ -122,7 +134,11 @@ class ForeignStream(IterableDataset[Any]):
         if collated.by_epoch:
             ahead = MAX_SAMPLES * (epoch % _EPOCHS)
             numbers = [number if number == PADDING else number + ahead for number in numbers]
-        return collated.__getitems__(numbers)
+        if not self.draws:
+            return collated.__getitems__(numbers)
+        with isolated():
+            seed_here(seed_for(self.seed, "collate", epoch, group[0][0], self.dp_rank) >> 31)
+            return collated.__getitems__(numbers)
 
     def _prepared(self, rows: list[NumberedRow], epoch: int) -> dict[int, Any]:
         """The samples of these rows by their numbers, without those that are skipped."""
@@ -144,7 +160,8 @@ class ForeignStream(IterableDataset[Any]):
         return {}
 
     def _rows(self, epoch: int) -> Iterator[NumberedRow]:
-        rows = all_rows(self.source, epoch) if self.steps is None else self.steps.rows(epoch)
+        read = partial(all_rows, self.source) if self.steps is None else self.steps.rows
+        rows = read(epoch, seed=self.seed)
         return through_buffer(rows, self.buffer, self.seed, epoch)
 
 
@@ -183,7 +200,7 @@ class ForeignStreamLoader(DataLoader[Any]):
         self._next = self._now = Progress()
         self._pass = 0
         self._batches_ahead = ahead
-        super().__init__(stream, batch_size=None, **options)
+        super().__init__(stream, batch_size=None, collate_fn=_as_is, **options)
 
     @property
     def epoch(self) -> int:
@@ -222,13 +239,18 @@ class ForeignStreamLoader(DataLoader[Any]):
     def _count(self, batches: Iterator[Any], begin: Progress, number: int) -> Iterator[Any]:
         """Hand over each batch when the next is there: only so is the last known as the last."""
         served, size, held = begin.position, self.dataset_obj.global_batch, _NONE
-        for batch in batches:
-            if batch is not None and held is not _NONE:
-                if number == self._pass:
-                    self._now = Progress(epoch=begin.epoch, position=served)
-                yield held
-            served += size
-            held = held if batch is None else batch  # of None, no row could be used
+        try:
+            for batch in batches:
+                if isinstance(batch, DataprepError):
+                    raise batch
+                if batch is not None and held is not _NONE:
+                    if number == self._pass:
+                        self._now = Progress(epoch=begin.epoch, position=served)
+                    yield held
+                served += size
+                held = held if batch is None else batch  # of None, no row could be used
+        finally:
+            _ended(batches)
         if number == self._pass:
             moved = self._next.epoch != begin.epoch
             self._next = self._next if moved else Progress(epoch=begin.epoch + 1)
@@ -241,6 +263,11 @@ class ForeignStreamLoader(DataLoader[Any]):
             raise InputError(
                 "none of its rows can be used", where="stream",
                 remedy="Use skip_errors=False to see why.",
+            )  # fmt: skip
+        elif not self.dataset_obj.infinite:
+            warnings.warn(
+                f"epoch {begin.epoch} of the stream has no batch: no rows, or too few for "
+                "drop_last=True; a function has to return a new iterator each time", stacklevel=2,
             )  # fmt: skip
 
     def state_dict(self) -> dict[str, Any]:
@@ -269,7 +296,8 @@ def foreign_stream_loader(
 
     With `config.shuffle` rows pass a buffer of `buffer` rows, from which they are drawn at random,
     by a function of (seed, epoch); a stream of one's own shuffling needs `shuffle=False`. A
-    `StreamingPreprocessedDataset` has a buffer size of its own.
+    `StreamingPreprocessedDataset` has a buffer size of its own. Workers are started anew for each
+    pass, whatever `config.persistent_workers` says.
 
     Raises `UsageError` for a stream that can be read only once, and as `foreign_loader` does.
     """
@@ -282,13 +310,14 @@ def foreign_stream_loader(
     stream = ForeignStream(
         source, chosen, batch_size=config.batch_size, seed=config.seed,
         buffer=buffer if config.shuffle else 0, drop_last=config.drop_last,
+        draws=not draws_nothing((), chosen) if config.draws is None else config.draws,
         dp_rank=dp_rank, dp_size=dp_size,
     )  # fmt: skip
     workers = config.workers("heavy")
     if workers:
         require_picklable("dataset", stream, config.start_method)
     # A thread only where nothing draws from the generators that the trainer draws from meanwhile.
-    quiet = config.draws is False or (config.draws is None and draws_nothing(source, chosen))
+    quiet = not config.draws and (config.draws is False or draws_nothing(source, chosen))
     return ForeignStreamLoader(
         stream,
         {"kind": "stream", "builds": [identity or _name(source)], "seed": config.seed,
@@ -298,6 +327,7 @@ def foreign_stream_loader(
         pin_memory=_pins(config.pin_memory),
         prefetch_factor=config.prefetch_factor if workers else None,
         multiprocessing_context=config.multiprocessing_context if workers else None,
+        worker_init_fn=begin_work if workers else None,
         # Workers are new in each epoch, and so know where it begins.
         generator=torch.Generator().manual_seed(seed_for(config.seed, "workers") % (1 << 32)),
     )  # fmt: skip
@@ -312,6 +342,21 @@ def _first_decides(samples: list[Any]) -> Any:
 
 def _name(source: Any) -> str:
     return str(getattr(source, "__qualname__", type(source).__name__))
+
+
+def _ended(batches: Any) -> None:
+    """Stop the thread or the workers now: left to the garbage, workers are waited for, for 5 s."""
+    end = getattr(batches, "close", None) or getattr(batches, "_shutdown_workers", None)
+    if end is not None:
+        end()
+
+
+def _telling(batches: Iterator[Any]) -> Iterator[Any]:
+    """`batches`, with an error in the place of one, as `runtime.workers` has it."""
+    try:
+        yield from batches
+    except DataprepError as error:
+        yield error
 
 
 def _generated(batches: Iterator[Any]) -> Generator[Any]:

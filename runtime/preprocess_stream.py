@@ -165,9 +165,9 @@ class StreamingPreprocessedDataset(IterableDataset[Any]):
             if not served:  # others have all there is
                 return
 
-    def rows(self, epoch: int) -> Iterator[NumberedRow]:
+    def rows(self, epoch: int, *, seed: int | None = None) -> Iterator[NumberedRow]:
         """All rows with their numbers, as they come, not processed."""
-        return all_rows(self.source, epoch)
+        return all_rows(self.source, epoch, seed=self.seed if seed is None else seed)
 
     def prepared(
         self,
@@ -202,7 +202,7 @@ class StreamingPreprocessedDataset(IterableDataset[Any]):
 
     def _part(self, epoch: int, part: int, parts: int) -> Iterator[NumberedRow]:
         if self.by_shards:
-            rows = part_of_rows(self.source, epoch, part, parts, by_shards=True)
+            rows = part_of_rows(self.source, epoch, part, parts, by_shards=True, seed=self.seed)
             return through_buffer(rows, self.buffer_size, seed_for(self.seed, part), epoch)
         # Divided after the buffer: it is the same one whatever the number of parts.
         mixed = through_buffer(self.rows(epoch), self.buffer_size, self.seed, epoch)
