@@ -10,9 +10,18 @@ import numpy as np
 
 from dataprep.formats.errors import UsageError, require
 from dataprep.runtime.collate import padding
-from dataprep.runtime.columns import Columns, columns_of, finished, is_sequence, scalars
+from dataprep.runtime.columns import Columns, columns_of, finished, is_sequence, scalars, telling
 from dataprep.runtime.output_schema import OutputSchema
-from dataprep.runtime.ragged import Array, Layout, Padding, PadTo, Side, Truncate, as_rows
+from dataprep.runtime.ragged import (
+    Array,
+    Layout,
+    Padding,
+    PadTo,
+    Side,
+    Truncate,
+    as_rows,
+    check_fit,
+)
 from dataprep.runtime.sample_error import SampleError
 from dataprep.runtime.windows import IGNORED_LABEL
 
@@ -76,6 +85,7 @@ class Audio:
         self, name: str, rows: list[Array], layout: Layout, columns: Columns
     ) -> dict[str, Any]:
         wanted = self.schema.resolve(name, pad_value=self.pad_value, kind="f")
+        check_fit(rows, wanted.numpy, name)
         sound = layout.fill(rows, wanted.pad_value, wanted.numpy)
         if sound.ndim == 3 and self.time_axis in (-1, 1):
             sound = np.ascontiguousarray(sound.transpose(0, 2, 1))
@@ -112,11 +122,12 @@ class Audio:
 
     def _other(self, name: str, values: list[Any]) -> Any:
         labels = name in _LABELS
-        if is_sequence(values[0]):
+        if is_sequence(telling(values)):
             rows = as_rows(values, name)
             kind = rows[0].dtype.kind
             pad = self.label_pad_id if labels else None
             wanted = self.schema.resolve("labels" if labels else name, pad_value=pad, kind=kind)
+            check_fit(rows, wanted.numpy, name)
             layout = padding(side=self.padding_side).layout(rows, name)
             return layout.fill(rows, wanted.pad_value, wanted.numpy)
         found = scalars("labels" if labels else name, values, self.schema)

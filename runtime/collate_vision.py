@@ -18,10 +18,20 @@ import torch
 
 from dataprep.formats.errors import UsageError, require
 from dataprep.runtime.buffers import Buffers
-from dataprep.runtime.columns import Columns, columns_of, finished, is_sequence, scalars, stacked
+from dataprep.runtime.columns import (
+    Columns,
+    columns_of,
+    finished,
+    is_sequence,
+    kind_of,
+    scalars,
+    stacked,
+    telling,
+)
 from dataprep.runtime.output_schema import OutputSchema, dtype_of
 from dataprep.runtime.ragged import Array, as_array, as_rows
 from dataprep.runtime.sample_error import SampleError
+from dataprep.runtime.sampling import whole_number
 
 __all__ = ["NORMALIZE", "ChannelsAt", "Normalize", "Vision"]
 
@@ -29,6 +39,7 @@ ChannelsAt = Literal["CHW", "HWC"]
 _NAMES = ("pixel_values", "image", "images", "img")
 _LABELS = ("labels", "label", "fine_label")
 _BUFFERS = Buffers()
+_INDEXED = ("P", "PA")  # pictures of PIL with a palette, as many PNG and all GIF files are
 _LARGEST = {"bool": 1, "uint8": 255, "uint16": 65535}
 
 
@@ -106,8 +117,12 @@ class Vision:
         else:
             fine = self.normalize is None or isinstance(self.normalize, Normalize)
             require(fine, "normalize", f"must be a name, a Normalize or None: {self.normalize!r}")
+        if self.scale is not None:
+            number = kind_of(self.scale) in ("i", "u", "f")
+            require(number and isfinite(self.scale) and self.scale != 0, "scale",
+                    f"must be a number other than 0, got {self.scale!r}")  # fmt: skip
         if self.channels is not None:
-            require(self.channels >= 1, "channels", f"must be at least 1, got {self.channels}")
+            object.__setattr__(self, "channels", whole_number("channels", self.channels, 1))
             normal = self.normal
             agree = normal is None or len(normal.mean) == self.channels
             require(agree, "channels", f"is {self.channels}, the normalisation is for another")
@@ -170,7 +185,7 @@ class Vision:
         self, dtype: np.dtype[Any], largest: int | None
     ) -> tuple[Array | None, Array | None]:
         """value x factor - offset is the scaled and normalised value, channel by channel."""
-        scale = 1 / largest if self.scale is None and largest else self.scale or 1.0
+        scale = self.scale or (1 / largest if largest else 1.0)
         normal = self.normal
         if normal is None:
             return (np.array(scale, np.float32) if scale != 1 else None), None
@@ -181,6 +196,11 @@ class Vision:
     def _array(self, row: int, image: Any, field: str) -> Array:
         """One image as [channels, height, width]; a view."""
         picture = not isinstance(image, np.ndarray | torch.Tensor | list | tuple)
+        if picture and getattr(image, "mode", None) in _INDEXED:
+            raise SampleError(
+                f"is a picture of mode {image.mode!r}, whose pixels are numbers of colours",
+                row=row, field=field, remedy="Convert it: image.convert('RGB').",
+            )  # fmt: skip
         array = np.asarray(image) if picture else as_array(image)
         if array.dtype.kind not in "biuf" or array.ndim not in (2, 3):
             raise SampleError(
@@ -208,7 +228,7 @@ class Vision:
         )  # fmt: skip
 
     def _other(self, name: str, values: list[Any]) -> Any:
-        if is_sequence(values[0]):
+        if is_sequence(telling(values)):
             return stacked(name, as_rows(values, name), self.schema)
         found = scalars("labels" if name in _LABELS else name, values, self.schema)
         return values if found is None else found

@@ -248,18 +248,20 @@ def _without_epoch(numbers: Positions) -> tuple[Positions, int]:
 
 def _marked(batch: Any, real: npt.NDArray[np.bool_]) -> Batch:
     """The batch with its `sample_mask`; no integer label of a filling row counts."""
-    if not isinstance(batch, dict):
+    if not isinstance(batch, Mapping):  # the collators of transformers give a BatchEncoding
         raise UsageError(
             f"the collate function gives a {type(batch).__name__}, to which no sample_mask can "
             "be added", where="collate", remedy="Give a dict, or use drop_last=True or one rank.",
         )  # fmt: skip
     mask = torch.from_numpy(real)
+    marked = {**batch, "sample_mask": mask}
     if not real.all():
         for name, values in batch.items():
-            named = name in ("label", "labels") or name.endswith("_labels")
+            named = name in ("label", "labels") or str(name).endswith("_labels")
             if named and isinstance(values, torch.Tensor) and not values.is_floating_point():
-                values[~mask] = IGNORED_LABEL
-    return {**batch, "sample_mask": mask}
+                marked[name] = values.clone()  # it may be a view of the samples
+                marked[name][~mask] = IGNORED_LABEL
+    return marked
 
 
 def _some(numbers: list[int]) -> str:

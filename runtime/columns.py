@@ -26,6 +26,7 @@ __all__ = [
     "kind_of",
     "scalars",
     "stacked",
+    "telling",
 ]
 
 Columns = dict[str, list[Any]]
@@ -42,6 +43,11 @@ def columns_of(samples: Sequence[Any], names: Sequence[str] = ()) -> Columns:
     >>> columns_of([(1, 2), (3, 4)], ["x", "y"])
     {'x': [1, 3], 'y': [2, 4]}
     """
+    if isinstance(samples, Mapping):
+        raise UsageError(
+            f"are a mapping of {', '.join(map(str, samples))}, not a list", where="samples",
+            remedy="Give a list with a dict for each sample.",
+        )  # fmt: skip
     if not len(samples):
         raise UsageError("there are no samples to put into a batch", where="samples")
     if type(samples[0]) is dict or isinstance(samples[0], Mapping):
@@ -72,7 +78,9 @@ def _inconsistent(row: int, sample: Any, fields: set[Any]) -> SampleError:
     if not isinstance(sample, Mapping):
         problem = f"is a {type(sample).__name__}, and row 0 a dict"
     else:
-        missing, extra = sorted(fields - set(sample)), sorted(set(sample) - fields)
+        missing, extra = (
+            sorted(some, key=str) for some in (fields - set(sample), set(sample) - fields)
+        )
         parts = [f"lacks {', '.join(map(repr, missing))}"] * bool(missing)
         parts += [f"has {', '.join(map(repr, extra))} more"] * bool(extra)
         problem = f"{' and '.join(parts)} than row 0" if extra else f"{parts[0]}, which row 0 has"
@@ -98,6 +106,21 @@ def is_sequence(value: Any) -> bool:
     if not isinstance(value, list | tuple):
         return False
     return not value or isinstance(value[0], _NUMBER) or is_sequence(value[0])
+
+
+def telling(values: Sequence[Any]) -> Any:
+    """The first of a column's values that tells what they are: not None, and no empty list.
+
+    Where none does, None if there is one, else an empty row.
+
+    >>> telling([None, [], ["a"], [1]])
+    ['a']
+    """
+    first = values[0]
+    if first is not None and not (isinstance(first, list | tuple) and not first):
+        return first
+    told = (v for v in values if v is not None and not (isinstance(v, list | tuple) and not v))
+    return next(told, None if any(value is None for value in values) else ())
 
 
 _NUMBER = (bool, int, float, np.number, np.bool_)
