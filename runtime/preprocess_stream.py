@@ -96,7 +96,7 @@ class StreamingPreprocessedDataset(IterableDataset[Any]):
             require(value in (True, False), name, f"must be a bool, got {value!r}")
         self.source = hf_iterable
         self.steps = Preprocessing(
-            column_mapping=dict(column_mapping or {}), transform=transform, engine=prompt_engine
+            column_mapping=column_mapping or {}, transform=transform, engine=prompt_engine
         )
         self.buffer_size = whole_number("buffer_size", buffer_size)
         self.seed = require_seed(seed)
@@ -159,8 +159,8 @@ class StreamingPreprocessedDataset(IterableDataset[Any]):
                     yield sample
             if not served and parts == 1 and (met or self.infinite):
                 raise InputError(
-                    f"none of its {met:,} rows can be used", where="stream",
-                    remedy="Use skip_errors=False to see why." if met else None,
+                    f"none of its {met:,} rows can be used" if met else "it has no rows",
+                    where="stream", remedy="Use skip_errors=False to see why." if met else None,
                 )  # fmt: skip
             if not served:  # others have all there is
                 return
