@@ -8,7 +8,7 @@ batches, and warns.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
@@ -18,7 +18,7 @@ from torch.utils.data import IterableDataset
 from dataprep.formats.errors import InputError, UsageError, require
 from dataprep.runtime.buckets import POOL, Bucketed
 from dataprep.runtime.collate_default import Default
-from dataprep.runtime.collated import Collate, Collated, WithEpoch, collated_order
+from dataprep.runtime.collated import Collate, Collated, WithEpoch, collated_order, failed
 from dataprep.runtime.draws import SeededDraws, draws_nothing
 from dataprep.runtime.lengths import lengths_for
 from dataprep.runtime.loader import Loader
@@ -28,7 +28,7 @@ from dataprep.runtime.picklable import require_picklable
 from dataprep.runtime.preprocess import PreprocessedDataset
 from dataprep.runtime.sampler_order import SamplerOrder
 from dataprep.runtime.samples import SampleDataset
-from dataprep.runtime.sampling import End
+from dataprep.runtime.sampling import End, whole_number
 from dataprep.runtime.seeding import isolated
 from dataprep.runtime.serve import build_order, serve, serve_steps
 from dataprep.runtime.token_budget import TokenBudgetSampler
@@ -36,6 +36,7 @@ from dataprep.runtime.token_budget import TokenBudgetSampler
 __all__ = ["Buckets", "chosen_collate", "foreign_loader", "is_own", "is_stream"]
 
 _BUCKETS = "buckets"
+_MAX_ROWS = 1024
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -48,10 +49,20 @@ class Buckets:
     """Samples that are sorted together."""
     max_tokens: int | None = None
     """Ids of a batch, padding included; None: batches of `batch_size` rows."""
-    max_rows: int = 1024
+    max_rows: int = _MAX_ROWS
     """With `max_tokens`: the most rows of a batch."""
     rows_multiple: int | None = None
     """With `max_tokens`: rows of all ranks together are a multiple of it."""
+
+    def __post_init__(self) -> None:
+        for name in ("pool", "max_tokens", "max_rows", "rows_multiple"):
+            value = getattr(self, name)
+            if value is not None or name in ("pool", "max_rows"):
+                object.__setattr__(self, name, whole_number(name, value, 1))
+        if self.max_tokens is None:
+            require(self.max_rows == _MAX_ROWS, "max_rows", "means nothing without max_tokens")
+            require(self.rows_multiple is None, "rows_multiple",
+                    "means nothing without max_tokens")  # fmt: skip
 
 
 def foreign_loader(
@@ -179,9 +190,12 @@ def chosen_collate(dataset: Any) -> Collate:
     """What suits the first sample: padding where it has token ids, else plain stacking."""
     first = None
     if hasattr(dataset, "__len__") and len(dataset):
-        with isolated():
-            first = dataset[0]
-    if isinstance(first, dict) and any(str(name).endswith("input_ids") for name in first):
+        try:
+            with isolated():
+                first = dataset[0]
+        except Exception as error:
+            raise failed("sample 0", "reading it", error) from error
+    if isinstance(first, Mapping) and any(str(name).endswith("input_ids") for name in first):
         from dataprep.runtime.collate import Padded
 
         return Padded()

@@ -41,8 +41,9 @@ class PreprocessedDataset(Dataset[Any]):
             seeded for each sample and epoch by loaders of this package, and nothing is cached.
 
     What is served is the caller's to change, but for objects that are neither numbers nor lists of
-    these. Numbers in lists and arrays become tensors; all fields stay. Raises `PreprocessError` that names the row, the stage and the cause; `IndexError` for a
-    number outside -len .. len - 1; `UsageError` if something draws that should not.
+    these. Numbers in lists and arrays become tensors; all fields stay. Raises `PreprocessError`
+    that names the row, the stage and the cause; `IndexError` for a number outside -len .. len - 1;
+    `UsageError` for what is no number, and if something draws that should not.
 
     >>> data = PreprocessedDataset([{"n": [1, 2]}, {"n": [3]}], column_mapping={"n": "input_ids"})
     >>> len(data), data[-1]

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from dataprep.formats.errors import UsageError
+from dataprep.formats.errors import InputError, UsageError
 from dataprep.runtime.collate_default import Default
 from dataprep.runtime.collators import CollatorRegistry
 from dataprep.runtime.data_module import UniversalDataModule
 from dataprep.runtime.tasks import TaskSpec
+from tests.datasets import make_dataset, random_split
 
 
 @dataclass
@@ -105,3 +107,39 @@ def test_ragged_tensors_of_a_text_task_are_padded() -> None:
     batch = first_batch(rows, TaskSpec.lm_tiny(), tokenizer=Tokenizer())
     assert batch["input_ids"].shape == (8, 8)
     assert sorted(batch["attention_mask"].sum(1).tolist()) == list(range(1, 9))
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "modality"), [("mood", "classification", "text"), ("mood", "lm", "vision")]
+)
+def test_labels_by_the_name_that_the_task_says(name: str, kind: str, modality: str) -> None:
+    """They were left under it, and the batch had no labels."""
+    task = TaskSpec(name="moods", task_type=kind, modality=modality, target_field=name)
+    data = [{"pixel_values": torch.zeros(3, 2, 2), "input_ids": [1], name: n} for n in range(8)]
+    batch = first_batch(data, task, tokenizer=Tokenizer())
+    assert name not in batch
+    assert sorted(batch["labels"].tolist()) == list(range(8))
+    both = [{**row, "labels": 0} for row in data]
+    with pytest.raises(InputError, match=r"sample .*, field 'mood': has labels, too"):
+        first_batch(both, task, tokenizer=Tokenizer())
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ({"tokenizer": Tokenizer()}, "tokenizer: needs a task_spec or a collator_name"),
+        ({"collator_options": {"pad_id": 1}}, "collator_options: need a task_spec"),
+        ({"task_spec": "lm_tiny"}, "task_spec: is a name; use TaskSpec.preset"),
+    ],
+)
+def test_nothing_is_ignored(options: dict[str, Any], problem: str) -> None:
+    """A tokenizer without a task would not have been asked what to pad with."""
+    with pytest.raises(UsageError, match=problem):
+        UniversalDataModule(TEXTS, **options)
+
+
+def test_a_collator_for_a_dataset_with_one_of_its_own(tmp_path: Path) -> None:
+    """What was built makes its batches itself."""
+    path = make_dataset(tmp_path / "shards", {"train": random_split([[200]], seed=1)})
+    with pytest.raises(UsageError, match="collator_name: means nothing for a dataset that makes"):
+        UniversalDataModule(path, collator_name="padded", rows={"seq_len": 8})
