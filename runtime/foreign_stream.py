@@ -239,6 +239,7 @@ class ForeignStreamLoader(DataLoader[Any]):
     def _count(self, batches: Iterator[Any], begin: Progress, number: int) -> Iterator[Any]:
         """Hand over each batch when the next is there: only so is the last known as the last."""
         served, size, held = begin.position, self.dataset_obj.global_batch, _NONE
+        ended = _ended  # the name may be gone when this is: at the end of the interpreter
         try:
             for batch in batches:
                 if isinstance(batch, DataprepError):
@@ -250,7 +251,7 @@ class ForeignStreamLoader(DataLoader[Any]):
                 served += size
                 held = held if batch is None else batch  # of None, no row could be used
         finally:
-            _ended(batches)
+            ended(batches)
         if number == self._pass:
             moved = self._next.epoch != begin.epoch
             self._next = self._next if moved else Progress(epoch=begin.epoch + 1)
