@@ -134,11 +134,12 @@ class UniversalDataModule:
         self.config = replace(config or LoaderConfig(), **given)
         self.val_split, self.buckets, self.identity = val_split, buckets, identity
         self.dp_rank, self.dp_size = data_parallel(distributed, dp_rank, dp_size)
-        require(0 <= self.dp_rank < self.dp_size, "dp_rank",
-                f"{self.dp_rank} is not in 0 .. {self.dp_size - 1}")  # fmt: skip
         self.task_spec, self.tokenizer = task_spec, tokenizer
         self._rows = self._checked_rows(rows)
+        self._built = False
         self._parts = self._divide(train_data, val_data, test_data)
+        require(not rows or self._built, "rows", "are options of datasets that were built; of data "
+                "like this collator_options say how rows are cut")  # fmt: skip
         self._collate = self._chosen(
             data_collator, collator_name, dict(collator_options or {}), collator_registry
         )
@@ -214,6 +215,7 @@ class UniversalDataModule:
         return self._made(data, name) if isinstance(data, Dataset) else data
 
     def _made(self, dataset: Dataset, name: str) -> Any:
+        self._built = True
         train = name == "train"
         masked = self.dp_size > 1 and not (train and self.config.drop_last)
         return row_maker(**self._rows, sample_mask=masked)(dataset.split(name))

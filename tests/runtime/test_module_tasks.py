@@ -130,6 +130,9 @@ def test_labels_by_the_name_that_the_task_says(name: str, kind: str, modality: s
         ({"tokenizer": Tokenizer()}, "tokenizer: needs a task_spec or a collator_name"),
         ({"collator_options": {"pad_id": 1}}, "collator_options: need a task_spec"),
         ({"task_spec": "lm_tiny"}, "task_spec: is a name; use TaskSpec.preset"),
+        ({"rows": {"seq_len": 8}}, "rows: are options of datasets that were built"),
+        ({"dp_rank": "0", "dp_size": 2}, "dp_rank: must be a whole number, got '0'"),
+        ({"dp_rank": 2, "dp_size": 2}, "dp_rank: 2 is not in 0 .. 1"),
     ],
 )
 def test_nothing_is_ignored(options: dict[str, Any], problem: str) -> None:
