@@ -21,7 +21,10 @@ import torch
 from dataprep.formats.errors import UsageError
 from dataprep.runtime.seeding import isolated, seed_here
 
-__all__ = ["Watch", "seeded_rows"]
+__all__ = ["UNSAID", "Watch", "seeded_rows"]
+
+UNSAID = "E_DRAWS"
+"""The code of the error about draws that nobody told of."""
 
 _NONE: Any = object()
 _NUMPY: Any = np.random  # whose types lack `set_bit_generator`
@@ -43,21 +46,28 @@ class Watch:
         yield
         self._done = _generators() == before
         if not self._done:
-            raise UsageError(
-                "the dataset, transform or engine draws from the random generators of Python, "
-                "NumPy or torch", where="draws", code="E_DRAWS",
-                remedy="Pass draws=True: they are then seeded for each sample, nothing is cached.",
-            )  # fmt: skip
+            raise _unsaid("dataset, transform or engine")
 
 
-def seeded_rows(begin: Callable[[], Iterator[Any]], seed: int) -> Iterator[Any]:
+def _unsaid(what: str) -> UsageError:
+    return UsageError(
+        f"the {what} draws from the random generators of Python, NumPy or torch", where="draws",
+        code=UNSAID,
+        remedy="Pass draws=True: they are then seeded for each sample, nothing is cached.",
+    )  # fmt: skip
+
+
+def seeded_rows(
+    begin: Callable[[], Iterator[Any]], seed: int, *, draws: bool = True
+) -> Iterator[Any]:
     """The rows of what `begin` makes: the same for the same `seed`, also if they are drawn.
 
     Every rank and worker reads a stream by itself. If it is shuffled by the generators of
     everybody, each would read another one, and rows would be lost. So it begins with these seeded,
     and if it has drawn from them by its first row, it keeps generators of its own to the end, at
-    40 us a row. Others cost nothing but the look. Nothing is seeded in a thread: there the trainer
-    may draw meanwhile, and streams that may draw are not read there.
+    40 us a row. Others cost nothing but the look. Raises `UsageError` if it has though `draws` says
+    that it does not: such streams may be read in a thread, while the trainer draws, and there
+    nothing can be seeded.
 
     >>> def shuffled():
     ...     yield from random.sample(range(9), 9)
@@ -73,6 +83,8 @@ def seeded_rows(begin: Callable[[], Iterator[Any]], seed: int) -> Iterator[Any]:
         rows = begin()
         first = next(rows, _NONE)
         own = _OwnGenerators() if _generators() != before else None
+    if own is not None and not draws:
+        raise _unsaid("stream")
     if first is not _NONE:
         yield first
         yield from rows if own is None else own.drawn(rows)

@@ -8,8 +8,11 @@ nothing. A row that is skipped leaves its batch one row shorter (of several rank
 fills takes its place, under a mask); no other row moves.
 
 The price: every rank and worker reads the whole stream and leaves out what is not its own. What is
-its own is processed and collated, once. Where reading is dear, give each rank a stream of its own
-and one rank here, or build shards.
+its own is processed and collated, once. It cannot be spared by giving each rank shards of its own:
+how many rows shards have is known when they end, so ranks would make unequally many steps, and a
+state would be good for one number of ranks. Where reading is dear and that is no matter, give each
+rank such a part as its own stream (`infinite=True` lets none end before the others), and one rank
+here; or build shards.
 
 A run goes on where it stood by reading up to there.
 """
@@ -18,166 +21,34 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Generator, Iterator, Mapping
-from functools import partial
-from itertools import count, islice
 from typing import Any
 
 import torch
-from torch.utils.data import DataLoader, IterableDataset, get_worker_info
+from torch.utils.data import DataLoader
 
 from dataprep.formats.errors import DataprepError, InputError, require
-from dataprep.runtime.collated import Collate, Collated
+from dataprep.runtime.collated import Collate
 from dataprep.runtime.draws import draws_nothing
+from dataprep.runtime.foreign_batches import ForeignStream
 from dataprep.runtime.loader import _as_is
 from dataprep.runtime.loader_config import LoaderConfig
-from dataprep.runtime.order import MAX_SAMPLES
 from dataprep.runtime.picklable import require_picklable
 from dataprep.runtime.prefetch import Ahead
-from dataprep.runtime.preprocess_stream import SKIPPED, StreamingPreprocessedDataset
+from dataprep.runtime.preprocess_stream import StreamingPreprocessedDataset
 from dataprep.runtime.sampling import whole_number
-from dataprep.runtime.seeding import isolated, seed_for, seed_here
+from dataprep.runtime.seeding import seed_for
 from dataprep.runtime.serve import _pins
 from dataprep.runtime.state import Progress, progress_from, state_of
 from dataprep.runtime.stream_rows import (
-    NumberedRow,
     Source,
-    all_rows,
     require_stream,
-    through_buffer,
 )
-from dataprep.runtime.windows import PADDING
 from dataprep.runtime.workers import begin_work
 
 __all__ = ["ForeignStream", "ForeignStreamLoader", "foreign_stream_loader"]
 
 _ENDLESS = 1 << 62
-_EPOCHS = 1 << 14  # that a number of a row can have with it, see `runtime.collated`
 _NONE: Any = object()
-
-
-class ForeignStream(IterableDataset[Any]):
-    """The batches of one rank; `begin` says where the next pass starts.
-
-    Of a step of which no row can be used it gives None, so that all others keep their places; in a
-    worker, an error in place of the batch. `draws`: whether `collate` may draw random numbers,
-    which are then seeded for each batch.
-    """
-
-    def __init__(
-        self,
-        source: Source | StreamingPreprocessedDataset,
-        collate: Collate,
-        *,
-        batch_size: int,
-        seed: int,
-        buffer: int,
-        drop_last: bool,
-        draws: bool,
-        dp_rank: int,
-        dp_size: int,
-    ) -> None:
-        self.draws = draws
-        self.source, self.collate = source, collate
-        self.steps = source if isinstance(source, StreamingPreprocessedDataset) else None
-        self.batch_size, self.seed, self.buffer = batch_size, seed, buffer
-        self.drop_last, self.dp_rank, self.dp_size = drop_last, dp_rank, dp_size
-        self.begin = Progress()
-
-    @property
-    def global_batch(self) -> int:
-        """Rows that all ranks together take in one step."""
-        return self.batch_size * self.dp_size
-
-    @property
-    def infinite(self) -> bool:
-        """Whether after an epoch comes the next."""
-        return self.steps is not None and self.steps.infinite
-
-    @property
-    def masked(self) -> bool:
-        """Whether rows that only fill a batch may be needed."""
-        skips = self.steps is not None and self.steps.skip_errors
-        return self.dp_size > 1 and (skips or not self.drop_last)
-
-    def __iter__(self) -> Iterator[Any]:
-        worker = get_worker_info()
-        if worker is None:
-            return self._batches(0, 1)
-        return _telling(self._batches(worker.id, worker.num_workers))
-
-    def _batches(self, mine: int, workers: int) -> Iterator[Any]:
-        """Every `workers`-th batch of a pass, beginning with number `mine`."""
-        epoch = self.begin.epoch
-        rows = islice(self._rows(epoch), self.begin.position, None)
-        for step in count():
-            group = list(islice(rows, self.global_batch))
-            whole = len(group) == self.global_batch
-            if not group or (self.drop_last and not whole):
-                return
-            if step % workers == mine:
-                yield self._batch(group, epoch)
-
-    def _batch(self, group: list[NumberedRow], epoch: int) -> Any:
-        """This rank's part of a global batch, filled up under a mask where it is not whole."""
-        first, stop = (
-            len(group) * rank // self.dp_size for rank in (self.dp_rank, self.dp_rank + 1)
-        )
-        samples = self._prepared(group[first:stop], epoch)
-        numbers = list(samples)
-        if not samples and self.dp_size > 1:
-            samples = self._any(group, epoch)
-        if not samples:
-            return None
-        rows = _Rows(samples)
-        numbers += [PADDING] * ((self.batch_size - len(numbers)) if self.masked else 0)
-        collated = Collated(rows, self.collate, sample_mask=self.masked)
-        if collated.by_epoch:
-            ahead = MAX_SAMPLES * (epoch % _EPOCHS)
-            numbers = [number if number == PADDING else number + ahead for number in numbers]
-        if not self.draws:
-            return collated.__getitems__(numbers)
-        with isolated():
-            seed_here(seed_for(self.seed, "collate", epoch, group[0][0], self.dp_rank) >> 31)
-            return collated.__getitems__(numbers)
-
-    def _prepared(self, rows: list[NumberedRow], epoch: int) -> dict[int, Any]:
-        """The samples of these rows by their numbers, without those that are skipped."""
-        if self.steps is None:
-            return dict(rows)
-        prepare = partial(self.steps.prepared, epoch=epoch, seed=self.seed)
-        made = {number: prepare(number, row) for number, row in rows}
-        return {number: sample for number, sample in made.items() if sample is not SKIPPED}
-
-    def _any(self, group: list[NumberedRow], epoch: int) -> dict[int, Any]:
-        """One sample of the global batch, to fill a part that has none; whoever's it is counts."""
-        for number, row in group:
-            steps = self.steps
-            sample = row
-            if steps is not None:
-                sample = steps.prepared(number, row, epoch, seed=self.seed, counted=False)
-            if sample is not SKIPPED:
-                return {number: sample}
-        return {}
-
-    def _rows(self, epoch: int) -> Iterator[NumberedRow]:
-        read = partial(all_rows, self.source) if self.steps is None else self.steps.rows
-        rows = read(epoch, seed=self.seed)
-        return through_buffer(rows, self.buffer, self.seed, epoch)
-
-
-class _Rows:
-    """The samples of one batch by their numbers in the stream, which errors name."""
-
-    def __init__(self, samples: dict[int, Any]) -> None:
-        self._samples = samples
-        self._first = next(iter(samples.values()))
-
-    def __len__(self) -> int:
-        return MAX_SAMPLES
-
-    def __getitem__(self, number: int) -> Any:
-        """The sample of that number; any, where a row is only to be filled."""
-        return self._samples.get(number, self._first)
 
 
 class ForeignStreamLoader(DataLoader[Any]):
@@ -308,17 +179,18 @@ def foreign_stream_loader(
     if isinstance(source, StreamingPreprocessedDataset):
         buffer, identity = source.buffer_size, identity or source.identity
     chosen = collate or config.collate_fn or _first_decides
+    draws = True if getattr(source, "draws", None) is True else config.draws
     stream = ForeignStream(
         source, chosen, batch_size=config.batch_size, seed=config.seed,
         buffer=buffer if config.shuffle else 0, drop_last=config.drop_last,
-        draws=not draws_nothing((), chosen) if config.draws is None else config.draws,
+        draws=draws,
         dp_rank=dp_rank, dp_size=dp_size,
     )  # fmt: skip
     workers = config.workers("heavy")
     if workers:
         require_picklable("dataset", stream, config.start_method)
     # A thread only where nothing draws from the generators that the trainer draws from meanwhile.
-    quiet = not config.draws and (config.draws is False or draws_nothing(source, chosen))
+    quiet = draws is False or (draws is None and draws_nothing(source, chosen))
     return ForeignStreamLoader(
         stream,
         {"kind": "stream", "builds": [identity or _name(source)], "seed": config.seed,
@@ -350,14 +222,6 @@ def _ended(batches: Any) -> None:
     end = getattr(batches, "close", None) or getattr(batches, "_shutdown_workers", None)
     if end is not None:
         end()
-
-
-def _telling(batches: Iterator[Any]) -> Iterator[Any]:
-    """`batches`, with an error in the place of one, as `runtime.workers` has it."""
-    try:
-        yield from batches
-    except DataprepError as error:
-        yield error
 
 
 def _generated(batches: Iterator[Any]) -> Generator[Any]:

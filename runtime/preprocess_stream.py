@@ -60,12 +60,14 @@ class StreamingPreprocessedDataset(IterableDataset[Any]):
         by_shards: each rank and worker reads only shards of its own, where it is iterated over by
             itself. Then each has a buffer of its own, and what comes when depends on their number.
             Not for streams that were cut by `take` or `skip`, of which every part is cut.
-        draws: whether any of this draws random numbers. These are then seeded for each row.
+        draws: whether any of this draws random numbers, the stream included. These are then seeded
+            for each row, and those of the stream for each epoch.
 
     A pass serves the epoch that `set_epoch` named last, also in workers that are kept alive; 0
     before. Loaders of this package move it on by themselves.
 
-    Raises `PreprocessError` that names the row of the stream, the stage and the cause.
+    Raises `PreprocessError` that names the row of the stream, the stage and the cause, `UsageError`
+    if something draws that should not.
 
     >>> data = StreamingPreprocessedDataset(lambda: ({"n": n} for n in range(3)), buffer_size=0)
     >>> list(data)
@@ -167,7 +169,8 @@ class StreamingPreprocessedDataset(IterableDataset[Any]):
 
     def rows(self, epoch: int, *, seed: int | None = None) -> Iterator[NumberedRow]:
         """All rows with their numbers, as they come, not processed."""
-        return all_rows(self.source, epoch, seed=self.seed if seed is None else seed)
+        seed = self.seed if seed is None else seed
+        return all_rows(self.source, epoch, seed=seed, draws=self.draws)
 
     def prepared(
         self,
@@ -202,7 +205,9 @@ class StreamingPreprocessedDataset(IterableDataset[Any]):
 
     def _part(self, epoch: int, part: int, parts: int) -> Iterator[NumberedRow]:
         if self.by_shards:
-            rows = part_of_rows(self.source, epoch, part, parts, by_shards=True, seed=self.seed)
+            rows = part_of_rows(
+                self.source, epoch, part, parts, by_shards=True, seed=self.seed, draws=self.draws
+            )  # fmt: skip
             return through_buffer(rows, self.buffer_size, seed_for(self.seed, part), epoch)
         # Divided after the buffer: it is the same one whatever the number of parts.
         mixed = through_buffer(self.rows(epoch), self.buffer_size, self.seed, epoch)

@@ -20,7 +20,7 @@ from torch.utils.data import DataLoader
 from torch.utils.data._utils import worker
 
 from dataprep.formats.errors import InputError, UsageError, require
-from dataprep.runtime.drawing import seeded_rows
+from dataprep.runtime.drawing import UNSAID, seeded_rows
 from dataprep.runtime.seeding import seed_for
 
 __all__ = ["NumberedRow", "Source", "all_rows", "part_of_rows", "require_shards", "require_stream",
@@ -50,20 +50,27 @@ def require_stream(source: Any, where: str) -> None:
             f"a {type(source).__name__} cannot be iterated over")  # fmt: skip
 
 
-def all_rows(source: Source, epoch: int, *, seed: int = 0) -> Iterator[NumberedRow]:
-    """Every row of the stream in `epoch`, with its number; `seed` is of what it may draw.
+def all_rows(
+    source: Source, epoch: int, *, seed: int = 0, draws: bool = True
+) -> Iterator[NumberedRow]:
+    """Every row of the stream in `epoch`, with its number; `seed` is of what it draws, if it may.
 
-    Raises `InputError` with the number of the row that cannot be read.
+    Raises `InputError` with the number of the row that cannot be read, and `UsageError` if it draws
+    and must not.
 
     >>> list(all_rows(lambda: iter("ab"), 0))
     [(0, 'a'), (1, 'b')]
     """
-    rows = seeded_rows(partial(_begun, source, epoch), seed_for(seed, "rows", epoch) >> 31)
+    rows = seeded_rows(
+        partial(_begun, source, epoch), seed_for(seed, "rows", epoch) >> 31, draws=draws
+    )
     for number in count():
         hidden, worker._worker_info = worker._worker_info, None  # looked at when, nobody knows
         try:
             row = next(rows, _NONE)
         except Exception as error:
+            if getattr(error, "code", None) == UNSAID:
+                raise
             raise InputError(
                 f"reading it raised {type(error).__name__}: {error}", where=f"row {number}",
                 remedy="Mend the stream: nothing after this row can be read.",
@@ -76,7 +83,7 @@ def all_rows(source: Source, epoch: int, *, seed: int = 0) -> Iterator[NumberedR
 
 
 def part_of_rows(
-    source: Source, epoch: int, part: int, parts: int, *, by_shards: bool = False, seed: int = 0
+    source: Source, epoch: int, part: int, parts: int, *, by_shards: bool = False, **drawing: Any
 ) -> Iterator[NumberedRow]:
     """The rows of one of `parts` readers: together these read every row once.
 
@@ -92,7 +99,7 @@ def part_of_rows(
         group, part, parts = part % groups, part // groups, len(range(part % groups, parts, groups))
         if groups > 1:
             source = source.shard(num_shards=groups, index=group, contiguous=False)  # type: ignore[union-attr]
-    return islice(all_rows(source, epoch, seed=seed), part, None, parts)
+    return islice(all_rows(source, epoch, **drawing), part, None, parts)
 
 
 def through_buffer(

@@ -122,6 +122,21 @@ def test_a_stream_that_draws_follows_seed_and_epoch_alone() -> None:
     assert [row for _, row in all_rows(noisy, 1, seed=6)] != first
 
 
+def test_a_wrapped_stream_that_draws_has_to_say_so() -> None:
+    """A thread may read it otherwise, while the trainer draws from the same generators."""
+    for data in (
+        StreamingPreprocessedDataset(shuffled),
+        ours(StreamingPreprocessedDataset(shuffled)),
+        ours(shuffled, draws=False),
+    ):
+        with pytest.raises(UsageError, match=r"draws: the stream draws .* Pass draws=True"):
+            list(data)
+    said = StreamingPreprocessedDataset(shuffled, draws=True, buffer_size=0, seed=3)
+    loader = ours(said, seed=3)
+    assert sum(loader, []) == list(said) != list(range(N))  # noqa: RUF017
+    assert loader._batches_ahead == 0
+
+
 def test_errors_in_workers_are_those_of_one_process() -> None:
     """Not torch's text of them, with the traceback in it."""
 
