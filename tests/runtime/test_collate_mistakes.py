@@ -19,7 +19,7 @@ from dataprep.runtime.collate_preference import GRPO, KTO
 from dataprep.runtime.collate_text import CausalLM, Classification
 from dataprep.runtime.collate_vision import Vision
 from dataprep.runtime.collated import Collate, Collated
-from dataprep.runtime.output_schema import OutputSchema
+from dataprep.runtime.output_schema import FieldSchema, OutputSchema
 from dataprep.runtime.ragged import pad_rows
 from dataprep.runtime.sample_error import SampleError
 from dataprep.runtime.windows import PADDING
@@ -187,6 +187,11 @@ def test_rows_of_images_hold_no_padding_of_their_size() -> None:
 @pytest.mark.parametrize(
     ("make", "problem"),
     [
+        (lambda: FieldSchema(dtype=np.int32), "dtype: must be one of bool, uint8"),  # type: ignore
+        (lambda: FieldSchema(pad_value="0"), "pad_value: must be a number, got '0'"),  # type: ignore
+        (lambda: FieldSchema(along=3), "along: must be the name of a field, got 3"),  # type: ignore
+        (lambda: OutputSchema.from_dict(["labels"]), "schema: must be a mapping"),  # type: ignore
+        (lambda: OutputSchema(["labels"]), "schema: must be a mapping of fields"),  # type: ignore
         (lambda: Vision(scale=0), "scale: must be a number other than 0, got 0"),
         (lambda: Vision(scale="2"), "scale: must be a number other than 0, got '2'"),  # type: ignore
         (lambda: Vision(channels="3"), "channels: must be a whole number, got '3'"),  # type: ignore
