@@ -143,7 +143,7 @@ def _of_text(
     **options: Any,
 ) -> Padded:
     """One of `kind`; with `tokenizer_pads` the tokenizer's own method `pad` pads its fields."""
-    if tokenizer is None and "pad_id" not in options:
+    if tokenizer is None and "pad_id" not in {**_configured(kind, task_spec), **options}:
         raise UsageError(
             "a text task needs a tokenizer, to know what to pad with", where="tokenizer",
             code="E_NO_TOKENIZER", remedy="Pass tokenizer=..., or pad_id=... by itself.",
@@ -169,7 +169,8 @@ def _from_tokenizer(kind: type[Padded], tokenizer: Any, *, whole_words: bool) ->
         if whole_words:
             found["continuations"] = continuations(tokenizer)
     if kind is Seq2Seq:  # T5 and its kin start with the pad token
-        found["decoder_start_id"] = getattr(tokenizer, "decoder_start_token_id", None) or ids.pad_id
+        start = getattr(tokenizer, "decoder_start_token_id", None)
+        found["decoder_start_id"] = ids.pad_id if start is None else start
     return found
 
 
@@ -180,6 +181,11 @@ def _vision(task_spec: Any = None, tokenizer: Any = None, **options: Any) -> Vis
     wanted = chosen.get("normalize", True)
     if (mean is None) != (std is None):
         raise UsageError("mean and std are given together or not at all", where="normalize")
+    if mean is not None and not isinstance(options.get("normalize", True), bool):
+        raise UsageError(
+            f"is {options['normalize']!r}, and mean and std are given", where="normalize",
+            remedy="Give one or the other.",
+        )  # fmt: skip
     if wanted is False:
         chosen["normalize"] = None
     elif mean is not None:

@@ -271,6 +271,8 @@ class UniversalDataModule:
             "dp_size": self.dp_size,
         }  # fmt: skip
         if is_stream(data):
+            require(train or not getattr(data, "infinite", False), f"{name}_data",
+                    "is an infinite stream, which is never served to its end")  # fmt: skip
             require(not (train and self.buckets), "buckets", "streams have no lengths to sort by")
             return foreign_stream_loader(data, config, **common)
         buckets = self.buckets if train else None

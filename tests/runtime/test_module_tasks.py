@@ -13,6 +13,7 @@ from dataprep.formats.errors import InputError, UsageError
 from dataprep.runtime.collate_default import Default
 from dataprep.runtime.collators import CollatorRegistry
 from dataprep.runtime.data_module import UniversalDataModule
+from dataprep.runtime.preprocess_stream import StreamingPreprocessedDataset
 from dataprep.runtime.tasks import TaskSpec
 from tests.datasets import make_dataset, random_split
 
@@ -139,6 +140,33 @@ def test_nothing_is_ignored(options: dict[str, Any], problem: str) -> None:
     """A tokenizer without a task would not have been asked what to pad with."""
     with pytest.raises(UsageError, match=problem):
         UniversalDataModule(TEXTS, **options)
+
+
+def test_what_the_task_or_the_tokenizer_says_is_heard() -> None:
+    """A pad id of the task needs no tokenizer, and a start token may be 0."""
+    padded = TaskSpec(name="x", task_type="lm", preprocessing_config={"pad_id": 5})
+    assert first_batch([{"input_ids": [1]}, {"input_ids": [1, 2]}], padded)["input_ids"].max() == 5
+
+    class Starts(Tokenizer):
+        decoder_start_token_id = 0
+
+    batch = first_batch(PAIRS, TaskSpec.seq2seq_tiny(), tokenizer=Starts())
+    assert batch["decoder_input_ids"][:, 0].tolist() == [0] * 8
+
+
+def test_two_normalisations_are_one_too_many() -> None:
+    """The name was passed over."""
+    options = {"normalize": "cifar10", "mean": [0.5] * 3, "std": [0.5] * 3}
+    with pytest.raises(UsageError, match="normalize: is 'cifar10', and mean and std are given"):
+        first_batch(IMAGES, TaskSpec.vision_tiny(), collator_options=options)
+
+
+def test_validation_has_to_end() -> None:
+    """An infinite stream is for training."""
+    endless = StreamingPreprocessedDataset(range(3), infinite=True)
+    module = UniversalDataModule([1, 2, 3], endless)
+    with pytest.raises(UsageError, match="val_data: is an infinite stream"):
+        module.val_dataloader()
 
 
 def test_a_collator_for_a_dataset_with_one_of_its_own(tmp_path: Path) -> None:
