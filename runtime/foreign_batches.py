@@ -13,7 +13,7 @@ from typing import Any
 
 from torch.utils.data import IterableDataset, get_worker_info
 
-from dataprep.formats.errors import DataprepError
+from dataprep.formats.errors import DataprepError, IncompatibleError
 from dataprep.runtime.collated import Collate, Collated
 from dataprep.runtime.draws import draws_nothing
 from dataprep.runtime.order import MAX_SAMPLES
@@ -82,7 +82,13 @@ class ForeignStream(IterableDataset[Any]):
     def _batches(self, mine: int, workers: int) -> Iterator[Any]:
         """Every `workers`-th batch of a pass, beginning with number `mine`."""
         epoch = self.begin.epoch
-        rows = islice(self._rows(epoch), self.begin.position, None)
+        rows, begin = self._rows(epoch), self.begin.position
+        passed = sum(1 for _ in islice(rows, begin))
+        if passed < begin:
+            raise IncompatibleError(
+                f"stands at row {begin:,} of epoch {epoch}, the stream has {passed:,}",
+                where="state", code="E_STATE", remedy="Use the stream that it was taken of.",
+            )  # fmt: skip
         for step in count():
             group = list(islice(rows, self.global_batch))
             whole = len(group) == self.global_batch

@@ -13,7 +13,7 @@ import torch
 from torch.utils.data import ChainDataset, DataLoader, IterableDataset, get_worker_info
 from torch.utils.data._utils import worker
 
-from dataprep.formats.errors import DataprepError, InputError, UsageError
+from dataprep.formats.errors import DataprepError, IncompatibleError, InputError, UsageError
 from dataprep.runtime.foreign_stream import ForeignStreamLoader, foreign_stream_loader
 from dataprep.runtime.loader_config import LoaderConfig
 from dataprep.runtime.preprocess_stream import StreamingPreprocessedDataset
@@ -186,6 +186,21 @@ def test_a_pass_without_a_batch_is_told() -> None:
     assert len(list(loader)) == 2
     with pytest.warns(UserWarning, match="epoch 1 of the stream has no batch"):
         assert not list(loader)
+
+
+def test_a_stream_that_has_become_shorter_is_not_gone_on_with() -> None:
+    """It was taken for one of which nothing is left."""
+    state = ours(lambda: iter(range(N))).state_dict() | {"position": 6}
+    with pytest.raises(
+        IncompatibleError, match="state: stands at row 6 of epoch 0, the stream has 5"
+    ):
+        list(_resumed(ours(lambda: iter(range(5))), state))
+    assert len(list(_resumed(ours(lambda: iter(range(6))), state))) == 2  # those of epoch 1
+
+
+def _resumed(loader: ForeignStreamLoader, state: dict[str, Any]) -> ForeignStreamLoader:
+    loader.load_state_dict(state)
+    return loader
 
 
 @pytest.mark.parametrize(
