@@ -206,7 +206,7 @@ class Padded:
 
     def _ids(self, name: str, values: list[Any]) -> list[Array]:
         rows = as_rows(values, name, whole=True)
-        if {row.ndim for row in rows} == {1} and all(map(len, rows)):
+        if rows[0].ndim == 1 and all(map(len, rows)):  # then all have one axis
             return rows
         for number, row in enumerate(rows):
             if not row.size:

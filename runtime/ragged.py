@@ -231,10 +231,7 @@ def as_rows(rows: Sequence[Any], field: str | None = None, *, whole: bool = Fals
     Arrays and tensors of one dtype are not copied. Raises `SampleError`, naming the row; if they
     are to be `whole` numbers, as ids are, also for one of fractions.
     """
-    try:
-        arrays = [row if type(row) is np.ndarray else as_array(row) for row in rows]
-    except _NO_ARRAY:
-        raise _first_without_numbers(rows, field) from None
+    arrays = _as_arrays(rows, field)
     dtypes = {array.dtype for array in arrays}
     if whole and any(dtype.kind == "f" for dtype in dtypes):
         _refuse_fractions(arrays, field)
@@ -251,6 +248,21 @@ def as_rows(rows: Sequence[Any], field: str | None = None, *, whole: bool = Fals
             )  # fmt: skip
     empty = (np.empty((0, *further), array.dtype) for array in arrays)
     return _of_one_dtype([a if a.size else e for a, e in zip(arrays, empty, strict=True)], field)
+
+
+def _as_arrays(rows: Sequence[Any], field: str | None) -> list[Array]:
+    kinds = set(map(type, rows))
+    if kinds == {np.ndarray}:
+        return list(rows)
+    try:
+        if kinds == {torch.Tensor}:  # no call of ours for each
+            try:
+                return [row.numpy() for row in rows]
+            except (RuntimeError, TypeError):  # bfloat16, or with a gradient
+                pass
+        return [as_array(row) for row in rows]
+    except _NO_ARRAY:
+        raise _first_without_numbers(rows, field) from None
 
 
 def check_fit(arrays: Sequence[Array], dtype: np.dtype[Any], field: str | None = None) -> None:
