@@ -33,7 +33,7 @@ from dataprep.runtime.foreign_batches import ForeignStream
 from dataprep.runtime.loader import _as_is
 from dataprep.runtime.loader_config import LoaderConfig
 from dataprep.runtime.picklable import require_picklable
-from dataprep.runtime.prefetch import Ahead
+from dataprep.runtime.prefetch import Ahead, Pace
 from dataprep.runtime.preprocess_stream import StreamingPreprocessedDataset
 from dataprep.runtime.sampling import whole_number
 from dataprep.runtime.seeding import seed_for
@@ -70,7 +70,7 @@ class ForeignStreamLoader(DataLoader[Any]):
         self.order = dict(definition)
         self._next = self._now = Progress()
         self._pass = 0
-        self._batches_ahead = ahead
+        self._batches_ahead, self._pace = ahead, Pace()
         super().__init__(stream, batch_size=None, collate_fn=_as_is, **options)
 
     @property
@@ -104,7 +104,7 @@ class ForeignStreamLoader(DataLoader[Any]):
         self._pass += 1
         batches: Iterator[Any] = super().__iter__()
         if self._batches_ahead:
-            batches = Ahead(_generated(batches), self._batches_ahead)
+            batches = Ahead(_generated(batches), self._batches_ahead, self._pace)
         return self._count(batches, begin, self._pass)
 
     def _count(self, batches: Iterator[Any], begin: Progress, number: int) -> Iterator[Any]:
