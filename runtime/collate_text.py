@@ -18,6 +18,7 @@ from dataprep.runtime.collate import Padded, one_each, padding
 from dataprep.runtime.columns import Columns, columns_of, is_sequence, kind_of, scalars, stacked
 from dataprep.runtime.ragged import Array, Layout, Padding, Side, as_rows, check_fit
 from dataprep.runtime.sample_error import SampleError
+from dataprep.runtime.sampling import whole_number
 
 __all__ = ["CausalLM", "ClassLabels", "Classification", "Seq2Seq", "require_fields"]
 
@@ -143,6 +144,8 @@ class Seq2Seq(Padded):
 
     def __post_init__(self) -> None:
         Padded.__post_init__(self)
+        start = whole_number("decoder_start_id", self.decoder_start_id)
+        object.__setattr__(self, "decoder_start_id", start)
         self._target()
 
     def _target(self) -> Padding:

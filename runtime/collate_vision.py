@@ -57,7 +57,11 @@ class Normalize:
     def __post_init__(self) -> None:
         for name in ("mean", "std"):
             given = getattr(self, name)
-            values = tuple(float(v) for v in ([given] if isinstance(given, int | float) else given))
+            try:
+                one = isinstance(given, int | float)
+                values = tuple(float(value) for value in ([given] if one else given))
+            except (TypeError, ValueError):
+                values = ()
             require(bool(values) and all(map(isfinite, values)), name, f"is {given!r}")
             object.__setattr__(self, name, values)
         require(
@@ -117,6 +121,9 @@ class Vision:
         else:
             fine = self.normalize is None or isinstance(self.normalize, Normalize)
             require(fine, "normalize", f"must be a name, a Normalize or None: {self.normalize!r}")
+        wanted = self.schema.fields.get("pixel_values")
+        kept = wanted is None or wanted.dtype is None or dtype_of(wanted.dtype).is_floating_point
+        require(kept, "schema", "pixel_values are fractions, which a whole dtype would cut off")
         if self.scale is not None:
             number = kind_of(self.scale) in ("i", "u", "f")
             require(number and isfinite(self.scale) and self.scale != 0, "scale",

@@ -34,6 +34,6 @@ class VisionText:
         """The batch."""
         columns = columns_of(samples)
         images = {name: values for name, values in columns.items() if name in _IMAGES}
-        batch = self.vision.of_columns(images)
+        batch = self.vision.of_columns(images or columns)  # which tells what there is
         others = [name for name in columns if name not in images]
         return batch | self.text([{name: sample[name] for name in others} for sample in samples])

@@ -16,8 +16,9 @@ from dataprep.runtime.collate_audio import Audio
 from dataprep.runtime.collate_default import Default
 from dataprep.runtime.collate_masked import MaskedLM
 from dataprep.runtime.collate_preference import GRPO, KTO
-from dataprep.runtime.collate_text import CausalLM, Classification
-from dataprep.runtime.collate_vision import Vision
+from dataprep.runtime.collate_text import CausalLM, Classification, Seq2Seq
+from dataprep.runtime.collate_vision import Normalize, Vision
+from dataprep.runtime.collate_vision_text import VisionText
 from dataprep.runtime.collated import Collate, Collated
 from dataprep.runtime.output_schema import FieldSchema, OutputSchema
 from dataprep.runtime.ragged import pad_rows
@@ -192,6 +193,14 @@ def test_rows_of_images_hold_no_padding_of_their_size() -> None:
         (lambda: FieldSchema(along=3), "along: must be the name of a field, got 3"),  # type: ignore
         (lambda: OutputSchema.from_dict(["labels"]), "schema: must be a mapping"),  # type: ignore
         (lambda: OutputSchema(["labels"]), "schema: must be a mapping of fields"),  # type: ignore
+        (lambda: Normalize(mean="a", std=1), "mean: is 'a'"),  # type: ignore
+        (lambda: Normalize(mean=None, std=None), "mean: is None"),  # type: ignore
+        (
+            lambda: Vision(schema=OutputSchema.from_dict({"pixel_values": "uint8"})),
+            "schema: pixel_values are fractions",
+        ),
+        (lambda: Seq2Seq(decoder_start_id=None), "decoder_start_id: must be a whole number"),  # type: ignore
+        (lambda: VisionText()(ids([1])), "vision: samples have no field .*, there is input_ids"),
         (lambda: Vision(scale=0), "scale: must be a number other than 0, got 0"),
         (lambda: Vision(scale="2"), "scale: must be a number other than 0, got '2'"),  # type: ignore
         (lambda: Vision(channels="3"), "channels: must be a whole number, got '3'"),  # type: ignore
@@ -206,6 +215,30 @@ def test_options_of_a_wrong_type(make: Any, problem: str) -> None:
     """Told when the collator is made, by the name of the option."""
     with pytest.raises(UsageError, match=problem):
         make()
+
+
+def test_a_mask_of_sound_goes_along_with_it() -> None:
+    """It was padded by itself, to another width than the sound."""
+    samples = [
+        {"input_values": [0.1, 0.2, 0.3], "attention_mask": [1, 0, 1], "lengths": 3},
+        {"input_values": [0.1], "attention_mask": [1], "lengths": 1},
+    ]
+    batch = Audio(max_length=2, multiple=4)(samples)
+    assert batch["input_values"].shape == batch["attention_mask"].shape == (2, 4)
+    assert batch["attention_mask"].tolist() == [[1, 0, 0, 0], [1, 0, 0, 0]]
+    assert batch["lengths"].tolist() == [2, 1]
+    with pytest.raises(SampleError, match=r"row 0 .*'attention_mask': has 1 numbers for 2 tokens"):
+        Audio()([{"input_values": [0.1, 0.2], "attention_mask": [1]}])
+
+
+def test_sound_as_hugging_face_datasets_have_it() -> None:
+    """A dict with the array and its rate, which must be one."""
+    sounds = [{"array": np.ones(n), "sampling_rate": 16_000} for n in (1, 2)]
+    batch = Audio()([{"audio": sound} for sound in sounds])
+    assert batch["audio"].tolist() == [[1, 0], [1, 1]]
+    sounds[1]["sampling_rate"] = 8_000
+    with pytest.raises(SampleError, match=r"row 1 .*'audio': has the sampling rate 8000, row 0 16"):
+        Audio()([{"audio": sound} for sound in sounds])
 
 
 def test_pictures_with_a_palette_are_refused() -> None:
