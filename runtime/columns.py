@@ -148,6 +148,9 @@ def scalars(name: str, values: list[Any], schema: OutputSchema) -> Array | None:
     Raises `SampleError` where some are numbers and others are not, and for numbers that the dtype
     of the schema cannot hold.
     """
+    found = _of_one_type(name, values, schema)
+    if found is not None:
+        return found
     kinds = [kind_of(value) for value in values]
     if all(kind is None for kind in kinds):
         return None
@@ -162,6 +165,24 @@ def scalars(name: str, values: list[Any], schema: OutputSchema) -> Array | None:
     except OverflowError as error:
         raise SampleError(f"{error}", field=name) from error
     return stacked(name, numbers, schema)[:, 0]
+
+
+def _of_one_type(name: str, values: list[Any], schema: OutputSchema) -> Array | None:
+    """The same by one conversion, of numbers of Python's that all are of one type and fit."""
+    types = set(map(type, values))
+    dtype = _TYPES.get(next(iter(types))) if len(types) == 1 else None
+    if dtype is None:
+        return None
+    try:
+        array = np.array(values, dtype)
+    except OverflowError:
+        return None
+    wanted = schema.resolve(name, kind=array.dtype.kind).numpy
+    fits = wanted.kind == "f" or np.can_cast(array.dtype, wanted, "safe")
+    return array.astype(wanted, copy=False) if fits else None
+
+
+_TYPES: dict[type[Any], Any] = {int: np.int64, float: np.float64, bool: np.bool_}
 
 
 def stacked(name: str, rows: list[Array], schema: OutputSchema) -> Array:

@@ -255,11 +255,14 @@ def _as_arrays(rows: Sequence[Any], field: str | None) -> list[Array]:
     if kinds == {np.ndarray}:
         return list(rows)
     try:
-        if kinds == {torch.Tensor}:  # no call of ours for each
-            try:
-                return [row.numpy() for row in rows]
-            except (RuntimeError, TypeError):  # bfloat16, or with a gradient
-                pass
+        if kinds == {torch.Tensor}:  # the usual ones, with no call of ours for each
+            return [row.numpy() for row in rows]
+        if kinds == {list} and all(row and type(row[0]) is int for row in rows):
+            packed = (struct.pack(f"{len(row)}q", *row) for row in rows)
+            return [np.frombuffer(row, np.int64) for row in packed]
+    except (RuntimeError, TypeError, struct.error):
+        pass  # bfloat16 or with a gradient, fractions or no numbers at all
+    try:
         return [as_array(row) for row in rows]
     except _NO_ARRAY:
         raise _first_without_numbers(rows, field) from None

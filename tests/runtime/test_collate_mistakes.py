@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import warnings
 from collections import UserDict
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from dataprep.formats.errors import UsageError
-from dataprep.runtime import ragged
+from dataprep.runtime import columns, ragged
 from dataprep.runtime.collate import Padded
 from dataprep.runtime.collate_audio import Audio
 from dataprep.runtime.collate_default import Default
@@ -24,6 +28,7 @@ from dataprep.runtime.output_schema import FieldSchema, OutputSchema
 from dataprep.runtime.ragged import pad_rows
 from dataprep.runtime.sample_error import SampleError
 from dataprep.runtime.windows import PADDING
+from tests.support import examples
 
 
 def ids(*rows: list[int], **fields: list[Any]) -> list[dict[str, Any]]:
@@ -268,3 +273,33 @@ def test_filling_rows_leave_the_samples_alone(kind: Any) -> None:
     assert batch["labels"].tolist() == [[3], [-100]]
     assert batch["sample_mask"].tolist() == [True, False]
     assert data.tolist() == [[3], [4]]
+
+
+_WHOLE = st.integers(-3, 3) | st.sampled_from([255, 1 << 31, -(1 << 63), 1 << 63, 1 << 70])
+
+
+@examples(200)
+@given(
+    values=st.lists(_WHOLE, min_size=1, max_size=4)
+    | st.lists(st.booleans(), min_size=1, max_size=4)
+    | st.lists(st.floats(), min_size=1, max_size=4)
+    | st.lists(_WHOLE | st.booleans() | st.floats() | st.none(), min_size=1, max_size=4),
+    dtype=st.sampled_from(
+        [None, "int64", "uint8", "int32", "bool", "float32", "float64", "float16"]
+    ),
+)
+def test_single_numbers_equal_the_reference(values: list[Any], dtype: str | None) -> None:
+    """All at once as one by one: the same numbers of the same dtype, or the same error."""
+    schema = OutputSchema.from_dict({} if dtype is None else {"x": dtype})
+
+    def found() -> Any:
+        with np.errstate(all="ignore"), warnings.catch_warnings(action="ignore"):
+            try:
+                array = columns.scalars("x", values, schema)
+            except SampleError as error:
+                return str(error)
+        return None if array is None else (array.dtype, array.tobytes())
+
+    at_once = found()
+    with mock.patch.object(columns, "_TYPES", {}):
+        assert found() == at_once
