@@ -71,6 +71,17 @@ class MaskedLM(Padded):
 
     def __post_init__(self) -> None:
         Padded.__post_init__(self)
+        self._check_numbers()
+        inside = 0 <= self.mask_id < self.vocab_size
+        require(inside, "mask_id", f"{self.mask_id} is outside 0:{self.vocab_size}")
+        special = np.zeros(self.vocab_size, bool)
+        special[[i for i in (*self.special_ids, self.mask_id) if 0 <= i < self.vocab_size]] = True
+        require(not special.all(), "special_ids", "leave no token to draw")
+        object.__setattr__(self, "_special", special)
+        object.__setattr__(self, "_ordinary", np.flatnonzero(~special))
+        object.__setattr__(self, "_goes_on", self._continuing())
+
+    def _check_numbers(self) -> None:
         for name in ("probability", "mask_share", "random_share"):
             value = getattr(self, name)
             number = isinstance(value, int | float) and not isinstance(value, bool)
@@ -85,20 +96,16 @@ class MaskedLM(Padded):
             ("epoch", whole_number("epoch", self.epoch)),
         ):
             object.__setattr__(self, name, given)
-        inside = 0 <= self.mask_id < self.vocab_size
-        require(inside, "mask_id", f"{self.mask_id} is outside 0:{self.vocab_size}")
-        special = np.zeros(self.vocab_size, bool)
-        special[[i for i in (*self.special_ids, self.mask_id) if 0 <= i < self.vocab_size]] = True
-        require(not special.all(), "special_ids", "leave no token to draw")
-        object.__setattr__(self, "_special", special)
-        object.__setattr__(self, "_ordinary", np.flatnonzero(~special))
-        goes_on = None
-        if self.continuations is not None:
-            goes_on = np.zeros(self.vocab_size, bool)
-            outside = [i for i in self.continuations if not 0 <= i < self.vocab_size]
-            require(not outside, "continuations", f"{outside[:1]} is outside 0:{self.vocab_size}")
-            goes_on[list(self.continuations)] = True
-        object.__setattr__(self, "_goes_on", goes_on)
+
+    def _continuing(self) -> Array | None:
+        """bool [vocab_size]: the tokens that go on with a word; None where it is not said."""
+        if self.continuations is None:
+            return None
+        outside = [i for i in self.continuations if not 0 <= i < self.vocab_size]
+        require(not outside, "continuations", f"{outside[:1]} is outside 0:{self.vocab_size}")
+        goes_on = np.zeros(self.vocab_size, bool)
+        goes_on[list(self.continuations)] = True
+        return goes_on
 
     def at_epoch(self, epoch: int) -> MaskedLM:
         """The same collator, which draws those of `epoch`."""

@@ -33,10 +33,11 @@ from dataprep.runtime.ragged import Array, as_array, as_rows
 from dataprep.runtime.sample_error import SampleError
 from dataprep.runtime.sampling import whole_number
 
-__all__ = ["NORMALIZE", "ChannelsAt", "Normalize", "Vision"]
+__all__ = ["IMAGES", "NORMALIZE", "ChannelsAt", "Normalize", "Vision"]
 
 ChannelsAt = Literal["CHW", "HWC"]
-_NAMES = ("pixel_values", "image", "images", "img")
+IMAGES = ("pixel_values", "image", "images", "img")
+"""The names that a field of images may have."""
 _LABELS = ("labels", "label", "fine_label")
 _BUFFERS = Buffers()
 _INDEXED = ("P", "PA")  # pictures of PIL with a palette, as many PNG and all GIF files are
@@ -93,9 +94,9 @@ class Vision:
     - `scale`: what values are multiplied with instead of the rule above; nothing is checked then.
     - `schema`: dtypes, as float16 for `pixel_values`.
 
-    Images are arrays, tensors or PIL pictures, in a field `pixel_values`, `image` or `img`, or the
-    first place of a tuple. Labels (`labels` or `label`, or the second place): one class, int64
-    [rows]; fractions or rows of numbers stay what they are. Other fields are kept.
+    Images are arrays, tensors or PIL pictures, in a field `pixel_values`, `image`, `images` or
+    `img`, or the first place of a tuple. Labels (`labels` or `label`, or the second place): one
+    class, int64 [rows]; fractions or rows of numbers stay what they are. Other fields are kept.
 
     Raises `SampleError` for an image of another shape, number of channels or range.
 
@@ -146,10 +147,10 @@ class Vision:
 
     def of_columns(self, columns: Columns) -> dict[str, Any]:
         """The batch, of samples in columns."""
-        name = next((name for name in _NAMES if name in columns), None)
+        name = next((name for name in IMAGES if name in columns), None)
         if name is None:
             raise UsageError(
-                f"samples have no field {' or '.join(_NAMES)}, there is {', '.join(columns)}",
+                f"samples have no field {' or '.join(IMAGES)}, there is {', '.join(columns)}",
                 where="vision", code="E_FIELDS", remedy="Rename the column of the images.",
             )  # fmt: skip
         batch: dict[str, Any] = {"pixel_values": None}

@@ -20,7 +20,7 @@ from dataprep.runtime.buckets import POOL, Bucketed
 from dataprep.runtime.collate_default import Default
 from dataprep.runtime.collated import Collate, Collated, WithEpoch, collated_order, failed
 from dataprep.runtime.draws import SeededDraws, draws_nothing
-from dataprep.runtime.lengths import lengths_for
+from dataprep.runtime.lengths import Lengths, lengths_for
 from dataprep.runtime.loader import Loader
 from dataprep.runtime.loader_config import LoaderConfig
 from dataprep.runtime.order import Order
@@ -64,6 +64,25 @@ class Buckets:
             require(self.rows_multiple is None, "rows_multiple",
                     "means nothing without max_tokens")  # fmt: skip
 
+    def ordered(
+        self, order: Order, known: Lengths, config: LoaderConfig, purpose: str, dp_size: int
+    ) -> Bucketed:
+        """`order`, with samples of like length in each global batch."""
+        return Bucketed(
+            order=order, lengths=known, batch=config.batch_size * dp_size, pool=self.pool,
+            build_id=_BUCKETS, seed=config.seed, purpose=purpose,
+        )  # fmt: skip
+
+    def steps(
+        self, order: Order, known: Lengths, config: LoaderConfig, purpose: str, **place: Any
+    ) -> TokenBudgetSampler:
+        """Steps of up to `max_tokens`; `place`: the epoch, the rank of how many, and the end."""
+        return TokenBudgetSampler(
+            known, self.max_tokens or 0, order=order, build_id=_BUCKETS, seed=config.seed,
+            purpose=purpose, max_rows=self.max_rows, rows_multiple=self.rows_multiple,
+            pool=self.pool, **place,
+        )  # fmt: skip
+
 
 def foreign_loader(
     dataset: Any,
@@ -101,13 +120,8 @@ def foreign_loader(
     samples, light = _samples(dataset, config, collate, identity, dp_size)
     if len(samples) == 0:
         warnings.warn(f"the {purpose} dataset is empty: its loader has no batches", stacklevel=3)
-        config, sampler, buckets, dp_rank, dp_size = (
-            replace(config, drop_last=False),
-            None,
-            None,
-            0,
-            1,
-        )
+        config, sampler, buckets = replace(config, drop_last=False), None, None
+        dp_rank, dp_size = 0, 1
     workers = config.workers("light" if light else "heavy")
     if workers:
         require_picklable("dataset", samples, config.start_method)
@@ -122,18 +136,13 @@ def foreign_loader(
         known = lengths_for(samples if is_own(dataset) else dataset, buckets.lengths)
         if buckets.max_tokens is not None:
             require(not list(skip), "skip", "is for batches of rows, not of tokens")
-            budget = TokenBudgetSampler(
-                known, buckets.max_tokens, order=WithEpoch(order=order) if tagged else order,
-                build_id=_BUCKETS, seed=config.seed, purpose=purpose, max_rows=buckets.max_rows,
-                rows_multiple=buckets.rows_multiple, pool=buckets.pool, epoch=epoch,
+            steps = buckets.steps(
+                WithEpoch(order=order) if tagged else order, known, config, purpose, epoch=epoch,
                 dp_rank=dp_rank, dp_size=dp_size, end=end,
             )  # fmt: skip
-            definition |= budget.definition
-            return serve_steps(samples, budget, definition=definition, dp_rank=dp_rank, **run)
-        order = Bucketed(
-            order=order, lengths=known, batch=config.batch_size * dp_size, pool=buckets.pool,
-            build_id=_BUCKETS, seed=config.seed, purpose=purpose,
-        )  # fmt: skip
+            definition |= steps.definition
+            return serve_steps(samples, steps, definition=definition, dp_rank=dp_rank, **run)
+        order = buckets.ordered(order, known, config, purpose, dp_size)
         definition |= order.definition
     return serve(
         samples, config.batch_size, order=WithEpoch(order=order) if tagged else order,
