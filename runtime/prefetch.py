@@ -113,7 +113,8 @@ class Ahead(Generic[_T]):
     It is when three times in a row more time passes between two items than handing one over from
     a thread costs, or than it takes to make one. A caller that waits for nothing else, as a loop
     that only counts does, would be slowed down by a thread. With the `pace` of the pass before, a
-    caller that was slower then has its thread from the first item on.
+    caller that was slower then has its thread from the second item on. The first is made here: a
+    thread would go on with the next ones, and keep the interpreter from whoever waits for it.
 
     >>> list(Ahead((letter for letter in "abc"), depth=2))
     ['a', 'b', 'c']
@@ -124,7 +125,7 @@ class Ahead(Generic[_T]):
         self._depth = depth
         self._pace = pace or Pace()
         self._thread: Prefetcher[_T] | None = None
-        self._left = perf_counter()
+        self._left: float | None = None  # when the caller got the item before
 
     @property
     def ready(self) -> int:
@@ -135,22 +136,18 @@ class Ahead(Generic[_T]):
         return self
 
     def __next__(self) -> _T:
-        asked, thread = perf_counter(), self._looked()
+        asked, thread = perf_counter(), self._thread
         item = next(self._source if thread is None else thread)
         made = perf_counter()
-        # What a thread has made ahead was made in no time, which says nothing of the source.
-        limit = _HAND_OVER_S if thread is not None else min(made - asked, _HAND_OVER_S)
-        slower = asked - self._left > limit
-        self._pace.slower = self._pace.slower + 1 if slower else 0
+        if self._left is not None:
+            # What a thread has made ahead was made in no time, which says nothing of the source.
+            limit = _HAND_OVER_S if thread is not None else min(made - asked, _HAND_OVER_S)
+            slower = asked - self._left > limit
+            self._pace.slower = self._pace.slower + 1 if slower else 0
         self._left = made
-        self._looked()
-        return item
-
-    def _looked(self) -> Prefetcher[_T] | None:
-        """The thread, from the time on when the caller is known to be slower."""
-        if self._thread is None and self._pace.slower >= _IN_A_ROW:
+        if thread is None and self._pace.slower >= _IN_A_ROW:
             self._thread = Prefetcher(self._source, self._depth)
-        return self._thread
+        return item
 
     def close(self) -> None:
         """There is nothing more to take."""

@@ -138,7 +138,7 @@ def test_a_thread_begins_where_there_is_time(
 
 
 def test_a_pass_goes_on_with_the_thread_of_the_last(monkeypatch: pytest.MonkeyPatch) -> None:
-    """From its first item on, until a caller has been faster than the handing over again."""
+    """From its second item on, until a caller has been faster than the handing over again."""
     clock, before, pace = [0.0], threads(), Pace()
     monkeypatch.setattr(prefetch, "perf_counter", lambda: clock[0])
 
@@ -154,6 +154,6 @@ def test_a_pass_goes_on_with_the_thread_of_the_last(monkeypatch: pytest.MonkeyPa
         return found
 
     assert begun([0.01] * 6) == [False] * 4 + [True] * 2
-    assert begun([0.01] * 6) == [False] + [True] * 5  # the first begins it
+    assert begun([0.01] * 6) == [False] + [True] * 5  # the first is made here
     assert begun([0.0] * 6) == [False] + [True] * 5
     assert begun([0.01] * 3) == [False] * 3
