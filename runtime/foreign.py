@@ -159,6 +159,9 @@ def is_own(dataset: Any) -> bool:
 def is_stream(dataset: Any) -> bool:
     """Whether it can only be read from its beginning: an iterable, or a function that makes one."""
     by_number = hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__")
+    if by_number and isinstance(dataset, type):
+        raise UsageError(f"is the class {dataset.__name__}, and not a dataset", where="dataset",
+                         remedy="Call it to make one.")  # fmt: skip
     if isinstance(dataset, IterableDataset) or by_number:  # torch gives these a __getitem__ too
         return not by_number or isinstance(dataset, IterableDataset)
     return hasattr(dataset, "__iter__") or callable(dataset)

@@ -25,7 +25,7 @@ from dataprep.runtime.epoch_index import with_epoch
 from dataprep.runtime.order import Positions
 from dataprep.runtime.prefetch import Ahead, Pace
 from dataprep.runtime.samples import Batch, SampleDataset
-from dataprep.runtime.sampling import GlobalBatchSampler, Step, StepSampler
+from dataprep.runtime.sampling import GlobalBatchSampler, Step, StepSampler, whole_number
 from dataprep.runtime.state import Progress, progress_from, state_of
 from dataprep.runtime.stats import LoaderStats, Tally
 
@@ -124,7 +124,7 @@ class Loader(DataLoader[Batch]):
         Trainers that resume set the epoch too: the place that was loaded in this epoch stays, and
         an epoch of which nothing was left is not served again.
         """
-        place = self._place
+        epoch, place = whole_number("epoch", epoch), self._place
         if epoch == place.finished or (epoch == place.next.epoch and place.next.position):
             return
         self.sampler_obj.set_epoch(epoch)

@@ -526,3 +526,18 @@ class Broken:
 
     def __getitem__(self, index: int) -> int:
         return index // 0
+
+
+def test_a_class_is_no_dataset() -> None:
+    """Of which one was to be made."""
+    with pytest.raises(
+        UsageError, match="dataset: is the class Broken, and not a dataset. Call it"
+    ):
+        builder(Broken).build()
+
+
+@pytest.mark.parametrize("epoch", [-1, "1", None])
+def test_an_epoch_that_is_none(epoch: Any) -> None:
+    """-1 was passed over."""
+    with pytest.raises(UsageError, match="epoch: must be"):
+        builder().build().set_epoch(epoch)
