@@ -531,7 +531,7 @@ class Broken:
 def test_a_class_is_no_dataset() -> None:
     """Of which one was to be made."""
     with pytest.raises(
-        UsageError, match="dataset: is the class Broken, and not a dataset. Call it"
+        UsageError, match=r"dataset: is the class Broken, and not a dataset\. Call it"
     ):
         builder(Broken).build()
 
