@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from dataprep.formats.dataset import Split
-from dataprep.formats.errors import DataprepError, InputError, UsageError
+from dataprep.formats.errors import DataprepError, InputError, UsageError, require
 from dataprep.pipeline.options import DocumentUnit
 from dataprep.pipeline.text_cache import SPLIT, TextSource, cached_texts
 from dataprep.runtime.create import create_loader
@@ -25,6 +25,7 @@ from dataprep.runtime.encode import encode_text
 from dataprep.runtime.loader import Loader
 from dataprep.runtime.packed import PackedDataset
 from dataprep.runtime.packing_store import default_plan_dir
+from dataprep.runtime.sampling import whole_number
 from dataprep.runtime.windows import Labels, WindowDataset
 
 __all__ = ["create_dataloaders", "text_windows"]
@@ -58,6 +59,7 @@ def text_windows(
         >>> text_windows("stories.txt", seq_length=64)[0]["labels"].shape   # doctest: +SKIP
         torch.Size([64])
     """
+    seq_length = whole_number("seq_length", seq_length, 1)
     split = _split(
         data_path, tokenizer, is_jsonl, field=field, document=document, bos=bos, eos=eos,
         on_error=on_error, cache_dir=cache_dir,
@@ -137,6 +139,8 @@ def create_dataloaders(  # noqa: PLR0917  (the names and the order that callers 
         ...     loss = model(batch["input_ids"], batch["labels"])
     """
 
+    seq_length = whole_number("seq_length", seq_length, 1)
+
     def loader(path: _Place, *, train: bool) -> Loader:
         split = _split(
             path, tokenizer, is_jsonl, field=field, document=document, bos=bos, eos=eos,
@@ -161,6 +165,12 @@ def create_dataloaders(  # noqa: PLR0917  (the names and the order that callers 
 def _split(
     path: _Place, tokenizer: Any, is_jsonl: bool | None, *, cache_dir: _Place | None, **reading: Any
 ) -> Split:
+    require(
+        isinstance(path, str | os.PathLike),
+        "path",
+        f"must be a file, a folder or a glob, got {path!r}; `dataprep build` takes several",
+    )
+    require(is_jsonl in (None, True, False), "is_jsonl", f"must be a bool or None: {is_jsonl!r}")
     cache = default_plan_dir().parent / "texts" if cache_dir is None else Path(cache_dir)
     source = TextSource(
         path=(os.fspath(path),), is_jsonl=is_jsonl, **_spelled(tokenizer), **reading

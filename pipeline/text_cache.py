@@ -175,6 +175,7 @@ def _numbers(
     source: TextSource, options: BuildOptions, sources: list[Source], folder: Path, encode: Encode
 ) -> BuildOptions:
     """Ids as texts of numbers in a file of JSONL, and a tokenizer for which they are words."""
+    _refuse_specials(source)
     largest, lines, left_out = source.vocab_size - 1, folder / "ids.jsonl", []
     with storage_errors(folder), lines.open("w", encoding="utf-8") as stream:
         for number, (text, problem) in enumerate(_documents(options, sources)):
@@ -206,6 +207,15 @@ def _numbers(
         input=(str(lines),), out=options.out, tokenizer=str(folder / "words"), engine="tokenizers",
         bos="none", eos="none", split=options.split, workers=1,
     )  # fmt: skip
+
+
+def _refuse_specials(source: TextSource) -> None:
+    for name in ("bos", "eos"):
+        if getattr(source, name) not in ("auto", "none"):
+            raise UsageError(
+                f"{getattr(source, name)!r} is unknown to a tokenizer that is only a function",
+                where=name, remedy="Have its encode give all special tokens.",
+            )  # fmt: skip
 
 
 def _stand_in(size: int) -> bytes:

@@ -151,4 +151,10 @@ def _by_pool(
     """The pools that hold some of `positions`, and the places in the array of those it holds."""
     places = np.flatnonzero(inside)
     numbers = positions[places] // pool
-    return [(int(number), places[numbers == number]) for number in np.unique(numbers)]
+    if not len(numbers):
+        return []
+    by_pool = np.argsort(numbers, kind="stable")  # once, and not a comparison for each pool
+    numbers, places = numbers[by_pool], places[by_pool]
+    bounds = np.flatnonzero(np.diff(numbers)) + 1
+    firsts: list[int] = numbers[[0, *bounds.tolist()]].tolist()
+    return list(zip(firsts, np.split(places, bounds), strict=True))

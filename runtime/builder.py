@@ -116,14 +116,17 @@ class DataLoaderBuilder:
 
     def with_padding(
         self,
-        padding_side: Literal["right", "left"] = "right",
+        padding_side: Literal["right", "left"] | None = None,
         *,
         max_length: int | None = None,
         pad_id: int | None = None,
         label_pad_id: int | None = None,
         multiple: int | None = None,
     ) -> DataLoaderBuilder:
-        """How rows are padded, by the collate function given, or by `Padded` if none is."""
+        """How rows are padded, by the collate function given, or by `Padded` if none is.
+
+        What is None stays as the collate function has it; `Padded` pads on the right.
+        """
         given = {
             "padding_side": padding_side, "max_length": max_length, "pad_id": pad_id,
             "label_pad_id": label_pad_id, "multiple": multiple,
@@ -147,6 +150,14 @@ class DataLoaderBuilder:
 
     def with_buckets(self, buckets: Buckets | None = None, **options: Any) -> DataLoaderBuilder:
         """Samples of like length in a batch: a `Buckets`, or its fields by name."""
+        known = [field.name for field in fields(Buckets)]
+        unknown = sorted(set(options) - set(known))
+        require(
+            not unknown, "buckets", f"there is no {', '.join(unknown)}, only {', '.join(known)}"
+        )
+        require(buckets is None or not options, "buckets", "are given, so options mean nothing")
+        require(buckets is None or isinstance(buckets, Buckets), "buckets",
+                f"must be a Buckets, got {type(buckets).__name__}")  # fmt: skip
         self._buckets = buckets if buckets is not None else Buckets(**options)
         return self
 
@@ -190,7 +201,8 @@ class DataLoaderBuilder:
         >>> [[batch.tolist() for batch in loader] for loader in both]
         [[[0, 1], [4, 5]], [[2, 3], [6, 7]]]
         """
-        size = whole_number("world_size", world_size or self._world_size or 1, 1)
+        size = (self._world_size or 1) if world_size is None else world_size
+        size = whole_number("world_size", size, 1)
         return [self._build(rank, size) for rank in range(size)]
 
     def _build(self, rank: int, world_size: int) -> Loader:

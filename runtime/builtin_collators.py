@@ -8,8 +8,8 @@ of other steps.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
-from functools import partial
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial, wraps
 from typing import Any, Protocol
 
 from dataprep.formats.errors import UsageError
@@ -22,9 +22,10 @@ from dataprep.runtime.collate_text import CausalLM, Classification, Seq2Seq
 from dataprep.runtime.collate_vision import Normalize, Vision
 from dataprep.runtime.collate_vision_text import VisionText
 from dataprep.runtime.output_schema import OutputSchema
+from dataprep.runtime.sample_error import SampleError
 from dataprep.runtime.token_ids import continuations, token_ids
 
-__all__ = ["TEXT_TASKS", "register_builtin"]
+__all__ = ["TEXT_TASKS", "Targeted", "register_builtin"]
 
 TEXT_TASKS: dict[str, tuple[type[Padded], dict[str, Any]]] = {
     "causal_lm": (CausalLM, {}),
@@ -41,12 +42,37 @@ TEXT_TASKS: dict[str, tuple[type[Padded], dict[str, Any]]] = {
 }
 """Collators of text by the `task_type` of a task; each is registered under that name, too."""
 
+_LABEL_NAMES = ("labels", "label", "label_ids", "fine_label")
+"""Those that collators look for by themselves."""
+
 _OTHER_NAMES = {
     "lm": "causal_lm", "clm": "causal_lm", "language_modeling": "causal_lm",
     "mlm": "masked_lm", "text_classification": "classification", "cls": "classification",
     "sequence_classification": "classification", "ner": "token_classification",
     "translation": "seq2seq", "summarization": "seq2seq", "dpo": "preference",
 }  # fmt: skip
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Targeted:
+    """`collate`, of samples whose labels have another name, `field`."""
+
+    collate: Any
+    field: str
+
+    def __call__(self, samples: Sequence[Any]) -> Any:
+        """The batch."""
+        return self.collate([self._renamed(row, sample) for row, sample in enumerate(samples)])
+
+    def _renamed(self, row: int, sample: Any) -> Any:
+        if not isinstance(sample, Mapping) or self.field not in sample:
+            return sample
+        if "labels" in sample:
+            raise SampleError(
+                "has labels, too", row=row, field=self.field,
+                remedy="Leave one of them out, or name the other as target_field of the task.",
+            )  # fmt: skip
+        return {"labels" if name == self.field else name: v for name, v in sample.items()}
 
 
 class _Registers(Protocol):
@@ -65,18 +91,34 @@ def register_builtin(registry: _Registers) -> None:
 
     ``waveform`` has a lower precedence: there is no way to handle sound that suits most models.
     """
-    registry.register("text", modality="text", description="by the task's task_type")(_text)
-    registry.register("vision", modality="vision", description="images, normalised")(_vision)
-    registry.register(
-        "waveform", modality="audio", description="sound, padded, with lengths", precedence=-1
-    )(partial(_plain, Audio))
+    by_type, waveform = "by the task's task_type", "sound, padded, with lengths"
+    registry.register("text", modality="text", description=by_type)(_targeted(_text))
+    registry.register("vision", modality="vision", description="images, normalised")(
+        _targeted(_vision)
+    )
+    registry.register("waveform", modality="audio", description=waveform, precedence=-1)(
+        _targeted(partial(_plain, Audio))
+    )
     registry.register(
         "vision_text", modality="multimodal", description="an image and a text in each sample"
-    )(_vision_text)
+    )(_targeted(_vision_text))
     registry.register("default", description="stacks, pads nothing")(partial(_plain, Default))
     for name, (kind, options) in TEXT_TASKS.items():
         about = (kind.__doc__ or "").partition("\n")[0]
-        registry.register(name, description=about)(partial(_of_text, kind, options))
+        registry.register(name, description=about)(_targeted(partial(_of_text, kind, options)))
+
+
+def _targeted(make: Callable[..., Any]) -> Callable[..., Any]:
+    """What makes the same collators, of samples whose labels have the name that the task says."""
+
+    @wraps(make)
+    def made(task_spec: Any = None, **options: Any) -> Any:
+        collate, field = make(task_spec=task_spec, **options), getattr(task_spec, "target_field", 0)
+        if not isinstance(field, str) or field in (*_LABEL_NAMES, getattr(collate, "tag", None)):
+            return collate
+        return collate if hasattr(collate, "at_epoch") else Targeted(collate, field)
+
+    return made
 
 
 def _text(task_spec: Any = None, tokenizer: Any = None, **options: Any) -> Padded:
@@ -101,7 +143,7 @@ def _of_text(
     **options: Any,
 ) -> Padded:
     """One of `kind`; with `tokenizer_pads` the tokenizer's own method `pad` pads its fields."""
-    if tokenizer is None and "pad_id" not in options:
+    if tokenizer is None and "pad_id" not in {**_configured(kind, task_spec), **options}:
         raise UsageError(
             "a text task needs a tokenizer, to know what to pad with", where="tokenizer",
             code="E_NO_TOKENIZER", remedy="Pass tokenizer=..., or pad_id=... by itself.",
@@ -127,7 +169,8 @@ def _from_tokenizer(kind: type[Padded], tokenizer: Any, *, whole_words: bool) ->
         if whole_words:
             found["continuations"] = continuations(tokenizer)
     if kind is Seq2Seq:  # T5 and its kin start with the pad token
-        found["decoder_start_id"] = getattr(tokenizer, "decoder_start_token_id", None) or ids.pad_id
+        start = getattr(tokenizer, "decoder_start_token_id", None)
+        found["decoder_start_id"] = ids.pad_id if start is None else start
     return found
 
 
@@ -138,6 +181,11 @@ def _vision(task_spec: Any = None, tokenizer: Any = None, **options: Any) -> Vis
     wanted = chosen.get("normalize", True)
     if (mean is None) != (std is None):
         raise UsageError("mean and std are given together or not at all", where="normalize")
+    if mean is not None and not isinstance(options.get("normalize", True), bool):
+        raise UsageError(
+            f"is {options['normalize']!r}, and mean and std are given", where="normalize",
+            remedy="Give one or the other.",
+        )  # fmt: skip
     if wanted is False:
         chosen["normalize"] = None
     elif mean is not None:

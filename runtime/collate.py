@@ -29,6 +29,7 @@ from dataprep.runtime.columns import (
     finished,
     is_sequence,
     scalars,
+    telling,
 )
 from dataprep.runtime.output_schema import OutputSchema
 from dataprep.runtime.ragged import (
@@ -40,6 +41,7 @@ from dataprep.runtime.ragged import (
     Truncate,
     as_rows,
     check_fit,
+    plain_int,
 )
 from dataprep.runtime.sample_error import SampleError
 from dataprep.runtime.windows import IGNORED_LABEL
@@ -53,11 +55,15 @@ padding = lru_cache(maxsize=256)(Padding)  # looking at one costs more than usin
 
 
 class Work(NamedTuple):
-    """A batch in the making: arrays and lists by name; the rows of each field of ids, their lie."""
+    """A batch in the making: arrays and lists by name; the rows of each field of ids, their lie.
+
+    `apart`: labels with lengths of their own, of which the masks of the ids say nothing.
+    """
 
     batch: dict[str, Any]
     rows: dict[str, list[Array]]
     layouts: dict[str, Layout]
+    apart: set[str]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -97,7 +103,8 @@ class Padded:
         fine = self.tokenizer is None or callable(getattr(self.tokenizer, "pad", None))
         require(fine, "tokenizer", "has no method pad; leave it out, and give pad_id")
         for name in ("pad_id", "label_pad_id"):
-            value = getattr(self, name)
+            value = plain_int(getattr(self, name))
+            object.__setattr__(self, name, value)
             whole = isinstance(value, int) and not isinstance(value, bool)
             require(whole, name, f"must be a whole number, got {value!r}")
         require(isinstance(self.schema, OutputSchema), "schema", "must be an OutputSchema")
@@ -120,7 +127,7 @@ class Padded:
     def pad(self, columns: Columns, equal: tuple[str, ...] = ()) -> Work:
         """Every column, padded; labels masked. Ids with the prefixes `equal` get one width."""
         rows = {name: self._ids(name, values) for name, values in columns.items() if _is_ids(name)}
-        work = Work(batch={}, rows=rows, layouts={})
+        work = Work(batch={}, rows=rows, layouts={}, apart=set())
         for name, arrays in rows.items():
             work.layouts[name] = self.padding_of(name).layout(arrays, name)
         if equal:
@@ -138,8 +145,8 @@ class Padded:
             if name not in rows and name not in own:
                 along = self.schema.along(name)
                 work.batch[name] = (
-                    self._pad_along(name, values, rows[along], work.layouts[along])
-                    if along in rows and (is_sequence(values[0]) or not name.endswith("labels"))
+                    self._pad_along(name, values, along, work)
+                    if along in rows and (_rows(values) or not name.endswith("labels"))
                     else self._pad_other(name, values)
                 )
         for name in work.layouts:
@@ -172,7 +179,7 @@ class Padded:
         """Put `label_pad_id` wherever a mask that came with the sample is 0."""
         prefix = ids.removesuffix(_IDS)
         labels = work.batch.get(prefix + "labels")
-        if not isinstance(labels, np.ndarray) or labels.shape != work.batch[ids].shape:
+        if not isinstance(labels, np.ndarray) or prefix + "labels" in work.apart:
             return
         for name in (_MASK, "loss_mask"):
             mask = work.batch.get(prefix + name)
@@ -198,15 +205,15 @@ class Padded:
         return layout.fill(rows, wanted.pad_value, wanted.numpy, shift=shift)
 
     def _ids(self, name: str, values: list[Any]) -> list[Array]:
-        rows = as_rows(values, name)
-        if {row.ndim for row in rows} == {1} and all(map(len, rows)) and rows[0].dtype.kind != "f":
+        rows = as_rows(values, name, whole=True)
+        if rows[0].ndim == 1 and all(map(len, rows)):  # then all have one axis
             return rows
         for number, row in enumerate(rows):
             if not row.size:
                 raise SampleError(
                     "has no tokens", row=number, field=name, remedy="Leave the sample out."
                 )
-            if row.dtype.kind == "f" or row.ndim != 1:
+            if row.ndim != 1:
                 raise SampleError(
                     f"is {row.dtype} of {row.ndim} axes, not token ids in a row", row=number,
                     field=name, remedy="Give each sample one list of whole numbers.",
@@ -219,11 +226,12 @@ class Padded:
         mask = _mask_of(name)
         work.batch[mask] = None if given else layout.mask(self.schema.resolve(mask).numpy)
 
-    def _pad_along(self, name: str, values: list[Any], ids: list[Array], layout: Layout) -> Array:
-        labels = name.endswith("labels")
+    def _pad_along(self, name: str, values: list[Any], along: str, work: Work) -> Array:
+        labels, ids, layout = name.endswith("labels"), work.rows[along], work.layouts[along]
         if labels:
             rows = as_rows(values, name)
             if [*map(len, rows)] != [*map(len, ids)]:  # of a decoder: rows of their own
+                work.apart.add(name)
                 return self.padded_apart(name, rows)
         else:
             rows = one_each(name, values, ids)
@@ -234,8 +242,9 @@ class Padded:
         return self.padded(name, rows, self.padding_of(name).layout(rows, name), self.label_pad_id)
 
     def _pad_other(self, name: str, values: list[Any]) -> Any:
-        nested = isinstance(values[0], list | tuple) and values[0] and _is_row(values[0][0])
-        if is_sequence(values[0]) and not (nested and name not in self.schema.fields):
+        first = telling(values)
+        nested = isinstance(first, list | tuple) and first and _is_row(first[0])
+        if is_sequence(first) and not (nested and name not in self.schema.fields):
             rows = as_rows(values, name)
             layout = Padding(side=self.padding_side).layout(rows, name)
             return self.padded(name, rows, layout)
@@ -243,13 +252,15 @@ class Padded:
         return values if found is None else found
 
 
-def one_each(name: str, values: Sequence[Any], ids: Sequence[Array]) -> list[Array]:
-    """The rows of a field that has a number for each of the tokens `ids`.
+def one_each(
+    name: str, values: Sequence[Any], ids: Sequence[Array], *, whole: bool = False
+) -> list[Array]:
+    """The rows of a field that has a number, or a `whole` one, for each of the tokens `ids`.
 
     Raises `SampleError` for one that has not.
     """
     number = next((row for row, value in enumerate(values) if not is_sequence(value)), None)
-    rows = as_rows(values, name) if number is None else []
+    rows = as_rows(values, name, whole=whole) if number is None else []
     for row, (numbers, tokens) in enumerate(zip(rows, ids, strict=False)):
         if len(numbers) != len(tokens):
             number = row
@@ -266,6 +277,10 @@ def one_each(name: str, values: Sequence[Any], ids: Sequence[Array]) -> list[Arr
 def _widen(layouts: dict[str, Layout], names: list[str]) -> None:
     width = max(layouts[name].width for name in names)
     layouts.update({name: replace(layouts[name], width=width) for name in names})
+
+
+def _rows(values: list[Any]) -> bool:
+    return is_sequence(telling(values))
 
 
 def _is_row(value: Any) -> bool:

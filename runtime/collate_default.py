@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from dataprep.runtime.columns import columns_of, finished, is_sequence, scalars, stacked
+from dataprep.runtime.columns import columns_of, finished, is_sequence, scalars, stacked, telling
 from dataprep.runtime.output_schema import OutputSchema
 from dataprep.runtime.ragged import as_rows
 
@@ -50,7 +50,7 @@ class Default:
         return found["0"] if bare else found
 
     def _column(self, name: str, values: list[Any]) -> Any:
-        if is_sequence(values[0]):
+        if is_sequence(telling(values)):
             return stacked(name, as_rows(values, name), self.schema)
         found = scalars(name, values, self.schema)
         return values if found is None else found

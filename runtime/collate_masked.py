@@ -24,6 +24,8 @@ from dataprep.runtime.collate_text import require_fields
 from dataprep.runtime.columns import columns_of
 from dataprep.runtime.ragged import Array
 from dataprep.runtime.sample_error import SampleError
+from dataprep.runtime.sampling import whole_number
+from dataprep.runtime.serve import require_seed
 from dataprep.runtime.splitmix import FIRST, GOLDEN, SECOND, finalise
 
 __all__ = ["MaskedLM"]
@@ -69,13 +71,7 @@ class MaskedLM(Padded):
 
     def __post_init__(self) -> None:
         Padded.__post_init__(self)
-        for name in ("probability", "mask_share", "random_share"):
-            value = getattr(self, name)
-            require(0 <= value <= 1, name, f"must be from 0 to 1, got {value}")
-        require(self.probability > 0, "probability", "must be more than 0")
-        shares = self.mask_share + self.random_share
-        require(shares <= 1, "random_share", f"is too much: the shares are {shares} together")
-        require(0 <= self.seed < 1 << 63, "seed", f"must be from 0 to 2**63 - 1, got {self.seed}")
+        self._check_numbers()
         inside = 0 <= self.mask_id < self.vocab_size
         require(inside, "mask_id", f"{self.mask_id} is outside 0:{self.vocab_size}")
         special = np.zeros(self.vocab_size, bool)
@@ -83,11 +79,33 @@ class MaskedLM(Padded):
         require(not special.all(), "special_ids", "leave no token to draw")
         object.__setattr__(self, "_special", special)
         object.__setattr__(self, "_ordinary", np.flatnonzero(~special))
-        goes_on = None
-        if self.continuations is not None:
-            goes_on = np.zeros(self.vocab_size, bool)
-            goes_on[list(self.continuations)] = True
-        object.__setattr__(self, "_goes_on", goes_on)
+        object.__setattr__(self, "_goes_on", self._continuing())
+
+    def _check_numbers(self) -> None:
+        for name in ("probability", "mask_share", "random_share"):
+            value = getattr(self, name)
+            number = isinstance(value, int | float) and not isinstance(value, bool)
+            require(number and 0 <= value <= 1, name, f"must be from 0 to 1, got {value!r}")
+        require(self.probability > 0, "probability", "must be more than 0")
+        shares = self.mask_share + self.random_share
+        require(shares <= 1, "random_share", f"is too much: the shares are {shares} together")
+        for name, given in (
+            ("vocab_size", whole_number("vocab_size", self.vocab_size, 1)),
+            ("mask_id", whole_number("mask_id", self.mask_id)),
+            ("seed", require_seed(self.seed)),
+            ("epoch", whole_number("epoch", self.epoch)),
+        ):
+            object.__setattr__(self, name, given)
+
+    def _continuing(self) -> Array | None:
+        """bool [vocab_size]: the tokens that go on with a word; None where it is not said."""
+        if self.continuations is None:
+            return None
+        outside = [i for i in self.continuations if not 0 <= i < self.vocab_size]
+        require(not outside, "continuations", f"{outside[:1]} is outside 0:{self.vocab_size}")
+        goes_on = np.zeros(self.vocab_size, bool)
+        goes_on[list(self.continuations)] = True
+        return goes_on
 
     def at_epoch(self, epoch: int) -> MaskedLM:
         """The same collator, which draws those of `epoch`."""
@@ -144,7 +162,7 @@ class MaskedLM(Padded):
         """The number of the word of each token, and which of the tokens are of one."""
         rows, layout = work.rows["input_ids"], work.layouts["input_ids"]
         if given is not None:
-            plain = [[-1 if word is None else int(word) for word in row] for row in given]
+            plain = [_word_numbers(row, words) for row, words in enumerate(given)]
             words = layout.fill(one_each("word_ids", plain, rows), -2, np.dtype(np.int64))
             changes = np.ones_like(allowed)  # numbers begin anew in the second text of a pair
             changes[:, 1:] = words[:, 1:] != words[:, :-1]
@@ -173,6 +191,16 @@ class MaskedLM(Padded):
         )
         ids[rows, columns] = np.where(share < self.mask_share, self.mask_id, other)
         return labels
+
+
+def _word_numbers(row: int, words: Any) -> list[int]:
+    try:
+        return [-1 if word is None else int(word) for word in words]
+    except (TypeError, ValueError) as error:
+        raise SampleError(
+            f"are no numbers of words ({error})", row=row, field="word_ids",
+            remedy="Give one for each token, None outside of words.",
+        ) from None  # fmt: skip
 
 
 def _draw(hashes: _Words, places: Array, purpose: int) -> _Words:

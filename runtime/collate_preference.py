@@ -11,11 +11,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import torch
 
 from dataprep.formats.errors import require
-from dataprep.runtime.collate import Padded
+from dataprep.runtime.collate import Padded, padding
 from dataprep.runtime.collate_text import require_fields
-from dataprep.runtime.columns import Columns, columns_of, is_sequence
+from dataprep.runtime.columns import Columns, columns_of, is_sequence, kind_of
 from dataprep.runtime.ragged import Array, as_rows, check_fit
 from dataprep.runtime.sample_error import SampleError
 
@@ -60,15 +61,16 @@ class KTO(Padded):
         """The batch."""
         columns = columns_of(samples)
         require_fields(columns, self.tag, where="KTO")
+        for row, tag in enumerate(columns[self.tag]):
+            if kind_of(tag) is None or tag not in (0, 1):
+                raise SampleError(
+                    f"is {tag!r}, neither true nor false", row=row, field=self.tag,
+                    remedy="Give True for a wanted answer, False for an unwanted one.",
+                )  # fmt: skip
         work = self.pad(columns)
-        tags = work.batch[self.tag]
-        if not isinstance(tags, np.ndarray) or tags.ndim != 1 or not np.isin(tags, (0, 1)).all():
-            wrong = [row for row, tag in enumerate(columns[self.tag]) if tag not in (0, 1)]
-            raise SampleError(
-                f"is {columns[self.tag][wrong[0]]!r}, neither true nor false", row=wrong[0],
-                field=self.tag, remedy="Give True for a wanted answer, False for an unwanted one.",
-            )  # fmt: skip
-        work.batch[self.tag] = tags.astype(self.schema.resolve(self.tag, kind="b").numpy)
+        work.batch[self.tag] = work.batch[self.tag].astype(
+            self.schema.resolve(self.tag, kind="b").numpy
+        )
         return self.finish(work)
 
 
@@ -78,7 +80,8 @@ class GRPO(Padded):
 
     A sample has `responses`, a list of lists of ids, and may have `scores`, a number for each: then
     float32 [rows, group]. `responses_attention_mask` [rows, group, width] is 1 where a token is, so
-    it is all 0 for the answers that a smaller group lacks. Responses in text stay lists.
+    it is all 0 for the answers that a smaller group lacks: the last of it, and 0 in its scores.
+    Responses in text stay lists.
 
     >>> batch = GRPO()([{"input_ids": [1], "responses": [[5, 6], [7]], "scores": [1.0, 0.0]}])
     >>> batch["responses"].tolist(), batch["scores"].tolist()
@@ -96,24 +99,39 @@ class GRPO(Padded):
         """The batch."""
         columns = columns_of(samples)
         require_fields(columns, self.responses, where="GRPO")
-        groups = columns[self.responses]
+        groups = columns[self.responses] = [
+            list(group) if isinstance(group, np.ndarray | torch.Tensor) and group.ndim else group
+            for group in columns[self.responses]
+        ]
         self._check(columns)
-        if any(is_sequence(answer) for group in groups for answer in group):
+        scores = columns.pop(self.scores, None)
+        ids = any(is_sequence(answer) for group in groups for answer in group)
+        if ids:
             del columns[self.responses]
-            work = self.pad(columns)
+        work = self.pad(columns)
+        if ids:
             work.batch.update(self._answers(groups))
-        else:
-            work = self.pad(columns)
+        if scores is not None:  # on the right, as the answers that a smaller group lacks
+            rows = as_rows(scores, self.scores)
+            work.batch[self.scores] = self.padded(self.scores, rows, padding().layout(rows))
         return self.finish(work)
 
     def _answers(self, groups: list[Any]) -> dict[str, Array]:
         size = max(map(len, groups))
-        answers = [as_rows(group, self.responses) for group in _by_row(groups, self.responses)]
-        flat = [row for group in answers for row in group + [_NOTHING] * (size - len(group))]
-        rows = as_rows(flat, self.responses)
-        layout = self.padding_of(self.responses).layout(rows)
+        flat: list[Any] = []
+        for group in _by_row(groups, self.responses):
+            flat += [*group, *[_NOTHING] * (size - len(group))]
         wanted = self.schema.resolve(self.responses, pad_value=self.pad_id)
-        check_fit(rows, wanted.numpy, self.responses)
+        try:
+            rows = as_rows(flat, whole=True)
+            layout = self.padding_of(self.responses).layout(rows)
+            check_fit(rows, wanted.numpy)
+        except SampleError as error:  # of one answer: whose is it?
+            row, answer = divmod(error.row or 0, size)
+            raise SampleError(
+                f"response {answer} {error.problem}", row=row, field=self.responses,
+                remedy=error.remedy, code=error.code,
+            ) from None  # fmt: skip
         mask = self.schema.resolve(f"{self.responses}_attention_mask").numpy
         shape = len(groups), size, layout.width
         return {

@@ -15,9 +15,10 @@ import numpy as np
 
 from dataprep.formats.errors import UsageError, require
 from dataprep.runtime.collate import Padded, one_each, padding
-from dataprep.runtime.columns import Columns, columns_of, is_sequence, scalars, stacked
+from dataprep.runtime.columns import Columns, columns_of, is_sequence, kind_of, scalars, stacked
 from dataprep.runtime.ragged import Array, Layout, Padding, Side, as_rows, check_fit
 from dataprep.runtime.sample_error import SampleError
+from dataprep.runtime.sampling import whole_number
 
 __all__ = ["CausalLM", "ClassLabels", "Classification", "Seq2Seq", "require_fields"]
 
@@ -50,7 +51,7 @@ class CausalLM(Padded):
         work = self.pad(columns)
         rows, layout = work.rows["input_ids"], work.layouts["input_ids"]
         if given is not None:
-            rows = one_each("labels", given, rows)
+            rows = one_each("labels", given, rows, whole=True)
         labels = self.padded("labels", rows, layout, self.label_pad_id, shift=self.shift)
         work.batch["labels"] = labels
         for name in ("attention_mask", "loss_mask"):
@@ -97,7 +98,7 @@ class Classification(Padded):
             columns["labels"] = values
         work = self.pad(columns)
         if values is not None and self.kind == "token":
-            one_each("labels", values, work.rows["input_ids"])
+            one_each("labels", values, work.rows["input_ids"], whole=True)
         elif values is not None:
             work.batch["labels"] = self._labels(values)
         return self.finish(work)
@@ -113,7 +114,7 @@ class Classification(Padded):
             floats = [array.astype(np.float32) for array in as_rows(values, "labels")]
             return stacked("labels", floats, self.schema)
         if self.kind == "regression":
-            values = [float(value) for value in values]
+            values = [_number(row, value) for row, value in enumerate(values)]
         found = scalars("labels", values, self.schema)
         if found is None or (self.kind == "single" and found.dtype.kind == "f"):
             raise SampleError(
@@ -143,6 +144,8 @@ class Seq2Seq(Padded):
 
     def __post_init__(self) -> None:
         Padded.__post_init__(self)
+        start = whole_number("decoder_start_id", self.decoder_start_id)
+        object.__setattr__(self, "decoder_start_id", start)
         self._target()
 
     def _target(self) -> Padding:
@@ -187,7 +190,7 @@ class Seq2Seq(Padded):
 
     def _rows(self, columns: Columns, name: str, like: list[Array] | None = None) -> list[Array]:
         """The rows of a field of the target, taken out of `columns`; none where it is not there."""
-        rows = as_rows(columns.pop(name, ()), name)
+        rows = as_rows(columns.pop(name, ()), name, whole=True)
         for row, values in enumerate(rows):
             if not len(values) or (like and len(values) != len(like[row])):
                 expected = f"has {len(like[row]):,} labels" if like else "is empty"
@@ -196,6 +199,15 @@ class Seq2Seq(Padded):
                     remedy="Leave the sample out, or give one number for each label.",
                 )  # fmt: skip
         return rows
+
+
+def _number(row: int, value: Any) -> float:
+    if kind_of(value) is None:
+        raise SampleError(
+            f"is {value!r}, not a number", row=row, field="labels",
+            remedy="Give every sample a number there.",
+        )  # fmt: skip
+    return float(value)
 
 
 def require_fields(columns: Columns, *names: str, where: str) -> None:

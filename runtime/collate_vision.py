@@ -18,17 +18,29 @@ import torch
 
 from dataprep.formats.errors import UsageError, require
 from dataprep.runtime.buffers import Buffers
-from dataprep.runtime.columns import Columns, columns_of, finished, is_sequence, scalars, stacked
+from dataprep.runtime.columns import (
+    Columns,
+    columns_of,
+    finished,
+    is_sequence,
+    kind_of,
+    scalars,
+    stacked,
+    telling,
+)
 from dataprep.runtime.output_schema import OutputSchema, dtype_of
 from dataprep.runtime.ragged import Array, as_array, as_rows
 from dataprep.runtime.sample_error import SampleError
+from dataprep.runtime.sampling import whole_number
 
-__all__ = ["NORMALIZE", "ChannelsAt", "Normalize", "Vision"]
+__all__ = ["IMAGES", "NORMALIZE", "ChannelsAt", "Normalize", "Vision"]
 
 ChannelsAt = Literal["CHW", "HWC"]
-_NAMES = ("pixel_values", "image", "images", "img")
+IMAGES = ("pixel_values", "image", "images", "img")
+"""The names that a field of images may have."""
 _LABELS = ("labels", "label", "fine_label")
 _BUFFERS = Buffers()
+_INDEXED = ("P", "PA")  # pictures of PIL with a palette, as many PNG and all GIF files are
 _LARGEST = {"bool": 1, "uint8": 255, "uint16": 65535}
 
 
@@ -46,7 +58,11 @@ class Normalize:
     def __post_init__(self) -> None:
         for name in ("mean", "std"):
             given = getattr(self, name)
-            values = tuple(float(v) for v in ([given] if isinstance(given, int | float) else given))
+            try:
+                one = isinstance(given, int | float)
+                values = tuple(float(value) for value in ([given] if one else given))
+            except (TypeError, ValueError):
+                values = ()
             require(bool(values) and all(map(isfinite, values)), name, f"is {given!r}")
             object.__setattr__(self, name, values)
         require(
@@ -78,9 +94,9 @@ class Vision:
     - `scale`: what values are multiplied with instead of the rule above; nothing is checked then.
     - `schema`: dtypes, as float16 for `pixel_values`.
 
-    Images are arrays, tensors or PIL pictures, in a field `pixel_values`, `image` or `img`, or the
-    first place of a tuple. Labels (`labels` or `label`, or the second place): one class, int64
-    [rows]; fractions or rows of numbers stay what they are. Other fields are kept.
+    Images are arrays, tensors or PIL pictures, in a field `pixel_values`, `image`, `images` or
+    `img`, or the first place of a tuple. Labels (`labels` or `label`, or the second place): one
+    class, int64 [rows]; fractions or rows of numbers stay what they are. Other fields are kept.
 
     Raises `SampleError` for an image of another shape, number of channels or range.
 
@@ -106,8 +122,15 @@ class Vision:
         else:
             fine = self.normalize is None or isinstance(self.normalize, Normalize)
             require(fine, "normalize", f"must be a name, a Normalize or None: {self.normalize!r}")
+        wanted = self.schema.fields.get("pixel_values")
+        kept = wanted is None or wanted.dtype is None or dtype_of(wanted.dtype).is_floating_point
+        require(kept, "schema", "pixel_values are fractions, which a whole dtype would cut off")
+        if self.scale is not None:
+            number = kind_of(self.scale) in ("i", "u", "f")
+            require(number and isfinite(self.scale) and self.scale != 0, "scale",
+                    f"must be a number other than 0, got {self.scale!r}")  # fmt: skip
         if self.channels is not None:
-            require(self.channels >= 1, "channels", f"must be at least 1, got {self.channels}")
+            object.__setattr__(self, "channels", whole_number("channels", self.channels, 1))
             normal = self.normal
             agree = normal is None or len(normal.mean) == self.channels
             require(agree, "channels", f"is {self.channels}, the normalisation is for another")
@@ -124,10 +147,10 @@ class Vision:
 
     def of_columns(self, columns: Columns) -> dict[str, Any]:
         """The batch, of samples in columns."""
-        name = next((name for name in _NAMES if name in columns), None)
+        name = next((name for name in IMAGES if name in columns), None)
         if name is None:
             raise UsageError(
-                f"samples have no field {' or '.join(_NAMES)}, there is {', '.join(columns)}",
+                f"samples have no field {' or '.join(IMAGES)}, there is {', '.join(columns)}",
                 where="vision", code="E_FIELDS", remedy="Rename the column of the images.",
             )  # fmt: skip
         batch: dict[str, Any] = {"pixel_values": None}
@@ -170,7 +193,7 @@ class Vision:
         self, dtype: np.dtype[Any], largest: int | None
     ) -> tuple[Array | None, Array | None]:
         """value x factor - offset is the scaled and normalised value, channel by channel."""
-        scale = 1 / largest if self.scale is None and largest else self.scale or 1.0
+        scale = self.scale or (1 / largest if largest else 1.0)
         normal = self.normal
         if normal is None:
             return (np.array(scale, np.float32) if scale != 1 else None), None
@@ -181,6 +204,11 @@ class Vision:
     def _array(self, row: int, image: Any, field: str) -> Array:
         """One image as [channels, height, width]; a view."""
         picture = not isinstance(image, np.ndarray | torch.Tensor | list | tuple)
+        if picture and getattr(image, "mode", None) in _INDEXED:
+            raise SampleError(
+                f"is a picture of mode {image.mode!r}, whose pixels are numbers of colours",
+                row=row, field=field, remedy="Convert it: image.convert('RGB').",
+            )  # fmt: skip
         array = np.asarray(image) if picture else as_array(image)
         if array.dtype.kind not in "biuf" or array.ndim not in (2, 3):
             raise SampleError(
@@ -208,7 +236,7 @@ class Vision:
         )  # fmt: skip
 
     def _other(self, name: str, values: list[Any]) -> Any:
-        if is_sequence(values[0]):
+        if is_sequence(telling(values)):
             return stacked(name, as_rows(values, name), self.schema)
         found = scalars("labels" if name in _LABELS else name, values, self.schema)
         return values if found is None else found

@@ -8,12 +8,10 @@ from typing import Any
 
 from dataprep.runtime.collate import Padded
 from dataprep.runtime.collate_text import CausalLM
-from dataprep.runtime.collate_vision import Vision
+from dataprep.runtime.collate_vision import IMAGES, Vision
 from dataprep.runtime.columns import columns_of
 
 __all__ = ["VisionText"]
-
-_IMAGES = ("pixel_values", "image", "images", "img")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -33,7 +31,7 @@ class VisionText:
     def __call__(self, samples: Sequence[Any]) -> dict[str, Any]:
         """The batch."""
         columns = columns_of(samples)
-        images = {name: values for name, values in columns.items() if name in _IMAGES}
-        batch = self.vision.of_columns(images)
+        images = {name: values for name, values in columns.items() if name in IMAGES}
+        batch = self.vision.of_columns(images or columns)  # which tells what there is
         others = [name for name in columns if name not in images]
         return batch | self.text([{name: sample[name] for name in others} for sample in samples])

@@ -33,7 +33,15 @@ from dataprep.runtime.samples import Batch, Indices
 from dataprep.runtime.serve import require_seed
 from dataprep.runtime.windows import IGNORED_LABEL, PADDING
 
-__all__ = ["Collate", "Collated", "EpochCollate", "MapStyle", "WithEpoch", "collated_order"]
+__all__ = [
+    "Collate",
+    "Collated",
+    "EpochCollate",
+    "MapStyle",
+    "WithEpoch",
+    "collated_order",
+    "failed",
+]
 
 Collate = Callable[[list[Any]], Any]
 _EPOCHS = 1 << 14  # of which the sample number knows; 2**48 samples below, the sign above
@@ -155,7 +163,7 @@ class Collated(Dataset[Batch]):
         except Exception as error:
             for index in wanted:  # which of them is it?
                 self._one(index)
-            raise _failed(f"samples {_some(wanted)}", "reading them", error) from error
+            raise failed(f"samples {_some(wanted)}", "reading them", error) from error
         if not isinstance(samples, list) or len(samples) != len(wanted):
             raise UsageError(
                 f"__getitems__ of {type(self.dataset).__name__} gives batches, not a list of "
@@ -167,7 +175,7 @@ class Collated(Dataset[Batch]):
         try:
             return self.dataset[index]
         except Exception as error:
-            raise _failed(f"sample {index}", "reading it", error) from error
+            raise failed(f"sample {index}", "reading it", error) from error
 
     def _collated(self, samples: list[Any], wanted: list[int], epoch: int) -> Any:
         try:
@@ -179,7 +187,7 @@ class Collated(Dataset[Batch]):
         except DataprepError:
             raise
         except Exception as error:
-            raise _failed(f"samples {_some(wanted)}", "collating them", error) from error
+            raise failed(f"samples {_some(wanted)}", "collating them", error) from error
 
     def _collate_of(self, epoch: int) -> Collate:
         if not self.by_epoch:
@@ -248,18 +256,20 @@ def _without_epoch(numbers: Positions) -> tuple[Positions, int]:
 
 def _marked(batch: Any, real: npt.NDArray[np.bool_]) -> Batch:
     """The batch with its `sample_mask`; no integer label of a filling row counts."""
-    if not isinstance(batch, dict):
+    if not isinstance(batch, Mapping):  # the collators of transformers give a BatchEncoding
         raise UsageError(
             f"the collate function gives a {type(batch).__name__}, to which no sample_mask can "
             "be added", where="collate", remedy="Give a dict, or use drop_last=True or one rank.",
         )  # fmt: skip
     mask = torch.from_numpy(real)
+    marked = {**batch, "sample_mask": mask}
     if not real.all():
         for name, values in batch.items():
-            named = name in ("label", "labels") or name.endswith("_labels")
+            named = name in ("label", "labels") or str(name).endswith("_labels")
             if named and isinstance(values, torch.Tensor) and not values.is_floating_point():
-                values[~mask] = IGNORED_LABEL
-    return {**batch, "sample_mask": mask}
+                marked[name] = values.clone()  # it may be a view of the samples
+                marked[name][~mask] = IGNORED_LABEL
+    return marked
 
 
 def _some(numbers: list[int]) -> str:
@@ -267,7 +277,8 @@ def _some(numbers: list[int]) -> str:
     return listed if len(numbers) <= 8 else f"{listed}, ... ({len(numbers)} in all)"
 
 
-def _failed(where: str, doing: str, error: Exception) -> InputError:
+def failed(where: str, doing: str, error: Exception) -> InputError:
+    """The error of the sample at `where`, with what went wrong in `doing` something with it."""
     if isinstance(error, DataprepError):
         return SampleError(
             error.problem, where=f"{where}, {error.where}" if error.where else where,

@@ -26,6 +26,7 @@ __all__ = [
     "kind_of",
     "scalars",
     "stacked",
+    "telling",
 ]
 
 Columns = dict[str, list[Any]]
@@ -42,6 +43,11 @@ def columns_of(samples: Sequence[Any], names: Sequence[str] = ()) -> Columns:
     >>> columns_of([(1, 2), (3, 4)], ["x", "y"])
     {'x': [1, 3], 'y': [2, 4]}
     """
+    if isinstance(samples, Mapping):
+        raise UsageError(
+            f"are a mapping of {', '.join(map(str, samples))}, not a list", where="samples",
+            remedy="Give a list with a dict for each sample.",
+        )  # fmt: skip
     if not len(samples):
         raise UsageError("there are no samples to put into a batch", where="samples")
     if type(samples[0]) is dict or isinstance(samples[0], Mapping):
@@ -72,7 +78,9 @@ def _inconsistent(row: int, sample: Any, fields: set[Any]) -> SampleError:
     if not isinstance(sample, Mapping):
         problem = f"is a {type(sample).__name__}, and row 0 a dict"
     else:
-        missing, extra = sorted(fields - set(sample)), sorted(set(sample) - fields)
+        missing, extra = (
+            sorted(some, key=str) for some in (fields - set(sample), set(sample) - fields)
+        )
         parts = [f"lacks {', '.join(map(repr, missing))}"] * bool(missing)
         parts += [f"has {', '.join(map(repr, extra))} more"] * bool(extra)
         problem = f"{' and '.join(parts)} than row 0" if extra else f"{parts[0]}, which row 0 has"
@@ -100,6 +108,21 @@ def is_sequence(value: Any) -> bool:
     return not value or isinstance(value[0], _NUMBER) or is_sequence(value[0])
 
 
+def telling(values: Sequence[Any]) -> Any:
+    """The first of a column's values that tells what they are: not None, and no empty list.
+
+    Where none does, None if there is one, else an empty row.
+
+    >>> telling([None, [], ["a"], [1]])
+    ['a']
+    """
+    first = values[0]
+    if first is not None and not (isinstance(first, list | tuple) and not first):
+        return first
+    told = (v for v in values if v is not None and not (isinstance(v, list | tuple) and not v))
+    return next(told, None if any(value is None for value in values) else ())
+
+
 _NUMBER = (bool, int, float, np.number, np.bool_)
 
 
@@ -125,6 +148,9 @@ def scalars(name: str, values: list[Any], schema: OutputSchema) -> Array | None:
     Raises `SampleError` where some are numbers and others are not, and for numbers that the dtype
     of the schema cannot hold.
     """
+    found = _of_one_type(name, values, schema)
+    if found is not None:
+        return found
     kinds = [kind_of(value) for value in values]
     if all(kind is None for kind in kinds):
         return None
@@ -139,6 +165,24 @@ def scalars(name: str, values: list[Any], schema: OutputSchema) -> Array | None:
     except OverflowError as error:
         raise SampleError(f"{error}", field=name) from error
     return stacked(name, numbers, schema)[:, 0]
+
+
+def _of_one_type(name: str, values: list[Any], schema: OutputSchema) -> Array | None:
+    """The same by one conversion, of numbers of Python's that all are of one type and fit."""
+    types = set(map(type, values))
+    dtype = _TYPES.get(next(iter(types))) if len(types) == 1 else None
+    if dtype is None:
+        return None
+    try:
+        array = np.array(values, dtype)
+    except OverflowError:
+        return None
+    wanted = schema.resolve(name, kind=array.dtype.kind).numpy
+    fits = wanted.kind == "f" or np.can_cast(array.dtype, wanted, "safe")
+    return array.astype(wanted, copy=False) if fits else None
+
+
+_TYPES: dict[type[Any], Any] = {int: np.int64, float: np.float64, bool: np.bool_}
 
 
 def stacked(name: str, rows: list[Array], schema: OutputSchema) -> Array:

@@ -26,7 +26,7 @@ from dataprep.runtime.foreign import Buckets, foreign_loader, is_own, is_stream
 from dataprep.runtime.foreign_stream import ForeignStreamLoader, foreign_stream_loader
 from dataprep.runtime.loader import Loader
 from dataprep.runtime.loader_config import LoaderConfig
-from dataprep.runtime.parts import check_fraction, split_by_fraction
+from dataprep.runtime.parts import Part, check_fraction, split_by_fraction
 from dataprep.runtime.rows import row_maker
 from dataprep.runtime.tasks import TaskSpec
 from dataprep.runtime.topology import data_parallel
@@ -81,7 +81,8 @@ class UniversalDataModule:
         collator_name, collator_options: which of the registry, and the options of its factory.
         batch_size, num_workers, seed: see `LoaderConfig`.
         val_split: the share of `train_data` that is held out for validation, a seeded random one.
-            Without effect where there is validation data, and for streams, which cannot be divided.
+            Without effect where there is validation data, for streams, which cannot be divided,
+            and for datasets that were built, which have their own splits.
         config: everything else; `batch_size`, `num_workers` and `seed` overrule it where given.
         buckets: batches of like length to train on.
         rows: options of the rows of a dataset that was built, as `create_loader` takes them.
@@ -126,16 +127,19 @@ class UniversalDataModule:
         super().__init__()  # of a trainer's own class, where there is one besides
         check_fraction("val_split", val_split)
         require(train_data is not None, "train_data", "must not be None")
+        require(not isinstance(task_spec, str), "task_spec",
+                f"is a name; use TaskSpec.preset({task_spec!r})")  # fmt: skip
         given: dict[str, Any] = {"batch_size": batch_size, "num_workers": num_workers, "seed": seed}
         given = {name: value for name, value in given.items() if value is not None}
         self.config = replace(config or LoaderConfig(), **given)
         self.val_split, self.buckets, self.identity = val_split, buckets, identity
         self.dp_rank, self.dp_size = data_parallel(distributed, dp_rank, dp_size)
-        require(0 <= self.dp_rank < self.dp_size, "dp_rank",
-                f"{dp_rank} is not in 0 .. {self.dp_size - 1}")  # fmt: skip
         self.task_spec, self.tokenizer = task_spec, tokenizer
         self._rows = self._checked_rows(rows)
+        self._built = False
         self._parts = self._divide(train_data, val_data, test_data)
+        require(not rows or self._built, "rows", "are options of datasets that were built; of data "
+                "like this collator_options say how rows are cut")  # fmt: skip
         self._collate = self._chosen(
             data_collator, collator_name, dict(collator_options or {}), collator_registry
         )
@@ -184,8 +188,7 @@ class UniversalDataModule:
 
     def _held_out(self) -> float:
         """The share that was really held out of the training data."""
-        divided = type(self._parts.train).__name__ == "Part"
-        return self.val_split if divided else 0.0
+        return self.val_split if isinstance(self._parts.train, Part) else 0.0
 
     def _divide(self, train: Any, val: Any, test: Any) -> _Parts:
         if isinstance(train, str | Path):
@@ -212,6 +215,7 @@ class UniversalDataModule:
         return self._made(data, name) if isinstance(data, Dataset) else data
 
     def _made(self, dataset: Dataset, name: str) -> Any:
+        self._built = True
         train = name == "train"
         masked = self.dp_size > 1 and not (train and self.config.drop_last)
         return row_maker(**self._rows, sample_mask=masked)(dataset.split(name))
@@ -229,12 +233,18 @@ class UniversalDataModule:
             require(name is None and not options, "data_collator",
                     "is given, so collator_name and collator_options mean nothing")  # fmt: skip
             return given or self.config.collate_fn
-        pad = None if self.task_spec is None else self.task_spec.special_tokens.get("pad")
-        if pad is not None:
-            options.setdefault("pad_id", pad)
-        if is_own(self._parts.train) or (self.task_spec is None and name is None):
-            require(not options, "collator_options", "need a task_spec or a collator_name")
+        if is_own(self._parts.train):
+            require(name is None and not options, "collator_name",
+                    "means nothing for a dataset that makes its batches itself")  # fmt: skip
             return None
+        if self.task_spec is None and name is None:
+            require(not options, "collator_options", "need a task_spec or a collator_name")
+            require(self.tokenizer is None, "tokenizer", "needs a task_spec or a collator_name, as "
+                    "'padded', of which it gives the pad id")  # fmt: skip
+            return None
+        special: Mapping[str, Any] = getattr(self.task_spec, "special_tokens", None) or {}
+        if special.get("pad") is not None:
+            options.setdefault("pad_id", special["pad"])
         from dataprep.runtime.collators import CollatorRegistry
 
         found = registry if registry is not None else CollatorRegistry.get_instance()
@@ -261,6 +271,8 @@ class UniversalDataModule:
             "dp_size": self.dp_size,
         }  # fmt: skip
         if is_stream(data):
+            require(train or not getattr(data, "infinite", False), f"{name}_data",
+                    "is an infinite stream, which is never served to its end")  # fmt: skip
             require(not (train and self.buckets), "buckets", "streams have no lengths to sort by")
             return foreign_stream_loader(data, config, **common)
         buckets = self.buckets if train else None

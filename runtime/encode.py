@@ -84,7 +84,8 @@ class TokenizeEngine:
     def __post_init__(self) -> None:
         found = callable(getattr(self.tokenizer, "encode", None))
         require(found, "tokenizer", f"a {type(self.tokenizer).__name__} has no encode(text)")
-        object.__setattr__(self, "keep", tuple(self.keep))
+        one = isinstance(self.keep, str)
+        object.__setattr__(self, "keep", (self.keep,) if one else tuple(self.keep))
         if self.max_length is not None:
             whole_number("max_length", self.max_length, 1)
 

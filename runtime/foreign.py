@@ -8,7 +8,7 @@ batches, and warns.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
@@ -18,9 +18,9 @@ from torch.utils.data import IterableDataset
 from dataprep.formats.errors import InputError, UsageError, require
 from dataprep.runtime.buckets import POOL, Bucketed
 from dataprep.runtime.collate_default import Default
-from dataprep.runtime.collated import Collate, Collated, WithEpoch, collated_order
+from dataprep.runtime.collated import Collate, Collated, WithEpoch, collated_order, failed
 from dataprep.runtime.draws import SeededDraws, draws_nothing
-from dataprep.runtime.lengths import lengths_for
+from dataprep.runtime.lengths import Lengths, lengths_for
 from dataprep.runtime.loader import Loader
 from dataprep.runtime.loader_config import LoaderConfig
 from dataprep.runtime.order import Order
@@ -28,7 +28,7 @@ from dataprep.runtime.picklable import require_picklable
 from dataprep.runtime.preprocess import PreprocessedDataset
 from dataprep.runtime.sampler_order import SamplerOrder
 from dataprep.runtime.samples import SampleDataset
-from dataprep.runtime.sampling import End
+from dataprep.runtime.sampling import End, whole_number
 from dataprep.runtime.seeding import isolated
 from dataprep.runtime.serve import build_order, serve, serve_steps
 from dataprep.runtime.token_budget import TokenBudgetSampler
@@ -36,6 +36,7 @@ from dataprep.runtime.token_budget import TokenBudgetSampler
 __all__ = ["Buckets", "chosen_collate", "foreign_loader", "is_own", "is_stream"]
 
 _BUCKETS = "buckets"
+_MAX_ROWS = 1024
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -48,10 +49,39 @@ class Buckets:
     """Samples that are sorted together."""
     max_tokens: int | None = None
     """Ids of a batch, padding included; None: batches of `batch_size` rows."""
-    max_rows: int = 1024
+    max_rows: int = _MAX_ROWS
     """With `max_tokens`: the most rows of a batch."""
     rows_multiple: int | None = None
     """With `max_tokens`: rows of all ranks together are a multiple of it."""
+
+    def __post_init__(self) -> None:
+        for name in ("pool", "max_tokens", "max_rows", "rows_multiple"):
+            value = getattr(self, name)
+            if value is not None or name in ("pool", "max_rows"):
+                object.__setattr__(self, name, whole_number(name, value, 1))
+        if self.max_tokens is None:
+            require(self.max_rows == _MAX_ROWS, "max_rows", "means nothing without max_tokens")
+            require(self.rows_multiple is None, "rows_multiple",
+                    "means nothing without max_tokens")  # fmt: skip
+
+    def ordered(
+        self, order: Order, known: Lengths, config: LoaderConfig, purpose: str, dp_size: int
+    ) -> Bucketed:
+        """`order`, with samples of like length in each global batch."""
+        return Bucketed(
+            order=order, lengths=known, batch=config.batch_size * dp_size, pool=self.pool,
+            build_id=_BUCKETS, seed=config.seed, purpose=purpose,
+        )  # fmt: skip
+
+    def steps(
+        self, order: Order, known: Lengths, config: LoaderConfig, purpose: str, **place: Any
+    ) -> TokenBudgetSampler:
+        """Steps of up to `max_tokens`; `place`: the epoch, the rank of how many, and the end."""
+        return TokenBudgetSampler(
+            known, self.max_tokens or 0, order=order, build_id=_BUCKETS, seed=config.seed,
+            purpose=purpose, max_rows=self.max_rows, rows_multiple=self.rows_multiple,
+            pool=self.pool, **place,
+        )  # fmt: skip
 
 
 def foreign_loader(
@@ -90,13 +120,8 @@ def foreign_loader(
     samples, light = _samples(dataset, config, collate, identity, dp_size)
     if len(samples) == 0:
         warnings.warn(f"the {purpose} dataset is empty: its loader has no batches", stacklevel=3)
-        config, sampler, buckets, dp_rank, dp_size = (
-            replace(config, drop_last=False),
-            None,
-            None,
-            0,
-            1,
-        )
+        config, sampler, buckets = replace(config, drop_last=False), None, None
+        dp_rank, dp_size = 0, 1
     workers = config.workers("light" if light else "heavy")
     if workers:
         require_picklable("dataset", samples, config.start_method)
@@ -111,18 +136,13 @@ def foreign_loader(
         known = lengths_for(samples if is_own(dataset) else dataset, buckets.lengths)
         if buckets.max_tokens is not None:
             require(not list(skip), "skip", "is for batches of rows, not of tokens")
-            budget = TokenBudgetSampler(
-                known, buckets.max_tokens, order=WithEpoch(order=order) if tagged else order,
-                build_id=_BUCKETS, seed=config.seed, purpose=purpose, max_rows=buckets.max_rows,
-                rows_multiple=buckets.rows_multiple, pool=buckets.pool, epoch=epoch,
+            steps = buckets.steps(
+                WithEpoch(order=order) if tagged else order, known, config, purpose, epoch=epoch,
                 dp_rank=dp_rank, dp_size=dp_size, end=end,
             )  # fmt: skip
-            definition |= budget.definition
-            return serve_steps(samples, budget, definition=definition, dp_rank=dp_rank, **run)
-        order = Bucketed(
-            order=order, lengths=known, batch=config.batch_size * dp_size, pool=buckets.pool,
-            build_id=_BUCKETS, seed=config.seed, purpose=purpose,
-        )  # fmt: skip
+            definition |= steps.definition
+            return serve_steps(samples, steps, definition=definition, dp_rank=dp_rank, **run)
+        order = buckets.ordered(order, known, config, purpose, dp_size)
         definition |= order.definition
     return serve(
         samples, config.batch_size, order=WithEpoch(order=order) if tagged else order,
@@ -139,6 +159,9 @@ def is_own(dataset: Any) -> bool:
 def is_stream(dataset: Any) -> bool:
     """Whether it can only be read from its beginning: an iterable, or a function that makes one."""
     by_number = hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__")
+    if by_number and isinstance(dataset, type):
+        raise UsageError(f"is the class {dataset.__name__}, and not a dataset", where="dataset",
+                         remedy="Call it to make one.")  # fmt: skip
     if isinstance(dataset, IterableDataset) or by_number:  # torch gives these a __getitem__ too
         return not by_number or isinstance(dataset, IterableDataset)
     return hasattr(dataset, "__iter__") or callable(dataset)
@@ -179,9 +202,12 @@ def chosen_collate(dataset: Any) -> Collate:
     """What suits the first sample: padding where it has token ids, else plain stacking."""
     first = None
     if hasattr(dataset, "__len__") and len(dataset):
-        with isolated():
-            first = dataset[0]
-    if isinstance(first, dict) and any(str(name).endswith("input_ids") for name in first):
+        try:
+            with isolated():
+                first = dataset[0]
+        except Exception as error:
+            raise failed("sample 0", "reading it", error) from error
+    if isinstance(first, Mapping) and any(str(name).endswith("input_ids") for name in first):
         from dataprep.runtime.collate import Padded
 
         return Padded()

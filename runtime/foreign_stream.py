@@ -8,159 +8,47 @@ nothing. A row that is skipped leaves its batch one row shorter (of several rank
 fills takes its place, under a mask); no other row moves.
 
 The price: every rank and worker reads the whole stream and leaves out what is not its own. What is
-its own is processed and collated, once. Where reading is dear, give each rank a stream of its own
-and one rank here, or build shards.
+its own is processed and collated, once. It cannot be spared by giving each rank shards of its own:
+how many rows shards have is known when they end, so ranks would make unequally many steps, and a
+state would be good for one number of ranks. Where reading is dear and that is no matter, give each
+rank such a part as its own stream (`infinite=True` lets none end before the others), and one rank
+here; or build shards.
 
 A run goes on where it stood by reading up to there.
 """
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Generator, Iterator, Mapping
-from functools import partial
-from itertools import count, islice
 from typing import Any
 
 import torch
-from torch.utils.data import DataLoader, IterableDataset, get_worker_info
+from torch.utils.data import DataLoader
 
-from dataprep.formats.errors import InputError, require
-from dataprep.runtime.collated import Collate, Collated
+from dataprep.formats.errors import DataprepError, InputError, require
+from dataprep.runtime.collated import Collate
 from dataprep.runtime.draws import draws_nothing
+from dataprep.runtime.foreign_batches import ForeignStream
+from dataprep.runtime.loader import _as_is
 from dataprep.runtime.loader_config import LoaderConfig
-from dataprep.runtime.order import MAX_SAMPLES
 from dataprep.runtime.picklable import require_picklable
-from dataprep.runtime.prefetch import Ahead
-from dataprep.runtime.preprocess_stream import SKIPPED, StreamingPreprocessedDataset
+from dataprep.runtime.prefetch import Ahead, Pace
+from dataprep.runtime.preprocess_stream import StreamingPreprocessedDataset
 from dataprep.runtime.sampling import whole_number
 from dataprep.runtime.seeding import seed_for
 from dataprep.runtime.serve import _pins
 from dataprep.runtime.state import Progress, progress_from, state_of
 from dataprep.runtime.stream_rows import (
-    NumberedRow,
     Source,
-    all_rows,
     require_stream,
-    through_buffer,
 )
-from dataprep.runtime.windows import PADDING
+from dataprep.runtime.workers import begin_work
 
 __all__ = ["ForeignStream", "ForeignStreamLoader", "foreign_stream_loader"]
 
 _ENDLESS = 1 << 62
-_EPOCHS = 1 << 14  # that a number of a row can have with it, see `runtime.collated`
 _NONE: Any = object()
-
-
-class ForeignStream(IterableDataset[Any]):
-    """The batches of one rank; `begin` says where the next pass starts.
-
-    Of a step of which no row can be used it gives None, so that all others keep their places.
-    """
-
-    def __init__(
-        self,
-        source: Source | StreamingPreprocessedDataset,
-        collate: Collate,
-        *,
-        batch_size: int,
-        seed: int,
-        buffer: int,
-        drop_last: bool,
-        dp_rank: int,
-        dp_size: int,
-    ) -> None:
-        self.source, self.collate = source, collate
-        self.steps = source if isinstance(source, StreamingPreprocessedDataset) else None
-        self.batch_size, self.seed, self.buffer = batch_size, seed, buffer
-        self.drop_last, self.dp_rank, self.dp_size = drop_last, dp_rank, dp_size
-        self.begin = Progress()
-
-    @property
-    def global_batch(self) -> int:
-        """Rows that all ranks together take in one step."""
-        return self.batch_size * self.dp_size
-
-    @property
-    def infinite(self) -> bool:
-        """Whether after an epoch comes the next."""
-        return self.steps is not None and self.steps.infinite
-
-    @property
-    def masked(self) -> bool:
-        """Whether rows that only fill a batch may be needed."""
-        skips = self.steps is not None and self.steps.skip_errors
-        return self.dp_size > 1 and (skips or not self.drop_last)
-
-    def __iter__(self) -> Iterator[Any]:
-        worker = get_worker_info()
-        mine, workers = (0, 1) if worker is None else (worker.id, worker.num_workers)
-        epoch = self.begin.epoch
-        rows = islice(self._rows(epoch), self.begin.position, None)
-        for step in count():
-            group = list(islice(rows, self.global_batch))
-            whole = len(group) == self.global_batch
-            if not group or (self.drop_last and not whole):
-                return
-            if step % workers == mine:
-                yield self._batch(group, epoch)
-
-    def _batch(self, group: list[NumberedRow], epoch: int) -> Any:
-        """This rank's part of a global batch, filled up under a mask where it is not whole."""
-        first, stop = (
-            len(group) * rank // self.dp_size for rank in (self.dp_rank, self.dp_rank + 1)
-        )
-        samples = self._prepared(group[first:stop], epoch)
-        numbers = list(samples)
-        if not samples and self.dp_size > 1:
-            samples = self._any(group, epoch)
-        if not samples:
-            return None
-        rows = _Rows(samples)
-        numbers += [PADDING] * ((self.batch_size - len(numbers)) if self.masked else 0)
-        collated = Collated(rows, self.collate, sample_mask=self.masked)
-        if collated.by_epoch:
-            ahead = MAX_SAMPLES * (epoch % _EPOCHS)
-            numbers = [number if number == PADDING else number + ahead for number in numbers]
-        return collated.__getitems__(numbers)
-
-    def _prepared(self, rows: list[NumberedRow], epoch: int) -> dict[int, Any]:
-        """The samples of these rows by their numbers, without those that are skipped."""
-        if self.steps is None:
-            return dict(rows)
-        prepare = partial(self.steps.prepared, epoch=epoch, seed=self.seed)
-        made = {number: prepare(number, row) for number, row in rows}
-        return {number: sample for number, sample in made.items() if sample is not SKIPPED}
-
-    def _any(self, group: list[NumberedRow], epoch: int) -> dict[int, Any]:
-        """One sample of the global batch, to fill a part that has none; whoever's it is counts."""
-        for number, row in group:
-            steps = self.steps
-            sample = row
-            if steps is not None:
-                sample = steps.prepared(number, row, epoch, seed=self.seed, counted=False)
-            if sample is not SKIPPED:
-                return {number: sample}
-        return {}
-
-    def _rows(self, epoch: int) -> Iterator[NumberedRow]:
-        rows = all_rows(self.source, epoch) if self.steps is None else self.steps.rows(epoch)
-        return through_buffer(rows, self.buffer, self.seed, epoch)
-
-
-class _Rows:
-    """The samples of one batch by their numbers in the stream, which errors name."""
-
-    def __init__(self, samples: dict[int, Any]) -> None:
-        self._samples = samples
-        self._first = next(iter(samples.values()))
-
-    def __len__(self) -> int:
-        return MAX_SAMPLES
-
-    def __getitem__(self, number: int) -> Any:
-        """The sample of that number; any, where a row is only to be filled."""
-        return self._samples.get(number, self._first)
 
 
 class ForeignStreamLoader(DataLoader[Any]):
@@ -182,8 +70,8 @@ class ForeignStreamLoader(DataLoader[Any]):
         self.order = dict(definition)
         self._next = self._now = Progress()
         self._pass = 0
-        self._batches_ahead = ahead
-        super().__init__(stream, batch_size=None, **options)
+        self._batches_ahead, self._pace = ahead, Pace()
+        super().__init__(stream, batch_size=None, collate_fn=_as_is, **options)
 
     @property
     def epoch(self) -> int:
@@ -216,19 +104,25 @@ class ForeignStreamLoader(DataLoader[Any]):
         self._pass += 1
         batches: Iterator[Any] = super().__iter__()
         if self._batches_ahead:
-            batches = Ahead(_generated(batches), self._batches_ahead)
+            batches = Ahead(_generated(batches), self._batches_ahead, self._pace)
         return self._count(batches, begin, self._pass)
 
     def _count(self, batches: Iterator[Any], begin: Progress, number: int) -> Iterator[Any]:
         """Hand over each batch when the next is there: only so is the last known as the last."""
         served, size, held = begin.position, self.dataset_obj.global_batch, _NONE
-        for batch in batches:
-            if batch is not None and held is not _NONE:
-                if number == self._pass:
-                    self._now = Progress(epoch=begin.epoch, position=served)
-                yield held
-            served += size
-            held = held if batch is None else batch  # of None, no row could be used
+        ended = _ended  # the name may be gone when this is: at the end of the interpreter
+        try:
+            for batch in batches:
+                if isinstance(batch, DataprepError):
+                    raise batch
+                if batch is not None and held is not _NONE:
+                    if number == self._pass:
+                        self._now = Progress(epoch=begin.epoch, position=served)
+                    yield held
+                served += size
+                held = held if batch is None else batch  # of None, no row could be used
+        finally:
+            ended(batches)
         if number == self._pass:
             moved = self._next.epoch != begin.epoch
             self._next = self._next if moved else Progress(epoch=begin.epoch + 1)
@@ -241,6 +135,11 @@ class ForeignStreamLoader(DataLoader[Any]):
             raise InputError(
                 "none of its rows can be used", where="stream",
                 remedy="Use skip_errors=False to see why.",
+            )  # fmt: skip
+        elif not self.dataset_obj.infinite:
+            warnings.warn(
+                f"epoch {begin.epoch} of the stream has no batch: no rows, or too few for "
+                "drop_last=True; a function has to return a new iterator each time", stacklevel=2,
             )  # fmt: skip
 
     def state_dict(self) -> dict[str, Any]:
@@ -269,7 +168,8 @@ def foreign_stream_loader(
 
     With `config.shuffle` rows pass a buffer of `buffer` rows, from which they are drawn at random,
     by a function of (seed, epoch); a stream of one's own shuffling needs `shuffle=False`. A
-    `StreamingPreprocessedDataset` has a buffer size of its own.
+    `StreamingPreprocessedDataset` has a buffer size of its own. Workers are started anew for each
+    pass, whatever `config.persistent_workers` says.
 
     Raises `UsageError` for a stream that can be read only once, and as `foreign_loader` does.
     """
@@ -279,16 +179,18 @@ def foreign_stream_loader(
     if isinstance(source, StreamingPreprocessedDataset):
         buffer, identity = source.buffer_size, identity or source.identity
     chosen = collate or config.collate_fn or _first_decides
+    draws = True if getattr(source, "draws", None) is True else config.draws
     stream = ForeignStream(
         source, chosen, batch_size=config.batch_size, seed=config.seed,
         buffer=buffer if config.shuffle else 0, drop_last=config.drop_last,
+        draws=draws,
         dp_rank=dp_rank, dp_size=dp_size,
     )  # fmt: skip
     workers = config.workers("heavy")
     if workers:
         require_picklable("dataset", stream, config.start_method)
     # A thread only where nothing draws from the generators that the trainer draws from meanwhile.
-    quiet = config.draws is False or (config.draws is None and draws_nothing(source, chosen))
+    quiet = draws is False or (draws is None and draws_nothing(source, chosen))
     return ForeignStreamLoader(
         stream,
         {"kind": "stream", "builds": [identity or _name(source)], "seed": config.seed,
@@ -298,6 +200,7 @@ def foreign_stream_loader(
         pin_memory=_pins(config.pin_memory),
         prefetch_factor=config.prefetch_factor if workers else None,
         multiprocessing_context=config.multiprocessing_context if workers else None,
+        worker_init_fn=begin_work if workers else None,
         # Workers are new in each epoch, and so know where it begins.
         generator=torch.Generator().manual_seed(seed_for(config.seed, "workers") % (1 << 32)),
     )  # fmt: skip
@@ -312,6 +215,13 @@ def _first_decides(samples: list[Any]) -> Any:
 
 def _name(source: Any) -> str:
     return str(getattr(source, "__qualname__", type(source).__name__))
+
+
+def _ended(batches: Any) -> None:
+    """Stop the thread or the workers now: left to the garbage, workers are waited for, for 5 s."""
+    end = getattr(batches, "close", None) or getattr(batches, "_shutdown_workers", None)
+    if end is not None:
+        end()
 
 
 def _generated(batches: Iterator[Any]) -> Generator[Any]:

@@ -17,7 +17,14 @@ import numpy.typing as npt
 from dataprep.formats.errors import InputError, UsageError, require
 from dataprep.runtime.order import Positions
 
-__all__ = ["KnownLengths", "Lengths", "SpanLengths", "lengths_for", "measure_lengths"]
+__all__ = [
+    "KnownLengths",
+    "Lengths",
+    "PartLengths",
+    "SpanLengths",
+    "lengths_for",
+    "measure_lengths",
+]
 
 _HASH_LIMIT = 1 << 26  # lengths; of more, the count alone is part of a state
 
@@ -94,11 +101,31 @@ class SpanLengths:
         return "spans"
 
 
+class PartLengths:
+    """Lengths of the samples of a `Part`, out of those of the whole."""
+
+    def __init__(self, part: Any, whole: Lengths) -> None:
+        self._part, self._whole = part, whole
+
+    def __len__(self) -> int:
+        return len(self._part)
+
+    def of(self, samples: Positions) -> Positions:
+        """Those of the same samples in the whole."""
+        return self._whole.of(self._part.numbers(samples))
+
+    @property
+    def identity(self) -> str:
+        """That of the whole; the state names the part besides."""
+        return self._whole.identity
+
+
 def lengths_for(dataset: Any, lengths: Any = None) -> Lengths:
     """The lengths of the samples of `dataset`: those given, or those it knows.
 
-    Given are a `Lengths`, or numbers: one for each sample. Without them, a `DocumentDataset` knows
-    its own. Raises `UsageError` for numbers that do not fit, and for a dataset that does not know.
+    Given are a `Lengths`, or numbers: one for each sample, of a part also of its whole. Without
+    them, a `DocumentDataset` knows its own. Raises `UsageError` for numbers that do not fit, and
+    for a dataset that does not know.
     """
     if lengths is None and hasattr(dataset, "split") and hasattr(dataset, "spans"):
         lengths = SpanLengths(dataset)
@@ -108,6 +135,9 @@ def lengths_for(dataset: Any, lengths: Any = None) -> Lengths:
             remedy="Pass lengths=measure_lengths(dataset), or the numbers.",
         )  # fmt: skip
     found: Lengths = lengths if hasattr(lengths, "of") else KnownLengths(lengths)
+    whole = getattr(dataset, "whole", None) if hasattr(dataset, "numbers") else None
+    if whole is not None and len(found) == len(whole) != len(dataset):
+        return PartLengths(dataset, found)
     require(len(found) == len(dataset), "lengths",
             f"there are {len(found):,} for {len(dataset):,} samples")  # fmt: skip
     return found

@@ -23,9 +23,9 @@ from dataprep.formats.errors import DataprepError, UsageError
 from dataprep.runtime.digest import DIGEST_MASK
 from dataprep.runtime.epoch_index import with_epoch
 from dataprep.runtime.order import Positions
-from dataprep.runtime.prefetch import Ahead
+from dataprep.runtime.prefetch import Ahead, Pace
 from dataprep.runtime.samples import Batch, SampleDataset
-from dataprep.runtime.sampling import GlobalBatchSampler, Step, StepSampler
+from dataprep.runtime.sampling import GlobalBatchSampler, Step, StepSampler, whole_number
 from dataprep.runtime.state import Progress, progress_from, state_of
 from dataprep.runtime.stats import LoaderStats, Tally
 
@@ -106,6 +106,7 @@ class Loader(DataLoader[Batch]):
         self._options = options
         self._version = _version(dataset)
         self._place = _Place(sampler.epoch)
+        self._pace = Pace()
         self._ahead: Callable[[], Ahead[_Served] | None] = _nothing
         torch_dataset = cast("Dataset[Batch]", dataset)  # torch wants the class, not the methods
         super().__init__(
@@ -123,7 +124,7 @@ class Loader(DataLoader[Batch]):
         Trainers that resume set the epoch too: the place that was loaded in this epoch stays, and
         an epoch of which nothing was left is not served again.
         """
-        place = self._place
+        epoch, place = whole_number("epoch", epoch), self._place
         if epoch == place.finished or (epoch == place.next.epoch and place.next.position):
             return
         self.sampler_obj.set_epoch(epoch)
@@ -148,7 +149,7 @@ class Loader(DataLoader[Batch]):
         made = self._made_here(steps, begin.epoch)
         if not self.prefetch:
             return self._serve(made, begin, number)
-        ahead = Ahead(made, self.prefetch)
+        ahead = Ahead(made, self.prefetch, self._pace)
         self._ahead = weakref.ref(ahead)  # a pass that nobody takes ends with its iterator
         return self._serve(ahead, begin, number)
 

@@ -35,7 +35,8 @@ def dtype_of(name: torch.dtype | str) -> torch.dtype:
     >>> dtype_of("int32")
     torch.int32
     """
-    found = name if isinstance(name, torch.dtype) else _BY_NAME.get(name.removeprefix("torch."))
+    text = name.removeprefix("torch.") if isinstance(name, str) else ""
+    found = name if isinstance(name, torch.dtype) else _BY_NAME.get(text)
     if found not in _NUMPY:
         raise UsageError(f"must be one of {', '.join(_BY_NAME)}, got {name!r}", where="dtype")
     return found
@@ -57,6 +58,11 @@ class FieldSchema:
     along: str | None = None
 
     def __post_init__(self) -> None:
+        number = isinstance(self.pad_value, int | float | np.number)
+        require(self.pad_value is None or number, "pad_value",
+                f"must be a number, got {self.pad_value!r}")  # fmt: skip
+        require(self.along is None or isinstance(self.along, str), "along",
+                f"must be the name of a field, got {self.along!r}")  # fmt: skip
         if self.dtype is not None:
             object.__setattr__(self, "dtype", dtype_of(self.dtype))
 
@@ -99,6 +105,8 @@ class OutputSchema:
     _resolved: dict[Any, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
+        require(isinstance(self.fields, Mapping), "schema",
+                f"must be a mapping of fields, got {self.fields!r}")  # fmt: skip
         for name, schema in self.fields.items():
             require(
                 isinstance(name, str) and isinstance(schema, FieldSchema), "schema",
@@ -111,6 +119,7 @@ class OutputSchema:
 
         A dtype alone will do: ``{"labels": "int32"}``. Raises `UsageError` for anything else.
         """
+        require(isinstance(fields, Mapping), "schema", f"must be a mapping, got {fields!r}")
         found = {}
         for name, given in fields.items():
             values = {"dtype": given} if isinstance(given, str | torch.dtype) else given

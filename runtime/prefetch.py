@@ -19,7 +19,7 @@ from queue import Empty, SimpleQueue
 from time import perf_counter
 from typing import Any, Generic, TypeVar
 
-__all__ = ["Ahead", "Prefetcher"]
+__all__ = ["Ahead", "Pace", "Prefetcher"]
 
 _T = TypeVar("_T")
 _IN_A_ROW = 3
@@ -98,23 +98,34 @@ class Prefetcher(Generic[_T]):
         self._room.put(True)  # it may be waiting for room
 
 
+class Pace:
+    """How often in a row a caller was slower than the source: what one pass tells the next."""
+
+    __slots__ = ("slower",)
+
+    def __init__(self) -> None:
+        self.slower = 0
+
+
 class Ahead(Generic[_T]):
     """Iterates over `source`, by a `Prefetcher` once the caller is slower than the source.
 
     It is when three times in a row more time passes between two items than handing one over from
     a thread costs, or than it takes to make one. A caller that waits for nothing else, as a loop
-    that only counts does, would be slowed down by a thread.
+    that only counts does, would be slowed down by a thread. With the `pace` of the pass before, a
+    caller that was slower then has its thread from the second item on. The first is made here: a
+    thread would go on with the next ones, and keep the interpreter from whoever waits for it.
 
     >>> list(Ahead((letter for letter in "abc"), depth=2))
     ['a', 'b', 'c']
     """
 
-    def __init__(self, source: Generator[_T], depth: int) -> None:
+    def __init__(self, source: Generator[_T], depth: int, pace: Pace | None = None) -> None:
         self._source = source
         self._depth = depth
+        self._pace = pace or Pace()
         self._thread: Prefetcher[_T] | None = None
-        self._left = perf_counter()
-        self._slower = 0
+        self._left: float | None = None  # when the caller got the item before
 
     @property
     def ready(self) -> int:
@@ -125,16 +136,17 @@ class Ahead(Generic[_T]):
         return self
 
     def __next__(self) -> _T:
-        if self._thread is not None:
-            return next(self._thread)
-        asked = perf_counter()
-        item = next(self._source)
+        asked, thread = perf_counter(), self._thread
+        item = next(self._source if thread is None else thread)
         made = perf_counter()
-        slower = asked - self._left > min(made - asked, _HAND_OVER_S)
-        self._slower = self._slower + 1 if slower else 0
-        if self._slower == _IN_A_ROW:
-            self._thread = Prefetcher(self._source, self._depth)
+        if self._left is not None:
+            # What a thread has made ahead was made in no time, which says nothing of the source.
+            limit = _HAND_OVER_S if thread is not None else min(made - asked, _HAND_OVER_S)
+            slower = asked - self._left > limit
+            self._pace.slower = self._pace.slower + 1 if slower else 0
         self._left = made
+        if thread is None and self._pace.slower >= _IN_A_ROW:
+            self._thread = Prefetcher(self._source, self._depth)
         return item
 
     def close(self) -> None:

@@ -19,7 +19,7 @@ from torch.utils.data import Dataset
 from dataprep.formats.errors import DataprepError, UsageError, require
 from dataprep.runtime.drawing import Watch
 from dataprep.runtime.preprocessing import Engine, PreprocessError, Preprocessing
-from dataprep.runtime.sample_cache import MISSING, SampleCache
+from dataprep.runtime.sample_cache import MISSING, SampleCache, copied
 
 __all__ = ["PreprocessedDataset", "require_map_style"]
 
@@ -40,9 +40,10 @@ class PreprocessedDataset(Dataset[Any]):
         draws: whether any of this draws random numbers, as an augmentation does. These are then
             seeded for each sample and epoch by loaders of this package, and nothing is cached.
 
-    What is served is the caller's to change. Numbers in lists and arrays become tensors; all fields
-    stay. Raises `PreprocessError` that names the row, the stage and the cause; `IndexError` for a
-    number outside -len .. len - 1; `UsageError` if something draws that should not.
+    What is served is the caller's to change, but for objects that are neither numbers nor lists of
+    these. Numbers in lists and arrays become tensors; all fields stay. Raises `PreprocessError`
+    that names the row, the stage and the cause; `IndexError` for a number outside -len .. len - 1;
+    `UsageError` for what is no number, and if something draws that should not.
 
     >>> data = PreprocessedDataset([{"n": [1, 2]}, {"n": [3]}], column_mapping={"n": "input_ids"})
     >>> len(data), data[-1]
@@ -67,7 +68,7 @@ class PreprocessedDataset(Dataset[Any]):
                 "would serve what was drawn first for ever: not with draws=True")  # fmt: skip
         self.source = hf_dataset
         self.steps = Preprocessing(
-            column_mapping=dict(column_mapping or {}), transform=transform, engine=prompt_engine
+            column_mapping=column_mapping or {}, transform=transform, engine=prompt_engine
         )
         self.draws = bool(draws)
         self.cache_enabled = not draws and cache_enabled is not False
@@ -105,8 +106,10 @@ class PreprocessedDataset(Dataset[Any]):
                 wanted = [rows[at] for at in missing]
                 for at, example in zip(missing, self._read(wanted), strict=True):
                     samples[at] = self.steps(example, f"row {rows[at]}")
-            for at in missing if self.cache_enabled else ():
-                self.cache.put(rows[at], samples[at])
+            for at in missing:
+                if self.cache_enabled:
+                    self.cache.put(rows[at], samples[at])
+                samples[at] = copied(samples[at], _as_it_is)  # of the data's own memory
         return samples
 
     def select(self, indices: Iterable[int]) -> PreprocessedDataset:
@@ -115,12 +118,12 @@ class PreprocessedDataset(Dataset[Any]):
         >>> PreprocessedDataset(["a", "b", "c"]).select([2, -3])[1]
         'a'
         """
-        chosen = np.array([self._row(index) for index in indices], np.int64)
+        chosen = [self._row(index) for index in indices]
         other = PreprocessedDataset(
             self.source, self.steps.engine, self.steps.column_mapping, self.cache_enabled,
             self.steps.transform, cache_bytes=self.cache.limit, draws=self.draws,
         )  # fmt: skip
-        other._numbers = chosen
+        other._numbers = np.array(chosen, np.int64)
         return other
 
     def clear_cache(self) -> None:
@@ -129,6 +132,12 @@ class PreprocessedDataset(Dataset[Any]):
 
     def _row(self, index: Any) -> int:
         """The number in the data; of one and the same sample always the same."""
+        if isinstance(index, bool | np.bool_) or not hasattr(index, "__index__"):
+            raise UsageError(
+                f"{index!r} is not the number of a sample", where="index",
+                remedy="Use select(numbers) for several, [number]['name'] for a field; of a mask "
+                "its np.flatnonzero.",
+            )  # fmt: skip
         number = as_index(index)
         at = number + len(self) if number < 0 else number
         if not 0 <= at < len(self):
@@ -158,6 +167,10 @@ class PreprocessedDataset(Dataset[Any]):
             ) from error  # fmt: skip
 
 
+def _as_it_is(value: Any) -> Any:
+    return value
+
+
 def require_map_style(data: Any) -> None:
     """Raise `UsageError` for what has no samples by number, saying what to use."""
     if isinstance(data, Mapping):
@@ -165,6 +178,9 @@ def require_map_style(data: Any) -> None:
             f"is a mapping of {', '.join(map(str, data))}, not a dataset", where="hf_dataset",
             remedy="Pass one of its splits, as data['train'].",
         )  # fmt: skip
+    if isinstance(data, str | bytes):
+        raise UsageError(f"is a {type(data).__name__}, not the rows of one", where="hf_dataset",
+                         remedy="Open or load the data first.")  # fmt: skip
     for name in ("__len__", "__getitem__"):
         if not hasattr(data, name):
             raise UsageError(

@@ -60,12 +60,14 @@ class StreamingPreprocessedDataset(IterableDataset[Any]):
         by_shards: each rank and worker reads only shards of its own, where it is iterated over by
             itself. Then each has a buffer of its own, and what comes when depends on their number.
             Not for streams that were cut by `take` or `skip`, of which every part is cut.
-        draws: whether any of this draws random numbers. These are then seeded for each row.
+        draws: whether any of this draws random numbers, the stream included. These are then seeded
+            for each row, and those of the stream for each epoch.
 
     A pass serves the epoch that `set_epoch` named last, also in workers that are kept alive; 0
     before. Loaders of this package move it on by themselves.
 
-    Raises `PreprocessError` that names the row of the stream, the stage and the cause.
+    Raises `PreprocessError` that names the row of the stream, the stage and the cause, `UsageError`
+    if something draws that should not.
 
     >>> data = StreamingPreprocessedDataset(lambda: ({"n": n} for n in range(3)), buffer_size=0)
     >>> list(data)
@@ -96,7 +98,7 @@ class StreamingPreprocessedDataset(IterableDataset[Any]):
             require(value in (True, False), name, f"must be a bool, got {value!r}")
         self.source = hf_iterable
         self.steps = Preprocessing(
-            column_mapping=dict(column_mapping or {}), transform=transform, engine=prompt_engine
+            column_mapping=column_mapping or {}, transform=transform, engine=prompt_engine
         )
         self.buffer_size = whole_number("buffer_size", buffer_size)
         self.seed = require_seed(seed)
@@ -159,15 +161,16 @@ class StreamingPreprocessedDataset(IterableDataset[Any]):
                     yield sample
             if not served and parts == 1 and (met or self.infinite):
                 raise InputError(
-                    f"none of its {met:,} rows can be used", where="stream",
-                    remedy="Use skip_errors=False to see why." if met else None,
+                    f"none of its {met:,} rows can be used" if met else "it has no rows",
+                    where="stream", remedy="Use skip_errors=False to see why." if met else None,
                 )  # fmt: skip
             if not served:  # others have all there is
                 return
 
-    def rows(self, epoch: int) -> Iterator[NumberedRow]:
+    def rows(self, epoch: int, *, seed: int | None = None) -> Iterator[NumberedRow]:
         """All rows with their numbers, as they come, not processed."""
-        return all_rows(self.source, epoch)
+        seed = self.seed if seed is None else seed
+        return all_rows(self.source, epoch, seed=seed, draws=self.draws)
 
     def prepared(
         self,
@@ -202,7 +205,9 @@ class StreamingPreprocessedDataset(IterableDataset[Any]):
 
     def _part(self, epoch: int, part: int, parts: int) -> Iterator[NumberedRow]:
         if self.by_shards:
-            rows = part_of_rows(self.source, epoch, part, parts, by_shards=True)
+            rows = part_of_rows(
+                self.source, epoch, part, parts, by_shards=True, seed=self.seed, draws=self.draws
+            )  # fmt: skip
             return through_buffer(rows, self.buffer_size, seed_for(self.seed, part), epoch)
         # Divided after the buffer: it is the same one whatever the number of parts.
         mixed = through_buffer(self.rows(epoch), self.buffer_size, self.seed, epoch)

@@ -71,6 +71,7 @@ class Preprocessing:
             isinstance(name, str) for pair in pairs.items() for name in pair
         )
         require(texts, "column_mapping", f"must map names to names, got {pairs!r}")
+        object.__setattr__(self, "column_mapping", dict(pairs))  # its giver's may change
         twice = sorted({new for new in pairs.values() if list(pairs.values()).count(new) > 1})
         require(not twice, "column_mapping", f"gives two columns the name {', '.join(twice)}")
         require(self.transform is None or callable(self.transform), "transform",
@@ -110,8 +111,12 @@ class Preprocessing:
 
     @property
     def identity(self) -> str:
-        """Sixteen hex digits that other names, another transform or engine would change."""
-        transform = getattr(self.transform, "__qualname__", type(self.transform).__name__)
+        """Sixteen hex digits that other names, another engine or transform would change.
+
+        Of a transform it knows the name only: one lambda is as another.
+        """
+        inner = getattr(self.transform, "func", self.transform)  # of a partial
+        transform = getattr(inner, "__qualname__", type(inner).__name__)
         said = {} if self.engine is None else dict(self.engine.describe())
         text = json.dumps([dict(self.column_mapping), transform, said], sort_keys=True, default=str)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
@@ -120,8 +125,9 @@ class Preprocessing:
 def as_tensors(value: Any) -> Any:
     """Numbers in arrays and lists become tensors, also inside mappings; nothing is left out.
 
-    Whole numbers are int64, fractions float32, as models expect; tensors stay what they are. Single
-    numbers, texts, empty and ragged lists stay, the last with tensors in them.
+    In lists, whole numbers become int64 and fractions float32, as models expect; arrays and tensors
+    keep their dtype. Single numbers, texts, empty and ragged lists stay, the last with tensors in
+    them.
 
     >>> as_tensors({"input_ids": [1, 2], "label": 3, "answers": [[1], [2, 3]], "name": "a"})
     {'input_ids': tensor([1, 2]), 'label': 3, 'answers': [tensor([1]), tensor([2, 3])], 'name': 'a'}
@@ -131,8 +137,8 @@ def as_tensors(value: Any) -> Any:
     if isinstance(value, np.generic):
         return value.item()
     if isinstance(value, np.ndarray) and value.dtype.kind in "biuf":
-        array = value if value.flags.writeable else value.copy()  # torch wants to write
-        return torch.from_numpy(np.ascontiguousarray(array))
+        # In memory of its own, which torch may write to, in the byte order of the machine.
+        return torch.from_numpy(np.array(value, value.dtype.newbyteorder("="), order="C"))
     if type(value) is list and value:
         return _listed(value)
     return value
@@ -147,7 +153,9 @@ def _listed(values: list[Any]) -> Any:
         return [as_tensors(one) for one in values]
     if array.dtype.kind not in _KINDS or array.dtype == np.uint64:
         return [as_tensors(one) for one in values]
-    return torch.from_numpy(array).to(_KINDS[array.dtype.kind])
+    tensor = torch.from_numpy(array)
+    made = isinstance(values[0], np.ndarray | torch.Tensor)
+    return tensor if made else tensor.to(_KINDS[array.dtype.kind])
 
 
 def _renamed(example: Any, mapping: Mapping[str, str]) -> dict[str, Any]:

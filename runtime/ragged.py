@@ -35,6 +35,7 @@ __all__ = [
     "as_rows",
     "check_fit",
     "pad_rows",
+    "plain_int",
 ]
 
 Side = Literal["right", "left"]
@@ -73,7 +74,8 @@ class Padding:
             where = "padding_side" if name == "side" else name
             require(fine, where, f"must be one of {', '.join(allowed)}, got {value!r}")
         for name in ("max_length", "multiple"):
-            value = getattr(self, name)
+            value = plain_int(getattr(self, name))
+            object.__setattr__(self, name, value)
             whole = isinstance(value, int) and not isinstance(value, bool) and value >= 1
             fine = whole or (value is None and name == "max_length")
             require(fine, name, f"must be a whole number of at least 1, got {value!r}")
@@ -132,7 +134,9 @@ class Layout:
         With `shift`, each row is moved one element to the left, and ends with `value`.
         """
         further, width, count = _further(rows), self.width, len(rows)
-        blank = _constant(value, dtype, _size_for(width), further)
+        blank = _constant(value, dtype, _size_for(width))
+        if further:  # one number, seen from everywhere: of images it would take some megabytes
+            blank = np.broadcast_to(np.asarray(value, dtype), (width, *further))
         kept, ends = self.kept(rows), [blank[: width - n] for n in self.lengths]
         parts = _in_turn(ends, kept) if self.left else _in_turn(kept, ends)
         if not shift:
@@ -174,8 +178,8 @@ def _size_for(width: int) -> int:
 
 
 @lru_cache(maxsize=64)
-def _constant(value: float, dtype: np.dtype[Any], size: int, further: tuple[int, ...]) -> Array:
-    return np.full((size, *further), value, dtype)
+def _constant(value: float, dtype: np.dtype[Any], size: int) -> Array:
+    return np.full(size, value, dtype)
 
 
 @lru_cache(maxsize=16)
@@ -185,6 +189,11 @@ def _edge(dtype: np.dtype[Any], size: int, left: bool) -> Array:
     edge[size:] = left
     edge[:size] = not left
     return edge
+
+
+def plain_int(value: Any) -> Any:
+    """A whole number of numpy's as one of Python's; anything else as it is."""
+    return int(value) if isinstance(value, np.integer) else value
 
 
 def _too_long(lengths: list[int], limit: int, field: str | None) -> SampleError:
@@ -216,18 +225,18 @@ def pad_rows(
     return (padding or Padding()).layout(arrays).fill(arrays, value, np.dtype(dtype))
 
 
-def as_rows(rows: Sequence[Any], field: str | None = None) -> list[Array]:
+def as_rows(rows: Sequence[Any], field: str | None = None, *, whole: bool = False) -> list[Array]:
     """Each row as an array of numbers, all of one dtype and one further shape.
 
-    Arrays and tensors of one dtype are not copied. Raises `SampleError`, naming the row.
+    Arrays and tensors of one dtype are not copied. Raises `SampleError`, naming the row; if they
+    are to be `whole` numbers, as ids are, also for one of fractions.
     """
-    try:
-        arrays = [row if type(row) is np.ndarray else as_array(row) for row in rows]
-    except _NO_ARRAY:
-        raise _first_without_numbers(rows, field) from None
+    arrays = _as_arrays(rows, field)
     dtypes = {array.dtype for array in arrays}
+    if whole and any(dtype.kind == "f" for dtype in dtypes):
+        _refuse_fractions(arrays, field)
     if {array.ndim for array in arrays} == {1} and {dtype.kind for dtype in dtypes} <= _NUMBERS:
-        return arrays if len(dtypes) == 1 else _of_one_dtype(arrays)
+        return arrays if len(dtypes) == 1 else _of_one_dtype(arrays, field)
     further = _further(arrays)
     for number, array in enumerate(arrays):
         if array.ndim == 0 or array.dtype.kind not in _NUMBERS:
@@ -237,7 +246,26 @@ def as_rows(rows: Sequence[Any], field: str | None = None) -> list[Array]:
                 f"has the shape {list(array.shape)}, others {['any', *further]}: only the first "
                 "axis may differ", row=number, field=field, remedy="Bring all to one shape.",
             )  # fmt: skip
-    return _of_one_dtype([a if a.size else np.empty((0, *further), a.dtype) for a in arrays])
+    empty = (np.empty((0, *further), array.dtype) for array in arrays)
+    return _of_one_dtype([a if a.size else e for a, e in zip(arrays, empty, strict=True)], field)
+
+
+def _as_arrays(rows: Sequence[Any], field: str | None) -> list[Array]:
+    kinds = set(map(type, rows))
+    if kinds == {np.ndarray}:
+        return list(rows)
+    try:
+        if kinds == {torch.Tensor}:  # the usual ones, with no call of ours for each
+            return [row.numpy() for row in rows]
+        if kinds == {list} and all(row and type(row[0]) is int for row in rows):
+            packed = (struct.pack(f"{len(row)}q", *row) for row in rows)
+            return [np.frombuffer(row, np.int64) for row in packed]
+    except (RuntimeError, TypeError, struct.error):
+        pass  # bfloat16 or with a gradient, fractions or no numbers at all
+    try:
+        return [as_array(row) for row in rows]
+    except _NO_ARRAY:
+        raise _first_without_numbers(rows, field) from None
 
 
 def check_fit(arrays: Sequence[Array], dtype: np.dtype[Any], field: str | None = None) -> None:
@@ -279,7 +307,18 @@ def _from_numbers(values: Sequence[Any]) -> Array:
     try:
         return np.frombuffer(struct.pack(f"{len(values)}q", *values), np.int64)
     except struct.error:
+        if all(isinstance(value, int) for value in values):  # larger than int64
+            return np.array(values)
         return np.frombuffer(struct.pack(f"{len(values)}d", *values), np.float64)
+
+
+def _refuse_fractions(arrays: list[Array], field: str | None) -> None:
+    for number, array in enumerate(arrays):
+        if array.dtype.kind == "f" and array.size:
+            raise SampleError(
+                f"is {array.dtype}, not whole numbers", row=number, field=field,
+                remedy="Give one list of whole numbers, as ids and classes are.",
+            )  # fmt: skip
 
 
 def _first_without_numbers(rows: Sequence[Any], field: str | None) -> SampleError:
@@ -291,10 +330,15 @@ def _first_without_numbers(rows: Sequence[Any], field: str | None) -> SampleErro
     raise AssertionError("a row has changed while it was read")
 
 
-def _of_one_dtype(arrays: list[Array]) -> list[Array]:
+def _of_one_dtype(arrays: list[Array], field: str | None) -> list[Array]:
     """The rows as what holds the numbers of all; empty ones have numbers of any kind."""
     dtypes = {array.dtype for array in arrays if array.size} or {np.dtype(np.int64)}
     common = np.result_type(*dtypes)
+    if common.kind == "f" and all(dtype.kind != "f" for dtype in dtypes):  # int64 and uint64
+        common = np.dtype(np.int64)
+        for number, array in enumerate(arrays):
+            if array.size:
+                _require_fit(array, common, number, field)
     return [array.astype(common, copy=False) for array in arrays]
 
 

@@ -9,10 +9,11 @@ Safe for several threads. Sent to a worker process it arrives empty, and each wo
 from __future__ import annotations
 
 import copy
+import os
 import sys
 import threading
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,7 @@ import torch
 
 from dataprep.runtime.sampling import whole_number
 
-__all__ = ["MISSING", "SampleCache"]
+__all__ = ["MISSING", "SampleCache", "copied"]
 
 MISSING: Any = object()
 """What `get` gives for a sample that is not there."""
@@ -43,7 +44,16 @@ class SampleCache:
         self.hits = self.misses = self.used = 0
         """Found and not found so far; bytes in use."""
         self._kept: OrderedDict[int, tuple[Any, int]] = OrderedDict()
-        self._lock = threading.Lock()
+        self._renew()
+
+    def _renew(self) -> None:
+        self._lock, self._pid = threading.Lock(), os.getpid()
+
+    def _held(self) -> threading.Lock:
+        """The lock; in a forked process a new one, as nobody there would let go of the other."""
+        if self._pid != os.getpid():
+            self._renew()
+        return self._lock
 
     def __len__(self) -> int:
         return len(self._kept)
@@ -53,22 +63,22 @@ class SampleCache:
 
     def get(self, number: int) -> Any:
         """A copy of the sample, or `MISSING`."""
-        with self._lock:
+        with self._held():
             found = self._kept.get(number)
             if found is None:
                 self.misses += 1
                 return MISSING
             self.hits += 1
             self._kept.move_to_end(number)
-        return _copied(found[0])
+        return copied(found[0])
 
     def put(self, number: int, sample: Any) -> None:
         """Keep a copy of it, unless it is larger than everything together may be."""
         size = _size(sample)
         if size > self.limit:
             return
-        own = _copied(sample)
-        with self._lock:
+        own = copied(sample)
+        with self._held():
             self.used += size - self._kept.pop(number, (None, 0))[1]
             self._kept[number] = (own, size)
             while self.used > self.limit:
@@ -77,12 +87,13 @@ class SampleCache:
 
     def clear(self) -> None:
         """Forget all samples."""
-        with self._lock:
+        with self._held():
             self._kept.clear()
             self.used = 0
 
 
-def _copied(value: Any) -> Any:
+def copied(value: Any, other: Callable[[Any], Any] = copy.deepcopy) -> Any:
+    """`value` in memory of its own; objects that are neither data nor containers by `other`."""
     if isinstance(value, _PLAIN):
         return value
     if isinstance(value, torch.Tensor):
@@ -90,10 +101,10 @@ def _copied(value: Any) -> Any:
     if isinstance(value, np.ndarray):
         return value.copy()
     if type(value) is dict:
-        return {name: _copied(one) for name, one in value.items()}
+        return {name: copied(one, other) for name, one in value.items()}
     if type(value) in (list, tuple):
-        return type(value)(map(_copied, value))
-    return copy.deepcopy(value)
+        return type(value)(copied(one, other) for one in value)
+    return other(value)
 
 
 def _size(value: Any) -> int:

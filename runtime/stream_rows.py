@@ -2,17 +2,25 @@
 
 A stream is read from its beginning: a Hugging Face `IterableDataset`, a torch one, anything else
 that can be iterated over again, or a function that returns a new iterator each time. It has to give
-the same each time; its `set_epoch`, where it has one, is called with the epoch before.
+the same each time, in every rank and worker; its `set_epoch`, where it has one, is called with the
+epoch before. So it is not told that it is in a worker process: many streams would give a part of
+their rows there, and these are divided here. If it draws from the generators of Python, NumPy or
+torch, they are seeded by (seed, epoch): see `dataprep.runtime.drawing`.
 """
 
 from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterable, Iterator
-from itertools import islice
+from functools import partial
+from itertools import count, islice
 from typing import Any
 
+from torch.utils.data import DataLoader
+from torch.utils.data._utils import worker
+
 from dataprep.formats.errors import InputError, UsageError, require
+from dataprep.runtime.drawing import UNSAID, seeded_rows
 from dataprep.runtime.seeding import seed_for
 
 __all__ = ["NumberedRow", "Source", "all_rows", "part_of_rows", "require_shards", "require_stream",
@@ -21,6 +29,11 @@ __all__ = ["NumberedRow", "Source", "all_rows", "part_of_rows", "require_shards"
 Source = Iterable[Any] | Callable[[], Iterable[Any]]
 NumberedRow = tuple[int, Any]
 _NONE: Any = object()
+_NO_STREAMS: tuple[tuple[Any, str, str], ...] = (
+    ((str, bytes), "not the rows of one", "Open or load the data first."),
+    ((set, frozenset), "whose order is another in every process", "Pass a sorted list of it."),
+    (DataLoader, "which gives batches", "Pass its dataset."),
+)
 
 
 def require_stream(source: Any, where: str) -> None:
@@ -30,25 +43,47 @@ def require_stream(source: Any, where: str) -> None:
             "is an iterator, which can be read once", where=where,
             remedy="Pass the function that makes it, or a list of what it gives.",
         )  # fmt: skip
+    for kind, problem, remedy in _NO_STREAMS:
+        if isinstance(source, kind):
+            raise UsageError(f"is a {type(source).__name__}, {problem}", where=where, remedy=remedy)
     require(isinstance(source, Iterable) or callable(source), where,
             f"a {type(source).__name__} cannot be iterated over")  # fmt: skip
 
 
-def all_rows(source: Source, epoch: int) -> Iterator[NumberedRow]:
-    """Every row of the stream in `epoch`, with its number.
+def all_rows(
+    source: Source, epoch: int, *, seed: int = 0, draws: bool = True
+) -> Iterator[NumberedRow]:
+    """Every row of the stream in `epoch`, with its number; `seed` is of what it draws, if it may.
+
+    Raises `InputError` with the number of the row that cannot be read, and `UsageError` if it draws
+    and must not.
 
     >>> list(all_rows(lambda: iter("ab"), 0))
     [(0, 'a'), (1, 'b')]
     """
-    if hasattr(source, "set_epoch"):
-        source.set_epoch(epoch)
-    # A torch dataset may be callable; it is iterated all the same.
-    made = source if isinstance(source, Iterable) else source()
-    return _named(_whole(iter(made)))
+    rows = seeded_rows(
+        partial(_begun, source, epoch), seed_for(seed, "rows", epoch) >> 31, draws=draws
+    )
+    for number in count():
+        hidden, worker._worker_info = worker._worker_info, None  # looked at when, nobody knows
+        try:
+            row = next(rows, _NONE)
+        except Exception as error:
+            if getattr(error, "code", None) == UNSAID:
+                raise
+            raise InputError(
+                f"reading it raised {type(error).__name__}: {error}", where=f"row {number}",
+                remedy="Mend the stream: nothing after this row can be read.",
+            ) from error  # fmt: skip
+        finally:
+            worker._worker_info = hidden
+        if row is _NONE:
+            return
+        yield number, row
 
 
 def part_of_rows(
-    source: Source, epoch: int, part: int, parts: int, *, by_shards: bool = False
+    source: Source, epoch: int, part: int, parts: int, *, by_shards: bool = False, **drawing: Any
 ) -> Iterator[NumberedRow]:
     """The rows of one of `parts` readers: together these read every row once.
 
@@ -64,7 +99,7 @@ def part_of_rows(
         group, part, parts = part % groups, part // groups, len(range(part % groups, parts, groups))
         if groups > 1:
             source = source.shard(num_shards=groups, index=group, contiguous=False)  # type: ignore[union-attr]
-    return islice(all_rows(source, epoch), part, None, parts)
+    return islice(all_rows(source, epoch, **drawing), part, None, parts)
 
 
 def through_buffer(
@@ -103,37 +138,8 @@ def require_shards(source: Any) -> int:
     return max(1, shards)
 
 
-def _named(rows: Iterator[Any]) -> Iterator[NumberedRow]:
-    """Rows with their numbers; an error in reading one says which."""
-    number = 0
-    while True:
-        try:
-            row = next(rows, _NONE)
-        except Exception as error:
-            raise InputError(
-                f"reading it raised {type(error).__name__}: {error}", where=f"row {number}",
-                remedy="Mend the stream: nothing after this row can be read.",
-            ) from error  # fmt: skip
-        if row is _NONE:
-            return
-        yield number, row
-        number += 1
-
-
-def _whole(rows: Iterator[Any]) -> Iterator[Any]:
-    """All rows, also in a worker process.
-
-    Hugging Face streams look whether they are in one, and then give a part of their shards: rows
-    would be divided twice. They look when the first row is asked for.
-    """
-    from torch.utils.data._utils import worker
-
-    hidden = worker._worker_info
-    worker._worker_info = None
-    try:
-        first = next(rows, _NONE)
-    finally:
-        worker._worker_info = hidden
-    if first is not _NONE:
-        yield first
-        yield from rows
+def _begun(source: Source, epoch: int) -> Iterator[Any]:
+    if hasattr(source, "set_epoch"):
+        source.set_epoch(epoch)
+    # A torch dataset may be callable; it is iterated all the same.
+    return iter(source if isinstance(source, Iterable) else source())

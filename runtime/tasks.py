@@ -54,9 +54,10 @@ class TaskSpec:
     model_family: str = "decoder"
     """The architecture it is meant for, in the words of the trainer; nothing here reads it."""
     input_fields: tuple[str, ...] = ("input_ids",)
-    """The fields of a sample that the model reads."""
+    """The fields of a sample that the model reads; nothing here reads it."""
     target_field: str | None = "labels"
-    """The field that is predicted, or None."""
+    """The field that is predicted, or None: the built-in collate functions take the labels from it.
+    They look for `label` and `label_ids` by themselves."""
     loss_type: str = "cross_entropy"
     metrics: tuple[str, ...] = ()
     special_tokens: Mapping[str, int] = field(default_factory=dict)

@@ -7,7 +7,8 @@ from typing import NamedTuple
 
 import torch
 
-from dataprep.formats.errors import UsageError
+from dataprep.formats.errors import UsageError, require
+from dataprep.runtime.sampling import whole_number
 
 __all__ = ["DataParallel", "data_parallel"]
 
@@ -30,7 +31,9 @@ def data_parallel(distributed: bool, dp_rank: int | None, dp_size: int | None) -
         missing = "dp_rank" if dp_rank is None else "dp_size"
         raise UsageError("dp_rank and dp_size are given together or not at all", where=missing)
     if dp_rank is not None and dp_size is not None:
-        return DataParallel(dp_rank, dp_size)
+        size, rank = whole_number("dp_size", dp_size, 1), whole_number("dp_rank", dp_rank)
+        require(rank < size, "dp_rank", f"{rank} is not in 0 .. {size - 1}")
+        return DataParallel(rank, size)
     group = torch.distributed.is_available() and torch.distributed.is_initialized()
     if distributed and not group:
         raise UsageError(

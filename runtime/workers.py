@@ -36,7 +36,8 @@ def begin_work(worker: int) -> None:
     info = get_worker_info()
     if info is not None:
         dataset: Any = info.dataset  # this process's own
-        dataset.__getitems__ = _telling(dataset.__getitems__)
+        if hasattr(dataset, "__getitems__"):  # a stream tells by itself
+            dataset.__getitems__ = _telling(dataset.__getitems__)
 
 
 def _end_after(sentinel: int) -> None:

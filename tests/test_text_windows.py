@@ -317,3 +317,25 @@ def test_inputs_and_labels_are_aligned(tmp_path: Path) -> None:
             assert batch["input_ids"].dtype == batch["labels"].dtype == torch.int64
             assert batch["input_ids"].shape[1] == 32
             assert torch.equal(batch["input_ids"][:, 1:], batch["labels"][:, :-1])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        ({"data_path": None}, "path: must be a file, a folder or a glob, got None"),
+        ({"data_path": ["a.txt", "b.txt"]}, "path: must be a file, .*; `dataprep build` takes"),
+        ({"is_jsonl": "yes"}, "is_jsonl: must be a bool or None: 'yes'"),
+        ({"seq_length": "16"}, "seq_length: must be a whole number, got '16'"),
+        ({"seq_length": 0}, "seq_length: must be at least 1"),
+        ({"bos": "<s>"}, "bos: '<s>' is unknown to a tokenizer that is only a function"),
+    ],
+)
+def test_arguments_that_mean_nothing(
+    tmp_path: Path, arguments: dict[str, Any], problem: str
+) -> None:
+    """By the names they have here, and before anything is built."""
+    (tmp_path / "a.txt").write_text("Once.")
+    options = {"data_path": tmp_path / "a.txt", "tokenizer": Plain(), "cache_dir": tmp_path / "c"}
+    with pytest.raises(UsageError, match=problem):
+        text_windows(**{**options, **arguments})
+    assert not list(tmp_path.glob("c/*/config.json"))

@@ -25,6 +25,7 @@ from dataprep.formats.dataset import open_dataset
 from dataprep.formats.errors import InputError, UsageError
 from dataprep.runtime import loader_config, serve
 from dataprep.runtime.builder import DataLoaderBuilder
+from dataprep.runtime.collate import Padded
 from dataprep.runtime.collate_default import Default
 from dataprep.runtime.collate_text import CausalLM
 from dataprep.runtime.documents import DocumentDataset
@@ -477,3 +478,66 @@ def test_padding_and_schema_by_the_builder() -> None:
         builder(data).with_padding("middle").build()  # type: ignore[arg-type]
     with pytest.raises(UsageError, match="has no padding_side"):
         builder(data).with_collate_fn(torch.tensor).with_padding("left").build()
+
+
+def test_padding_leaves_the_side_of_a_collate_function() -> None:
+    """A side that is not named is not the right one."""
+    data = [{"input_ids": [1, 2]}, {"input_ids": [1]}]
+    left = builder(data, 2).with_collate_fn(Padded(padding_side="left")).with_shuffle(False)
+    (batch,) = left.with_padding(pad_id=9).build()
+    assert batch["input_ids"].tolist() == [[1, 2], [9, 1]]
+    (batch,) = left.with_padding("right").build()
+    assert batch["input_ids"].tolist() == [[1, 2], [1, 9]]
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ({"max_token": 5}, "buckets: there is no max_token, only lengths, pool"),
+        ({"buckets": Buckets(), "pool": 5}, "buckets: are given, so options mean nothing"),
+        ({"buckets": {"pool": 5}}, "buckets: must be a Buckets, got dict"),
+        ({"pool": 0}, "pool: must be at least 1"),
+        ({"pool": "all"}, "pool: must be a whole number"),
+        ({"rows_multiple": 4}, "rows_multiple: means nothing without max_tokens"),
+        ({"max_rows": 4}, "max_rows: means nothing without max_tokens"),
+    ],
+)
+def test_mistakes_in_buckets_are_named(options: dict[str, Any], problem: str) -> None:
+    """And what would have no effect is refused."""
+    with pytest.raises(UsageError, match=problem):
+        builder().with_buckets(**options)
+
+
+def test_no_ranks_are_too_few() -> None:
+    """0 is not taken for a number that was left out."""
+    with pytest.raises(UsageError, match="world_size: must be at least 1, got 0"):
+        builder().build_ranks(0)
+
+
+def test_a_first_sample_that_cannot_be_read_is_named() -> None:
+    """It is looked at before there is a loader."""
+    with pytest.raises(InputError, match="sample 0: reading it raised ZeroDivisionError"):
+        builder(Broken()).build()
+
+
+class Broken:
+    def __len__(self) -> int:
+        return 3
+
+    def __getitem__(self, index: int) -> int:
+        return index // 0
+
+
+def test_a_class_is_no_dataset() -> None:
+    """Of which one was to be made."""
+    with pytest.raises(
+        UsageError, match=r"dataset: is the class Broken, and not a dataset\. Call it"
+    ):
+        builder(Broken).build()
+
+
+@pytest.mark.parametrize("epoch", [-1, "1", None])
+def test_an_epoch_that_is_none(epoch: Any) -> None:
+    """-1 was passed over."""
+    with pytest.raises(UsageError, match="epoch: must be"):
+        builder().build().set_epoch(epoch)

@@ -232,7 +232,7 @@ class TestPadding:
             ([{"input_ids": [1], "x": 1}, *ids([1])], "row 1 .*: lacks 'x', which row 0 has"),
             ([*ids([1]), [1]], "row 1 of the batch: is a list, and row 0 a dict"),
             (ids([1], []), "row 1 .*'input_ids': has no tokens. Leave the sample out"),
-            (ids([1], [0.5]), "row 0 .*'input_ids': is float64 of 1 axes"),
+            (ids([1], [0.5]), "row 1 .*'input_ids': is float64, not whole numbers"),
             (ids([1], 3), "row 1 .*'input_ids': a int is no row of numbers"),  # type: ignore
             (ids([1, 2], position_ids=[[0]]), "'position_ids': has 1 numbers for 2 tokens"),
             (ids([1, 2], attention_mask=[1]), "row 0 .*'attention_mask': has 1 for 2 tokens"),

@@ -169,7 +169,7 @@ def test_workers_and_resuming_change_nothing() -> None:
         ({"probability": 1.5}, "probability: must be from 0 to 1, got 1.5"),
         ({"mask_share": 0.95}, "random_share: is too much"),
         ({"mask_id": 1000}, "mask_id: 1000 is outside 0:1000"),
-        ({"seed": -1}, "seed: must be from 0"),
+        ({"seed": -1}, "seed: must be at least 0"),
         ({"special_ids": tuple(range(1000))}, "special_ids: leave no token to draw"),
     ],
 )

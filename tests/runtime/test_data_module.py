@@ -392,6 +392,10 @@ def test_buckets_for_training() -> None:
     spread = [np.ptp(lengths[batch[:, 0]]) for batch in one.train_dataloader()]
     assert max(spread) < 40
     assert np.ptp(lengths) > 80
+    held = module(TENSORS, val_split=0.2, buckets=Buckets(lengths=lengths))  # of all, held out too
+    batches = [batch[:, 0] for batch in held.train_dataloader()]
+    assert max(np.ptp(lengths[batch]) for batch in batches) < 60
+    assert len(torch.cat(batches)) == N - round(N * 0.2)
 
 
 def test_the_config_and_arguments_of_a_module() -> None:

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from dataprep.formats.errors import UsageError
+from dataprep.formats.errors import InputError, UsageError
 from dataprep.runtime.collate_default import Default
 from dataprep.runtime.collators import CollatorRegistry
 from dataprep.runtime.data_module import UniversalDataModule
+from dataprep.runtime.preprocess_stream import StreamingPreprocessedDataset
 from dataprep.runtime.tasks import TaskSpec
+from tests.datasets import make_dataset, random_split
 
 
 @dataclass
@@ -105,3 +108,69 @@ def test_ragged_tensors_of_a_text_task_are_padded() -> None:
     batch = first_batch(rows, TaskSpec.lm_tiny(), tokenizer=Tokenizer())
     assert batch["input_ids"].shape == (8, 8)
     assert sorted(batch["attention_mask"].sum(1).tolist()) == list(range(1, 9))
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "modality"), [("mood", "classification", "text"), ("mood", "lm", "vision")]
+)
+def test_labels_by_the_name_that_the_task_says(name: str, kind: str, modality: str) -> None:
+    """They were left under it, and the batch had no labels."""
+    task = TaskSpec(name="moods", task_type=kind, modality=modality, target_field=name)
+    data = [{"pixel_values": torch.zeros(3, 2, 2), "input_ids": [1], name: n} for n in range(8)]
+    batch = first_batch(data, task, tokenizer=Tokenizer())
+    assert name not in batch
+    assert sorted(batch["labels"].tolist()) == list(range(8))
+    both = [{**row, "labels": 0} for row in data]
+    with pytest.raises(InputError, match=r"sample .*, field 'mood': has labels, too"):
+        first_batch(both, task, tokenizer=Tokenizer())
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ({"tokenizer": Tokenizer()}, "tokenizer: needs a task_spec or a collator_name"),
+        ({"collator_options": {"pad_id": 1}}, "collator_options: need a task_spec"),
+        ({"task_spec": "lm_tiny"}, "task_spec: is a name; use TaskSpec.preset"),
+        ({"rows": {"seq_len": 8}}, "rows: are options of datasets that were built"),
+        ({"dp_rank": "0", "dp_size": 2}, "dp_rank: must be a whole number, got '0'"),
+        ({"dp_rank": 2, "dp_size": 2}, "dp_rank: 2 is not in 0 .. 1"),
+    ],
+)
+def test_nothing_is_ignored(options: dict[str, Any], problem: str) -> None:
+    """A tokenizer without a task would not have been asked what to pad with."""
+    with pytest.raises(UsageError, match=problem):
+        UniversalDataModule(TEXTS, **options)
+
+
+def test_what_the_task_or_the_tokenizer_says_is_heard() -> None:
+    """A pad id of the task needs no tokenizer, and a start token may be 0."""
+    padded = TaskSpec(name="x", task_type="lm", preprocessing_config={"pad_id": 5})
+    assert first_batch([{"input_ids": [1]}, {"input_ids": [1, 2]}], padded)["input_ids"].max() == 5
+
+    class Starts(Tokenizer):
+        decoder_start_token_id = 0
+
+    batch = first_batch(PAIRS, TaskSpec.seq2seq_tiny(), tokenizer=Starts())
+    assert batch["decoder_input_ids"][:, 0].tolist() == [0] * 8
+
+
+def test_two_normalisations_are_one_too_many() -> None:
+    """The name was passed over."""
+    options = {"normalize": "cifar10", "mean": [0.5] * 3, "std": [0.5] * 3}
+    with pytest.raises(UsageError, match="normalize: is 'cifar10', and mean and std are given"):
+        first_batch(IMAGES, TaskSpec.vision_tiny(), collator_options=options)
+
+
+def test_validation_has_to_end() -> None:
+    """An infinite stream is for training."""
+    endless = StreamingPreprocessedDataset(range(3), infinite=True)
+    module = UniversalDataModule([1, 2, 3], endless)
+    with pytest.raises(UsageError, match="val_data: is an infinite stream"):
+        module.val_dataloader()
+
+
+def test_a_collator_for_a_dataset_with_one_of_its_own(tmp_path: Path) -> None:
+    """What was built makes its batches itself."""
+    path = make_dataset(tmp_path / "shards", {"train": random_split([[200]], seed=1)})
+    with pytest.raises(UsageError, match="collator_name: means nothing for a dataset that makes"):
+        UniversalDataModule(path, collator_name="padded", rows={"seq_len": 8})

@@ -12,7 +12,7 @@ from collections.abc import Generator, Iterator
 import pytest
 
 from dataprep.runtime import prefetch
-from dataprep.runtime.prefetch import Ahead, Prefetcher
+from dataprep.runtime.prefetch import Ahead, Pace, Prefetcher
 
 
 def threads() -> set[threading.Thread]:
@@ -91,7 +91,7 @@ def test_interpreter_ends_in_mid_pass() -> None:
     code = """
 import numpy as np
 from dataprep.runtime import prefetch
-from dataprep.runtime.prefetch import Ahead, Prefetcher
+from dataprep.runtime.prefetch import Ahead, Pace, Prefetcher
 
 def source():
     while True:
@@ -135,3 +135,25 @@ def test_a_thread_begins_where_there_is_time(
     assert seen + list(ahead) == list(range(30))
     ahead.close()
     assert wait_until(lambda: threads() <= before)
+
+
+def test_a_pass_goes_on_with_the_thread_of_the_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    """From its second item on, until a caller has been faster than the handing over again."""
+    clock, before, pace = [0.0], threads(), Pace()
+    monkeypatch.setattr(prefetch, "perf_counter", lambda: clock[0])
+
+    def begun(uses: list[float]) -> list[bool]:
+        """Whether a thread made each item of a pass, between which the caller did so long."""
+        ahead, found = Ahead(numbers(clock, 0.001), 2, pace), []
+        for number, use in enumerate(uses):
+            found.append(bool(threads() - before))
+            assert next(ahead) == number
+            clock[0] += use
+        ahead.close()
+        assert wait_until(lambda: threads() <= before)
+        return found
+
+    assert begun([0.01] * 6) == [False] * 4 + [True] * 2
+    assert begun([0.01] * 6) == [False] + [True] * 5  # the first is made here
+    assert begun([0.0] * 6) == [False] + [True] * 5
+    assert begun([0.01] * 3) == [False] * 3

@@ -238,6 +238,9 @@ def test_a_failure_names_the_row_and_the_cause() -> None:
         ([[1, 2], [3, 4]], torch.tensor([[1, 2], [3, 4]])),
         (np.float32(0.5), 0.5), (None, None), ("text", "text"), ([], []), (["a", "b"], ["a", "b"]),
         ([1, None], [1, None]), ([2**70], [2**70]), ((1, 2), (1, 2)),
+        (np.array(5), torch.tensor(5)),
+        (np.array([5], ">i4"), torch.tensor([5], dtype=torch.int32)),
+        ([np.zeros(2, np.uint8)], torch.zeros(1, 2, dtype=torch.uint8)),
     ],
 )  # fmt: skip
 def test_numbers_become_tensors(value: Any, expected: Any) -> None:
@@ -249,6 +252,74 @@ def test_numbers_become_tensors(value: Any, expected: Any) -> None:
         assert found.dtype == expected.dtype
     else:
         assert found == expected
+
+
+@pytest.mark.parametrize("cached", [True, False])
+def test_what_is_served_is_not_the_data_itself(cached: bool) -> None:
+    """Whoever changes a sample changes neither the data nor what is served next."""
+
+    def row() -> dict[str, Any]:
+        return {
+            "a": np.array([1, 2]),
+            "t": torch.tensor([1, 2]),
+            "e": [],
+            "n": {"t": torch.ones(1)},
+        }
+
+    data = PreprocessedDataset([row(), row()], cache_enabled=cached)
+    for _ in range(2):
+        sample = data[0]
+        assert sample["a"].tolist() == sample["t"].tolist() == [1, 2]
+        assert (sample["e"], sample["n"]["t"].item()) == ([], 1)
+        sample["a"][0] = sample["t"][0] = sample["n"]["t"][0] = 9
+        sample["e"].append(9)
+    assert data.source[0]["a"].tolist() == data.source[0]["t"].tolist() == [1, 2]
+
+
+def test_a_cache_outlives_a_fork_in_its_middle() -> None:
+    """A lock that another thread held is held for ever in the process forked then."""
+    cache = SampleCache(1 << 10)
+    cache.put(0, "kept")
+    cache._lock.acquire()
+    cache._pid -= 1  # as it is in the forked process
+    assert cache.get(0) == "kept"
+
+
+@pytest.mark.parametrize("index", ["body", slice(0, 2), True, 1.5, None])
+def test_what_is_no_number_of_a_sample(index: Any) -> None:
+    """A mask would have been read as the samples 0 and 1."""
+    data = PreprocessedDataset(ROWS)
+    for ask in (lambda: data[index], lambda: data.select([index])):
+        with pytest.raises(UsageError, match=r"index: .* is not the number of a sample"):
+            ask()
+
+
+@pytest.mark.parametrize(
+    ("make", "problem"),
+    [
+        (lambda: PreprocessedDataset("data.jsonl"), "hf_dataset: is a str, not the rows of one"),
+        (lambda: PreprocessedDataset(ROWS, ENGINE, ["body"]), "column_mapping: must map"),  # type: ignore
+        (lambda: StreamingPreprocessedDataset(ROWS, ENGINE, ["body"]), "column_mapping: must map"),  # type: ignore
+    ],
+)  # fmt: skip
+def test_arguments_of_a_wrong_type(make: Any, problem: str) -> None:
+    """Told by their names."""
+    with pytest.raises(UsageError, match=problem):
+        make()
+
+
+def test_one_field_to_keep_may_be_a_name() -> None:
+    """And is not taken for its letters."""
+    engine = TokenizeEngine(tokenizer=Bytes(), keep="label")  # type: ignore[arg-type]
+    assert engine.keep == ("label",)
+
+
+def test_a_mapping_is_kept_as_it_was() -> None:
+    """The caller's may change later."""
+    mapping = dict(MAPPING)
+    data = PreprocessedDataset(ROWS, ENGINE, mapping)
+    mapping["label"] = "text"
+    assert data[0]["input_ids"].tolist() == [97]
 
 
 def test_the_factory_chooses_by_the_data() -> None:
