@@ -50,8 +50,8 @@ class WindowDataset(Dataset[Batch]):
 
     `stride` is in tokens and defaults to `seq_len`: windows side by side. Tokens after the last
     whole window are not served. `position_ids`, `doc_ids` and `cu_seqlens` ask for the tensors of
-    `SegmentFields`, from the stored offsets: the first of them makes a batch cost about 2.4
-    times as much, each further one adds a third of a batch.
+    `SegmentFields`, from the stored offsets: the first of them makes a batch cost about twice as
+    much, each further one adds half of a batch without them.
 
     Raises `InputError` if the split does not fill one window. Pickles as a path and a few numbers.
 
