@@ -6,9 +6,12 @@
 
 Everything goes through `dataprep.create_loader`, a real torch DataLoader, in one process with one
 torch thread, and counts rows x seq_len tokens. With shifted labels a batch is two int64 tensors;
-the memory copy it is held against copies one, as do those lines that say `labels: null`. Each
-figure is of a process of its own. Loader and memory copy run in turn (A B A B ...) within it, so a
-machine whose speed drifts does not favour either; medians are quoted.
+the memory copy it is held against (`of_copy`) copies one, as do those lines that say `labels:
+null`. Each shape also stands against a floor of its own (`of_floor`): bare copies by numpy, into
+fixed buffers, of exactly the tensors that its batches have, gathered windows widened and everything
+else known beforehand. Each figure is of a process of its own. Loader and memory copy run in turn
+(A B A B ...) within it, then loader and floor, so a machine whose speed drifts does not favour
+either; medians are quoted.
 
 `shapes`: a dataset built from docs_en and books_en of DIR/corpora, and others written for the
 purpose: ids of 4 bytes, 100 shards. `cold`: tokens of the first seconds after the files were

@@ -46,31 +46,75 @@ def copies(batch: int, seq: int) -> Iterator[torch.Tensor]:
     return (torch.empty_like(source[0]).copy_(source[i % 64]) for i in itertools.count())
 
 
+def floor(dataset: str, like: dict[str, torch.Tensor]) -> Iterator[Figures]:
+    """Batches of the shapes and types of `like` by bare copies, everything known beforehand.
+
+    Random windows of an array in memory are gathered and widened into fixed buffers; all tensors
+    but the ids and labels are copied from arrays that are there. No loader can do less.
+    """
+    out = {name: np.empty_like(tensor.numpy()) for name, tensor in like.items()}
+    known = {name: like[name].numpy().copy() for name in out if name not in ("input_ids", "labels")}
+    batch, seq = like["input_ids"].shape
+    for ids in _gathered(dataset, batch, seq + ("labels" in out)):
+        np.copyto(out["input_ids"], ids[:, :seq])
+        if "labels" in out:
+            np.copyto(out["labels"], ids[:, 1:])
+        for name, array in known.items():
+            np.copyto(out[name], array)
+        yield out
+
+
+def _gathered(dataset: str, batch: int, span: int) -> Iterator[Any]:
+    """Random windows [batch, span] of an array in memory, in the type that ids are stored in."""
+    with open_dataset(dataset) as opened:
+        split = opened.split("train")
+        tokens = split.read(0, split.tokens)
+    item, count = tokens.itemsize, len(tokens) - span + 1
+    windows = np.ndarray((count,), f"V{span * item}", tokens, 0, (item,))
+    starts = np.random.default_rng(0).integers(0, count, (1000, batch))
+    for turn in itertools.count():
+        yield windows[starts[turn % 1000]].view(tokens.dtype).reshape(batch, span)
+
+
 def throughput(
     dataset: str, batch: int, seq: int, seconds: float, rounds: int, options: Figures
 ) -> Figures:
-    """Loader and memory copy in turn; the ratio is the median of the ratios of the turns."""
+    """Loader and memory copy in turn, then loader and floor; ratios are medians over the turns.
+
+    The floor comes after the peak of memory was read, as it holds all tokens.
+    """
     began = time.perf_counter()
     batches = forever(make(dataset, batch, seq, options))
-    next(batches)
+    like = next(batches)
     first = time.perf_counter() - began
-    turns: dict[str, tuple[Iterator[Any], list[float]]] = {
-        "copy": (copies(batch, seq), []), "loader": (batches, [])
-    }  # fmt: skip
     for _ in range(SETTLE):
         next(batches)
-    for _ in range(rounds):
-        for steps, rates in turns.values():
-            rates.append(batch * seq * _rate(steps, seconds / rounds))
-    copy, loader = (rates for _, rates in turns.values())
-    ratios = [ours / ceiling for ours, ceiling in zip(loader, copy, strict=True)]
+    turns = [seconds / rounds] * rounds
+    copy, loader = _in_turn(copies(batch, seq), batches, turns)
+    peak = _status("VmHWM")
+    least, beside = _in_turn(floor(dataset, like), batches, turns)
+    scale = batch * seq / 1e6
     return {
-        "mtok_s": round(statistics.median(loader) / 1e6),
-        "copy_mtok_s": round(statistics.median(copy) / 1e6),
-        "of_copy": round(statistics.median(ratios), 3),
+        "mtok_s": round(statistics.median(loader) * scale),
+        "copy_mtok_s": round(statistics.median(copy) * scale),
+        "of_copy": _ratio(loader, copy),
+        "floor_mtok_s": round(statistics.median(least) * scale),
+        "of_floor": _ratio(beside, least),
         "first_ms": round(first * 1e3, 1),
-        "peak_mib": round(_status("VmHWM")),
+        "peak_mib": round(peak),
     }
+
+
+def _in_turn(
+    one: Iterator[Any], other: Iterator[Any], turns: list[float]
+) -> tuple[list[float], list[float]]:
+    """Steps a second of both in each turn of so many seconds."""
+    rates = [(_rate(one, seconds), _rate(other, seconds)) for seconds in turns]
+    return [a for a, _ in rates], [b for _, b in rates]
+
+
+def _ratio(ours: list[float], other: list[float]) -> float:
+    return round(statistics.median(a / b for a, b in zip(ours, other, strict=True)), 3)
 
 
 def _rate(steps: Iterator[Any], seconds: float) -> float:
@@ -142,7 +186,7 @@ def beside_steps(
     """
     batches = forever(loader := make(dataset, batch, seq, options))
     same = itertools.repeat(next(batches))
-    bare = _bare(dataset, batch, seq)
+    next(bare := _bare(dataset, batch, seq))  # all tokens are in memory from here on
     step = _step(step_ms / 1e3)
     waited = -loader.stats().waited_s
     runs = [[_loop(steps, step) for steps in (same, batches, bare)] for _ in range(rounds)]
@@ -161,23 +205,17 @@ def beside_steps(
 
 def _bare(dataset: str, batch: int, seq: int) -> Iterator[Any]:
     """Random windows of an array in memory, and their two tensors, by numpy in a thread."""
-    with open_dataset(dataset) as opened:
-        split = opened.split("train")
-        tokens = split.read(0, split.tokens)
-    item, count = tokens.itemsize, len(tokens) - seq
-    windows = np.ndarray((count,), f"V{(seq + 1) * item}", tokens, 0, (item,))
-    starts = np.random.default_rng(0).integers(0, count, (1000, batch))
+    gathered = _gathered(dataset, batch, seq + 1)
     ready: SimpleQueue[Any] = SimpleQueue()
     wanted: SimpleQueue[bool] = SimpleQueue()
 
     def work() -> None:
-        out = [np.empty((2, batch, seq), np.int64) for _ in range(4)]
-        for turn in itertools.count():
+        for out in itertools.cycle([np.empty((2, batch, seq), np.int64) for _ in range(4)]):
             wanted.get()
-            ids = windows[starts[turn % 1000]].view(tokens.dtype).reshape(batch, seq + 1)
-            np.copyto(out[turn % 4][0], ids[:, :-1])
-            np.copyto(out[turn % 4][1], ids[:, 1:])
-            ready.put(out[turn % 4])
+            ids = next(gathered)
+            np.copyto(out[0], ids[:, :-1])
+            np.copyto(out[1], ids[:, 1:])
+            ready.put(out)
 
     threading.Thread(target=work, daemon=True).start()
     for _ in range(2):

@@ -17,30 +17,30 @@ import numpy.typing as npt
 
 from dataprep.formats.errors import IntegrityError
 
-__all__ = ["Boundaries", "Parts", "ragged"]
+__all__ = ["Boundaries", "Parts", "ragged", "steps"]
 
 Counts = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Parts:
-    """What windows hold: int64 arrays of one entry a part, in (window, start) order.
+    """What windows hold: int64 arrays of one entry a part, in order.
 
-    Tokens `start` to `start + length` of window `window` are tokens of document `document` of the
-    split. A document without tokens has no part, and the parts of a window cover it.
+    Tokens `begin` to `begin + length` of the windows laid end to end are tokens of document
+    `document` of the split. A document without tokens has no part, a part ends with its window, and
+    together they cover all windows.
     """
 
-    window: Counts
-    start: Counts
+    begin: Counts
     length: Counts
     document: Counts
 
-    def take(self, order: Counts) -> Parts:
-        """The parts at `order`."""
-        return Parts(
-            window=self.window[order], start=self.start[order], length=self.length[order],
-            document=self.document[order],
-        )  # fmt: skip
+    def with_tokens(self) -> Parts:
+        """The parts that are not empty."""
+        if self.length.all():
+            return self
+        some = np.flatnonzero(self.length)
+        return Parts(begin=self.begin[some], length=self.length[some], document=self.document[some])
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -48,11 +48,9 @@ class _Pieces:
     """Windows cut at the ends of shards, in window order; int64 arrays of one entry a piece.
 
     A piece is tokens `begin` to `last` of `shard`, and begins at `at` in the windows laid end to
-    end. `shard` is a number where all pieces are in one, as in most batches; then they are the
-    windows, and `window` is None.
+    end. `shard` is a number where all pieces are in one, as in most batches.
     """
 
-    window: Counts | None
     shard: Counts | int
     begin: Counts
     last: Counts
@@ -78,7 +76,7 @@ class Boundaries:
         Raises `IntegrityError` for offsets that no build wrote.
         """
         if len(starts) == 0 or length == 0:
-            return Parts(window=_NONE, start=_NONE, length=_NONE, document=_NONE)
+            return Parts(begin=_NONE, length=_NONE, document=_NONE)
         pieces = self._pieces(starts, length)
         piece, local, heads = ragged(*self._bisect(pieces))
         shard = _each(pieces.shard, piece)
@@ -87,21 +85,17 @@ class Boundaries:
             begins[cells] = self.offsets(number).take(local[cells], mode="clip")
         begins += (pieces.at - pieces.begin)[piece]
         begins[heads] = pieces.at  # a piece begins somewhere inside its first document
-        sizes = _steps(begins, len(starts) * length)
+        sizes = steps(begins, len(starts) * length)
         self._check(sizes >= 0, shard)
-        window = piece if pieces.window is None else pieces.window[piece]
-        parts = Parts(
-            window=window, start=begins - window * length, length=sizes,
-            document=local + self.document_base[shard],
-        )  # fmt: skip
-        return parts if sizes.all() else parts.take(np.flatnonzero(sizes))  # all: no empty ones
+        documents = local + self.document_base[shard]
+        return Parts(begin=begins, length=sizes, document=documents).with_tokens()
 
     def _pieces(self, starts: Counts, length: int) -> _Pieces:
         base, at = self.token_base, np.arange(0, len(starts) * length, length)
         shard = int(base.searchsorted(starts.min(), "right")) - 1
         if starts.max() + length <= base[shard + 1]:
             begin = starts - base[shard]
-            return _Pieces(window=None, shard=shard, begin=begin, last=begin + (length - 1), at=at)
+            return _Pieces(shard=shard, begin=begin, last=begin + (length - 1), at=at)
         stops = starts + length
         window, shards, _ = ragged(
             base.searchsorted(starts, "right") - 1, base.searchsorted(stops, "left")
@@ -112,7 +106,7 @@ class Boundaries:
         begin = np.maximum(start, first)
         last = np.minimum(stops[window], base[shards + 1]) - 1
         return _Pieces(
-            window=window, shard=shards, begin=begin - first, last=last - first,
+            shard=shards, begin=begin - first, last=last - first,
             at=at[window] + begin - start,
         )  # fmt: skip
 
@@ -160,8 +154,8 @@ def _groups(shard: Counts | int) -> Iterator[tuple[int, Any]]:
         yield int(ordered[i]), order[i:j]
 
 
-def _steps(begins: Counts, stop: int) -> Counts:
-    """From each of `begins` to the next, and from the last to `stop`."""
+def steps(begins: Counts, stop: int) -> Counts:
+    """From each of `begins`, one or more, to the next, and from the last to `stop`."""
     out = np.empty_like(begins)
     np.subtract(begins[1:], begins[:-1], out=out[:-1])
     out[-1] = stop - begins[-1]

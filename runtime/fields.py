@@ -35,10 +35,8 @@ class SegmentFields:
       `Segments.cu_seqlens`), and with it `max_seqlen`: int64 [], the length of the longest. The
       room is `cu_seqlens` segments a row; True stands for seq_len, which is always enough.
 
-        >>> one = np.array([0]), np.array([0]), np.array([3]), np.array([7])
-        >>> row, start, length, document = one
-        >>> batch = Segments(rows=1, seq_len=4, row=row, start=start, length=length,
-        ...                  document=document)
+        >>> begin, length, document = np.array([0]), np.array([3]), np.array([7])
+        >>> batch = Segments(rows=1, seq_len=4, begin=begin, length=length, document=document)
         >>> SegmentFields(cu_seqlens=3).tensors(batch)["cu_seqlens"]
         tensor([0, 3, 4, 4], dtype=torch.int32)
     """
@@ -84,7 +82,7 @@ class SegmentFields:
         if self.cu_seqlens is True:
             return segments.seq_len
         room = int(self.cu_seqlens)
-        if len(segments.row) + segments.rows > room:  # else no row can have more
+        if len(segments.begin) + segments.rows > room:  # else no row can have more
             counts = segments.per_row()
             row = int(np.argmax(counts)) if len(counts) else 0
             if len(counts) and counts[row] > room:

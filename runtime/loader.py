@@ -159,10 +159,19 @@ class Loader(DataLoader[Batch]):
             self.dataset_obj.set_epoch(epoch)  # type: ignore[attr-defined]
 
     def _made_here(self, steps: Iterator[Step], epoch: int) -> Generator[_Served]:
-        make, indices = _snapshot(self.dataset_obj).__getitems__, _indices(self.dataset_obj, epoch)
-        if not self.pin_memory:
-            return ((step, make(indices(step.samples))) for step in steps)
-        return ((step, _pinned(make(indices(step.samples)))) for step in steps)
+        taken: deque[Step] = deque()
+        indices, pinned = _indices(self.dataset_obj, epoch), self.pin_memory
+
+        def asked() -> Iterator[Positions]:
+            for step in steps:
+                taken.append(step)
+                yield indices(step.samples)
+
+        def served(batch: Batch) -> _Served:
+            return taken.popleft(), _pinned(batch) if pinned else batch
+
+        # By `map`, as a loop's variable would hold a batch, and its memory, while the next is made.
+        yield from map(served, _in_turn(_snapshot(self.dataset_obj), asked()))
 
     def _by_workers(self, steps: Iterator[Step], epoch: int, number: int) -> Generator[_Served]:
         """Batches from worker processes, which torch hands over in the order of the steps."""
@@ -353,6 +362,13 @@ def _snapshot(dataset: SampleDataset) -> SampleDataset:
     """What one pass is served from: changes to the dataset are for the next."""
     snapshot: Callable[[], SampleDataset] | None = getattr(dataset, "snapshot", None)
     return snapshot() if snapshot is not None else dataset
+
+
+def _in_turn(dataset: SampleDataset, asked: Iterator[Positions]) -> Iterator[Batch]:
+    """The batches of `asked`, made by the dataset's own way to do so for many where it has one."""
+    many: Callable[[Iterator[Positions]], Iterator[Batch]] | None
+    many = getattr(dataset, "in_turn", None)
+    return map(dataset.__getitems__, asked) if many is None else many(asked)
 
 
 def _nothing() -> None:

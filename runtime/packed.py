@@ -150,7 +150,7 @@ class PackedDataset(Dataset[Batch]):
         segments, starts, lengths = self._pieces(samples)
         # One column more where labels are shifted: a split document's next token stands there.
         ids = np.empty((len(samples), self.seq_len + 1), self.split.dtype)
-        at = segments.row * (self.seq_len + 1) + segments.start
+        at = segments.begin + segments.row
         try:
             copy_tokens(self.split, starts, lengths, ids.reshape(-1), at)
         except IndexError:
@@ -206,8 +206,8 @@ class PackedDataset(Dataset[Batch]):
         before -= before[np.searchsorted(row, row)]
         self._trust(before + length <= self.seq_len)
         segments = Segments(
-            rows=len(samples), seq_len=self.seq_len, row=row, start=before, length=length,
-            document=document,
+            rows=len(samples), seq_len=self.seq_len, begin=row * self.seq_len + before,
+            length=length, document=document,
         )  # fmt: skip
         # Where a document goes on in another piece, its next token is the label of the last one.
         return segments, start, length + more * (self.labels == "shifted")
@@ -243,9 +243,9 @@ class PackedDataset(Dataset[Batch]):
         self, ids: npt.NDArray[Any], segments: Segments, read: Counts, tails: list[tuple[int, int]]
     ) -> Counts:
         labels = self._beside(ids).astype(np.int64, order="C")
-        begin = segments.row * self.seq_len + segments.start
         ends = segments.length == read  # the others have a label: the token read after them
-        edges = (begin + segments.length - 1)[ends] if self.labels == "shifted" else begin
+        lasts = segments.begin + segments.length - 1
+        edges = lasts[ends] if self.labels == "shifted" else segments.begin
         labels.reshape(-1)[edges] = IGNORED_LABEL
         for row, used in tails:
             labels[row, used:] = IGNORED_LABEL

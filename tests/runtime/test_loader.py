@@ -7,8 +7,10 @@ import itertools
 import multiprocessing
 import os
 import socket
+import weakref
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -19,7 +21,7 @@ from dataprep.formats.dataset import open_dataset
 from dataprep.formats.errors import InputError, IntegrityError, UsageError
 from dataprep.runtime.create import create_loader
 from dataprep.runtime.loader import Loader, set_epoch
-from dataprep.runtime.windows import Batch
+from dataprep.runtime.windows import Batch, WindowDataset
 from tests.datasets import make_dataset, random_split
 from tests.runtime.ranks import serve
 
@@ -190,6 +192,23 @@ def test_leaves_the_global_random_state_alone(shards: Path) -> None:
     rows(loader)
     rows(make(shards))
     assert torch.equal(torch.get_rng_state(), before)
+
+
+@pytest.mark.parametrize("fields", [{}, {"position_ids": True, "cu_seqlens": True}])
+def test_batches_that_are_dropped_are_held_by_nobody(shards: Path, fields: dict[str, Any]) -> None:
+    """While the next batch is made, the memory of the one before it is free to be used."""
+    loader = make(shards, prefetch=0, **fields)
+    held: list[weakref.ref[torch.Tensor]] = []
+    ids = WindowDataset._ids
+
+    def made(self: WindowDataset, starts: Any) -> Any:
+        assert [tensor() for tensor in held] == [None] * len(held)
+        return ids(self, starts)
+
+    with patch.object(WindowDataset, "_ids", made):
+        batches = iter(loader)
+        for _ in range(4):
+            held[:] = [weakref.ref(tensor) for tensor in next(batches).values()]
 
 
 def test_two_passes_at_once_are_independent(shards: Path) -> None:

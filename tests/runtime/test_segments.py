@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tracemalloc
 from collections.abc import Collection
+from itertools import pairwise
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -135,9 +136,11 @@ def fitting(parts: list[tuple[int, int, int]], seq_len: int) -> list[tuple[int, 
 
 
 @examples(60)
-@given(packed_rows)
-def test_gaps_are_padding(case: tuple[int, list[list[tuple[int, int, int]]]]) -> None:
-    """Rows with gaps anywhere, whole rows of padding, and one document twice side by side."""
+@given(packed_rows, st.lists(st.integers(0, 4)))
+def test_gaps_are_padding(
+    case: tuple[int, list[list[tuple[int, int, int]]]], cuts: list[int]
+) -> None:
+    """Rows with gaps anywhere, whole rows of padding, one document twice side by side; parted."""
     seq_len, rows = case
     dense = [[-1] * seq_len for _ in rows]
     breaks = set()
@@ -148,10 +151,16 @@ def test_gaps_are_padding(case: tuple[int, list[list[tuple[int, int, int]]]]) ->
     flat = [(number, *part) for number, row in enumerate(rows) for part in row]
     columns = np.array(flat, np.int64).reshape(-1, 4).T
     segments = Segments(
-        rows=len(rows), seq_len=seq_len, row=columns[0], start=columns[1], length=columns[2],
-        document=columns[3],
+        rows=len(rows), seq_len=seq_len, begin=columns[0] * seq_len + columns[1],
+        length=columns[2], document=columns[3],
     )  # fmt: skip
+    assert segments.row.tolist() == columns[0].tolist()
+    assert segments.start.tolist() == columns[1].tolist()
     assert_equal(segments, Reference(dense, breaks))
+    spans = list(pairwise(sorted([0, len(rows), *(cut % (len(rows) + 1) for cut in cuts)])))
+    for part, (i, j) in zip(segments.parted([j - i for i, j in spans]), spans, strict=True):
+        inside = {(number - i, start) for number, start in breaks if i <= number < j}
+        assert_equal(part, Reference(dense[i:j], inside))
 
 
 def make_split(tmp_path: Path, lengths: list[list[int]]) -> Split:
@@ -175,9 +184,7 @@ def test_documents_past_32_bits_keep_their_numbers() -> None:
     """Numbers that fit into 4 bytes take a shorter way; the others come out the same."""
     one, zero = np.array([3]), np.array([0])
     for number in ((1 << 31) - 1, 1 << 31, (1 << 48) - 1):
-        segments = Segments(
-            rows=1, seq_len=4, row=zero, start=zero, length=one, document=np.array([number])
-        )
+        segments = Segments(rows=1, seq_len=4, begin=zero, length=one, document=np.array([number]))
         out = np.empty((1, 4), np.int64)
         assert segments.doc_ids(out) is out
         assert out.tolist() == segments.doc_ids().tolist() == [[number] * 3 + [-1]]
@@ -241,7 +248,8 @@ def test_damaged_offsets_are_refused_or_obeyed(
         assert error.code == "E_OFFSETS"
         assert damage
         return
-    columns = (parts.window, parts.start, parts.length, parts.document)
+    begin = (parts.begin // seq_len, parts.begin % seq_len)
+    columns = (*begin, parts.length, parts.document)
     covered = [0] * len(starts)
     for window, start, length, document in zip(*(c.tolist() for c in columns), strict=True):
         assert covered[window] == start
@@ -282,30 +290,28 @@ def test_too_little_room_gives_the_numbers(tmp_path: Path) -> None:
         segments.cu_seqlens(8)
     assert caught.value.where == "cu_seqlens"
     none = np.empty(0, np.int64)
-    wide = Segments(rows=3, seq_len=1 << 30, row=none, start=none, length=none, document=none)
+    wide = Segments(rows=3, seq_len=1 << 30, begin=none, length=none, document=none)
     with pytest.raises(UsageError, match="more than the 2,147,483,647 that int32 counts"):
         wide.cu_seqlens(9)
 
 
 @pytest.mark.parametrize(
-    ("row", "start", "length"),
+    ("begin", "length"),
     [
-        ([0, 0], [0, 2], [3, 1]),  # overlap
-        ([1, 0], [0, 0], [2, 2]),  # order
-        ([0, 1], [0, 0], [2, 0]),  # no tokens
-        ([0, 1], [0, 3], [2, 2]),  # leaves its row
-        ([0, 1], [-1, 0], [1, 1]),
-        ([0, 2], [0, 0], [1, 1]),  # no such row
-        ([-1, 0], [0, 0], [1, 1]),
-        ([0], [0, 0], [1, 1]),  # shapes
+        ([0, 2], [3, 1]),  # overlap
+        ([4, 0], [2, 2]),  # order
+        ([0, 4], [2, 0]),  # no tokens
+        ([0, 7], [2, 2]),  # leaves its row
+        ([0, 2], [1, 3]),
+        ([-1, 4], [1, 1]),  # in no row
+        ([0, 8], [1, 1]),
+        ([0], [1, 1]),  # shapes
     ],
 )
-def test_impossible_segments_are_refused(
-    row: list[int], start: list[int], length: list[int]
-) -> None:
+def test_impossible_segments_are_refused(begin: list[int], length: list[int]) -> None:
     """Arrays that do not describe segments are a UsageError, not a wrong tensor."""
     with pytest.raises(UsageError):
         Segments(
-            rows=2, seq_len=4, row=np.array(row), start=np.array(start), length=np.array(length),
+            rows=2, seq_len=4, begin=np.array(begin), length=np.array(length),
             document=np.zeros(2, np.int64),
         )  # fmt: skip

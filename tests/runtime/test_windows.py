@@ -20,6 +20,7 @@ from torch.utils.data import DataLoader, RandomSampler, default_collate
 from dataprep.formats import arena
 from dataprep.formats.dataset import Split, open_dataset
 from dataprep.formats.errors import InputError, UsageError
+from dataprep.runtime import windows as windows_module
 from dataprep.runtime.documents import DocumentDataset
 from dataprep.runtime.windows import IGNORED_LABEL, PADDING, Labels, WindowDataset, window_count
 from tests.datasets import make_dataset, random_split
@@ -182,6 +183,28 @@ def test_fields_have_constant_shapes_and_own_memory(split: Split) -> None:
         assert {name: tuple(tensor.shape) for name, tensor in batch.items()} == shapes
         places = {tensor.untyped_storage().data_ptr() for tensor in batch.values()}
         assert len(places) == len(batch)
+
+
+@pytest.mark.parametrize("at_once", [1, 50, 1 << 20])
+@pytest.mark.parametrize("fields", [{}, {"position_ids": True, "doc_ids": True, "cu_seqlens": 5}])
+def test_batches_in_turn_equal_single_ones(
+    split: Split, monkeypatch: pytest.MonkeyPatch, at_once: int, fields: dict[str, Any]
+) -> None:
+    """Whatever number is made at once, of whatever sizes, with padding; each its own memory."""
+    monkeypatch.setattr(windows_module, "_TOKENS_AT_ONCE", at_once)
+    windows = WindowDataset(split, seq_len=8, sample_mask=True, **fields)
+    sizes = [3, 3, 0, 3, 1, 5]
+    samples = np.random.default_rng(0).integers(0, len(windows), sum(sizes))
+    samples[[2, 7, 14]] = PADDING
+    asked = np.split(samples, np.cumsum(sizes)[:-1])
+    found = list(windows.in_turn(iter(asked)))
+    assert [lists(batch) for batch in found] == [
+        lists(windows.__getitems__(each)) for each in asked
+    ]
+    tensors = [tensor for batch in found for tensor in batch.values() if tensor.numel()]
+    assert len({tensor.untyped_storage().data_ptr() for tensor in tensors}) == len(tensors)
+    with pytest.raises(IndexError):
+        list(windows.in_turn(iter([samples[:2], np.array([len(windows)])])))
 
 
 def test_too_many_documents_in_a_row_are_named(tmp_path: Path) -> None:
