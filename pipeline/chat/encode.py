@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -91,14 +92,10 @@ class MarkedEncoder:
 
     def _parts(self, documents: Sequence[Marked]) -> Iterator[slice]:
         """Runs of documents of about as much text as the engine likes."""
-        start = size = 0
-        for number, document in enumerate(documents):
-            size += len(document.text)
-            if size >= self._encoder.batch_bytes:
-                yield slice(start, number + 1)
-                start, size = number + 1, 0
-        if start < len(documents):
-            yield slice(start, len(documents))
+        sizes = np.fromiter((len(one.text) for one in documents), np.int64, len(documents))
+        bands = np.cumsum(sizes) // self._encoder.batch_bytes
+        edges = [0, *(np.flatnonzero(np.diff(bands)) + 1).tolist(), len(documents)]
+        yield from (slice(start, stop) for start, stop in pairwise(edges) if start < stop)
 
     def _some(self, documents: Sequence[Marked]) -> MarkedIds:
         if self._slow or any(document.literal for document in documents):

@@ -30,7 +30,8 @@ class PieceSizes:
     """
 
     def __init__(self, sizes: npt.NDArray[np.int64], forms: Sequence[Form]) -> None:
-        self._sizes = sizes
+        # A narrow table stays in the caches while texts go by.
+        self._sizes = sizes.astype(np.min_scalar_type(int(sizes.max(initial=0))))
         self._forms = tuple(forms)
 
     @staticmethod
@@ -48,20 +49,23 @@ class PieceSizes:
 
     def ends(self, ids: Ids) -> Offsets:
         """Where each token ends in the bytes of all texts, one after the other."""
-        return np.cumsum(self._sizes[ids])
+        return np.cumsum(self._sizes[ids], dtype=np.int64)
 
     def sound(self, texts: Sequence[bytes], ends: Offsets, offsets: Offsets) -> bool:
         """Whether `ends`, of ids of which each text has those of `offsets`, may be trusted."""
         sizes = np.fromiter(map(len, texts), np.int64, len(texts))
         found = np.diff(np.concatenate([[0], ends])[offsets])
-        return bool((found == sizes).all()) and all(map(self._unchanged, texts))
+        return bool((found == sizes).all()) and self._unchanged(texts)
 
-    def _unchanged(self, text: bytes) -> bool:
-        """Whether the normal forms leave `text` as it is; of ASCII all do."""
-        if not self._forms or text.isascii():
+    def _unchanged(self, texts: Sequence[bytes]) -> bool:
+        """Whether the normal forms leave all texts as they are; of ASCII all do.
+
+        They are looked at together: nothing composes with a line feed.
+        """
+        if not self._forms:
             return True
-        decoded = text.decode()
-        return all(unicodedata.is_normalized(form, decoded) for form in self._forms)
+        others = b"\n".join(text for text in texts if not text.isascii()).decode()
+        return all(unicodedata.is_normalized(form, others) for form in self._forms)
 
 
 def covered(starts: Offsets, ends: Offsets, first: Offsets, last: Offsets) -> npt.NDArray[np.uint8]:

@@ -149,7 +149,8 @@ def test_a_stopped_build_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     data = bytearray(victim.read_bytes())
     data[100] ^= 1
     victim.write_bytes(data)
-    assert build_chats(tmp_path / "out", source, split=SPLIT).resumed_units == 2
+    left = len(list(victim.parents[1].glob("unit-*")))  # the worker may just have done one more
+    assert build_chats(tmp_path / "out", source, split=SPLIT).resumed_units == left - 1 >= 2
     assert digests(tmp_path / "out") == digests(tmp_path / "whole")
 
 
