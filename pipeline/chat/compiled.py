@@ -60,7 +60,7 @@ class CompiledTemplate:
         self.environment = environment or ChatEnvironment(date)
         given = _GIVEN.intersection(variables or ())
         if given:
-            raise UsageError(f"{min(given)} is what a record gives", where="--template-var")
+            raise UsageError(f"{min(given)} is what a record gives", where="--template-arg")
         parsed = _parsed(self.environment, text)
         self.has_markers = has_markers(parsed)
         self.escapes = parsed.find(nodes.EvalContextModifier) is not None
@@ -126,7 +126,7 @@ def _compiled(environment: ChatEnvironment, parsed: nodes.Template) -> Any:
 def _unusable(problem: str, line: int | None) -> InputError:
     return InputError(
         problem, where="chat template" + (f", line {line}" if line else ""), code="E_TEMPLATE",
-        remedy="Mend it, or give another with --chat-template.",
+        remedy="Mend it, or give another with --template.",
     )  # fmt: skip
 
 

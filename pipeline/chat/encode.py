@@ -31,7 +31,8 @@ __all__ = ["Marked", "MarkedEncoder", "byte_spans"]
 
 # One character of Unicode's white space in UTF-8: what added tokens take away beside themselves.
 _SPACE = re.compile(
-    rb"[\t-\r ]|\xc2[\x85\xa0]|\xe1\x9a\x80|\xe2\x80[\x80-\x8a\xa8\xa9\xaf]|\xe2\x81\x9f|\xe3\x80\x80"
+    rb"[\t-\r ]|\xc2[\x85\xa0]|\xe1\x9a\x80|\xe2\x80[\x80-\x8a\xa8\xa9\xaf]"
+    rb"|\xe2\x81\x9f|\xe3\x80\x80"
 )
 
 Spans = list[tuple[int, int]]
