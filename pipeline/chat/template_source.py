@@ -172,8 +172,7 @@ def _bytes(path: Path, limit: int) -> bytes:
 
 def _choice() -> str:
     return (
-        "Give --template with the path of a .jinja file or one of: "
-        f"{', '.join(named_templates())}."
+        f"Give --template with the path of a .jinja file or one of: {', '.join(named_templates())}."
     )
 
 
