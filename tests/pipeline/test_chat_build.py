@@ -437,3 +437,20 @@ def test_complaints_name_options_that_there_are() -> None:
     for path in sorted(folder.glob("*.py")):
         told = set(re.findall(r"(?<![-\w])--[a-z][-a-z]*", path.read_text("utf-8")))
         assert told <= known | {"--dry-run", "--kind", "--field"}, path.name
+
+
+@needs_shared_data
+def test_unknown_tokens_are_told(tmp_path: Path) -> None:
+    """As for texts: what a tokenizer does not know is lost, and that is said."""
+    source = tmp_path / "chat.jsonl"
+    messages = [
+        {"role": "user", "content": "a"}, {"role": "assistant", "content": "\U00012002 " * 50},
+    ]  # fmt: skip
+    source.write_text(json.dumps({"messages": messages}), "utf-8")
+    bert = str(SHARED_DATA / "tokenizers" / "bert_base_uncased")
+    report = build_chat(
+        ChatOptions(
+            input=source, out=tmp_path / "out", tokenizer=bert, template="chatml", split="train=1"
+        )
+    )
+    assert any("unknown token" in note for note in report.notes)
