@@ -450,7 +450,11 @@ def test_unknown_tokens_are_told(tmp_path: Path) -> None:
     bert = str(SHARED_DATA / "tokenizers" / "bert_base_uncased")
     report = build_chat(
         ChatOptions(
-            input=source, out=tmp_path / "out", tokenizer=bert, template="chatml", split="train=1"
+            input=(str(source),),
+            out=tmp_path / "out",
+            tokenizer=bert,
+            template="chatml",
+            split="train=1",
         )
     )
     assert any("unknown token" in note for note in report.notes)
