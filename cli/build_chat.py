@@ -81,7 +81,7 @@ OPTIONS: dict[str, OptionHelp] = {
         "(truncate-left) or its end, or is cut in pieces.",
     ),
     "keep_untrained": OptionHelp(
-        section=_LENGTH, help="Keep conversations that have no token to train on (left)."
+        section=_LENGTH, help="Keep conversations that, once cut, have no token to train on left."
     ),
     **shared("split", "split_mode"),
     "split_key": OptionHelp(

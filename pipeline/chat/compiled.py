@@ -126,7 +126,7 @@ def _compiled(environment: ChatEnvironment, parsed: nodes.Template) -> Any:
 def _unusable(problem: str, line: int | None) -> InputError:
     return InputError(
         problem, where="chat template" + (f", line {line}" if line else ""), code="E_TEMPLATE",
-        remedy="Mend it, or give another with --chat-template.",
+        remedy="Mend it, or give another with --template.",
     )  # fmt: skip
 
 

@@ -9,6 +9,7 @@ template's own control tokens is encoded by itself, as the tokenizer does it any
 from __future__ import annotations
 
 import re
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -28,6 +29,12 @@ if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
 __all__ = ["Marked", "MarkedEncoder", "byte_spans"]
+
+# One character of Unicode's white space in UTF-8: what added tokens take away beside themselves.
+_SPACE = re.compile(
+    rb"[\t-\r ]|\xc2[\x85\xa0]|\xe1\x9a\x80|\xe2\x80[\x80-\x8a\xa8\xa9\xaf]"
+    rb"|\xe2\x81\x9f|\xe3\x80\x80"
+)
 
 Spans = list[tuple[int, int]]
 MarkedIds = tuple[npt.NDArray[np.uint32], npt.NDArray[np.int64], npt.NDArray[np.uint8]]
@@ -235,14 +242,29 @@ def _cut(
     edges = [edge for span in literal for edge in span]
     at = position = 0
     while names and (match := pattern.search(text, position)):
-        if np.searchsorted(edges, match.start(), "right") % 2:
+        if bisect_right(edges, match.start()) % 2:
             position = match.start() + 1
             continue
         name = match.group().decode()
         left, right = flags.get(name, (False, False))
-        first = len(text[: match.start()].rstrip()) if left else match.start()
-        yield at, max(at, first), None
+        yield at, _without_space(text, at, match.start()) if left else match.start(), None
         yield match.start(), match.end(), special[name]
-        rest = text[match.end() :]
-        at = position = match.end() + (len(rest) - len(rest.lstrip()) if right else 0)
+        at = position = _behind_space(text, match.end()) if right else match.end()
     yield at, len(text), None
+
+
+def _behind_space(text: bytes, at: int) -> int:
+    """Where the white space ends that begins `at`."""
+    while space := _SPACE.match(text, at):
+        at = space.end()
+    return at
+
+
+def _without_space(text: bytes, start: int, end: int) -> int:
+    """The end of text[start:end] without the white space at its end."""
+    while start < end:
+        before = next((n for n in (1, 2, 3) if _SPACE.fullmatch(text, end - n, end)), 0)
+        if not before or end - before < start:
+            break
+        end -= before
+    return end

@@ -91,7 +91,8 @@ class ChatOptions:
     last or its first tokens kept (truncate-left, truncate-right), or cut in pieces (split). None:
     the build stops at the first one and asks."""
     keep_untrained: bool = False
-    """Keep conversations without a single token to train on."""
+    """Keep conversations that were cut and have no token to train on left. Those in which nobody
+    says anything to train on are bad records all the same."""
     split: str = DEFAULT_SPLIT
     """NAME=RATIO,... adding up to 1; with `split_mode` count also NAME=COUNT and NAME=rest."""
     split_mode: Literal["ratio", "count"] = "ratio"

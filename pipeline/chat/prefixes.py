@@ -17,7 +17,7 @@ from dataprep.pipeline.chat.compiled import RenderError
 __all__ = ["INSTEAD", "Prefixes", "Render", "trimmed"]
 
 INSTEAD = (
-    "give a template with generation markers (such as a named one) by --chat-template, or take"
+    "give a template with generation markers (such as a named one) by --template, or take"
     " --train-on all"
 )
 _PROBE = "\ufdd2said\ufdd2"

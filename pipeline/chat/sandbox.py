@@ -38,6 +38,11 @@ _AS_TEXT = (
 )  # fmt: skip
 _SLOW = ("urlize", "striptags", "wordwrap", "pprint", "xmlattr")
 _MAX_SLOW = 1 << 20
+_LOOKING_THROUGH = (
+    "sort", "unique", "sum", "min", "max", "list", "map", "select", "reject", "selectattr",
+    "rejectattr", "groupby", "dictsort", "reverse", "items",
+)  # fmt: skip
+_ITEMS = 4  # bits: a filter counts a step for each 16 things that it looks through
 
 
 class RaisedError(TemplateError):
@@ -186,8 +191,21 @@ class ChatEnvironment(ImmutableSandboxedEnvironment):
     def _bound_filters(self) -> None:
         self.filters["tojson"] = self._to_json
         self.filters["random"] = _no_chance
+        for name in _LOOKING_THROUGH:
+            self.filters[name] = self._stepped(FILTERS[name])
         for name in ("join", "format", "replace", *_WIDTHS, *_AS_TEXT, *_SLOW):
             self.filters[name] = self._bounded(name, FILTERS[name])
+
+    def _stepped(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        at = int(hasattr(function, "jinja_pass_arg"))
+
+        @wraps(function)
+        def stepped(*args: Any, **kwargs: Any) -> Any:
+            if isinstance(args[at], Sized):
+                self.budget.step(len(args[at]) >> _ITEMS)
+            return function(*args, **kwargs)
+
+        return stepped
 
     def _bounded(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
         at = int(hasattr(function, "jinja_pass_arg"))  # the place of the value

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import pairwise
-from typing import Literal
+from typing import Any, Literal
 
 from dataprep.pipeline.chat.compiled import RenderError
 from dataprep.pipeline.chat.conversation import Conversation
@@ -58,7 +58,8 @@ def find_spans(
         return _disjoint([prefixes.said(at) for at in chosen])
     marked = work.marked_spans(len(work.messages), text)
     first_spans = partial(work.first_spans, marked)
-    return _by_markers(conversation, marked, prefixes, chosen, first_spans)
+    own = [text[start:end] for start, end in marked]
+    return _by_markers(conversation, (marked, own), prefixes, chosen, first_spans)
 
 
 def _everything(
@@ -78,29 +79,48 @@ def _everything(
 
 def _by_markers(
     conversation: Conversation,
-    marked: Sequence[Span],
+    found: tuple[Sequence[Span], Sequence[str]],
     prefixes: Prefixes,
     chosen: Sequence[int],
     spans_of_first: Callable[[int], Sequence[Span]],
 ) -> list[Span]:
-    """Those of the `marked` spans that are of `chosen` messages; others by growing prefixes.
+    """Those of the marked spans that are of `chosen` messages; others by growing prefixes.
+
+    `found` are the marked spans and their texts. That there are as many as turns does not tell
+    which is whose, as a template may mark a turn twice and another not at all: what a turn says
+    must stand in its span.
 
     `spans_of_first(n)` gives the marked spans of the first n messages alone, proved to be the first
     of all: it tells which span is whose where that does not go without saying.
     """
+    marked, texts = found
     roles = [message.get("role") for message in conversation.messages]
     turns = [at for at, role in enumerate(roles) if role == "assistant"]
     spans = [prefixes.said(at) for at in chosen if roles[at] != "assistant"]
     spoken = [at for at in chosen if roles[at] == "assistant"]
     if spoken == turns:
         spans += marked
-    elif len(marked) == len(turns):
+    elif len(marked) == len(turns) and all(
+        _says(conversation.messages[at], text) for at, text in zip(turns, texts, strict=True)
+    ):
         spans += [marked[turns.index(at)] for at in spoken]
     else:
         for at in spoken:
             before, after = len(spans_of_first(at)), len(spans_of_first(at + 1))
             spans += marked[before:after]
     return _disjoint(sorted(span for span in spans if span[0] != span[1]))
+
+
+def _says(message: Mapping[str, Any], text: str) -> bool:
+    """Whether `text` holds what the assistant's `message` says: its words, or what it calls."""
+    content = message.get("content")
+    said = [content] if isinstance(content, str) else []
+    for call in message.get("tool_calls") or ():
+        name = call["function"].get("name") if isinstance(call, dict) and "function" in call else 0
+        said += [name] if isinstance(name, str) else []
+    bare = ["".join((part, "")).strip() for part in said]  # of a skeleton its characters
+    bare = [part for part in bare if part]
+    return bool(bare) and all(part in text for part in bare)
 
 
 def _disjoint(spans: list[Span]) -> list[Span]:

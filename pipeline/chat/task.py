@@ -212,6 +212,9 @@ class _ChatTask(Task[_Encoded]):
         if not parts.whole(len(ids)):
             kept = _kept(parts, len(ids))
             ids, mask = ids[kept], mask[kept]
+        unknown = self._plan.encoding.unknown
+        if unknown is not None:
+            self._sinks[0].unknown += int(np.count_nonzero(ids == unknown))
         owners = np.array(found.owners, np.int64)[parts.documents]
         sizes = np.fromiter((len(one.text) for one in found.documents), np.int64)
         rejects = [*batch.rejects, *(_reject(batch, *item) for item in found.refused.items())]

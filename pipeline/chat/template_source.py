@@ -92,7 +92,7 @@ def _own(tokenizer: str | None, name: str) -> Template:
     if name not in found:
         listed = ", ".join(sorted(found))
         problem = f"this tokenizer has no chat template named {name!r}, but {listed}"
-        remedy = f"Pick one with --chat-template {_OF_TOKENIZER}:{min(found)}."
+        remedy = f"Pick one with --template {_OF_TOKENIZER}:{min(found)}."
         raise _unusable(problem, tokenizer, remedy)
     origin = _OF_TOKENIZER if name == "default" else f"{_OF_TOKENIZER} {name}"
     return Template(text=found[name], origin=origin)
@@ -172,8 +172,7 @@ def _bytes(path: Path, limit: int) -> bytes:
 
 def _choice() -> str:
     return (
-        "Give --chat-template with the path of a .jinja file or one of: "
-        f"{', '.join(named_templates())}."
+        f"Give --template with the path of a .jinja file or one of: {', '.join(named_templates())}."
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from dataprep.formats.dataset import Dataset, Split
 from dataprep.formats.errors import DataprepError, InputError, RecordError, UsageError
 from dataprep.formats.verify import verify
 from dataprep.pipeline.build import _Build
+from dataprep.pipeline.chat.build import build_chat
 from dataprep.pipeline.chat.estimate import estimate_chat
 from dataprep.pipeline.chat.options import ChatOptions
 from dataprep.pipeline.worker import Event
@@ -423,3 +425,33 @@ def test_real_files(tmp_path: Path, name: str) -> None:
     sound(tmp_path / "out")
     records = report.manifest.records
     assert records.written > 0.95 * records.read
+
+
+def test_complaints_name_options_that_there_are() -> None:
+    """Whatever a message of the code for conversations says to give is an option of the command."""
+    known = {f"--{name.replace('_', '-')}" for name in ChatOptions.__dataclass_fields__}
+    folder = Path(build_chat.__code__.co_filename).parent
+    for path in sorted(folder.glob("*.py")):
+        told = set(re.findall(r"(?<![-\w])--[a-z][-a-z]*", path.read_text("utf-8")))
+        assert told <= known | {"--dry-run", "--kind", "--field"}, path.name
+
+
+@needs_shared_data
+def test_unknown_tokens_are_told(tmp_path: Path) -> None:
+    """As for texts: what a tokenizer does not know is lost, and that is said."""
+    source = tmp_path / "chat.jsonl"
+    messages = [
+        {"role": "user", "content": "a"}, {"role": "assistant", "content": "\U00012002 " * 50},
+    ]  # fmt: skip
+    source.write_text(json.dumps({"messages": messages}), "utf-8")
+    bert = str(SHARED_DATA / "tokenizers" / "bert_base_uncased")
+    report = build_chat(
+        ChatOptions(
+            input=(str(source),),
+            out=tmp_path / "out",
+            tokenizer=bert,
+            template="chatml",
+            split="train=1",
+        )
+    )
+    assert any("unknown token" in note for note in report.notes)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from functools import cache
 from itertools import pairwise
 
@@ -14,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
-from dataprep.pipeline.chat.encode import Marked, MarkedEncoder, byte_spans
+from dataprep.pipeline.chat.encode import Marked, MarkedEncoder, _cut, byte_spans
 from dataprep.pipeline.chat.offsets import PieceSizes, covered
 from dataprep.pipeline.engine import GIGATOKEN, TOKENIZERS, load_gigatoken, make_encoder
 from dataprep.pipeline.plan import Encoding
@@ -181,3 +182,48 @@ def test_real_conversations() -> None:
 
 def _nothing(lengths: npt.NDArray[np.int64]) -> int:
     return int((lengths == 0).sum())
+
+
+_SPACES = "\t\n\x0b\x0c\r \x1c\x85\xa0\u1680\u2003\u2028\u202f\u205f\u3000\u200b"
+
+
+@examples(30)
+@given(st.lists(st.sampled_from([*_SPACES, "a", "<l>", "<r>", "<b>"]), max_size=12).map("".join))
+def test_white_space_beside_control_tokens_is_taken_as_the_tokenizer_takes_it(text: str) -> None:
+    ours, tokenizer, control = _stripping()
+    found = list(_cut(text.encode(), [], control, {name: _FLAGS[name] for name in control}))
+    ids: list[int] = []
+    for first, last, token in found:
+        part = text.encode()[first:last].decode()
+        ids += [token] if token is not None else ours.encode(part, add_special_tokens=False).ids
+    assert ids == tokenizer.encode(text, add_special_tokens=False).ids
+
+
+_FLAGS = {"<l>": (True, False), "<r>": (False, True), "<b>": (True, True)}
+
+
+@cache
+def _stripping() -> tuple[Tokenizer, Tokenizer, dict[str, int]]:
+    """A tokenizer, and the same with tokens that take the white space beside them away."""
+    config = {**resolve_tokenizer(None).config, "post_processor": None}
+    size = vocab_size(config)
+    added = [
+        {
+            "id": size + number, "content": name, "single_word": False, "lstrip": left,
+            "rstrip": right, "normalized": False, "special": True,
+        }
+        for number, (name, (left, right)) in enumerate(_FLAGS.items())
+    ]  # fmt: skip
+    plain = Tokenizer.from_buffer(msgspec.json.encode({**config, "added_tokens": []}))
+    whole = {**config, "added_tokens": [*config["added_tokens"], *added]}
+    ids = {name: size + number for number, name in enumerate(_FLAGS)}
+    return plain, Tokenizer.from_buffer(msgspec.json.encode(whole)), ids
+
+
+def test_a_text_of_nothing_but_control_tokens_takes_no_longer_than_others() -> None:
+    name, count = b"<|im_end|>", 30_000
+    literal = [(at * len(name), (at + 1) * len(name)) for at in range(count)]
+    started = time.process_time()
+    pieces = list(_cut(name * (2 * count), literal, {name.decode(): 1}, {}))
+    assert len(pieces) == 2 * count + 1
+    assert time.process_time() - started < 1

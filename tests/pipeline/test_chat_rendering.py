@@ -333,3 +333,34 @@ def test_a_record_is_not_changed_and_does_not_change_others() -> None:
         for record, expected in zip(records, alone, strict=True):
             assert outcome(renderer.render, record) == expected
     assert records[1] == talk("Hi", "Yes")
+
+
+_TWICE = (
+    "{% for m in messages %}{% if m.role != 'assistant' %}{{ m.role }}:{{ m.content }};"
+    "{% elif m.content == 'Two' %}{% generation %}<a>{% endgeneration %}|"
+    "{% generation %}{{ m.content }}{% endgeneration %}{% else %}[{{ m.content }}]{% endif %}"
+    "{% endfor %}"
+)
+
+
+@pytest.mark.parametrize(
+    ("train_on", "train", "said"),
+    [
+        ("assistant", None, ["<a>", "Two"]),
+        ("last", None, ["<a>", "Two"]),
+        ("assistant", [None, False, None, None], ["<a>", "Two"]),
+    ],
+)
+def test_as_many_marked_spans_as_turns_need_not_be_one_each(
+    train_on: Any, train: Any, said: list[str]
+) -> None:
+    """One turn is marked twice and another not at all: spans go to the turns that they are of."""
+    texts = ("a", "One", "b", "Two")
+    messages = [
+        {"role": "assistant" if at % 2 else "user", "content": text}
+        for at, text in enumerate(texts)
+    ]
+    renderer = Renderer(_TWICE, train_on=train_on)
+    for _ in range(3):  # as it is, then by a plan
+        text, spans, _literal = renderer.render(Conversation(messages=messages, train=train))
+        assert [text[slice(*span)] for span in spans] == said

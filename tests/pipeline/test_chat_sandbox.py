@@ -211,3 +211,14 @@ def test_marks_that_do_not_pair_up(cut: str) -> None:
 def test_variables_do_not_take_the_place_of_the_record() -> None:
     with pytest.raises(UsageError, match="messages is what a record gives"):
         CompiledTemplate("", {"messages": []})
+
+
+@pytest.mark.parametrize("filters", ["sort", "unique|list", "map('string')|list", "sum", "list"])
+def test_filters_count_what_they_look_through(
+    filters: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A hundred thousand things are no single step, or a record could take hours."""
+    monkeypatch.setattr(limits, "MAX_STEPS", 10_000)
+    text = "{% for round in range(9) %}{% set x = range(99999)|" + filters + " %}{% endfor %}."
+    with pytest.raises(RenderError, match="steps"):
+        CompiledTemplate(text).render([])

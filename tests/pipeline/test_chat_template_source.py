@@ -130,7 +130,7 @@ def test_several_templates_of_a_tokenizer(tmp_path: Path) -> None:
     assert resolved(None, tmp_path) == Template(text="d", origin="tokenizer")
     assert resolved("tokenizer:rag", tmp_path) == Template(text="r", origin="tokenizer rag")
     config.write_text(json.dumps({"chat_template": several[1:]}))
-    assert "--chat-template tokenizer:rag" in refused(None, tmp_path)
+    assert "--template tokenizer:rag" in refused(None, tmp_path)
 
 
 @pytest.mark.parametrize(
