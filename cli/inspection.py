@@ -176,7 +176,7 @@ def _facts(dataset: Dataset) -> dict[str, Any]:
             "engine": tokenizer.engine,
             "engine_reason": tokenizer.engine_reason,
             "libraries": tokenizer.libraries,
-            "special_text": tokenizer.special_text,
+            "special_text": manifest.options.get("special_text", tokenizer.special_text),
             "special_text_found": tokenizer.special_text_found,
             "bos": tokenizer.bos.token if tokenizer.bos and tokenizer.add_bos else None,
             "eos": tokenizer.eos.token if tokenizer.eos and tokenizer.add_eos else None,

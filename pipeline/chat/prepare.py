@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -33,6 +34,9 @@ _STORED = (
     "template_date", "train_on", "special_text", "max_tokens", "overlong", "keep_untrained",
     "split", "split_mode", "split_key", "on_error", "seed",
 )  # fmt: skip
+_CONTROL = re.compile(r"<\|[\w.-]+\|>|<(?:start|end)_of_turn>")
+_COMMENT = re.compile(r"\{#.*?#\}", re.DOTALL)
+_LOOKED_AT = 100
 _ROLES: tuple[Role, ...] = ("bos", "eos", "pad")
 
 
@@ -108,7 +112,8 @@ def prepare_chat(
         options=options, plan=plan, tokenizer=entry, tokenizer_json=source.json,
         tokenizer_origin=source.origin, engine_json=engine_json, encoder=choice.encoder,
         doubt=choice.doubt, shares=shares, stored_options=stored, sample=sampled.sample,
-        notes=folder_notes(options), chat=sampled, template_origin=surveyed.template.origin,
+        notes=(*folder_notes(options), *_foreign_tokens(surveyed.template, source, sampled)),
+        chat=sampled, template_origin=surveyed.template.origin,
     )  # fmt: skip
 
 
@@ -144,6 +149,22 @@ def _sample(chat: ChatPlan, surveyed: ChatSurvey, source: TokenizerSource, room:
     renderer = renderer_of(chat, special_tokens(source.config))
     read: ChatReadOptions = read_options(chat, surveyed.read)
     return take_chat_sample(surveyed.sources, surveyed.units, read, renderer, room)
+
+
+def _foreign_tokens(
+    template: Template, source: TokenizerSource, sampled: ChatSample
+) -> tuple[str, ...]:
+    """A note about control tokens that the template writes and the tokenizer does not have."""
+    written = sorted(set(_CONTROL.findall(_COMMENT.sub("", template.text))))
+    known = {token["content"] for token in source.config.get("added_tokens") or []}
+    some = "\n".join(sampled.sample.texts[:_LOOKED_AT])
+    foreign = [token for token in written if token not in known and token in some]
+    if not foreign:
+        return ()
+    return (
+        f"the template writes {', '.join(foreign[:4])}, which this tokenizer does not have: it is "
+        "stored as plain text, several tokens each; choose another --template or --tokenizer",
+    )
 
 
 def _stored_options(

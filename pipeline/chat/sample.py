@@ -25,6 +25,8 @@ __all__ = ["ChatSample", "find_form", "take_chat_sample"]
 
 _PLACES = 8
 _TRIES = 16  # blocks without a usable record
+_AT_ONCE = 4  # records, between looks at what has become of them
+_ENDLESS = 8  # records that a template does not end with
 
 
 @dataclass(kw_only=True, slots=True)
@@ -84,30 +86,42 @@ def _look(found: ChatSample, reader: ChatReader, renderer: Renderer, room: int) 
     with contextlib.closing(reader.batches()) as batches:
         for tries, batch in enumerate(batches):
             size += _add(found, batch, renderer, room - size)
-            if size * 2 >= room or tries >= _TRIES:
+            if size * 2 >= room or tries >= _TRIES or _hopeless(found):
                 break
     found.sample.seconds += time.perf_counter() - started
 
 
 def _add(found: ChatSample, batch: ChatBatch, renderer: Renderer, room: int) -> int:
-    """Add the records of `batch` that make about `room` bytes of input."""
+    """Add the records of `batch` that make about `room` bytes of input; returns how many bytes."""
     count = size = 0
-    while count < len(batch.records) and size < room:
-        size += batch.sizes[count]
-        count += 1
-    rendered = Renderings.of(replace(batch, records=batch.records[:count]), renderer)
+    while count < len(batch.records) and size < room and not _hopeless(found):
+        first = count
+        while count < len(batch.records) and size < room and count < first + _AT_ONCE:
+            size += batch.sizes[count]
+            count += 1
+        rendered = Renderings.of(replace(batch, records=batch.records[first:count]), renderer)
+        _keep(found, rendered, count - first)
     share = size / max(1, sum(batch.sizes))
+    found.sample.stored_bytes += round(batch.consumed * share) if batch.records else batch.consumed
+    found.sample.rejects += round(len(batch.rejects) * share)
+    return size
+
+
+def _hopeless(found: ChatSample) -> bool:
+    """Whether the template goes on without end: the build will say so of the first record."""
+    return found.refused["template_limit"] >= _ENDLESS
+
+
+def _keep(found: ChatSample, rendered: Renderings, records: int) -> None:
     sample = found.sample
     text = sum(len(document.text) for document in rendered.documents)
-    sample.stored_bytes += round(batch.consumed * share) if batch.records else batch.consumed
     sample.text_bytes += text
     sample.read_bytes += text
     sample.kept_bytes += text
     sample.documents += len(rendered.documents)
-    sample.rejects += round(len(batch.rejects) * share) + len(rendered.refused)
+    sample.rejects += len(rendered.refused)
     sample.texts += [document.text.decode() for document in rendered.documents]
     found.owners += [owner + found.records for owner in rendered.owners]
     found.documents += rendered.documents
-    found.records += count
+    found.records += records
     found.refused.update(reason for reason, _ in rendered.refused.values())
-    return size

@@ -88,14 +88,16 @@ class Renderings:
     refused: dict[int, tuple[str, str]] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, batch: ChatBatch, renderer: Renderer) -> Renderings:
-        """Render all records of `batch`."""
+    def of(cls, batch: ChatBatch, renderer: Renderer, *, until_refused: bool = False) -> Renderings:
+        """Render all records of `batch`, or those up to the first that is refused."""
         found = cls()
         for number, record in enumerate(batch.records):
             try:
                 rendered = [renderer.render(one) for one in record.conversations]
             except RenderError as error:
                 found.refused[number] = (error.reason, error.detail)
+                if until_refused:
+                    break
                 continue
             found.documents += [_marked(*one) for one in rendered]
             found.owners += [number] * len(rendered)
@@ -192,7 +194,8 @@ class _ChatTask(Task[_Encoded]):
         """Render, tokenize, mask and cut the conversations of `batch`."""
         lap = self._clock.lap
         lap("parse")
-        found = Renderings.of(batch, self._kit.renderer)
+        stops = self._plan.on_error == "error"
+        found = Renderings.of(batch, self._kit.renderer, until_refused=stops)
         lap("render")
         ids, offsets, mask = self._kit.encoder.encode(found.documents)
         lap("encode")

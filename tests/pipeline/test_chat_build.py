@@ -20,6 +20,7 @@ from dataprep.pipeline.build import _Build
 from dataprep.pipeline.chat.build import build_chat
 from dataprep.pipeline.chat.estimate import estimate_chat
 from dataprep.pipeline.chat.options import ChatOptions
+from dataprep.pipeline.chat.rendering import Renderer
 from dataprep.pipeline.worker import Event
 from tests.pipeline.chats import CHATS, TALKS, build_chats, chatml, masked, write_chats
 from tests.pipeline.corpora import (
@@ -292,6 +293,34 @@ def test_an_answer_cut_away_takes_its_record_along(tmp_path: Path) -> None:
     sound(tmp_path / "out")
     with pytest.raises(UsageError, match="split would tear"):
         build_chats(tmp_path / "no", source, max_tokens=60, overlong="split")
+
+
+def test_control_tokens_that_the_tokenizer_lacks(tmp_path: Path) -> None:
+    """Are told in a note, and only where the template writes them."""
+    notes = build_chats(tmp_path / "out", TALKS, template="zephyr", on_error="skip").notes
+    assert any("writes <|assistant|>, " in note and "several tokens each" in note for note in notes)
+    assert not any("several tokens" in note for note in build_chats(tmp_path / "ok", TALKS).notes)
+
+
+def test_a_template_without_end_is_told_soon(tmp_path: Path) -> None:
+    """The sample does not try all of its records."""
+    template = tmp_path / "endless.jinja"
+    loops = "{% for a in range(9000) %}{% for b in range(9000) %}{% endfor %}{% endfor %}"
+    template.write_text(loops + "{{ messages[0].content }}", "utf-8")
+    source = write_chats(tmp_path / "many.jsonl", 20)
+    tried = []
+    render = Renderer.render
+
+    def counted(renderer: Renderer, conversation: Any) -> Any:
+        tried.append(1)
+        return render(renderer, conversation)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Renderer, "render", counted)
+        with pytest.raises(RecordError) as caught:
+            build_chats(tmp_path / "out", source, template=str(template), train_on="all")
+    assert caught.value.code == "E_TEMPLATE_LIMIT"
+    assert len(tried) < 60  # of 760
 
 
 # Text that spells control tokens
