@@ -5,8 +5,9 @@
 
 The records of `chat/chat_messages.jsonl` in FOLDER, repeated, are rendered by the template of
 Qwen2.5 and tokenized; ours also makes and stores the loss mask, verifies what it reads, hashes,
-splits and syncs. Both are whole processes with two workers, one after the other in each round (A B
-A B ...); the ratio is the median over pairs. `map` leaves out what its process needs for the start:
+splits and syncs. `with_masks` is the same for a template with generation markers (ChatML), where
+`apply_chat_template` is asked for the mask too. Both are whole processes
+with two workers, one after the other in each round (A B A B ...); ratios are medians over pairs. `map` leaves out what its process needs for the start:
 from `load_dataset` on, which reads the same JSONL. PYTHON is an interpreter with transformers and
 datasets. `packed`: the share of padding in rows of 4,096 tokens, best-fit decreasing.
 Results: benchmarks/results/chat.json.
@@ -38,11 +39,15 @@ import json, sys, time
 import datasets, transformers
 tokenizer = transformers.AutoTokenizer.from_pretrained(sys.argv[2])
 datasets.disable_progress_bars()
+template = open(sys.argv[4]).read() if len(sys.argv) > 4 else None
 started = time.perf_counter()
 rows = datasets.load_dataset("json", data_files=sys.argv[1], split="train", cache_dir=sys.argv[3])
 loaded = time.perf_counter()
 made = rows.map(
-    lambda row: {"input_ids": tokenizer.apply_chat_template(row["messages"], return_dict=True)["input_ids"]},
+    lambda row: dict(tokenizer.apply_chat_template(
+        row["messages"], chat_template=template, return_dict=True,
+        return_assistant_tokens_mask=template is not None,
+    )),
     num_proc=2, load_from_cache_file=False, remove_columns=rows.column_names,
 )
 done = time.perf_counter()
@@ -51,7 +56,7 @@ print(json.dumps({
     "tokens": sum(map(len, made[:1000]["input_ids"])),
     "transformers": transformers.__version__, "datasets": datasets.__version__,
 }))
-"""  # noqa: E501  (a program, as it would be written)
+"""
 
 
 def repeated(source: Path, target: Path, records: int) -> Path:
@@ -65,13 +70,13 @@ def repeated(source: Path, target: Path, records: int) -> Path:
     return target
 
 
-def ours(source: Path, data: Path, out: Path) -> dict[str, Any]:
+def ours(source: Path, data: Path, out: Path, *words: str) -> dict[str, Any]:
     """One build, as a process of its own."""
     shutil.rmtree(out, ignore_errors=True)
     command = [
         sys.executable, "-m", "dataprep.cli.main", "build", "--kind", "chat", "--input",
         str(source),
-        "--tokenizer", str(data / TOKENIZER), "--out", str(out), "--workers", "2", "--json",
+        "--tokenizer", str(data / TOKENIZER), "--out", str(out), "--workers", "2", "--json", *words,
     ]  # fmt: skip
     started = perf_counter()
     done = subprocess.run(command, check=True, capture_output=True, text=True)
@@ -81,15 +86,32 @@ def ours(source: Path, data: Path, out: Path) -> dict[str, Any]:
     return {"seconds": seconds, "records": written, "profile": report["profile"]}
 
 
-def theirs(python: str, source: Path, data: Path, cache: Path) -> dict[str, Any]:
+def theirs(python: str, source: Path, data: Path, cache: Path, *words: str) -> dict[str, Any]:
     """One `datasets.map`, as a process of its own."""
     shutil.rmtree(cache, ignore_errors=True)
     done = subprocess.run(
-        [python, "-c", PEER, str(source), str(data / TOKENIZER), str(cache)], check=True,
+        [python, "-c", PEER, str(source), str(data / TOKENIZER), str(cache), *words], check=True,
         capture_output=True, text=True, env=os.environ | {"TOKENIZERS_PARALLELISM": "false"},
     )  # fmt: skip
     found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return found
+
+
+def with_masks(given: argparse.Namespace) -> dict[str, Any]:
+    """Both with a template that marks what the assistant says, and both giving the mask."""
+    source = given.scratch / "chat.jsonl"
+    out, template = given.scratch / "marked", ROOT / "pipeline/chat/templates/chatml.jinja"
+    pairs = []
+    for _ in range(given.rounds):
+        one = ours(source, given.data, out, "--template", "chatml")
+        other = theirs(given.peer, source, given.data, given.scratch / "cache", str(template))
+        pairs.append((one["seconds"], other["map_seconds"]))
+        print(f"with masks: {pairs[-1][0]:.2f} s, {pairs[-1][1]:.2f} s", file=sys.stderr)
+    return {
+        "seconds": [round(mine, 2) for mine, _ in pairs],
+        "map_seconds": [round(other, 2) for _, other in pairs],
+        "ratio": round(statistics.median(other / mine for mine, other in pairs), 1),
+    }
 
 
 def packed(out: Path) -> dict[str, Any]:
@@ -149,6 +171,7 @@ def main() -> None:
             "seconds_with_reading": [round(other["seconds"], 2) for _, other in pairs],
         },
         "ratio": round(statistics.median(ratios), 1),
+        "with_masks": with_masks(given),
         "packed": packed(out),
     }  # fmt: skip
     text = json.dumps(result, indent=1) + "\n"

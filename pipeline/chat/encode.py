@@ -98,11 +98,14 @@ class MarkedEncoder:
         return ids, offsets, np.concatenate([np.empty(0, np.uint8), *(part[2] for part in parts)])
 
     def _parts(self, documents: Sequence[Marked]) -> Iterator[slice]:
-        """Runs of documents of about as much text as the engine likes."""
+        """Runs of documents of about as much text as the engine likes; those with literal alone."""
         sizes = np.fromiter((len(one.text) for one in documents), np.int64, len(documents))
         bands = np.cumsum(sizes) // self._encoder.batch_bytes
-        edges = [0, *(np.flatnonzero(np.diff(bands)) + 1).tolist(), len(documents)]
-        yield from (slice(start, stop) for start, stop in pairwise(edges) if start < stop)
+        edges = {0, *(np.flatnonzero(np.diff(bands)) + 1).tolist(), len(documents)}
+        for number, document in enumerate(documents):
+            if document.literal:
+                edges |= {number, number + 1}
+        yield from (slice(start, stop) for start, stop in pairwise(sorted(edges)))
 
     def _some(self, documents: Sequence[Marked]) -> MarkedIds:
         if self._slow or any(document.literal for document in documents):
