@@ -7,8 +7,8 @@ The records of `chat/chat_messages.jsonl` in FOLDER, repeated, are rendered by t
 Qwen2.5 and tokenized; ours also makes and stores the loss mask, verifies what it reads, hashes,
 splits and syncs. `with_masks` is the same for a template with generation markers (ChatML), where
 `apply_chat_template` is asked for the mask too. Both are whole processes with two workers, one
-after the other in each round (A B A B ...); ratios are medians over pairs. `map` leaves out what its
-process needs for the start: from `load_dataset` on, which reads the same JSONL. PYTHON is an
+after the other in each round (A B A B ...); ratios are medians over pairs. `map` leaves out what
+its process needs for the start: from `load_dataset` on, which reads the same JSONL. PYTHON is an
 interpreter with transformers and datasets. `packed`: the share of padding in rows of 4,096 tokens,
 best-fit decreasing.
 Results: benchmarks/results/chat.json.
