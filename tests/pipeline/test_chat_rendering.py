@@ -296,7 +296,7 @@ def test_growing_prefixes_of_very_many_messages_are_refused(
     error = outcome(Renderer(PREFIXED).render, talk(*["Hi", "Yes"] * 10))
     assert isinstance(error, RenderError)
     assert error.reason == "template_limit"
-    assert "--chat-template" in error.detail
+    assert "--template" in error.detail
     assert len(Renderer(CHATML).render(talk(*["Hi", "Yes"] * 40)).spans) == 40
 
 
