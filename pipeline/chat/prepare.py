@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 import dataprep
-from dataprep.formats.errors import UsageError
+from dataprep.formats.errors import InputError, UsageError
 from dataprep.pipeline.chat.options import ChatOptions, parse_assignments, parse_variables
 from dataprep.pipeline.chat.reader import ChatReadOptions
 from dataprep.pipeline.chat.sample import ChatSample, find_form, take_chat_sample
@@ -62,7 +62,11 @@ def survey_chat(options: ChatOptions) -> ChatSurvey:
         field="", document="file", split_key=options.split_key, hf_config=options.hf_config,
         hf_split=options.hf_split,
     )  # fmt: skip
-    template = resolve_template(options.template, options.tokenizer)
+    try:
+        template = resolve_template(options.template, options.tokenizer)
+    except InputError:
+        resolve_tokenizer(options.tokenizer, load=False)  # that there is one comes first
+        raise
     return ChatSurvey(
         sources=sources, read=read, units=make_units(sources, read), template=template
     )

@@ -399,6 +399,13 @@ def test_a_tokenizer_without_a_template(tmp_path: Path) -> None:
         build_chats(tmp_path / "out", TALKS, template=None)
 
 
+def test_a_tokenizer_that_is_not_there(tmp_path: Path) -> None:
+    """Is not told as one without a template."""
+    with pytest.raises(InputError) as caught:
+        build_chats(tmp_path / "out", TALKS, template=None, tokenizer="no-such-tokenizer")
+    assert caught.value.code == "E_TOKENIZER"
+
+
 @pytest.mark.parametrize(("options", "match"), [
     ({"overlong": "drop"}, "--max-tokens"), ({"max_tokens": 0}, "at least 1"),
     ({"template_date": "yesterday"}, "YYYY-MM-DD"), ({"columns": "messages"}, "NAME=FIELD"),
