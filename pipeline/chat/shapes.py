@@ -84,11 +84,26 @@ class Shaper:
         """The conversation or conversations of `record`, whose lists may be kept and changed."""
         if None in record.values():
             record = {name: value for name, value in record.items() if value is not None}
-        if self._columns:
-            record = self._by_our_names(record)
+        if not self._columns:
+            return self._made(record)
+        try:
+            return self._made(self._by_our_names(record))
+        except BadLineError as bad:
+            raise self._misnamed(record, bad) from None
+
+    def _made(self, record: Record) -> ChatRecord:
         names = tuple(record)
         make = self._makers.get(names)
         return make(record) if make else self._learn(names)(record)
+
+    def _misnamed(self, record: Record, bad: BadLineError) -> BadLineError:
+        """`bad`, or if no shape fits because fields that were named are not there: which ones."""
+        reason = bad.args[0]
+        missing = [".".join(path) for path in self._columns.values() if not _has(record, path)]
+        if reason != "unknown_shape" or not missing:
+            return bad
+        named = ", ".join(map(repr, missing))
+        return unknown(f"no field {named}, which --columns names", record)
 
     def _by_our_names(self, record: Record) -> Record:
         found = dict(record)
@@ -275,6 +290,13 @@ def _history(value: Any) -> list[Message]:
         for role, text in zip(("user", "assistant"), pair, strict=True):
             messages.append({"role": role, "content": text})
     return messages
+
+
+def _has(record: Record, path: tuple[str, ...]) -> bool:
+    try:
+        return find(record, field_path(record, path)) is not None
+    except BadLineError:
+        return False
 
 
 def _tools(layout: Layout, record: Record) -> list[Any] | None:

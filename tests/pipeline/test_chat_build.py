@@ -406,6 +406,14 @@ def test_a_tokenizer_that_is_not_there(tmp_path: Path) -> None:
     assert caught.value.code == "E_TOKENIZER"
 
 
+def test_columns_that_are_not_there(tmp_path: Path) -> None:
+    """Are named, beside the fields that the records really have."""
+    with pytest.raises(
+        InputError, match=r"no field 'dialog', which --columns names; seen: 'id', 'm"
+    ):
+        build_chats(tmp_path / "out", TALKS, columns="messages=dialog")
+
+
 @pytest.mark.parametrize(("options", "match"), [
     ({"overlong": "drop"}, "--max-tokens"), ({"max_tokens": 0}, "at least 1"),
     ({"template_date": "yesterday"}, "YYYY-MM-DD"), ({"columns": "messages"}, "NAME=FIELD"),
