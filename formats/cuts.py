@@ -107,6 +107,20 @@ class WindowPlaces:
 
         `starts` are one or more, of any value.
         """
+        at = self._at(starts)
+        return at if unsigned_max(at) <= self._last else None
+
+    def each(self, starts: Positions) -> tuple[Positions, npt.NDArray[np.bool_]]:
+        """Where each window begins in the range, and whether it is whole in its shard.
+
+        >>> places = WindowPlaces(np.array([0, 10, 14]), np.array([100, 200]), length=4)
+        >>> places.each(np.array([6, 7, 10]))[1].tolist()
+        [True, False, True]
+        """
+        at = self._at(starts)
+        return at, at.view(np.uint64) <= self._last
+
+    def _at(self, starts: Positions) -> Positions:
         at: Positions = self._shifts[self._edges.searchsorted(starts, "right")]
         at += starts
-        return at if unsigned_max(at) <= self._last else None
+        return at

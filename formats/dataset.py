@@ -8,7 +8,7 @@ tokens and one list of documents: nothing here shows where a shard ends.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -217,6 +217,15 @@ class Split:
         shards, where files are mapped, and 2 microseconds a window where they are not.
         """
         return self.stream.gather(starts, length)
+
+    def gather_in_turn(
+        self, starts: npt.NDArray[np.int64], length: int, rows: Sequence[int]
+    ) -> Iterator[Ids]:
+        """What `gather` gives for the first `rows[0]` of `starts`, for the next `rows[1]`, ...
+
+        Some microseconds cheaper each.
+        """
+        return self.stream.gather_in_turn(starts, length, rows)
 
     def span(self, document: int) -> tuple[int, int]:
         """Where `document` starts and stops in the stream of the split."""

@@ -8,7 +8,8 @@ call) or `PreadFiles` (a system call a window, and errors where a map would kill
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import accumulate
 from typing import Any, Protocol
 
 import numpy as np
@@ -115,12 +116,36 @@ class Stream:
             return np.empty((len(starts), length), self.source.dtype)
         windows = self.source.windows(length)
         if windows is not None and (at := self._at_once(starts, length)) is not None:
-            return windows[at].view(self.source.dtype).reshape(len(at), length)
+            return self._taken(windows, at)
         check_inside("windows", starts, length, self._total)
         if self._only is not None:
             self.source.look(self._only)
             return self.source.rows(self._only, starts, length)
         return self._gather_from_many(starts, length)
+
+    def gather_in_turn(
+        self, starts: Positions, length: int, rows: Sequence[int]
+    ) -> Iterator[Numbers]:
+        """What `gather` gives for the first `rows[0]` of `starts`, for the next `rows[1]`, ...
+
+        Costs a memory copy each; where the windows lie is found out for all of them at once, which
+        is cheaper by some microseconds each. `rows` are one or more.
+        """
+        ends = list(accumulate(rows))
+        begins = [0, *ends[:-1]]
+        places, whole = starts, [False] * len(ends)
+        if len(self.source.first) and (known := self._known_places(length)) is not None:
+            places, inside = known.each(starts)
+            whole = np.logical_and.reduceat(inside, begins).tolist()
+        for first, stop, there in zip(begins, ends, whole, strict=True):
+            windows = self.source.windows(length) if there else None
+            if windows is not None:
+                yield self._taken(windows, places[first:stop])
+            else:
+                yield self.gather(starts[first:stop], length)
+
+    def _taken(self, windows: Numbers, places: Positions) -> Numbers:
+        return windows[places].view(self.source.dtype).reshape(len(places), -1)
 
     def take_rows(self, rows: Positions) -> Numbers:
         """The rows of `width` numbers that are numbered `rows` [k]: an array [k, width].
@@ -134,13 +159,17 @@ class Stream:
 
     def _at_once(self, starts: Positions, length: int) -> Positions | None:
         """Where windows are in the range of the source, if all are whole there."""
+        known = self._known_places(length)
+        return known.of(starts) if known is not None else None
+
+    def _known_places(self, length: int) -> WindowPlaces | None:
         known = self._known
         if known is None or known.length != length:
             repeated, self._asked = length == self._asked, length
             if not repeated:  # of pieces of this length and that, none is worth a table
                 return None
             known = self._known = WindowPlaces(self.base, self.source.first, length=length)
-        return known.of(starts)
+        return known
 
     def _gather_from_many(self, starts: Positions, length: int) -> Numbers:
         shards = self.shards_at(starts)

@@ -10,19 +10,15 @@ Python, and slower for everything else. What is served never depends on any of t
 from __future__ import annotations
 
 import weakref
-from collections import deque
 from collections.abc import Callable, Generator, Iterator, Mapping
-from functools import partial
 from time import perf_counter
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
-import torch
 from torch.utils.data import DataLoader, Dataset
 
 from dataprep.formats.errors import DataprepError, UsageError
 from dataprep.runtime.digest import DIGEST_MASK
-from dataprep.runtime.epoch_index import with_epoch
-from dataprep.runtime.order import Positions
+from dataprep.runtime.making import Announces, Asked, announced, made_here, varies, version
 from dataprep.runtime.prefetch import Ahead, Pace
 from dataprep.runtime.samples import Batch, SampleDataset
 from dataprep.runtime.sampling import GlobalBatchSampler, Step, StepSampler, whole_number
@@ -31,17 +27,7 @@ from dataprep.runtime.stats import LoaderStats, Tally
 
 __all__ = ["Announces", "Loader", "set_epoch"]
 
-_ANNOUNCE_AHEAD = 8  # batches: measured, more do not make a cold cache faster
-_Served = tuple[Step, Batch]
-_Made = Generator[_Served] | Ahead[_Served]
-
-
-class Announces(Protocol):
-    """Tells the kernel what will be read."""
-
-    def announce(self, samples: Positions) -> None:
-        """These samples will be asked for soon; int64, fillers among them are ignored."""
-        ...
+_Made = Generator[Batch] | Ahead[Batch]
 
 
 class _Place:
@@ -104,10 +90,10 @@ class Loader(DataLoader[Batch]):
         self.vocab_size = vocab_size
         self._announcer = announcer
         self._options = options
-        self._version = _version(dataset)
+        self._version = version(dataset)
         self._place = _Place(sampler.epoch)
         self._pace = Pace()
-        self._ahead: Callable[[], Ahead[_Served] | None] = _nothing
+        self._ahead: Callable[[], Ahead[Batch] | None] = _nothing
         torch_dataset = cast("Dataset[Batch]", dataset)  # torch wants the class, not the methods
         super().__init__(
             torch_dataset, batch_sampler=self.sampler_obj, collate_fn=_as_is, **options
@@ -143,73 +129,52 @@ class Loader(DataLoader[Batch]):
         place.served, place.digest = (begin.epoch, count, begin.digest), begin.digest
         place.live = number = abs(place.live) + 1
         self._tell(begin.epoch)
-        steps = _announced(self.sampler_obj.steps(begin.epoch, count), self._announcer)
+        steps = announced(self.sampler_obj.steps(begin.epoch, count), self._announcer)
+        asked = Asked(steps, self.dataset_obj, begin.epoch)
         if self.num_workers:
-            return self._serve(self._by_workers(steps, begin.epoch, number), begin, number)
-        made = self._made_here(steps, begin.epoch)
+            return self._serve(self._by_workers(asked, number), asked, begin, number)
+        made = made_here(self.dataset_obj, asked, pin_memory=self.pin_memory)
         if not self.prefetch:
-            return self._serve(made, begin, number)
+            return self._serve(made, asked, begin, number)
         ahead = Ahead(made, self.prefetch, self._pace)
         self._ahead = weakref.ref(ahead)  # a pass that nobody takes ends with its iterator
-        return self._serve(ahead, begin, number)
+        return self._serve(ahead, asked, begin, number)
 
     def _tell(self, epoch: int) -> None:
         """A dataset that varies by epoch shows this one when it is asked for single samples."""
-        if _varies(self.dataset_obj):
+        if varies(self.dataset_obj):
             self.dataset_obj.set_epoch(epoch)  # type: ignore[attr-defined]
 
-    def _made_here(self, steps: Iterator[Step], epoch: int) -> Generator[_Served]:
-        taken: deque[Step] = deque()
-        indices, pinned = _indices(self.dataset_obj, epoch), self.pin_memory
-
-        def asked() -> Iterator[Positions]:
-            for step in steps:
-                taken.append(step)
-                yield indices(step.samples)
-
-        def served(batch: Batch) -> _Served:
-            return taken.popleft(), _pinned(batch) if pinned else batch
-
-        # By `map`, as a loop's variable would hold a batch, and its memory, while the next is made.
-        yield from map(served, _in_turn(_snapshot(self.dataset_obj), asked()))
-
-    def _by_workers(self, steps: Iterator[Step], epoch: int, number: int) -> Generator[_Served]:
+    def _by_workers(self, asked: Asked, number: int) -> Generator[Batch]:
         """Batches from worker processes, which torch hands over in the order of the steps."""
-        sent: deque[Step] = deque()
-        asked_for = _indices(self.dataset_obj, epoch)
-
-        def indices() -> Iterator[list[int]]:
-            for step in steps:
-                sent.append(step)
-                yield asked_for(step.samples).tolist()
-
         self._renew_workers()
-        self.sampler_obj.lend(indices())
+        self.sampler_obj.lend(samples.tolist() for samples in asked)
         try:
             batches = super().__iter__()
         finally:
             self.sampler_obj.lend(None)
-        return _in_step(batches, sent, self._place, number)
+        return _while_newest(batches, self._place, number)
 
     def _renew_workers(self) -> None:
         """Let go of workers that know the dataset as it was before it was changed."""
-        now, workers = _version(self.dataset_obj), self._iterator
+        now, workers = version(self.dataset_obj), self._iterator
         if now != self._version and workers is not None:
             self._iterator = None
             workers._shutdown_workers()  # type: ignore[attr-defined]
         self._version = now
 
-    def _serve(self, made: _Made, begin: Progress, number: int) -> Generator[Batch]:
+    def _serve(self, made: _Made, asked: Asked, begin: Progress, number: int) -> Generator[Batch]:
         tally, place = self._tally, self._place
-        epoch, digest, first = begin.epoch, begin.digest, True
+        epoch, digest, first, taken = begin.epoch, begin.digest, True, asked.steps.popleft
         try:
             while True:
-                asked = perf_counter()
+                since = perf_counter()
                 try:
-                    step, batch = next(made)
+                    batch = next(made)
                 except StopIteration:
                     return
-                tally.add(step, batch, perf_counter() - asked, first=first)
+                step = taken()
+                tally.add(step, batch, perf_counter() - since, first=first)
                 first = False
                 digest = (digest + step.digest) & DIGEST_MASK
                 place.served, place.digest = (epoch, step.stop, digest), digest
@@ -294,8 +259,8 @@ class Loader(DataLoader[Batch]):
         begin = self._place.next
         count = self.sampler_obj.count(begin.position, begin.epoch)
         step = next(self.sampler_obj.steps(begin.epoch, count))
-        indices = _indices(self.dataset_obj, begin.epoch)(step.samples)
-        return step, self.dataset_obj.__getitems__(indices)
+        asked = Asked(iter([step]), self.dataset_obj, begin.epoch)
+        return step, self.dataset_obj.__getitems__(next(asked))
 
     def stats(self) -> LoaderStats:
         """What was handed over since the loader was made, and how long the trainer waited."""
@@ -307,28 +272,10 @@ class Loader(DataLoader[Batch]):
         self._tally.reset()
 
 
-def _announced(steps: Iterator[Step], announcer: Announces | None) -> Iterator[Step]:
-    """The same steps, each announced to the kernel some steps ahead.
-
-    It does not know the loader: torch keeps it in the loader's workers, which would then end only
-    with the next collection of garbage, and not with the loader.
-    """
-    if announcer is None:
-        yield from steps
-        return
-    waiting: deque[Step] = deque()
-    for step in steps:
-        announcer.announce(step.samples)
-        waiting.append(step)
-        if len(waiting) > _ANNOUNCE_AHEAD:
-            yield waiting.popleft()
-    yield from waiting
-
-
-def _in_step(
-    batches: Iterator[Batch | DataprepError], sent: deque[Step], place: _Place, number: int
-) -> Generator[_Served]:
-    """Each batch with its step, as long as no newer pass has taken the workers over."""
+def _while_newest(
+    batches: Iterator[Batch | DataprepError], place: _Place, number: int
+) -> Generator[Batch]:
+    """The batches, as long as no newer pass has taken the workers over."""
     while True:
         if abs(place.live) != number:
             raise UsageError(
@@ -340,35 +287,8 @@ def _in_step(
             return
         if isinstance(batch, DataprepError):  # see `dataprep.runtime.workers`
             raise batch
-        yield sent.popleft(), batch
+        yield batch
         del batch
-
-
-def _varies(dataset: SampleDataset) -> bool:
-    return getattr(dataset, "varies_by_epoch", False)
-
-
-def _indices(dataset: SampleDataset, epoch: int) -> Callable[[Positions], Positions]:
-    """What `dataset` is asked for: samples, with the epoch in them where it varies them."""
-    return partial(with_epoch, epoch=epoch) if _varies(dataset) else _as_is
-
-
-def _version(dataset: SampleDataset) -> int:
-    """Changes whenever what `dataset` serves does."""
-    return getattr(dataset, "version", 0)
-
-
-def _snapshot(dataset: SampleDataset) -> SampleDataset:
-    """What one pass is served from: changes to the dataset are for the next."""
-    snapshot: Callable[[], SampleDataset] | None = getattr(dataset, "snapshot", None)
-    return snapshot() if snapshot is not None else dataset
-
-
-def _in_turn(dataset: SampleDataset, asked: Iterator[Positions]) -> Iterator[Batch]:
-    """The batches of `asked`, made by the dataset's own way to do so for many where it has one."""
-    many: Callable[[Iterator[Positions]], Iterator[Batch]] | None
-    many = getattr(dataset, "in_turn", None)
-    return map(dataset.__getitems__, asked) if many is None else many(asked)
 
 
 def _nothing() -> None:
@@ -377,19 +297,6 @@ def _nothing() -> None:
 
 def _as_is(batch: Any) -> Any:
     """`__getitems__` collates already."""
-    return batch
-
-
-def _pinned(batch: Any) -> Any:
-    """The batch with its tensors in page-locked memory, whatever holds them."""
-    if isinstance(batch, torch.Tensor):
-        return batch.pin_memory()
-    if isinstance(batch, dict):
-        return {name: _pinned(value) for name, value in batch.items()}
-    if isinstance(batch, list | tuple):
-        values = [_pinned(value) for value in batch]
-        named = hasattr(batch, "_fields")
-        return type(batch)(*values) if named else type(batch)(values)
     return batch
 
 

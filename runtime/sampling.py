@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Iterator, Mapping
+from itertools import chain, repeat
 from typing import Any, Literal, NamedTuple, Protocol, get_args
 
 import numpy as np
@@ -270,9 +271,9 @@ class GlobalBatchSampler(Sampler[list[int]]):
             begin = start + first * size
             positions = np.arange(begin, begin + count * size, dtype=np.int64)
             samples, digests = self._ordered(order, positions.reshape(count, size), epoch)
-            for number, digest in enumerate(digests):
-                step = first + number + 1
-                yield Step(samples[number, mine], start + step * size, digest, step == total)
+            stops = range(begin + size, begin + count * size + 1, size)
+            ends = chain(repeat(False, count - 1), (first + count == total,))
+            yield from map(Step, samples[:, mine], stops, digests, ends)
         if whole < total:
             yield self._last(order, epoch, start + whole * size)
 

@@ -68,9 +68,9 @@ class Tally:
         if not isinstance(batch, dict):  # batches of other people's datasets may be anything
             return
         for name in _IDS:
-            ids = batch.get(name)
-            if isinstance(ids, torch.Tensor):
-                self._tokens += ids.numel() // max(1, rows) * real
+            if name in batch and isinstance(ids := batch[name], torch.Tensor):
+                count = ids.numel()
+                self._tokens += count if real == rows else count // rows * real
 
     def stats(self, *, ready: int) -> LoaderStats:
         """As they are now."""

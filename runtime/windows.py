@@ -8,8 +8,8 @@ the dataset: worker processes learn everything from the indices they are sent.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from itertools import accumulate, islice
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import accumulate, islice, repeat
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -149,17 +149,14 @@ class WindowDataset(Dataset[Batch]):
         samples = np.asarray(indices, np.int64)
         starts, real = self._places(samples)
         segments = of_windows(self.split, starts, self.seq_len, real=real) if self.fields else None
-        return self._batch(starts, real, segments)
+        return self._batch(self.split.gather(starts, self._span), starts, real, segments)
 
     def in_turn(self, asked: Iterator[Samples]) -> Iterator[Batch]:
         """What `__getitems__` gives for each of `asked`, one after the other.
 
-        Where documents are looked for, `asked` is taken up to sixteen batches ahead: most of what
-        looking costs is the same for so many as for one.
+        `asked` is taken up to sixteen batches ahead: most of what it costs to find out where
+        windows lie, and where documents end in them, is the same for so many as for one.
         """
-        if not self.fields:
-            yield from map(self.__getitems__, asked)
-            return
         for first in asked:
             fit = _TOKENS_AT_ONCE // max(1, len(first) * self.seq_len)
             more = islice(asked, max(1, min(fit, _BATCHES_AT_ONCE)) - 1)
@@ -167,16 +164,27 @@ class WindowDataset(Dataset[Batch]):
 
     def _at_once(self, batches: list[Samples]) -> Iterator[Batch]:
         starts, real = self._places(np.concatenate(batches))
-        segments = of_windows(self.split, starts, self.seq_len, real=real)
         rows = [len(batch) for batch in batches]
-        for part, stop in zip(segments.parted(rows), accumulate(rows), strict=True):
-            mine = slice(stop - part.rows, stop)
-            yield self._batch(starts[mine], None if real is None else real[mine], part)
+        ids = self.split.gather_in_turn(starts, self._span, rows)
+        if not self.fields and real is None and not self.split.has_mask:
+            yield from map(self._tensors, ids)
+            return
+        parts: Iterable[Segments | None] = repeat(None)
+        if self.fields:
+            parts = of_windows(self.split, starts, self.seq_len, real=real).parted(rows)
+        for stop, count, part in zip(accumulate(rows), rows, parts, strict=False):
+            mine = slice(stop - count, stop)
+            # The ids have no name here: their memory would not be free while the next are taken.
+            yield self._batch(next(ids), starts[mine], None if real is None else real[mine], part)
 
     def _batch(
-        self, starts: Samples, real: npt.NDArray[np.bool_] | None, segments: Segments | None
+        self,
+        ids: npt.NDArray[Any],
+        starts: Samples,
+        real: npt.NDArray[np.bool_] | None,
+        segments: Segments | None,
     ) -> Batch:
-        batch = self._ids(starts)
+        batch = self._ids(ids, starts)
         if segments is not None:
             batch.update(self.fields.tensors(segments, self._buffers.empty))
         if real is not None:
@@ -199,16 +207,19 @@ class WindowDataset(Dataset[Batch]):
             check_inside("windows", samples, 1, self._windows)
         return samples * self.stride
 
-    def _ids(self, starts: Samples) -> Batch:
-        ids = self.split.gather(starts, self._span)
+    def _ids(self, ids: npt.NDArray[Any], starts: Samples) -> Batch:
+        batch = self._tensors(ids)
+        if self.labels is not None and self.split.has_mask:
+            mask = self.split.gather_mask(starts + (self._span - self.seq_len), self.seq_len)
+            batch["labels"][torch.from_numpy(mask == 0)] = IGNORED_LABEL
+        return batch
+
+    def _tensors(self, ids: npt.NDArray[Any]) -> Batch:
         if self.labels is None:
             return {"input_ids": self._widen(ids)}
         ahead = self._span - self.seq_len  # of the inputs
-        labels = self._widen(ids[:, ahead:])
-        if self.split.has_mask:
-            mask = self.split.gather_mask(starts + ahead, self.seq_len)
-            labels[torch.from_numpy(mask == 0)] = IGNORED_LABEL
-        return {"input_ids": self._widen(ids[:, : self.seq_len]), "labels": labels}
+        inputs = self._widen(ids[:, : self.seq_len])
+        return {"input_ids": inputs, "labels": self._widen(ids[:, ahead:])}
 
     def _widen(self, ids: npt.NDArray[Any]) -> torch.Tensor:
         wide = self._buffers.empty(ids.shape)

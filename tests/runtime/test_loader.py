@@ -199,13 +199,13 @@ def test_batches_that_are_dropped_are_held_by_nobody(shards: Path, fields: dict[
     """While the next batch is made, the memory of the one before it is free to be used."""
     loader = make(shards, prefetch=0, **fields)
     held: list[weakref.ref[torch.Tensor]] = []
-    ids = WindowDataset._ids
+    tensors = WindowDataset._tensors
 
-    def made(self: WindowDataset, starts: Any) -> Any:
+    def made(self: WindowDataset, ids: Any) -> Any:
         assert [tensor() for tensor in held] == [None] * len(held)
-        return ids(self, starts)
+        return tensors(self, ids)
 
-    with patch.object(WindowDataset, "_ids", made):
+    with patch.object(WindowDataset, "_tensors", made):
         batches = iter(loader)
         for _ in range(4):
             held[:] = [weakref.ref(tensor) for tensor in next(batches).values()]
