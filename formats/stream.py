@@ -129,12 +129,14 @@ class Stream:
         """What `gather` gives for the first `rows[0]` of `starts`, for the next `rows[1]`, ...
 
         Costs a memory copy each; where the windows lie is found out for all of them at once, which
-        is cheaper by some microseconds each. `rows` are one or more.
+        is cheaper by some microseconds each.
         """
         ends = list(accumulate(rows))
         begins = [0, *ends[:-1]]
         places, whole = starts, [False] * len(ends)
-        if len(self.source.first) and (known := self._known_places(length)) is not None:
+        # Of batches without windows there is nothing to find, and reduceat would find something.
+        known = self._known_places(length) if all(rows) and len(self.source.first) else None
+        if known is not None:
             places, inside = known.each(starts)
             whole = np.logical_and.reduceat(inside, begins).tolist()
         for first, stop, there in zip(begins, ends, whole, strict=True):
@@ -145,7 +147,9 @@ class Stream:
                 yield self.gather(starts[first:stop], length)
 
     def _taken(self, windows: Numbers, places: Positions) -> Numbers:
-        return windows[places].view(self.source.dtype).reshape(len(places), -1)
+        elements = windows[places]
+        length = elements.itemsize // self.source.dtype.itemsize
+        return np.ndarray((len(places), length), self.source.dtype, elements)
 
     def take_rows(self, rows: Positions) -> Numbers:
         """The rows of `width` numbers that are numbered `rows` [k]: an array [k, width].

@@ -40,7 +40,7 @@ class Prefetcher(Generic[_T]):
         self._room: SimpleQueue[bool] = SimpleQueue()
         for _ in range(depth):
             self._room.put(True)
-        self._ended = False
+        self._ended = self._closed = self._in_thread = False
         self._stop = threading.Event()
         # The thread knows the queues only: it must not keep alive whom it works for.
         self._thread = threading.Thread(
@@ -54,11 +54,6 @@ class Prefetcher(Generic[_T]):
     def ready(self) -> int:
         """Items that wait to be taken."""
         return self._ready.qsize()
-
-    @property
-    def is_current(self) -> bool:
-        """Whether it is the thread that asks."""
-        return self._thread is threading.current_thread()
 
     def __iter__(self) -> Iterator[_T]:
         return self
@@ -82,12 +77,18 @@ class Prefetcher(Generic[_T]):
         self._room.put(True)
         return item  # type: ignore[return-value]  # there is an item where there is no error
 
-    def close(self) -> None:
-        """Stop the thread and wait for it; there is nothing more to take."""
-        self._ended = True
-        self._end()
-        if self._thread is not threading.current_thread():
-            self._thread.join()
+    def close(self) -> bool:
+        """Stop the thread and wait for it; there is nothing more to take.
+
+        Returns whether it has ended, which it has not where it is the thread that asks.
+        """
+        if not self._closed:  # else it was, when the interpreter went away: modules are gone
+            self._ended = self._closed = True
+            self._end()
+            self._in_thread = self._thread is threading.current_thread()
+            if not self._in_thread:
+                self._thread.join()
+        return not self._in_thread
 
     def __del__(self) -> None:
         if not self._ended:
@@ -151,11 +152,9 @@ class Ahead(Generic[_T]):
 
     def close(self) -> None:
         """There is nothing more to take."""
-        if self._thread is not None:
-            self._thread.close()
-            if self._thread.is_current:  # collected in the thread itself, which is in the source
-                return
-        self._source.close()
+        # Collected in the thread itself, which is in the source, there is nothing to close yet.
+        if self._thread is None or self._thread.close():
+            self._source.close()
 
 
 _LIVE: weakref.WeakSet[Prefetcher[Any]] = weakref.WeakSet()

@@ -223,7 +223,7 @@ class WindowDataset(Dataset[Batch]):
 
     def _widen(self, ids: npt.NDArray[Any]) -> torch.Tensor:
         wide = self._buffers.empty(ids.shape)
-        np.copyto(wide, ids)
+        wide[...] = ids
         return torch.from_numpy(wide)
 
 

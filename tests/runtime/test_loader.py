@@ -7,6 +7,8 @@ import itertools
 import multiprocessing
 import os
 import socket
+import subprocess
+import sys
 import weakref
 from pathlib import Path
 from typing import Any
@@ -209,6 +211,26 @@ def test_batches_that_are_dropped_are_held_by_nobody(shards: Path, fields: dict[
         batches = iter(loader)
         for _ in range(4):
             held[:] = [weakref.ref(tensor) for tensor in next(batches).values()]
+
+
+def test_a_script_may_end_in_mid_pass(shards: Path) -> None:
+    """With an iterator in a global, and the thread at work: it ends without a word."""
+    code = f"""
+import time, dataprep
+loader = dataprep.create_loader({str(shards)!r}, "train", 4, seq_len={SEQ_LEN})
+def forever(loader):
+    while True:
+        yield from loader
+batches = forever(loader)
+for _ in range(6):
+    next(batches)
+    time.sleep(0.002)
+print("done")
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "done\n", "")
 
 
 def test_two_passes_at_once_are_independent(shards: Path) -> None:
