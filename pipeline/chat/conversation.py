@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -18,8 +19,7 @@ judgement (KTO); a prompt with several answers (GRPO)."""
 FORMS: tuple[Form, ...] = ("chat", "pairs", "labels", "groups")
 
 
-@dataclass(kw_only=True, slots=True)
-class Conversation:
+class Conversation(msgspec.Struct, kw_only=True):
     """Turns in order, ready for a chat template.
 
     A message is a dict with `role` and `content` (text, as a rule), and whatever else the record
@@ -35,8 +35,7 @@ class Conversation:
     """For each message what the record itself says of training on it; None: nothing."""
 
 
-@dataclass(kw_only=True, slots=True)
-class ChatRecord:
+class ChatRecord(msgspec.Struct, kw_only=True):
     """What one record holds: of pairs the chosen conversation, then the rejected one."""
 
     conversations: list[Conversation]

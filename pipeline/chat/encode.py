@@ -11,8 +11,7 @@ from __future__ import annotations
 import re
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from itertools import pairwise
+from itertools import pairwise, starmap
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -20,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dataprep.formats.errors import DataprepError, IncompatibleError
+from dataprep.pipeline.chat.marked import Marked, MarkedTexts, Spans
 from dataprep.pipeline.chat.offsets import PieceSizes, covered
 from dataprep.pipeline.engine import TOKENIZERS, Encoded, Encoder
 from dataprep.pipeline.plan import Encoding
@@ -28,7 +28,7 @@ from dataprep.pipeline.special_tokens import literal_config, special_tokens
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
-__all__ = ["Marked", "MarkedEncoder", "byte_spans"]
+__all__ = ["MarkedEncoder"]
 
 # One character of Unicode's white space in UTF-8: what added tokens take away beside themselves.
 _SPACE = re.compile(
@@ -36,33 +36,7 @@ _SPACE = re.compile(
     rb"|\xe2\x81\x9f|\xe3\x80\x80"
 )
 
-Spans = list[tuple[int, int]]
 MarkedIds = tuple[npt.NDArray[np.uint32], npt.NDArray[np.int64], npt.NDArray[np.uint8]]
-
-
-@dataclass(kw_only=True, slots=True)
-class Marked:
-    """A rendered conversation as UTF-8: byte spans to train on, and of text to be left alone."""
-
-    text: bytes
-    spans: Spans
-    literal: Spans
-
-
-def byte_spans(text: str, spans: Spans) -> Spans:
-    """Spans of characters of `text` as spans of the bytes of its UTF-8.
-
-    >>> byte_spans("\u00e9a", [(0, 1), (1, 2)])
-    [(0, 2), (2, 3)]
-    """
-    if text.isascii():
-        return spans
-    found, at, done = [], 0, 0
-    for start, stop in spans:
-        first = at + len(text[done:start].encode())
-        at, done = first + len(text[start:stop].encode()), stop
-        found.append((first, at))
-    return found
 
 
 class MarkedEncoder:
@@ -83,83 +57,73 @@ class MarkedEncoder:
         self._reference: Tokenizer | None = None
         self._literal: Tokenizer | None = None
 
-    def encode(self, documents: Sequence[Marked]) -> MarkedIds:
+    def encode(self, documents: MarkedTexts) -> MarkedIds:
         """Ids of all `documents` in one array, int64 offsets [documents + 1], and the mask."""
-        parts = [self._some(documents[part]) for part in self._parts(documents)]
-        lengths = np.concatenate([np.empty(0, np.int64), *(np.diff(part[1]) for part in parts)])
-        offsets = np.zeros(len(lengths) + 1, np.int64)
-        np.cumsum(lengths, out=offsets[1:])
-        ids = np.concatenate([np.empty(0, np.uint32), *(part[0] for part in parts)])
+        found = _joined([self._some(documents, part) for part in self._parts(documents)])
+        ids = found[0]
         if len(ids) and int(ids.max()) >= self._vocab_size:
             raise DataprepError(
                 f"the engine gave id {int(ids.max())}, but the vocabulary ends at "
                 f"{self._vocab_size - 1}", where="tokenizer",
             )  # fmt: skip
-        return ids, offsets, np.concatenate([np.empty(0, np.uint8), *(part[2] for part in parts)])
+        return found
 
-    def _parts(self, documents: Sequence[Marked]) -> Iterator[slice]:
+    def _parts(self, documents: MarkedTexts) -> Iterator[range]:
         """Runs of documents of about as much text as the engine likes; those with literal alone."""
-        sizes = np.fromiter((len(one.text) for one in documents), np.int64, len(documents))
+        sizes = np.fromiter(map(len, documents.texts), np.int64, len(documents))
         bands = np.cumsum(sizes) // self._encoder.batch_bytes
         edges = {0, *(np.flatnonzero(np.diff(bands)) + 1).tolist(), len(documents)}
-        for number, document in enumerate(documents):
-            if document.literal:
-                edges |= {number, number + 1}
-        yield from (slice(start, stop) for start, stop in pairwise(sorted(edges)))
+        edges |= {edge for number in documents.literal for edge in (number, number + 1)}
+        yield from starmap(range, pairwise(sorted(edges)))
 
-    def _some(self, documents: Sequence[Marked]) -> MarkedIds:
-        if self._slow or any(document.literal for document in documents):
-            return self._one_by_one(documents)
-        texts = [document.text for document in documents]
-        encoded = self._encoder.encode(texts)
-        mask = self._fast_mask(documents, texts, encoded)
-        return self._one_by_one(documents, encoded) if mask is None else (*encoded, mask)
+    def _some(self, documents: MarkedTexts, part: range) -> MarkedIds:
+        if self._slow or part.start in documents.literal:
+            return _joined([self._one(documents[number], None) for number in part])
+        texts = documents.texts[part.start : part.stop]
+        ids, offsets = self._encoder.encode(texts)
+        doubtful = self._doubtful(texts, ids, offsets)
+        if not doubtful:
+            return ids, offsets, self._fast_mask(documents, part, ids)
+        edges = {0, len(part), *doubtful, *(number + 1 for number in doubtful)}
+        found = []
+        for run in starmap(range, pairwise(sorted(edges))):
+            own, own_offsets = _run((ids, offsets), run)
+            those = part[run.start : run.stop]
+            if run.start in doubtful:
+                found.append(self._one(documents[those.start], own))
+            else:
+                found.append((own, own_offsets, self._fast_mask(documents, those, own)))
+        return _joined(found)
+
+    def _doubtful(
+        self, texts: Sequence[bytes], ids: npt.NDArray[np.uint32], offsets: npt.NDArray[np.int64]
+    ) -> set[int]:
+        """The texts of which the sizes of pieces do not tell which bytes a token stands for."""
+        if self._sizes is None:
+            return set(range(len(texts)))
+        return self._sizes.doubtful(texts, ids, offsets)
 
     def _fast_mask(
-        self, documents: Sequence[Marked], texts: Sequence[bytes], encoded: Encoded
-    ) -> npt.NDArray[np.uint8] | None:
-        """The mask from the sizes of pieces, or None where they do not tell."""
-        ids, offsets = encoded
+        self, documents: MarkedTexts, part: range, ids: npt.NDArray[np.uint32]
+    ) -> npt.NDArray[np.uint8]:
+        """The mask from the sizes of pieces."""
         if self._sizes is None:
-            return None
+            raise TypeError("this tokenizer has no table of sizes")
         ends = self._sizes.ends(ids)
-        if not self._sizes.sound(texts, ends, offsets):
-            return None
-        bases = np.cumsum([0, *map(len, texts)])[:-1]
-        counts = [len(document.spans) for document in documents]
-        flat = [span for document in documents for span in document.spans]
-        spans = np.array(flat, np.int64).reshape(-1, 2) + np.repeat(bases, counts)[:, None]
         starts = np.concatenate([[0], ends[:-1]]) if len(ends) else ends
-        return covered(starts, ends, spans[:, 0], spans[:, 1])
+        edges = documents.edges(part.start, part.stop)
+        return covered(starts, ends, edges[:, 0], edges[:, 1])
 
-    def _one_by_one(self, documents: Sequence[Marked], known: Encoded | None = None) -> MarkedIds:
+    def _one(self, document: Marked, known: npt.NDArray[np.uint32] | None) -> MarkedIds:
         """The same where something about a document is out of the ordinary."""
-        found = [
-            self._one(document, None if known is None else _of(known, number))
-            for number, document in enumerate(documents)
-        ]
-        offsets = np.zeros(len(found) + 1, np.int64)
-        np.cumsum([len(ids) for ids, _ in found], out=offsets[1:])
-        return (
-            np.concatenate([np.empty(0, np.uint32), *(ids for ids, _ in found)]),
-            offsets,
-            np.concatenate([np.empty(0, np.uint8), *(mask for _, mask in found)]),
+        ids, mask = (
+            self._with_literal(document) if document.literal else self._by_offsets(document, known)
         )
+        return ids, np.array([0, len(ids)]), mask
 
-    def _one(
+    def _by_offsets(
         self, document: Marked, known: npt.NDArray[np.uint32] | None
     ) -> tuple[npt.NDArray[np.uint32], npt.NDArray[np.uint8]]:
-        if document.literal:
-            return self._with_literal(document)
-        text = [document.text]
-        if not self._slow:
-            encoded = (
-                self._encoder.encode(text) if known is None else (known, np.array([0, len(known)]))
-            )
-            mask = self._fast_mask([document], text, encoded)
-            if mask is not None:
-                return encoded[0], mask
-            known = encoded[0]
         ids, starts, ends = _with_offsets(self._asked(), document.text.decode())
         if known is not None and not np.array_equal(ids, known):
             raise IncompatibleError(
@@ -208,9 +172,23 @@ def _load(engine_json: bytes) -> Tokenizer:
     return Tokenizer.from_buffer(engine_json)
 
 
-def _of(encoded: Encoded, number: int) -> npt.NDArray[np.uint32]:
+def _joined(parts: Sequence[MarkedIds]) -> MarkedIds:
+    """All of `parts` as one."""
+    if len(parts) == 1:
+        return parts[0]
+    counts = [np.diff(offsets) for _, offsets, _ in parts]
+    return (
+        np.concatenate([np.empty(0, np.uint32), *(ids for ids, _, _ in parts)]),
+        np.concatenate([np.zeros(1, np.int64), *counts]).cumsum(),
+        np.concatenate([np.empty(0, np.uint8), *(mask for _, _, mask in parts)]),
+    )
+
+
+def _run(encoded: Encoded, run: range) -> Encoded:
+    """The ids of consecutive texts among those `encoded`, and their offsets."""
     ids, offsets = encoded
-    return ids[offsets[number] : offsets[number + 1]]
+    own = offsets[run.start : run.stop + 1]
+    return ids[own[0] : own[-1]], own - own[0]
 
 
 def _mask(

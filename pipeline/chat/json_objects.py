@@ -159,13 +159,18 @@ def _name_ends(octets: npt.NDArray[np.uint8]) -> tuple[Starts, Starts]:
 def _names_in(values: list[Any]) -> int:
     """How many names stand in `values`, at any depth."""
     count = 0
-    while values:
-        objects = [value for value in values if type(value) is dict]
-        arrays = [value for value in values if type(value) is list]
+    while True:
+        kinds = set(map(type, values))
+        objects, arrays = (
+            values if kinds == {kind}  # nearly always: then none need be picked
+            else [value for value in values if type(value) is kind] if kind in kinds else []
+            for kind in (dict, list)
+        )  # fmt: skip
+        if not objects and not arrays:
+            return count
         count += sum(map(len, objects))
-        parts = chain(chain.from_iterable(map(dict.values, objects)), chain.from_iterable(arrays))
-        values = [value for value in parts if type(value) is not str]  # most are
-    return count
+        parts = chain.from_iterable(map(dict.values, objects))
+        values = list(chain(parts, chain.from_iterable(arrays)))
 
 
 def _names_of(value: Any) -> int:

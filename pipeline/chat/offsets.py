@@ -51,21 +51,27 @@ class PieceSizes:
         """Where each token ends in the bytes of all texts, one after the other."""
         return np.cumsum(self._sizes[ids], dtype=np.int64)
 
-    def sound(self, texts: Sequence[bytes], ends: Offsets, offsets: Offsets) -> bool:
-        """Whether `ends`, of ids of which each text has those of `offsets`, may be trusted."""
+    def doubtful(self, texts: Sequence[bytes], ids: Ids, offsets: Offsets) -> set[int]:
+        """The texts, each with the ids of its `offsets`, of which `ends` may not be trusted."""
         sizes = np.fromiter(map(len, texts), np.int64, len(texts))
-        found = np.diff(np.concatenate([[0], ends])[offsets])
-        return bool((found == sizes).all()) and self._unchanged(texts)
+        ends = np.concatenate([[0], self.ends(ids)])
+        found = set(np.flatnonzero(np.diff(ends[offsets]) != sizes).tolist())
+        return found | self._changed(texts)
 
-    def _unchanged(self, texts: Sequence[bytes]) -> bool:
-        """Whether the normal forms leave all texts as they are; of ASCII all do.
+    def _changed(self, texts: Sequence[bytes]) -> set[int]:
+        """The texts that a normal form does not leave as they are; ASCII it does.
 
-        They are looked at together: nothing composes with a line feed.
+        They are looked at together first: nothing composes with a line feed.
         """
         if not self._forms:
-            return True
-        others = b"\n".join(text for text in texts if not text.isascii()).decode()
-        return all(unicodedata.is_normalized(form, others) for form in self._forms)
+            return set()
+        others = {number: text for number, text in enumerate(texts) if not text.isascii()}
+        if self._is_normal(b"\n".join(others.values())):
+            return set()
+        return {number for number, text in others.items() if not self._is_normal(text)}
+
+    def _is_normal(self, text: bytes) -> bool:
+        return all(unicodedata.is_normalized(form, text.decode()) for form in self._forms)
 
 
 def covered(starts: Offsets, ends: Offsets, first: Offsets, last: Offsets) -> npt.NDArray[np.uint8]:

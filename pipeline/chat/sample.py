@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 
 from dataprep.formats.errors import InputError
 from dataprep.pipeline.chat.conversation import ChatBatch, Form
-from dataprep.pipeline.chat.encode import Marked
+from dataprep.pipeline.chat.marked import MarkedTexts
 from dataprep.pipeline.chat.reader import ChatReader, ChatReadOptions
 from dataprep.pipeline.chat.rendering import Renderer
 from dataprep.pipeline.chat.task import Renderings
@@ -38,7 +38,7 @@ class ChatSample:
 
     masked_by: str
     sample: Sample = field(default_factory=Sample)
-    documents: list[Marked] = field(default_factory=list)
+    documents: MarkedTexts = field(default_factory=MarkedTexts)
     owners: list[int] = field(default_factory=list)
     records: int = 0
     refused: Counter[str] = field(default_factory=Counter)
@@ -114,14 +114,14 @@ def _hopeless(found: ChatSample) -> bool:
 
 def _keep(found: ChatSample, rendered: Renderings, records: int) -> None:
     sample = found.sample
-    text = sum(len(document.text) for document in rendered.documents)
+    text = sum(map(len, rendered.documents.texts))
     sample.text_bytes += text
     sample.read_bytes += text
     sample.kept_bytes += text
     sample.documents += len(rendered.documents)
     sample.rejects += len(rendered.refused)
-    sample.texts += [document.text.decode() for document in rendered.documents]
+    sample.texts += [text.decode() for text in rendered.documents.texts]
     found.owners += [owner + found.records for owner in rendered.owners]
-    found.documents += rendered.documents
+    found.documents.extend(rendered.documents)
     found.records += records
     found.refused.update(reason for reason, _ in rendered.refused.values())

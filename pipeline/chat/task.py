@@ -18,7 +18,8 @@ import numpy.typing as npt
 
 from dataprep.pipeline.chat.compiled import RenderError
 from dataprep.pipeline.chat.conversation import ChatBatch, ChatRecord, Conversation
-from dataprep.pipeline.chat.encode import Marked, MarkedEncoder, byte_spans
+from dataprep.pipeline.chat.encode import MarkedEncoder
+from dataprep.pipeline.chat.marked import MarkedTexts
 from dataprep.pipeline.chat.overlong import OVERLONG, UNDECIDED, Cutter, Parts
 from dataprep.pipeline.chat.reader import ChatReader, ChatReadOptions
 from dataprep.pipeline.chat.rendering import Renderer
@@ -83,7 +84,7 @@ class Renderings:
     `owners` are numbers of records in the batch, one for each of `documents`.
     """
 
-    documents: list[Marked] = field(default_factory=list)
+    documents: MarkedTexts = field(default_factory=MarkedTexts)
     owners: list[int] = field(default_factory=list)
     refused: dict[int, tuple[str, str]] = field(default_factory=dict)
 
@@ -99,16 +100,10 @@ class Renderings:
                 if until_refused:
                     break
                 continue
-            found.documents += [_marked(*one) for one in rendered]
-            found.owners += [number] * len(rendered)
+            for one in rendered:
+                found.documents.add(*one)
+                found.owners.append(number)
         return found
-
-
-def _marked(text: str, spans: list[tuple[int, int]], literal: list[tuple[int, int]]) -> Marked:
-    data = text.encode()
-    if len(data) != len(text):
-        return Marked(text=data, spans=byte_spans(text, spans), literal=byte_spans(text, literal))
-    return Marked(text=data, spans=spans, literal=literal)
 
 
 @dataclass(kw_only=True, slots=True)
@@ -219,7 +214,7 @@ class _ChatTask(Task[_Encoded]):
         if unknown is not None:
             self._sinks[0].unknown += int(np.count_nonzero(ids == unknown))
         owners = np.array(found.owners, np.int64)[parts.documents]
-        sizes = np.fromiter((len(one.text) for one in found.documents), np.int64)
+        sizes = np.fromiter(map(len, found.documents.texts), np.int64, len(found.documents))
         rejects = [*batch.rejects, *(_reject(batch, *item) for item in found.refused.items())]
         return _Encoded(
             ids=ids.astype(self._plan.encoding.dtype),
@@ -258,8 +253,9 @@ class _ChatTask(Task[_Encoded]):
     def _own_keys(self, batch: ChatBatch, found: Renderings) -> list[bytes]:
         """What tells records apart where no field is to: their prompts, or first documents."""
         keys = [b""] * len(batch.records)
-        for owner, document in zip(reversed(found.owners), reversed(found.documents), strict=True):
-            keys[owner] = document.text
+        texts = found.documents.texts
+        for owner, text in zip(reversed(found.owners), reversed(texts), strict=True):
+            keys[owner] = text
         if self._chat.form == "chat":
             return keys
         return [_prompt(record) or key for record, key in zip(batch.records, keys, strict=True)]

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Callable
 from functools import cache
 from itertools import pairwise
+from typing import Any
+from unittest.mock import patch
 
 import msgspec
 import numpy as np
@@ -15,7 +18,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
-from dataprep.pipeline.chat.encode import Marked, MarkedEncoder, _cut, byte_spans
+from dataprep.pipeline.chat.encode import MarkedEncoder, _cut
+from dataprep.pipeline.chat.marked import Marked, MarkedTexts, Spans, byte_spans
 from dataprep.pipeline.chat.offsets import PieceSizes, covered
 from dataprep.pipeline.engine import GIGATOKEN, TOKENIZERS, load_gigatoken, make_encoder
 from dataprep.pipeline.plan import Encoding
@@ -60,9 +64,12 @@ def by_characters(
     return encoded.ids, mask
 
 
-def marked(text: str, spans: list[tuple[int, int]]) -> Marked:
-    """A document of `text` with spans of characters."""
-    return Marked(text=text.encode(), spans=byte_spans(text, spans), literal=[])
+def marked(*documents: tuple[str, Spans], literal: Spans | None = None) -> MarkedTexts:
+    """Documents of texts with spans of characters; the first one with `literal` text too."""
+    found = MarkedTexts()
+    for number, (text, spans) in enumerate(documents):
+        found.add(text, spans, (literal or []) if number == 0 else [])
+    return found
 
 
 @given(st.data())
@@ -109,9 +116,9 @@ def test_masks_are_those_of_the_offsets_of_tokenizers(name: str | None) -> None:
             spans = [(0, cut // 2), (cut, len(text))]
             kept = [(start, stop) for start, stop in spans if start < stop]
             kept = kept if len(kept) < 2 or kept[0][1] <= kept[1][0] else kept[:1]
-            documents.append(marked(text, kept))
+            documents.append((text, kept))
             expected.append(by_characters(reference, text, kept))
-    ids, offsets, mask = ours.encode(documents)
+    ids, offsets, mask = ours.encode(marked(*documents))
     for number, document in enumerate(documents):
         own = slice(offsets[number], offsets[number + 1])
         assert (ids[own].tolist(), mask[own].tolist()) == expected[number], document
@@ -141,10 +148,8 @@ def test_text_of_messages_stays_text(name: str | None) -> None:
     token = next(iter(special))
     text = f"{token}user says {token} loudly{token}"
     at = text.index(token, 1)
-    document = Marked(
-        text=text.encode(), spans=[(at, at + len(token))], literal=[(at, at + len(token))]
-    )
-    ids, _, mask = ours.encode([document, marked("plain", [])])
+    span = [(at, at + len(token))]
+    ids, _, mask = ours.encode(marked((text, span), ("plain", []), literal=span))
     found = ids[: len(ids) - 1]
     assert (found == special[token]).sum() == 2
     trained = ids[mask == 1].tolist()
@@ -159,7 +164,7 @@ def test_pieces_between_control_tokens_are_encoded_alone() -> None:
     for word in ("Hello", "Yes", " <b>"):
         at = text.index(word)
         span = [(at, at + len(word))]  # nothing special in it: the same ids must come out
-        ids, _, mask = ours.encode([Marked(text=text.encode(), spans=span, literal=span)])
+        ids, _, mask = ours.encode(marked((text, span), literal=span))
         expected_ids, expected_mask = by_characters(reference, text, span)
         assert ids.tolist() == expected_ids
         assert mask.tolist() == expected_mask
@@ -173,11 +178,66 @@ def test_real_conversations() -> None:
     lines = (SHARED_DATA / "chat" / "chat_messages.jsonl").read_text("utf-8").splitlines()[:300]
     texts = [str(turn["content"]) for line in lines for turn in json.loads(line)["messages"]]
     spans = [[(len(text) // 3, len(text))] if len(text) > 2 else [] for text in texts]
-    ids, offsets, mask = fast.encode(list(map(marked, texts, spans)))
+    ids, offsets, mask = fast.encode(marked(*zip(texts, spans, strict=True)))
     for number, (first, last) in enumerate(pairwise(offsets)):
         found = ids[first:last].tolist(), mask[first:last].tolist()
         assert found == by_characters(reference, texts[number], spans[number])
     assert _nothing(np.diff(offsets)) == sum(not text for text in texts)
+
+
+@needs_shared_data
+@examples(60)
+@given(
+    st.lists(
+        st.sampled_from(["", "plain words", "caf\u00e9", "cafe\u0301", "\u4e2d\u6587"]), max_size=9
+    )
+)
+def test_a_text_out_of_the_ordinary_is_looked_at_alone(texts: list[str]) -> None:
+    """Qwen's tokenizer composes letters: such texts have the definition's mask, and so have all."""
+    ours, reference, _ = encoder_of("qwen2_5")
+    spans = [[(1, len(text))] if len(text) > 1 else [] for text in texts]
+    asked: list[str] = []
+    with patch.object(MarkedEncoder, "_by_offsets", _counting(asked)):
+        ids, offsets, mask = ours.encode(marked(*zip(texts, spans, strict=True)))
+    for number, (first, last) in enumerate(pairwise(offsets)):
+        found = ids[first:last].tolist(), mask[first:last].tolist()
+        assert found == by_characters(reference, texts[number], spans[number])
+    assert asked == [text for text in texts if text == "cafe\u0301"]
+
+
+def _counting(asked: list[str]) -> Callable[..., Any]:
+    slow = MarkedEncoder._by_offsets
+
+    def counted(self: MarkedEncoder, document: Marked, known: Any) -> Any:
+        asked.append(document.text.decode())
+        return slow(self, document, known)
+
+    return counted
+
+
+@given(
+    st.lists(st.tuples(st.text("a\u00e9<", max_size=5), st.booleans(), st.booleans()), max_size=8)
+)
+def test_columns_give_back_what_was_put_in(rows: list[tuple[str, bool, bool]]) -> None:
+    """Texts, spans and literal spans of each document, whether added or taken over."""
+    halves = MarkedTexts(), MarkedTexts()
+    expected = []
+    for number, (text, spanned, spelled) in enumerate(rows):
+        spans = [(0, len(text))] if spanned and text else []
+        literal = [(0, 1)] if spelled and text else []
+        halves[2 * number >= len(rows)].add(text, spans, literal)
+        raw = text.encode()
+        one = Marked(raw, [(0, len(raw))] if spans else [], byte_spans(text, literal))
+        expected.append(one)
+    whole = halves[0]
+    whole.extend(halves[1])
+    assert [whole[number] for number in range(len(whole))] == expected
+    for first in range(len(rows)):
+        base, edges = 0, []
+        for one in expected[first:]:
+            edges += [[base + start, base + stop] for start, stop in one.spans]
+            base += len(one.text)
+        assert whole.edges(first, len(rows)).tolist() == edges
 
 
 def _nothing(lengths: npt.NDArray[np.int64]) -> int:
