@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from dataprep.formats.errors import DataprepError, IncompatibleError
 from dataprep.pipeline.chat.marked import Marked, MarkedTexts, Spans
-from dataprep.pipeline.chat.offsets import PieceSizes, covered
+from dataprep.pipeline.chat.offsets import Offsets, PieceSizes, covered
 from dataprep.pipeline.engine import TOKENIZERS, Encoded, Encoder
 from dataprep.pipeline.plan import Encoding
 from dataprep.pipeline.special_tokens import literal_config, special_tokens
@@ -81,38 +81,29 @@ class MarkedEncoder:
             return _joined([self._one(documents[number], None) for number in part])
         texts = documents.texts[part.start : part.stop]
         ids, offsets = self._encoder.encode(texts)
-        doubtful = self._doubtful(texts, ids, offsets)
-        if not doubtful:
-            return ids, offsets, self._fast_mask(documents, part, ids)
+        sizes = self._sizes
+        if sizes is None:
+            return self._in_runs(documents, part, (ids, offsets), set(range(len(part))))
+        ends = sizes.ends(ids)
+        doubtful = sizes.doubtful(texts, ends, offsets)
+        if doubtful:
+            return self._in_runs(documents, part, (ids, offsets), doubtful)
+        return ids, offsets, _mask_of(documents, part, ends)
+
+    def _in_runs(
+        self, documents: MarkedTexts, part: range, encoded: Encoded, doubtful: set[int]
+    ) -> MarkedIds:
+        """The same where the sizes of pieces do not tell of all texts what a token stands for."""
         edges = {0, len(part), *doubtful, *(number + 1 for number in doubtful)}
         found = []
         for run in starmap(range, pairwise(sorted(edges))):
-            own, own_offsets = _run((ids, offsets), run)
+            ids, offsets = _run(encoded, run)
             those = part[run.start : run.stop]
-            if run.start in doubtful:
-                found.append(self._one(documents[those.start], own))
+            if self._sizes is None or run.start in doubtful:
+                found.append(self._one(documents[those.start], ids))
             else:
-                found.append((own, own_offsets, self._fast_mask(documents, those, own)))
+                found.append((ids, offsets, _mask_of(documents, those, self._sizes.ends(ids))))
         return _joined(found)
-
-    def _doubtful(
-        self, texts: Sequence[bytes], ids: npt.NDArray[np.uint32], offsets: npt.NDArray[np.int64]
-    ) -> set[int]:
-        """The texts of which the sizes of pieces do not tell which bytes a token stands for."""
-        if self._sizes is None:
-            return set(range(len(texts)))
-        return self._sizes.doubtful(texts, ids, offsets)
-
-    def _fast_mask(
-        self, documents: MarkedTexts, part: range, ids: npt.NDArray[np.uint32]
-    ) -> npt.NDArray[np.uint8]:
-        """The mask from the sizes of pieces."""
-        if self._sizes is None:
-            raise TypeError("this tokenizer has no table of sizes")
-        ends = self._sizes.ends(ids)
-        starts = np.concatenate([[0], ends[:-1]]) if len(ends) else ends
-        edges = documents.edges(part.start, part.stop)
-        return covered(starts, ends, edges[:, 0], edges[:, 1])
 
     def _one(self, document: Marked, known: npt.NDArray[np.uint32] | None) -> MarkedIds:
         """The same where something about a document is out of the ordinary."""
@@ -189,6 +180,13 @@ def _run(encoded: Encoded, run: range) -> Encoded:
     ids, offsets = encoded
     own = offsets[run.start : run.stop + 1]
     return ids[own[0] : own[-1]], own - own[0]
+
+
+def _mask_of(documents: MarkedTexts, part: range, ends: Offsets) -> npt.NDArray[np.uint8]:
+    """The mask of `part`, whose tokens end at `ends` in the bytes of its texts."""
+    starts = np.concatenate([[0], ends[:-1]]) if len(ends) else ends
+    edges = documents.edges(part.start, part.stop)
+    return covered(starts, ends, edges[:, 0], edges[:, 1])
 
 
 def _mask(

@@ -15,10 +15,11 @@ from typing import Any, Literal, get_args
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["PieceSizes", "covered"]
+__all__ = ["Offsets", "PieceSizes", "covered"]
 
 Ids = npt.NDArray[np.uint32]
 Offsets = npt.NDArray[np.int64]
+_OUT_AND_IN = np.array([0, 1], np.uint8)
 Form = Literal["NFC", "NFD", "NFKC", "NFKD"]
 
 
@@ -49,13 +50,13 @@ class PieceSizes:
 
     def ends(self, ids: Ids) -> Offsets:
         """Where each token ends in the bytes of all texts, one after the other."""
-        return np.cumsum(self._sizes[ids], dtype=np.int64)
+        return np.cumsum(self._sizes.take(ids), dtype=np.int64)
 
-    def doubtful(self, texts: Sequence[bytes], ids: Ids, offsets: Offsets) -> set[int]:
-        """The texts, each with the ids of its `offsets`, of which `ends` may not be trusted."""
+    def doubtful(self, texts: Sequence[bytes], ends: Offsets, offsets: Offsets) -> set[int]:
+        """The texts, each with the tokens of its `offsets`, of which `ends` may not be trusted."""
         sizes = np.fromiter(map(len, texts), np.int64, len(texts))
-        ends = np.concatenate([[0], self.ends(ids)])
-        found = set(np.flatnonzero(np.diff(ends[offsets]) != sizes).tolist())
+        bounds = np.append(ends, 0)[offsets - 1]  # the 0 is where the first text begins
+        found = set(np.flatnonzero(np.diff(bounds) != sizes).tolist())
         return found | self._changed(texts)
 
     def _changed(self, texts: Sequence[bytes]) -> set[int]:
@@ -85,10 +86,12 @@ def covered(starts: Offsets, ends: Offsets, first: Offsets, last: Offsets) -> np
     """
     begin = np.searchsorted(ends, first, "right")  # the first token that ends behind its start
     end = np.searchsorted(starts, last, "left")  # the first that starts at its end, or behind
-    steps = np.zeros(len(starts) + 1, np.int64)
-    np.add.at(steps, begin, 1)
-    np.add.at(steps, np.maximum(begin, end), -1)
-    return (np.cumsum(steps)[:-1] > 0).astype(np.uint8)
+    np.maximum(begin[1:], end[:-1], out=begin[1:])  # two spans may share a token
+    edges = np.stack([begin, np.maximum(begin, end)], 1).reshape(-1)
+    found = np.repeat(np.tile(_OUT_AND_IN, len(begin)), np.diff(edges, prepend=0))
+    mask = np.zeros(len(starts), np.uint8)
+    mask[: len(found)] = found
+    return mask
 
 
 def _byte_level(config: dict[str, Any]) -> bool:
