@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import msgspec
@@ -36,7 +36,7 @@ class Spelling:
         found = self._pattern.finditer(text)
         return [(start + match.start(), start + match.end()) for match in found]
 
-    def counts(self, texts: Sequence[str]) -> Counter[str] | None:
+    def counts(self, texts: Iterable[str]) -> Counter[str] | None:
         """How often `texts` spell each; None, in some 50 ns a text, if they spell none."""
         counts: Counter[str] | None = None
         for text in texts:

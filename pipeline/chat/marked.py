@@ -5,7 +5,9 @@ A batch has thousands, and an object for each would cost as much as its mask.
 
 from __future__ import annotations
 
-from itertools import chain
+from collections.abc import Sequence
+from itertools import accumulate, chain
+from operator import itemgetter
 from typing import NamedTuple
 
 import numpy as np
@@ -14,6 +16,7 @@ import numpy.typing as npt
 __all__ = ["Marked", "MarkedTexts", "Spans", "byte_spans"]
 
 Spans = list[tuple[int, int]]
+_FIRST, _SECOND = itemgetter(0), itemgetter(1)
 
 
 class Marked(NamedTuple):
@@ -35,10 +38,10 @@ class MarkedTexts:
 
     def __init__(self) -> None:
         self.texts: list[bytes] = []
-        self.spans: Spans = []
-        """In bytes of their text, of all texts one after the other."""
+        self.flat: list[int] = []
+        """Starts and stops of spans in bytes of their text, of all texts one after the other."""
         self.bounds = [0]
-        """Where the spans of each text begin, and the last ones end."""
+        """Where those of each text begin, and the last ones end."""
         self.literal: dict[int, Spans] = {}
         """By the number of the text, where there are any."""
 
@@ -49,23 +52,29 @@ class MarkedTexts:
             spans, literal = byte_spans(text, spans), byte_spans(text, literal)
         if literal:
             self.literal[len(self.texts)] = literal
-        self.texts.append(data)
-        self.spans += spans
-        self.bounds.append(len(self.spans))
+        self.put([(data, list(chain.from_iterable(spans)))])
+
+    def put(self, filled: Sequence[tuple[bytes, list[int]]]) -> None:
+        """More of them, in UTF-8: each with starts and stops of spans of its bytes."""
+        edges = list(map(_SECOND, filled))
+        self.bounds += accumulate(map(len, edges), initial=self.bounds.pop())
+        self.texts += map(_FIRST, filled)
+        self.flat += chain.from_iterable(edges)
 
     def extend(self, others: MarkedTexts) -> None:
         """All of `others`, behind these."""
-        texts, spans = len(self.texts), len(self.spans)
+        texts, edges = len(self.texts), len(self.flat)
         self.literal |= {texts + number: found for number, found in others.literal.items()}
         self.texts += others.texts
-        self.spans += others.spans
-        self.bounds += [spans + bound for bound in others.bounds[1:]]
+        self.flat += others.flat
+        self.bounds += [edges + bound for bound in others.bounds[1:]]
 
     def __len__(self) -> int:
         return len(self.texts)
 
     def __getitem__(self, number: int) -> Marked:
-        spans = self.spans[self.bounds[number] : self.bounds[number + 1]]
+        flat = self.flat[self.bounds[number] : self.bounds[number + 1]]
+        spans = list(zip(flat[::2], flat[1::2], strict=True))
         return Marked(self.texts[number], spans, self.literal.get(number, []))
 
     def edges(self, first: int, stop: int) -> npt.NDArray[np.int64]:
@@ -74,10 +83,9 @@ class MarkedTexts:
         In bytes of these texts, one after the other.
         """
         bounds = np.array(self.bounds[first : stop + 1], np.int64)
-        spans = self.spans[bounds[0] : bounds[-1]]
-        flat = np.fromiter(chain.from_iterable(spans), np.int64, 2 * len(spans)).reshape(-1, 2)
+        flat = np.array(self.flat[bounds[0] : bounds[-1]], np.int64)
         sizes = np.fromiter(map(len, self.texts[first:stop]), np.int64, stop - first)
-        return flat + np.repeat(np.cumsum(sizes) - sizes, np.diff(bounds))[:, None]
+        return (flat + np.repeat(np.cumsum(sizes) - sizes, np.diff(bounds))).reshape(-1, 2)
 
 
 def byte_spans(text: str, spans: Spans) -> Spans:

@@ -15,8 +15,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence
 from functools import cached_property, partial
+from itertools import chain
 from typing import Any
 
+import numpy as np
+
+from dataprep.pipeline.chat.alike import alike
 from dataprep.pipeline.chat.compiled import RenderError
 from dataprep.pipeline.chat.conversation import Conversation
 from dataprep.pipeline.chat.literal import Spelling
@@ -27,8 +31,12 @@ from dataprep.pipeline.chat.skeletons import Trace
 from dataprep.pipeline.chat.spans import Span, TrainOn
 from dataprep.pipeline.chat.structure import structure
 
-__all__ = ["Rendered", "Renderer"]
+__all__ = ["Filled", "Rendered", "Renderer"]
 
+Filled = tuple[bytes, list[int]]
+"""A text in UTF-8, and where its spans start and stop in it, in bytes, one after the other."""
+
+_FEW = 4  # conversations, of which filling in a plan together costs as much as one by one
 _MAX_FILLED = 1 << 20  # characters; larger ones have their steps counted
 
 
@@ -82,6 +90,26 @@ class Renderer:
             return self._rendered(conversation)
         except RecursionError as error:
             raise RenderError("template_limit", "it nests too deeply") from error
+
+    def fill(self, conversations: Sequence[Conversation]) -> list[Filled | None]:
+        """What `render` gives for those that are alike and of a structure seen before.
+
+        None in the place of the others: they are to be rendered. Costs 2 us each.
+        """
+        found: list[Filled | None] = [None] * len(conversations)
+        for shape, group in alike(conversations).items():
+            if len(group.rows) < _FEW or self._spelling.counts(chain.from_iterable(group.rows)):
+                continue
+            for plan, chosen in self._plans.settle(shape, group.rows):
+                if plan.loose:
+                    continue
+                texts, edges = plan.fill([group.rows[number] for number in chosen])
+                full = list(np.all(edges[:, 1::2] > edges[:, ::2], axis=1))  # no span is empty
+                filled = zip(texts, edges.tolist(), strict=True)
+                for number, one, good in zip(chosen, filled, full, strict=True):
+                    if good and len(one[0]) <= _MAX_FILLED:
+                        found[group.numbers[number]] = one
+        return found
 
     def _rendered(self, conversation: Conversation) -> Rendered:
         shape, values, is_usual = structure(conversation)

@@ -22,7 +22,7 @@ from dataprep.pipeline.chat.encode import MarkedEncoder
 from dataprep.pipeline.chat.marked import MarkedTexts
 from dataprep.pipeline.chat.overlong import OVERLONG, UNDECIDED, Cutter, Parts
 from dataprep.pipeline.chat.reader import ChatReader, ChatReadOptions
-from dataprep.pipeline.chat.rendering import Renderer
+from dataprep.pipeline.chat.rendering import Filled, Renderer
 from dataprep.pipeline.engine import Encoder
 from dataprep.pipeline.inputs import Source
 from dataprep.pipeline.pieces import Marks, Piece, PieceWriter, Rows
@@ -92,17 +92,28 @@ class Renderings:
     def of(cls, batch: ChatBatch, renderer: Renderer, *, until_refused: bool = False) -> Renderings:
         """Render all records of `batch`, or those up to the first that is refused."""
         found = cls()
+        filled = renderer.fill([one for record in batch.records for one in record.conversations])
+        pending: list[Filled] = []
+        stop = 0
         for number, record in enumerate(batch.records):
-            try:
-                rendered = [renderer.render(one) for one in record.conversations]
-            except RenderError as error:
-                found.refused[number] = (error.reason, error.detail)
-                if until_refused:
-                    break
-                continue
-            for one in rendered:
-                found.documents.add(*one)
-                found.owners.append(number)
+            start, stop = stop, stop + len(record.conversations)
+            known = filled[start:stop]
+            if None in known:
+                found.documents.put(pending)
+                pending = []
+                try:
+                    rendered = list(map(renderer.render, record.conversations))
+                except RenderError as error:
+                    found.refused[number] = (error.reason, error.detail)
+                    if until_refused:
+                        break
+                    continue
+                for one in rendered:
+                    found.documents.add(*one)
+            else:
+                pending += known  # type: ignore[arg-type]  # none of them is None
+            found.owners += [number] * len(known)
+        found.documents.put(pending)
         return found
 
 
