@@ -103,7 +103,9 @@ class Marks:
     scores: npt.NDArray[np.float32] | None = None
 
     def take(
-        self, tokens: npt.NDArray[np.bool_] | slice, documents: npt.NDArray[np.intp] | slice
+        self,
+        tokens: npt.NDArray[np.bool_] | npt.NDArray[np.int64] | slice,
+        documents: npt.NDArray[np.intp] | slice,
     ) -> Marks:
         """Those of some documents: which `tokens` are theirs, and their numbers."""
         scores = None if self.scores is None else self.scores[documents]

@@ -106,8 +106,11 @@ class Cutter:
 
         So is one of preferences that has lost a single answer: they belong together.
         """
-        sums = np.concatenate([[0], np.cumsum(mask, dtype=np.int64)])
-        trained = sums[parts.stops] > sums[parts.starts]
+        edges = np.stack([parts.starts, parts.stops], 1).reshape(-1)
+        # The token more is for parts that end with the last; what reduceat says of empty ones (the
+        # token behind) does not count, and neither does what lies between parts.
+        most = np.maximum.reduceat(np.append(mask, 0), edges)[::2] if len(edges) else edges
+        trained = (most > 0) & (parts.stops > parts.starts)
         if trained.all():
             return parts
         bare = parts.documents[~trained]

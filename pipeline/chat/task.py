@@ -16,6 +16,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from dataprep.formats.boundaries import ragged
 from dataprep.pipeline.chat.compiled import RenderError
 from dataprep.pipeline.chat.conversation import ChatBatch, ChatRecord, Conversation
 from dataprep.pipeline.chat.encode import MarkedEncoder
@@ -35,6 +36,8 @@ from dataprep.pipeline.stages import StageClock
 from dataprep.pipeline.task import Do, Report, Task
 
 __all__ = ["Renderings", "chat_unit", "read_options", "renderer_of"]
+
+_FEW = 8  # one document of so many, or fewer: it is cheaper to say where each token is
 
 
 def chat_unit(plan: Plan, encoder: Encoder, engine_json: bytes) -> Do:
@@ -228,7 +231,7 @@ class _ChatTask(Task[_Encoded]):
         sizes = np.fromiter(map(len, found.documents.texts), np.int64, len(found.documents))
         rejects = [*batch.rejects, *(_reject(batch, *item) for item in found.refused.items())]
         return _Encoded(
-            ids=ids.astype(self._plan.encoding.dtype),
+            ids=ids.astype(self._plan.encoding.dtype, copy=False),
             lengths=parts.stops - parts.starts,
             marks=Marks(mask=mask, scores=self._scores(batch, found, parts)),
             sizes=_once(sizes, parts.documents),
@@ -286,12 +289,24 @@ class _ChatTask(Task[_Encoded]):
         split = assign(batch.hashes, self._ends)
         for number in np.unique(split).tolist():
             chosen = np.flatnonzero(split == number)
-            own = np.repeat(split == number, batch.lengths)
+            own = _tokens_of(chosen, batch.lengths)
             marks = batch.marks.take(own, chosen)
             self._sinks[number].write(
                 batch.ids[own], batch.lengths[chosen], rows.take(chosen), marks
             )
         return len(batch.ids)
+
+
+def _tokens_of(
+    chosen: npt.NDArray[np.intp], lengths: npt.NDArray[np.int64]
+) -> npt.NDArray[np.bool_] | npt.NDArray[np.int64]:
+    """Where the tokens of the `chosen` documents are: an index, of few a short one."""
+    if len(chosen) * _FEW > len(lengths):
+        own = np.zeros(len(lengths), np.bool_)
+        own[chosen] = True
+        return np.repeat(own, lengths)
+    starts = (np.cumsum(lengths) - lengths)[chosen]
+    return ragged(starts, starts + lengths[chosen])[1]
 
 
 def _kept(parts: Parts, tokens: int) -> npt.NDArray[np.bool_]:
