@@ -11,12 +11,12 @@ from itertools import accumulate, chain
 from operator import attrgetter, itemgetter
 from typing import Any, NamedTuple
 
-from dataprep.pipeline.chat.conversation import Conversation
+from dataprep.pipeline.chat.conversation import Conversation, Turned
 from dataprep.pipeline.chat.structure import structure
 
 __all__ = ["Alike", "alike"]
 
-_BESIDE = attrgetter("tools", "train")
+_PROMPT, _BESIDE = attrgetter("prompt"), attrgetter("tools", "train")
 _ROLE, _CONTENT, _MESSAGES = itemgetter("role"), itemgetter("content"), attrgetter("messages")
 
 
@@ -27,14 +27,19 @@ class Alike(NamedTuple):
     rows: list[list[Any]]
 
 
-def alike(conversations: Sequence[Conversation]) -> dict[Hashable, Alike]:
+def alike(
+    conversations: Sequence[Conversation], turned: Turned | None = None
+) -> dict[Hashable, Alike]:
     """The usual ones (see `structure`) among `conversations`, by structure.
+
+    `turned` are their turns, if they are known to be all that there is to them.
 
     >>> said = [{"role": "user", "content": "Hi"}]
     >>> alike([Conversation(messages=said), Conversation(messages=[]), Conversation(messages=said)])
     {(0, 'user'): Alike(numbers=[0, 2], rows=[['Hi'], ['Hi']]), (0,): Alike(numbers=[1], rows=[[]])}
     """
-    shapes, rows = _plain(conversations) or _any(conversations)
+    turned = turned or _turned(conversations)
+    shapes, rows = _any(conversations) if turned is None else _parted(turned, conversations)
     if len(kinds := set(shapes)) == 1:
         return {kind: Alike(list(range(len(rows))), rows) for kind in kinds - {None}}
     found: dict[Hashable, Alike] = {}
@@ -52,8 +57,8 @@ _Sorted = tuple[list[Hashable], list[list[Any]]]
 """Structure and texts of each; None for the structure of those that are not usual."""
 
 
-def _plain(conversations: Sequence[Conversation]) -> _Sorted | None:
-    """Where all are usual, which is seen in one look at all their turns."""
+def _turned(conversations: Sequence[Conversation]) -> Turned | None:
+    """The turns, where all are usual, which is seen in one look at them."""
     lists = list(map(_MESSAGES, conversations))
     turns = list(chain.from_iterable(lists))
     try:
@@ -67,14 +72,16 @@ def _plain(conversations: Sequence[Conversation]) -> _Sorted | None:
         and set(map(type, texts)) == {str}
         and set(map(type, chain.from_iterable(map(_BESIDE, conversations)))) == {type(None)}
     )
-    if not plain:
-        return None
-    stops = list(accumulate(map(len, lists)))
-    starts = [0, *stops[:-1]]
-    places = list(map(slice, starts, stops))
-    prompts = map(attrgetter("prompt"), conversations)
+    return Turned(roles, texts, list(map(len, lists))) if plain else None
+
+
+def _parted(turned: Turned, conversations: Sequence[Conversation]) -> _Sorted:
+    roles, texts, counts = turned
+    stops = list(accumulate(counts))
+    places = list(map(slice, [0, *stops[:-1]], stops))
     shapes: list[Hashable] = [
-        (prompt, *roles[own]) for prompt, own in zip(prompts, places, strict=True)
+        (prompt, *roles[own])
+        for prompt, own in zip(map(_PROMPT, conversations), places, strict=True)
     ]
     return shapes, [texts[own] for own in places]
 

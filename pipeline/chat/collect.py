@@ -87,7 +87,7 @@ class Collector:
         """The batch of `found`, which `part` spells."""
         batch = self.batch()
         try:
-            batch.records = self._shaper.records(found)
+            batch.records, batch.turned = self._shaper.records(found)
             if batch.keys is not None:
                 batch.keys = list(map(self._key, found))
         except BadLineError:  # some cannot be used: each by itself

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 import numpy as np
@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from dataprep.pipeline.records import Position, Reject, excerpt
 
-__all__ = ["FORMS", "ChatBatch", "ChatRecord", "Conversation", "Form"]
+__all__ = ["FORMS", "ChatBatch", "ChatRecord", "Conversation", "Form", "Turned"]
 
 Form = Literal["chat", "pairs", "labels", "groups"]
 """What a record is: one conversation; one with an answer chosen and one rejected (DPO); one with a
@@ -44,6 +44,17 @@ class ChatRecord(msgspec.Struct, kw_only=True):
     """One for each: 1 and 0 for pairs and labels, rewards for groups (NaN: not given)."""
 
 
+class Turned(NamedTuple):
+    """Turns of conversations one after the other, of which each is a role and a text, no more.
+
+    `counts` says how many turns each conversation has.
+    """
+
+    roles: list[str]
+    texts: list[str]
+    counts: list[int]
+
+
 @dataclass(kw_only=True, slots=True)
 class ChatBatch:
     """Consecutive records of one span; the fields are those of `records.Batch`.
@@ -52,6 +63,9 @@ class ChatBatch:
     """
 
     records: list[ChatRecord] = field(default_factory=list)
+    turned: Turned | None = None
+    """All turns of `records`, where that is known: each record is one conversation, without tools,
+    and no more to it."""
     offsets: npt.NDArray[np.uint64] | list[int] = field(default_factory=list)
     numbers: npt.NDArray[np.uint64] | list[int] = field(default_factory=list)
     lines: list[int | None] = field(default_factory=list)

@@ -22,7 +22,7 @@ import numpy as np
 
 from dataprep.pipeline.chat.alike import alike
 from dataprep.pipeline.chat.compiled import RenderError
-from dataprep.pipeline.chat.conversation import Conversation
+from dataprep.pipeline.chat.conversation import Conversation, Turned
 from dataprep.pipeline.chat.literal import Spelling
 from dataprep.pipeline.chat.plain import CutError, PlainRenderer, Rendered, with_thinking
 from dataprep.pipeline.chat.planning import Planner
@@ -91,13 +91,16 @@ class Renderer:
         except RecursionError as error:
             raise RenderError("template_limit", "it nests too deeply") from error
 
-    def fill(self, conversations: Sequence[Conversation]) -> list[Filled | None]:
+    def fill(
+        self, conversations: Sequence[Conversation], turned: Turned | None = None
+    ) -> list[Filled | None]:
         """What `render` gives for those that are alike and of a structure seen before.
 
-        None in the place of the others: they are to be rendered. Costs 2 us each.
+        None in the place of the others: they are to be rendered. `turned` are their turns, if they
+        are known to be all that there is to them. Costs 2 us each.
         """
         found: list[Filled | None] = [None] * len(conversations)
-        for shape, group in alike(conversations).items():
+        for shape, group in alike(conversations, turned).items():
             if len(group.rows) < _FEW or self._spelling.counts(chain.from_iterable(group.rows)):
                 continue
             for plan, chosen in self._plans.settle(shape, group.rows):

@@ -99,7 +99,9 @@ def _add(found: ChatSample, batch: ChatBatch, renderer: Renderer, room: int) -> 
         while count < len(batch.records) and size < room and count < first + _AT_ONCE:
             size += batch.sizes[count]
             count += 1
-        rendered = Renderings.of(replace(batch, records=batch.records[first:count]), renderer)
+        rendered = Renderings.of(
+            replace(batch, records=batch.records[first:count], turned=None), renderer
+        )
         _keep(found, rendered, count - first)
     share = size / max(1, sum(batch.sizes))
     found.sample.stored_bytes += round(batch.consumed * share) if batch.records else batch.consumed

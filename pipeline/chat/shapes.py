@@ -10,7 +10,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from dataprep.pipeline.chat.conversation import ChatRecord, Conversation, Form
+from dataprep.pipeline.chat.conversation import ChatRecord, Conversation, Form, Turned
 from dataprep.pipeline.chat.layouts import (
     FIELDS,
     TURN_FIELDS,
@@ -70,15 +70,16 @@ class Shaper:
         own = {step for path in self._columns.values() for step in (path[0], ".".join(path))}
         return name in own or is_field(name)
 
-    def records(self, found: list[Record]) -> list[ChatRecord]:
-        """What `record` makes of each of `found`."""
+    def records(self, found: list[Record]) -> tuple[list[ChatRecord], Turned | None]:
+        """What `record` makes of each of `found`; and their turns, where all are plain."""
         layouts = set(map(tuple, found))
         field = self._of_plain_turns.get(layouts.pop()) if len(layouts) == 1 else None
         if field is not None:
             lists = [record[field] for record in found]
-            if self._turns.all_plain(lists):
-                return [ChatRecord(conversations=[Conversation(messages=turns)]) for turns in lists]
-        return list(map(self.record, found))
+            if turned := self._turns.all_plain(lists):
+                one_each = [[Conversation(messages=turns)] for turns in lists]
+                return [ChatRecord(conversations=own) for own in one_each], turned
+        return list(map(self.record, found)), None
 
     def record(self, record: Record) -> ChatRecord:
         """The conversation or conversations of `record`, whose lists may be kept and changed."""

@@ -95,7 +95,13 @@ class Renderings:
     def of(cls, batch: ChatBatch, renderer: Renderer, *, until_refused: bool = False) -> Renderings:
         """Render all records of `batch`, or those up to the first that is refused."""
         found = cls()
-        filled = renderer.fill([one for record in batch.records for one in record.conversations])
+        conversations = [one for record in batch.records for one in record.conversations]
+        filled = renderer.fill(conversations, batch.turned)
+        whole = [one for one in filled if one is not None]
+        if len(whole) == len(filled) == len(batch.records):
+            found.documents.put(whole)
+            found.owners += range(len(whole))
+            return found
         pending: list[Filled] = []
         stop = 0
         for number, record in enumerate(batch.records):
@@ -266,8 +272,10 @@ class _ChatTask(Task[_Encoded]):
 
     def _own_keys(self, batch: ChatBatch, found: Renderings) -> list[bytes]:
         """What tells records apart where no field is to: their prompts, or first documents."""
-        keys = [b""] * len(batch.records)
         texts = found.documents.texts
+        if found.owners == list(range(len(batch.records))) and self._chat.form == "chat":
+            return texts
+        keys = [b""] * len(batch.records)
         for owner, text in zip(reversed(found.owners), reversed(texts), strict=True):
             keys[owner] = text
         if self._chat.form == "chat":

@@ -14,6 +14,7 @@ from types import MappingProxyType
 from typing import Any
 
 from dataprep.pipeline.chat.content import Said, only_text, said_in
+from dataprep.pipeline.chat.conversation import Turned
 from dataprep.pipeline.chat.json_objects import value_of
 from dataprep.pipeline.chat.tool_calls import spelled_calls, tool_calls
 from dataprep.pipeline.json_rows import BadLineError, kind_of
@@ -104,24 +105,27 @@ class Turns:
         plain = all(type(turn["content"]) is str and turn["content"] for turn in found)
         return found if plain else None
 
-    def all_plain(self, lists: list[Any]) -> bool:
-        """Whether `read` would pass on each of the `lists` as it is; a tenth of its cost."""
+    def all_plain(self, lists: list[Any]) -> Turned | None:
+        """The turns, if `read` would pass on each of the `lists` as it is; a tenth of its cost."""
         try:
             turns = list(chain.from_iterable(lists))
             roles, contents = list(map(_ROLE, turns)), list(map(_CONTENT, turns))
             kinds = set(roles)
         except (TypeError, KeyError):
-            return False
+            return None
         plain = (
             self._as_is
             and set(map(type, lists)) == {list}
             and all(lists)
             and set(map(len, turns)) == {_PLAIN_FIELDS}
+            and set(map(next, map(iter, turns))) == {"role"}
             and set(map(type, contents)) == {str}
             and all(contents)
             and kinds <= _PLAIN | {"tool"}
         )
-        return plain and ("tool" not in kinds or _in_order(roles, lists))
+        if not plain or ("tool" in kinds and not _in_order(roles, lists)):
+            return None
+        return Turned(roles, contents, list(map(len, lists)))
 
     def _translated(self, value: Any, name: str) -> tuple[list[Message], Train]:
         turns = _listed(value, name)

@@ -180,7 +180,7 @@ def test_any_record(record: dict[str, Any], form: Any, system: bool) -> None:
     else:
         check(found)
         assert (found.scores is None) == ((form or form_of(present(record))) == "chat")
-    assert outcome(lambda value: shaper.records([value])[0], record) == found or nan(found)
+    assert outcome(lambda value: shaper.records([value])[0][0], record) == found or nan(found)
 
 
 def present(record: dict[str, Any]) -> list[str]:
