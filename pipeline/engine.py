@@ -133,8 +133,8 @@ def _offsets(counts: Sequence[int] | npt.NDArray[np.int64]) -> npt.NDArray[np.in
 class EarlyEngine(Protocol):
     """gigatoken in another process, where it is loaded while this one goes on."""
 
-    def load(self, engine_json: bytes) -> None:
-        """Begin to load this tokenizer."""
+    def load(self, engine_json: bytes, *, kind: str = "text") -> None:
+        """Begin to load this tokenizer, for a build of `kind`: text, or chat."""
 
     def answer(self, texts: Sequence[bytes]) -> Encoded | str | None:
         """The ids of `texts`, or why they cannot be had; None: there is nobody to ask."""

@@ -64,6 +64,7 @@ class Workers:
         self._tries: Counter[int] = Counter()
         self._stopping = False
         self._staging: Path | None = None
+        self._kind = "text"
         self._settled = threading.Event()
         self._questions: _Questions = queue.SimpleQueue()
         self._answers: queue.SimpleQueue[Event | None] = queue.SimpleQueue()
@@ -81,8 +82,12 @@ class Workers:
     def __exit__(self, *_: object) -> None:
         self.stop()
 
-    def load(self, engine_json: bytes) -> None:
-        """Let all workers load the tokenizer that they will most likely need."""
+    def load(self, engine_json: bytes, *, kind: str = "text") -> None:
+        """Let all workers load the tokenizer, and what a build of `kind` needs beside it.
+
+        It is what they will most likely need.
+        """
+        self._kind = kind
         for number, process in enumerate(self._processes):
             self._feed_by_thread(process, engine_json, self._questions if number == 0 else None)
 
@@ -156,7 +161,7 @@ class Workers:
 
     def _feed(self, process: _Process, engine_json: bytes, questions: _Questions | None) -> None:
         """Give `process` units until there are none; runs in a thread of its own."""
-        process.send(b"%d\n" % len(engine_json) + engine_json)
+        process.send(b"%d %b\n" % (len(engine_json), self._kind.encode()) + engine_json)
         if questions is None:
             process.send(b"0\n")
         else:

@@ -9,8 +9,8 @@ threads may encode the unit: in the end there are more cores than units. It need
 staging directory, so it can run on any machine that sees it. It ends when its input does.
 
 Before that come the size of a tokenizer and the tokenizer, which is loaded at once, so that a
-worker can be ready when the plan is; and the size of a list of texts and the list, whose ids are
-wanted to make the plan.
+worker can be ready when the plan is (behind the size may stand that it is for a build of chat); and
+the size of a list of texts and the list, whose ids are wanted to make the plan.
 
 A fresh interpreter rather than a fork (which deadlocks with threads) or multiprocessing's spawn
 (which imports the caller's script again, and fails in scripts without a main guard).
@@ -175,6 +175,15 @@ class _Worker:
                 self._early = (TOKENIZERS, engine_json, make_encoder(TOKENIZERS, engine_json))
         self._clock.lap("load")
 
+    def preload_chat(self, engine_json: bytes) -> None:
+        """Get ready for conversations."""
+        self._clock.lap("wait")
+        from dataprep.pipeline.chat.task import get_ready
+
+        with contextlib.suppress(Exception):  # if it goes wrong again, then in a unit
+            get_ready(engine_json)
+        self._clock.lap("load")
+
     def answer(self, question: bytes) -> None:
         """Report the ids of the texts of `question` by the tokenizer that was preloaded."""
         texts = [text.encode() for text in msgspec.json.decode(question, type=list[str])]
@@ -255,18 +264,25 @@ def main(events: int = 1) -> None:
             os._exit(0)  # the coordinator is gone: nobody wants the rest
 
     worker = _Worker(emit)
-    if engine_json := _sized(sys.stdin.buffer):
+    engine_json, *kind = _sized(sys.stdin.buffer)
+    if engine_json:
         worker.preload(engine_json)
-    if question := _sized(sys.stdin.buffer):
+    question, *_ = _sized(sys.stdin.buffer)
+    if question:
         worker.answer(question)
     worker.preload_reference(engine_json)
+    if engine_json and kind == [b"chat"]:
+        worker.preload_chat(engine_json)
     staging = Path(os.fsdecode(sys.stdin.buffer.readline().removesuffix(b"\n")))
     for line in sys.stdin.buffer:
         worker.serve(staging, *map(int, line.split()))
 
 
-def _sized(stream: BinaryIO) -> bytes:
-    """The next bytes of `stream`, behind a line with their number; none if they are not whole."""
-    size = int(stream.readline() or 0)
-    data = stream.read(size)
-    return data if len(data) == size else b""
+def _sized(stream: BinaryIO) -> list[bytes]:
+    """The next bytes of `stream`, behind a line with their number; none if they are not whole.
+
+    And the words that stand behind the number.
+    """
+    size, *words = stream.readline().split() or [b"0"]
+    data = stream.read(int(size))
+    return [data if len(data) == int(size) else b"", *words]

@@ -11,8 +11,9 @@ from __future__ import annotations
 import re
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from itertools import pairwise, starmap
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 import numpy as np
@@ -23,12 +24,12 @@ from dataprep.pipeline.chat.marked import Marked, MarkedTexts, Spans
 from dataprep.pipeline.chat.offsets import Offsets, PieceSizes, covered
 from dataprep.pipeline.engine import TOKENIZERS, Encoded, Encoder
 from dataprep.pipeline.plan import Encoding
-from dataprep.pipeline.special_tokens import literal_config, special_tokens
+from dataprep.pipeline.special_tokens import literal_config, special_tokens, vocab_size
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
-__all__ = ["MarkedEncoder"]
+__all__ = ["MarkedEncoder", "tables_of"]
 
 # One character of Unicode's white space in UTF-8: what added tokens take away beside themselves.
 _SPACE = re.compile(
@@ -39,6 +40,26 @@ _SPACE = re.compile(
 MarkedIds = tuple[npt.NDArray[np.uint32], npt.NDArray[np.int64], npt.NDArray[np.uint8]]
 
 
+class Tables(NamedTuple):
+    """What is looked up while texts are encoded: control tokens by name, and how they are found."""
+
+    special: dict[str, int]
+    flags: dict[str, tuple[bool, bool]]
+    """Of each token added: whether it takes the white space before and behind it away."""
+    sizes: PieceSizes | None
+
+
+@lru_cache(maxsize=1)
+def tables_of(engine_json: bytes) -> Tables:
+    """Made of a tokenizer.json; costs a tenth of a second, the first time."""
+    config: dict[str, Any] = msgspec.json.decode(engine_json)
+    flags = {
+        token["content"]: (bool(token.get("lstrip")), bool(token.get("rstrip")))
+        for token in config.get("added_tokens") or []
+    }
+    return Tables(special_tokens(config), flags, PieceSizes.of(config, vocab_size(config)))
+
+
 class MarkedEncoder:
     """Encodes conversations with the tokenizer of `engine_json`, which `encoder` has loaded."""
 
@@ -47,13 +68,7 @@ class MarkedEncoder:
         self._engine_json = engine_json
         self._vocab_size = encoding.vocab_size
         self._slow = encoding.engine == TOKENIZERS
-        config: dict[str, Any] = msgspec.json.decode(engine_json)
-        self._special = special_tokens(config)
-        self._flags = {
-            token["content"]: (bool(token.get("lstrip")), bool(token.get("rstrip")))
-            for token in config.get("added_tokens") or []
-        }
-        self._sizes = PieceSizes.of(config, encoding.vocab_size)
+        self._special, self._flags, self._sizes = tables_of(engine_json)
         self._reference: Tokenizer | None = None
         self._literal: Tokenizer | None = None
 

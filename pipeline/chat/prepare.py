@@ -86,7 +86,7 @@ def prepare_chat(
     with naming(options.tokenizer):
         engine_json = msgspec.json.encode(parse_config(source.config))
     if early is not None and options.engine != TOKENIZERS and engine_problem is None:
-        early.load(engine_json)
+        early.load(engine_json, kind="chat")
     libraries = library_versions()  # while they load
     chat = _chat_plan(options, surveyed, source)
     sampled = _sample(chat, surveyed, source, sample_bytes)

@@ -19,7 +19,7 @@ import numpy.typing as npt
 from dataprep.formats.boundaries import ragged
 from dataprep.pipeline.chat.compiled import RenderError
 from dataprep.pipeline.chat.conversation import ChatBatch, ChatRecord, Conversation
-from dataprep.pipeline.chat.encode import MarkedEncoder
+from dataprep.pipeline.chat.encode import MarkedEncoder, tables_of
 from dataprep.pipeline.chat.marked import MarkedTexts
 from dataprep.pipeline.chat.overlong import OVERLONG, UNDECIDED, Cutter, Parts
 from dataprep.pipeline.chat.reader import ChatReader, ChatReadOptions
@@ -35,7 +35,7 @@ from dataprep.pipeline.splitting import assign, hash_keys
 from dataprep.pipeline.stages import StageClock
 from dataprep.pipeline.task import Do, Report, Task
 
-__all__ = ["Renderings", "chat_unit", "read_options", "renderer_of"]
+__all__ = ["Renderings", "chat_unit", "get_ready", "read_options", "renderer_of"]
 
 _FEW = 8  # one document of so many, or fewer: it is cheaper to say where each token is
 
@@ -50,6 +50,11 @@ def chat_unit(plan: Plan, encoder: Encoder, engine_json: bytes) -> Do:
     return lambda plan, unit, scratch, report, clock: _ChatTask(
         kit, plan, unit, scratch, report=report, clock=clock
     ).run()
+
+
+def get_ready(engine_json: bytes) -> None:
+    """Import and make what units will need, while the plan is still being made."""
+    tables_of(engine_json)
 
 
 def _chat(plan: Plan) -> ChatPlan:
