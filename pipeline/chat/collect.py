@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import itemgetter
 from typing import Any
 
 import msgspec
 import numpy as np
 
 from dataprep.pipeline.blocks import Block
-from dataprep.pipeline.chat.conversation import ChatBatch, ChatRecord
-from dataprep.pipeline.chat.json_objects import object_of, objects_between, objects_of
+from dataprep.pipeline.chat.conversation import ChatBatch, ChatRecord, Turned
+from dataprep.pipeline.chat.json_objects import names_once, object_of, objects_between, objects_of
 from dataprep.pipeline.chat.layouts import field_path
 from dataprep.pipeline.chat.shapes import Shaper
 from dataprep.pipeline.json_array import Elements
@@ -55,6 +56,8 @@ class Collector:
             ends=[*starts[1:], len(block.data)], lines=list(range(line, line + len(found))),
         )  # fmt: skip
         batch = self._objects(found, part, record)
+        if not names_once(block.data, block.starts, found, _names_of(found, batch.turned)):
+            return self._by_line(block, record, line)
         batch.line_count, batch.consumed = len(found), len(block.data)
         return batch
 
@@ -173,6 +176,18 @@ class Collector:
                 "bad_split_key", f"the field {self._key_field!r} is a JSON {kind_of(value)}"
             )
         return key_bytes(value)
+
+
+def _names_of(found: list[dict[str, Any]], turned: Turned | None) -> int | None:
+    """How many names stand in `found`, if nothing but plain turns nests in them: it is known then.
+
+    All of `found` have the same fields.
+    """
+    if turned is None:
+        return None
+    kinds = [set(map(type, map(itemgetter(name), found))) for name in found[0]]
+    nested = [kind for kind in kinds if kind & {dict, list}]
+    return len(found) * len(kinds) + 2 * len(turned.roles) if nested == [{list}] else None
 
 
 def _spelled(found: dict[str, Any]) -> bytes:

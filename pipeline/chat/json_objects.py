@@ -27,7 +27,7 @@ from dataprep.pipeline.json_checks import (
 from dataprep.pipeline.json_rows import BadLineError, kind_of
 from dataprep.pipeline.records import MAX_DEPTH
 
-__all__ = ["object_of", "objects_between", "objects_of", "value_of"]
+__all__ = ["names_once", "object_of", "objects_between", "objects_of", "value_of"]
 
 _ANY_DECODER = msgspec.json.Decoder()
 _LIST_DECODER = msgspec.json.Decoder(list[dict[str, Any]])
@@ -47,14 +47,17 @@ Starts = npt.NDArray[np.int64]
 
 
 def objects_of(data: bytes, starts: Starts) -> Objects | None:
-    """The objects of a block whose lines start at `starts`; None if any needs a closer look."""
+    """The objects of a block whose lines start at `starts`; None if any needs a closer look.
+
+    Whether a name stands twice in one of them is not looked at: ask `names_once`.
+    """
     if not one_object_a_line(np.frombuffer(data, np.uint8), starts):
         return None
     try:
         found: Objects = _DECODER.decode_lines(data)
     except _REFUSALS:
         return None
-    return _proved(found, data, starts)
+    return found if _is_sound(found, data, starts) else None
 
 
 def objects_between(data: bytes, starts: Starts) -> Objects | None:
@@ -66,7 +69,8 @@ def objects_between(data: bytes, starts: Starts) -> Objects | None:
         found: Objects = _LIST_DECODER.decode(b"[%b]" % data)
     except _REFUSALS:
         return None
-    return _proved(found, data, starts)
+    sound = _is_sound(found, data, starts) and names_once(data, starts, found)
+    return found if sound else None
 
 
 def value_of(text: str) -> Any:
@@ -86,16 +90,14 @@ def value_of(text: str) -> Any:
     return found
 
 
-def _proved(found: Objects, data: bytes, starts: Starts) -> Objects | None:
-    """`found`, if what the decoder does not mind is in order too."""
+def _is_sound(found: Objects, data: bytes, starts: Starts) -> bool:
+    """Whether `found` are as many as there should be, and none is too deep."""
     octets = np.frombuffer(data, np.uint8)
     bounds = np.append(starts, len(data))
-    for line in lines_of_brackets(octets, starts, MAX_DEPTH):
-        if too_deep(data[bounds[line] : bounds[line + 1]], MAX_DEPTH):
-            return None
-    if len(found) != len(starts) or not _names_once(data, octets, bounds, found):
-        return None
-    return found
+    deep = lines_of_brackets(octets, starts, MAX_DEPTH)
+    return len(found) == len(starts) and not any(
+        too_deep(data[bounds[line] : bounds[line + 1]], MAX_DEPTH) for line in deep
+    )
 
 
 def object_of(raw: bytes) -> dict[str, Any]:
@@ -117,16 +119,18 @@ def _refuse_twice(raw: bytes, found: Any) -> None:
         _parsed(raw)
 
 
-def _names_once(data: bytes, octets: npt.NDArray[np.uint8], bounds: Starts, found: Objects) -> bool:
-    """Whether no name stands twice in an object.
+def names_once(data: bytes, starts: Starts, found: Objects, names: int | None = None) -> bool:
+    """Whether no name stands twice in an object of `found`, whose texts begin at `starts`.
 
-    All ends of names that can be seen are as many as the names that came out of the decoder, or
-    one was lost. A string that begins with a colon looks like one more: such lines are parsed.
+    All ends of names that can be seen are as many as the names that came out of the decoder (that
+    is `names`, if it is known), or one was lost. A string that begins with a colon looks like one
+    more: such lines are parsed.
     """
-    ends, unsure = _name_ends(octets)
-    missing = len(ends) - _names_in(found)
+    ends, unsure = _name_ends(np.frombuffer(data, np.uint8))
+    missing = len(ends) - (_names_in(found) if names is None else names)
     if not missing:
         return True
+    bounds = np.append(starts, len(data))
     seen = np.diff(np.searchsorted(ends, bounds))
     lines = np.unique(np.searchsorted(bounds, unsure, "right") - 1).tolist()
     for line in lines:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from dataprep.pipeline.blocks import Block, line_starts
 from dataprep.pipeline.chat.collect import Collector
 from dataprep.pipeline.chat.conversation import ChatBatch
-from dataprep.pipeline.chat.json_objects import object_of, objects_of
+from dataprep.pipeline.chat.json_objects import names_once, object_of, objects_of
 from dataprep.pipeline.chat.shapes import Shaper
 from dataprep.pipeline.json_rows import BadLineError, lines_of
 from dataprep.pipeline.records import MAX_DEPTH, MAX_RECORD_BYTES
@@ -90,6 +90,12 @@ def objects(draw: st.DrawFn) -> bytes:
     return line.encode()
 
 
+def proved(data: bytes) -> list[dict[str, Any]] | None:
+    starts = line_starts(data)
+    found = objects_of(data, starts)
+    return found if found is not None and names_once(data, starts, found) else None
+
+
 @examples(240)
 @given(st.lists(st.one_of(objects(), objects(), any_lines), min_size=1, max_size=6))
 @example([b'{"messages":[{"role":":","content":"b","content":"c"}]}'])
@@ -102,7 +108,7 @@ def test_both_paths_agree_with_the_standard_library(parts: list[bytes]) -> None:
     expected = [judge(part) for part in parts]
     assert [by_line(part) for part in parts] == expected
     data = joined(parts, ended=True)
-    found = objects_of(data, line_starts(data))
+    found = proved(data)
     if found is not None:
         assert found == expected
 
@@ -113,7 +119,7 @@ def test_lines_in_order_take_the_block_path(parts: list[bytes]) -> None:
     """Whatever strings look like, valid lines are never looked at one by one."""
     expected = [judge(part) for part in parts]
     data = joined(parts, ended=True)
-    found = objects_of(data, line_starts(data))
+    found = proved(data)
     assert (found is not None) == all(isinstance(value, dict) for value in expected)
 
 
@@ -134,6 +140,33 @@ def test_a_bad_line_costs_no_other(bad: bytes) -> None:
 
 def collected(data: bytes, key: str | None = None, **options: Any) -> ChatBatch:
     return Collector(Shaper(**options), key).lines(Block(offset=7, data=data), 0, 0)
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        b'{"messages":[{"role":"user","content":"a","content":"b"}]}',
+        b'{"messages":[{"role":"user","content":"a","content" : "b"}]}',
+        b'{"messages":[{"role":"user","content":"a"}],"messages":[{"role":"user","content":"b"}]}',
+        b'{"messages":[{"role":"user","content":":","content":"\\":"}]}',
+        b'{"messages":[{"role":"user","content":"a"}],"id":{"a":1,"a":2}}',
+        b'{"messages":[{"role":"user","content":"a"}],"id":[{"a":1,"a":2}]}',
+        b'{"messages":[{"role":"user","content":"a"}],"id":1,"id":":"}',
+    ],
+)
+def test_a_name_that_stands_twice_among_plain_turns_is_seen(bad: bytes) -> None:
+    """Where how many names there must be is known from the turns alone."""
+    good = b'{"messages":[{"role":"user","content":"say \\":\\" and : "}]}\n'
+    good = good if b"id" not in bad else good.replace(b"}]}", b'}],"id":"x"}')
+    collector = Collector(Shaper(), None)
+    batches = [
+        collector.lines(Block(offset=0, data=data), 0, 0)
+        for data in (good * 2, good * 2, good + bad + b"\n" + good)
+    ]
+    assert [batch.turned is not None for batch in batches] == [False, True, False]
+    assert [len(batch.records) for batch in batches] == [2, 2, 2]
+    assert [reject.reason for reject in batches[2].rejects] == ["duplicate_field"]
+    assert batches[2].rejects[0].line == 1
 
 
 def test_numbers_count_on() -> None:

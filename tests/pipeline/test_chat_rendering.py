@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from dataprep.pipeline.chat import work
 from dataprep.pipeline.chat.compiled import RenderError
 from dataprep.pipeline.chat.conversation import Conversation
+from dataprep.pipeline.chat.marked import byte_spans
 from dataprep.pipeline.chat.plain import CutError, PlainRenderer, Rendered
 from dataprep.pipeline.chat.planning import Planner
 from dataprep.pipeline.chat.rendering import Renderer
@@ -82,7 +83,20 @@ def test_plans_give_what_the_plain_way_gives(
             assert got.reason == expected.reason
         else:
             assert got == expected
+    assert_filled(fast, records * 4)
     assert fast.refuted == 0
+
+
+def assert_filled(renderer: Renderer, records: list[Conversation]) -> int:
+    """Whatever is filled in side by side is what `render` gives; returns how many were."""
+    filled = renderer.fill(records)
+    for record, found in zip(records, filled, strict=True):
+        if found is not None:
+            text, spans, literal = renderer.render(record)
+            edges = [edge for span in byte_spans(text, spans) for edge in span]
+            assert found == (text.encode(), edges)
+            assert not literal
+    return len(filled) - filled.count(None)
 
 
 TALKS = [
@@ -101,6 +115,7 @@ def test_each_manner_of_templates(manner: str) -> None:
             assert got == expected
         else:
             assert isinstance(got, Rendered) or str(got) == str(expected)
+    assert_filled(fast, TALKS * 4)
     assert fast.refuted == 0
 
 
@@ -110,14 +125,16 @@ def test_real_conversations_come_out_as_one_by_one(manner: str) -> None:
     fast, plain = both(manner, "assistant")
     lines = (SHARED_DATA / "chat" / "chat_messages.jsonl").read_bytes().splitlines()[::2]
     seen: Counter[str] = Counter()
-    for at, line in enumerate(lines):
-        record = Conversation(messages=json.loads(line)["messages"])
+    records = [Conversation(messages=json.loads(line)["messages"]) for line in lines]
+    for at, record in enumerate(records):
         got = outcome(fast.render, record)
         seen[got.reason if isinstance(got, RenderError) else "rendered"] += 1
         if at % 16 == 0 and isinstance(got, Rendered):
             expected = outcome(plain.render, record)
             assert got == expected or (got.text == plain.text(record) and manner == "thinking")
     assert seen["rendered"] > 2300
+    filled = sum(assert_filled(fast, records[at : at + 300]) for at in range(0, len(records), 300))
+    assert filled > 2000
     assert fast.refuted == 0
 
 

@@ -109,6 +109,9 @@ def test_each_record_gets_what_the_template_makes_of_it(expression: str) -> None
         for text in TEXTS:
             conversation = record(text, number)
             assert text_of(renderer, conversation) == text_of(plain, conversation)
+    together = [record(text, number) for text in TEXTS * 4 for number in (0, 5)]
+    for conversation, found in zip(together, renderer.fill(together), strict=True):
+        assert found is None or found[0].decode() == text_of(plain, conversation)
     assert renderer.refuted == 0
 
 
@@ -178,7 +181,7 @@ def test_a_plan_is_filled_in() -> None:
         skeleton = "".join(
             chr(FIRST + chance.randrange(count))
             if chance.random() < 0.4
-            else chance.choice(string.ascii_letters)
+            else chance.choice(string.ascii_letters + "\u00e4\uff5c")
             for _ in range(chance.randint(2, 12))
         )
         values = ["".join(chance.choices("xyz", k=chance.randint(1, 3))) for _ in range(count)]
@@ -197,6 +200,14 @@ def test_a_plan_is_filled_in() -> None:
         assert plan.spans(list(values), text) == [(begin, begin + len(fill(skeleton[start:end])))]
         for at, value in plan.placed(list(values)):
             assert text.startswith(value, at)
+        rows = [values, [value[::-1] + "\u00e9\u4e2d" for value in values]]
+        texts, edges = plan.fill(rows)
+        assert [text.decode() for text in texts] == [fill(skeleton, row) for row in rows]
+        ends = [
+            [len(fill(part, row).encode()) for part in (skeleton[:start], skeleton[:end])]
+            for row in rows
+        ]
+        assert edges.tolist() == ends
 
 
 def test_structures_differ_by_all_that_templates_may_look_at() -> None:

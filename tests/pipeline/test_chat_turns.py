@@ -11,7 +11,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from dataprep.pipeline.chat.conversation import ChatRecord
+from dataprep.pipeline.chat.alike import alike
+from dataprep.pipeline.chat.conversation import ChatRecord, Conversation
 from dataprep.pipeline.chat.layouts import FIELDS, form_of
 from dataprep.pipeline.chat.shapes import Shaper
 from dataprep.pipeline.chat.tool_calls import spelled_calls, tools_of
@@ -78,7 +79,13 @@ def test_short_ways_agree_with_the_long_one(value: Any) -> None:
 def test_lists_together_are_as_each(lists: list[Any]) -> None:
     """Lists that are plain together are those that would be passed on one by one."""
     found = Turns(roles={})
-    if found.all_plain(copy.deepcopy(lists)):
+    if turned := found.all_plain(copy.deepcopy(lists)):
+        turns = [turn for one in lists for turn in one]
+        assert turned.roles == [turn["role"] for turn in turns]
+        assert turned.texts == [turn["content"] for turn in turns]
+        assert turned.counts == [len(one) for one in lists]
+        talks = [Conversation(messages=one) for one in lists]
+        assert alike(talks, turned) == alike(talks)
         assert [outcome(found._translated, one, "m") for one in lists] == [
             (one, None) for one in lists
         ]
