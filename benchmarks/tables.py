@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import re
+import statistics
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -28,6 +29,16 @@ PEER_NAMES = {
     "litdata": "LitData",
     "hf_datasets": "`datasets.map` and a memmap",
     "mds": "MosaicML's `MDSWriter`",
+}
+LOADERS = {
+    "litdata": "LitData",
+    "naive_dataset": "a `DataLoader` over a memmap, written by hand",
+    "datatrove_ds": "datatrove",
+    "hf_arrow": "Hugging Face `datasets`",
+    "grain_src": "Grain",
+    "nanogpt": "nanoGPT's `get_batch`",
+    "megatron_gpt": "Megatron's `GPTDataset`",
+    "mds": "MosaicML Streaming",
 }
 
 
@@ -137,6 +148,67 @@ def scaling() -> str:
     return grid(["build", "time", "largest process"], rows)
 
 
+def load_summary() -> str:
+    """Loaders side by side: shuffled batches of 32 x 2,048 as int64, one process."""
+    found = results("load")["peers"]["found"]
+    best = max(found[name]["mtok_s"] for name in LOADERS)
+    rows = [["memory copy of a finished batch", f"{found['memcpy']['mtok_s']:,.0f}", ""]]
+    for name, said in (("ours_one_tensor", "ids alone"), ("ours", "ids and labels")):
+        rate = found[name]["mtok_s"]
+        rows.append([f"**dataprep, {said}**", f"**{rate:,.0f}**", f"{rate / best:.1f}x"])
+    others = sorted(LOADERS, key=lambda name: found[name]["mtok_s"], reverse=True)
+    rows += [[LOADERS[name], f"{found[name]['mtok_s']:,.0f}", ""] for name in others]
+    return grid(["", "million tokens/s", "of the best of the others"], rows)
+
+
+def load_shapes() -> str:
+    """What our loader does in other shapes, beside copies of the same tensors and nothing else."""
+    said = {
+        "{'labels': None}": "ids", "{}": "ids and labels",
+        "{'position_ids': True, 'cu_seqlens': True}": "ids, labels, position ids, cu_seqlens",
+    }  # fmt: skip
+    rows = [
+        [said[str(one["options"])], f"{one['batch']} x {one['seq']:,}", f"{one['mtok_s']:,}",
+         f"{one['floor_mtok_s']:,}"]
+        for one in results("load")["shapes"]
+        if one["dataset"] == "built" and str(one["options"]) in said
+    ]  # fmt: skip
+    return grid(["tensors", "batch", "million tokens/s", "bare copies of them"], rows)
+
+
+def load_facts() -> str:
+    """What does not fit a table of rates."""
+    found = results("load")
+    cold, start, steps = found["cold"], found["start"], found["steps"]
+    return (
+        f"On a cold page cache: {cold['mtok_s']['dataprep']:,.0f} million tokens/s, a hand-written"
+        f" memmap loader {cold['mtok_s']['hand_written']:,.0f}. First batch of"
+        f" {start['first_batch']['samples']:,} samples: {start['first_batch']['ms']:.0f} ms and"
+        f" {start['first_batch']['mib_above_imports']:.0f} MiB; resuming there:"
+        f" {start['resume']['ms']:.0f} ms. `state_dict()`: {found['state']['state_dict_us']:.0f}"
+        f" microseconds. Beside a training step of {steps['step_ms']:.0f} ms, the trainer waits"
+        f" {steps['waited_percent']:.2f} % of its time."
+    )
+
+
+def chat_summary() -> str:
+    """Conversations, rendered and tokenized."""
+    found = results("chat")
+    count = found["records"]
+
+    def row(name: str, seconds: list[float], ratio: str = "") -> list[str]:
+        return [name, f"{statistics.median(seconds):.1f} s", ratio]
+
+    plain, marked = found["build"], found["with_masks"]
+    rows = [
+        row("**`dataprep build --kind chat`**", plain["seconds"], f"{found['ratio']:.1f}x"),
+        row("`datasets.map(apply_chat_template)`", found["map"]["seconds_with_reading"]),
+        row("**dataprep, ChatML**", marked["seconds"], f"{marked['ratio']:.1f}x"),
+        row("`datasets.map`, ChatML, loss masks too", marked["map_seconds"]),
+    ]
+    return grid([f"{count:,} conversations, two processes", "time", "in pairs"], rows)
+
+
 def machine() -> str:
     """What it was measured on."""
     found = results("build")["machine"]
@@ -158,7 +230,12 @@ TABLES: dict[str, Callable[[], str]] = {
     "build-references": references,
     "build-scaling": scaling,
     "build-machine": machine,
+    "load-summary": load_summary,
+    "load-shapes": load_shapes,
+    "load-facts": load_facts,
+    "chat-summary": chat_summary,
 }
+"""By name: the file of results, and what of it."""
 
 
 NEEDED = {
@@ -167,15 +244,20 @@ NEEDED = {
     "build-references": {"reference"},
     "build-scaling": {"workers", "memory", "document", "tiny"},
     "build-machine": {"machine"},
+    "load-summary": {"peers"},
+    "load-shapes": {"shapes"},
+    "load-facts": {"cold", "start", "state", "steps"},
+    "chat-summary": {"build", "map", "with_masks"},
 }
 
 
 def rendered(text: str) -> str:
     """`text` with all its tables made anew."""
-    there = results("build").keys() if (RESULTS / "build.json").exists() else set()
 
     def table(match: re.Match[str]) -> str:
         name = match["name"]
+        file = name.partition("-")[0]
+        there = results(file).keys() if (RESULTS / f"{file}.json").exists() else set()
         made = TABLES[name]() if NEEDED[name] <= there else NOT_YET
         return f"<!-- {name} -->\n{made}\n<!-- end -->"
 
