@@ -6,9 +6,9 @@
 [32, 2048 or less], of arrays, tensors and lists. Beside them, in turn with them (A B A B ...), run
 what people write by hand (`torch.nn.utils.rnn.pad_sequence` for each of the three) and, where
 transformers is installed in the same interpreter, its `DataCollatorForLanguageModeling`; the ratios
-are medians over pairs. `floor` is writing the three tensors with three calls of `np.concatenate`,
-with everything known beforehand. Images: 32 x 3 x 224 x 224 uint8, normalised, beside one image
-after the other. torch has one thread. `loader`: `Collated` over 2,048 such rows, a step of 10 ms
+are medians over pairs; each runs alone, too. `floor` is writing the three tensors with three calls
+of `np.concatenate`, with everything known beforehand. Images: 32 x 3 x 224 x 224 uint8, normalised,
+beside one image after the other. torch has one thread. `loader`: `Collated` over 2,048 such rows, a step of 10 ms
 between batches; the share of the time that the step waited.
 Results: benchmarks/results/collate.json.
 """
@@ -66,13 +66,18 @@ def in_turn(calls: dict[str, Call], rounds: int) -> dict[str, list[float]]:
 
 
 def compared(calls: dict[str, Call], rounds: int) -> Figures:
-    """Medians and minima in microseconds, and each as a multiple of the first, pair by pair."""
+    """Medians and minima in microseconds, and each as a multiple of the first, pair by pair.
+
+    `alone_median_us`: of the same call again and again, with the caches to itself.
+    """
     times = in_turn(calls, rounds)
     first = next(iter(times.values()))
+    alone = {name: in_turn({name: call}, rounds)[name] for name, call in calls.items()}
     return {
         name: {
             "median_us": round(statistics.median(some) * 1e6, 1),
             "min_us": round(min(some) * 1e6, 1),
+            "alone_median_us": round(statistics.median(alone[name]) * 1e6, 1),
             "times_ours": round(
                 statistics.median(a / b for a, b in zip(some, first, strict=True)), 2
             ),
