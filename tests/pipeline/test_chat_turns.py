@@ -112,6 +112,8 @@ def test_which_lists_are_plain() -> None:
 
 @examples(60)
 @given(st.lists(st.one_of(turns, st.lists(plain, min_size=1, max_size=3)), max_size=4))
+@example([[{"role": "user", "content": "a", "weight": 0}]])
+@example([[{"content": "a", "role": "user"}], [{"role": "user", "content": "a"}]])
 def test_those_that_are_alike_have_a_usual_structure(lists: list[Any]) -> None:
     """One that is not usual is among none."""
     read = [outcome(Turns(roles={}).read, one, "m") for one in lists]
