@@ -132,10 +132,11 @@ class Stream:
         is cheaper by some microseconds each.
         """
         ends = list(accumulate(rows))
-        begins = [0, *ends[:-1]]
+        begins = [0, *ends][: len(ends)]
         places, whole = starts, [False] * len(ends)
         # Of batches without windows there is nothing to find, and reduceat would find something.
-        known = self._known_places(length) if all(rows) and len(self.source.first) else None
+        some = bool(ends) and all(rows) and len(self.source.first)
+        known = self._known_places(length) if some else None
         if known is not None:
             places, inside = known.each(starts)
             whole = np.logical_and.reduceat(inside, begins).tolist()

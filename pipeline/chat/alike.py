@@ -17,6 +17,7 @@ from dataprep.pipeline.chat.structure import structure
 __all__ = ["Alike", "alike"]
 
 _PROMPT, _BESIDE = attrgetter("prompt"), attrgetter("tools", "train")
+_PLAIN_FIELDS = 2
 _ROLE, _CONTENT, _MESSAGES = itemgetter("role"), itemgetter("content"), attrgetter("messages")
 
 
@@ -38,7 +39,8 @@ def alike(
     >>> alike([Conversation(messages=said), Conversation(messages=[]), Conversation(messages=said)])
     {(0, 'user'): Alike(numbers=[0, 2], rows=[['Hi'], ['Hi']]), (0,): Alike(numbers=[1], rows=[[]])}
     """
-    turned = turned or _turned(conversations)
+    if turned is None or not turned.role_first:
+        turned = _turned(conversations)
     shapes, rows = _any(conversations) if turned is None else _parted(turned, conversations)
     if len(kinds := set(shapes)) == 1:
         return {kind: Alike(list(range(len(rows))), rows) for kind in kinds - {None}}
@@ -66,17 +68,17 @@ def _turned(conversations: Sequence[Conversation]) -> Turned | None:
     except KeyError:
         return None
     plain = (
-        set(map(len, turns)) == {2}
+        set(map(len, turns)) == {_PLAIN_FIELDS}
         and set(map(next, map(iter, turns))) == {"role"}
         and set(map(type, roles)) == {str}
         and set(map(type, texts)) == {str}
         and set(map(type, chain.from_iterable(map(_BESIDE, conversations)))) == {type(None)}
     )
-    return Turned(roles, texts, list(map(len, lists))) if plain else None
+    return Turned(roles, texts, list(map(len, lists)), role_first=True) if plain else None
 
 
 def _parted(turned: Turned, conversations: Sequence[Conversation]) -> _Sorted:
-    roles, texts, counts = turned
+    roles, texts, counts, _ = turned
     stops = list(accumulate(counts))
     places = list(map(slice, [0, *stops[:-1]], stops))
     shapes: list[Hashable] = [
@@ -91,7 +93,22 @@ def _any(conversations: Sequence[Conversation]) -> _Sorted:
     shapes: list[Hashable] = []
     rows: list[list[Any]] = []
     for one in conversations:
-        shape, texts, is_usual = structure(one)
-        shapes.append(shape if is_usual and one.train is None else None)
+        shape, texts, _ = structure(one) if _is_usual(one) else (None, [], False)
+        shapes.append(shape)
         rows.append(texts)
     return shapes, rows
+
+
+def _is_usual(one: Conversation) -> bool:
+    """What `structure` says, seen at the first message that is not: others have a costly one."""
+    if one.tools is not None or one.train is not None:
+        return False
+    for message in one.messages:
+        if len(message) != _PLAIN_FIELDS:
+            return False
+        (first, role), (second, content) = message.items()
+        if first != "role" or second != "content" or type(role) is not str:
+            return False
+        if type(content) is not str:
+            return False
+    return True

@@ -47,12 +47,14 @@ class ChatRecord(msgspec.Struct, kw_only=True):
 class Turned(NamedTuple):
     """Turns of conversations one after the other, of which each is a role and a text, no more.
 
-    `counts` says how many turns each conversation has.
+    `counts` says how many turns each conversation has, and `role_first` that in all of them the
+    role stands before the text: what `structure` calls usual.
     """
 
     roles: list[str]
     texts: list[str]
     counts: list[int]
+    role_first: bool
 
 
 @dataclass(kw_only=True, slots=True)

@@ -52,7 +52,9 @@ class MarkedTexts:
             spans, literal = byte_spans(text, spans), byte_spans(text, literal)
         if literal:
             self.literal[len(self.texts)] = literal
-        self.put([(data, list(chain.from_iterable(spans)))])
+        self.texts.append(data)
+        self.flat += chain.from_iterable(spans)
+        self.bounds.append(len(self.flat))
 
     def put(self, filled: Sequence[tuple[bytes, list[int]]]) -> None:
         """More of them, in UTF-8: each with starts and stops of spans of its bytes."""

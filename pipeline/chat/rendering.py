@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from dataprep.pipeline.chat.alike import alike
+from dataprep.pipeline.chat.alike import Alike, alike
 from dataprep.pipeline.chat.compiled import RenderError
 from dataprep.pipeline.chat.conversation import Conversation, Turned
 from dataprep.pipeline.chat.literal import Spelling
@@ -100,8 +100,9 @@ class Renderer:
         are known to be all that there is to them. Costs 2 us each.
         """
         found: list[Filled | None] = [None] * len(conversations)
-        for shape, group in alike(conversations, turned).items():
-            if len(group.rows) < _FEW or self._spelling.counts(chain.from_iterable(group.rows)):
+        for shape, all_alike in alike(conversations, turned).items():
+            group = self._plain_ones(all_alike)
+            if len(group.rows) < _FEW:
                 continue
             for plan, chosen in self._plans.settle(shape, group.rows):
                 if plan.loose:
@@ -113,6 +114,14 @@ class Renderer:
                     if good and len(one[0]) <= _MAX_FILLED:
                         found[group.numbers[number]] = one
         return found
+
+    def _plain_ones(self, group: Alike) -> Alike:
+        """Those of `group` that spell no special token; most often it is all, seen in one look."""
+        counts = self._spelling.counts
+        if counts(chain.from_iterable(group.rows)) is None:
+            return group
+        kept = [at for at, row in enumerate(group.rows) if counts(row) is None]
+        return Alike([group.numbers[at] for at in kept], [group.rows[at] for at in kept])
 
     def _rendered(self, conversation: Conversation) -> Rendered:
         shape, values, is_usual = structure(conversation)

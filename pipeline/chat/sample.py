@@ -24,7 +24,7 @@ from dataprep.pipeline.sample import Sample
 __all__ = ["ChatSample", "find_form", "take_chat_sample"]
 
 _PLACES = 8
-_TRIES = 16  # blocks without a usable record
+_TRIES = 64  # blocks: 16 MiB without a usable record
 _AT_ONCE = 4  # records, between looks at what has become of them
 _ENDLESS = 8  # records that a template does not end with
 

@@ -82,7 +82,10 @@ class Shaper:
         return list(map(self.record, found)), None
 
     def record(self, record: Record) -> ChatRecord:
-        """The conversation or conversations of `record`, whose lists may be kept and changed."""
+        """The conversation or conversations of `record`, of which lists and objects may be kept.
+
+        Nothing in it is changed: how many names stand in it is counted afterwards.
+        """
         if None in record.values():
             record = {name: value for name, value in record.items() if value is not None}
         if not self._columns:

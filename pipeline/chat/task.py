@@ -1,8 +1,8 @@
 """One unit of a build of conversations: read, render, encode, mask, cut, write pieces.
 
-Records are rendered and encoded as they are read, a block of some megabytes at a time, so whatever
-is wrong with one is known before the next block: a template that fails, a conversation too long, or
-without anything to train on, is a bad record like any other.
+Records are rendered and encoded as they are read, a block of a quarter of a MiB at a time, so
+whatever is wrong with one is known before the next block: a template that fails, a conversation too
+long, or without anything to train on, is a bad record like any other.
 """
 
 from __future__ import annotations
@@ -113,8 +113,9 @@ class Renderings:
             start, stop = stop, stop + len(record.conversations)
             known = filled[start:stop]
             if None in known:
-                found.documents.put(pending)
-                pending = []
+                if pending:
+                    found.documents.put(pending)
+                    pending = []
                 try:
                     rendered = list(map(renderer.render, record.conversations))
                 except RenderError as error:

@@ -118,14 +118,14 @@ class Turns:
             and set(map(type, lists)) == {list}
             and all(lists)
             and set(map(len, turns)) == {_PLAIN_FIELDS}
-            and set(map(next, map(iter, turns))) == {"role"}
             and set(map(type, contents)) == {str}
             and all(contents)
             and kinds <= _PLAIN | {"tool"}
         )
         if not plain or ("tool" in kinds and not _in_order(roles, lists)):
             return None
-        return Turned(roles, contents, list(map(len, lists)))
+        role_first = set(map(next, map(iter, turns))) == {"role"}
+        return Turned(roles, contents, list(map(len, lists)), role_first=role_first)
 
     def _translated(self, value: Any, name: str) -> tuple[list[Message], Train]:
         turns = _listed(value, name)

@@ -69,6 +69,15 @@ def test_reading_equals_slicing(
         rows = split.gather(np.array(at, np.int64), length)
         assert rows.tolist() == [stream[a : a + length] for a in at]
         assert rows.dtype == ("<u2" if vocab_size <= 65_536 else "<u4")
+        counts = data.draw(st.lists(st.integers(0, 3), max_size=4))
+        places = st.integers(0, len(stream) - length)
+        at = data.draw(st.lists(places, min_size=sum(counts), max_size=sum(counts)))
+        for _ in range(2):  # what is looked up in a table is, from the second time on
+            parts = split.gather_in_turn(np.array(at, np.int64), length, counts)
+            ends = np.cumsum([0, *counts]).tolist()
+            assert [part.tolist() for part in parts] == [
+                [stream[a : a + length] for a in at[first:stop]] for first, stop in pairwise(ends)
+            ]
 
 
 @examples(60)

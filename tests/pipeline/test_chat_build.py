@@ -455,6 +455,20 @@ def test_dry_run(tmp_path: Path, built: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
+def test_bad_records_for_megabytes_do_not_end_the_sample(tmp_path: Path) -> None:
+    """It is taken of what comes after them, up to 16 MiB on."""
+    source = tmp_path / "late.jsonl"
+    bad = json.dumps({"messages": [{"role": "alien", "content": "x" * 30_000}]}) + "\n"
+    source.write_text(bad * 180 + TALKS.read_text(encoding="utf-8"), encoding="utf-8")
+    found = estimate_chat(
+        ChatOptions(
+            input=(str(source),), out=tmp_path / "out", tokenizer=str(SMALL_TOKENIZER),
+            template="chatml", on_error="skip",
+        )
+    )  # fmt: skip
+    assert found.lengths.sampled_records == len(records_of(TALKS))
+
+
 @needs_shared_data
 @pytest.mark.parametrize("name", ["chat/chat_messages.jsonl", "chat/glaive_toolcall_en_demo.json"])
 def test_real_files(tmp_path: Path, name: str) -> None:

@@ -142,6 +142,7 @@ def collected(data: bytes, key: str | None = None, **options: Any) -> ChatBatch:
     return Collector(Shaper(**options), key).lines(Block(offset=7, data=data), 0, 0)
 
 
+@pytest.mark.parametrize("role_first", [True, False])
 @pytest.mark.parametrize(
     "bad",
     [
@@ -154,9 +155,11 @@ def collected(data: bytes, key: str | None = None, **options: Any) -> ChatBatch:
         b'{"messages":[{"role":"user","content":"a"}],"id":1,"id":":"}',
     ],
 )
-def test_a_name_that_stands_twice_among_plain_turns_is_seen(bad: bytes) -> None:
+def test_a_name_that_stands_twice_among_plain_turns_is_seen(bad: bytes, role_first: bool) -> None:
     """Where how many names there must be is known from the turns alone."""
     good = b'{"messages":[{"role":"user","content":"say \\":\\" and : "}]}\n'
+    if not role_first:
+        good = b'{"messages":[{"content":"say \\":\\" and : ","role":"user"}]}\n'
     good = good if b"id" not in bad else good.replace(b"}]}", b'}],"id":"x"}')
     collector = Collector(Shaper(), None)
     batches = [

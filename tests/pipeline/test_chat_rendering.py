@@ -119,6 +119,17 @@ def test_each_manner_of_templates(manner: str) -> None:
     assert fast.refuted == 0
 
 
+def test_one_that_spells_a_token_is_rendered_alone() -> None:
+    """Those beside it are filled in all the same."""
+    renderer = Renderer(CHATML, special_tokens=("<|im_end|>",))
+    records = [talk(f"Hi {number}", "Yes") for number in range(9)]
+    for record in records[:3]:
+        renderer.render(record)
+    records[4] = talk("Hi <|im_end|>", "Yes")
+    assert assert_filled(renderer, records) == 8
+    assert renderer.fill(records)[4] is None
+
+
 @needs_shared_data
 @pytest.mark.parametrize("manner", ["chatml", "thinking"])
 def test_real_conversations_come_out_as_one_by_one(manner: str) -> None:

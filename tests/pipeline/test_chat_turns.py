@@ -15,6 +15,7 @@ from dataprep.pipeline.chat.alike import alike
 from dataprep.pipeline.chat.conversation import ChatRecord, Conversation
 from dataprep.pipeline.chat.layouts import FIELDS, form_of
 from dataprep.pipeline.chat.shapes import Shaper
+from dataprep.pipeline.chat.structure import structure
 from dataprep.pipeline.chat.tool_calls import spelled_calls, tools_of
 from dataprep.pipeline.chat.turns import ROLES, Turns
 from dataprep.pipeline.json_rows import BadLineError
@@ -86,6 +87,7 @@ def test_lists_together_are_as_each(lists: list[Any]) -> None:
         assert turned.counts == [len(one) for one in lists]
         talks = [Conversation(messages=one) for one in lists]
         assert alike(talks, turned) == alike(talks)
+        assert turned.role_first == all(next(iter(turn)) == "role" for turn in turns)
         assert [outcome(found._translated, one, "m") for one in lists] == [
             (one, None) for one in lists
         ]
@@ -103,6 +105,30 @@ def test_which_lists_are_plain() -> None:
                 [{**user, "content": None}], [{**user, "role": ["user"]}]):  # fmt: skip
         assert not Turns(roles={}).all_plain([*good, bad])
     assert not Turns(roles={}, role=("speaker",)).all_plain(good)
+    turned = Turns(roles={}).all_plain([[user, dict(reversed(answer.items()))]])
+    assert turned is not None
+    assert not turned.role_first
+
+
+@examples(60)
+@given(st.lists(st.one_of(turns, st.lists(plain, min_size=1, max_size=3)), max_size=4))
+@example([[{"role": "user", "content": "a", "weight": 0}]])
+@example([[{"content": "a", "role": "user"}], [{"role": "user", "content": "a"}]])
+def test_those_that_are_alike_have_a_usual_structure(lists: list[Any]) -> None:
+    """One that is not usual is among none."""
+    read = [outcome(Turns(roles={}).read, one, "m") for one in lists]
+    talks = [Conversation(messages=one[0], train=one[1]) for one in read if type(one[0]) is list]
+    found = {
+        (number, shape, *row)
+        for shape, group in alike(talks).items()
+        for number, row in zip(group.numbers, group.rows, strict=True)
+    }
+    known = [structure(one) for one in talks]
+    assert found == {
+        (number, shape, *values)
+        for number, (shape, values, is_usual) in enumerate(known)
+        if is_usual and talks[number].train is None
+    }
 
 
 said = st.sampled_from(["a", "b", "c"])
