@@ -8,8 +8,8 @@ what people write by hand (`torch.nn.utils.rnn.pad_sequence` for each of the thr
 transformers is installed in the same interpreter, its `DataCollatorForLanguageModeling`; the ratios
 are medians over pairs; each runs alone, too. `floor` is writing the three tensors with three calls
 of `np.concatenate`, with everything known beforehand. Images: 32 x 3 x 224 x 224 uint8, normalised,
-beside one image after the other. torch has one thread. `loader`: `Collated` over 2,048 such rows, a step of 10 ms
-between batches; the share of the time that the step waited.
+beside one image after the other. torch has one thread. `loader`: `Collated` over 2,048 such rows, a
+step of 10 ms between batches; the share of the time that the step waited.
 Results: benchmarks/results/collate.json.
 """
 
