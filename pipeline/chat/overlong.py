@@ -109,7 +109,8 @@ class Cutter:
         edges = np.stack([parts.starts, parts.stops], 1).reshape(-1)
         # The token more is for parts that end with the last; what reduceat says of empty ones (the
         # token behind) does not count, and neither does what lies between parts.
-        most = np.maximum.reduceat(np.append(mask, np.uint8(0)), edges)[::2] if len(edges) else edges
+        padded = np.append(mask, np.uint8(0))
+        most = np.maximum.reduceat(padded, edges)[::2] if len(edges) else edges
         trained = (most > 0) & (parts.stops > parts.starts)
         if trained.all():
             return parts
