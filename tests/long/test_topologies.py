@@ -53,7 +53,7 @@ def digests(loaders: list[Loader]) -> tuple[str, set[str]]:
     rows = hashlib.sha256()
     passes = [itertools.islice(iter(loader), STEPS) for loader in loaders]
     for number, step in enumerate(zip(*passes, strict=True)):
-        if number == 0:  # later ones may be done already
+        if number == 1:  # the first is made here; later ones may be done already
             by_thread = [one for one in loaders if one.prefetch and not one.num_workers]
             assert threads() >= len(by_thread)
         for batch in step:
