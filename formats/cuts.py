@@ -15,6 +15,8 @@ import numpy.typing as npt
 __all__ = ["Cuts", "Positions", "WindowPlaces", "bases", "check_inside", "unsigned_max"]
 
 Positions = npt.NDArray[np.int64]
+_PIECES, _MOST_PIECES = 1 << 12, 1 << 16  # of a stream, by the high bits of positions
+_PIECES_OF_EDGES = 32  # so many for one edge: a few windows in a hundred are searched for
 _NOWHERE = (1 << 63) - 1  # more than any place; and with any start of 1 or more, negative
 
 
@@ -101,6 +103,8 @@ class WindowPlaces:
         self._edges = edges.reshape(-1)
         self._shifts = np.concatenate([[0], shifts.reshape(-1)])  # 0: a negative start stays so
         self._last = int((first + ends - begins).max(initial=-1))
+        self._total = int(base[-1])
+        self._near: tuple[np.int64, Positions] | None = None  # made when many are asked for
 
     def of(self, starts: Positions) -> Positions | None:
         """Where each window begins in the range; None if one of them is not whole in its shard.
@@ -117,8 +121,29 @@ class WindowPlaces:
         >>> places.each(np.array([6, 7, 10]))[1].tolist()
         [True, False, True]
         """
-        at = self._at(starts)
-        return at, at.view(np.uint64) <= self._last
+        if self._total == 0 or unsigned_max(starts) >= self._total:
+            at = self._at(starts)
+            return at, at.view(np.uint64) <= self._last
+        bits, shifts = self._near or self._made_near()
+        at = shifts.take(starts >> bits)
+        at += starts
+        inside = at.view(np.uint64) <= self._last
+        if not inside.all():
+            unsure = np.flatnonzero(~inside)
+            at[unsure] = self._at(starts[unsure])
+            inside[unsure] = at[unsure].view(np.uint64) <= self._last
+        return at, inside
+
+    def _made_near(self) -> tuple[np.int64, Positions]:
+        """What to add to a start by its high bits, or what makes no place where that is not one."""
+        pieces = max(_PIECES, min(_MOST_PIECES, _PIECES_OF_EDGES * len(self._edges)))
+        bits = max(0, (self._total - 1).bit_length() - pieces.bit_length() + 1)
+        begins = np.arange((self._total - 1 >> bits) + 1, dtype=np.int64) << bits
+        low, high = (
+            self._edges.searchsorted(at, "right") for at in (begins, begins + ((1 << bits) - 1))
+        )
+        self._near = np.int64(bits), np.where(low == high, self._shifts[low], _NOWHERE)
+        return self._near
 
     def _at(self, starts: Positions) -> Positions:
         at: Positions = self._shifts[self._edges.searchsorted(starts, "right")]

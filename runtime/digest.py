@@ -32,6 +32,8 @@ def contributions(samples: Positions, positions: Positions, epoch: int) -> _Word
     >>> one != two
     True
     """
-    word = samples.astype(np.int64).view(np.uint64) * np.uint64(GOLDEN)
-    word = finalise(word + positions.astype(np.int64).view(np.uint64) * np.uint64(_ROOT_2))
-    return finalise(word + np.uint64(((epoch + 1) * _ROOT_3) & DIGEST_MASK))
+    word = samples.astype(np.int64, copy=False).view(np.uint64) * np.uint64(GOLDEN)
+    word += positions.astype(np.int64, copy=False).view(np.uint64) * np.uint64(_ROOT_2)
+    word = finalise(word)
+    word += np.uint64(((epoch + 1) * _ROOT_3) & DIGEST_MASK)
+    return finalise(word)

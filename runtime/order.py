@@ -48,6 +48,7 @@ _ROUNDS = 8
 _MIX = 0xD6E8FEB86659FD93  # odd, about half of its bits set: the multiplier of degski's mixer
 _MASK = (1 << 64) - 1
 _BLOCK = 8192  # positions walked at once: three arrays of this fit in the L2 cache
+_TABLE = 4096  # second walks kept; of more, few are ever taken
 
 Positions = npt.NDArray[np.int64]
 _Words = npt.NDArray[np.uint64]
@@ -60,11 +61,12 @@ class OrderKey:
     rounds: tuple[tuple[int, int], ...]
 
 
+@lru_cache(maxsize=64, typed=True)  # typed: True is not 1 in the name that is hashed
 def key(build_id: str, seed: int, epoch: int, purpose: str) -> OrderKey:
     """The key of one epoch's order, by hashing everything that it depends on.
 
     Neighbouring seeds and epochs have nothing in common: (seed 1, epoch 2) is not (seed 2,
-    epoch 1). Costs a few microseconds.
+    epoch 1). Costs some twenty microseconds the first time.
     """
     name = json.dumps([_DOMAIN, build_id, seed, epoch, purpose]).encode()
     words = np.frombuffer(hashlib.shake_256(name).digest(16 * _ROUNDS), "<u8").tolist()
@@ -188,6 +190,9 @@ class _Network:
         self._low = _word((1 << bits) - 1)
         self._high = _word(64 - bits)
         self._rounds = [_Round(i % 2, _word(m), _word(a)) for i, (m, a) in enumerate(key.rounds)]
+        self._beyond = (int(self._size) << bits) - n
+        """Numbers from n on that the network may give: fewer than 2**bits."""
+        self._tables: dict[bool, _Words] = {}
 
     def walk(self, words: _Words, shift: _Words | None, back: bool) -> _Words:
         """Apply the network until every result is below n (once, but for one in sqrt(n)).
@@ -196,9 +201,27 @@ class _Network:
         """
         out = self._apply(words, shift, back)
         while (outside := np.flatnonzero(out >= self._n)).size:
+            if shift is None and self._beyond <= _TABLE:
+                out[outside] = self._ends(back)[out[outside] - self._n]
+                break
             some = None if shift is None else shift[outside]
             out[outside] = self._apply(out[outside], some, back)
         return out
+
+    def _ends(self, back: bool) -> _Words:
+        """Where walks from n, n + 1, ... end: nearly every piece of positions has one of these.
+
+        Walking a few on their own would cost as much as a thousand others. Numbers that only lead
+        to each other stay beyond n; no walk from below n gets there.
+        """
+        ends = self._tables.get(back)
+        if ends is None:
+            ends = self._apply(np.arange(self._beyond, dtype=np.uint64) + self._n, None, back)
+            for _ in range(self._beyond.bit_length()):  # twice as many steps each time
+                further = np.flatnonzero(ends >= self._n)
+                ends[further] = ends[ends[further] - self._n]
+            self._tables[back] = ends
+        return ends
 
     def _apply(self, words: _Words, shift: _Words | None, back: bool) -> _Words:
         left, right = words >> self._bits, words & self._low
@@ -256,7 +279,7 @@ def _words(numbers: Positions, n: int, noun: str) -> _Words:
     if not 0 <= n <= MAX_SAMPLES:
         raise UsageError(f"an order has from 0 to 2**48 samples, not {n}", where="n")
     words: _Words = np.ascontiguousarray(numbers, np.int64).view(np.uint64)
-    if words.size and int(words.max()) >= n:  # a negative number is a huge word
+    if words.size and int(words.flat[words.argmax()]) >= n:  # a negative number is a huge word
         raise IndexError(f"a {noun} is outside 0:{n}")
     return words
 

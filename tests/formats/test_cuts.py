@@ -45,9 +45,34 @@ def test_places_of_windows_are_those_of_their_shards(
         return None
 
     expected = [place(start) for start in starts]
-    found = WindowPlaces(base, first, length=length).of(np.array(starts, np.int64))
+    places = WindowPlaces(base, first, length=length)
+    found = places.of(np.array(starts, np.int64))
     assert (found is None) == (None in expected)
     assert found is None or found.tolist() == expected
+    at, inside = places.each(np.array(starts, np.int64))
+    assert inside.tolist() == [one is not None for one in expected]
+    assert at[inside].tolist() == [one for one in expected if one is not None]
+
+
+@given(
+    lengths=st.lists(st.one_of(st.just(0), st.integers(1, 60_000)), min_size=1, max_size=12),
+    length=st.integers(1, 9000),
+    seed=st.integers(0, 99),
+)
+def test_places_of_many_windows_at_once(lengths: list[int], length: int, seed: int) -> None:
+    """By the high bits of their starts, where those tell: the same as one at a time."""
+    base = bases(lengths)
+    first = 32 + base[:-1] + 5 * np.arange(len(lengths))
+    near = np.clip(base[:, None] + np.arange(-2, 3) - [[0], [length]][seed % 2], 0, None)
+    starts = np.random.default_rng(seed).integers(0, max(1, base[-1]), 300)
+    starts = np.concatenate([starts, near.reshape(-1)])
+    if seed % 3:  # else some lie behind the end
+        starts = starts[starts < base[-1]]
+    places = WindowPlaces(base, first, length=length)
+    at, inside = places.each(starts)
+    alone = [places.of(np.array([start])) for start in starts]
+    assert inside.tolist() == [one is not None for one in alone]
+    assert at[inside].tolist() == [int(one[0]) for one in alone if one is not None]
 
 
 @given(lengths=st.lists(st.integers(0, 4), min_size=1, max_size=8), equal=st.integers(0, 6))
