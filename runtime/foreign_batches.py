@@ -13,7 +13,7 @@ from typing import Any
 
 from torch.utils.data import IterableDataset, get_worker_info
 
-from dataprep.formats.errors import DataprepError, IncompatibleError
+from dataprep.formats.errors import IncompatibleError
 from dataprep.runtime.collated import Collate, Collated
 from dataprep.runtime.draws import draws_nothing
 from dataprep.runtime.order import MAX_SAMPLES
@@ -22,6 +22,7 @@ from dataprep.runtime.seeding import isolated, seed_for, seed_here
 from dataprep.runtime.state import Progress
 from dataprep.runtime.stream_rows import NumberedRow, Source, all_rows, through_buffer
 from dataprep.runtime.windows import PADDING
+from dataprep.runtime.workers import telling
 
 __all__ = ["ForeignStream"]
 
@@ -77,7 +78,7 @@ class ForeignStream(IterableDataset[Any]):
         worker = get_worker_info()
         if worker is None:
             return self._batches(0, 1)
-        return _telling(self._batches(worker.id, worker.num_workers))
+        return telling(self._batches(worker.id, worker.num_workers))
 
     def _batches(self, mine: int, workers: int) -> Iterator[Any]:
         """Every `workers`-th batch of a pass, beginning with number `mine`."""
@@ -160,11 +161,3 @@ class _Rows:
     def __getitem__(self, number: int) -> Any:
         """The sample of that number; any, where a row is only to be filled."""
         return self._samples.get(number, self._first)
-
-
-def _telling(batches: Iterator[Any]) -> Iterator[Any]:
-    """`batches`, with an error in the place of one, as `runtime.workers` has it."""
-    try:
-        yield from batches
-    except DataprepError as error:
-        yield error

@@ -22,7 +22,7 @@ from typing import Any, get_args
 import numpy as np
 from torch.utils.data import IterableDataset, get_worker_info
 
-from dataprep.formats.errors import UsageError, require
+from dataprep.formats.errors import DataprepError, UsageError, require
 from dataprep.runtime.fields import OF_THE_BATCH
 from dataprep.runtime.order import MAX_SAMPLES, Positions, Sequential
 from dataprep.runtime.stream_order import Shuffle, described, stream_order, stream_sizes
@@ -114,6 +114,8 @@ class StreamDataset(IterableDataset[Batch]):
         self._now = self._start = Place(0)
         self._shared = SharedPlace()
         self._counted = False  # by `stream_loader`
+        self.tells = False
+        """Whether an error is handed over in place of a batch: in workers of `stream_loader`."""
         self.set_epoch(epoch)
 
     def topology(self, workers: int = 1) -> Topology:
@@ -219,7 +221,13 @@ class StreamDataset(IterableDataset[Batch]):
 
     def _in_worker(self, start: Place, worker: int) -> Iterator[Batch]:
         version = self._shared.version
-        yield from self._serve(start, worker)
+        try:
+            yield from self._serve(start, worker)
+        except DataprepError as error:
+            if not self.tells:
+                raise
+            yield error  # type: ignore[misc]  # no batch: whoever asked to be told looks
+            return
         self._shared.finish(worker, version)
 
     def _serve(self, start: Place, worker: int) -> Iterator[Batch]:

@@ -11,12 +11,13 @@ from time import perf_counter
 from typing import Any
 
 import torch
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, get_worker_info
 
 from dataprep.formats.errors import UsageError
 from dataprep.runtime.stats import LoaderStats, Tally
 from dataprep.runtime.stream import StreamDataset
 from dataprep.runtime.windows import Batch
+from dataprep.runtime.workers import begin_work, raising
 
 __all__ = ["StreamLoader", "stream_loader"]
 
@@ -49,7 +50,7 @@ class StreamLoader(DataLoader[Batch]):
         if self.num_workers == 0:
             return self._timed(super().__iter__())  # the dataset counts its steps itself
         start = self.dataset_obj.begin(self.num_workers)
-        return self._timed(self.dataset_obj.count(super().__iter__(), start))
+        return self._timed(self.dataset_obj.count(raising(super().__iter__()), start))
 
     def _timed(self, batches: Iterator[Batch]) -> Iterator[Batch]:
         first = True
@@ -118,7 +119,15 @@ def stream_loader(
         prefetch_factor=prefetch_factor,
         pin_memory=pin_memory,
         persistent_workers=num_workers > 0,
+        worker_init_fn=_begin_work if num_workers else None,
         multiprocessing_context=multiprocessing_context,
         # Its own: a DataLoader draws from the global generator at every `iter` otherwise.
         generator=torch.Generator().manual_seed(dataset.seed),
     )
+
+
+def _begin_work(worker: int) -> None:
+    begin_work(worker)
+    info = get_worker_info()
+    if info is not None:
+        info.dataset.tells = True  # type: ignore[attr-defined]  # this process's own

@@ -5,8 +5,8 @@ seconds whether their parent has changed; under ``"forkserver"`` the parent is a
 and workers of a killed trainer would wait for ever: with their memory, and with the pipes that
 whoever started the trainer may be reading.
 
-It sends errors as they are. torch sends their text, from which it makes an error of the same type:
-code, place and remedy would be gone.
+It sends errors as they are, each in place of a batch. torch sends their text, from which it makes
+an error of the same type: code, place and remedy would be gone.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from multiprocessing.connection import wait
 from typing import Any
 
@@ -23,7 +23,7 @@ from torch.utils.data import get_worker_info
 from dataprep.formats.errors import DataprepError
 from dataprep.runtime.samples import Batch, Indices
 
-__all__ = ["begin_work"]
+__all__ = ["begin_work", "raising", "telling"]
 
 
 def begin_work(worker: int) -> None:
@@ -38,6 +38,27 @@ def begin_work(worker: int) -> None:
         dataset: Any = info.dataset  # this process's own
         if hasattr(dataset, "__getitems__"):  # a stream tells by itself
             dataset.__getitems__ = _telling(dataset.__getitems__)
+
+
+def telling(batches: Iterator[Any]) -> Iterator[Any]:
+    """`batches`, and the error that ends them as the last of them: of a stream, in a worker.
+
+    >>> list(telling(iter([1, 2])))
+    [1, 2]
+    """
+    try:
+        yield from batches
+    except DataprepError as error:
+        yield error
+
+
+def raising(batches: Iterator[Any]) -> Iterator[Any]:
+    """`batches`, where an error among them is raised: of a stream, in the process they come to."""
+    for batch in batches:
+        if isinstance(batch, DataprepError):
+            raise batch
+        yield batch
+        del batch  # its memory is the next one's
 
 
 def _end_after(sentinel: int) -> None:

@@ -166,6 +166,31 @@ def test_kill_leaves_nothing_in_shared_memory(split: Split, method: str, tmp_pat
     assert len(rows(loader(stream(split), 2, "fork"))) == 37
 
 
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="no /proc here")
+@pytest.mark.parametrize("method", METHODS)
+def test_workers_end_with_a_killed_trainer(split: Split, method: str, tmp_path: Path) -> None:
+    """Killed alone, it leaves no process behind: also where a server is their parent."""
+    script = tmp_path / "endless.py"
+    script.write_text(ENDLESS)
+    process = subprocess.Popen(
+        [sys.executable, str(script), str(split.dataset.path), method], stdout=subprocess.PIPE,
+        text=True, start_new_session=True, env=os.environ | {"PYTHONPATH": str(REPOSITORY)},
+    )  # fmt: skip
+    assert process.stdout is not None
+    assert process.stdout.readline() == "under way\n"
+    assert len(group(process.pid)) >= 3
+    process.kill()
+    process.wait()
+    process.stdout.close()
+    until = time.monotonic() + 15
+    while group(process.pid) and time.monotonic() < until:
+        time.sleep(0.1)
+    left = group(process.pid)
+    for pid in left:
+        os.kill(pid, signal.SIGKILL)
+    assert not left
+
+
 def resident(pid: int) -> int:
     """Private memory of a process in KiB."""
     fields = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()

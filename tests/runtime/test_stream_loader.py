@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import os
 import warnings
 from collections.abc import Callable, Iterable
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
 import pytest
 from torch.utils.data import DataLoader, IterableDataset
 
-from dataprep.formats.errors import UsageError
+from dataprep.formats.dataset import open_dataset
+from dataprep.formats.errors import IntegrityError, UsageError
+from dataprep.runtime.stream import StreamDataset
+from dataprep.runtime.stream_loader import stream_loader
 from dataprep.runtime.windows import WindowDataset
+from tests.datasets import make_dataset, random_split
 from tests.runtime.streams import Steps, emulated, loader, stream
 
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")
@@ -39,6 +45,36 @@ def test_stream_loader_moves_on_with_live_workers(
     assert steps_of(live) == fresh[7]
     assert live.epoch == 8
     assert [w.pid for w in live._iterator._workers] == processes  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("method", ["fork", "forkserver", None])
+def test_errors_of_workers_are_whole(tmp_path: Path, method: str | None) -> None:
+    """A file that shrinks is named with its sizes, and what to do, with workers and without."""
+    path = make_dataset(tmp_path / "shards", {"train": random_split([[900]], seed=1)})
+    windows = WindowDataset(open_dataset(path, io="pread").split("train"), seq_len=16)
+    dataset = StreamDataset(windows, batch_size=4, block=1, window=1)
+    workers = int(method is not None)
+    live = stream_loader(dataset, num_workers=workers, multiprocessing_context=method)
+    iterator = iter(live)
+    next(iterator)
+    os.truncate(path / "train/tokens-00000.bin", 64)
+    with pytest.raises(IntegrityError) as caught:
+        list(iterator)
+    assert str(caught.value) == (
+        "error[E_SIZE] train/tokens-00000.bin: expected 1800 bytes, found 64. "
+        "Restore this file, or build again with --overwrite."
+    )
+
+
+def test_a_stock_loader_gets_no_error_for_a_batch(tmp_path: Path) -> None:
+    """It raises what torch makes of the error, which has its text."""
+    path = make_dataset(tmp_path / "shards", {"train": random_split([[900]], seed=1)})
+    windows = WindowDataset(open_dataset(path, io="pread").split("train"), seq_len=16)
+    dataset = StreamDataset(windows, batch_size=4, block=1, window=1)
+    stock = DataLoader(dataset, batch_size=None, num_workers=1, multiprocessing_context="fork")
+    os.truncate(path / "train/tokens-00000.bin", 64)
+    with pytest.raises(IntegrityError, match="expected 1800 bytes, found 64"):
+        list(stock)
 
 
 def test_set_epoch_reaches_the_workers_of_a_stock_loader(
