@@ -259,11 +259,12 @@ def _number(value: Any) -> int | None:
 
 def _skips(state: State) -> Skips:
     from dataprep.runtime.skips import Skips
+    from dataprep.runtime.state_head import damaged
 
     try:
         return Skips(state.get("skip") or ())
     except UsageError as error:
-        raise UsageError(f"is damaged (skip {error.problem})", where="state") from None
+        raise damaged(f"skip {error.problem}") from None
 
 
 def require_datasets(state: State, datasets: Sequence[Dataset]) -> None:

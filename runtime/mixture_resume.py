@@ -27,6 +27,7 @@ from dataprep.runtime.phases import Parked, Phase, Spot, Stand, phases_from
 from dataprep.runtime.schedule import Schedule
 from dataprep.runtime.skips import Skips
 from dataprep.runtime.state import warn_of_forgotten
+from dataprep.runtime.state_head import damaged
 
 __all__ = ["going_on"]
 
@@ -45,7 +46,7 @@ def going_on(
     last, mixture = phases[-1], order.mixture
     skipped = _skipped(state, last)
     if not last.begin <= stood or stood.position > last.positions:
-        raise UsageError(f"is damaged (it stands at {stood})", where="state")
+        raise damaged(f"it stands at {stood}")
     keys = order.phase.sources
     _require_same_sources(keys, last)
     skips = order.skips or (Skips([]),) * len(keys)
@@ -84,7 +85,7 @@ def _skipped(state: Mapping[str, Any], last: Phase) -> tuple[Skips, ...]:
         for skips, samples in zip(found, last.samples, strict=True):
             skips.check(samples)
     except (TypeError, ValueError, UsageError) as error:
-        raise UsageError(f"is damaged (skip: {error!r})", where="state") from None
+        raise damaged(f"skip: {error!r}") from None
     return found
 
 

@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, NamedTuple
 
-from dataprep.formats.errors import UsageError
 from dataprep.runtime.order import MAX_SAMPLES
 from dataprep.runtime.schedule import MAX_SOURCES, Schedule
+from dataprep.runtime.state_head import damaged
 from dataprep.runtime.weights import MAX_PERIOD
 
 __all__ = ["MAX_POSITION", "Parked", "Phase", "Spot", "Stand", "phases_from"]
@@ -86,7 +86,7 @@ class Phase:
         if not self.stands:
             object.__setattr__(self, "stands", (Stand(0, 0),) * len(self.sources))
         if not self._sound():
-            raise UsageError(f"is damaged (its phase that begins at {self.begin})", where="state")
+            raise damaged(f"its phase that begins at {self.begin}")
 
     def draws_at(self, spot: Spot, positions: int | None = None) -> int:
         """The draws of the schedule before `spot`, in epochs of so many positions (None: its)."""
@@ -150,7 +150,7 @@ def phases_from(state: Mapping[str, Any]) -> tuple[Phase, ...]:
             if before.end is None or before.end > after.begin:
                 raise ValueError("begin")
     except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise UsageError(f"is damaged ({error!r})", where="state") from None
+        raise damaged(repr(error)) from None
     return phases
 
 
