@@ -16,7 +16,9 @@ __all__ = ["Cuts", "Positions", "WindowPlaces", "bases", "check_inside", "unsign
 
 Positions = npt.NDArray[np.int64]
 _PIECES, _MOST_PIECES = 1 << 12, 1 << 16  # of a stream, by the high bits of positions
-_PIECES_OF_EDGES = 32  # so many for one edge: a few windows in a hundred are searched for
+_PIECES_OF_EDGES = 32  # so many for one edge: a few windows in a hundred are searched for, and
+_MOST_EDGES = _MOST_PIECES // 4  # a quarter at most; of streams with more edges, all
+_MANY = 512  # starts; a search for fewer is as fast
 _NOWHERE = (1 << 63) - 1  # more than any place; and with any start of 1 or more, negative
 
 
@@ -104,7 +106,7 @@ class WindowPlaces:
         self._shifts = np.concatenate([[0], shifts.reshape(-1)])  # 0: a negative start stays so
         self._last = int((first + ends - begins).max(initial=-1))
         self._total = int(base[-1])
-        self._near: tuple[np.int64, Positions] | None = None  # made when many are asked for
+        self._near: tuple[np.int64, Positions] | None = None  # made when many are first asked for
 
     def of(self, starts: Positions) -> Positions | None:
         """Where each window begins in the range; None if one of them is not whole in its shard.
@@ -117,11 +119,14 @@ class WindowPlaces:
     def each(self, starts: Positions) -> tuple[Positions, npt.NDArray[np.bool_]]:
         """Where each window begins in the range, and whether it is whole in its shard.
 
+        `starts` [k] are of any value.
+
         >>> places = WindowPlaces(np.array([0, 10, 14]), np.array([100, 200]), length=4)
         >>> places.each(np.array([6, 7, 10]))[1].tolist()
         [True, False, True]
         """
-        if self._total == 0 or unsigned_max(starts) >= self._total:
+        few = len(starts) < _MANY or len(self._edges) > _MOST_EDGES
+        if few or unsigned_max(starts) >= self._total:
             at = self._at(starts)
             return at, at.view(np.uint64) <= self._last
         bits, shifts = self._near or self._made_near()

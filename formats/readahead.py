@@ -11,7 +11,7 @@ Where everything is in the page cache that would be wasted, so a few windows are
 of one byte that must not wait (RWF_NOWAIT, preadv2(2)) fails if its page is not there. After eight
 batches in a row that were there, the next look is taken after 10 ms: at every batch in training,
 and for less than a hundredth of the time where batches come as fast as they can. It then tries one
-window, another each time, for the training step pays for what looking takes. Where reads cannot be
+sample, another each time, for the training step pays for what looking takes. Where reads cannot be
 told not to wait (tmpfs, overlayfs), one byte is read and timed.
 """
 
@@ -132,11 +132,18 @@ class ReadAhead:
         return (np.arange(_TRIED) * samples // _TRIED + self._turn) % samples
 
     def _one_in_memory(self, sample: Positions) -> bool:
-        """Whether the first byte of one sample [1] is; cheap, as most looks find that it is."""
+        """Whether the first bytes of one sample [1] are: of a few of its spans, others each turn.
+
+        Those of a sample may be in files of their own, as its tracks are. Cheap, as most looks find
+        that all is there.
+        """
         starts, stops = self._dataset.spans(sample)
-        if not len(starts) or stops[0] <= starts[0]:
-            return True
-        at = int(starts[0])
+        found = starts[stops > starts].tolist()
+        first = self._turn % max(1, len(found))
+        return all(map(self._there, (found[first:] + found[:first])[:_TRIED]))
+
+    def _there(self, at: int) -> bool:
+        """Whether number `at` is in memory; they are numbered as `spans` does."""
         shard = int(self._files.base.searchsorted(at, "right")) - 1
         byte = (at - int(self._files.base[shard])) * int(self._files.item[shard])
         return in_memory(self._files.file(shard), byte)

@@ -26,6 +26,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from dataprep.formats.cuts import unsigned_max
 from dataprep.formats.errors import UsageError
 from dataprep.runtime.splitmix import FIRST, GOLDEN, SECOND, finalise
 
@@ -49,6 +50,7 @@ _MIX = 0xD6E8FEB86659FD93  # odd, about half of its bits set: the multiplier of 
 _MASK = (1 << 64) - 1
 _BLOCK = 8192  # positions walked at once: three arrays of this fit in the L2 cache
 _TABLE = 4096  # second walks kept; of more, few are ever taken
+_KEPT = 128  # keys, and networks with their tables: sources of a mixture that are asked in turn
 
 Positions = npt.NDArray[np.int64]
 _Words = npt.NDArray[np.uint64]
@@ -61,13 +63,17 @@ class OrderKey:
     rounds: tuple[tuple[int, int], ...]
 
 
-@lru_cache(maxsize=64, typed=True)  # typed: True is not 1 in the name that is hashed
 def key(build_id: str, seed: int, epoch: int, purpose: str) -> OrderKey:
     """The key of one epoch's order, by hashing everything that it depends on.
 
     Neighbouring seeds and epochs have nothing in common: (seed 1, epoch 2) is not (seed 2,
-    epoch 1). Costs some twenty microseconds the first time.
+    epoch 1). Costs some ten microseconds the first time.
     """
+    return _key(build_id, seed, epoch, purpose)
+
+
+@lru_cache(maxsize=_KEPT, typed=True)  # typed: True is not 1 in the name that is hashed
+def _key(build_id: str, seed: int, epoch: int, purpose: str) -> OrderKey:
     name = json.dumps([_DOMAIN, build_id, seed, epoch, purpose]).encode()
     words = np.frombuffer(hashlib.shake_256(name).digest(16 * _ROUNDS), "<u8").tolist()
     return OrderKey(tuple((m | 1, a) for m, a in zip(words[::2], words[1::2], strict=True)))
@@ -193,6 +199,7 @@ class _Network:
         self._beyond = (int(self._size) << bits) - n
         """Numbers from n on that the network may give: fewer than 2**bits."""
         self._tables: dict[bool, _Words] = {}
+        self._asked: frozenset[bool] = frozenset()
 
     def walk(self, words: _Words, shift: _Words | None, back: bool) -> _Words:
         """Apply the network until every result is below n (once, but for one in sqrt(n)).
@@ -200,13 +207,22 @@ class _Network:
         `back` is the inverse: it passes over the same numbers from n on.
         """
         out = self._apply(words, shift, back)
-        while (outside := np.flatnonzero(out >= self._n)).size:
-            if shift is None and self._beyond <= _TABLE:
-                out[outside] = self._ends(back)[out[outside] - self._n]
-                break
+        outside = np.flatnonzero(out >= self._n)
+        if outside.size and shift is None and self._has_table(back):
+            out[outside] = self._ends(back)[out[outside] - self._n]
+            return out
+        while outside.size:
             some = None if shift is None else shift[outside]
-            out[outside] = self._apply(out[outside], some, back)
+            again = out[outside] = self._apply(out[outside], some, back)
+            outside = outside[again >= self._n]
         return out
+
+    def _has_table(self, back: bool) -> bool:
+        """Whether to look second walks up: from the second time on, as most are asked only once."""
+        if self._beyond > _TABLE:
+            return False
+        asked, self._asked = self._asked, self._asked | {back}
+        return back in asked
 
     def _ends(self, back: bool) -> _Words:
         """Where walks from n, n + 1, ... end: nearly every piece of positions has one of these.
@@ -278,10 +294,10 @@ def _walk(
 def _words(numbers: Positions, n: int, noun: str) -> _Words:
     if not 0 <= n <= MAX_SAMPLES:
         raise UsageError(f"an order has from 0 to 2**48 samples, not {n}", where="n")
-    words: _Words = np.ascontiguousarray(numbers, np.int64).view(np.uint64)
-    if words.size and int(words.flat[words.argmax()]) >= n:  # a negative number is a huge word
+    whole = np.ascontiguousarray(numbers, np.int64)
+    if whole.size and unsigned_max(whole) >= n:
         raise IndexError(f"a {noun} is outside 0:{n}")
-    return words
+    return whole.view(np.uint64)
 
 
 def _mix(streams: Positions) -> _Words:
@@ -294,7 +310,7 @@ def _word(value: int) -> _Words:
     return np.array(value, np.uint64)
 
 
-@lru_cache(maxsize=32)
+@lru_cache(maxsize=_KEPT)
 def _network(n: int, key: OrderKey) -> _Network:
     return _Network(n, key)
 

@@ -64,7 +64,7 @@ def test_places_of_many_windows_at_once(lengths: list[int], length: int, seed: i
     base = bases(lengths)
     first = 32 + base[:-1] + 5 * np.arange(len(lengths))
     near = np.clip(base[:, None] + np.arange(-2, 3) - [[0], [length]][seed % 2], 0, None)
-    starts = np.random.default_rng(seed).integers(0, max(1, base[-1]), 300)
+    starts = np.random.default_rng(seed).integers(0, max(1, base[-1]), 600)
     starts = np.concatenate([starts, near.reshape(-1)])
     if seed % 3:  # else some lie behind the end
         starts = starts[starts < base[-1]]

@@ -197,6 +197,36 @@ def test_each_window_of_a_batch_has_its_turn(
     assert sorted(looked[-10:]) == sorted(bytes_at.tolist())
 
 
+@pytest.mark.parametrize("gone", range(5))
+def test_each_file_of_a_sample_has_its_turn(
+    windows: Windows, monkeypatch: pytest.MonkeyPatch, gone: int
+) -> None:
+    """What a sample has in several files is noticed to be gone in any of them."""
+
+    class Spread:
+        """Every sample has one number in each of five places."""
+
+        split = windows.split
+
+        def spans(self, samples: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+            starts = (samples[:, None] + 60_000 * np.arange(5)).reshape(-1)
+            return starts, starts + 1
+
+    now = [100.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(readahead, "in_memory", lambda *_: True)
+    ahead, batch = ReadAhead(Spread()), np.arange(10)
+    for _ in range(30):
+        now[0] += 0.011
+        ahead.announce(batch)
+    monkeypatch.setattr(ReadAhead, "_there", lambda _, at: at // 60_000 != gone)
+    asked = ahead.asked
+    for _ in range(2):
+        now[0] += 0.011
+        ahead.announce(batch)
+    assert ahead.asked > asked
+
+
 def test_what_leaves_memory_is_noticed(
     windows: Windows, advised: list[tuple[str, int, int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -125,6 +125,32 @@ def test_small_definition_is_the_same(n: int, first: int) -> None:
     assert unpermute(np.array(expected), n, where).tolist() == list(range(n))
 
 
+@pytest.mark.parametrize("beyond", [0, 1, 2, 448, 4095, 4096, 4097, 8000])
+def test_second_walks_are_looked_up_right(beyond: int) -> None:
+    """However many numbers from n on there are; the first time, and from a table after that."""
+    n = (1 << 26) - beyond
+    where = key("build", 0, beyond, "p")
+    # What the network takes out of 0 .. n - 1: the places before the numbers from n on.
+    network = order._Network(n, where)
+    numbers = np.arange(n, n + network._beyond, dtype=np.uint64)
+    for back, other in ((False, unpermute), (True, permute)):
+        to = network._apply(numbers, None, not back).view(np.int64)
+        positions = np.concatenate([to[to < n], np.arange(0, n, n // 50)])
+        plain = [order._permute_one(at, n, where) for at in positions.tolist()]
+        if back:
+            plain = [unpermute_one(at, n, where) for at in positions.tolist()]
+        walk = unpermute if back else permute
+        for _ in range(3):
+            assert walk(positions, n, where).tolist() == plain
+        assert other(np.array(plain), n, where).tolist() == positions.tolist()
+
+
+def test_keys_are_kept_apart() -> None:
+    """What is asked for again is the same; equal numbers of another type are another name."""
+    assert key("b", 1, 0, "p") is key("b", 1, 0, "p")
+    assert key("b", True, 0, "p") != key("b", 1, 0, "p")
+
+
 def test_order_never_changes() -> None:
     """The numbers themselves: a run that stopped under one release resumes under the next."""
     where = key("0" * 64, 17, 3, "windows/train")

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dataprep.formats.errors import UsageError
+from dataprep.runtime.digest import contributions
 from dataprep.runtime.order import Order, Sequential, Shuffled
 from dataprep.runtime.sampling import End, GlobalBatchSampler
 from dataprep.runtime.windows import PADDING
@@ -95,6 +96,26 @@ def test_starting_late_gives_the_tail(start: int, end: End) -> None:
     """Beginning at any step gives what is left of the whole epoch, and nothing past its end."""
     sampler = GlobalBatchSampler(2001, 7, order=SHUFFLED, end=end)
     assert list(sampler.batches(4, 7 * start)) == list(sampler.batches(4))[start:]
+
+
+@pytest.mark.parametrize("batch", [1, 7, 100, 1023, 1025, 3000, 9000])
+@pytest.mark.parametrize("start", [0, 500, 1024, 20_000])
+def test_steps_do_not_depend_on_what_is_ordered_at_once(batch: int, start: int) -> None:
+    """Chunks of positions, a small one first, are the steps of one position after the other."""
+    sampler = GlobalBatchSampler(30_001, batch, order=SHUFFLED, dp_rank=1, dp_size=2, end="pad")
+    order = SHUFFLED.samples(np.arange(30_001), 30_001, 3)
+    at = start
+    steps = list(sampler.steps(3, start))
+    for step in steps[:-1]:
+        assert step.samples.tolist() == order[at + batch : at + 2 * batch].tolist()
+        positions = np.arange(at, at + 2 * batch)
+        parts = contributions(order[positions], positions, 3)
+        assert step.digest == int(parts.sum(dtype=np.uint64))
+        at += 2 * batch
+        assert step.stop == at
+        assert not step.last
+    assert steps[-1].last
+    assert steps[-1].stop == 30_001
 
 
 def test_epoch_is_repeated_until_set() -> None:
