@@ -9,6 +9,7 @@ import pytest
 
 if TYPE_CHECKING:  # those who ask for a fixture load what it needs
     from tests.pipeline.embed_inputs import Records
+    from tests.pipeline.jasper import Content
 
 
 @pytest.fixture(scope="module")
@@ -47,3 +48,11 @@ def large(tmp_path: Path, records: Records) -> Path:
     from tests.pipeline.embed_inputs import write_records
 
     return write_records(tmp_path, "x.npy", records)
+
+
+@pytest.fixture
+def content() -> Content:
+    """What a directory in JASPER's layout holds."""
+    from tests.pipeline import jasper
+
+    return jasper.make()
