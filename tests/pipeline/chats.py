@@ -1,4 +1,4 @@
-"""Conversations to build from, and what a plain program makes of them."""
+"""Conversations to build from, what a plain program makes of them, and what a build made."""
 
 from __future__ import annotations
 
@@ -6,18 +6,35 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from tokenizers import Tokenizer
 
+from dataprep.formats.dataset import Dataset, Split
+from dataprep.formats.verify import verify
 from dataprep.pipeline.chat.build import build_chat
 from dataprep.pipeline.chat.options import ChatOptions
 from dataprep.pipeline.report import BuildReport
 from tests.pipeline.corpora import SMALL_TOKENIZER, records_of
 from tests.support import REPOSITORY
 
-__all__ = ["CHATS", "TALKS", "build_chats", "chatml", "masked", "write_chats"]
+__all__ = [
+    "CHATS",
+    "RATIOS",
+    "SPLIT",
+    "TALKS",
+    "build_chats",
+    "chatml",
+    "config",
+    "everything",
+    "masked",
+    "sound",
+    "write_chats",
+]
 
 CHATS = REPOSITORY / "data_fixtures" / "chat"
 TALKS = CHATS / "talks.jsonl"
+SPLIT = "train=0.6,val=0.3,test=0.1"
+RATIOS = {"train": 0.6, "val": 0.3, "test": 0.1}
 
 
 def build_chats(out: Path, *inputs: Path | str, **options: Any) -> BuildReport:
@@ -58,3 +75,29 @@ def write_chats(path: Path, times: int) -> Path:
                 changed = [{**first, "content": f"{first['content']} ({number})"}, *rest]
                 stream.write(json.dumps({**record, "messages": changed}) + "\n")
     return path
+
+
+def everything(dataset: Dataset) -> dict[int, list[tuple[list[int], list[int]]]]:
+    """The documents of each record, by record id."""
+    found: dict[int, list[tuple[list[int], list[int]]]] = {}
+    for split in dataset.splits.values():
+        for number, record in enumerate(split.record_ids.tolist()):
+            found.setdefault(record, []).append(_document(split, number))
+    return found
+
+
+def _document(split: Split, number: int) -> tuple[list[int], list[int]]:
+    """The ids and the mask of a document."""
+    start, stop = split.span(number)
+    mask = split.gather_mask(np.array([start]), stop - start)[0]
+    return split.read(start, stop).tolist(), mask.tolist()
+
+
+def sound(out: Path) -> None:
+    """Verify finds nothing."""
+    assert not verify(out, "full").findings
+
+
+def config(out: Path) -> Any:
+    """The manifest as JSON."""
+    return json.loads((out / "config.json").read_text("utf-8"))

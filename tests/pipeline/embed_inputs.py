@@ -1,4 +1,4 @@
-"""The same records in every format that a build of embeddings reads."""
+"""The same records in every format that a build of embeddings reads, and texts to encode."""
 
 from __future__ import annotations
 
@@ -26,6 +26,8 @@ __all__ = [
     "arrays_of",
     "build_vectors",
     "digests",
+    "fake",
+    "lines",
     "make_records",
     "write_records",
 ]
@@ -168,3 +170,15 @@ def digests(out: Path) -> dict[str, str]:
     return {
         str(path.relative_to(out)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files
     }
+
+
+def fake(texts: list[str]) -> npt.NDArray[np.float64]:
+    """A vector of a text: its length, and sums over its bytes."""
+    return np.array([[len(text), sum(text.encode()), 1 + len(set(text))] for text in texts], float)
+
+
+def lines(tmp_path: Path, count: int = 100) -> Path:
+    """A file of so many records, each with a text and a number."""
+    path = tmp_path / "x.jsonl"
+    path.write_text("".join(f'{{"text": "text {n}", "id": {n}}}\n' for n in range(count)))
+    return path

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-__all__ = ["CONFIG", "Content", "make", "read", "write", "write_h5"]
+__all__ = ["CONFIG", "Content", "assert_same", "make", "read", "write", "write_h5"]
 
 Content = dict[str, Any]
 CONFIG: Mapping[str, Any] = {
@@ -114,3 +114,14 @@ def read(root: Path) -> Content:
             value = torch.load(path, weights_only=True)
             found[path.stem] = value.numpy() if isinstance(value, torch.Tensor) else value
     return found
+
+
+def assert_same(found: Content, expected: Content) -> None:
+    """Equal numbers, types and shapes; equal lists and configs."""
+    assert found.keys() == expected.keys()
+    for name, value in expected.items():
+        if isinstance(value, np.ndarray):
+            assert (found[name].dtype, found[name].shape) == (value.dtype, value.shape), name
+            assert found[name].tobytes() == np.ascontiguousarray(value).tobytes(), name
+        else:
+            assert found[name] == value, name

@@ -1,0 +1,163 @@
+"""Directories are published and replaced as a whole or not at all, whoever else is at it."""
+
+from __future__ import annotations
+
+import errno
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dataprep.formats import storage
+from dataprep.formats.errors import BusyError, StorageError
+from tests.formats.refusals import CODES, FAULTS
+
+
+@FAULTS
+@pytest.mark.parametrize("operation", [storage.publish_directory, storage.replace_directory])
+def test_a_failed_rename_changes_nothing(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    number: int,
+    operation: Callable[[Path, Path], None],
+) -> None:
+    """The new directory keeps its temporary name, and the old one stands."""
+    source, target = _pair(tmp_path)
+
+    def fail(*_: Any) -> Any:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(Path, "rename", fail)
+    monkeypatch.setattr(storage, "_exchange", fail)
+    with pytest.raises(StorageError) as caught:
+        operation(source, target)
+    assert caught.value.code == CODES[number]
+    assert caught.value.where == str(target)
+    assert (source / "data").read_bytes() == b"new"
+    assert (target / "data").read_bytes() == b"old"
+
+
+def test_the_second_rename_failing_puts_the_old_one_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where there is no exchange and the second rename fails, the old dataset returns."""
+    source, target = _pair(tmp_path)
+    real = Path.rename
+
+    def rename(self: Path, to: Path) -> Path:
+        if self == source:
+            raise OSError(errno.EIO, "no")
+        return real(self, to)
+
+    monkeypatch.setattr(storage, "_exchange", lambda *_: False)
+    monkeypatch.setattr(Path, "rename", rename)
+    with pytest.raises(StorageError):
+        storage.replace_directory(source, target)
+    assert (target / "data").read_bytes() == b"old"
+    assert (source / "data").read_bytes() == b"new"
+
+
+@pytest.mark.parametrize("exchange", [True, False])
+def test_replacing_under_an_open_map_keeps_the_old_data(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, exchange: bool
+) -> None:
+    """A reader that mapped the old file goes on reading it; the name has the new one."""
+    source, target = _pair(tmp_path)
+    if not exchange:
+        monkeypatch.setattr(storage, "_exchange", lambda *_: False)
+        storage.create_directory(source.with_name("staging.replaced"))  # left by a killed run
+    mapped = np.memmap(target / "data", np.uint8, "r")
+    storage.replace_directory(source, target)
+    assert bytes(mapped) == b"old"
+    assert (target / "data").read_bytes() == b"new"
+    assert [path.name for path in tmp_path.iterdir()] == ["shards"]
+
+
+def _pair(tmp_path: Path) -> tuple[Path, Path]:
+    source, target = tmp_path / "staging", tmp_path / "shards"
+    for path, data in ((source, b"new"), (target, b"old")):
+        path.mkdir()
+        storage.write_file(path / "data", data)
+    return source, target
+
+
+def test_publishing_where_something_stands(tmp_path: Path) -> None:
+    """A directory that holds anything is another build's (5); an empty one is taken."""
+    source, target = _pair(tmp_path)
+    with pytest.raises(BusyError) as caught:
+        storage.publish_directory(source, target)
+    assert caught.value.exit_code == 5
+    (target / "data").unlink()
+    storage.publish_directory(source, target)
+    assert (target / "data").read_bytes() == b"new"
+    assert not source.exists()
+
+
+def test_publishing_onto_a_file_is_refused(tmp_path: Path) -> None:
+    """A file in the place of the directory stays."""
+    source, _ = _pair(tmp_path)
+    (tmp_path / "file").write_bytes(b"mine")
+    with pytest.raises(StorageError) as caught:
+        storage.publish_directory(source, tmp_path / "file")
+    assert caught.value.code == "E_EXISTS"
+    assert (tmp_path / "file").read_bytes() == b"mine"
+
+
+RACERS, TRIALS = 8, 20
+
+_RACE = """
+import sys
+from pathlib import Path
+from dataprep.formats.errors import BusyError
+from dataprep.formats.storage import publish_directory, write_file
+base, racer, racers, trials = Path(sys.argv[1]), *map(int, sys.argv[2:])
+for trial in range(trials):
+    source = base / f"{trial}" / f"staging-{racer}"
+    source.mkdir()
+    write_file(source / "owner", str(racer).encode())
+    (base / f"ready-{trial}-{racer}").touch()
+    while not all((base / f"ready-{trial}-{other}").exists() for other in range(racers)):
+        pass
+    try:
+        publish_directory(source, base / f"{trial}" / "shards")
+        print(trial, racer)
+    except BusyError:
+        pass
+"""
+
+
+def test_of_racing_builders_exactly_one_wins(tmp_path: Path) -> None:
+    """Eight processes publish at once, twenty times: one wins, seven are told, nothing is mixed."""
+    for trial in range(TRIALS):
+        (tmp_path / str(trial)).mkdir()
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-c", _RACE, str(tmp_path), str(racer), str(RACERS), str(TRIALS)],
+            stdout=subprocess.PIPE, text=True,
+        )
+        for racer in range(RACERS)
+    ]  # fmt: skip
+    wins = [line.split() for process in processes for line in process.communicate()[0].splitlines()]
+    assert [process.returncode for process in processes] == [0] * RACERS
+    assert sorted(int(trial) for trial, _ in wins) == list(range(TRIALS))
+    for where, racer in wins:
+        assert (tmp_path / where / "shards" / "owner").read_text() == racer
+        assert len(list((tmp_path / where).iterdir())) == RACERS  # the losers' stagings, shards
+
+
+def test_removing_and_making_directories(tmp_path: Path) -> None:
+    """Removing what is not there is fine; making what is there is not, unless said."""
+    storage.remove_tree(tmp_path / "nothing")
+    storage.create_directory(tmp_path / "one")
+    storage.create_directory(tmp_path / "one", exist_ok=True)
+    with pytest.raises(StorageError) as caught:
+        storage.create_directory(tmp_path / "one")
+    assert caught.value.code == "E_EXISTS"
+    storage.write_file(tmp_path / "one" / "file", b"x")
+    storage.remove_tree(tmp_path / "one")
+    assert not (tmp_path / "one").exists()

@@ -1,0 +1,93 @@
+"""Embeddings of texts: by any encoder that gives one vector for each."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from dataprep.formats.errors import InputError, UsageError
+from tests.pipeline.embed_inputs import (
+    Records,
+    arrays_of,
+    build_vectors,
+    fake,
+    lines,
+    write_records,
+)
+
+
+def test_texts_are_encoded(tmp_path: Path) -> None:
+    """In their order, so many at a time, beside other columns; equal texts share a split."""
+    sizes = []
+
+    def encoder(texts: list[str]) -> npt.NDArray[np.float64]:
+        sizes.append(len(texts))
+        return fake(texts)
+
+    report = build_vectors(
+        tmp_path / "out", lines(tmp_path), text_field="text", encoder=encoder, encode_batch=30,
+        columns=["id"],
+    )  # fmt: skip
+    found = arrays_of(tmp_path / "out")
+    np.testing.assert_array_equal(found["embedding"], fake([f"text {n}" for n in range(100)]))
+    np.testing.assert_array_equal(found["id"], np.arange(100))
+    assert sizes == [1, 30, 30, 30, 10]  # the first is the probe
+    assert report.manifest.options["encoder"].endswith("test_texts_are_encoded.<locals>.encoder")
+
+
+@pytest.mark.parametrize("name", ["x.parquet", "x.jsonl", "x.arrow", "hf"])
+def test_texts_of_any_input(tmp_path: Path, records: Records, name: str) -> None:
+    """Whatever holds a text column."""
+    path = write_records(tmp_path, name, records)
+    build_vectors(tmp_path / "out", path, text_field="topic", encoder=fake)
+    np.testing.assert_array_equal(arrays_of(tmp_path / "out")["embedding"], fake(records.topic))
+
+
+@pytest.mark.parametrize(
+    ("encoder", "problem"),
+    [
+        (lambda texts: np.ones(3), r"gave float64 \[3\]"),
+        (lambda texts: np.ones((len(texts) + 1, 3)), "for 1 texts"),
+        (lambda texts: [["a"]], "gave <U1"),
+        (lambda texts: np.ones((len(texts), 3 + (len(texts) > 1))), r"not floats \[100, 3\]"),
+    ],
+)
+def test_encoders_that_are_refused(
+    tmp_path: Path, encoder: Callable[[list[str]], Any], problem: str
+) -> None:
+    """One vector for each text, all of one width."""
+    with pytest.raises(InputError, match=problem):
+        build_vectors(tmp_path / "out", lines(tmp_path), text_field="text", encoder=encoder)
+
+
+def test_bad_texts_and_vectors_of_texts(tmp_path: Path) -> None:
+    """Empty texts, and texts for which an encoder gives no number, are rejects."""
+    path = tmp_path / "x.jsonl"
+    path.write_text('{"text": "a"}\n{"text": ""}\n{"text": "nan"}\n{"text": "b"}\n')
+
+    def encoder(texts: list[str]) -> npt.NDArray[np.float64]:
+        assert "" not in texts
+        return np.array([[np.nan if text == "nan" else 1.0, 2.0] for text in texts])
+
+    report = build_vectors(
+        tmp_path / "out", path, text_field="text", encoder=encoder, on_error="skip"
+    )
+    assert report.manifest.records.rejected == {"empty": 1, "not_finite": 1}
+    np.testing.assert_array_equal(arrays_of(tmp_path / "out")["embedding"], [[1, 2]] * 2)
+
+
+def test_a_model_needs_its_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without sentence-transformers the error says what to install."""
+    monkeypatch.setitem(sys.modules, "sentence_transformers", None)
+    with pytest.raises(UsageError) as caught:
+        build_vectors(tmp_path / "out", lines(tmp_path), text_field="text", encoder="some/model")
+    assert str(caught.value) == (
+        "error[E_MISSING_LIBRARY] --encoder: 'some/model' needs sentence-transformers, which is "
+        "not installed. Install it: pip install 'dataprep[embed]'."
+    )
