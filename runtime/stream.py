@@ -25,6 +25,7 @@ from torch.utils.data import IterableDataset, get_worker_info
 from dataprep.formats.errors import DataprepError, UsageError, require
 from dataprep.runtime.fields import OF_THE_BATCH
 from dataprep.runtime.order import MAX_SAMPLES, Positions, Sequential
+from dataprep.runtime.state_head import warn_of_dropped
 from dataprep.runtime.stream_order import Shuffle, described, stream_order, stream_sizes
 from dataprep.runtime.stream_plan import Deal, Stage, StreamEnd, Topology, advance, enter, runs_of
 from dataprep.runtime.stream_read import Readable, Reader
@@ -114,6 +115,7 @@ class StreamDataset(IterableDataset[Batch]):
         self._now = self._start = Place(0)
         self._shared = SharedPlace()
         self._counted = False  # by `stream_loader`
+        self._loaded = -1  # the version, in shared memory, of the place that was loaded
         self.tells = False
         """Whether an error is handed over in place of a batch: in workers of `stream_loader`."""
         self.set_epoch(epoch)
@@ -133,9 +135,14 @@ class StreamDataset(IterableDataset[Batch]):
     def set_epoch(self, epoch: int) -> None:
         """Make the next pass serve `epoch` from its beginning, also in workers that live already.
 
+        A place loaded in it stays until a pass has begun there; another epoch drops it and warns.
         Call it between passes: workers that are just starting one may see it or not.
         """
         require(epoch >= 0, "epoch", f"must not be negative, got {epoch}")
+        if self._loaded == self._shared.version and not self._shared.begun:
+            if epoch == self.epoch:
+                return
+            warn_of_dropped(self.epoch, self._start.consumed(self._n, self.end), epoch)
         self._go_to(Place(epoch))
 
     def __len__(self) -> int:
@@ -203,7 +210,10 @@ class StreamDataset(IterableDataset[Batch]):
         Raises `IncompatibleError` for a state of a newer version, another dataset, seed or shuffle,
         and `UsageError` for one that is damaged. O(1); O(ranks x workers) after a change of them.
         """
-        self._go_to(parse_state(state, self._identity(), self._n, self.end))
+        place = parse_state(state, self._identity(), self._n, self.end)
+        self._go_to(place)
+        if place.epoch or state["consumed"]:
+            self._loaded = self._shared.version
 
     def _go_to(self, place: Place) -> None:
         self._start = self._now = place
