@@ -270,6 +270,10 @@ class Loader(DataLoader[Batch]):
         asked = Asked(iter([step]), self.dataset_obj, begin.epoch)
         return step, self.dataset_obj.__getitems__(next(asked))
 
+    def __getstate__(self) -> dict[str, Any]:
+        """All but the thread and the workers of a pass: pickles and copies start their own."""
+        return {**vars(self), "_ahead": _nothing, "_iterator": None}
+
     def stats(self) -> LoaderStats:
         """What was handed over since the loader was made, and how long the trainer waited."""
         ahead = self._ahead()
