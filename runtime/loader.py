@@ -313,5 +313,15 @@ def _as_is(batch: Any) -> Any:
 
 
 def set_epoch(loader: Loader, epoch: int) -> None:
-    """Make `epoch` the one that the next pass over `loader` serves, workers or not."""
+    """Make `epoch` the one that the next pass over `loader` serves, workers or not.
+
+    Of any loader of dataprep; see `Loader.set_epoch`. Raises `UsageError` for what has no epoch to
+    set, such as a stock DataLoader.
+    """
+    if not hasattr(loader, "set_epoch"):
+        raise UsageError(
+            f"a {type(loader).__name__} has no set_epoch", where="loader",
+            remedy="Pass a loader of dataprep; of a stock DataLoader, set the epoch of its sampler "
+            "or its dataset.",
+        )  # fmt: skip
     loader.set_epoch(epoch)

@@ -17,6 +17,7 @@ runs meet inside a window, both read it.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any, get_args
 
 import numpy as np
@@ -64,7 +65,7 @@ class StreamDataset(IterableDataset[Batch]):
     processes nobody knows what the trainer took: `stream_loader` counts that, a stock DataLoader
     serves the epoch that `set_epoch` set, and warns when it serves one again.
 
-    Raises `UsageError` for arguments that cannot be met.
+    Raises `UsageError` for arguments that cannot be met, such as a path for `dataset`.
 
         >>> windows = WindowDataset(dataset.split("train"), seq_len=2048)     # doctest: +SKIP
         >>> stream = StreamDataset(windows, batch_size=32, seed=0)            # doctest: +SKIP
@@ -88,6 +89,8 @@ class StreamDataset(IterableDataset[Batch]):
         end: StreamEnd = "drop",
         infinite: bool = False,
     ) -> None:
+        if not hasattr(dataset, "spans"):
+            raise _not_rows(dataset)
         self.dataset = dataset
         self.batch_size = batch_size
         self.seed, self.dp_rank, self.dp_size = seed, dp_rank, dp_size
@@ -271,6 +274,14 @@ class StreamDataset(IterableDataset[Batch]):
             "definition": dict(self.dataset.definition), "samples": self._n, "seed": self.seed,
             "end": self.end, **described(self.order),
         }  # fmt: skip
+
+
+def _not_rows(dataset: object) -> UsageError:
+    path = repr(str(dataset)) if isinstance(dataset, str | Path) else "path"
+    return UsageError(
+        f"is a {type(dataset).__name__}, not a dataset of rows", where="dataset",
+        remedy=f'Open it: WindowDataset(open_dataset({path}).split("train"), seq_len=...).',
+    )  # fmt: skip
 
 
 def _too_few(samples: int, topology: Topology) -> UsageError:
