@@ -88,6 +88,10 @@ class ReadAhead:
         self._told = np.zeros(self._first_piece[-1], np.bool_) if fits else None
         self._turn = 0
 
+    def __reduce__(self) -> tuple[type[ReadAhead], tuple[Announced]]:
+        """Made anew where it is unpickled: what is in memory there is another matter."""
+        return ReadAhead, (self._dataset,)
+
     def announce(self, samples: Positions) -> None:
         """Have the kernel read what `samples` [k] need, unless that is believed to be in memory.
 

@@ -9,12 +9,14 @@ served, counted or moved by it.
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping
-from typing import NoReturn
+from typing import NamedTuple, NoReturn
 
 import torch
 
-from dataprep.formats.errors import IncompatibleError
+from dataprep.formats.dataset import Split
+from dataprep.formats.errors import IncompatibleError, UsageError
 from dataprep.runtime.loader import Loader
 from dataprep.runtime.samples import Batch
 from dataprep.runtime.stream_loader import StreamLoader
@@ -24,6 +26,7 @@ __all__ = ["check_batch", "validate_first_batch"]
 
 _LIKE_INPUTS = ("labels", "position_ids", "doc_ids", "attention_mask")
 _REMEDY = "Look at what changes batches between the loader and the model."
+_NAMED = 3  # datasets of a mixture, in a remedy
 
 
 def validate_first_batch(loader: Loader | StreamLoader, *, vocab_size: int | None = None) -> Batch:
@@ -31,45 +34,72 @@ def validate_first_batch(loader: Loader | StreamLoader, *, vocab_size: int | Non
 
     `vocab_size` is the number of embeddings of the model; without it ids are compared with the
     vocabulary of the dataset. Of embeddings and pairs, `dataprep.runtime.array_batch` says what is
-    looked at. Raises `IncompatibleError` (E_BATCH) with the first finding: field, row and value.
-    The next pass serves this batch again. Costs one batch; of a stream, one window of blocks.
+    looked at. Raises `IncompatibleError` (E_BATCH) with the first finding: field, row and value;
+    and `UsageError` for what is no such loader, as one of somebody's own stream is not. The next
+    pass serves this batch again. Costs one batch; of a stream, one window of blocks.
 
         >>> batch = validate_first_batch(loader, vocab_size=50304)         # doctest: +SKIP
     """
     if isinstance(loader, StreamLoader):
         return _look_at_stream(loader, vocab_size)
+    if not isinstance(loader, Loader):
+        raise UsageError(
+            f"a {type(loader).__name__} cannot show the batch that comes next", where="loader",
+            remedy="Pass what create_loader or stream_loader gave.",
+        )  # fmt: skip
     step, batch = loader.upcoming()
     rows = loader.sampler_obj.batch_size if loader.sampler_obj.end != "partial" else None
     dataset = getattr(loader.dataset_obj, "real", loader.dataset_obj)
+    known = _Known(loader.vocab_size, dataset)
     if hasattr(dataset, "check_batch"):  # of arrays
         dataset.check_batch(batch, rows=rows)
     elif hasattr(dataset, "token_views"):  # of preferences
-        _check_views(dataset.token_views(batch), rows, vocab_size, loader.vocab_size)
+        _check_views(dataset.token_views(batch), rows, vocab_size, known)
     else:
-        _check_tokens(batch, rows, vocab_size, loader.vocab_size)
+        _check_tokens(batch, rows, vocab_size, known)
     _check_mask(batch, (step.samples != PADDING).tolist())
     return batch
 
 
 def _look_at_stream(loader: StreamLoader, vocab_size: int | None) -> Batch:
     stream, batch = loader.dataset_obj, loader.upcoming()
-    known = stream.dataset.split.dataset.manifest.tokens.vocab_size
+    known = _Known(stream.dataset.split.dataset.manifest.tokens.vocab_size, stream.dataset)
     _check_tokens(batch, stream.batch_size if stream.end != "partial" else None, vocab_size, known)
     if "sample_mask" in batch:  # what fills up comes last
         _check_mask(batch, sorted(batch["sample_mask"].tolist(), reverse=True))
     return batch
 
 
-def _check_tokens(
-    batch: Batch, rows: int | None, vocab_size: int | None, known: int | None
-) -> None:
-    if vocab_size is not None and known is not None and vocab_size < known:
-        _refuse("vocab_size", f"the tokenizer has {known:,} ids, the model {vocab_size:,}")
-    check_batch(batch, rows=rows, vocab_size=vocab_size or known)
+class _Known(NamedTuple):
+    """The dataset behind a loader, and how many ids its tokenizer has, where it has one."""
+
+    size: int | None
+    dataset: object
+
+    def beyond(self) -> str:
+        """The remedy for ids that the tokenizer does not have."""
+        splits = getattr(self.dataset, "splits", None) or (getattr(self.dataset, "split", None),)
+        paths = {str(s.dataset.path): None for s in splits if isinstance(s, Split)}
+        if not paths:
+            return _REMEDY
+        commands = [f"`dataprep verify {shlex.quote(path)}`" for path in paths]
+        more = [] if len(commands) <= _NAMED else ["so on"]
+        listed = " and ".join(commands[:_NAMED] + more)
+        return f"See whether shards are damaged: {listed}. If they are not: {_REMEDY}"
+
+
+def _check_tokens(batch: Batch, rows: int | None, vocab_size: int | None, known: _Known) -> None:
+    if vocab_size is not None and known.size is not None and vocab_size < known.size:
+        _refuse(
+            "vocab_size", f"the tokenizer has {known.size:,} ids, the model {vocab_size:,}",
+            f"Enlarge the model's embedding to at least {known.size:,} rows, or correct "
+            "vocab_size= if it has them.",
+        )  # fmt: skip
+    check_batch(batch, rows=rows, vocab_size=vocab_size or known.size, beyond=known.beyond())
 
 
 def _check_views(
-    views: Mapping[str, Batch], rows: int | None, vocab_size: int | None, known: int | None
+    views: Mapping[str, Batch], rows: int | None, vocab_size: int | None, known: _Known
 ) -> None:
     """Each part of a batch by itself; errors name its fields as the batch does."""
     for prefix, view in views.items():
@@ -86,8 +116,16 @@ def _check_mask(batch: Batch, real: list[bool]) -> None:
         _refuse("sample_mask", "does not say which rows only fill the batch")
 
 
-def check_batch(batch: Batch, *, rows: int | None = None, vocab_size: int | None = None) -> None:
+def check_batch(
+    batch: Batch,
+    *,
+    rows: int | None = None,
+    vocab_size: int | None = None,
+    beyond: str = _REMEDY,
+) -> None:
     """Raise `IncompatibleError` for the first thing that is wrong with `batch`.
+
+    `beyond` is the remedy where an id is `vocab_size` or more.
 
     >>> ids = torch.tensor([[1, 2, 3]])
     >>> check_batch({"input_ids": ids, "labels": torch.tensor([[2, 3, -100]])}, vocab_size=4)
@@ -108,7 +146,7 @@ def check_batch(batch: Batch, *, rows: int | None = None, vocab_size: int | None
         if name in batch and (batch[name].shape, batch[name].dtype) != (ids.shape, ids.dtype):
             _refuse(name, f"is {_kind(batch[name])}, input_ids are {_kind(ids)}")
     _check_memory(batch)
-    _check_range("input_ids", ids, vocab_size)
+    _check_range("input_ids", ids, vocab_size, beyond)
     real = batch.get("sample_mask", torch.ones(len(ids), dtype=torch.bool))
     if "labels" in batch and real.any():  # a rank may have nothing but filling in the last step
         _check_labels(ids[real], batch["labels"][real])
@@ -133,13 +171,14 @@ def _check_memory(batch: Batch) -> None:
             _refuse(name, f"shares its memory with {other}")
 
 
-def _check_range(name: str, ids: torch.Tensor, vocab_size: int | None) -> None:
+def _check_range(name: str, ids: torch.Tensor, vocab_size: int | None, beyond: str) -> None:
     low, high = int(ids.min()), int(ids.max())
     if low < 0 or (vocab_size is not None and high >= vocab_size):
         worst = low if low < 0 else high
         row, token = (ids == worst).nonzero()[0].tolist()
         size = "" if vocab_size is None else f" .. {vocab_size - 1:,}"
-        _refuse(name, f"id {worst} of row {row}, token {token} is outside 0{size}")
+        problem = f"id {worst} of row {row}, token {token} is outside 0{size}"
+        _refuse(name, problem, _REMEDY if low < 0 else beyond)
 
 
 def _check_labels(ids: torch.Tensor, labels: torch.Tensor) -> None:
@@ -181,5 +220,5 @@ def _kind(tensor: torch.Tensor) -> str:
     return f"{str(tensor.dtype).removeprefix('torch.')} {list(tensor.shape)}"
 
 
-def _refuse(name: str, problem: str) -> NoReturn:
-    raise IncompatibleError(problem, where=name, code="E_BATCH", remedy=_REMEDY)
+def _refuse(name: str, problem: str, remedy: str = _REMEDY) -> NoReturn:
+    raise IncompatibleError(problem, where=name, code="E_BATCH", remedy=remedy)

@@ -39,6 +39,7 @@ from dataprep.runtime.sampling import whole_number
 from dataprep.runtime.seeding import seed_for
 from dataprep.runtime.serve import _pins
 from dataprep.runtime.state import Progress, progress_from, state_of
+from dataprep.runtime.state_head import warn_of_dropped
 from dataprep.runtime.stream_rows import (
     Source,
     require_stream,
@@ -69,6 +70,7 @@ class ForeignStreamLoader(DataLoader[Any]):
         self.dataset_obj = stream
         self.order = dict(definition)
         self._next = self._now = Progress()
+        self._loaded = False  # `_next`, from a state, and no pass has begun there
         self._pass = 0
         self._batches_ahead, self._pace = ahead, Pace()
         super().__init__(stream, batch_size=None, collate_fn=_as_is, **options)
@@ -79,8 +81,14 @@ class ForeignStreamLoader(DataLoader[Any]):
         return self._next.epoch
 
     def set_epoch(self, epoch: int) -> None:
-        """Make the next pass serve `epoch` from its beginning; a place loaded in it stays."""
+        """Make the next pass serve `epoch` from its beginning; a place loaded in it stays.
+
+        Another epoch drops that place, and warns if no pass has begun there.
+        """
         epoch = whole_number("epoch", epoch)
+        if self._loaded and epoch != self._next.epoch:
+            warn_of_dropped(self._next.epoch, self._next.position, epoch)
+            self._loaded = False
         if epoch != self._next.epoch or not self._next.position:
             self._next = self._now = Progress(epoch=epoch)
 
@@ -101,6 +109,7 @@ class ForeignStreamLoader(DataLoader[Any]):
 
     def _epoch(self) -> Iterator[Any]:
         begin = self.dataset_obj.begin = self._now = self._next
+        self._loaded = False
         self._pass += 1
         batches: Iterator[Any] = super().__iter__()
         if self._batches_ahead:
@@ -152,6 +161,7 @@ class ForeignStreamLoader(DataLoader[Any]):
         Raises `IncompatibleError` for another stream, seed or buffer.
         """
         self._next = self._now = progress_from(state, self.order, _ENDLESS)
+        self._loaded = self._next != Progress()
 
 
 def foreign_stream_loader(

@@ -23,6 +23,7 @@ from dataprep.runtime.prefetch import Ahead, Pace
 from dataprep.runtime.samples import Batch, SampleDataset
 from dataprep.runtime.sampling import GlobalBatchSampler, Step, StepSampler, whole_number
 from dataprep.runtime.state import Progress, progress_from, state_of
+from dataprep.runtime.state_head import warn_of_dropped
 from dataprep.runtime.stats import LoaderStats, Tally
 
 __all__ = ["Announces", "Loader", "set_epoch"]
@@ -36,7 +37,7 @@ class _Place:
     An object of its own, like the tally: setting an attribute of a DataLoader costs a microsecond.
     """
 
-    __slots__ = ("digest", "finished", "live", "next", "served")
+    __slots__ = ("digest", "finished", "live", "loaded", "next", "served")
 
     def __init__(self, epoch: int) -> None:
         self.next = Progress(epoch=epoch)
@@ -49,6 +50,8 @@ class _Place:
         """The number of the pass under way; negative once it has ended or was left."""
         self.finished = -1
         """The epoch that a loaded state found finished, as nothing of it was left to serve."""
+        self.loaded = False
+        """Whether `next` is from a state, and no pass has begun there yet."""
 
 
 class Loader(DataLoader[Batch]):
@@ -108,11 +111,15 @@ class Loader(DataLoader[Batch]):
         """Make `epoch` the one that the next `iter` serves, from its beginning.
 
         Trainers that resume set the epoch too: the place that was loaded in this epoch stays, and
-        an epoch of which nothing was left is not served again.
+        an epoch of which nothing was left is not served again. Another epoch drops that place, and
+        warns if no pass has begun there.
         """
         epoch, place = whole_number("epoch", epoch), self._place
         if epoch == place.finished or (epoch == place.next.epoch and place.next.position):
             return
+        if place.loaded and epoch != place.next.epoch:
+            warn_of_dropped(place.next.epoch, place.next.position, epoch)
+            place.loaded = False
         self.sampler_obj.set_epoch(epoch)
         self._tell(self.sampler_obj.epoch)
         place.next = Progress(epoch=self.sampler_obj.epoch)
@@ -124,7 +131,7 @@ class Loader(DataLoader[Batch]):
         place = self._place
         if self.sampler_obj.epoch != place.next.epoch:  # set there by somebody else
             place.next = Progress(epoch=self.sampler_obj.epoch)
-        begin = place.next
+        begin, place.loaded = place.next, False
         count = self.sampler_obj.count(begin.position, begin.epoch)
         place.served, place.digest = (begin.epoch, count, begin.digest), begin.digest
         place.live = number = abs(place.live) + 1
@@ -224,7 +231,7 @@ class Loader(DataLoader[Batch]):
         sampler.take_over(state, stood, progress)
         place.finished = stood.epoch if over else -1
         sampler.set_epoch(progress.epoch)
-        place.next = progress
+        place.next, place.loaded = progress, progress != Progress()
         place.served = (progress.epoch, count, progress.digest)
         place.digest = progress.digest
 
@@ -243,6 +250,7 @@ class Loader(DataLoader[Batch]):
             **self._options,
         )  # fmt: skip
         other.load_state_dict(self.state_dict())
+        other._place.loaded = self._place.loaded  # by whoever has this one
         return other
 
     @property
@@ -261,6 +269,10 @@ class Loader(DataLoader[Batch]):
         step = next(self.sampler_obj.steps(begin.epoch, count))
         asked = Asked(iter([step]), self.dataset_obj, begin.epoch)
         return step, self.dataset_obj.__getitems__(next(asked))
+
+    def __getstate__(self) -> dict[str, Any]:
+        """All but the thread and the workers of a pass: pickles and copies start their own."""
+        return {**vars(self), "_ahead": _nothing, "_iterator": None}
 
     def stats(self) -> LoaderStats:
         """What was handed over since the loader was made, and how long the trainer waited."""
@@ -301,5 +313,15 @@ def _as_is(batch: Any) -> Any:
 
 
 def set_epoch(loader: Loader, epoch: int) -> None:
-    """Make `epoch` the one that the next pass over `loader` serves, workers or not."""
+    """Make `epoch` the one that the next pass over `loader` serves, workers or not.
+
+    Of any loader of dataprep; see `Loader.set_epoch`. Raises `UsageError` for what has no epoch to
+    set, such as a stock DataLoader.
+    """
+    if not hasattr(loader, "set_epoch"):
+        raise UsageError(
+            f"a {type(loader).__name__} has no set_epoch", where="loader",
+            remedy="Pass a loader of dataprep; of a stock DataLoader, set the epoch of its sampler "
+            "or its dataset.",
+        )  # fmt: skip
     loader.set_epoch(epoch)

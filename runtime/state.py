@@ -3,7 +3,8 @@
 A state says which order is served (`order`: dataset, samples, seed, ...) and how far it is served:
 the epoch, and the position in it up to which the trainer was handed samples. Nothing in it depends
 on ranks, workers, prefetching or batch size, so a run may go on with others. It is plain JSON, less
-than a kilobyte (and 20 bytes more for each skipped sample, 60 for each source of a mixture).
+than a kilobyte (and up to 20 bytes more for each skipped sample, 60 for each source of a mixture
+and some 200 for each change of its weights).
 
 Positions count in the order of all samples, skipped ones included: a run may go on with another
 skip list, at the same place. In the sequence of a mixture, every position is served: which samples

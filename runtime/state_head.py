@@ -1,16 +1,19 @@
 """What every saved state begins with, and how one that cannot be used is refused.
 
 A state is JSON: `kind` says what it is of and `version` how to read it; the rest is the loader's or
-the stream's. Whatever is wrong with it, the error is of `state` and names the field.
+the stream's. Whatever is wrong with it, the error is of `state` and names the field. And what is
+said when a place that was loaded is lost before anything was served from it.
 """
 
 from __future__ import annotations
 
+import sys
+import warnings
 from collections.abc import Mapping
 
 from dataprep.formats.errors import IncompatibleError, UsageError
 
-__all__ = ["check_head", "damaged", "whole"]
+__all__ = ["check_head", "damaged", "warn_of_dropped", "whole"]
 
 _MOST = 1 << 62  # more is not counted to, and one more than this still fits into 64 bits
 
@@ -52,3 +55,21 @@ def whole(value: object, name: str) -> int:
 def damaged(problem: str) -> UsageError:
     """The error for a state whose fields cannot be what a run wrote."""
     return UsageError(f"is damaged ({problem})", where="state")
+
+
+def warn_of_dropped(epoch: int, position: int, instead: int) -> None:
+    """Warn whoever sets the epoch `instead` before a pass began at the place that was loaded."""
+    warnings.warn(
+        f"set_epoch({instead}) drops the place that was loaded, epoch {epoch}, position "
+        f"{position:,}, and nothing was served from there yet. Where a run goes on, begin with "
+        "its epoch: `for epoch in range(loader.epoch, epochs)`.",
+        stacklevel=_calls_inside(),
+    )
+
+
+def _calls_inside() -> int:
+    """How many calls lie between a warning of this module and code that is not dataprep's."""
+    up, caller = 1, sys._getframe(1).f_back
+    while caller is not None and str(caller.f_globals.get("__name__")).startswith("dataprep."):
+        up, caller = up + 1, caller.f_back
+    return up + 1

@@ -17,6 +17,7 @@ runs meet inside a window, both read it.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any, get_args
 
 import numpy as np
@@ -25,6 +26,7 @@ from torch.utils.data import IterableDataset, get_worker_info
 from dataprep.formats.errors import DataprepError, UsageError, require
 from dataprep.runtime.fields import OF_THE_BATCH
 from dataprep.runtime.order import MAX_SAMPLES, Positions, Sequential
+from dataprep.runtime.state_head import warn_of_dropped
 from dataprep.runtime.stream_order import Shuffle, described, stream_order, stream_sizes
 from dataprep.runtime.stream_plan import Deal, Stage, StreamEnd, Topology, advance, enter, runs_of
 from dataprep.runtime.stream_read import Readable, Reader
@@ -63,7 +65,7 @@ class StreamDataset(IterableDataset[Batch]):
     processes nobody knows what the trainer took: `stream_loader` counts that, a stock DataLoader
     serves the epoch that `set_epoch` set, and warns when it serves one again.
 
-    Raises `UsageError` for arguments that cannot be met.
+    Raises `UsageError` for arguments that cannot be met, such as a path for `dataset`.
 
         >>> windows = WindowDataset(dataset.split("train"), seq_len=2048)     # doctest: +SKIP
         >>> stream = StreamDataset(windows, batch_size=32, seed=0)            # doctest: +SKIP
@@ -87,6 +89,8 @@ class StreamDataset(IterableDataset[Batch]):
         end: StreamEnd = "drop",
         infinite: bool = False,
     ) -> None:
+        if not hasattr(dataset, "spans"):
+            raise _not_rows(dataset)
         self.dataset = dataset
         self.batch_size = batch_size
         self.seed, self.dp_rank, self.dp_size = seed, dp_rank, dp_size
@@ -114,6 +118,7 @@ class StreamDataset(IterableDataset[Batch]):
         self._now = self._start = Place(0)
         self._shared = SharedPlace()
         self._counted = False  # by `stream_loader`
+        self._loaded = -1  # the version, in shared memory, of the place that was loaded
         self.tells = False
         """Whether an error is handed over in place of a batch: in workers of `stream_loader`."""
         self.set_epoch(epoch)
@@ -133,9 +138,14 @@ class StreamDataset(IterableDataset[Batch]):
     def set_epoch(self, epoch: int) -> None:
         """Make the next pass serve `epoch` from its beginning, also in workers that live already.
 
+        A place loaded in it stays until a pass has begun there; another epoch drops it and warns.
         Call it between passes: workers that are just starting one may see it or not.
         """
         require(epoch >= 0, "epoch", f"must not be negative, got {epoch}")
+        if self._loaded == self._shared.version and not self._shared.begun:
+            if epoch == self.epoch:
+                return
+            warn_of_dropped(self.epoch, self._start.consumed(self._n, self.end), epoch)
         self._go_to(Place(epoch))
 
     def __len__(self) -> int:
@@ -203,7 +213,10 @@ class StreamDataset(IterableDataset[Batch]):
         Raises `IncompatibleError` for a state of a newer version, another dataset, seed or shuffle,
         and `UsageError` for one that is damaged. O(1); O(ranks x workers) after a change of them.
         """
-        self._go_to(parse_state(state, self._identity(), self._n, self.end))
+        place = parse_state(state, self._identity(), self._n, self.end)
+        self._go_to(place)
+        if place.epoch or state["consumed"]:
+            self._loaded = self._shared.version
 
     def _go_to(self, place: Place) -> None:
         self._start = self._now = place
@@ -261,6 +274,14 @@ class StreamDataset(IterableDataset[Batch]):
             "definition": dict(self.dataset.definition), "samples": self._n, "seed": self.seed,
             "end": self.end, **described(self.order),
         }  # fmt: skip
+
+
+def _not_rows(dataset: object) -> UsageError:
+    path = repr(str(dataset)) if isinstance(dataset, str | Path) else "path"
+    return UsageError(
+        f"is a {type(dataset).__name__}, not a dataset of rows", where="dataset",
+        remedy=f'Open it: WindowDataset(open_dataset({path}).split("train"), seq_len=...).',
+    )  # fmt: skip
 
 
 def _too_few(samples: int, topology: Topology) -> UsageError:

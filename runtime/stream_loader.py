@@ -43,7 +43,7 @@ class StreamLoader(DataLoader[Batch]):
         return self.dataset_obj.epoch
 
     def set_epoch(self, epoch: int) -> None:
-        """Make the next pass serve `epoch` from its beginning."""
+        """Make the next pass serve `epoch`; see `StreamDataset.set_epoch`."""
         self.dataset_obj.set_epoch(epoch)
 
     def __iter__(self) -> Iterator[Batch]:  # type: ignore[override]

@@ -65,7 +65,7 @@ class SharedPlace:
 
     def __init__(self) -> None:
         self._words = _shared(torch.zeros(_SIZE, dtype=torch.int64))
-        # Whether a worker has read, and the last version that each worker has finished.
+        # The version that a worker has read last, and the last that each worker has finished.
         self._flags = _shared(torch.zeros(1 + _MARKED, dtype=torch.int64))
         self.version = 0
 
@@ -78,6 +78,11 @@ class SharedPlace:
     def used(self) -> bool:
         """Whether a worker process has read it."""
         return bool(self._flags[0])
+
+    @property
+    def begun(self) -> bool:
+        """Whether a worker process has read the place that is written now."""
+        return int(self._flags[0]) == self.version
 
     def write(self, place: Place) -> None:
         """Make `place` the one that passes begin with from now on."""
@@ -104,7 +109,7 @@ class SharedPlace:
                 "or use stream_loader, which moves on by itself",
                 stacklevel=3,
             )
-        self._flags[0] = 1
+        self._flags[0] = self.version
         stages = [words[4 + _WORDS * i : 4 + _WORDS * (i + 1)] for i in range(count)]
         return Place(epoch, tuple(_stage(stage) for stage in stages))
 

@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 import torch
+from torch.utils.data import DataLoader
 
 from dataprep.formats.dataset import open_dataset
-from dataprep.formats.errors import IncompatibleError
+from dataprep.formats.errors import IncompatibleError, UsageError
 from dataprep.runtime.create import create_loader
 from dataprep.runtime.first_batch import check_batch, validate_first_batch
 from dataprep.runtime.loader import Loader
@@ -54,9 +55,36 @@ def test_leaves_no_trace(shards: Path) -> None:
 
 
 def test_model_with_too_few_embeddings(shards: Path) -> None:
-    """Told before the first batch happens to hold no large id."""
-    with pytest.raises(IncompatibleError, match="the tokenizer has 257 ids, the model 200"):
+    """Told before the first batch happens to hold no large id; the remedy is the model's."""
+    with pytest.raises(IncompatibleError, match="the tokenizer has 257 ids, the model 200") as told:
         validate_first_batch(make(shards), vocab_size=200)
+    assert "embedding to at least 257 rows, or correct vocab_size=" in str(told.value.remedy)
+
+
+@pytest.mark.parametrize("vocab_size", [None, 300])
+def test_a_damaged_shard_is_to_be_verified(tmp_path: Path, vocab_size: int | None) -> None:
+    """Ids that the tokenizer does not have: the command is that of their dataset."""
+    path = make_dataset(tmp_path / "my shards", {"train": random_split([[300]], seed=1)})
+    tokens = path / "train/tokens-00000.bin"
+    tokens.write_bytes(b"\xff" * tokens.stat().st_size)
+    stream = make_stream(path)
+    for loader in (make(path), stream, make_mixture(path)):
+        with pytest.raises(IncompatibleError, match="id 65535 of row 0, token 0") as told:
+            validate_first_batch(loader, vocab_size=vocab_size)
+        assert f"`dataprep verify '{path}'`" in str(told.value.remedy)
+
+
+def make_mixture(path: Path) -> Loader:
+    return create_loader({str(path): 1}, "train", ROWS, seq_len=SEQ_LEN)
+
+
+def test_what_is_no_loader_of_ours() -> None:
+    """Other iterables cannot show a batch without serving it."""
+    numbers: Any = [1]
+    for other in (numbers, DataLoader(numbers)):
+        with pytest.raises(UsageError, match="cannot show the batch") as told:
+            validate_first_batch(other)  # type: ignore[arg-type]
+        assert told.value.where == "loader"
 
 
 def labels_moved(batch: Batch) -> None:

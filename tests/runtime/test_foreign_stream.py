@@ -216,3 +216,22 @@ def test_what_is_no_stream(source: Any, problem: str) -> None:
     """Things that can be iterated over and are no rows."""
     with pytest.raises(UsageError, match=problem):
         ours(source)
+
+
+def test_a_loaded_place_is_not_dropped_in_silence() -> None:
+    """Another epoch before a pass began there is told; its own epoch, and later ones, are not."""
+    first = ours(Dividing())
+    list(first)
+    iterator = iter(first)
+    next(iterator), next(iterator)
+    state = first.state_dict()
+    second = ours(Dividing())
+    second.load_state_dict(state)
+    with pytest.warns(UserWarning, match="epoch 1, position 6"):
+        second.set_epoch(0)
+    second.set_epoch(5)
+    second.load_state_dict(state)
+    second.set_epoch(1)
+    assert list(second) == list(iterator)
+    second.set_epoch(0)
+    assert second.epoch == 0

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 import gc
 import itertools
 import multiprocessing
 import os
+import pickle
 import socket
 import subprocess
 import sys
@@ -357,3 +359,34 @@ def test_errors_of_workers_are_whole(tmp_path: Path, method: str | None) -> None
         "error[E_SIZE] train/tokens-00000.bin: expected 1800 bytes, found 64. "
         "Restore this file, or build again with --overwrite."
     )
+
+
+def test_set_epoch_of_what_has_none(shards: Path) -> None:
+    """A stock DataLoader is told where its epoch would be."""
+    with pytest.raises(UsageError, match=r"a DataLoader has no set_epoch.* its sampler") as caught:
+        set_epoch(DataLoader([1, 2]), 1)  # type: ignore[arg-type]
+    assert caught.value.where == "loader"
+
+
+@pytest.mark.parametrize("options", [{}, {"num_workers": 1}, {"rows": "packed"}])
+def test_pickles_and_copies_serve_the_same(shards: Path, options: dict[str, Any]) -> None:
+    """Before a pass, in the middle of one, and with a state loaded; threads are their own."""
+    loader = make(shards, epoch=1, **options)
+    whole = rows(make(shards, epoch=1, **options))
+    for twin in (pickle.loads(pickle.dumps(loader)), copy.deepcopy(loader)):
+        assert rows(twin) == whole
+    iterator = iter(loader)
+    next(iterator)
+    twins = pickle.loads(pickle.dumps(loader)), copy.deepcopy(loader)
+    assert [twin.state_dict() for twin in twins] == [loader.state_dict()] * 2
+    assert [rows(twin) for twin in twins] == [whole] * 2
+    state = loader.state_dict()
+    assert rows(iterator) == whole[1:]
+    loader.load_state_dict(state)
+    assert rows(pickle.loads(pickle.dumps(loader))) == whole[1:]
+    assert rows(loader) == whole[1:]
+
+
+def test_pickled_mixtures_serve_the_same(shards: Path) -> None:
+    loader = create_loader({str(shards): 3, f"{shards}/../shards": 1}, "train", 4, seq_len=SEQ_LEN)
+    assert rows(pickle.loads(pickle.dumps(loader))) == rows(loader)

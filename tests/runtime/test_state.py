@@ -18,7 +18,7 @@ from torch.distributed.checkpoint.stateful import Stateful
 from dataprep.formats.errors import IncompatibleError, UsageError
 from dataprep.runtime import prefetch as prefetching
 from dataprep.runtime.create import create_loader
-from dataprep.runtime.loader import Loader
+from dataprep.runtime.loader import Loader, set_epoch
 from dataprep.runtime.state import STATE_VERSION
 from tests.datasets import make_dataset, random_split
 
@@ -167,8 +167,50 @@ def test_a_resumed_pass_that_sets_its_epoch_keeps_its_place(shards: Path) -> Non
     assert taken + take([second], 16) == whole
     third = make(shards)
     third.load_state_dict(first.state_dict())
-    third.set_epoch(5)
+    with pytest.warns(UserWarning, match="epoch 2, position 12"):
+        third.set_epoch(5)
     assert take([third], 16) == take([make(shards, epoch=5)], 16)
+
+
+def test_a_loop_that_begins_at_epoch_0_is_told_what_it_drops(shards: Path) -> None:
+    """Once, where it does so, with the place and the loop that would not."""
+    first = make(shards, epoch=1)
+    take([first], 10)
+    second = make(shards)
+    second.load_state_dict(first.state_dict())
+    with pytest.warns(UserWarning, match="epoch 1, position 40.*range.loader.epoch") as told:
+        for epoch in range(2):
+            set_epoch(second, epoch)
+            assert len(list(second)) == 16
+    assert [warning.filename for warning in told] == [__file__]
+    third = make(shards)
+    third.load_state_dict(first.state_dict())
+    steps = []
+    for epoch in range(third.epoch, 3):  # what the warning says, without one
+        set_epoch(third, epoch)
+        steps.append(len(list(third)))
+    assert steps == [6, 16]
+
+
+def test_epochs_that_drop_no_loaded_place_are_set_in_silence(shards: Path) -> None:
+    """Of a loader that loaded nothing, after the resumed pass began, and of the state of a start;
+    nor is another batch size the loading of a place.
+    """
+    fresh = make(shards)
+    take([fresh], 3)
+    start = make(shards).state_dict()
+    smaller = fresh.with_batch_size(2)
+    smaller.set_epoch(4)
+    fresh.set_epoch(2)
+    take([fresh], 3)
+    resumed = make(shards)
+    resumed.load_state_dict(fresh.state_dict())
+    resumed.set_epoch(2)
+    iter(resumed)
+    resumed.set_epoch(0)
+    resumed.load_state_dict(start)
+    resumed.set_epoch(7)
+    assert resumed.epoch == 7
 
 
 def test_digests_agree_over_topologies(shards: Path) -> None:
@@ -278,7 +320,8 @@ def test_state_knows_the_epoch_that_was_set(shards: Path) -> None:
     take([loader], 2)
     state = loader.state_dict()
     loader.load_state_dict(state)
-    loader.set_epoch(2)
+    with pytest.warns(UserWarning, match="epoch 9, position 8"):
+        loader.set_epoch(2)
     assert (loader.state_dict()["epoch"], loader.state_dict()["position"]) == (2, 0)
     assert loader.order_digest == loader.state_dict()["order_digest"]
 
@@ -304,7 +347,8 @@ def test_a_finished_epoch_is_not_served_again(shards: Path) -> None:
     second.load_state_dict(first.state_dict())
     second.set_epoch(0)
     assert second.epoch == 1
-    second.set_epoch(4)
+    with pytest.warns(UserWarning, match="epoch 1, position 0"):
+        second.set_epoch(4)
     assert second.epoch == 4
 
 

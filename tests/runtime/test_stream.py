@@ -21,6 +21,7 @@ from dataprep.formats.errors import UsageError
 from dataprep.formats.stream import Stream
 from dataprep.runtime import stream_read
 from dataprep.runtime.packed import PackedDataset
+from dataprep.runtime.stream import StreamDataset
 from dataprep.runtime.stream_loader import stream_loader
 from dataprep.runtime.windows import IGNORED_LABEL, Labels, WindowDataset
 from tests.runtime.streams import ORDERS, SAMPLES, SEQ_LEN, Steps, emulated, loader, real, stream
@@ -331,6 +332,15 @@ def test_bad_arguments_are_named(
     with pytest.raises(UsageError) as caught:
         stream(windows, **options)
     assert caught.value.where == argument
+
+
+def test_a_dataset_has_to_be_opened(split: Split) -> None:
+    """A path is no dataset of rows, and nor is a split: both are told how to make one."""
+    with pytest.raises(UsageError, match=r"WindowDataset\(open_dataset\('A'\)") as caught:
+        StreamDataset("A", batch_size=8)  # type: ignore[arg-type]
+    assert caught.value.where == "dataset"
+    with pytest.raises(UsageError, match="is a Split, not a dataset of rows"):
+        StreamDataset(split)  # type: ignore[arg-type]
 
 
 def test_impossible_uses_are_refused(split: Split, windows: WindowDataset) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from torch.utils.data import DataLoader
 
 from dataprep.formats.errors import DataprepError, IncompatibleError, UsageError
 from dataprep.runtime.stream import StreamDataset
@@ -149,3 +150,45 @@ def test_foreign_states_are_refused(
         dataset.load_state_dict(state | change)
     assert where in str(caught.value)
     assert dataset.state_dict() == state
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_loaded_place_is_not_dropped_in_silence(
+    windows: WindowDataset, steps_of: Callable[[Iterable[Any]], Steps], workers: int
+) -> None:
+    """Its own epoch keeps it, another one drops it with a warning, and once a pass began there
+    every epoch begins at its beginning.
+    """
+    whole = loader(windows, workers=workers, epoch=1)
+    taken = steps_of(islice(whole, 5))
+    state = whole.state_dict()
+    again = loader(windows, workers=workers)
+    again.load_state_dict(state)
+    with pytest.warns(UserWarning, match="epoch 1, position 20.*loader.epoch") as told:
+        again.set_epoch(0)
+    assert [warning.filename for warning in told] == [__file__]
+    again.set_epoch(3)
+    again.load_state_dict(state)
+    again.set_epoch(1)
+    assert taken + steps_of(again) == steps_of(loader(windows, workers=workers, epoch=1))
+    again.set_epoch(1)
+    assert steps_of(islice(again, 5)) == taken
+    again.set_epoch(0)
+    again.load_state_dict(loader(windows, workers=workers).state_dict())
+    again.set_epoch(2)
+
+
+def test_workers_of_a_stock_loader_begin_at_a_loaded_place(
+    windows: WindowDataset, steps_of: Callable[[Iterable[Any]], Steps]
+) -> None:
+    """Nobody but they know of the pass that began there; then other epochs drop nothing."""
+    taken = stream(windows, batch_size=4)
+    steps_of(islice(taken, 7))
+    dataset = stream(windows, batch_size=4)
+    dataset.load_state_dict(taken.state_dict())
+    stock = DataLoader(dataset, batch_size=None, num_workers=1, multiprocessing_context="fork")
+    lengths = []
+    for epoch in range(dataset.epoch, 2):
+        dataset.set_epoch(epoch)
+        lengths.append(len(steps_of(stock)))
+    assert lengths == [9, 16]
