@@ -191,29 +191,46 @@ def test_workers_end_with_a_killed_trainer(split: Split, method: str, tmp_path: 
     assert not left
 
 
-def resident(pid: int) -> int:
-    """Private memory of a process in KiB."""
-    fields = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
-    return sum(int(line.split()[1]) for line in fields if line.startswith("Private_"))
+MEMORY = """
+import sys
+from pathlib import Path
+from dataprep.formats.dataset import open_dataset
+from dataprep.runtime.stream import StreamDataset
+from dataprep.runtime.stream_loader import stream_loader
+from dataprep.runtime.windows import WindowDataset
+
+def resident(pid):  # private memory in KiB
+    lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+    return sum(int(line.split()[1]) for line in lines if line.startswith("Private_"))
+
+windows = WindowDataset(open_dataset(sys.argv[1]).split("train"), seq_len=512)
+dataset = StreamDataset(
+    windows, batch_size=32, shuffle=sys.argv[2], block=512, window=4, buffer=1024
+)
+live = stream_loader(dataset, num_workers=2, multiprocessing_context="fork")
+for _ in range(4):
+    for _ in live:
+        pass
+    print(*(resident(worker.pid) for worker in live._iterator._workers))
+"""
 
 
 @pytest.mark.skipif(not Path("/proc/self/smaps_rollup").exists(), reason="no smaps_rollup here")
 @pytest.mark.parametrize("shuffle", ["blocks", "buffer"])
-def test_memory_of_workers_stays_flat(tmp_path: Path, shuffle: Any) -> None:
-    """24 MB of tokens through windows of 2 MB: the same private memory after each epoch."""
+def test_memory_of_workers_stays_flat(tmp_path: Path, shuffle: str) -> None:
+    """24 MB of tokens through windows of 2 MB: the same private memory after each epoch.
+
+    In a process of its own: forked from one that has run other tests, workers would come to own
+    its pages one by one, as they count references in them.
+    """
     ids = np.random.default_rng(0).integers(0, 256, 12_000_000)
     path = make_dataset(tmp_path / "shards", {"train": [[ids[:7_000_000]], [ids[7_000_000:]]]})
-    windows = WindowDataset(open_dataset(path).split("train"), seq_len=512)
-    dataset = StreamDataset(
-        windows, batch_size=32, shuffle=shuffle, block=512, window=4, buffer=1024
-    )
-    live = stream_loader(dataset, num_workers=2, multiprocessing_context="fork")
-    used = []
-    for _ in range(4):
-        for _ in live:
-            pass
-        workers = live._iterator._workers  # type: ignore[union-attr]
-        used.append([resident(worker.pid) for worker in workers])
+    printed = subprocess.check_output(
+        [sys.executable, "-c", MEMORY, str(path), shuffle], text=True,
+        env=os.environ | {"PYTHONPATH": str(REPOSITORY)},
+    )  # fmt: skip
+    used = [list(map(int, line.split())) for line in printed.splitlines()]
+    assert [len(each) for each in used] == [2] * 4
     for after_one, after_all in zip(used[0], used[-1], strict=True):
         assert after_all - after_one < 4 << 10
         assert after_all < 100 << 10
