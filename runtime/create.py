@@ -20,6 +20,7 @@ import torch
 from dataprep.formats.arrays import ArrayData
 from dataprep.formats.dataset import Dataset
 from dataprep.formats.errors import UsageError
+from dataprep.runtime.arguments import flag, flag_or_none
 from dataprep.runtime.create_arrays import array_loader, opened_any, refuse_array_options
 from dataprep.runtime.loader import Loader
 from dataprep.runtime.mixture import By
@@ -29,14 +30,14 @@ from dataprep.runtime.pairs import Applied
 from dataprep.runtime.rows import Overlong, Rows, row_maker
 from dataprep.runtime.sampling import End
 from dataprep.runtime.serve import Shuffle, build_order, require_seed, serve
-from dataprep.runtime.skips import Skips
+from dataprep.runtime.skips import Skips, skips_of
 from dataprep.runtime.topology import data_parallel
 from dataprep.runtime.windows import Labels
 
 __all__ = ["create_loader"]
 
 Place = str | Path | Dataset | ArrayData | PairData
-Skip = Iterable[int] | Skips | Mapping[Any, Iterable[int] | Skips]
+Skip = Iterable[int] | Skips | Mapping[Any, Iterable[int] | Skips | None] | None
 _SEQ_LEN = 1024
 
 
@@ -125,8 +126,8 @@ def create_loader(  # noqa: PLR0917  (the names and the order that callers know)
         shuffle: a new order each epoch, or the stored order. None: True for ``"train"`` only.
             ``"blocks"`` reads pieces of 4 MiB and shuffles within 1 GiB, for data larger than
             memory.
-        skip: samples to leave out; the order of all others stays as it is. They are part of the
-            state. Of several datasets, ``{"code": [5, 17]}``: each has numbers of its own.
+        skip: samples to leave out, None for none; the order of all others stays as it is. They are
+            part of the state. Of several datasets, ``{"code": [5, 17]}``: each has its own numbers.
         weigh_by: what the weights of several datasets are shares of: ``"samples"``, or ``"tokens"``
             (by the mean tokens of the samples of each, padding not counted).
         source_ids: of several datasets: add int64 `source` [batch_size], the number of the dataset
@@ -173,7 +174,8 @@ def create_loader(  # noqa: PLR0917  (the names and the order that callers know)
     """
     train = split == "train"
     rank, size = data_parallel(distributed, dp_rank, dp_size)
-    end = _end(train if drop_last is None else drop_last, size)
+    dropped = flag_or_none("drop_last", drop_last)
+    end = _end(train if dropped is None else dropped, size)
     make = row_maker(
         rows, stride=stride, pack=pack, overlong=overlong, seq_len=seq_len, labels=labels,
         position_ids=position_ids, doc_ids=doc_ids, cu_seqlens=cu_seqlens, sample_mask=end == "pad",
@@ -184,7 +186,8 @@ def create_loader(  # noqa: PLR0917  (the names and the order that callers know)
         multiprocessing_context=multiprocessing_context,
     )  # fmt: skip
     kind: Shuffle | bool = train if shuffle is None else shuffle
-    seed = require_seed(seed)
+    seed, source_ids = require_seed(seed), flag("source_ids", source_ids)
+    weights_changed = flag("weights_changed", weights_changed)
     options = {
         "fields": fields, "raw": raw, "dtype": dtype, "clusters": clusters,
         "curriculum": curriculum, "preload": preload, "device": device,
@@ -208,7 +211,7 @@ def create_loader(  # noqa: PLR0917  (the names and the order that callers know)
         _refuse_token_options(
             rows=rows is not None, seq_len=seq_len != _SEQ_LEN, stride=stride is not None,
             pack=pack is not None, overlong=overlong is not None, labels=labels != "shifted",
-            position_ids=position_ids, doc_ids=doc_ids, cu_seqlens=cu_seqlens is not False,
+            position_ids=position_ids, doc_ids=doc_ids, cu_seqlens=bool(cu_seqlens),
         )  # fmt: skip
         return array_loader(
             partial(served, skip=skip), data, split, seed=seed, shuffle=kind,
@@ -221,11 +224,11 @@ def create_loader(  # noqa: PLR0917  (the names and the order that callers know)
     return served(samples, order=order, definition=definition, skip=skip)
 
 
-def _of_sources(skip: Skip) -> Mapping[Any, Iterable[int] | Skips]:
+def _of_sources(skip: Skip) -> Mapping[Any, Iterable[int] | Skips | None]:
     """The skip lists of several datasets."""
     if isinstance(skip, Mapping):
         return skip
-    if len(skip if isinstance(skip, Skips) else list(skip)):
+    if len(skips_of(skip)):
         raise UsageError(
             "must say which dataset the samples are of", where="skip",
             remedy='Pass skip={"dataset": [samples]}.',

@@ -13,6 +13,7 @@ Use windows (runtime/windows.py) to serve every token in its place without paddi
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args
 
@@ -91,7 +92,7 @@ class PackedDataset(Dataset[Batch]):
             raise UsageError(f"must be one of {known}, got {labels!r}", where="labels")
         self.split = split
         self.options = PackingOptions(seq_len=seq_len, algorithm=pack, overlong=overlong)
-        self.seq_len = seq_len
+        self.seq_len = self.options.seq_len
         self.labels = labels
         self.pad_id = padding_id(split, pad_id)
         self.plan_dir = plan_dir
@@ -103,10 +104,9 @@ class PackedDataset(Dataset[Batch]):
         self._rows = self.report.rows
         if self._rows == 0:
             raise _no_rows(split, self.report)
-        room = (
-            min(self._most_pieces + 1, seq_len) if cu_seqlens is True else cu_seqlens
-        )  # + padding
-        self.fields = SegmentFields(position_ids=position_ids, doc_ids=doc_ids, cu_seqlens=room)
+        most = min(self._most_pieces + 1, self.seq_len)  # + padding
+        fields = SegmentFields(position_ids=position_ids, doc_ids=doc_ids, cu_seqlens=cu_seqlens)
+        self.fields = replace(fields, cu_seqlens=most) if fields.cu_seqlens is True else fields
 
     @property
     def definition(self) -> dict[str, Any]:
