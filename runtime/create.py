@@ -121,7 +121,8 @@ def create_loader(  # noqa: PLR0917  (the names and the order that callers know)
         position_ids: add int64 `position_ids` [batch_size, seq_len], from 0 in every document.
         doc_ids: add int64 `doc_ids` [batch_size, seq_len], the document of each token in its split.
         cu_seqlens: add int32 `cu_seqlens` of constant length and `max_seqlen`, for attention of
-            variable length; a number is the most documents that a row may hold.
+            variable length; a number is the most documents that a row may hold, padding counted
+            as one; of packed rows, one that is too small is refused at once.
         seed: of the shuffle; orders of different seeds, epochs and datasets have nothing in common.
         shuffle: a new order each epoch, or the stored order. None: True for ``"train"`` only.
             ``"blocks"`` reads pieces of 4 MiB and shuffles within 1 GiB, for data larger than

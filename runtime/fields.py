@@ -18,7 +18,7 @@ from dataprep.formats.errors import UsageError
 from dataprep.runtime.arguments import flag, whole_number
 from dataprep.runtime.segments import Segments
 
-__all__ = ["OF_THE_BATCH", "SegmentFields", "segments_a_row"]
+__all__ = ["OF_THE_BATCH", "SegmentFields", "segments_a_row", "too_many_segments"]
 
 Empty = Callable[[tuple[int, ...], npt.DTypeLike], npt.NDArray[Any]]
 
@@ -86,11 +86,7 @@ class SegmentFields:
             counts = segments.per_row()
             row = int(np.argmax(counts)) if len(counts) else 0
             if len(counts) and counts[row] > room:
-                raise UsageError(
-                    f"row {row} of the batch holds {counts[row]:,} segments, more than {room:,}",
-                    where="cu_seqlens", code="E_SEGMENTS",
-                    remedy=f"Use cu_seqlens={counts[row]} or more; cu_seqlens=True always fits.",
-                )  # fmt: skip
+                raise too_many_segments(f"row {row} of the batch", int(counts[row]), room)
         return room
 
 
@@ -99,3 +95,12 @@ def segments_a_row(value: Any) -> bool | int:
     if isinstance(value, bool | np.bool_):
         return bool(value)
     return whole_number("cu_seqlens", value, 1)
+
+
+def too_many_segments(row: str, segments: int, room: int) -> UsageError:
+    """The error of `row`, which has more segments than there is `room` for."""
+    return UsageError(
+        f"{row} holds {segments:,} segments, more than {room:,}",
+        where="cu_seqlens", code="E_SEGMENTS",
+        remedy=f"Use cu_seqlens={segments} or more; cu_seqlens=True always fits.",
+    )  # fmt: skip

@@ -14,6 +14,7 @@ from dataprep.formats.errors import UsageError
 from dataprep.runtime.create import create_loader
 from dataprep.runtime.documents import DocumentDataset
 from dataprep.runtime.first_batch import validate_first_batch
+from dataprep.runtime.packed import PackedDataset
 from dataprep.runtime.stream import StreamDataset
 from dataprep.runtime.stream_loader import stream_loader
 from dataprep.runtime.windows import WindowDataset
@@ -198,3 +199,43 @@ def test_documents_say_the_same(shards: Path) -> None:
         DocumentDataset(split, max_length="16")  # type: ignore[arg-type]
     with pytest.raises(UsageError, match="position_ids: must be True or False, got 'x'"):
         DocumentDataset(split, position_ids="x")  # type: ignore[arg-type]
+
+
+@pytest.fixture(scope="module")
+def short(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Rows of 16: eight documents that fill one, then some with padding behind them."""
+    splits = {"train": random_split([[2] * 8 + [12, 1, 1]], seed=3)}
+    return make_dataset(tmp_path_factory.mktemp("short") / "shards", splits)
+
+
+@pytest.mark.parametrize("several", [False, True])
+def test_room_for_segments_is_known_at_once(short: Path, several: bool) -> None:
+    """Packed rows say what `cu_seqlens` must be, and take exactly that."""
+    place = {short: 1} if several else short
+    dataset = PackedDataset(open_dataset(short).split("train"), seq_len=SEQ_LEN)
+    most = 0
+    for row in range(len(dataset)):
+        fields = PackedDataset(dataset.split, seq_len=SEQ_LEN, cu_seqlens=True)[row]
+        most = max(most, int((fields["cu_seqlens"].diff() > 0).sum()))
+    error = refused(
+        place, "cu_seqlens", f"holds {most} segments, more than {most - 1}", rows="packed",
+        cu_seqlens=most - 1, batch_size=1,
+    )  # fmt: skip
+    assert error.code == "E_SEGMENTS"
+    assert f"Use cu_seqlens={most} or more; cu_seqlens=True always fits." in str(error)
+    loader = make(place, rows="packed", cu_seqlens=most, batch_size=1)
+    assert len(list(loader)) == len(loader)
+
+
+@pytest.mark.parametrize(
+    ("documents", "segments"),
+    [([8, 8], 2), ([8, 7], 3), ([4, 4, 4, 4, 9, 1], 4), ([8, 8, 1], 2)],
+)
+def test_padding_takes_a_segment(documents: list[int], segments: int, tmp_path: Path) -> None:
+    """A full row needs none for it: what fits must not be refused."""
+    shards = make_dataset(tmp_path / "shards", {"train": random_split([documents], seed=4)})
+    make(shards, rows="packed", cu_seqlens=segments, batch_size=1)
+    refused(
+        shards, "cu_seqlens", f"holds {segments} segments", rows="packed",
+        cu_seqlens=segments - 1, batch_size=1,
+    )  # fmt: skip
