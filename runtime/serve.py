@@ -20,7 +20,7 @@ import torch
 from dataprep.formats.arrays import ArraySplit
 from dataprep.formats.dataset import Dataset, Split, open_dataset
 from dataprep.formats.errors import UsageError
-from dataprep.formats.readahead import ReadAhead
+from dataprep.formats.readahead import ReadAhead, memory
 from dataprep.runtime.arguments import flag, flag_or_none, whole_number
 from dataprep.runtime.blocks import Blocks, block_sizes
 from dataprep.runtime.loader import Loader
@@ -154,6 +154,7 @@ def serve(
         count, batch_size, order=order, epoch=epoch, dp_rank=dp_rank, dp_size=dp_size, end=end,
         skips=skips if len(skips) else None,
     )  # fmt: skip
+    _require_memory(sampler, definition.get("seq_len", 1))
     return serve_steps(
         samples, sampler, definition=definition, num_workers=num_workers, prefetch=prefetch,
         persistent_workers=persistent_workers, multiprocessing_context=multiprocessing_context,
@@ -253,6 +254,22 @@ def _has_accelerator() -> bool:
         torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
     )
     return accelerator is not None and accelerator.type != "mps"  # which cannot pin
+
+
+def _require_memory(sampler: GlobalBatchSampler, tokens: int) -> None:
+    """Raise `UsageError` where the ids of one batch, `tokens` a row, do not fit into memory.
+
+    A batch that is padded has all its rows, however few samples there are.
+    """
+    size = sampler.batch_size
+    rows = size if sampler.end == "pad" else min(size, sampler.samples)
+    needed, free = 8 * rows * tokens, memory()
+    if needed > free > 0:
+        raise UsageError(
+            f"a batch of {rows:,} rows takes {needed / (1 << 30):,.0f} GiB or more, and this "
+            f"machine has {free / (1 << 30):,.0f} GiB free",
+            where="batch_size", remedy="Use a smaller batch_size.",
+        )  # fmt: skip
 
 
 def _check(num_workers: int, context: str | None) -> None:

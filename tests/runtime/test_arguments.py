@@ -11,6 +11,7 @@ import pytest
 
 from dataprep.formats.dataset import open_dataset
 from dataprep.formats.errors import UsageError
+from dataprep.runtime import serve
 from dataprep.runtime.create import create_loader
 from dataprep.runtime.documents import DocumentDataset
 from dataprep.runtime.first_batch import validate_first_batch
@@ -239,3 +240,25 @@ def test_padding_takes_a_segment(documents: list[int], segments: int, tmp_path: 
         shards, "cu_seqlens", f"holds {segments} segments", rows="packed",
         cu_seqlens=segments - 1, batch_size=1,
     )  # fmt: skip
+
+
+@pytest.mark.parametrize("several", [False, True])
+@pytest.mark.parametrize("rows", ["windows", "packed"])
+def test_batches_beyond_the_memory(shards: Path, rows: str, several: bool) -> None:
+    """Padded to 10**12 rows, one batch would take the machine with it."""
+    place = {shards: 1} if several else shards
+    pad = {"rows": rows, "drop_last": False, "dp_rank": 0, "dp_size": 2}
+    error = refused(place, "batch_size", "takes 119,209 GiB or more", batch_size=10**12, **pad)
+    assert "Use a smaller batch_size." in str(error)
+
+
+def test_memory_bounds_only_what_is_made(shards: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """64 rows for 66 samples among two ranks go on; so does a batch that is not filled up."""
+    pad = {"drop_last": False, "dp_rank": 0, "dp_size": 2}
+    monkeypatch.setattr(serve, "memory", lambda: 64 * SEQ_LEN * 8)
+    assert len(next(iter(make(shards, batch_size=64, **pad)))["input_ids"]) == 64
+    refused(shards, "batch_size", "a batch of 65 rows takes", batch_size=65, **pad)
+    monkeypatch.setattr(serve, "memory", lambda: 66 * SEQ_LEN * 8)
+    assert len(next(iter(make(shards, batch_size=10**9, drop_last=False)))["input_ids"]) == 66
+    monkeypatch.setattr(serve, "memory", lambda: 0)  # unknown
+    assert len(make(shards, batch_size=70, **pad)) == 1
