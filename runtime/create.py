@@ -10,7 +10,8 @@ fastest: making one costs less than sending it from another process.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import warnings
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -18,12 +19,13 @@ from typing import Any, Literal
 import torch
 
 from dataprep.formats.arrays import ArrayData
-from dataprep.formats.dataset import Dataset
+from dataprep.formats.dataset import Dataset, Split
 from dataprep.formats.errors import UsageError
 from dataprep.runtime.arguments import flag, flag_or_none
 from dataprep.runtime.create_arrays import array_loader, opened_any, refuse_array_options
 from dataprep.runtime.loader import Loader
 from dataprep.runtime.mixture import By
+from dataprep.runtime.mixture_dataset import MixedDataset
 from dataprep.runtime.packing import Algorithm
 from dataprep.runtime.pair_data import PairData
 from dataprep.runtime.pairs import Applied
@@ -32,7 +34,7 @@ from dataprep.runtime.sampling import End
 from dataprep.runtime.serve import Shuffle, build_order, require_seed, serve
 from dataprep.runtime.skips import Skips, skips_of
 from dataprep.runtime.topology import data_parallel
-from dataprep.runtime.windows import Labels
+from dataprep.runtime.windows import Labels, WindowDataset
 
 __all__ = ["create_loader"]
 
@@ -108,7 +110,8 @@ def create_loader(  # noqa: PLR0917  (the names and the order that callers know)
             which is windows of texts, and packed rows of conversations: windows would cut them
             anywhere.
         seq_len: tokens per row; of documents and preferences, at most.
-        stride: of windows: tokens from the start of one to that of the next. None: `seq_len`.
+        stride: of windows: tokens from the start of one to that of the next. None: `seq_len`. One
+            that leaves out tokens between them warns.
         pack: of packed rows: ``"first-fit"`` (the default) or ``"best-fit"`` decreasing (that of
             conversations).
         overlong: documents over `seq_len`. Of packed rows: ``"split"`` (the default),
@@ -177,10 +180,10 @@ def create_loader(  # noqa: PLR0917  (the names and the order that callers know)
     rank, size = data_parallel(distributed, dp_rank, dp_size)
     dropped = flag_or_none("drop_last", drop_last)
     end = _end(train if dropped is None else dropped, size)
-    make = row_maker(
+    make = partial(_made, row_maker(
         rows, stride=stride, pack=pack, overlong=overlong, seq_len=seq_len, labels=labels,
         position_ids=position_ids, doc_ids=doc_ids, cu_seqlens=cu_seqlens, sample_mask=end == "pad",
-    )  # fmt: skip
+    ))  # fmt: skip
     served = partial(
         serve, batch_size=batch_size, epoch=epoch, end=end, dp_rank=rank, dp_size=size,
         num_workers=num_workers, prefetch=prefetch, pin_memory=pin_memory, mock=mock,
@@ -223,6 +226,18 @@ def create_loader(  # noqa: PLR0917  (the names and the order that callers know)
     samples = make(part)
     order, definition = build_order(samples, part, seed=seed, shuffle=kind)
     return served(samples, order=order, definition=definition, skip=skip)
+
+
+def _made(make: Callable[[Split], MixedDataset], split: Split) -> MixedDataset:
+    """The rows of a split, with a warning where windows stand far apart."""
+    samples = make(split)
+    if isinstance(samples, WindowDataset) and samples.unread_tokens:
+        warnings.warn(
+            f"{samples.unread_tokens:,} of the {split.tokens:,} tokens of split {split.name} are "
+            f"never read: windows of {samples.seq_len:,} tokens begin {samples.stride:,} apart; "
+            "without stride they stand side by side", stacklevel=3,
+        )  # fmt: skip
+    return samples
 
 
 def _of_sources(skip: Skip) -> Mapping[Any, Iterable[int] | Skips | None]:

@@ -99,6 +99,14 @@ class WindowDataset(Dataset[Batch]):
         )
 
     @property
+    def unread_tokens(self) -> int:
+        """Tokens of the split that no window reads though a smaller `stride` would; else 0."""
+        if self.stride <= self._span:
+            return 0
+        closest = window_count(self.split.tokens, self._span, self._span)
+        return self.split.tokens - self._windows * self._span if closest > self._windows else 0
+
+    @property
     def definition(self) -> dict[str, str | int]:
         """What decides, besides the build id, which tokens sample `i` is: JSON values."""
         return {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -262,3 +263,22 @@ def test_memory_bounds_only_what_is_made(shards: Path, monkeypatch: pytest.Monke
     assert len(next(iter(make(shards, batch_size=10**9, drop_last=False)))["input_ids"]) == 66
     monkeypatch.setattr(serve, "memory", lambda: 0)  # unknown
     assert len(make(shards, batch_size=70, **pad)) == 1
+
+
+@pytest.mark.parametrize("several", [False, True])
+def test_tokens_that_a_stride_leaves_out(shards: Path, several: bool) -> None:
+    """Counted over the whole split, and told once."""
+    place = {shards: 1} if several else shards
+    # 22 windows of 17 tokens begin at 0, 50, 100, ..., 1050.
+    with pytest.warns(UserWarning, match=r"697 of the 1,071 tokens of split train") as told:
+        loader = make(place, stride=50)
+    assert len(told) == 1
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        list(loader)
+
+
+@pytest.mark.parametrize("options", [{}, {"stride": 17}, {"stride": 3}, {"labels": None}])
+def test_few_tokens_at_the_end_are_no_news(shards: Path, options: dict[str, Any]) -> None:
+    """With shifted labels a window reads 17 tokens; pytest takes warnings for errors."""
+    assert len(make(shards, **options))
