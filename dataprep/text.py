@@ -20,12 +20,12 @@ from dataprep.formats.dataset import Split
 from dataprep.formats.errors import DataprepError, InputError, UsageError, require
 from dataprep.pipeline.options import DocumentUnit
 from dataprep.pipeline.text_cache import SPLIT, TextSource, cached_texts
+from dataprep.runtime.arguments import whole_number
 from dataprep.runtime.create import create_loader
 from dataprep.runtime.encode import encode_text
 from dataprep.runtime.loader import Loader
 from dataprep.runtime.packed import PackedDataset
 from dataprep.runtime.packing_store import default_plan_dir
-from dataprep.runtime.sampling import whole_number
 from dataprep.runtime.windows import Labels, WindowDataset
 
 __all__ = ["create_dataloaders", "text_windows"]

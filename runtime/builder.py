@@ -18,12 +18,12 @@ from dataclasses import fields, is_dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 from dataprep.formats.errors import UsageError, require
+from dataprep.runtime.arguments import whole_number
 from dataprep.runtime.collated import Collate
 from dataprep.runtime.foreign import Buckets, foreign_loader
 from dataprep.runtime.loader import Loader
 from dataprep.runtime.loader_config import LoaderConfig, StartMethod
 from dataprep.runtime.order import Order
-from dataprep.runtime.sampling import whole_number
 from dataprep.runtime.topology import data_parallel
 
 if TYPE_CHECKING:

@@ -19,12 +19,12 @@ import numpy as np
 import numpy.typing as npt
 
 from dataprep.formats.errors import require
+from dataprep.runtime.arguments import whole_number
 from dataprep.runtime.collate import Padded, Work, one_each
 from dataprep.runtime.collate_text import require_fields
 from dataprep.runtime.columns import columns_of
 from dataprep.runtime.ragged import Array
 from dataprep.runtime.sample_error import SampleError
-from dataprep.runtime.sampling import whole_number
 from dataprep.runtime.serve import require_seed
 from dataprep.runtime.splitmix import FIRST, GOLDEN, SECOND, finalise
 

@@ -14,11 +14,11 @@ from typing import Any, Literal, get_args
 import numpy as np
 
 from dataprep.formats.errors import UsageError, require
+from dataprep.runtime.arguments import whole_number
 from dataprep.runtime.collate import Padded, one_each, padding
 from dataprep.runtime.columns import Columns, columns_of, is_sequence, kind_of, scalars, stacked
 from dataprep.runtime.ragged import Array, Layout, Padding, Side, as_rows, check_fit
 from dataprep.runtime.sample_error import SampleError
-from dataprep.runtime.sampling import whole_number
 
 __all__ = ["CausalLM", "ClassLabels", "Classification", "Seq2Seq", "require_fields"]
 

@@ -17,6 +17,7 @@ import numpy as np
 import torch
 
 from dataprep.formats.errors import UsageError, require
+from dataprep.runtime.arguments import whole_number
 from dataprep.runtime.buffers import Buffers
 from dataprep.runtime.columns import (
     Columns,
@@ -31,7 +32,6 @@ from dataprep.runtime.columns import (
 from dataprep.runtime.output_schema import OutputSchema, dtype_of
 from dataprep.runtime.ragged import Array, as_array, as_rows
 from dataprep.runtime.sample_error import SampleError
-from dataprep.runtime.sampling import whole_number
 
 __all__ = ["IMAGES", "NORMALIZE", "ChannelsAt", "Normalize", "Vision"]
 

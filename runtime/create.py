@@ -10,7 +10,8 @@ fastest: making one costs less than sending it from another process.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import warnings
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -18,25 +19,27 @@ from typing import Any, Literal
 import torch
 
 from dataprep.formats.arrays import ArrayData
-from dataprep.formats.dataset import Dataset
+from dataprep.formats.dataset import Dataset, Split
 from dataprep.formats.errors import UsageError
+from dataprep.runtime.arguments import flag, flag_or_none
 from dataprep.runtime.create_arrays import array_loader, opened_any, refuse_array_options
 from dataprep.runtime.loader import Loader
 from dataprep.runtime.mixture import By
+from dataprep.runtime.mixture_dataset import MixedDataset
 from dataprep.runtime.packing import Algorithm
 from dataprep.runtime.pair_data import PairData
 from dataprep.runtime.pairs import Applied
 from dataprep.runtime.rows import Overlong, Rows, row_maker
 from dataprep.runtime.sampling import End
 from dataprep.runtime.serve import Shuffle, build_order, require_seed, serve
-from dataprep.runtime.skips import Skips
+from dataprep.runtime.skips import Skips, skips_of
 from dataprep.runtime.topology import data_parallel
-from dataprep.runtime.windows import Labels
+from dataprep.runtime.windows import Labels, WindowDataset
 
 __all__ = ["create_loader"]
 
 Place = str | Path | Dataset | ArrayData | PairData
-Skip = Iterable[int] | Skips | Mapping[Any, Iterable[int] | Skips]
+Skip = Iterable[int] | Skips | Mapping[Any, Iterable[int] | Skips | None] | None
 _SEQ_LEN = 1024
 
 
@@ -107,7 +110,8 @@ def create_loader(  # noqa: PLR0917  (the names and the order that callers know)
             which is windows of texts, and packed rows of conversations: windows would cut them
             anywhere.
         seq_len: tokens per row; of documents and preferences, at most.
-        stride: of windows: tokens from the start of one to that of the next. None: `seq_len`.
+        stride: of windows: tokens from the start of one to that of the next. None: `seq_len`. One
+            that leaves out tokens between them warns.
         pack: of packed rows: ``"first-fit"`` (the default) or ``"best-fit"`` decreasing (that of
             conversations).
         overlong: documents over `seq_len`. Of packed rows: ``"split"`` (the default),
@@ -120,13 +124,14 @@ def create_loader(  # noqa: PLR0917  (the names and the order that callers know)
         position_ids: add int64 `position_ids` [batch_size, seq_len], from 0 in every document.
         doc_ids: add int64 `doc_ids` [batch_size, seq_len], the document of each token in its split.
         cu_seqlens: add int32 `cu_seqlens` of constant length and `max_seqlen`, for attention of
-            variable length; a number is the most documents that a row may hold.
+            variable length; a number is the most documents that a row may hold, padding counted
+            as one; of packed rows, one that is too small is refused at once.
         seed: of the shuffle; orders of different seeds, epochs and datasets have nothing in common.
         shuffle: a new order each epoch, or the stored order. None: True for ``"train"`` only.
             ``"blocks"`` reads pieces of 4 MiB and shuffles within 1 GiB, for data larger than
             memory.
-        skip: samples to leave out; the order of all others stays as it is. They are part of the
-            state. Of several datasets, ``{"code": [5, 17]}``: each has numbers of its own.
+        skip: samples to leave out, None for none; the order of all others stays as it is. They are
+            part of the state. Of several datasets, ``{"code": [5, 17]}``: each has its own numbers.
         weigh_by: what the weights of several datasets are shares of: ``"samples"``, or ``"tokens"``
             (by the mean tokens of the samples of each, padding not counted).
         source_ids: of several datasets: add int64 `source` [batch_size], the number of the dataset
@@ -173,18 +178,20 @@ def create_loader(  # noqa: PLR0917  (the names and the order that callers know)
     """
     train = split == "train"
     rank, size = data_parallel(distributed, dp_rank, dp_size)
-    end = _end(train if drop_last is None else drop_last, size)
-    make = row_maker(
+    dropped = flag_or_none("drop_last", drop_last)
+    end = _end(train if dropped is None else dropped, size)
+    make = partial(_made, row_maker(
         rows, stride=stride, pack=pack, overlong=overlong, seq_len=seq_len, labels=labels,
         position_ids=position_ids, doc_ids=doc_ids, cu_seqlens=cu_seqlens, sample_mask=end == "pad",
-    )  # fmt: skip
+    ))  # fmt: skip
     served = partial(
         serve, batch_size=batch_size, epoch=epoch, end=end, dp_rank=rank, dp_size=size,
         num_workers=num_workers, prefetch=prefetch, pin_memory=pin_memory, mock=mock,
         multiprocessing_context=multiprocessing_context,
     )  # fmt: skip
     kind: Shuffle | bool = train if shuffle is None else shuffle
-    seed = require_seed(seed)
+    seed, source_ids = require_seed(seed), flag("source_ids", source_ids)
+    weights_changed = flag("weights_changed", weights_changed)
     options = {
         "fields": fields, "raw": raw, "dtype": dtype, "clusters": clusters,
         "curriculum": curriculum, "preload": preload, "device": device,
@@ -208,7 +215,7 @@ def create_loader(  # noqa: PLR0917  (the names and the order that callers know)
         _refuse_token_options(
             rows=rows is not None, seq_len=seq_len != _SEQ_LEN, stride=stride is not None,
             pack=pack is not None, overlong=overlong is not None, labels=labels != "shifted",
-            position_ids=position_ids, doc_ids=doc_ids, cu_seqlens=cu_seqlens is not False,
+            position_ids=position_ids, doc_ids=doc_ids, cu_seqlens=bool(cu_seqlens),
         )  # fmt: skip
         return array_loader(
             partial(served, skip=skip), data, split, seed=seed, shuffle=kind,
@@ -221,11 +228,23 @@ def create_loader(  # noqa: PLR0917  (the names and the order that callers know)
     return served(samples, order=order, definition=definition, skip=skip)
 
 
-def _of_sources(skip: Skip) -> Mapping[Any, Iterable[int] | Skips]:
+def _made(make: Callable[[Split], MixedDataset], split: Split) -> MixedDataset:
+    """The rows of a split, with a warning where windows stand far apart."""
+    samples = make(split)
+    if isinstance(samples, WindowDataset) and samples.unread_tokens:
+        warnings.warn(
+            f"{samples.unread_tokens:,} of the {split.tokens:,} tokens of split {split.name} are "
+            f"never read: windows of {samples.seq_len:,} tokens begin {samples.stride:,} apart; "
+            "without stride they stand side by side", stacklevel=3,
+        )  # fmt: skip
+    return samples
+
+
+def _of_sources(skip: Skip) -> Mapping[Any, Iterable[int] | Skips | None]:
     """The skip lists of several datasets."""
     if isinstance(skip, Mapping):
         return skip
-    if len(skip if isinstance(skip, Skips) else list(skip)):
+    if len(skips_of(skip)):
         raise UsageError(
             "must say which dataset the samples are of", where="skip",
             remedy='Pass skip={"dataset": [samples]}.',

@@ -23,6 +23,7 @@ from torch.utils.data import Dataset
 
 from dataprep.formats.dataset import Split
 from dataprep.formats.errors import InputError, require
+from dataprep.runtime.arguments import flag, whole_number
 from dataprep.runtime.kept import kept_documents
 from dataprep.runtime.packed import padding_id
 from dataprep.runtime.padded_rows import padded_rows
@@ -122,7 +123,8 @@ class DocumentDataset(Dataset[Batch]):
             ("min_tokens", 0, self.min_tokens),
         ):
             if number is not None:
-                require(number >= least, name, f"must be at least {least}, got {number}")
+                setattr(self, name, whole_number(name, number, least))
+        self.position_ids = flag("position_ids", self.position_ids)
         if self.pad_to == "max_length":
             require(self.max_length is not None, "max_length", "pad_to='max_length' needs it")
 

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from dataprep.formats.errors import UsageError, require
+from dataprep.runtime.arguments import whole_number
 from dataprep.runtime.sample_error import SampleError
-from dataprep.runtime.sampling import whole_number
 
 __all__ = ["TokenizeEngine", "encode_text", "tokenizer_digest"]
 

@@ -15,9 +15,10 @@ import numpy.typing as npt
 import torch
 
 from dataprep.formats.errors import UsageError
+from dataprep.runtime.arguments import flag, whole_number
 from dataprep.runtime.segments import Segments
 
-__all__ = ["OF_THE_BATCH", "SegmentFields"]
+__all__ = ["OF_THE_BATCH", "SegmentFields", "segments_a_row", "too_many_segments"]
 
 Empty = Callable[[tuple[int, ...], npt.DTypeLike], npt.NDArray[Any]]
 
@@ -46,11 +47,10 @@ class SegmentFields:
     cu_seqlens: bool | int = False
 
     def __post_init__(self) -> None:
-        if not isinstance(self.cu_seqlens, bool) and self.cu_seqlens < 1:
-            raise UsageError(
-                f"must be True, False or at least 1 segment a row, got {self.cu_seqlens}",
-                where="cu_seqlens",
-            )
+        set_ = object.__setattr__
+        set_(self, "position_ids", flag("position_ids", self.position_ids))
+        set_(self, "doc_ids", flag("doc_ids", self.doc_ids))
+        set_(self, "cu_seqlens", segments_a_row(self.cu_seqlens))
 
     def __bool__(self) -> bool:
         return self.position_ids or self.doc_ids or self.cu_seqlens is not False
@@ -86,9 +86,21 @@ class SegmentFields:
             counts = segments.per_row()
             row = int(np.argmax(counts)) if len(counts) else 0
             if len(counts) and counts[row] > room:
-                raise UsageError(
-                    f"row {row} of the batch holds {counts[row]:,} segments, more than {room:,}",
-                    where="cu_seqlens", code="E_SEGMENTS",
-                    remedy=f"Use cu_seqlens={counts[row]} or more; cu_seqlens=True always fits.",
-                )  # fmt: skip
+                raise too_many_segments(f"row {row} of the batch", int(counts[row]), room)
         return room
+
+
+def segments_a_row(value: Any) -> bool | int:
+    """`cu_seqlens` as a bool or an int; `UsageError` for anything else, and below 1."""
+    if isinstance(value, bool | np.bool_):
+        return bool(value)
+    return whole_number("cu_seqlens", value, 1)
+
+
+def too_many_segments(row: str, segments: int, room: int) -> UsageError:
+    """The error of `row`, which has more segments than there is `room` for."""
+    return UsageError(
+        f"{row} holds {segments:,} segments, more than {room:,}",
+        where="cu_seqlens", code="E_SEGMENTS",
+        remedy=f"Use cu_seqlens={segments} or more; cu_seqlens=True always fits.",
+    )  # fmt: skip

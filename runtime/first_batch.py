@@ -17,6 +17,7 @@ import torch
 
 from dataprep.formats.dataset import Split
 from dataprep.formats.errors import IncompatibleError, UsageError
+from dataprep.runtime.arguments import whole_number
 from dataprep.runtime.loader import Loader
 from dataprep.runtime.samples import Batch
 from dataprep.runtime.stream_loader import StreamLoader
@@ -40,6 +41,8 @@ def validate_first_batch(loader: Loader | StreamLoader, *, vocab_size: int | Non
 
         >>> batch = validate_first_batch(loader, vocab_size=50304)         # doctest: +SKIP
     """
+    if vocab_size is not None:
+        vocab_size = whole_number("vocab_size", vocab_size, 1)
     if isinstance(loader, StreamLoader):
         return _look_at_stream(loader, vocab_size)
     if not isinstance(loader, Loader):

@@ -16,6 +16,7 @@ import torch
 from torch.utils.data import IterableDataset
 
 from dataprep.formats.errors import InputError, UsageError, require
+from dataprep.runtime.arguments import whole_number
 from dataprep.runtime.buckets import POOL, Bucketed
 from dataprep.runtime.collate_default import Default
 from dataprep.runtime.collated import Collate, Collated, WithEpoch, collated_order, failed
@@ -28,7 +29,7 @@ from dataprep.runtime.picklable import require_picklable
 from dataprep.runtime.preprocess import PreprocessedDataset
 from dataprep.runtime.sampler_order import SamplerOrder
 from dataprep.runtime.samples import SampleDataset
-from dataprep.runtime.sampling import End, whole_number
+from dataprep.runtime.sampling import End
 from dataprep.runtime.seeding import isolated
 from dataprep.runtime.serve import build_order, serve, serve_steps
 from dataprep.runtime.token_budget import TokenBudgetSampler

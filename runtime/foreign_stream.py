@@ -27,6 +27,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from dataprep.formats.errors import DataprepError, InputError, require
+from dataprep.runtime.arguments import whole_number
 from dataprep.runtime.collated import Collate
 from dataprep.runtime.draws import draws_nothing
 from dataprep.runtime.foreign_batches import ForeignStream
@@ -35,7 +36,6 @@ from dataprep.runtime.loader_config import LoaderConfig
 from dataprep.runtime.picklable import require_picklable
 from dataprep.runtime.prefetch import Ahead, Pace
 from dataprep.runtime.preprocess_stream import StreamingPreprocessedDataset
-from dataprep.runtime.sampling import whole_number
 from dataprep.runtime.seeding import seed_for
 from dataprep.runtime.serve import _pins
 from dataprep.runtime.state import Progress, progress_from, state_of

@@ -17,11 +17,12 @@ from typing import Any, cast
 from torch.utils.data import DataLoader, Dataset
 
 from dataprep.formats.errors import DataprepError, UsageError
+from dataprep.runtime.arguments import whole_number
 from dataprep.runtime.digest import DIGEST_MASK
 from dataprep.runtime.making import Announces, Asked, announced, made_here, varies, version
 from dataprep.runtime.prefetch import Ahead, Pace
 from dataprep.runtime.samples import Batch, SampleDataset
-from dataprep.runtime.sampling import GlobalBatchSampler, Step, StepSampler, whole_number
+from dataprep.runtime.sampling import GlobalBatchSampler, Step, StepSampler
 from dataprep.runtime.state import Progress, progress_from, state_of
 from dataprep.runtime.state_head import warn_of_dropped
 from dataprep.runtime.stats import LoaderStats, Tally

@@ -11,8 +11,8 @@ from typing import Any, Literal, get_args
 import torch
 
 from dataprep.formats.errors import UsageError, require
+from dataprep.runtime.arguments import whole_number
 from dataprep.runtime.collated import Collate
-from dataprep.runtime.sampling import whole_number
 from dataprep.runtime.serve import require_seed
 from dataprep.runtime.workers_advice import Work, suggest_workers
 

@@ -26,8 +26,8 @@ from dataprep.runtime.mixture_dataset import MixedDataset, MixtureDataset
 from dataprep.runtime.packed import PackedDataset
 from dataprep.runtime.phases import Phase, Spot
 from dataprep.runtime.preference import PreferenceDataset
-from dataprep.runtime.serve import Shuffle, opened
-from dataprep.runtime.skips import Skips
+from dataprep.runtime.serve import Shuffle, opened, shuffle_kind
+from dataprep.runtime.skips import Skips, skips_of
 from dataprep.runtime.windows import WindowDataset
 
 __all__ = ["mean_tokens", "mixed_loader", "realised"]
@@ -46,7 +46,7 @@ def mixed_loader(
     io: Literal["mmap", "pread"] | None = None,
     weigh_by: By = "samples",
     source_ids: bool = False,
-    skip: Mapping[Any, Iterable[int] | Skips] | None = None,
+    skip: Mapping[Any, Iterable[int] | Skips | None] | None = None,
     weights_changed: bool = False,
 ) -> Loader:
     """The loader of a mixture: `make` makes the rows of a split, `served` the loader of all rows.
@@ -59,9 +59,7 @@ def mixed_loader(
     given twice under one name, for an unknown `shuffle` or `weigh_by`, and for samples to `skip`
     that there are not.
     """
-    kind = "full" if shuffle is True else shuffle
-    if kind is not False and kind not in get_args(Shuffle):
-        raise UsageError(f"must be a bool, 'full' or 'blocks', got {shuffle!r}", where="shuffle")
+    kind = shuffle_kind(shuffle)
     if weigh_by not in get_args(By):
         raise UsageError(f"must be one of {get_args(By)}, got {weigh_by!r}", where="weigh_by")
     named = _named(weights)
@@ -173,12 +171,9 @@ def _name(place: str | Path | Dataset) -> str:
     return str(place.path if isinstance(place, Dataset) else place)
 
 
-def _skips(given: Mapping[Any, Iterable[int] | Skips]) -> dict[str, Skips]:
+def _skips(given: Mapping[Any, Iterable[int] | Skips | None]) -> dict[str, Skips]:
     """The skip lists by the name of their dataset."""
-    return {
-        _name(place): skip if isinstance(skip, Skips) else Skips(list(skip))
-        for place, skip in given.items()
-    }
+    return {_name(place): skips_of(skip) for place, skip in given.items()}
 
 
 def _named(weights: Mapping[Any, float]) -> dict[str, str | Path | Dataset]:

@@ -13,6 +13,7 @@ Use windows (runtime/windows.py) to serve every token in its place without paddi
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args
 
@@ -24,7 +25,7 @@ from torch.utils.data import Dataset
 from dataprep.formats.boundaries import ragged
 from dataprep.formats.dataset import Split
 from dataprep.formats.errors import InputError, IntegrityError, UsageError
-from dataprep.runtime.fields import OF_THE_BATCH, SegmentFields
+from dataprep.runtime.fields import OF_THE_BATCH, SegmentFields, too_many_segments
 from dataprep.runtime.packing import Algorithm, Overlong, PackingOptions, PackingReport
 from dataprep.runtime.packing_plan import packing_definition, packing_plan, pieces_of_tokens
 from dataprep.runtime.pieces import copy_mask, copy_tokens
@@ -34,6 +35,7 @@ from dataprep.runtime.windows import IGNORED_LABEL, PADDING, Batch, Labels
 __all__ = ["PackedDataset", "padding_id"]
 
 Counts = npt.NDArray[np.int64]
+_ROWS = 1 << 16  # looked at in one step
 
 
 class PackedDataset(Dataset[Batch]):
@@ -57,7 +59,8 @@ class PackedDataset(Dataset[Batch]):
         position_ids: adds int64 `position_ids` [seq_len], from 0 in every document.
         doc_ids: adds int64 `doc_ids` [seq_len], the document in the split, -1 in padding.
         cu_seqlens: adds int32 `cu_seqlens` and int64 `max_seqlen`; see `SegmentFields`. True makes
-            room for as many segments as any row of the plan has.
+            room for as many segments as any row of the plan has; a number below that is a
+            `UsageError` (E_SEGMENTS).
         pad_id: None: the tokenizer's pad, else its eos, else 0.
         plan_dir: where plans are kept; see `stored_plan`.
         sample_mask: adds bool `sample_mask`, False where the index is `PADDING`; such a row is
@@ -91,7 +94,7 @@ class PackedDataset(Dataset[Batch]):
             raise UsageError(f"must be one of {known}, got {labels!r}", where="labels")
         self.split = split
         self.options = PackingOptions(seq_len=seq_len, algorithm=pack, overlong=overlong)
-        self.seq_len = seq_len
+        self.seq_len = self.options.seq_len
         self.labels = labels
         self.pad_id = padding_id(split, pad_id)
         self.plan_dir = plan_dir
@@ -103,10 +106,29 @@ class PackedDataset(Dataset[Batch]):
         self._rows = self.report.rows
         if self._rows == 0:
             raise _no_rows(split, self.report)
-        room = (
-            min(self._most_pieces + 1, seq_len) if cu_seqlens is True else cu_seqlens
-        )  # + padding
-        self.fields = SegmentFields(position_ids=position_ids, doc_ids=doc_ids, cu_seqlens=room)
+        most = min(self._most_pieces + 1, self.seq_len)  # + padding
+        fields = SegmentFields(position_ids=position_ids, doc_ids=doc_ids, cu_seqlens=cu_seqlens)
+        self.fields = replace(fields, cu_seqlens=most) if fields.cu_seqlens is True else fields
+        if 0 < self.fields.cu_seqlens < most:
+            self._require_room(self.fields.cu_seqlens)
+
+    def _require_room(self, room: int) -> None:
+        """Raise `UsageError` unless the segments of every row, padding counted, fit into `room`.
+
+        Reads the bounds of all rows and the lengths of all pieces, some at a time.
+        """
+        bounds, row, most = self.plan.arrays["rows"], 0, 0
+        for first in range(0, self._rows, _ROWS):
+            edges = np.asarray(bounds[first : min(first + _ROWS, self._rows) + 1], np.int64)
+            pieces = np.diff(edges)
+            self._trust((pieces >= 1) & (edges[:-1] >= 0) & (edges[1:] <= self.report.pieces))
+            length = np.asarray(self.plan.arrays["length"][edges[0] : edges[-1]], np.int64)
+            used = np.add.reduceat(length, edges[:-1] - edges[0])
+            segments = pieces + (used < self.seq_len)
+            if segments.max() > most:
+                row, most = first + int(segments.argmax()), int(segments.max())
+        if most > room:
+            raise too_many_segments(f"packed row {row:,}", most, room)
 
     @property
     def definition(self) -> dict[str, Any]:

@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dataprep.formats.errors import InputError, IntegrityError, require
+from dataprep.runtime.arguments import whole_number
 from dataprep.runtime.binpacking import Algorithm, assign
 
 __all__ = [
@@ -58,8 +59,10 @@ class PackingOptions:
     overlong: Overlong = "split"
 
     def __post_init__(self) -> None:
-        require(1 <= self.seq_len <= MAX_SEQ_LEN, "seq_len",
-                 f"must be from 1 to {MAX_SEQ_LEN:,} tokens, got {self.seq_len}")  # fmt: skip
+        seq_len = whole_number("seq_len", self.seq_len, 1)
+        require(seq_len <= MAX_SEQ_LEN, "seq_len",
+                f"must be at most {MAX_SEQ_LEN:,} tokens, got {seq_len}")  # fmt: skip
+        object.__setattr__(self, "seq_len", seq_len)
         for name, value, known in (
             ("pack", self.algorithm, get_args(Algorithm)),
             ("overlong", self.overlong, get_args(Overlong)),

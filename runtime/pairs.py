@@ -23,6 +23,7 @@ from dataprep.formats.curriculum import Curriculum
 from dataprep.formats.errors import InputError, UsageError, require
 from dataprep.formats.steering import VARIANTS
 from dataprep.formats.stream import check_inside
+from dataprep.runtime.arguments import whole_number
 from dataprep.runtime.array_batch import check_pairs
 from dataprep.runtime.array_checks import check_pointers, rows_of
 from dataprep.runtime.curriculum import VariantDraw, stored_curriculum
@@ -33,7 +34,6 @@ from dataprep.runtime.pair_statistics import PairStatistics, statistics_of
 from dataprep.runtime.pair_tables import EMBEDDINGS, PairTables, device_of
 from dataprep.runtime.resident import MemoryReport, resident_bytes
 from dataprep.runtime.samples import Batch, Indices
-from dataprep.runtime.sampling import whole_number
 from dataprep.runtime.tracks import spans_of
 from dataprep.runtime.windows import PADDING
 

@@ -22,6 +22,7 @@ from torch.utils.data import Dataset
 from dataprep.formats.boundaries import ragged
 from dataprep.formats.dataset import Split
 from dataprep.formats.errors import InputError, UsageError, require
+from dataprep.runtime.arguments import whole_number
 from dataprep.runtime.longest import require_fit, too_long
 from dataprep.runtime.packed import padding_id
 from dataprep.runtime.padded_rows import padded_rows
@@ -122,7 +123,7 @@ class PreferenceDataset(Dataset[Batch]):
             ("pad_to_multiple", self.pad_to_multiple),
         ):
             if number is not None:
-                require(number >= 1, name, f"must be at least 1, got {number}")
+                setattr(self, name, whole_number(name, number, 1))
         if self.pad_to == "max_length":
             require(self.max_length is not None, "max_length", "pad_to='max_length' needs it")
         if not self.split.has_groups:

@@ -20,9 +20,9 @@ import torch
 from torch.utils.data import IterableDataset, get_worker_info
 
 from dataprep.formats.errors import InputError, require
+from dataprep.runtime.arguments import whole_number
 from dataprep.runtime.drawing import Watch
 from dataprep.runtime.preprocessing import STAGES, Engine, PreprocessError, Preprocessing
-from dataprep.runtime.sampling import whole_number
 from dataprep.runtime.seeding import isolated, seed_for, seed_here
 from dataprep.runtime.serve import require_seed
 from dataprep.runtime.stream_rows import (

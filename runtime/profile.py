@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from dataprep.formats.errors import InputError, UsageError, require
-from dataprep.runtime.sampling import whole_number
+from dataprep.runtime.arguments import whole_number
 
 __all__ = ["CollatorProfile", "LoaderProfile", "profile_collator", "profile_loader"]
 

@@ -14,6 +14,8 @@ from typing import Any, Literal, get_args
 
 from dataprep.formats.dataset import Split
 from dataprep.formats.errors import UsageError
+from dataprep.runtime.arguments import flag, whole_number
+from dataprep.runtime.fields import segments_a_row
 from dataprep.runtime.mixture_dataset import MixedDataset
 from dataprep.runtime.windows import WindowDataset
 
@@ -50,6 +52,11 @@ def row_maker(rows: Rows | None, **options: Any) -> Callable[[Split], MixedDatas
     unknown rows, and for options that they do not have; what is made, for rows that a split cannot
     have, and what the datasets raise.
     """
+    options |= {
+        "seq_len": whole_number("seq_len", options["seq_len"], 1),
+        "cu_seqlens": segments_a_row(options["cu_seqlens"]),
+        **{name: flag(name, options[name]) for name in ("position_ids", "doc_ids")},
+    }
     if rows is not None:
         if rows not in get_args(Rows):
             raise UsageError(f"must be one of {get_args(Rows)}, got {rows!r}", where="rows")

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from dataprep.runtime.sampling import whole_number
+from dataprep.runtime.arguments import whole_number
 
 __all__ = ["MISSING", "SampleCache", "copied"]
 

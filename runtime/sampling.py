@@ -9,7 +9,6 @@ any position, and then cuts what is left of the epoch in the same way.
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Iterator, Mapping
 from itertools import chain, repeat
 from typing import Any, Literal, NamedTuple, Protocol, get_args
@@ -18,6 +17,7 @@ import numpy as np
 from torch.utils.data import Sampler
 
 from dataprep.formats.errors import UsageError, require
+from dataprep.runtime.arguments import whole_number
 from dataprep.runtime.digest import DIGEST_MASK, contributions
 from dataprep.runtime.mixture_order import MixtureOrder
 from dataprep.runtime.mixture_resume import going_on
@@ -27,7 +27,7 @@ from dataprep.runtime.skips import Skips
 from dataprep.runtime.state import Progress, warn_of_forgotten
 from dataprep.runtime.windows import PADDING
 
-__all__ = ["End", "GlobalBatchSampler", "Step", "StepSampler", "whole_number"]
+__all__ = ["End", "GlobalBatchSampler", "Step", "StepSampler"]
 
 End = Literal["drop", "partial", "pad"]
 
@@ -138,11 +138,10 @@ class GlobalBatchSampler(Sampler[list[int]]):
         end: End = "drop",
         skips: Skips | None = None,
     ) -> None:
-        batch_size = whole_number("batch_size", batch_size)
+        batch_size = whole_number("batch_size", batch_size, 1)
         least = int(end == "drop")  # of nothing, nothing is served; with "drop" it is a mistake
         sound = least <= samples <= MAX_SAMPLES
         require(sound, "samples", f"must be in {least} .. 2**48, got {samples}")
-        require(batch_size >= 1, "batch_size", f"must be at least 1, got {batch_size}")
         require(dp_size >= 1, "dp_size", f"must be at least 1, got {dp_size}")
         require(0 <= dp_rank < dp_size, "dp_rank", f"{dp_rank} is not in 0 .. {dp_size - 1}")
         require(end in get_args(End), "end", f"must be one of {get_args(End)}, got {end!r}")
@@ -325,13 +324,3 @@ def _chunks(whole: int, first: int, each: int) -> Iterator[tuple[int, int]]:
 
 def _spot(progress: Progress) -> Spot:
     return Spot(progress.epoch, progress.position)
-
-
-def whole_number(where: str, value: int, minimum: int = 0) -> int:
-    """`value`, of whatever integer type, as an int; `UsageError` for anything else, or less."""
-    try:
-        number = operator.index(value)
-    except TypeError:
-        raise UsageError(f"must be a whole number, got {value!r}", where=where) from None
-    require(number >= minimum, where, f"must be at least {minimum}, got {number}")
-    return number

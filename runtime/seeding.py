@@ -17,7 +17,7 @@ import numpy as np
 import torch
 
 from dataprep.formats.errors import require
-from dataprep.runtime.sampling import whole_number
+from dataprep.runtime.arguments import whole_number
 
 __all__ = ["Mode", "isolated", "seed_all", "seed_for", "seed_here", "seed_worker",
            "seeded_generator"]  # fmt: skip

@@ -8,27 +8,38 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import warnings
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Literal, get_args
 
+import numpy as np
 import torch
 
 from dataprep.formats.arrays import ArraySplit
 from dataprep.formats.dataset import Dataset, Split, open_dataset
 from dataprep.formats.errors import UsageError
-from dataprep.formats.readahead import ReadAhead
+from dataprep.formats.readahead import ReadAhead, memory
+from dataprep.runtime.arguments import flag, flag_or_none, whole_number
 from dataprep.runtime.blocks import Blocks, block_sizes
 from dataprep.runtime.loader import Loader
 from dataprep.runtime.mock import MockDataset
 from dataprep.runtime.order import Order, Sequential, Shuffled
 from dataprep.runtime.samples import SampleDataset
-from dataprep.runtime.sampling import End, GlobalBatchSampler, StepSampler, whole_number
-from dataprep.runtime.skips import Skips
+from dataprep.runtime.sampling import End, GlobalBatchSampler, StepSampler
+from dataprep.runtime.skips import Skips, skips_of
 from dataprep.runtime.workers import begin_work
 
-__all__ = ["Shuffle", "build_order", "opened", "require_seed", "serve", "serve_steps"]
+__all__ = [
+    "Shuffle",
+    "build_order",
+    "opened",
+    "require_seed",
+    "serve",
+    "serve_steps",
+    "shuffle_kind",
+]
 
 Shuffle = Literal["full", "blocks"]
 _LONG = 512  # bytes of a definition that a state holds as it is
@@ -36,6 +47,14 @@ _LONG = 512  # bytes of a definition that a state holds as it is
 
 def opened(place: str | Path | Dataset, io: Literal["mmap", "pread"] | None) -> Dataset:
     """The dataset at `place`, opened with `io` (None: mapped, or as it is if it is open)."""
+    if isinstance(place, list | tuple) and place:
+        weights = ", ".join(f'"{part}": 1' for part in place)
+        raise UsageError(
+            "several datasets are given with a weight each", where="dataset_dir",
+            remedy=f"Pass {{{weights}}}.",
+        )  # fmt: skip
+    if not isinstance(place, str | os.PathLike | Dataset):
+        raise UsageError(f"must be a path or an open dataset, got {place!r}", where="dataset_dir")
     if not isinstance(place, Dataset):
         return open_dataset(place, io=io or "mmap")
     if io is not None and io != place.io:
@@ -54,9 +73,7 @@ def build_order(
     ``"full"`` (or True) permutes all samples. ``"blocks"`` permutes pieces of 4 MiB and the samples
     inside windows of 1 GiB: for data larger than the page cache. False is the stored order.
     """
-    kind = "full" if shuffle is True else shuffle
-    if kind is not False and kind not in get_args(Shuffle):
-        raise UsageError(f"must be a bool, 'full' or 'blocks', got {shuffle!r}", where="shuffle")
+    kind = shuffle_kind(shuffle)
     seed = require_seed(seed)
     build_id, n = _build_id(split), len(samples)
     definition: dict[str, Any] = {"builds": [build_id], **samples.definition, "samples": n}
@@ -69,6 +86,16 @@ def build_order(
     block, window = block_sizes(_sample_bytes(samples, split))
     order = Blocks(build_id=build_id, seed=seed, purpose=purpose, block=block, window=window)
     return order, definition | {"block": block, "window": window}
+
+
+def shuffle_kind(shuffle: Shuffle | bool) -> Shuffle | Literal[False]:
+    """``"full"`` for True, and otherwise as given; `UsageError` for what is none of these."""
+    kind = flag("shuffle", shuffle) if isinstance(shuffle, np.bool_) else shuffle
+    if isinstance(kind, bool):
+        return "full" if kind else False
+    if kind not in get_args(Shuffle):
+        raise UsageError(f"must be a bool, 'full' or 'blocks', got {shuffle!r}", where="shuffle")
+    return kind
 
 
 def _build_id(split: Split | ArraySplit) -> str:
@@ -99,7 +126,7 @@ def serve(
     positions: int | None = None,
     epoch: int = 0,
     end: End = "drop",
-    skip: Iterable[int] | Skips = (),
+    skip: Iterable[int] | Skips | None = (),
     dp_rank: int = 0,
     dp_size: int = 1,
     num_workers: int = 0,
@@ -122,11 +149,12 @@ def serve(
         >>> loader = serve(packed, 32, order=order, definition=definition)     # doctest: +SKIP
     """
     count = len(samples) if positions is None else positions
-    skips = skip if isinstance(skip, Skips) else Skips(list(skip))
+    skips = skips_of(skip)
     sampler = GlobalBatchSampler(
         count, batch_size, order=order, epoch=epoch, dp_rank=dp_rank, dp_size=dp_size, end=end,
         skips=skips if len(skips) else None,
     )  # fmt: skip
+    _require_memory(sampler, definition.get("seq_len", 1))
     return serve_steps(
         samples, sampler, definition=definition, num_workers=num_workers, prefetch=prefetch,
         persistent_workers=persistent_workers, multiprocessing_context=multiprocessing_context,
@@ -148,8 +176,11 @@ def serve_steps(
     mock: bool = False,
 ) -> Loader:
     """The same, over steps that are divided in some other way: see `StepSampler`."""
-    _check(num_workers, prefetch, multiprocessing_context)
-    pinned = _pins(pin_memory) if _on_host(samples, num_workers) else False
+    num_workers = whole_number("num_workers", num_workers)
+    prefetch, mock = whole_number("prefetch", prefetch), flag("mock", mock)
+    _check(num_workers, multiprocessing_context)
+    pin_memory = flag_or_none("pin_memory", pin_memory)
+    pinned = _on_host(samples, num_workers) and _pins(pin_memory)
     return Loader(
         MockDataset(samples) if mock else samples,
         sampler,
@@ -225,11 +256,23 @@ def _has_accelerator() -> bool:
     return accelerator is not None and accelerator.type != "mps"  # which cannot pin
 
 
-def _check(num_workers: int, prefetch: int, context: str | None) -> None:
-    if num_workers < 0:
-        raise UsageError(f"must not be negative, got {num_workers}", where="num_workers")
-    if prefetch < 0:
-        raise UsageError(f"must not be negative, got {prefetch}", where="prefetch")
+def _require_memory(sampler: GlobalBatchSampler, tokens: int) -> None:
+    """Raise `UsageError` where the ids of one batch, `tokens` a row, do not fit into memory.
+
+    A batch that is padded has all its rows, however few samples there are.
+    """
+    size = sampler.batch_size
+    rows = size if sampler.end == "pad" else min(size, sampler.samples)
+    needed, free = 8 * rows * tokens, memory()
+    if needed > free > 0:
+        raise UsageError(
+            f"a batch of {rows:,} rows takes {needed / (1 << 30):,.0f} GiB or more, and this "
+            f"machine has {free / (1 << 30):,.0f} GiB free",
+            where="batch_size", remedy="Use a smaller batch_size.",
+        )  # fmt: skip
+
+
+def _check(num_workers: int, context: str | None) -> None:
     methods = torch.multiprocessing.get_all_start_methods()
     if context is not None and context not in methods:
         raise UsageError(

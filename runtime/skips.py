@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,7 @@ from dataprep.formats.errors import InputError, UsageError
 from dataprep.formats.storage import storage_errors
 from dataprep.runtime.order import MAX_SAMPLES, Order, Positions
 
-__all__ = ["Skips", "read_skips"]
+__all__ = ["Skips", "read_skips", "skips_of"]
 
 _KEPT = 4  # epochs: that of the trainer, that of the prefetching, and a resumed one
 _LARGEST = 256 << 20  # bytes of a file: ten million numbers
@@ -125,6 +125,17 @@ class Skips:
 
     def __reduce__(self) -> tuple[object, ...]:
         return Skips, (self.samples,)
+
+
+def skips_of(skip: Iterable[int] | Skips | None) -> Skips:
+    """What is to be skipped, as `Skips`; None: nothing."""
+    if isinstance(skip, Skips):
+        return skip
+    try:
+        samples = iter(() if skip is None else skip)
+    except TypeError:
+        raise _no_list(repr(skip)) from None
+    return Skips(list(samples))
 
 
 def read_skips(path: Path) -> Skips:

@@ -24,8 +24,10 @@ import numpy as np
 from torch.utils.data import IterableDataset, get_worker_info
 
 from dataprep.formats.errors import DataprepError, UsageError, require
+from dataprep.runtime.arguments import flag, whole_number
 from dataprep.runtime.fields import OF_THE_BATCH
 from dataprep.runtime.order import MAX_SAMPLES, Positions, Sequential
+from dataprep.runtime.serve import require_seed
 from dataprep.runtime.state_head import warn_of_dropped
 from dataprep.runtime.stream_order import Shuffle, described, stream_order, stream_sizes
 from dataprep.runtime.stream_plan import Deal, Stage, StreamEnd, Topology, advance, enter, runs_of
@@ -92,17 +94,19 @@ class StreamDataset(IterableDataset[Batch]):
         if not hasattr(dataset, "spans"):
             raise _not_rows(dataset)
         self.dataset = dataset
-        self.batch_size = batch_size
-        self.seed, self.dp_rank, self.dp_size = seed, dp_rank, dp_size
-        self.end, self.infinite = end, infinite
+        self.batch_size = None if batch_size is None else whole_number("batch_size", batch_size, 1)
+        self.seed, self.dp_rank = require_seed(seed), whole_number("dp_rank", dp_rank)
+        self.dp_size = whole_number("dp_size", dp_size, 1)
+        self.end, self.infinite = end, flag("infinite", infinite)
         known = (None, *get_args(Shuffle))
         require(shuffle in known, "shuffle", f"must be one of {known}, got {shuffle!r}")
-        require(0 <= seed < 1 << 63, "seed", f"must be from 0 to 2**63 - 1, got {seed}")
         require(end in get_args(StreamEnd), "end",
                  f"must be one of {get_args(StreamEnd)}, got {end!r}")  # fmt: skip
         topology = self.topology()
-        require(0 <= dp_rank < dp_size, "dp_rank", f"{dp_rank} is not in 0 .. {dp_size - 1}")
-        require(end != "partial" or dp_size == 1, "end", "'partial' is for one rank; use 'pad'")
+        require(self.dp_rank < self.dp_size, "dp_rank",
+                f"{dp_rank} is not in 0 .. {dp_size - 1}")  # fmt: skip
+        alone = self.dp_size == 1
+        require(end != "partial" or alone, "end", "'partial' is for one rank; use 'pad'")
         masked = end != "pad" or getattr(dataset, "sample_mask", False)
         require(masked, "end", "'pad' needs a dataset made with sample_mask=True")
         self._n = len(dataset)
@@ -110,10 +114,13 @@ class StreamDataset(IterableDataset[Batch]):
         if self._deal(topology).steps == 0:
             raise _too_few(self._n, topology)
         sizes = stream_sizes(dataset.split.tokens * dataset.split.dtype.itemsize // self._n)
-        self.block = sizes[0] if block is None else block
+        self.block, window = (
+            size if given is None else whole_number(name, given, 1)
+            for name, given, size in zip(("block", "window"), (block, window), sizes, strict=True)
+        )
         self.order = stream_order(
-            dataset.split.dataset.build_id, dataset.split.name, seed, shuffle=shuffle,
-            block=self.block, window=sizes[1] if window is None else window, buffer=buffer,
+            dataset.split.dataset.build_id, dataset.split.name, self.seed, shuffle=shuffle,
+            block=self.block, window=window, buffer=whole_number("buffer", buffer, 1),
         )  # fmt: skip
         self._now = self._start = Place(0)
         self._shared = SharedPlace()
@@ -141,7 +148,7 @@ class StreamDataset(IterableDataset[Batch]):
         A place loaded in it stays until a pass has begun there; another epoch drops it and warns.
         Call it between passes: workers that are just starting one may see it or not.
         """
-        require(epoch >= 0, "epoch", f"must not be negative, got {epoch}")
+        epoch = whole_number("epoch", epoch)
         if self._loaded == self._shared.version and not self._shared.begun:
             if epoch == self.epoch:
                 return

@@ -14,6 +14,7 @@ import torch
 from torch.utils.data import DataLoader, get_worker_info
 
 from dataprep.formats.errors import UsageError
+from dataprep.runtime.arguments import flag, whole_number
 from dataprep.runtime.stats import LoaderStats, Tally
 from dataprep.runtime.stream import StreamDataset
 from dataprep.runtime.windows import Batch
@@ -111,13 +112,14 @@ def stream_loader(
             "the stream yields single samples", where="batch_size",
             remedy="Make it with StreamDataset(..., batch_size=...).",
         )  # fmt: skip
-    if num_workers < 0:
-        raise UsageError(f"must not be negative, got {num_workers}", where="num_workers")
+    num_workers = whole_number("num_workers", num_workers)
+    if prefetch_factor is not None:
+        prefetch_factor = whole_number("prefetch_factor", prefetch_factor, 1)
     return StreamLoader(
         dataset,
         num_workers=num_workers,
         prefetch_factor=prefetch_factor,
-        pin_memory=pin_memory,
+        pin_memory=flag("pin_memory", pin_memory),
         persistent_workers=num_workers > 0,
         worker_init_fn=_begin_work if num_workers else None,
         multiprocessing_context=multiprocessing_context,

@@ -24,11 +24,12 @@ import numpy as np
 from torch.utils.data import Sampler
 
 from dataprep.formats.errors import IncompatibleError, InputError, UsageError, require
+from dataprep.runtime.arguments import whole_number
 from dataprep.runtime.buckets import POOL, PoolCache
 from dataprep.runtime.digest import DIGEST_MASK, contributions
 from dataprep.runtime.lengths import Lengths
 from dataprep.runtime.order import MAX_SAMPLES, Order, Positions, key, permute
-from dataprep.runtime.sampling import End, Step, whole_number
+from dataprep.runtime.sampling import End, Step
 from dataprep.runtime.state import Progress
 from dataprep.runtime.windows import PADDING
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import torch
 
 from dataprep.formats.errors import UsageError, require
-from dataprep.runtime.sampling import whole_number
+from dataprep.runtime.arguments import flag, whole_number
 
 __all__ = ["DataParallel", "data_parallel"]
 
@@ -27,6 +27,7 @@ def data_parallel(distributed: bool, dp_rank: int | None, dp_size: int | None) -
     torch.distributed is asked for and not initialised. Warns where it is initialised and not asked
     for: all ranks would be served the same.
     """
+    distributed = flag("distributed", distributed)
     if (dp_rank is None) != (dp_size is None):
         missing = "dp_rank" if dp_rank is None else "dp_size"
         raise UsageError("dp_rank and dp_size are given together or not at all", where=missing)

@@ -93,9 +93,10 @@ def as_fraction(value: object, where: str) -> Fraction:
     (Fraction(1, 10), Fraction(2, 3))
     """
     found = Fraction(0)
-    if isinstance(value, Rational):
+    number = not isinstance(value, bool)  # which Python counts among them
+    if number and isinstance(value, Rational):
         found = Fraction(int(value.numerator), int(value.denominator))
-    elif isinstance(value, Real) and math.isfinite(value):
+    elif number and isinstance(value, Real) and math.isfinite(value):
         found = _simplest(float(str(value)))  # a float32 is the decimal that it prints
     if found <= 0:
         raise UsageError(
@@ -157,7 +158,9 @@ def _unmet(
     drawn = f"get {draws:,}, {draws / (share * period):.3g} times its due" if draws else "get none"
     # Enough for exact shares, or for a quota of which half a draw is the tolerance.
     needed = min(sum(asked), -(-sum(asked) // max(1, int(2 * Fraction(tolerance) * weight))))
-    longer = f"pass max_period={needed}, " if period < needed <= _LONGEST else ""
+    longer = ""
+    if period < needed <= _LONGEST:
+        longer = f"pass max_period={needed} to MixtureDataset.mixture and serve that, "
     return UsageError(
         f"of the {period:,} draws in a period, a share of {share:.3g} would {drawn} "
         f"(tolerance {tolerance:g})",

@@ -20,6 +20,7 @@ from torch.utils.data import Dataset
 from dataprep.formats.dataset import Split
 from dataprep.formats.errors import InputError, require
 from dataprep.formats.stream import check_inside
+from dataprep.runtime.arguments import whole_number
 from dataprep.runtime.buffers import Buffers
 from dataprep.runtime.fields import OF_THE_BATCH, SegmentFields
 from dataprep.runtime.segments import Segments, of_windows
@@ -73,23 +74,21 @@ class WindowDataset(Dataset[Batch]):
         cu_seqlens: bool | int = False,
     ) -> None:
         self.split = split
-        self.seq_len = seq_len
-        self.stride = seq_len if stride is None else stride
+        self.seq_len = whole_number("seq_len", seq_len, 1)
+        self.stride = self.seq_len if stride is None else whole_number("stride", stride, 1)
         self.labels = labels
         self.sample_mask = sample_mask
         self.fields = SegmentFields(
             position_ids=position_ids, doc_ids=doc_ids, cu_seqlens=cu_seqlens
         )
-        require(seq_len >= 1, "seq_len", f"must be at least 1 token, got {seq_len}")
-        require(self.stride >= 1, "stride", f"must be at least 1 token, got {stride}")
         require(self.stride < 1 << 62, "stride", f"must be below 2**62 tokens, got {stride}")
         known = (None, *get_args(Labels))
         require(labels in known, "labels", f"must be one of {known}, got {labels!r}")
         self._buffers = Buffers()
-        self._span = seq_len + (labels == "shifted")
+        self._span = self.seq_len + (labels == "shifted")
         self._windows = window_count(split.tokens, self._span, self.stride)
         if self._windows == 0:
-            raise _too_few_tokens(split, seq_len, self._span)
+            raise _too_few_tokens(split, self.seq_len, self._span)
 
     def __len__(self) -> int:
         return self._windows
@@ -98,6 +97,14 @@ class WindowDataset(Dataset[Batch]):
         return (
             f"<dataprep.WindowDataset {self.split.name}: {len(self):,} windows of {self.seq_len:,}>"
         )
+
+    @property
+    def unread_tokens(self) -> int:
+        """Tokens of the split that no window reads though a smaller `stride` would; else 0."""
+        if self.stride <= self._span:
+            return 0
+        closest = window_count(self.split.tokens, self._span, self._span)
+        return self.split.tokens - self._windows * self._span if closest > self._windows else 0
 
     @property
     def definition(self) -> dict[str, str | int]:

@@ -347,7 +347,7 @@ def test_impossible_uses_are_refused(split: Split, windows: WindowDataset) -> No
     """Padding that nobody could tell, workers below none, a loader of single samples."""
     with pytest.raises(UsageError, match="sample_mask=True"):
         stream(WindowDataset(split, seq_len=SEQ_LEN), end="pad")
-    with pytest.raises(UsageError, match="negative"):
+    with pytest.raises(UsageError, match="at least 0"):
         stream_loader(stream(windows, batch_size=2), num_workers=-1)
     with pytest.raises(UsageError, match="single samples"):
         stream_loader(stream(windows))

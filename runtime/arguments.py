@@ -1,0 +1,48 @@
+"""What arguments may be, said in the same words wherever they are taken.
+
+Looked at once, when a loader is made: a count that was read from a file as a text, or a switch that
+was given as ``"no"``, would otherwise be met somewhere in a run, or never.
+"""
+
+from __future__ import annotations
+
+import operator
+from typing import Any
+
+import numpy as np
+
+from dataprep.formats.errors import UsageError, require
+
+__all__ = ["flag", "flag_or_none", "whole_number"]
+
+
+def whole_number(where: str, value: Any, minimum: int = 0) -> int:
+    """`value`, of whatever integer type, as an int; `UsageError` for anything else, or less.
+
+    True and False are no numbers: they are given where one argument was taken for another.
+    """
+    wrong = UsageError(f"must be a whole number, got {value!r}", where=where)
+    if isinstance(value, bool):
+        raise wrong
+    try:
+        number = operator.index(value)
+    except TypeError:
+        raise wrong from None
+    require(number >= minimum, where, f"must be at least {minimum}, got {number}")
+    return number
+
+
+def flag(where: str, value: Any) -> bool:
+    """`value`, of Python or of NumPy, as a bool; `UsageError` for anything else.
+
+    >>> flag("drop_last", np.True_)
+    True
+    """
+    if not isinstance(value, bool | np.bool_):
+        raise UsageError(f"must be True or False, got {value!r}", where=where)
+    return bool(value)
+
+
+def flag_or_none(where: str, value: Any) -> bool | None:
+    """The same, where None stands for a choice that depends on others."""
+    return None if value is None else flag(where, value)
