@@ -7,7 +7,7 @@ datasets and options, finished or not. Costs the opening of the datasets and the
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -23,7 +23,7 @@ from dataprep.cli.command import (
     output_options,
 )
 from dataprep.cli.served import OrderOptions, State, read_state, require_datasets, run_of
-from dataprep.formats.errors import DataprepError, UsageError
+from dataprep.formats.errors import DataprepError, UsageError, naming_dataset
 
 if TYPE_CHECKING:
     from dataprep.formats.dataset import Dataset
@@ -157,7 +157,10 @@ def command(
             labels=None if labels == "none" else cast("Labels", labels),
             skip=None if skip is None else read_skips(skip), **options,
         )  # fmt: skip
-        datasets = [opened.enter_context(open_dataset(path)) for path in paths]
+        datasets = []
+        for path in paths:
+            with _one_of(paths, path):
+                datasets.append(opened.enter_context(open_dataset(path)))
         if asked.state is not None:
             require_datasets(asked.state, datasets)
         show = _step if doc is None else _document
@@ -240,18 +243,26 @@ def _document(
     from dataprep.runtime.trace import steps_of_document
 
     source = asked.source or 0
-    split, documents = find_record(datasets[source], asked.doc or 0, asked.split_served)
+    with _one_of(names, names[source]):
+        split, documents = find_record(datasets[source], asked.doc or 0, asked.split_served)
     run = run_of(datasets, names, split.name, served, asked.state)
-    first, *more = (
-        document_facts(
-            steps_of_document(
-                run.samples, run.sampler, document, epoch=run.epoch, start=run.start, source=source
-            ),
-            run,
-        )
-        for document in documents
-    )
+    with _one_of(names, names[source]):
+        first, *more = (
+            document_facts(
+                steps_of_document(
+                    run.samples, run.sampler, document, epoch=run.epoch, start=run.start,
+                    source=source,
+                ),
+                run,
+            )
+            for document in documents
+        )  # fmt: skip
     return first | {"other_documents": more} if more else first
+
+
+def _one_of(names: Sequence[object], name: object) -> AbstractContextManager[None]:
+    """Errors name the dataset where there are several."""
+    return naming_dataset(name) if len(names) > 1 else nullcontext()
 
 
 @contextmanager
