@@ -7,7 +7,7 @@ datasets and options, finished or not. Costs the opening of the datasets and the
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -23,7 +23,8 @@ from dataprep.cli.command import (
     output_options,
 )
 from dataprep.cli.served import OrderOptions, State, read_state, require_datasets, run_of
-from dataprep.formats.errors import DataprepError, UsageError
+from dataprep.cli.words import in_options
+from dataprep.formats.errors import DataprepError, UsageError, naming_dataset
 
 if TYPE_CHECKING:
     from dataprep.formats.dataset import Dataset
@@ -122,7 +123,8 @@ _ASKED, _SERVED = "What to show", "What the loader was made with"
 )  # fmt: skip
 @click.option(
     "--skip", metavar="FILE", type=ANY_PATH,
-    help="Samples that are left out: one to a line, or a JSON array.",
+    help="Samples that are left out: one to a line, or a JSON array; of several PATHs an object "
+    "of arrays by PATH.",
 )  # fmt: skip
 @click.option(
     "--weight", "weights", metavar="W", type=float, multiple=True,
@@ -157,11 +159,14 @@ def command(
             labels=None if labels == "none" else cast("Labels", labels),
             skip=None if skip is None else read_skips(skip), **options,
         )  # fmt: skip
-        datasets = [opened.enter_context(open_dataset(path)) for path in paths]
+        datasets, names = [], [str(path) for path in paths]
+        for path in names:
+            with _one_of(names, path):
+                datasets.append(opened.enter_context(open_dataset(path)))
         if asked.state is not None:
-            require_datasets(asked.state, datasets)
+            require_datasets(asked.state, datasets, names, served)
         show = _step if doc is None else _document
-        found = show(datasets, [str(path) for path in paths], asked, served)
+        found = show(datasets, names, asked, served)
     if as_json:
         output.result_json(found)
     elif not quiet:
@@ -240,26 +245,34 @@ def _document(
     from dataprep.runtime.trace import steps_of_document
 
     source = asked.source or 0
-    split, documents = find_record(datasets[source], asked.doc or 0, asked.split_served)
+    with _one_of(names, names[source]):
+        split, documents = find_record(datasets[source], asked.doc or 0, asked.split_served)
     run = run_of(datasets, names, split.name, served, asked.state)
-    first, *more = (
-        document_facts(
-            steps_of_document(
-                run.samples, run.sampler, document, epoch=run.epoch, start=run.start, source=source
-            ),
-            run,
-        )
-        for document in documents
-    )
+    with _one_of(names, names[source]):
+        first, *more = (
+            document_facts(
+                steps_of_document(
+                    run.samples, run.sampler, document, epoch=run.epoch, start=run.start,
+                    source=source,
+                ),
+                run,
+            )
+            for document in documents
+        )  # fmt: skip
     return first | {"other_documents": more} if more else first
+
+
+def _one_of(names: Sequence[object], name: object) -> AbstractContextManager[None]:
+    """Errors name the dataset where there are several."""
+    return naming_dataset(name) if len(names) > 1 else nullcontext()
 
 
 @contextmanager
 def _naming() -> Iterator[None]:
-    """Errors about an argument name its option."""
+    """Errors about an argument name its option, and say what is wrong in the words of options."""
     names = (
         "batch_size", "seq_len", "stride", "dp_size", "epoch", "end", "step", "rank", "seed",
-        "rows", "pack", "overlong", "shuffle", "weigh_by", "skip", "state",
+        "rows", "pack", "overlong", "shuffle", "weigh_by", "skip", "state", "labels",
     )  # fmt: skip
     others = {
         "record": "--doc", "max_length": "--seq-len", "weights": "--weight",
@@ -270,4 +283,7 @@ def _naming() -> Iterator[None]:
             yield
     except DataprepError as error:
         error.where = others.get(error.where or "", error.where)
+        if error.where is not None and error.where.startswith("skip of "):
+            error.where = f"--{error.where}"
+        in_options(error, names)
         raise

@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from dataprep.formats.errors import InputError, UsageError
+from dataprep.formats.errors import IncompatibleError, InputError, UsageError
 from dataprep.formats.storage import storage_errors
 
 if TYPE_CHECKING:
@@ -37,6 +37,7 @@ __all__ = ["OrderOptions", "Run", "State", "read_state", "require_datasets", "ru
 
 State = Mapping[str, Any]
 _LARGEST = 256 << 20  # bytes of a state: ten million skipped samples
+_WRITE = "Write json.dumps(loader.state_dict()) to it."
 _ANY = 1 << 62  # positions: more than any epoch has
 
 
@@ -59,7 +60,8 @@ class OrderOptions:
     epoch: int | None = None
     shuffle: str | None = None
     end: End | None = None
-    skip: Skips | None = None
+    skip: Skips | Mapping[str, Skips] | None = None
+    """Of several datasets by PATH, as it was given."""
     weights: tuple[float, ...] = ()
     weigh_by: By | None = None
 
@@ -111,7 +113,12 @@ def read_state(path: Path) -> State:
             size = path.stat().st_size
             data = path.read_bytes() if size <= _LARGEST else b""
         except (FileNotFoundError, IsADirectoryError):
-            raise InputError("is no file", where=str(path), code="E_NOT_FOUND") from None
+            raise InputError(
+                "is no file",
+                where=str(path),
+                code="E_NOT_FOUND",
+                remedy=f"Check the path. {_WRITE}",
+            ) from None
     if size > _LARGEST:
         raise InputError(f"has {size:,} bytes; {_LARGEST:,} are the limit", where=str(path))
     try:
@@ -119,7 +126,7 @@ def read_state(path: Path) -> State:
     except (ValueError, RecursionError) as error:
         raise InputError(
             f"is not JSON ({error})", where=str(path),
-            remedy="Write json.dumps(loader.state_dict()) to it.",
+            remedy=_WRITE,
         ) from None  # fmt: skip
     order = state.get("order") if isinstance(state, dict) else None
     progress_from(state, cast("State", order), _ANY)
@@ -136,11 +143,13 @@ def run_of(
     """What loaders of these datasets with these options serve, and with `state` go on with."""
     from dataprep.runtime.rows import default_rows
 
-    mixed = len(datasets) > 1 or bool(options.weights)
+    mixed = is_mixture(datasets, options, state)
     if state is not None:
-        mixed = mixed or _order(state).get("kind") == "mixture"
-        options = _as_in(state, options)
-    loader = _mixture(datasets, split, options) if mixed else _single(datasets[0], split, options)
+        options = _as_in(state, options, names)
+    if mixed:
+        loader = _mixture(datasets, names, split, options)
+    else:
+        loader = _single(datasets[0], split, options)
     run = Run(
         samples=cast("Traceable", loader.dataset_obj), sampler=loader.sampler_obj,
         rows=options.rows or default_rows(datasets[0].split(split)),
@@ -167,15 +176,28 @@ def _single(dataset: Dataset, split: str, options: OrderOptions) -> Loader:
     from dataprep.runtime.serve import build_order, serve
 
     if options.weigh_by is not None:
-        raise UsageError("is for several datasets with weights", where="weigh_by")
+        raise UsageError(
+            "is for several datasets with weights", where="weigh_by",
+            remedy="Leave it out, or give several PATHs with a --weight each.",
+        )  # fmt: skip
+    if isinstance(options.skip, Mapping):
+        raise UsageError(
+            "has samples of several datasets, and there is one", where="skip",
+            remedy="Write its samples alone: one to a line, or a JSON array.",
+        )  # fmt: skip
     part = dataset.split(split)
     samples = row_maker(options.rows, **_row_options(options))(part)
     shuffle, seed = _shuffle(options, split), options.seed or 0
     order, definition = build_order(samples, part, seed=seed, shuffle=shuffle)
-    return serve(samples, order=order, definition=definition, **_served(options, split))
+    return serve(
+        samples, order=order, definition=definition, skip=options.skip or (),
+        **_served(options, split),
+    )  # fmt: skip
 
 
-def _mixture(datasets: Sequence[Dataset], split: str, options: OrderOptions) -> Loader:
+def _mixture(
+    datasets: Sequence[Dataset], names: Sequence[str], split: str, options: OrderOptions
+) -> Loader:
     from dataprep.runtime.mixed import mixed_loader
     from dataprep.runtime.rows import row_maker
     from dataprep.runtime.serve import require_seed, serve
@@ -191,8 +213,29 @@ def _mixture(datasets: Sequence[Dataset], split: str, options: OrderOptions) -> 
         row_maker(options.rows, **_row_options(options)),
         dict(zip(datasets, options.weights, strict=True)), split,
         seed=require_seed(options.seed or 0), shuffle=_shuffle(options, split),
-        weigh_by=options.weigh_by or "samples",
+        weigh_by=options.weigh_by or "samples", skip=_skips_of(datasets, names, options.skip),
     )  # fmt: skip
+
+
+def _skips_of(
+    datasets: Sequence[Dataset], names: Sequence[str], skip: Skips | Mapping[str, Skips] | None
+) -> dict[Dataset, Skips]:
+    """The skip list of each dataset that has one."""
+    if skip is None or not len(skip):
+        return {}
+    if not isinstance(skip, Mapping):
+        raise UsageError(
+            "must say which dataset the samples are of", where="skip",
+            remedy='Write {"PATH": [samples], ...} to the file.',
+        )  # fmt: skip
+    known = {Path(name): dataset for name, dataset in zip(names, datasets, strict=True)}
+    odd = sorted(name for name in skip if Path(name) not in known)
+    if odd:
+        raise UsageError(
+            f"{', '.join(odd)}: no PATH of this mixture", where="skip",
+            remedy=f"Name each as it is given: {', '.join(names)}.",
+        )  # fmt: skip
+    return {known[Path(name)]: samples for name, samples in skip.items()}
 
 
 def _row_options(options: OrderOptions) -> dict[str, Any]:
@@ -208,7 +251,7 @@ def _served(options: OrderOptions, split: str) -> dict[str, Any]:
     end = "drop" if split == "train" else "pad" if options.dp_size > 1 else "partial"
     return {
         "batch_size": options.batch_size, "epoch": options.epoch or 0, "end": options.end or end,
-        "skip": options.skip or (), "dp_size": options.dp_size, "prefetch": 0,
+        "dp_size": options.dp_size, "prefetch": 0,
         "pin_memory": False,
     }  # fmt: skip
 
@@ -223,17 +266,22 @@ def _order(state: State) -> State:
     return cast("State", state["order"])
 
 
-def _as_in(state: State, options: OrderOptions) -> OrderOptions:
+def _as_in(state: State, options: OrderOptions, names: Sequence[str]) -> OrderOptions:
     """`options`, and what `state` says where they say nothing."""
     order = _order(state)
     kind = order.get("rows") if order.get("kind") == "mixture" else order.get("kind")
+    if options.rows is not None and isinstance(kind, str) and kind != options.rows:
+        raise IncompatibleError(
+            f"is of rows {kind}, not {options.rows}", where="state", code="E_STATE",
+            remedy=f"Leave out --rows, or give --rows {kind}.",
+        )  # fmt: skip
     said = {
         "rows": _text(kind), "seq_len": _number(order.get("seq_len", order.get("max_length"))),
         "stride": _number(order.get("stride")), "pack": _text(order.get("pack")),
-        "overlong": _overlong(order) if options.rows in (None, kind) else None,
+        "overlong": _overlong(order),
         "seed": _number(order.get("seed")),
         "shuffle": _text(order.get("shuffle")) or "none", "weigh_by": _text(order.get("by")),
-        "skip": _skips(state),
+        "skip": _skips(state, names),
     }  # fmt: skip
     new: dict[str, Any] = {n: value for n, value in said.items() if getattr(options, n) is None}
     weights = order.get("weights")
@@ -257,23 +305,39 @@ def _number(value: Any) -> int | None:
     return value if type(value) is int else None
 
 
-def _skips(state: State) -> Skips:
+def _skips(state: State, names: Sequence[str]) -> Skips | dict[str, Skips]:
+    """What `state` leaves out; of a mixture it has a list for each dataset, or none at all."""
     from dataprep.runtime.skips import Skips
     from dataprep.runtime.state_head import damaged
 
+    skip = state["skip"]
     try:
-        return Skips(state.get("skip") or ())
+        if _order(state).get("kind") != "mixture":
+            return Skips(skip)
+        return {name: Skips(own) for name, own in zip(names, skip, strict=bool(skip))}
     except UsageError as error:
         raise damaged(f"skip {error.problem}") from None
+    except ValueError:
+        raise damaged(f"skip has {len(skip)} lists for {len(names)} datasets") from None
 
 
-def require_datasets(state: State, datasets: Sequence[Dataset]) -> None:
+def is_mixture(datasets: Sequence[Dataset], options: OrderOptions, state: State | None) -> bool:
+    """Whether these are served as a mixture, which one alone may be too: `state` says so then."""
+    if len(datasets) > 1 or options.weights or state is None:
+        return len(datasets) > 1 or bool(options.weights)
+    order = _order(state)
+    return order.get("kind") == "mixture" and order.get("sources") == 1
+
+
+def require_datasets(
+    state: State, datasets: Sequence[Dataset], names: Sequence[str], options: OrderOptions
+) -> None:
     """Raise what a loader raises for a state of other datasets, before anything in them is missed.
 
-    One of many datasets holds a hash for all, which only their loader compares.
+    `names` are what messages call them.
     """
-    from dataprep.runtime.state import progress_from
+    from dataprep.runtime import state_order
 
-    order = _order(state)
-    if "builds" in order or "builds_sha256" not in order:
-        progress_from(state, {**order, "builds": [d.build_id for d in datasets]}, _ANY)
+    named = zip(datasets, names, strict=True)
+    known = [state_order.Open(dataset.build_id, name) for dataset, name in named]
+    state_order.require_datasets(state, known, mixed=is_mixture(datasets, options, state))

@@ -15,6 +15,9 @@ one line: ``error[E_SIZE] train/tokens-00003.bin: expected 8 bytes, found 6. Reb
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import ClassVar
 
 __all__ = [
@@ -26,6 +29,8 @@ __all__ = [
     "RecordError",
     "StorageError",
     "UsageError",
+    "name_dataset",
+    "naming_dataset",
     "require",
 ]
 
@@ -137,3 +142,36 @@ class RecordError(InputError):
     """One record cannot be used, and skipping was not asked for."""
 
     default_code = "E_RECORD"
+
+
+_OF_FILES = (IntegrityError, StorageError, IncompatibleError)
+
+
+def name_dataset(error: DataprepError, path: object) -> None:
+    """Say that `error` is of the dataset at `path`, for whoever has several open.
+
+    All datasets have files of the same names, and what mends one may harm another. Arguments, and
+    places that are whole paths, stay as they are.
+
+    >>> error = IntegrityError("is missing", where="train/tokens-00000.bin", code="E_MISSING")
+    >>> name_dataset(error, "code")
+    >>> str(error)
+    'error[E_MISSING] code/train/tokens-00000.bin: is missing.'
+    """
+    where = error.where
+    if where is None or Path(where).is_absolute() or error.code == "E_PLAN":
+        return
+    if isinstance(error, _OF_FILES):
+        error.where = f"{path}/{where}"
+    elif isinstance(error, InputError):  # of a split or a document
+        error.where = f"{where} of {path}"
+
+
+@contextmanager
+def naming_dataset(path: object) -> Iterator[None]:
+    """`name_dataset` for the errors of a block."""
+    try:
+        yield
+    except DataprepError as error:
+        name_dataset(error, path)
+        raise

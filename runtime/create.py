@@ -204,12 +204,10 @@ def create_loader(  # noqa: PLR0917  (the names and the order that callers know)
             served, make, dataset_dir, split, seed=seed, shuffle=kind, io=io, weigh_by=weigh_by,
             source_ids=source_ids, skip=_of_sources(skip), weights_changed=weights_changed,
         )  # fmt: skip
-    for name, given in (
-        ("weigh_by", weigh_by != "samples"), ("source_ids", source_ids),
-        ("weights_changed", weights_changed), ("skip", isinstance(skip, Mapping)),
-    ):  # fmt: skip
-        if given:
-            raise UsageError("is for several datasets with weights", where=name)
+    _refuse_mixture_options(
+        weigh_by=weigh_by != "samples", source_ids=source_ids, weights_changed=weights_changed,
+        skip=isinstance(skip, Mapping),
+    )  # fmt: skip
     data = opened_any(dataset_dir, io)
     if not isinstance(data, Dataset):
         _refuse_token_options(
@@ -250,6 +248,17 @@ def _of_sources(skip: Skip) -> Mapping[Any, Iterable[int] | Skips | None]:
             remedy='Pass skip={"dataset": [samples]}.',
         )  # fmt: skip
     return {}
+
+
+def _refuse_mixture_options(**given: bool) -> None:
+    for name, value in given.items():
+        if value:
+            instead = "Pass the samples alone" if name == "skip" else "Leave it out"
+            raise UsageError(
+                "is for several datasets with weights",
+                where=name,
+                remedy=f'{instead}, or give weights: {{"prose": 0.7, "code": 0.3}}.',
+            )
 
 
 def _refuse_token_options(**given: bool) -> None:

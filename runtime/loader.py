@@ -25,6 +25,7 @@ from dataprep.runtime.samples import Batch, SampleDataset
 from dataprep.runtime.sampling import GlobalBatchSampler, Step, StepSampler
 from dataprep.runtime.state import Progress, progress_from, state_of
 from dataprep.runtime.state_head import warn_of_dropped
+from dataprep.runtime.state_order import served_by
 from dataprep.runtime.stats import LoaderStats, Tally
 
 __all__ = ["Announces", "Loader", "set_epoch"]
@@ -224,7 +225,8 @@ class Loader(DataLoader[Batch]):
         """
         sampler, place = self.sampler_obj, self._place
         changing: frozenset[str] = getattr(sampler.order, "changing", frozenset())
-        progress = stood = progress_from(state, self.order, sampler.samples, changing)
+        served = served_by(sampler.order, self.dataset_obj)
+        progress = stood = progress_from(state, self.order, sampler.samples, changing, served)
         count = sampler.count(stood.position, stood.epoch)
         over = sampler.ended(count)  # less than a global batch was left
         if over:

@@ -17,7 +17,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 
 from dataprep.formats.dataset import Dataset, Split
-from dataprep.formats.errors import UsageError
+from dataprep.formats.errors import UsageError, naming_dataset
 from dataprep.runtime.blocks import Blocks, block_sizes
 from dataprep.runtime.documents import DocumentDataset
 from dataprep.runtime.loader import Loader
@@ -63,7 +63,10 @@ def mixed_loader(
     if weigh_by not in get_args(By):
         raise UsageError(f"must be one of {get_args(By)}, got {weigh_by!r}", where="weigh_by")
     named = _named(weights)
-    parts = {name: make(opened(place, io).split(split)) for name, place in named.items()}
+    parts = {}
+    for name, place in named.items():
+        with naming_dataset(name):
+            parts[name] = make(opened(place, io).split(split))
     _equal_rooms(parts)
     samples = MixtureDataset(parts, source_ids=source_ids)
     # The mean of documents takes reading all their lengths: only where the order depends on it.
@@ -71,7 +74,7 @@ def mixed_loader(
     known = weigh_by == "tokens" or told
     mixture = samples.mixture(
         dict(zip(named, weights.values(), strict=True)), by=weigh_by,
-        tokens_per_sample={n: mean_tokens(p) for n, p in parts.items()} if known else None,
+        tokens_per_sample=_means(parts) if known else None,
     )  # fmt: skip
     definition = {
         **_common(samples.definition["rows"]), **mixture.definition, "shuffle": kind or None,
@@ -139,6 +142,14 @@ def _handed_over(phase: Phase, cut: int) -> Iterator[tuple[int, int]]:
         if rest:
             yield -1, phase.draws_at(Spot(epoch, phase.positions))
             yield 1, phase.draws_at(Spot(epoch, phase.positions - rest))
+
+
+def _means(parts: Mapping[str, MixedDataset]) -> dict[str, Fraction]:
+    found = {}
+    for name, part in parts.items():
+        with naming_dataset(name):
+            found[name] = mean_tokens(part)
+    return found
 
 
 def mean_tokens(samples: MixedDataset) -> Fraction:

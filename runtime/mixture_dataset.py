@@ -7,6 +7,7 @@ about 30 microseconds for each source in it. Which rows come when is `dataprep.r
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import numpy as np
@@ -15,7 +16,7 @@ import torch
 from torch.utils.data import Dataset
 
 from dataprep.formats.dataset import Split
-from dataprep.formats.errors import IncompatibleError, UsageError
+from dataprep.formats.errors import DataprepError, IncompatibleError, UsageError, name_dataset
 from dataprep.runtime.fields import OF_THE_BATCH
 from dataprep.runtime.mixture import By, Mixture, Source
 from dataprep.runtime.mixture_rows import Filling, Part, check_fit, merge
@@ -148,7 +149,12 @@ class MixtureDataset(Dataset[Batch]):
         tokens = self._token_base()
         found = [np.empty((2, 0), np.int64)]
         for which, _, own in self.by_source(samples[samples != PADDING]):
-            found.append(np.stack(self._datasets[which].spans(own)) + tokens[which])
+            try:
+                spans = np.stack(self._datasets[which].spans(own))
+            except DataprepError as error:
+                self._name(error, which)
+                raise
+            found.append(spans + tokens[which])
         starts, stops = np.concatenate(found, axis=1)
         return starts, stops
 
@@ -163,7 +169,11 @@ class MixtureDataset(Dataset[Batch]):
         for which in range(int(first), int(last) if start < stop else int(first)):
             low, high = max(start, int(tokens[which])), min(stop, int(tokens[which + 1]))
             part = cast("Traceable", self._datasets[which])
-            own = part.covering(low - int(tokens[which]), high - int(tokens[which]))
+            try:
+                own = part.covering(low - int(tokens[which]), high - int(tokens[which]))
+            except DataprepError as error:
+                self._name(error, which)
+                raise
             found.append(own + self.base[which])
         return np.concatenate(found)
 
@@ -194,8 +204,17 @@ class MixtureDataset(Dataset[Batch]):
 
     def _part(self, which: int, rows: Samples, own: Samples) -> Part:
         """What source `which` gives for its samples `own`, which stand at `rows` of the batch."""
-        batch = self._datasets[which].__getitems__(own)
+        try:
+            batch = self._datasets[which].__getitems__(own)
+        except DataprepError as error:
+            self._name(error, which)
+            raise
         return Part(self._names[which], rows, batch, self._fillings[which])
+
+    def _name(self, error: DataprepError, which: int) -> None:
+        """Say that `error` is of source `which`: by its path, as it was given if it was."""
+        path, name = self._datasets[which].split.dataset.path, self._names[which]
+        name_dataset(error, name if Path(name).absolute() == path else path)
 
 
 def _filling(dataset: MixedDataset) -> Filling | None:

@@ -28,12 +28,13 @@ from dataprep.runtime.skips import Skips
 if TYPE_CHECKING:
     from dataprep.runtime.mixture import Mixture
 
-__all__ = ["MixtureOrder"]
+__all__ = ["CHANGING", "MixtureOrder"]
 
-_CHANGING = frozenset({
+CHANGING = frozenset({
     "sources", "by", "period", "positions", "builds", "builds_sha256", "weights", "weights_sha256",
     "samples", "blocks", "sha256",
 })  # fmt: skip
+"""The fields of its definition that other weights, or other sources, change."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -88,7 +89,7 @@ class MixtureOrder:
     @property
     def changing(self) -> frozenset[str]:
         """The fields of its definition in which a state may differ."""
-        return _CHANGING if self.weights_changed else frozenset()
+        return CHANGING if self.weights_changed else frozenset()
 
     @property
     def skipped(self) -> list[list[int]]:

@@ -29,6 +29,10 @@ __all__ = ["Skips", "read_skips", "skips_of"]
 
 _KEPT = 4  # epochs: that of the trainer, that of the prefetching, and a resumed one
 _LARGEST = 256 << 20  # bytes of a file: ten million numbers
+_WRITE = (
+    "Write one sample to a line, or a JSON array of them; of several datasets an object with an "
+    "array for each."
+)
 
 
 class Skips:
@@ -138,28 +142,40 @@ def skips_of(skip: Iterable[int] | Skips | None) -> Skips:
     return Skips(list(samples))
 
 
-def read_skips(path: Path) -> Skips:
+def read_skips(path: Path) -> Skips | dict[str, Skips]:
     """The list in the file `path`: a JSON array of samples, or one sample to a line.
 
-    In lines, what follows a `#` is a remark. Raises `InputError` that names the line.
+    Of several datasets, a JSON object with such an array for each. In lines, what follows a `#` is
+    a remark. Raises `InputError` that names the line, or the dataset.
     """
     with storage_errors(path):
         try:
             size = path.stat().st_size
             data = path.read_bytes() if size <= _LARGEST else b""
         except (FileNotFoundError, IsADirectoryError):
-            raise InputError("is no file", where=str(path), code="E_NOT_FOUND") from None
+            raise InputError(
+                "is no file", where=str(path), code="E_NOT_FOUND",
+                remedy="Check the path. " + _WRITE,
+            ) from None  # fmt: skip
     if size > _LARGEST:
         raise InputError(f"has {size:,} bytes; {_LARGEST:,} are the limit", where=str(path))
     try:
         text = data.decode()
-        numbers = json.loads(text) if text.lstrip()[:1] == "[" else _lines(text, path)
-        return Skips(numbers)
+        begin = text.lstrip()[:1]
+        if begin == "{":
+            return {name: _of(name, numbers) for name, numbers in json.loads(text).items()}
+        return Skips(json.loads(text) if begin == "[" else _lines(text, path))
     except (ValueError, RecursionError, UsageError) as error:  # ValueError: of UTF-8 or of JSON
         problem = error.problem if isinstance(error, UsageError) else str(error)
-        raise InputError(
-            problem, where=str(path), remedy="Write one sample to a line, or a JSON array of them."
-        ) from None
+        raise InputError(problem, where=str(path), remedy=_WRITE) from None
+
+
+def _of(name: str, numbers: Any) -> Skips:
+    """The list of the dataset `name`."""
+    try:
+        return Skips(numbers)
+    except UsageError as error:
+        raise UsageError(f"{name}: {error.problem}", where="skip") from None
 
 
 def _lines(text: str, path: Path) -> list[int]:
@@ -169,7 +185,7 @@ def _lines(text: str, path: Path) -> list[int]:
         if word and not (word.isascii() and word.isdecimal()):
             raise InputError(
                 f"line {number}: {word[:40]!r} is not the number of a sample", where=str(path),
-                remedy="Write one sample to a line, or a JSON array of them.",
+                remedy=_WRITE,
             )  # fmt: skip
         if word:
             found.append(int(word))

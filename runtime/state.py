@@ -20,13 +20,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from dataprep.formats.errors import IncompatibleError, UsageError
+from dataprep.runtime.skips import Skips
 from dataprep.runtime.state_head import check_head, damaged, whole
+from dataprep.runtime.state_order import REMEDY, Served, require_order
 
 __all__ = ["STATE_VERSION", "Progress", "progress_from", "state_of", "warn_of_forgotten"]
 
 STATE_VERSION = 1
 _KIND = "dataprep loader state"
-_REMEDY = "Make the loader as it was made when the state was taken."
+_UNKNOWN = Served()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -71,24 +73,27 @@ def progress_from(
     order: Mapping[str, Any],
     positions: int,
     changing: Set[str] = frozenset(),
+    served: Served = _UNKNOWN,
 ) -> Progress:
     """The progress in `state`, which must be of this `order` of so many `positions`.
 
     The fields `changing` of the order may be others, and so may the number of positions then.
+    `served` is what the order is of, for messages.
     Raises `IncompatibleError` for a state of a newer dataprep, of another dataset or of another
     order, and `UsageError` for what is no state at all.
     """
     check_head(state, _KIND, STATE_VERSION)
-    _require_same(state.get("order"), order, changing)
+    require_order(state, order, changing, served)
+    _check_skip(state)
     found = Progress(
         epoch=whole(state.get("epoch"), "epoch"),
         position=whole(state.get("position"), "position"),
         digest=_digest(state.get("order_digest")),
     )
     if found.position > positions and not changing:
-        raise UsageError(
+        raise IncompatibleError(
             f"stands at position {found.position:,} of {positions:,}", where="state",
-            code="E_STATE", remedy=_REMEDY,
+            code="E_STATE", remedy=REMEDY,
         )  # fmt: skip
     return found
 
@@ -99,8 +104,9 @@ def warn_of_forgotten(forgotten: int, argument: str = 'skip=state["skip"]', up: 
     `up` is how many calls lie between the warning and who loads the state.
     """
     if forgotten:
+        samples = "sample" if forgotten == 1 else "samples"
         warnings.warn(
-            f"the state is of a run that left out {forgotten:,} samples more than this one does: "
+            f"the state is of a run that left out {forgotten:,} {samples} more than this one does: "
             f"pass {argument} to leave them out again",
             stacklevel=up,
         )
@@ -112,32 +118,14 @@ def _digest(value: object) -> int:
     return int(value, 16)
 
 
-def _require_same(stored: Any, order: Mapping[str, Any], changing: Set[str]) -> None:
-    if not isinstance(stored, Mapping):
-        raise damaged("it does not say which order it is of")
-    odd = [name for name in {**stored, **order} if stored.get(name) != order.get(name)]
-    names = [name for name in odd if name not in changing]
-    mixtures = "weights_sha256" in stored and "weights_sha256" in order
-    other = " Or pass weights_changed=True to go on with other weights." if mixtures else ""
-    if "builds" in names or "builds_sha256" in names:
-        raise IncompatibleError(
-            f"is of another dataset: {_builds(stored)}, this one is {_builds(order)}",
-            where="state", code="E_STATE_DATASET",
-            remedy=f"Open the dataset that it was taken on.{other}",
-        )  # fmt: skip
-    if names:
-        pairs = [(name, _brief(stored.get(name)), _brief(order.get(name))) for name in names]
-        listed = ", ".join(f"{name} {was}, not {now}" for name, was, now in pairs)
-        raise IncompatibleError(
-            f"is of another order: {listed}", where="state", code="E_STATE", remedy=_REMEDY + other
-        )
-
-
-def _builds(order: Mapping[str, Any]) -> str:
-    return _brief(order.get("builds") or order.get("builds_sha256"))
-
-
-def _brief(value: Any) -> str:
-    if isinstance(value, list | tuple):
-        return " and ".join(map(_brief, value))
-    return str(value)[:24]
+def _check_skip(state: Mapping[str, Any]) -> None:
+    """Every state has the samples that are left out; of a mixture the phases say of what."""
+    skip = state.get("skip")
+    if not isinstance(skip, list | tuple):
+        raise damaged(f"skip must be a list, got {skip!r}")
+    if "phases" in state:
+        return
+    try:
+        Skips(skip)
+    except UsageError as error:
+        raise damaged(f"skip {error.problem}") from None

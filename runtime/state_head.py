@@ -29,7 +29,8 @@ def check_head(state: object, kind: str, newest: int) -> None:
     if not isinstance(state, Mapping) or state.get("kind") != kind:
         raise UsageError(
             f"is not the state of a {kind.removesuffix(' state')}", where="state",
-            remedy="Pass what state_dict() gave.",
+            remedy="Pass json.loads(...) of it: what state_dict() gave."
+            if isinstance(state, str | bytes) else "Pass what state_dict() gave.",
         )  # fmt: skip
     version = state.get("version")
     if type(version) is not int or version < 1:
@@ -54,7 +55,10 @@ def whole(value: object, name: str) -> int:
 
 def damaged(problem: str) -> UsageError:
     """The error for a state whose fields cannot be what a run wrote."""
-    return UsageError(f"is damaged ({problem})", where="state")
+    return UsageError(
+        f"is damaged ({problem})", where="state",
+        remedy="Load an earlier state, or begin without one.",
+    )  # fmt: skip
 
 
 def warn_of_dropped(epoch: int, position: int, instead: int) -> None:

@@ -150,9 +150,11 @@ def parse_state(
     """The place in `state`, which must be of a stream with this `identity`."""
     check_head(state, _KIND, STATE_VERSION)
     for name, value in identity.items():
-        if state.get(name) != value:
+        if name not in state:
+            raise damaged(f"{name} is missing")
+        if state[name] != value:
             raise IncompatibleError(
-                f"was taken with {name} {state.get(name)!r}, this stream has {value!r}",
+                f"was taken with {name} {state[name]!r}, this stream has {value!r}",
                 where="state", code="E_STATE_DATASET" if name == "build_id" else "E_STATE",
                 remedy="Make the stream as it was, or begin anew without this state.",
             )  # fmt: skip

@@ -14,7 +14,7 @@ import numpy as np
 
 from dataprep.formats.boundaries import ragged
 from dataprep.formats.dataset import Split
-from dataprep.formats.errors import UsageError
+from dataprep.formats.errors import UsageError, naming_dataset
 from dataprep.runtime.order import Positions
 from dataprep.runtime.pieces import document_spans
 from dataprep.runtime.provenance import records_of, sources_of
@@ -252,7 +252,9 @@ def _pieces(dataset: Spanned, samples: Positions) -> Pieces:
     for which in np.unique(source).tolist():
         some = source == which
         first, last = starts[some] - base[which], stops[some] - base[which]
-        found.append(_pieces_of_split(splits[which], which, first, last, owners[some]))
+        split = splits[which]
+        with naming_dataset(split.dataset.path):
+            found.append(_pieces_of_split(split, which, first, last, owners[some]))
     order = np.argsort(np.concatenate([part.row for part in found]), kind="stable")
     return Pieces(**{
         field.name: np.concatenate([getattr(part, field.name) for part in found])[order]

@@ -262,7 +262,7 @@ def test_foreign_states_are_refused(shards: Path, tmp_path: Path) -> None:
                         ("version", True)):  # fmt: skip
         with pytest.raises(UsageError, match=rf"damaged \({name}"):
             make(shards).load_state_dict(changed(state, **{name: value}))
-    with pytest.raises(UsageError, match="position 67 of 66"):
+    with pytest.raises(IncompatibleError, match="position 67 of 66"):
         make(shards).load_state_dict(changed(state, position=67))
     with pytest.raises(UsageError, match="epoch must be a whole number from 0 on, got -1"):
         make(shards).load_state_dict(changed(state, epoch=-1))

@@ -1,0 +1,225 @@
+"""What is said of a state that is of another order: the real cause, and what to give."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dataprep.formats.dataset import open_dataset
+from dataprep.formats.errors import DataprepError, IncompatibleError, UsageError
+from dataprep.runtime.create import create_loader
+from dataprep.runtime.loader import Loader
+from dataprep.runtime.stream import StreamDataset
+from dataprep.runtime.windows import WindowDataset
+from tests.datasets import make_dataset, random_split
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Datasets a, b, c and d."""
+    root = tmp_path_factory.mktemp("orders")
+    for number, name in enumerate("abcd"):
+        make_dataset(root / name, {"train": random_split([[90, 41, 80]], seed=number)})
+    return root
+
+
+@pytest.fixture(autouse=True)
+def _here(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(root)
+    monkeypatch.setenv("DATAPREP_CACHE", str(root / "cache"))
+
+
+def make(weights: Any, **options: Any) -> Loader:
+    """A loader of one dataset, or of those in "ab" with equal weights, or with these weights."""
+    weights = dict.fromkeys(weights, 1) if isinstance(weights, str) else weights
+    return create_loader(weights, "train", 4, **{"seq_len": 8, "seed": 5} | options)
+
+
+def refused(loader: Loader, state: Any) -> DataprepError:
+    with pytest.raises(DataprepError) as caught:
+        loader.load_state_dict(state)
+    assert caught.value.where == "state"
+    return caught.value
+
+
+def build(name: str) -> str:
+    return f"build {open_dataset(name).build_id[:12]}"
+
+
+def test_one_dataset_is_no_mixture() -> None:
+    """Not even where the mixture is of one dataset, and that is the same."""
+    alone, one = make(Path("a")), make("a")
+    error = refused(one, alone.state_dict())
+    assert error.code == "E_STATE"
+    assert error.problem == "is of a by itself, and this is a mixture of that one dataset"
+    assert error.remedy == "Give the dataset by itself, without a weight."
+    error = refused(alone, one.state_dict())
+    assert error.code == "E_STATE"
+    assert error.problem.endswith("a alone, and this is no mixture")
+    assert error.remedy == "Give the dataset with a weight, as a mixture of one."
+
+
+def test_a_mixture_and_one_of_its_datasets() -> None:
+    """Each way, what to give is said, by its path where it is open."""
+    error = refused(make("ab"), make(Path("b")).state_dict())
+    assert error.code == "E_STATE_DATASET"
+    assert error.problem == "is of another dataset: b, this one is a mixture of a and b"
+    assert error.remedy == "Give b by itself, without a weight."
+    error = refused(make("ab"), make(Path("c")).state_dict())
+    assert error.remedy == "Give the dataset that it was taken on by itself, without a weight."
+    error = refused(make(Path("a")), make("ab").state_dict())
+    assert error.code == "E_STATE_DATASET"
+    assert f"a mixture of {Path('a').absolute()} and {build('b')}, this one is " in error.problem
+    assert error.remedy == "Give all that it was taken on, in that order, each with its weight."
+
+
+@pytest.mark.parametrize("names", ["ab", "abc"])
+def test_datasets_in_another_order(names: str) -> None:
+    """They are the same, so the order is what to give; of many the state has no list of builds."""
+    first, last = " and ".join(", ".join(names).rsplit(", ", 1)), names[::-1]
+    error = refused(make(last), make(names).state_dict())
+    assert error.code == "E_STATE"
+    assert error.problem.startswith(
+        f"is of the same datasets in another order: {first}, not c"[:-1]
+    )
+    assert error.remedy is not None
+    assert error.remedy.startswith(f"Give them, and their weights, in this order: {first}.")
+    assert "weights_changed=True" in error.remedy
+    make(last, weights_changed=True).load_state_dict(make(names).state_dict())
+
+
+def test_other_datasets_of_many() -> None:
+    """Build ids stand beside paths, and no digest of a list does."""
+    error = refused(make("abd"), make("abc").state_dict())
+    assert error.code == "E_STATE_DATASET"
+    assert error.problem == (
+        f"is of another dataset: a mixture of a, b and {build('c')}, "
+        "this one is a mixture of a, b and d"
+    )
+    assert "weights_changed=True" in str(error)
+    error = refused(make("cd"), make("ab").state_dict())  # no dataset of it: this would not help
+    assert "weights_changed" not in str(error)
+
+
+OTHERS: list[dict[str, Any]] = [
+    {"seed": 9}, {"seq_len": 7}, {"shuffle": False}, {"rows": "packed"}, {"shuffle": "blocks"},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("options", OTHERS)
+@pytest.mark.parametrize("changed", [False, True])
+def test_weights_changed_is_offered_where_it_helps(options: Any, changed: bool) -> None:
+    """Not for another seed or rows, and not where it is passed already."""
+    state = make("ab").state_dict()
+    error = refused(make({"a": 1, "b": 2}, weights_changed=changed, **options), state)
+    assert "weights_changed" not in str(error)
+    error = refused(make({"a": 1, "b": 2}), state)
+    assert "Or pass weights_changed=True" in str(error)
+    make({"a": 1, "b": 2}, weights_changed=True).load_state_dict(state)
+
+
+@pytest.mark.parametrize("names", ["ab", "abc"])
+def test_other_weights_are_said_as_weights(names: str) -> None:
+    """However many there are, and without the digests."""
+    weights = {name: number for number, name in enumerate(names, 1)}
+    error = refused(make(weights), make(names).state_dict())
+    shown = {2: ("1 and 1", "1 and 2"), 3: ("1, 1 and 1", "1, 2 and 3")}[len(names)]
+    assert error.problem == f"is of another order: weights {shown[0]}, not {shown[1]}"
+
+
+@pytest.mark.parametrize("mixed", [False, True])
+def test_differences_are_in_the_words_of_options(mixed: bool) -> None:
+    """What only follows from a difference, or is how it is stored, is left out."""
+    place: Any = "abc" if mixed else Path("a")
+    state = make(place).state_dict()
+    for options, said in (
+        ({"rows": "packed"}, "rows windows, not packed"),
+        ({"shuffle": False}, "shuffle full, not none"),
+        ({"shuffle": "blocks"}, "shuffle full, not blocks"),
+        ({"seed": 9}, "seed 5, not 9"),
+    ):
+        assert refused(make(place, **options), state).problem == f"is of another order: {said}"
+    back = refused(make(place), make(place, shuffle=False).state_dict())
+    assert back.problem == "is of another order: shuffle none, not full"
+
+
+DAMAGES: list[tuple[Callable[[dict[str, Any]], Any], str]] = [
+    (lambda s: s.pop("skip"), "skip must be a list, got None"),
+    (lambda s: s.update(skip="x"), "skip must be a list, got 'x'"),
+    (lambda s: s.update(skip={}), "skip must be a list"),
+]
+
+
+@pytest.mark.parametrize(("damage", "said"), DAMAGES)
+@pytest.mark.parametrize("place", [Path("a"), "ab"])
+def test_a_state_without_its_list_is_damaged(
+    damage: Callable[[dict[str, Any]], Any], said: str, place: Any
+) -> None:
+    """Every state that was ever written has one."""
+    state = copy.deepcopy(make(place).state_dict())
+    damage(state)
+    error = refused(make(place), state)
+    assert f"is damaged ({said}" in error.problem
+    assert error.remedy == "Load an earlier state, or begin without one."
+
+
+@pytest.mark.parametrize("skip", [[-1], [[1]], ["x"], [1.5]])
+def test_a_list_of_anything_else_is_damaged(skip: Any) -> None:
+    state = make(Path("a")).state_dict() | {"skip": skip}
+    assert "is damaged (skip must be whole numbers" in refused(make(Path("a")), state).problem
+
+
+def test_text_is_no_state_yet() -> None:
+    """What json.dumps made of one."""
+    text: Any = json.dumps(make("ab").state_dict())
+    error = refused(make("ab"), text)
+    assert "json.loads" in (error.remedy or "")
+    make("ab").load_state_dict(json.loads(text))
+
+
+def test_positions_that_there_are_not_end_like_other_orders() -> None:
+    """E_STATE has one exit code."""
+    state = make(Path("a")).state_dict() | {"position": 10**9}
+    error = refused(make(Path("a")), state)
+    assert (error.code, error.exit_code) == ("E_STATE", IncompatibleError.exit_code)
+
+
+def test_a_stream_state_that_lacks_a_field_is_damaged() -> None:
+    """It was not taken with a seed of None."""
+    samples = WindowDataset(open_dataset("a").split("train"), seq_len=8)
+    stream = StreamDataset(samples, batch_size=4, seed=7)
+    state = stream.state_dict()
+    for name in ("seed", "build_id", "definition", "samples", "end"):
+        with pytest.raises(UsageError, match=rf"is damaged \({name} is missing\)"):
+            stream.load_state_dict({key: state[key] for key in state if key != name})
+
+
+def test_one_forgotten_sample_is_one() -> None:
+    with pytest.warns(UserWarning, match="left out 1 sample more than"):
+        make(Path("a")).load_state_dict(make(Path("a"), skip=[3]).state_dict())
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"skip": {"a": [1]}}, {"weigh_by": "tokens"}, {"source_ids": True}, {"weights_changed": True}],
+)
+def test_options_of_mixtures_say_what_to_give(options: Any) -> None:
+    with pytest.raises(UsageError, match="several datasets") as caught:
+        make(Path("a"), **options)
+    assert 'or give weights: {"prose": 0.7, "code": 0.3}.' in (caught.value.remedy or "")
+
+
+def test_a_refused_state_of_a_run_under_way() -> None:
+    """Phases tell the weights of the run: those it has now."""
+    first = make({"a": 3, "b": 1, "c": 1})
+    list(itertools.islice(first, 2))
+    second = make("abc", weights_changed=True)
+    second.load_state_dict(first.state_dict())
+    error = refused(make({"a": 3, "b": 1, "c": 1}), second.state_dict())
+    assert error.problem == "is of another order: weights 1, 1 and 1, not 3, 1 and 1"
