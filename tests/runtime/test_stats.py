@@ -129,5 +129,5 @@ def test_mock_serves_the_same_shapes(shards: Path) -> None:
     batches = list(mock)
     assert batches[0]["input_ids"] is batches[1]["input_ids"]
     assert not torch.equal(list(real)[1]["input_ids"], batches[1]["input_ids"])
-    with pytest.raises(IncompatibleError, match="mock True, not None"):
+    with pytest.raises(IncompatibleError, match="mock True, not none"):
         real.load_state_dict(mock.state_dict())
