@@ -30,7 +30,16 @@ from dataprep.runtime.order import MAX_SAMPLES, Positions, Sequential
 from dataprep.runtime.serve import require_seed
 from dataprep.runtime.state_head import warn_of_dropped
 from dataprep.runtime.stream_order import Shuffle, described, stream_order, stream_sizes
-from dataprep.runtime.stream_plan import Deal, Stage, StreamEnd, Topology, advance, enter, runs_of
+from dataprep.runtime.stream_plan import (
+    Deal,
+    Stage,
+    StreamEnd,
+    Topology,
+    advance,
+    enter,
+    left_after,
+    runs_of,
+)
 from dataprep.runtime.stream_read import Readable, Reader
 from dataprep.runtime.stream_state import Place, SharedPlace, dump_state, parse_state
 from dataprep.runtime.windows import PADDING, Batch
@@ -126,6 +135,7 @@ class StreamDataset(IterableDataset[Batch]):
         self._shared = SharedPlace()
         self._counted = False  # by `stream_loader`
         self._loaded = -1  # the version, in shared memory, of the place that was loaded
+        self._finished = -1  # the epoch of a loaded state of which nothing was left to serve
         self.tells = False
         """Whether an error is handed over in place of a batch: in workers of `stream_loader`."""
         self.set_epoch(epoch)
@@ -146,13 +156,17 @@ class StreamDataset(IterableDataset[Batch]):
         """Make the next pass serve `epoch` from its beginning, also in workers that live already.
 
         A place loaded in it stays until a pass has begun there; another epoch drops it and warns.
+        An epoch of which a loaded state had nothing left is not served again.
         Call it between passes: workers that are just starting one may see it or not.
         """
         epoch = whole_number("epoch", epoch)
+        if epoch == self._finished:
+            return
         if self._loaded == self._shared.version and not self._shared.begun:
             if epoch == self.epoch:
                 return
             warn_of_dropped(self.epoch, self._start.consumed(self._n, self.end), epoch)
+        self._finished = -1
         self._go_to(Place(epoch))
 
     def __len__(self) -> int:
@@ -215,13 +229,16 @@ class StreamDataset(IterableDataset[Batch]):
         On the same ranks, workers and batch size every rank goes on with exactly what it would have
         got. Otherwise what is left of the epoch is dealt anew: still every sample once.
 
-        Where that makes no step, the next epoch begins.
+        Where that makes no step, the next epoch begins, which `epoch` then names.
 
         Raises `IncompatibleError` for a state of a newer version, another dataset, seed or shuffle,
         and `UsageError` for one that is damaged. O(1); O(ranks x workers) after a change of them.
         """
         place = parse_state(state, self._identity(), self._n, self.end)
-        self._go_to(place)
+        left = left_after(self._n, place.stages, self.end).total
+        over = Deal(samples=left, topology=self.topology(), end=self.end).steps == 0
+        self._go_to(Place(place.epoch + 1) if over else place)
+        self._finished = place.epoch if over else -1
         if place.epoch or state["consumed"]:
             self._loaded = self._shared.version
 

@@ -192,3 +192,28 @@ def test_workers_of_a_stock_loader_begin_at_a_loaded_place(
         dataset.set_epoch(epoch)
         lengths.append(len(steps_of(stock)))
     assert lengths == [9, 16]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_an_epoch_without_a_step_left_is_over(
+    windows: WindowDataset, steps_of: Callable[[Iterable[Any]], Steps], workers: int
+) -> None:
+    """The loop over epochs serves each of those that are left once, also where each is set."""
+    begun = stream(windows, batch_size=4)
+    steps_of(islice(begun, SAMPLES // 4 - 1))  # fewer are left than the next takes in a step
+    state = begun.state_dict()
+    fresh = [
+        steps_of(emulated(stream(windows, batch_size=8, epoch=epoch), max(1, workers)))
+        for epoch in (1, 2)
+    ]
+    live = loader(windows, workers=workers, batch_size=8)
+    live.load_state_dict(state)
+    assert live.epoch == 1
+    found = []
+    for epoch in range(live.epoch, 3):
+        live.set_epoch(epoch)
+        found.append(steps_of(live))
+    assert found == fresh
+    live.load_state_dict(state)
+    live.set_epoch(0)  # as trainers do that count from the epoch of the state
+    assert steps_of(live) == fresh[0]
