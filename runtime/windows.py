@@ -36,8 +36,9 @@ PADDING = -(1 << 63)
 IGNORED_LABEL = -100
 """The label of every token in such a row: what torch's cross_entropy ignores."""
 
-_BATCHES_AT_ONCE = 16  # whose documents are looked for; and
-_TOKENS_AT_ONCE = 1 << 20  # not more than so many tokens, which may all be documents
+_BATCHES_AT_ONCE = 64  # whose places, and documents, are looked for; and
+_NUMBERS_AT_ONCE = 1 << 20  # not more than so many numbers: each token may be a document
+_NUMBERS_OF_A_WINDOW = 16  # without documents: a few, which also are its steps'
 
 
 class WindowDataset(Dataset[Batch]):
@@ -161,11 +162,12 @@ class WindowDataset(Dataset[Batch]):
     def in_turn(self, asked: Iterator[Samples]) -> Iterator[Batch]:
         """What `__getitems__` gives for each of `asked`, one after the other.
 
-        `asked` is taken up to sixteen batches ahead: most of what it costs to find out where
+        `asked` is taken up to 64 batches ahead: most of what it costs to find out where
         windows lie, and where documents end in them, is the same for so many as for one.
         """
         for first in asked:
-            fit = _TOKENS_AT_ONCE // max(1, len(first) * self.seq_len)
+            found = len(first) * (self.seq_len if self.fields else _NUMBERS_OF_A_WINDOW)
+            fit = _NUMBERS_AT_ONCE // max(1, found)
             more = islice(asked, max(1, min(fit, _BATCHES_AT_ONCE)) - 1)
             yield from self._at_once([first, *more])
 

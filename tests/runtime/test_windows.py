@@ -191,7 +191,7 @@ def test_batches_in_turn_equal_single_ones(
     split: Split, monkeypatch: pytest.MonkeyPatch, at_once: int, fields: dict[str, Any]
 ) -> None:
     """Whatever number is made at once, of whatever sizes, with padding; each its own memory."""
-    monkeypatch.setattr(windows_module, "_TOKENS_AT_ONCE", at_once)
+    monkeypatch.setattr(windows_module, "_NUMBERS_AT_ONCE", at_once)
     windows = WindowDataset(split, seq_len=8, sample_mask=True, **fields)
     sizes = [3, 3, 0, 3, 1, 5]
     samples = np.random.default_rng(0).integers(0, len(windows), sum(sizes))
