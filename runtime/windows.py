@@ -37,8 +37,9 @@ IGNORED_LABEL = -100
 """The label of every token in such a row: what torch's cross_entropy ignores."""
 
 _BATCHES_AT_ONCE = 64  # whose places, and documents, are looked for; and
-_NUMBERS_AT_ONCE = 1 << 20  # not more than so many numbers: each token may be a document
-_NUMBERS_OF_A_WINDOW = 16  # without documents: a few, which also are its steps'
+_GROWTH = 4  # times as many as before, so that the first batch does not wait for many to be read
+_TOKENS_AT_ONCE = 1 << 23  # and not more than so many tokens: the kernel is told of all at once
+_DOCUMENTS_AT_ONCE = 1 << 20  # nor, where documents are looked for, so many: each token may be one
 
 
 class WindowDataset(Dataset[Batch]):
@@ -162,13 +163,15 @@ class WindowDataset(Dataset[Batch]):
     def in_turn(self, asked: Iterator[Samples]) -> Iterator[Batch]:
         """What `__getitems__` gives for each of `asked`, one after the other.
 
-        `asked` is taken up to 64 batches ahead: most of what it costs to find out where
+        `asked` is taken 4, 16, then up to 64 batches ahead: most of what it costs to find out where
         windows lie, and where documents end in them, is the same for so many as for one.
         """
+        many = 1
         for first in asked:
-            found = len(first) * (self.seq_len if self.fields else _NUMBERS_OF_A_WINDOW)
-            fit = _NUMBERS_AT_ONCE // max(1, found)
-            more = islice(asked, max(1, min(fit, _BATCHES_AT_ONCE)) - 1)
+            most = _DOCUMENTS_AT_ONCE if self.fields else _TOKENS_AT_ONCE
+            fit = most // max(1, len(first) * self.seq_len)
+            many = min(_GROWTH * many, _BATCHES_AT_ONCE)
+            more = islice(asked, max(1, min(fit, many)) - 1)
             yield from self._at_once([first, *more])
 
     def _at_once(self, batches: list[Samples]) -> Iterator[Batch]:

@@ -132,6 +132,20 @@ if __name__ == "__main__":
 """
 
 
+def under_way(split: Split, method: str, folder: Path) -> subprocess.Popen[str]:
+    """A trainer with two workers, in a process group of its own and in the middle of an epoch."""
+    script = folder / "endless.py"
+    script.write_text(ENDLESS)
+    process = subprocess.Popen(
+        [sys.executable, str(script), str(split.dataset.path), method], stdout=subprocess.PIPE,
+        text=True, start_new_session=True, env=os.environ | {"PYTHONPATH": str(REPOSITORY)},
+    )  # fmt: skip
+    assert process.stdout is not None
+    assert process.stdout.readline() == "under way\n"
+    process.stdout.close()  # it prints no more
+    return process
+
+
 def group(leader: int) -> set[int]:
     """The processes of a group."""
     found = set()
@@ -146,19 +160,11 @@ def group(leader: int) -> set[int]:
 @pytest.mark.parametrize("method", METHODS)
 def test_kill_leaves_nothing_in_shared_memory(split: Split, method: str, tmp_path: Path) -> None:
     """A process group killed in mid-epoch leaves no file of its own, and a new one starts."""
-    script = tmp_path / "endless.py"
-    script.write_text(ENDLESS)
-    process = subprocess.Popen(
-        [sys.executable, str(script), str(split.dataset.path), method], stdout=subprocess.PIPE,
-        text=True, start_new_session=True, env=os.environ | {"PYTHONPATH": str(REPOSITORY)},
-    )  # fmt: skip
-    assert process.stdout is not None
-    assert process.stdout.readline() == "under way\n"
+    process = under_way(split, method, tmp_path)
     processes = group(process.pid)
     assert len(processes) >= 3
     os.killpg(process.pid, signal.SIGKILL)
     process.wait()
-    process.stdout.close()
     time.sleep(0.5)
     # torch names shared memory torch_PID_NUMBER_NUMBER, for as long as it has a name.
     own = tuple(f"torch_{pid}_" for pid in processes)
@@ -170,18 +176,10 @@ def test_kill_leaves_nothing_in_shared_memory(split: Split, method: str, tmp_pat
 @pytest.mark.parametrize("method", METHODS)
 def test_workers_end_with_a_killed_trainer(split: Split, method: str, tmp_path: Path) -> None:
     """Killed alone, it leaves no process behind: also where a server is their parent."""
-    script = tmp_path / "endless.py"
-    script.write_text(ENDLESS)
-    process = subprocess.Popen(
-        [sys.executable, str(script), str(split.dataset.path), method], stdout=subprocess.PIPE,
-        text=True, start_new_session=True, env=os.environ | {"PYTHONPATH": str(REPOSITORY)},
-    )  # fmt: skip
-    assert process.stdout is not None
-    assert process.stdout.readline() == "under way\n"
+    process = under_way(split, method, tmp_path)
     assert len(group(process.pid)) >= 3
     process.kill()
     process.wait()
-    process.stdout.close()
     until = time.monotonic() + 15
     while group(process.pid) and time.monotonic() < until:
         time.sleep(0.1)

@@ -6,6 +6,7 @@ import errno
 import mmap
 import os
 import pickle
+from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, get_args
@@ -191,7 +192,8 @@ def test_batches_in_turn_equal_single_ones(
     split: Split, monkeypatch: pytest.MonkeyPatch, at_once: int, fields: dict[str, Any]
 ) -> None:
     """Whatever number is made at once, of whatever sizes, with padding; each its own memory."""
-    monkeypatch.setattr(windows_module, "_NUMBERS_AT_ONCE", at_once)
+    monkeypatch.setattr(windows_module, "_DOCUMENTS_AT_ONCE", at_once)
+    monkeypatch.setattr(windows_module, "_TOKENS_AT_ONCE", at_once)
     windows = WindowDataset(split, seq_len=8, sample_mask=True, **fields)
     sizes = [3, 3, 0, 3, 1, 5]
     samples = np.random.default_rng(0).integers(0, len(windows), sum(sizes))
@@ -205,6 +207,26 @@ def test_batches_in_turn_equal_single_ones(
     assert len({tensor.untyped_storage().data_ptr() for tensor in tensors}) == len(tensors)
     with pytest.raises(IndexError):
         list(windows.in_turn(iter([samples[:2], np.array([len(windows)])])))
+
+
+def test_large_batches_are_not_asked_for_far_ahead(split: Split) -> None:
+    """Whoever asks also has the disk read: of large batches, not many before the first is made."""
+    windows, taken = WindowDataset(split, seq_len=8, labels=None), []
+
+    def asked(rows: int) -> Iterator[Any]:
+        for _ in range(200):
+            taken.append(rows)
+            yield np.zeros(rows, np.int64)
+
+    for rows, at_once in ((2, [4, 16, 64]), ((1 << 23) // 8 // 4, [4, 4, 4])):
+        taken.clear()
+        batches = windows.in_turn(asked(rows))
+        for count in at_once:
+            before = len(taken)
+            next(batches)
+            assert len(taken) - before == count
+            for _ in range(count - 1):
+                next(batches)
 
 
 def test_too_many_documents_in_a_row_are_named(tmp_path: Path) -> None:
