@@ -14,7 +14,7 @@ import re
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeGuard
 
 __all__ = ["PAGE", "Item", "items", "page", "shown"]
 
@@ -23,6 +23,7 @@ PAGE = _TESTS.parent / "docs" / "items.md"
 _SAYS = re.compile(r"Items? (\d+(?:, ?\d+)*):")
 _NAMED = re.compile(r"test_items?((?:_(?:and_)?\d+)+)")
 _SOURCES = {
+    "card": "The owner's design card",
     "000": "Collation, data module, loaders for training engines",
     "001": "The guide to these",
     "002": "Dataset wrappers, dynamic collation, fluent builder",
@@ -53,26 +54,32 @@ def items() -> list[Item]:
 
 @cache
 def shown(folder: Path = _TESTS) -> dict[int, list[str]]:
-    """For each number the tests that say that they show it: ``folder/file.py::test``."""
+    """Return for each number the tests that show it: ``folder/file.py::Class::test``."""
     found: dict[int, list[str]] = {}
     for path in sorted(folder.rglob("test_*.py")):
         name, text = path.relative_to(folder).as_posix(), path.read_text(encoding="utf-8")
         if '"""Item' not in text and "test_item" not in text:  # parsing all would take seconds
             continue
         for node, docstring in _documented(ast.parse(text)):
-            said = _SAYS.match(docstring) or _NAMED.match(node)
+            said = _SAYS.match(docstring) or _NAMED.match(node.rpartition("::")[2])
             for number in re.findall(r"\d+", said[1]) if said else ():
                 found.setdefault(int(number), []).append(f"{name}::{node}")
     return found
 
 
 def _documented(tree: ast.Module) -> Iterator[tuple[str, str]]:
-    """Tests and classes of tests, with their docstrings."""
-    for node in ast.walk(tree):
-        if isinstance(node, ast.FunctionDef | ast.ClassDef) and node.name.lower().startswith(
-            "test"
-        ):
+    """Yield tests and classes of tests by the ids that pytest takes, with their docstrings."""
+    for node in tree.body:
+        if _is_test(node):
             yield node.name, ast.get_docstring(node) or ""
+            for inner in node.body if isinstance(node, ast.ClassDef) else ():
+                if _is_test(inner):
+                    yield f"{node.name}::{inner.name}", ast.get_docstring(inner) or ""
+
+
+def _is_test(node: ast.stmt) -> TypeGuard[ast.FunctionDef | ast.ClassDef]:
+    kinds = ast.FunctionDef | ast.ClassDef
+    return isinstance(node, kinds) and node.name.lower().startswith("test")
 
 
 def page(folder: Path = _TESTS) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 from pathlib import Path
 
 import pytest
@@ -19,8 +20,8 @@ def test_the_page_is_current() -> None:
 
 def test_the_items_are_numbered_without_a_gap() -> None:
     """Each has a number, a source document and a text."""
-    assert [item.number for item in items()] == list(range(1, 121))
-    assert all(item.text and item.source.isdigit() for item in items())
+    assert [item.number for item in items()] == list(range(1, 133))
+    assert all(item.text and (item.source.isdigit() or item.source == "card") for item in items())
 
 
 def test_no_test_names_an_item_that_does_not_exist() -> None:
@@ -32,6 +33,17 @@ def test_no_test_names_an_item_that_does_not_exist() -> None:
 def test_each_promise_has_a_test(number: int) -> None:
     """None of these is left without one."""
     assert shown()[number]
+
+
+def test_the_ids_are_those_of_pytest() -> None:
+    """Each id on the page names a class or a function where pytest would look for it."""
+    for name in {name for names in shown().values() for name in names}:
+        file, *inside = name.split("::")
+        body: list[ast.stmt] = ast.parse((PAGE.parents[1] / "tests" / file).read_text()).body
+        for part in inside:
+            found = [n for n in body if getattr(n, "name", None) == part]
+            assert found, name
+            body = getattr(found[0], "body", [])
 
 
 def test_what_is_said_is_found(tmp_path: Path) -> None:
@@ -46,7 +58,7 @@ def test_what_is_said_is_found(tmp_path: Path) -> None:
     )
     assert shown(tmp_path) == {
         3: ["sub/test_a.py::test_one"],
-        4: ["sub/test_a.py::TestTwo", "sub/test_a.py::test_in"],
+        4: ["sub/test_a.py::TestTwo", "sub/test_a.py::TestTwo::test_in"],
         120: ["sub/test_a.py::TestTwo"],
     }
     assert "| 5 | Overwriting a registered name is detected | not yet |" in page(tmp_path)

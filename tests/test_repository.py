@@ -20,7 +20,7 @@ from tests.support import REPOSITORY
 
 FOLDERS = ("cli", "formats", "pipeline", "runtime")
 HEAVY = ("torch", "datasets", "tokenizers", "pyarrow", "gigatoken", "awkward", "pandas")
-MAX_LINES = 400
+MAX_LINES = 600
 PYPROJECT: dict[str, Any] = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())
 
 
