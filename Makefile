@@ -14,13 +14,14 @@ INSTALL := -m pip --disable-pip-version-check install --quiet --no-compile
 export PYTHONDONTWRITEBYTECODE :=
 
 .DELETE_ON_ERROR:
-.PHONY: help venv demo test lint pytest test-long test-faults test-trainers test-encoders dist-check lock clean
+.PHONY: help venv demo test lint pytest test-long test-faults test-fuzz test-trainers test-encoders dist-check lock clean
 
 help:
 	@echo "make demo        build the fixtures and Python's standard library into shards, verify, load"
 	@echo "make test        lint, types and the whole test suite"
 	@echo "make test-long   properties on all examples; whole corpora against the reference tokenizers"
 	@echo "make test-faults every kill, power cut, race; writes benchmarks/results/faults.json"
+	@echo "make test-fuzz   mutated inputs over every reader; writes benchmarks/results/fuzz.json"
 	@echo "make test-trainers  Lightning, Accelerate and transformers train on shards and resume"
 	@echo "make test-encoders  pairs and embeddings of real texts by a real encoder, k-means, faiss"
 	@echo "make lint        ruff and mypy alone"
@@ -78,6 +79,10 @@ test-faults: $(STAMP)
 	$(BIN)/python -m pytest -q $(PARALLEL) -m faults --write-results $(KILLS)
 	$(BIN)/python -m pytest -q -m faults --write-results \
 	  $(filter-out $(KILLS), $(wildcard tests/faults/test_*.py))
+
+# Seeds are fixed, and each test bounds its own time and memory.
+test-fuzz: $(STAMP)
+	$(BIN)/python -m pytest -q $(PARALLEL) -m fuzz --write-results tests/fuzz
 
 dist-check: $(STAMP)
 	rm -rf build dist

@@ -18,6 +18,13 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in what a shell star
     signal.signal(signal.SIGINT, signal.default_int_handler)  # children of tests inherit it
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the option of the suites whose figures are committed."""
+    parser.addoption(
+        "--write-results", action="store_true", help="put figures into benchmarks/results"
+    )
+
+
 @pytest.fixture(scope="session")
 def stories(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The stories of data_fixtures, really built, with splits train, val and test. Do not write."""

@@ -16,17 +16,10 @@ from tests.faults.killed_builds import Place
 from tests.faults.report import Figures
 
 
-def pytest_addoption(parser: pytest.Parser) -> None:
-    """Heard only where tests/faults is named on the command line, as `make test-faults` does."""
-    parser.addoption(
-        "--write-results", action="store_true", help="put figures into benchmarks/results"
-    )
-
-
 @pytest.fixture
 def figures(request: pytest.FixtureRequest, tmp_path: Path) -> Figures:
     """Takes what a long test found; see `tests.faults.report`."""
-    write = bool(request.config.getoption("--write-results", False))
+    write = bool(request.config.getoption("--write-results"))
     return Figures(f"{request.path.name}::{request.node.name}", tmp_path, write=write)
 
 

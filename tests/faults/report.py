@@ -22,20 +22,18 @@ The file changes only under ``pytest --write-results`` (`make test-faults` says 
 
 from __future__ import annotations
 
-import fcntl
 import json
-import os
 import platform
 import subprocess
 import time
 from pathlib import Path
 from typing import Any
 
-from tests.support import REPOSITORY
+from tests import results
 
 __all__ = ["RESULTS", "Figures", "file_system", "load"]
 
-RESULTS = REPOSITORY / "benchmarks" / "results" / "faults.json"
+RESULTS = results.RESULTS / "faults.json"
 
 
 class Figures:
@@ -61,29 +59,12 @@ class Figures:
         print(f"\n{self._name}: {json.dumps(entry)}")
         assert 0 < points == recovered, f"{recovered} of {points} recovered"
         if self._write:
-            _store(self._name, entry)
+            results.store(RESULTS, self._name, entry, command="make test-faults")
 
 
 def load() -> dict[str, dict[str, Any]]:
     """The committed results, by test."""
-    found: dict[str, dict[str, Any]] = json.loads(RESULTS.read_text())["results"]
-    return found
-
-
-def _store(name: str, entry: dict[str, Any]) -> None:
-    """Replace one entry of the file, whatever other processes do to the others meanwhile."""
-    RESULTS.parent.mkdir(parents=True, exist_ok=True)
-    descriptor = os.open(RESULTS.parent, os.O_RDONLY)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        results = load() if RESULTS.exists() else {}
-        results[name] = entry
-        document = {"command": "make test-faults", "results": dict(sorted(results.items()))}
-        scratch = RESULTS.with_suffix(".tmp")
-        scratch.write_text(json.dumps(document, indent=1) + "\n")
-        scratch.replace(RESULTS)
-    finally:
-        os.close(descriptor)
+    return results.load(RESULTS)
 
 
 def file_system(path: Path) -> str:
