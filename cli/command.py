@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from difflib import get_close_matches
+from os import PathLike
 from pathlib import Path
 from typing import Any
 
 import click
 
 from dataprep.formats.errors import DataprepError, UsageError
+from dataprep.formats.paths import refuse_address
 
 __all__ = [
     "ANY_PATH",
@@ -23,8 +25,22 @@ __all__ = [
     "output_options",
 ]
 
-# click would look at the file, and call one that may not be read a mistake in the command line.
-ANY_PATH = click.Path(readable=False, path_type=Path)
+
+class _LocalPath(click.Path):
+    """A path that click does not look at: a file that may not be read is no wrong command line."""
+
+    def convert(
+        self,
+        value: str | PathLike[str],
+        param: click.Parameter | None,
+        ctx: click.Context | None,
+    ) -> Any:
+        """Return the path; raise `UsageError` for an address, before a `Path` loses its slashes."""
+        refuse_address(value)
+        return super().convert(value, param, ctx)
+
+
+ANY_PATH = _LocalPath(readable=False, path_type=Path)
 
 HELP_WIDTH = 100
 # The backspace keeps click from rewrapping the lines that follow.

@@ -13,11 +13,11 @@ from __future__ import annotations
 import os
 import re
 from functools import partial
-from pathlib import Path
 from typing import Any, Literal
 
 from dataprep.formats.dataset import Split
 from dataprep.formats.errors import DataprepError, InputError, UsageError, require
+from dataprep.formats.paths import local_path
 from dataprep.pipeline.options import DocumentUnit
 from dataprep.pipeline.text_cache import SPLIT, TextSource, cached_texts
 from dataprep.runtime.arguments import whole_number
@@ -171,7 +171,7 @@ def _split(
         f"must be a file, a folder or a glob, got {path!r}; `dataprep build` takes several",
     )
     require(is_jsonl in (None, True, False), "is_jsonl", f"must be a bool or None: {is_jsonl!r}")
-    cache = default_plan_dir().parent / "texts" if cache_dir is None else Path(cache_dir)
+    cache = default_plan_dir().parent / "texts" if cache_dir is None else local_path(cache_dir)
     source = TextSource(
         path=(os.fspath(path),), is_jsonl=is_jsonl, **_spelled(tokenizer), **reading
     )  # fmt: skip

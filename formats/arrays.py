@@ -20,6 +20,7 @@ from dataprep.formats import npy
 from dataprep.formats.array_manifest import ArrayEntry, ArrayManifest, RowSplit, storage_dtype
 from dataprep.formats.errors import IntegrityError, UsageError
 from dataprep.formats.files import Files, ReadBy, check_files_of, check_io
+from dataprep.formats.paths import local_path
 from dataprep.formats.replaced import Standing
 from dataprep.formats.stream import Stream, check_inside
 
@@ -40,7 +41,7 @@ def open_arrays(path: str | Path, *, io: ReadBy = "mmap") -> ArrayData:
         (2, 384)
     """
     check_io(io)
-    directory = Path(path).absolute()  # maps are opened later, perhaps from elsewhere
+    directory = local_path(path).absolute()  # maps are opened later, perhaps from elsewhere
     standing = Standing(directory)
     manifest = standing.open(lambda: _check(directory))
     standing.settle(manifest.build_id)

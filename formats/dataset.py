@@ -24,6 +24,7 @@ from dataprep.formats.files import Files, ReadBy, check_files_of, check_io
 from dataprep.formats.groups import Groups
 from dataprep.formats.held_boundaries import HELD_DOCUMENTS, HeldBoundaries
 from dataprep.formats.manifest import ChatEntry, Manifest, SplitEntry
+from dataprep.formats.paths import local_path
 from dataprep.formats.replaced import Standing
 from dataprep.formats.stream import Stream, bases, check_inside
 
@@ -55,7 +56,7 @@ def open_dataset(path: str | Path, *, io: ReadBy = "mmap") -> Dataset:
         'Once upon a time ...'
     """
     check_io(io)
-    directory = Path(path).absolute()  # maps are opened later, perhaps from elsewhere
+    directory = local_path(path).absolute()  # maps are opened later, perhaps from elsewhere
     standing = Standing(directory)
     manifest = standing.open(lambda: _check(directory))
     standing.settle(manifest.build_id)

@@ -31,6 +31,7 @@ from dataprep.formats import array_manifest, envelope, manifest
 from dataprep.formats.envelope import CONFIG_NAME, CRC_NAME
 from dataprep.formats.errors import DataprepError, InputError, StorageError, UsageError
 from dataprep.formats.maps import check_size
+from dataprep.formats.paths import local_path
 from dataprep.formats.storage import storage_errors
 from dataprep.formats.verify_arrays import array_plan
 from dataprep.formats.verify_plan import Plan
@@ -63,7 +64,7 @@ def verify(
         (True, 0)
     """
     _check_arguments(level, expect)
-    directory = Path(path)
+    directory = local_path(path)
     _check_directory(directory)
     data = envelope.read(directory)
     plan = _plan(data)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import glob
 import os
-import re
 import stat
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -42,7 +41,6 @@ _UNREAD = {
 }  # fmt: skip
 _CONVERT = "Convert it to JSONL or Parquet."
 _SAVED_DATASET = ("state.json", "dataset_dict.json")
-_URL = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]*://")
 _NAMED = 3  # of the files that a note is about
 
 
@@ -207,11 +205,6 @@ def _expand(spec: str, options: Search) -> Iterator[Path]:
         raise UsageError(
             "standard input is not read: a build must be repeatable", where="--input -",
             remedy="Write it to a file first.",
-        )  # fmt: skip
-    elif _URL.match(spec):
-        raise input_error(
-            "is not a local path", spec, "Download it first; a dataset of the Hugging Face hub is "
-            "written hf:NAME.", "E_NOT_FOUND",
         )  # fmt: skip
     elif glob.has_magic(spec):
         found = sorted(Path(name) for name in glob.glob(spec, recursive=True))  # noqa: PTH207 (absolute and relative)

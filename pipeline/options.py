@@ -11,6 +11,7 @@ from types import UnionType
 from typing import TYPE_CHECKING, Literal, Protocol, Union, get_args, get_origin, get_type_hints
 
 from dataprep.formats.errors import UsageError
+from dataprep.formats.paths import local_path, refuse_address
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -105,7 +106,7 @@ class BuildOptions:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "input", as_paths(self.input))
-        object.__setattr__(self, "out", Path(self.out))
+        object.__setattr__(self, "out", local_path(self.out))
         check_types(self, ("input", "out"))
         _require(bool(self.input), "--input", "name at least one file, folder or glob")
         _require(bool(self.field), "--field", "must not be empty")
@@ -204,7 +205,11 @@ def as_paths(value: object) -> tuple[str, ...]:
         raise UsageError(f"{value!r} is not a path or a list of paths", where="--input")
     if not all(isinstance(part, str | PathLike) for part in parts):
         raise UsageError(f"{value!r} holds something that is no path", where="--input")
-    return tuple(map(fspath, parts))
+    paths = tuple(map(fspath, parts))
+    for path in paths:
+        if not path.startswith("hf:") or path.startswith("hf://"):
+            refuse_address(path)
+    return paths
 
 
 def as_assignments(value: object, where: str) -> tuple[str, ...]:

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from dataprep.formats.errors import InputError, StorageError
+from dataprep.formats.paths import refuse_address
 from dataprep.pipeline.sentencepiece_import import model_to_json, parse_model
 from dataprep.pipeline.tiktoken_import import ENCODINGS, Encoding, parse_ranks, ranks_to_json
 
@@ -105,7 +106,8 @@ def resolve_tokenizer(spec: str | None, *, load: bool = True) -> TokenizerSource
 
 
 def existing_path(spec: str) -> Path | None:
-    """`spec` as a path, if there is something."""
+    """`spec` as a path, if there is something; raises `UsageError` for an address."""
+    refuse_address(spec)
     with contextlib.suppress(OSError, ValueError, RuntimeError):  # too long, NUL, unknown ~user
         path = Path(spec).expanduser()
         return path if spec and path.exists() else None

@@ -20,6 +20,7 @@ import torch
 from dataprep.formats.arrays import ArrayData, open_arrays
 from dataprep.formats.errors import InputError
 from dataprep.formats.pair_arrays import FOREIGN
+from dataprep.formats.paths import local_path
 from dataprep.formats.steering import TIERS
 from dataprep.formats.storage import storage_errors
 from dataprep.runtime.pair_tables import Column, PairTables
@@ -73,7 +74,7 @@ def read_negatives(given: Given, tables: PairTables) -> Negatives:
     [pairs, negatives] like the stored ones. Raises `InputError`, and what `check_negatives` raises.
     """
     shape = (tables.sizes.pairs, tables.sizes.negatives)
-    if isinstance(given, str | Path) and not _files(Path(given)):
+    if isinstance(given, str | Path) and not _files(local_path(given)):
         found = _of_dataset(Path(given), shape)
     else:
         parts = _loaded(Path(given)) if isinstance(given, str | Path) else _two(given)

@@ -33,6 +33,7 @@ from dataprep.formats.checksums import FileHash, FileHasher
 from dataprep.formats.dataset import ReadBy
 from dataprep.formats.errors import BusyError, DataprepError, IntegrityError, StorageError
 from dataprep.formats.ordinary import open_ordinary
+from dataprep.formats.paths import local_path
 from dataprep.formats.pread import FileArray, open_file
 from dataprep.formats.storage import (
     FileWriter,
@@ -107,7 +108,7 @@ def stored_plan(
     `open_dataset`: with ``"pread"`` nothing is mapped, and what cannot be read is an error.
     """
     try:
-        folder = default_plan_dir() if plan_dir is None else Path(plan_dir).absolute()
+        folder = default_plan_dir() if plan_dir is None else local_path(plan_dir).absolute()
         return _kept(folder / plan_digest(definition), definition, dtypes, make, io)
     except StorageError as error:
         if plan_dir is not None:
@@ -136,7 +137,7 @@ def default_plan_dir() -> Path:
     """``$DATAPREP_CACHE/plans``, else ``$XDG_CACHE_HOME/dataprep/plans``, else in ~/.cache."""
     own, cache = os.environ.get("DATAPREP_CACHE"), os.environ.get("XDG_CACHE_HOME", "")
     if own:
-        return Path(own).absolute() / "plans"
+        return local_path(own).absolute() / "plans"
     if Path(cache).is_absolute():  # a relative one is to be ignored, says the XDG specification
         return Path(cache) / "dataprep" / "plans"
     try:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from dataprep.formats.errors import UsageError, require
+from dataprep.formats.paths import local_path
 from dataprep.pipeline.options import (
     DEFAULT_SPLIT,
     as_assignments,
@@ -113,7 +114,7 @@ class ChatOptions:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "input", as_paths(self.input))
-        object.__setattr__(self, "out", Path(self.out))
+        object.__setattr__(self, "out", local_path(self.out))
         object.__setattr__(self, "columns", as_assignments(self.columns, "--columns"))
         object.__setattr__(self, "template_arg", _as_variables(self.template_arg))
         check_types(self, ("input", "out", "columns", "template_arg"))

@@ -8,10 +8,12 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from os import PathLike, fspath
 from pathlib import Path
 from typing import Any, Literal, get_args
 
 from dataprep.formats.errors import require
+from dataprep.formats.paths import local_path, refuse_address
 from dataprep.pipeline.options import (
     DEFAULT_SPLIT,
     as_assignments,
@@ -116,7 +118,10 @@ class EmbeddingOptions:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "input", as_paths(self.input))
-        object.__setattr__(self, "out", Path(self.out))
+        object.__setattr__(self, "out", local_path(self.out))
+        if isinstance(self.encoder, str | PathLike):
+            refuse_address(self.encoder)
+            object.__setattr__(self, "encoder", fspath(self.encoder))
         object.__setattr__(self, "columns", as_assignments(self.columns, "--columns"))
         check_types(self, ("input", "out", "columns", "encoder"))
         require(bool(self.input), "--input", "name at least one file, folder or glob")

@@ -20,6 +20,7 @@ from typing import Any, get_args
 from dataprep.formats import array_manifest
 from dataprep.formats.array_manifest import ArrayManifest
 from dataprep.formats.errors import StorageError, UsageError, require
+from dataprep.formats.paths import local_path
 from dataprep.formats.storage import (
     create_directory,
     publish_directory,
@@ -85,7 +86,7 @@ def convert(
         >>> convert("jasper_dataset", "pairs").rows                    # doctest: +SKIP
         100000
     """
-    began, source, out = time.perf_counter(), Path(source), Path(out)
+    began, source, out = time.perf_counter(), local_path(source), local_path(out)
     found = detect(source)
     layout = to or _SUFFIXES.get(out.suffix.lower(), "dataprep")
     _check(source, out, found, layout, prefer=prefer, gzip=gzip)

@@ -19,6 +19,7 @@ import numpy.typing as npt
 from dataprep.formats import array_manifest
 from dataprep.formats.array_manifest import ArrayManifest
 from dataprep.formats.errors import DataprepError, UsageError
+from dataprep.formats.paths import local_path
 from dataprep.pipeline.layouts.detect import detect
 from dataprep.pipeline.layouts.parts import Done, Tensor, restore, tensors_of
 
@@ -75,7 +76,7 @@ def open_single(path: str | Path) -> Single:
 
     Raises `InputError` or `IntegrityError` for one that is damaged, or not a dataset.
     """
-    path = Path(path).absolute()
+    path = local_path(path).absolute()
     rows: ReadRows
     if detect(path) == "hdf5":
         from dataprep.pipeline.layouts import hdf5_file

@@ -14,6 +14,7 @@ import msgspec
 
 from dataprep.formats.curriculum import Curriculum, parse_curriculum
 from dataprep.formats.errors import UsageError, require
+from dataprep.formats.paths import local_path, refuse_address
 from dataprep.pipeline.options import parse_split
 from dataprep.pipeline.pairs.cells import parse_columns
 from dataprep.pipeline.pairs.cluster import Fallback
@@ -113,7 +114,12 @@ class PairOptions:
     def __post_init__(self) -> None:
         object.__setattr__(self, "input", _texts(self.input, "--input"))
         object.__setattr__(self, "split_input", _texts(self.split_input, "--split-input"))
-        object.__setattr__(self, "out", Path(self.out))
+        object.__setattr__(self, "out", local_path(self.out))
+        for name in (*_FILES, "encoder"):
+            value: Any = getattr(self, name)
+            if isinstance(value, str | PathLike):
+                refuse_address(value)
+                object.__setattr__(self, name, fspath(value))
         _check_types(self)
         require(
             bool(self.input) != bool(self.split_input), "--input",
@@ -174,6 +180,7 @@ class PairOptions:
         parts = [given.partition("=") for given in self.split_input]
         for name, _, path in parts:
             require(bool(name and path), "--split-input", f"write NAME=PATH, got {name!r}")
+            refuse_address(path)
         return [(name, path) for name, _, path in parts]
 
     def vector_columns(self) -> list[str]:
@@ -242,7 +249,10 @@ def _texts(value: object, where: str) -> tuple[str, ...]:
     parts = (value,) if isinstance(value, str | PathLike) else value
     if not isinstance(parts, Sequence) or not all(isinstance(p, str | PathLike) for p in parts):
         raise UsageError(f"{value!r} is not a path or a list of paths", where=where)
-    return tuple(fspath(part) for part in parts)
+    paths = tuple(fspath(part) for part in parts)
+    for path in paths:
+        refuse_address(path)
+    return paths
 
 
 def _check_types(options: PairOptions) -> None:

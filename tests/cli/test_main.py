@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from dataprep import __version__
 from dataprep.cli import failure, main, output
 from dataprep.formats.errors import DataprepError, InputError, IntegrityError, StorageError
-from tests.cli.runner import COMMAND, dataprep, environment
+from tests.cli.runner import COMMAND, dataprep, environment, run_here
 from tests.datasets import make_dataset
 
 ALL_HELP = [(), *((name,) for name in main.COMMANDS), ("tokenizer", "train")]
@@ -51,6 +51,39 @@ def test_listing_equals_the_commands_own_first_lines() -> None:
         command = main.dataprep.get_command(context, name)
         assert command is not None
         assert (command.help or "").split("\n\n")[0] == line
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "build --input a.jsonl --out s3://bucket/x",
+        "build --input s3://bucket/x --out shards",
+        "build --input a.jsonl --out shards --tokenizer s3://bucket/x",
+        "build --kind chat --input a.jsonl --out shards --template s3://bucket/x",
+        "build --kind embeddings --input a.npy --out s3://bucket/x --dry-run",
+        "build --kind pairs --input a.csv --out out --question-embs s3://bucket/x "
+        "--source-embs s.npy",
+        "verify s3://bucket/x",
+        "inspect s3://bucket/x",
+        "order s3://bucket/x --step 0 --batch-size 1",
+        "order shards --state s3://bucket/x",
+        "convert s3://bucket/x out",
+        "convert x.safetensors s3://bucket/x",
+        "tokenizer train --input s3://bucket/x --out tokenizer.json",
+        "tokenizer train --input a.jsonl --out s3://bucket/x",
+    ],
+)
+def test_addresses_are_refused_by_name(
+    words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """No command takes s3:// for a folder, nor makes one."""
+    monkeypatch.chdir(tmp_path)
+    record = {"text": "a", "messages": [{"role": "user", "content": "a"}]}
+    Path("a.jsonl").write_text(json.dumps(record) + "\n")
+    done = run_here(capsys, *words.split())
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("dataprep: error[E_SCHEME] s3://bucket/x: s3:// is not supported")
+    assert os.listdir() == ["a.jsonl"]
 
 
 def test_version() -> None:
