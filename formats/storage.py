@@ -32,6 +32,7 @@ __all__ = [
     "publish_file",
     "remove_tree",
     "replace_directory",
+    "replace_file",
     "storage_errors",
     "sync_directory",
     "sync_file",
@@ -255,6 +256,13 @@ def publish_file(source: Path, target: Path) -> None:
                 ) from None  # fmt: skip
             source.rename(target)
         source.unlink(missing_ok=True)
+    sync_directory(target.parent)
+
+
+def replace_file(source: Path, target: Path) -> None:
+    """Rename the file `source`, on stable storage, to `target`, whatever file stands there."""
+    with storage_errors(target):
+        source.replace(target)
     sync_directory(target.parent)
 
 

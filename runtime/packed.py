@@ -254,7 +254,7 @@ class PackedDataset(Dataset[Batch]):
     def _changed(self) -> IntegrityError:
         return IntegrityError(
             "the plan was changed after it was made", where=str(self.plan.path), code="E_PLAN",
-            remedy="Remove this directory: the plan is made again.",
+            remedy="Remove this file: the plan is made again.",
         )  # fmt: skip
 
     def _beside(self, columns: npt.NDArray[Any]) -> npt.NDArray[Any]:

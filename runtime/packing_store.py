@@ -1,15 +1,15 @@
-"""Plans that are made once from a dataset and kept: arrays on disk, mapped or read when needed.
+"""Plans that are made once from a dataset and kept: arrays in one file of the cache.
 
-A plan is a directory named after the SHA-256 of its definition: a few `.npy` arrays and a
-plan.json with the definition, a report of counts, and type, length and SHA-256 of each array.
-It follows from the dataset and the definition alone, so anybody may delete it and it is made again.
+A plan's file is named after the SHA-256 of its definition. It holds the arrays, the CRC-32 of each
+64 KiB of them, a JSON object with the definition, a report of counts and the type and length of
+each array, and the SHA-256 of CRCs and JSON. It follows from the dataset and the definition alone,
+so it may be deleted at any time and is made again.
 
-Guarantees: a plan appears whole and on stable storage, or not at all; of several processes that
-make it at once one publishes and all use that one; a plan that does not match its definition, its
-own digest or the sizes in it is never served but made again in its place. Bytes that changed inside
-an array, at equal size, are found by `StoredPlan.verify` alone, as that has to read everything.
-
-Opening a plan reads plan.json and the headers of the arrays, whatever their size.
+Guarantees: a plan appears whole or not at all; of several processes that make it at once one
+publishes it; a file that does not match its definition, its digest or its size is made again in its
+place. No number is served that was not compared with its CRC: a plan of up to 16 MiB is read and
+compared when it is opened, and made again if it differs. Of a larger one each block is compared
+when it is first used; one that differs is an `IntegrityError`, and the file is removed.
 """
 
 from __future__ import annotations
@@ -18,34 +18,31 @@ import contextlib
 import hashlib
 import json
 import os
+import re
 import secrets
+import time
 import warnings
+import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from dataprep.formats import npy
-from dataprep.formats.checksums import FileHash, FileHasher
 from dataprep.formats.dataset import ReadBy
 from dataprep.formats.errors import BusyError, DataprepError, IntegrityError, StorageError
 from dataprep.formats.ordinary import open_ordinary
 from dataprep.formats.paths import local_path
-from dataprep.formats.pread import FileArray, open_file
+from dataprep.formats.pread import File, FileArray
 from dataprep.formats.storage import (
     FileWriter,
-    publish_directory,
-    remove_tree,
-    replace_directory,
+    publish_file,
+    replace_file,
     storage_errors,
-    sync_directory,
     sync_file,
-    write_file,
 )
-from dataprep.runtime.abandoned import claim, remove_abandoned
 
 __all__ = ["Emit", "StoredPlan", "default_plan_dir", "stored_plan"]
 
@@ -55,41 +52,31 @@ Emit = Callable[[Mapping[str, Array]], None]
 Make = Callable[[Emit], dict[str, int]]
 """Emits a plan's arrays, front to back, and returns its report."""
 
-PLAN_NAME = "plan.json"
-_FORMAT = "dataprep plan 1"
-_KEYS = {"definition", "report", "files"}
+_FORMAT = "dataprep plan 2"
+_SUFFIX = ".plan"
+_BLOCK_BYTES = 1 << 16
+_READ_WHOLE = 16 << 20  # bytes of arrays that are read and compared when a plan is opened
+_ALIGN = 64
+_END_BYTES = 8 + 8 + 32  # the lengths of CRCs and JSON, and the digest
 _MAX_JSON_BYTES = 1 << 20
-_COPY_BYTES = 8 << 20
 _TRIES = 3
-_REMEDY = "Remove this directory: the plan is made again."
+_TEMPORARY = re.compile(r"\.[0-9a-f]{64}\.plan\.[0-9a-f]{8}(\.\w+)?")
+_QUIET = 3600.0  # seconds without a write after which a temporary file is nobody's
+_REMEDY = "Remove this file if it is still there: the plan is made again."
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StoredPlan:
     """An open plan.
 
-    `arrays` are maps of the files in `path`, or what reads them; in memory if that is None.
+    `arrays` lie in memory, or are read from the file `path` and compared with their CRCs; `path` is
+    None if the plan could not be kept.
     """
 
     definition: dict[str, Any]
     report: dict[str, int]
     arrays: dict[str, Array]
     path: Path | None
-
-    def verify(self) -> None:
-        """Read every array and compare it with its SHA-256; costs a second a gigabyte.
-
-        Raises `IntegrityError` naming the first file that differs.
-        """
-        if self.path is None:
-            return
-        for name, entry in _load(self.path)["files"].items():
-            file = self.path / f"{name}.npy"
-            if _hash(file).sha256 != entry["sha256"]:
-                raise IntegrityError(
-                    "its bytes changed after it was made", where=str(file), code="E_HASH",
-                    remedy=_REMEDY,
-                )  # fmt: skip
 
 
 def stored_plan(
@@ -100,7 +87,7 @@ def stored_plan(
     *,
     io: ReadBy = "mmap",
 ) -> StoredPlan:
-    """The plan of this `definition`: opened if it is there, else made by `make` and kept.
+    """Return the plan of this `definition`: opened if it is there, else made by `make` and kept.
 
     `dtypes` names the arrays and their types, as ``{"rows": "<i8"}``. `plan_dir` is the folder that
     holds plans; None: `default_plan_dir`. Where the default cannot be written to, the plan is made
@@ -109,7 +96,8 @@ def stored_plan(
     """
     try:
         folder = default_plan_dir() if plan_dir is None else local_path(plan_dir).absolute()
-        return _kept(folder / plan_digest(definition), definition, dtypes, make, io)
+        path = folder / (plan_digest(definition) + _SUFFIX)
+        return _kept(path, definition, dtypes, make, io)
     except StorageError as error:
         if plan_dir is not None:
             raise
@@ -124,7 +112,7 @@ def stored_plan(
 def _kept(
     path: Path, definition: dict[str, Any], dtypes: Mapping[str, str], make: Make, io: ReadBy
 ) -> StoredPlan:
-    for _ in range(_TRIES):  # somebody may empty the cache, or put other things there, just now
+    for _ in range(_TRIES):  # another process may empty the cache, or damage the file, meanwhile
         try:
             return _open(path, definition, dtypes, io)
         except (DataprepError, OSError):
@@ -134,7 +122,7 @@ def _kept(
 
 
 def default_plan_dir() -> Path:
-    """``$DATAPREP_CACHE/plans``, else ``$XDG_CACHE_HOME/dataprep/plans``, else in ~/.cache."""
+    """Return ``$DATAPREP_CACHE/plans``, else ``$XDG_CACHE_HOME/dataprep/plans``, or ~/.cache/..."""
     own, cache = os.environ.get("DATAPREP_CACHE"), os.environ.get("XDG_CACHE_HOME", "")
     if own:
         return local_path(own).absolute() / "plans"
@@ -147,7 +135,7 @@ def default_plan_dir() -> Path:
 
 
 def plan_digest(definition: dict[str, Any]) -> str:
-    """The name of a plan's directory: 64 hexadecimal digits.
+    """Return the name of a plan's file: 64 hexadecimal digits.
 
     >>> plan_digest({"a": 1, "b": 2}) == plan_digest({"b": 2, "a": 1})
     True
@@ -162,58 +150,127 @@ def _canonical(value: dict[str, Any]) -> bytes:
 def _open(
     path: Path, definition: dict[str, Any], dtypes: Mapping[str, str], io: ReadBy
 ) -> StoredPlan:
-    """Raises `DataprepError` or OSError for whatever is not exactly this plan."""
-    content = _load(path)
-    if content["definition"] != definition:
-        raise _damaged(path, "it is the plan of something else")
-    files = content["files"]
-    if {name: entry["dtype"] for name, entry in files.items()} != dict(dtypes):
-        raise _damaged(path, "it holds other arrays")
-    opened = _mapped if io == "mmap" else _PlanArray.open
-    arrays = {
-        name: opened(path / f"{name}.npy", dtype, files[name]["length"])
-        for name, dtype in dtypes.items()
-    }
+    """Raise `DataprepError` or OSError for a file that is not exactly this plan."""
+    with open_ordinary(path, str(path)) as stream:
+        file = File(str(path), os.dup(stream.fileno()), os.fstat(stream.fileno()).st_size)
+        content, crcs, total = _load_end(file, path)
+        entries = content["arrays"]
+        if content["definition"] != definition:
+            raise _damaged(path, "it is the plan of something else")
+        if {name: entry["dtype"] for name, entry in entries.items()} != dict(dtypes):
+            raise _damaged(path, "it holds other arrays")
+        whole = total <= _READ_WHOLE
+        mapped = None
+        if io == "mmap" and not whole:
+            mapped = np.memmap(stream, np.uint8, "r").view(np.ndarray)
+    arrays: dict[str, Any] = {}
+    offset = block = 0
+    for name, entry in entries.items():
+        size = int(entry["length"]) * np.dtype(entry["dtype"]).itemsize
+        blocks = -(-size // _BLOCK_BYTES)
+        array = _PlanArray(
+            file, dtype=entry["dtype"], length=entry["length"], offset=offset,
+            crcs=crcs[block : block + blocks], mapped=mapped,
+        )  # fmt: skip
+        arrays[name] = array.whole() if whole else array
+        offset, block = offset + -(-size // _ALIGN) * _ALIGN, block + blocks
+    if (offset, block) != (total, len(crcs)):
+        raise _damaged(path, "it has another size than it says")
     return StoredPlan(definition=definition, report=content["report"], arrays=arrays, path=path)
 
 
-def _mapped(path: Path, dtype: str, length: int) -> Array:
-    return npy.open_array(path, dtype, (length,)).view(np.ndarray)
+def _load_end(file: File, path: Path) -> tuple[dict[str, Any], npt.NDArray[np.uint32], int]:
+    """Return the JSON of a plan, its CRCs and the bytes of its arrays, if the digest agrees."""
+    if file.size < _END_BYTES:
+        raise _damaged(path, "it is not whole")
+    stop = file.size - _END_BYTES
+    end = _read(file, stop, file.size)
+    crc_bytes, json_bytes = (int.from_bytes(end[at : at + 8], "little") for at in (0, 8))
+    total = stop - crc_bytes - json_bytes
+    if total < 0 or json_bytes + crc_bytes > _MAX_JSON_BYTES + file.size // (_BLOCK_BYTES // 4):
+        raise _damaged(path, "it is not whole")
+    found = _read(file, total, stop)
+    if hashlib.sha256(found + end[:16]).digest() != end[16:]:
+        raise _damaged(path, "it does not match its own digest")
+    return json.loads(found[crc_bytes:]), np.frombuffer(found[:crc_bytes], "<u4"), total
+
+
+def _read(file: File, start: int, stop: int) -> bytes:
+    data = bytearray(stop - start)
+    file.read_into(memoryview(data), start)
+    return bytes(data)
 
 
 class _PlanArray(FileArray):
-    """An array of a plan that is read as it is asked for; errors say how to mend it."""
+    """An array of a plan; each block is compared with its CRC before a number of it is served."""
 
-    @classmethod
-    def open(cls, path: Path, dtype: str, length: int) -> Array:
-        """That in `path`, or `IntegrityError` if it is not this array."""
-        begin, size = len(npy.header(dtype, (length,))), npy.file_size(dtype, (length,))
-        file = open_file(path, str(path), size)
-        found = bytearray(begin)
-        file.read_into(memoryview(found), 0)
-        npy.check(bytes(found), size, dtype, (length,), where=str(path))
-        return cast(Array, cls(file, dtype, (length,), begin))  # as much of an array as is asked
+    def __init__(
+        self,
+        file: File,
+        *,
+        dtype: str,
+        length: int,
+        offset: int,
+        crcs: npt.NDArray[np.uint32],
+        mapped: Array | None,
+    ) -> None:
+        super().__init__(file, dtype, (length,), offset)
+        self._bytes = length * self.dtype.itemsize
+        self._crcs = crcs
+        self._sound = np.zeros(len(crcs), np.bool_)
+        self._left = len(crcs)
+        self._in_block = _BLOCK_BYTES // self.dtype.itemsize
+        self._shift = self._in_block.bit_length() - 1
+        self._mapped = mapped
+        if mapped is not None:
+            self._mapped = mapped[offset : offset + self._bytes].view(self.dtype)
+
+    def whole(self) -> Array:
+        """Return all of it, in memory."""
+        data = _read(self._file, self._offset, self._offset + self._bytes)
+        parts = range(0, len(data), _BLOCK_BYTES)
+        found = [zlib.crc32(data[at : at + _BLOCK_BYTES]) for at in parts]
+        if found != self._crcs.tolist():
+            raise _damaged(Path(self._file.name), "its bytes changed after it was made")
+        return np.frombuffer(data, self.dtype)
+
+    def take(self, at: npt.NDArray[np.int64], mode: str = "clip") -> Array:
+        if self._mapped is None:
+            return super().take(at, mode)
+        if self._left:
+            blocks = at >> self._shift
+            if not self._sound[blocks].all():
+                self._compare(np.unique(blocks))
+        found: Array = self._mapped[at]
+        return found
 
     def _read(self, start: int, stop: int) -> Array:
+        blocks = np.arange(start // self._in_block, -(-stop // self._in_block))
         try:
+            self._compare(blocks)
+            if self._mapped is not None:
+                return self._mapped[start:stop]
             return super()._read(start, stop)
         except DataprepError as error:
             error.remedy = _REMEDY
             raise
 
+    def _compare(self, blocks: npt.NDArray[np.int64]) -> None:
+        for block in blocks[~self._sound[blocks]].tolist():
+            if zlib.crc32(self._block(block)) != self._crcs[block]:
+                path = Path(self._file.name)
+                with contextlib.suppress(OSError):
+                    path.unlink()
+                raise _damaged(path, "its bytes changed after it was made")
+            self._sound[block] = True
+            self._left -= 1
 
-def _load(path: Path) -> dict[str, Any]:
-    """What plan.json says, if its own digest agrees."""
-    with open_ordinary(path / PLAN_NAME, str(path / PLAN_NAME)) as stream:
-        data = stream.read(_MAX_JSON_BYTES + 1)
-    try:
-        content: dict[str, Any] = json.loads(data)
-        digest = content.pop("sha256")
-    except (ValueError, KeyError, AttributeError, TypeError, RecursionError):
-        raise _damaged(path, "plan.json is not whole") from None
-    if hashlib.sha256(_canonical(content)).hexdigest() != digest or set(content) != _KEYS:
-        raise _damaged(path, "plan.json does not match its own digest")
-    return content
+    def _block(self, block: int) -> bytes | memoryview:
+        if self._mapped is not None:
+            return self._mapped[block * self._in_block : (block + 1) * self._in_block].data
+        start = block * _BLOCK_BYTES
+        stop = min(start + _BLOCK_BYTES, self._bytes)
+        return _read(self._file, self._offset + start, self._offset + stop)
 
 
 def _damaged(path: Path, problem: str) -> IntegrityError:
@@ -231,36 +288,35 @@ def _create(
     """Make the plan under a name of its own beside `path`, then publish it there."""
     with storage_errors(path.parent):
         path.parent.mkdir(parents=True, exist_ok=True)
-    remove_abandoned(path.parent)
+    _remove_abandoned(path.parent)
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
-    with storage_errors(temporary):
-        temporary.mkdir()
     try:
-        with claim(temporary):
-            _write(temporary, definition, dtypes, make)
-            _publish(temporary, path, damaged=damaged)
-    except BusyError:  # another process was first
-        remove_tree(temporary)
-    except BaseException:
-        remove_tree(temporary)
-        raise
+        _write(temporary, definition, dtypes, make)
+        sync_file(temporary)
+        if damaged:
+            replace_file(temporary, path)
+        else:
+            publish_file(temporary, path)
+    except BusyError:  # another process was first: plans of one definition are equal
+        pass
+    finally:
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)
 
 
-def _publish(temporary: Path, path: Path, *, damaged: bool) -> None:
-    if damaged:
-        try:  # should another process have mended it meanwhile: plans of one definition are equal
-            replace_directory(temporary, path)
-            return
-        except StorageError as error:
-            if not isinstance(error.__cause__, FileNotFoundError):
-                raise
-    publish_directory(temporary, path)
+def _remove_abandoned(folder: Path) -> None:
+    """Remove the temporary files of processes that were killed, an hour after their last write."""
+    for path in folder.iterdir():
+        if _TEMPORARY.fullmatch(path.name):
+            with contextlib.suppress(OSError):
+                if time.time() - path.stat().st_mtime > _QUIET:
+                    path.unlink()
 
 
-def _write(folder: Path, definition: dict[str, Any], dtypes: Mapping[str, str], make: Make) -> None:
+def _write(path: Path, definition: dict[str, Any], dtypes: Mapping[str, str], make: Make) -> None:
     with contextlib.ExitStack() as stack:
         columns = {
-            name: stack.enter_context(_Column(folder, name, t)) for name, t in dtypes.items()
+            name: stack.enter_context(_Column(path, name, t)) for name, t in sorted(dtypes.items())
         }
 
         def emit(values: Mapping[str, Array]) -> None:
@@ -268,51 +324,54 @@ def _write(folder: Path, definition: dict[str, Any], dtypes: Mapping[str, str], 
                 columns[name].write(part)
 
         report = make(emit)
-        files = {name: column.finish() for name, column in columns.items()}
-    content: dict[str, Any] = {"definition": definition, "report": report, "files": files}
-    content["sha256"] = hashlib.sha256(_canonical(content)).hexdigest()
-    write_file(folder / PLAN_NAME, json.dumps(content, indent=1).encode() + b"\n")
-    sync_file(folder / PLAN_NAME)
-    sync_directory(folder)
+        crcs: list[int] = []
+        with FileWriter(path) as writer:
+            arrays = {name: column.copy(writer, crcs) for name, column in columns.items()}
+            content = {"definition": definition, "report": report, "arrays": arrays}
+            table, data = np.array(crcs, "<u4").tobytes(), _canonical(content)
+            end = table + data + b"".join(len(x).to_bytes(8, "little") for x in (table, data))
+            writer.write(end + hashlib.sha256(end).digest())
+            writer.close()
 
 
 class _Column:
-    """One array, whose length is known when it ends: it is kept bare first, then after its header.
+    """One array, in a file of its own until its length is known.
 
-    As a context manager it leaves no descriptor open, whatever happens.
+    As a context manager it leaves no file and no descriptor, whatever happens.
     """
 
-    def __init__(self, folder: Path, name: str, dtype: str) -> None:
-        self._raw, self._file = folder / f"{name}.raw", folder / f"{name}.npy"
+    def __init__(self, path: Path, name: str, dtype: str) -> None:
+        self._path = path.with_name(f"{path.name}.{name}")
         self._dtype = np.dtype(dtype)
         self._length = 0
 
     def __enter__(self) -> _Column:
-        self._spool = FileWriter(self._raw)
+        self._spool = FileWriter(self._path)
         return self
 
     def __exit__(self, *error: Any) -> None:
         self._spool.__exit__(*error)
+        with contextlib.suppress(OSError):
+            self._path.unlink(missing_ok=True)
 
     def write(self, values: Array) -> None:
         self._spool.write(_narrow(values, self._dtype).data)
         self._length += len(values)
 
-    def finish(self) -> dict[str, Any]:
+    def copy(self, writer: FileWriter, crcs: list[int]) -> dict[str, Any]:
+        """Write all of it to `writer` and append its CRCs; return its entry in the JSON."""
         self._spool.close()
-        with self._raw.open("rb") as spool, FileWriter(self._file) as writer:
-            writer.write(npy.header(self._dtype.str, (self._length,)))
-            while part := spool.read(_COPY_BYTES):
+        with storage_errors(self._path), self._path.open("rb") as spool:
+            while part := spool.read(_BLOCK_BYTES):  # buffered: whole blocks up to the end
                 writer.write(part)
-            found = writer.close()
-        sync_file(self._file)
-        with storage_errors(self._raw):
-            self._raw.unlink()
-        return {"dtype": self._dtype.str, "length": self._length, "sha256": found.sha256}
+                crcs.append(zlib.crc32(part))
+        size = self._length * self._dtype.itemsize
+        writer.write(bytes(-size % _ALIGN))
+        return {"dtype": self._dtype.str, "length": self._length}
 
 
 def _narrow(values: Array, dtype: np.dtype[Any]) -> Array:
-    """`values` in the type they are kept in, which was chosen to hold them."""
+    """Return `values` in the type they are kept in, which was chosen to hold them."""
     if len(values) and not np.issubdtype(values.dtype, np.bool_):
         limits = np.iinfo(dtype)
         if int(values.min()) < limits.min or int(values.max()) > limits.max:
@@ -330,11 +389,3 @@ def _in_memory(definition: dict[str, Any], dtypes: Mapping[str, str], make: Make
     report = make(emit)
     arrays = {name: np.concatenate(found) for name, found in parts.items()}
     return StoredPlan(definition=definition, report=report, arrays=arrays, path=None)
-
-
-def _hash(path: Path) -> FileHash:
-    hasher = FileHasher()
-    with open_ordinary(path, str(path)) as stream, storage_errors(path):
-        while part := stream.read(_COPY_BYTES):
-            hasher.update(part)
-    return hasher.finish()

@@ -44,7 +44,7 @@ for number in range(100):
     assert plan.arrays["rows"][-1] == 99_999
     if number % 3 == int(sys.argv[2]) % 3:
         try:
-            (plan.path / "plan.json").write_bytes(b"damaged")
+            plan.path.write_bytes(b"damaged")
         except FileNotFoundError:
             pass
 """

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import errno
 import hashlib
+import itertools
 import json
 import os
 import subprocess
 import sys
 import time
+import zlib
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -17,10 +19,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dataprep.formats import npy
 from dataprep.formats.dataset import ReadBy
 from dataprep.formats.errors import InputError, IntegrityError, StorageError
-from dataprep.runtime.abandoned import claim, remove_abandoned
+from dataprep.runtime import packing_store
 from dataprep.runtime.packing_store import (
     Emit,
     StoredPlan,
@@ -64,17 +65,19 @@ def tree(folder: Path) -> dict[str, bytes]:
 
 
 def test_made_once_then_opened(tmp_path: Path) -> None:
-    """The second time nothing is made, and the arrays are maps of ordinary .npy files."""
+    """The second time nothing is made; the arrays are one read-only file."""
     first = stored_plan(DEFINITION, DTYPES, make, tmp_path)
     check(first)
     second = stored_plan(DEFINITION, DTYPES, never, tmp_path)
     check(second)
-    assert second.path == tmp_path / plan_digest(DEFINITION)
-    assert sorted(p.name for p in second.path.iterdir()) == ["length.npy", "plan.json", "rows.npy"]
-    assert np.load(second.path / "rows.npy", allow_pickle=False).tolist() == [0, *range(3000)]
-    with pytest.raises(ValueError, match="read-only"):
-        second.arrays["rows"][0] = 1
-    second.verify()
+    assert second.path == tmp_path / f"{plan_digest(DEFINITION)}.plan"
+    assert [*tmp_path.iterdir()] == [second.path]
+    for value in (
+        second.arrays["rows"],
+        stored_plan(DEFINITION, DTYPES, never, tmp_path).arrays["rows"],
+    ):
+        with pytest.raises(ValueError, match="read-only"):
+            value[0] = 1
 
 
 def test_other_definitions_have_other_plans(tmp_path: Path) -> None:
@@ -83,7 +86,7 @@ def test_other_definitions_have_other_plans(tmp_path: Path) -> None:
     for change in ({"size": 11}, {"build_id": "1" * 64}, {"more": None}):
         with pytest.raises(AssertionError, match="need not be made"):
             stored_plan({**DEFINITION, **change}, DTYPES, never, tmp_path)
-    assert [p.name for p in tmp_path.iterdir()] == [plan_digest(DEFINITION)]
+    assert [p.name for p in tmp_path.iterdir()] == [f"{plan_digest(DEFINITION)}.plan"]
 
 
 def test_plans_are_equal_byte_for_byte(tmp_path: Path) -> None:
@@ -97,33 +100,41 @@ def cut(file: Path) -> None:
     file.write_bytes(file.read_bytes()[:-8])
 
 
-def flip_json(file: Path) -> None:
-    file.write_bytes(file.read_bytes().replace(b'"made": 3', b'"made": 4'))
-
-
 def another(file: Path) -> None:
     """A sound plan, of something else."""
-    other = stored_plan({"kind": "other"}, DTYPES, make, file.parents[2] / "elsewhere")
+    other = stored_plan({"kind": "other"}, DTYPES, make, file.parents[1] / "elsewhere")
     assert other.path
-    file.write_bytes((other.path / "plan.json").read_bytes())
+    file.write_bytes(other.path.read_bytes())
 
 
-DAMAGE: dict[str, tuple[str, Callable[[Path], object]]] = {
-    "array cut": ("rows.npy", cut),
-    "array missing": ("length.npy", Path.unlink),
-    "array of another type": ("rows.npy", lambda file: np.save(file, np.zeros(3001))),
-    "array is a pickle": (
-        "rows.npy",
-        lambda file: np.save(file, np.array([{}]), allow_pickle=True),
-    ),
-    "plan.json cut": ("plan.json", cut),
-    "plan.json missing": ("plan.json", Path.unlink),
-    "plan.json changed": ("plan.json", flip_json),
-    "plan.json empty": ("plan.json", lambda file: file.write_bytes(b"")),
-    "plan.json a list": ("plan.json", lambda file: file.write_bytes(b"[]")),
-    "plan.json deep": ("plan.json", lambda file: file.write_bytes(b"[" * 100_000)),
-    "plan.json huge": ("plan.json", lambda file: os.truncate(file, 1 << 40)),
-    "plan of something else": ("plan.json", another),
+def rename_array(file: Path) -> None:
+    """A sound plan of this definition, with another array."""
+    other = file.parents[1] / "elsewhere"
+    types = {"row": "<i8", "length": "<u2"}
+    found = stored_plan(DEFINITION, types, lambda emit: {"made": 3}, other)
+    assert found.path
+    file.write_bytes(found.path.read_bytes())
+
+
+def grow_lengths(file: Path) -> None:
+    """The two lengths before the digest say more bytes than there are."""
+    data = bytearray(file.read_bytes())
+    data[-48:-32] = b"\xff" * 16
+    file.write_bytes(data)
+
+
+DAMAGE: dict[str, Callable[[Path], object]] = {
+    "cut": cut,
+    "front cut": lambda file: file.write_bytes(file.read_bytes()[64:]),
+    "missing": Path.unlink,
+    "empty": lambda file: file.write_bytes(b""),
+    "a line": lambda file: file.write_bytes(b"{}\n"),
+    "all ones": lambda file: file.write_bytes(b"\xff" * 4096),
+    "longer": lambda file: file.write_bytes(b"\0" * 64 + file.read_bytes()),
+    "huge": lambda file: os.truncate(file, 1 << 40),
+    "lengths of the end": grow_lengths,
+    "plan of something else": another,
+    "other arrays": rename_array,
 }
 
 
@@ -131,34 +142,97 @@ DAMAGE: dict[str, tuple[str, Callable[[Path], object]]] = {
 @pytest.mark.parametrize("name", DAMAGE)
 def test_damaged_plan_is_made_again(tmp_path: Path, name: str, io: ReadBy) -> None:
     """Whatever is not the plan is replaced by it, and leaves nothing behind."""
-    file, damage = DAMAGE[name]
     folder = tmp_path / "plans"
     path = stored_plan(DEFINITION, DTYPES, make, folder).path
     assert path
     before = tree(folder)
-    damage(path / file)
-    check_all(stored_plan(DEFINITION, DTYPES, make, folder, io=io))
+    DAMAGE[name](path)
+    check(stored_plan(DEFINITION, DTYPES, make, folder, io=io))
     assert tree(folder) == before
-    check_all(stored_plan(DEFINITION, DTYPES, never, folder, io=io))
+    check(stored_plan(DEFINITION, DTYPES, never, folder, io=io))
 
 
+def test_every_flipped_bit_is_mended(tmp_path: Path) -> None:
+    """A flipped bit in any part of the file, arrays included, is found at opening."""
+    path = stored_plan(DEFINITION, DTYPES, make, tmp_path).path
+    assert path
+    data = path.read_bytes()
+    counts = {"rows": 3001 * 8, "length": 1500 * 2}
+    padding = {*range(3000, 3008), *range(3008 + counts["rows"], 3008 + 24064)}
+    places = [
+        at
+        for at in [*range(0, len(data), 997), *range(len(data) - 60, len(data))]
+        if at not in padding
+    ]
+    for at, bit in zip(places, itertools.cycle(range(8)), strict=False):
+        changed = bytearray(data)
+        changed[at] ^= 1 << bit
+        path.write_bytes(changed)
+        check(stored_plan(DEFINITION, DTYPES, make, tmp_path))
+        assert path.read_bytes() == data, f"byte {at}, bit {bit}"
+
+
+@pytest.fixture
+def large(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Plans count as too large to be read whole."""
+    monkeypatch.setattr(packing_store, "_READ_WHOLE", 0)
+
+
+@pytest.mark.usefixtures("large")
+@pytest.mark.parametrize("io", ["mmap", "pread"])
+def test_block_of_a_large_plan_is_compared_when_used(tmp_path: Path, io: ReadBy) -> None:
+    """A damaged block is an error where it is met, other blocks serve; the next start makes it."""
+
+    def long(emit: Emit) -> dict[str, int]:
+        emit({"rows": np.arange(30_000), "length": np.ones(5, np.int64)})
+        return {"made": 3}
+
+    path = stored_plan(DEFINITION, DTYPES, long, tmp_path).path
+    assert path
+    data = path.read_bytes()
+    changed = bytearray(data)
+    changed[64 + 20_000 * 8] ^= 4  # `length` stands first
+    path.write_bytes(changed)
+    rows = stored_plan(DEFINITION, DTYPES, never, tmp_path, io=io).arrays["rows"]
+    at = np.array([8191, 0, 8192, 29_999])
+    assert rows[at].tolist() == at.tolist()
+    assert rows[5:8].tolist() == [5, 6, 7]
+    for use in (
+        lambda: rows[np.array([0, 20_000])],
+        lambda: rows[20_000],
+        lambda: np.asarray(rows),
+    ):
+        path.write_bytes(changed)
+        with pytest.raises(IntegrityError, match="its bytes changed") as caught:
+            use()
+        assert caught.value.where == str(path)
+        assert caught.value.code == "E_PLAN"
+        assert "the plan is made again" in (caught.value.remedy or "")
+        assert not path.exists()
+    again = stored_plan(DEFINITION, DTYPES, long, tmp_path, io=io)
+    assert path.read_bytes() == data
+    assert np.asarray(again.arrays["rows"]).tolist() == [*range(30_000)]
+
+
+@pytest.mark.usefixtures("large")
 def test_read_without_maps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With io="pread" no file of a plan is mapped, and what is read is the same."""
 
     def refused(*_: object, **__: object) -> None:
         raise OSError(errno.ENODEV, os.strerror(errno.ENODEV))
 
-    monkeypatch.setattr(np, "memmap", refused)
-    check_all(stored_plan(DEFINITION, DTYPES, make, tmp_path, io="pread"))
-    plan = stored_plan(DEFINITION, DTYPES, never, tmp_path, io="pread")
-    check_all(plan)
-    rows, at = plan.arrays["rows"], np.array([2999, 0, 7])
-    assert rows[at].tolist() == [2998, 0, 6]
-    assert rows[5:8].tolist() == [4, 5, 6]
-    assert rows[1:].searchsorted(at, "right").tolist() == [3000, 1, 8]
-    plan.verify()
+    for io in ("mmap", "pread"):
+        check_all(stored_plan(DEFINITION, DTYPES, make, tmp_path, io=io))
+        plan = stored_plan(DEFINITION, DTYPES, never, tmp_path, io=io)
+        check_all(plan)
+        rows, at = plan.arrays["rows"], np.array([2999, 0, 7])
+        assert rows[at].tolist() == [2998, 0, 6]
+        assert rows[5:8].tolist() == [4, 5, 6]
+        assert rows.searchsorted(at, "right").tolist() == [3001, 2, 9]
+        monkeypatch.setattr(np, "memmap", refused)
 
 
+@pytest.mark.usefixtures("large")
 def test_a_plan_that_cannot_be_read_is_an_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -169,30 +243,16 @@ def test_a_plan_that_cannot_be_read_is_an_error(
 
     plan = stored_plan(DEFINITION, DTYPES, make, tmp_path, io="pread")
     assert plan.path
-    file = plan.path / "rows.npy"
-    cut(file)
-    with pytest.raises(IntegrityError, match="expected 24136 bytes, found 24128") as shorter:
-        plan.arrays["rows"][3000]
     with monkeypatch.context() as patch:
         patch.setattr(os, "preadv", broken)
-        with pytest.raises(StorageError, match="reading bytes 136 to 144") as unread:
+        with pytest.raises(StorageError, match="reading bytes 3008 to 27016") as unread:
             plan.arrays["rows"][1]
+    os.truncate(plan.path, 20_000)
+    with pytest.raises(IntegrityError, match="bytes, found 20000") as shorter:
+        plan.arrays["rows"][3000]
     for caught in (shorter, unread):
-        assert caught.value.where == str(file)
+        assert caught.value.where == str(plan.path)
         assert "the plan is made again" in (caught.value.remedy or "")
-
-
-def test_verify_finds_a_flipped_bit(tmp_path: Path) -> None:
-    """What the size does not show, reading everything does."""
-    plan = stored_plan(DEFINITION, DTYPES, make, tmp_path)
-    assert plan.path
-    file = plan.path / "length.npy"
-    data = bytearray(file.read_bytes())
-    data[-7] ^= 1
-    file.write_bytes(data)
-    with pytest.raises(IntegrityError, match=r"length\.npy") as caught:
-        plan.verify()
-    assert caught.value.code == "E_HASH"
 
 
 def test_failure_leaves_nothing(tmp_path: Path) -> None:
@@ -237,7 +297,6 @@ def test_unwritable_cache_is_done_without(tmp_path: Path, monkeypatch: pytest.Mo
         plan = stored_plan(DEFINITION, DTYPES, make)
     check(plan)
     assert plan.path is None
-    plan.verify()
 
 
 def test_default_plan_dir(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -300,7 +359,7 @@ def test_racing_processes_end_with_one_plan(tmp_path: Path, damaged: bool) -> No
     if damaged:
         path = stored_plan(DEFINITION, DTYPES, make, folder).path
         assert path
-        cut(path / "rows.npy")
+        cut(path)
     processes = [start(folder, go, 0.05) for _ in range(4)]
     for process in processes:
         expect(process, "ready")
@@ -314,47 +373,43 @@ def test_racing_processes_end_with_one_plan(tmp_path: Path, damaged: bool) -> No
 
 
 def test_killed_in_the_middle_harms_nobody(tmp_path: Path) -> None:
-    """What kill -9 leaves is no plan, does not disturb the next, and is removed when it is old."""
+    """Files left by kill -9 are no plan, disturb no other, and are removed when they are old."""
     folder, go = tmp_path / "plans", tmp_path / "go"
     go.touch()
     process = start(folder, go, 60)
     expect(process, "ready")
     expect(process, "making")
-    [left] = folder.iterdir()
-    with claim(left) as held:
-        assert not held
     process.kill()
     process.communicate()
-    assert left.name.startswith(".")
-    assert any(left.iterdir())
+    left = list(folder.iterdir())
+    assert left
+    assert all(path.name.startswith(".") for path in left)
     check(stored_plan(DEFINITION, DTYPES, make, folder))
-    assert left.is_dir(), "it may be at work on another machine"
-    for path in (*left.iterdir(), left):
+    assert all(path.exists() for path in left), "it may be at work on another machine"
+    for path in left:
         os.utime(path, (time.time() - 7200,) * 2)
-    with claim(left) as held:
-        assert held
-        remove_abandoned(folder)
-        assert left.is_dir(), "somebody holds it"
-    remove_abandoned(folder)
-    assert [p.name for p in folder.iterdir()] == [plan_digest(DEFINITION)]
+    stored_plan({"another": 1}, {}, lambda _: {}, folder)
+    assert all(not path.name.startswith(".") for path in folder.iterdir())
 
 
 def test_opening_reads_a_kilobyte(tmp_path: Path) -> None:
-    """A plan of 80 GB (sparse) opens in milliseconds."""
-    path = stored_plan(DEFINITION, DTYPES, make, tmp_path).path
+    """A plan of 64 GiB (sparse) opens in milliseconds."""
+    path = stored_plan(DEFINITION, {"rows": "<i8"}, lambda _: {"made": 3}, tmp_path).path
     assert path
-    content = json.loads((path / "plan.json").read_text())
-    content.pop("sha256")
-    length = 10**10
-    content["files"]["rows"]["length"] = length
-    canonical = json.dumps(content, sort_keys=True, separators=(",", ":")).encode()
-    content["sha256"] = hashlib.sha256(canonical).hexdigest()
-    (path / "plan.json").write_text(json.dumps(content))
-    with (path / "rows.npy").open("wb") as stream:
-        stream.write(npy.header("<i8", (length,)))
-        stream.truncate(npy.file_size("<i8", (length,)))
+    length = 1 << 33
+    content = {
+        "definition": DEFINITION, "report": {"made": 3},
+        "arrays": {"rows": {"dtype": "<i8", "length": length}},
+    }  # fmt: skip
+    data = json.dumps(content).encode()
+    crcs = np.full(-(-length * 8 // (1 << 16)), zlib.crc32(bytes(1 << 16)), "<u4").tobytes()
+    end = crcs + data + len(crcs).to_bytes(8, "little") + len(data).to_bytes(8, "little")
+    with path.open("wb") as stream:
+        stream.truncate(length * 8)
+        stream.seek(length * 8)
+        stream.write(end + hashlib.sha256(end).digest())
     begun = time.perf_counter()
-    plan = stored_plan(DEFINITION, DTYPES, never, tmp_path)
+    plan = stored_plan(DEFINITION, {"rows": "<i8"}, never, tmp_path)
     assert time.perf_counter() - begun < 0.5
     assert plan.arrays["rows"].shape == (length,)
     assert plan.arrays["rows"][-1] == 0
