@@ -27,7 +27,7 @@ from dataprep.pipeline.estimate import check_disk
 from dataprep.pipeline.executor import Workers, run_here
 from dataprep.pipeline.full_disk import need_named
 from dataprep.pipeline.launch import available_cores, release
-from dataprep.pipeline.notes import content_notes
+from dataprep.pipeline.notes import split_notes, unknown_notes
 from dataprep.pipeline.ongoing import Ongoing
 from dataprep.pipeline.options import BuildOptions
 from dataprep.pipeline.prepare import SAMPLE_BYTES, Prepared, Survey, prepare, survey
@@ -152,7 +152,7 @@ class _Build:
         )  # fmt: skip
         self._staging = self._ongoing.staging
         self._started = started
-        self._unknown_tokens = 0
+        self._unknown_tokens = self._distinct_keys = 0
         self._tokenizer: Tokenizer | None = None
 
     def run(self) -> BuildReport:
@@ -250,6 +250,7 @@ class _Build:
         )
         results = self._results()
         self._unknown_tokens = sum(unit.unknown_tokens for unit in results)
+        self._distinct_keys = len({key for unit in results for key in unit.keys})
         root, result = commit.assemble(results)
         self._ongoing.publish(root, result.build_id)
         return result
@@ -260,7 +261,14 @@ class _Build:
             return [load_result(self._staging.units, number) for number in numbers]
 
     def _notes(self, result: Manifest) -> tuple[str, ...]:
-        found = content_notes(result.splits, self._prepared.shares, self._unknown_tokens)
+        found = [
+            *split_notes(
+                {name: split.documents for name, split in result.splits.items()},
+                self._prepared.shares, key=self._options.split_key, keys=self._distinct_keys,
+                exact=self._options.split_mode == "count",
+            ),
+            *unknown_notes(result.splits, self._unknown_tokens),
+        ]  # fmt: skip
         return (*self._prepared.notes, *found, *self._workers.deaths, *self._ongoing.others())
 
 

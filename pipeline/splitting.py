@@ -16,6 +16,9 @@ import numpy.typing as npt
 import xxhash
 
 __all__ = [
+    "FEW_KEYS",
+    "Hashes",
+    "add_keys",
     "assign",
     "assign_exactly",
     "cut_points",
@@ -28,6 +31,8 @@ __all__ = [
 Hashes = npt.NDArray[np.uint64]
 Part = tuple[Hashes, npt.NDArray[np.int64]]
 
+FEW_KEYS = 100
+"""Distinct keys up to this number are counted; beyond it is enough that there are more."""
 _BUCKET_BITS = 16
 
 
@@ -44,6 +49,18 @@ def hash_keys(keys: Sequence[bytes], seed: int) -> Hashes:
     """XXH3-64 of each key."""
     digest = xxhash.xxh3_64_intdigest
     return np.fromiter((digest(key, seed) for key in keys), np.uint64, len(keys))
+
+
+def add_keys(known: set[int], hashes: Hashes) -> None:
+    """Add `hashes` to those that are `known`, until they are more than `FEW_KEYS`.
+
+    >>> known = {1}
+    >>> add_keys(known, np.array([1, 2, 2], np.uint64))
+    >>> sorted(known)
+    [1, 2]
+    """
+    if len(known) <= FEW_KEYS:
+        known.update(hashes.tolist())
 
 
 def thresholds(ratios: Sequence[float]) -> list[int]:

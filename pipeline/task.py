@@ -35,7 +35,7 @@ from dataprep.pipeline.readers import SpanReader
 from dataprep.pipeline.records import Batch, Reject, Span
 from dataprep.pipeline.sealed import seal
 from dataprep.pipeline.sink import ALL, Sink
-from dataprep.pipeline.splitting import assign, hash_keys
+from dataprep.pipeline.splitting import FEW_KEYS, Hashes, add_keys, assign, hash_keys
 from dataprep.pipeline.stages import StageClock
 
 __all__ = [
@@ -116,6 +116,8 @@ class UnitResult(msgspec.Struct, frozen=True, kw_only=True):
     """Tokens of the text that have the id for what the tokenizer does not know."""
     overlong: dict[str, int] = {}
     """Of conversations: how many each over-length measure was taken with."""
+    keys: tuple[int, ...] = ()
+    """With a field that decides the split: hashes of its values, of many a few more than few."""
 
     def hashes(self) -> dict[str, str]:
         """The SHA-256 of every file of the unit, by name."""
@@ -224,6 +226,7 @@ class Task(ABC, Generic[B]):
         self._clock = clock
         self._overlong: Counter[str] = Counter()
         splitting = plan.splitting
+        self._keys: set[int] = set()
         self._names = splitting.names if splitting.ends else (ALL,)
         self._ends = [int(end) for end in splitting.ends]
         self._records = 0
@@ -268,7 +271,17 @@ class Task(ABC, Generic[B]):
             special_text_found=dict(sorted(special.items())),
             unknown_tokens=sum(sink.unknown for sink in self.sinks),
             overlong=dict(sorted(self._overlong.items())),
+            keys=tuple(sorted(self._keys)[: FEW_KEYS + 1]),
         )
+
+    def hashes(self, keys: Sequence[bytes]) -> Hashes:
+        """Return the hash of each split key, which decides the split."""
+        if len(self._ends) == 1:
+            return np.zeros(len(keys), np.uint64)  # one split takes all
+        hashes = hash_keys(keys, self._plan.splitting.seed)
+        if self._plan.read.split_key is not None:
+            add_keys(self._keys, hashes)
+        return hashes
 
     def _read(self, span: Span, first_row: int) -> None:
         source = self._plan.sources[span.source]
@@ -352,14 +365,10 @@ class _TextTask(Task[Batch]):
 
     def _rows(self, batch: Batch, texts: list[bytes], span: Span) -> Rows:
         count = len(texts)
-        if len(self._ends) == 1:
-            hashes = np.zeros(count, np.uint64)  # one split takes all
-        else:
-            hashes = hash_keys(batch.keys or texts, self._plan.splitting.seed)
         offsets = np.asarray(batch.offsets, np.uint64)
         return Rows(
             sizes=np.fromiter(map(len, texts), np.int64, count),
             source=np.stack([np.full(count, span.source, np.uint64), offsets], 1),
             records=np.asarray(batch.records).astype(np.int64) + self._records,
-            hashes=hashes,
+            hashes=self.hashes(batch.keys or texts),
         )

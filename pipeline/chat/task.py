@@ -31,7 +31,7 @@ from dataprep.pipeline.plan import ChatPlan, Plan, Unit
 from dataprep.pipeline.readers import ReadOptions
 from dataprep.pipeline.records import Batch, Reject, Span, excerpt
 from dataprep.pipeline.sink import ALL
-from dataprep.pipeline.splitting import assign, hash_keys
+from dataprep.pipeline.splitting import assign
 from dataprep.pipeline.stages import StageClock
 from dataprep.pipeline.task import Do, Report, Task
 
@@ -270,11 +270,9 @@ class _ChatTask(Task[_Encoded]):
 
     def _hashes(self, batch: ChatBatch, found: Renderings) -> npt.NDArray[np.uint64]:
         """Of each record of the batch."""
-        count = len(batch.records)
-        if len(self._ends) == 1 or not count:
-            return np.zeros(count, np.uint64)  # one split takes all
-        keys = batch.keys or self._own_keys(batch, found)
-        return hash_keys(keys, self._plan.splitting.seed)
+        if len(self._ends) == 1:
+            return np.zeros(len(batch.records), np.uint64)  # one split takes all
+        return self.hashes(batch.keys or self._own_keys(batch, found))
 
     def _own_keys(self, batch: ChatBatch, found: Renderings) -> list[bytes]:
         """What tells records apart where no field is to: their prompts, or first documents."""

@@ -8,6 +8,7 @@ workers, interruptions and the machine leave no trace in it.
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import msgspec
@@ -24,12 +25,15 @@ from dataprep.pipeline.embeddings.estimate import check_embedding_disk
 from dataprep.pipeline.embeddings.options import EmbeddingOptions
 from dataprep.pipeline.embeddings.prepare import EmbedPrepared, prepare_embeddings
 from dataprep.pipeline.embeddings.report import EmbeddingReport
-from dataprep.pipeline.embeddings.task import load_embed_result, make_job
+from dataprep.pipeline.embeddings.task import EmbedResult, load_embed_result, make_job
+from dataprep.pipeline.embeddings.unit_rows import UnitRows
 from dataprep.pipeline.executor import Workers, run_here
 from dataprep.pipeline.launch import available_cores, release
+from dataprep.pipeline.notes import split_notes
 from dataprep.pipeline.ongoing import Ongoing
 from dataprep.pipeline.progress import ProgressCallback
 from dataprep.pipeline.resume import finished_units
+from dataprep.pipeline.splitting import FEW_KEYS, add_keys
 from dataprep.pipeline.stages import Profile
 from dataprep.pipeline.staging import Staging, leftovers
 from dataprep.pipeline.task import Done, unit_name
@@ -111,6 +115,7 @@ class _Build:
         )  # fmt: skip
         self._staging = self._ongoing.staging
         self._started = started
+        self._keys: set[int] = set()
 
     def run(self) -> EmbeddingReport:
         """Do what is left, and publish."""
@@ -141,7 +146,10 @@ class _Build:
             manifest=result, seconds=time.perf_counter() - self._started,
             units=len(self._plan.units), resumed_units=resumed,
             workers=max(workers.count, min(1, len(left))), profile=profile,
-            notes=(*self._prepared.notes, *workers.deaths, *ongoing.others()),
+            notes=(
+                *self._prepared.notes, *self._split_notes(result), *workers.deaths,
+                *ongoing.others(),
+            ),
         )  # fmt: skip
 
     def _resume(self) -> int:
@@ -189,5 +197,21 @@ class _Build:
             },
         )  # fmt: skip
         root, result = commit.assemble(results)
+        self._count_keys(results)
         self._ongoing.publish(root, result.build_id)
         return result
+
+    def _count_keys(self, results: Sequence[EmbedResult]) -> None:
+        """Look at the values of the field that decides the split, until there are many."""
+        if self._prepared.options.split_key is not None and len(self._plan.splitting.names) > 1:
+            for hashes, _ in UnitRows(self._staging.units, results).hashes():
+                add_keys(self._keys, hashes)
+                if len(self._keys) > FEW_KEYS:
+                    return
+
+    def _split_notes(self, result: ArrayManifest) -> Iterator[str]:
+        options = self._prepared.options
+        return split_notes(
+            {name: split.rows for name, split in result.splits.items()}, self._prepared.shares,
+            key=options.split_key, keys=len(self._keys), exact=options.split_mode == "count",
+        )  # fmt: skip

@@ -6,6 +6,7 @@ import json
 import os
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -14,6 +15,8 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 
 from dataprep.formats.errors import InputError
 from dataprep.pipeline import tables
+from dataprep.pipeline.chat.build import build_chat
+from dataprep.pipeline.chat.options import ChatOptions
 from dataprep.pipeline.inputs import Source
 from tests.pipeline.corpora import STORIES, build_into
 
@@ -26,9 +29,39 @@ def test_splits_that_stay_empty_are_named(tmp_path: Path) -> None:
     empty = [name for name, split in report.manifest.splits.items() if not split.documents]
     assert empty
     (note,) = report.notes
-    assert note.startswith("no document fell to the split")
+    assert note.startswith("nothing fell to the split")
     assert all(name in note for name in empty)
     assert build_into(tmp_path / "all", data, split="train=1,val=0").notes == ()
+
+
+@pytest.mark.parametrize("mode", ["ratio", "count"])
+def test_a_split_key_of_three_values(tmp_path: Path, mode: str) -> None:
+    """A column that names splits is no key to split by; texts and conversations alike."""
+    data, talks = tmp_path / "data.jsonl", tmp_path / "talks.jsonl"
+    names = ["train", "val", "test"]
+    turns = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
+    data.write_text(
+        "".join(json.dumps({"text": f"{n}", "split": names[n % 3]}) + "\n" for n in range(300))
+    )
+    talks.write_text(
+        "".join(json.dumps({"messages": turns, "split": names[n % 3]}) + "\n" for n in range(30))
+    )
+    asked: dict[str, Any] = {"split_key": "split", "split_mode": mode, "workers": 1}
+    text = build_into(tmp_path / "text", data, **asked)
+    chat = build_chat(ChatOptions(input=(str(talks),), out=tmp_path / "chat", **asked))
+    for report in (text, chat):
+        (note,) = report.notes
+        assert "the field 'split' has only 3 distinct values" in note
+
+
+def test_the_remedy_for_a_column_of_splits(tmp_path: Path) -> None:
+    """A build of each file: every document is in the split that its column named."""
+    for name in ("train", "test"):
+        data = tmp_path / f"{name}.jsonl"
+        data.write_text("".join(json.dumps({"text": f"{name} {n}"}) + "\n" for n in range(9)))
+        report = build_into(tmp_path / name, data, split=f"{name}=1")
+        assert report.manifest.splits[name].documents == 9
+        assert report.notes == ()
 
 
 def _word_tokenizer(path: Path, words: list[str]) -> Path:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import zlib
 from pathlib import Path
 from typing import Any
@@ -170,3 +171,16 @@ def test_progress_and_estimate(tmp_path: Path, large: Path, small_units: None, h
     assert abs(stored - found.output_bytes) < 8000
     assert found.as_dict()["row_bytes"]["embedding"] == 32
     assert estimate_embeddings(options).notes
+
+
+def test_a_split_key_of_few_values(tmp_path: Path) -> None:
+    """That is said, and which splits are empty for it; also where nothing decides but the rows."""
+    data = tmp_path / "x.jsonl"
+    rows = [{"embedding": [n, 1.0], "split": ["train", "val", "test"][n % 3]} for n in range(90)]
+    data.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (note,) = build_vectors(tmp_path / "keyed", data, split_key="split").notes
+    assert note.startswith("nothing fell to the split")
+    assert "the field 'split' has only 3 distinct values" in note
+    data.write_text(json.dumps(rows[0]) + "\n")
+    (note,) = build_vectors(tmp_path / "one", data).notes
+    assert "too few documents" in note
