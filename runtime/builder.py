@@ -8,7 +8,7 @@
         .build())
 
 Each method sets what it names, returns the builder, and refuses at once what makes no sense; order
-does not matter. It holds a `LoaderConfig` and calls `foreign_loader`, which is all there is to it.
+does not matter. It holds a `LoaderConfig` and calls `foreign_loader` or `foreign_stream_loader`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 from dataprep.formats.errors import UsageError, require
 from dataprep.runtime.arguments import whole_number
 from dataprep.runtime.collated import Collate
-from dataprep.runtime.foreign import Buckets, foreign_loader
+from dataprep.runtime.foreign import Buckets, foreign_loader, is_stream
+from dataprep.runtime.foreign_stream import ForeignStreamLoader, foreign_stream_loader
 from dataprep.runtime.loader import Loader
 from dataprep.runtime.loader_config import LoaderConfig, StartMethod
 from dataprep.runtime.order import Order
@@ -33,7 +34,7 @@ __all__ = ["DataLoaderBuilder"]
 
 
 class DataLoaderBuilder:
-    """Makes a `Loader` over any map-style dataset.
+    """Makes a `Loader` over any map-style dataset, and a `ForeignStreamLoader` over a stream.
 
     Without further calls: batches of 32, shuffled with seed 42, in this process, nothing dropped.
     `build` may be called again, also after further calls: loaders know nothing of one another.
@@ -58,6 +59,7 @@ class DataLoaderBuilder:
     def with_dataset(self, dataset: Any, *, identity: str | None = None) -> DataLoaderBuilder:
         """What is served: a list, a torch dataset, a Hugging Face one, one of this package.
 
+        Also a stream: of torch, of Hugging Face, or a function that returns a new iterator.
         `identity` names the data in a loader's state, which is then refused for any other.
         """
         require(dataset is not None, "dataset", "must not be None")
@@ -103,7 +105,10 @@ class DataLoaderBuilder:
         return self._set(shuffle=shuffle)
 
     def with_drop_last(self, drop_last: bool = True) -> DataLoaderBuilder:
-        """Whether samples that do not fill the last global batch are left out."""
+        """Whether samples that do not fill the last global batch are left out.
+
+        See `LoaderConfig.drop_last` for what comes with False, and without this call.
+        """
         return self._set(drop_last=drop_last)
 
     def with_seed(self, seed: int) -> DataLoaderBuilder:
@@ -176,7 +181,10 @@ class DataLoaderBuilder:
         return self
 
     def with_purpose(self, purpose: str) -> DataLoaderBuilder:
-        """``"train"``, ``"val"``, ...: orders of different purposes have nothing in common."""
+        """``"train"``, ``"val"``, ...: orders of different purposes have nothing in common.
+
+        A stream has one order for each seed, so a shuffled one is refused for other purposes.
+        """
         self._purpose = purpose
         return self
 
@@ -187,11 +195,14 @@ class DataLoaderBuilder:
         self._config = config
         return self
 
-    def build(self) -> Loader:
-        """The loader. Raises `UsageError` without a dataset, and what `foreign_loader` raises."""
+    def build(self) -> Any:
+        """A `Loader`, or of a stream a `ForeignStreamLoader`.
+
+        Raises `UsageError` without a dataset, and what `foreign_loader` raises.
+        """
         return self._build(*data_parallel(self._distributed, self._rank, self._world_size))
 
-    def build_ranks(self, world_size: int | None = None) -> list[Loader]:
+    def build_ranks(self, world_size: int | None = None) -> list[Any]:
         """The loaders of all ranks, in this process: for tests, and to see what each would get.
 
         `world_size` None: the one of `with_distributed`.
@@ -205,14 +216,26 @@ class DataLoaderBuilder:
         size = whole_number("world_size", size, 1)
         return [self._build(rank, size) for rank in range(size)]
 
-    def _build(self, rank: int, world_size: int) -> Loader:
+    def _build(self, rank: int, world_size: int) -> Loader | ForeignStreamLoader:
         if self._dataset is None:
             raise UsageError(
                 "there is nothing to serve", where="dataset", remedy="Call with_dataset(dataset)."
             )
+        if is_stream(self._dataset):
+            return self._build_stream(rank, world_size)
         return foreign_loader(
             self._dataset, self._config, collate=self._collate(), sampler=self._sampler,
             buckets=self._buckets, identity=self._identity, purpose=self._purpose,
+            dp_rank=rank, dp_size=world_size,
+        )  # fmt: skip
+
+    def _build_stream(self, rank: int, world_size: int) -> ForeignStreamLoader:
+        require(self._sampler is None, "sampler", "a stream has no samples by number")
+        require(self._buckets is None, "buckets", "a stream has no lengths to sort by")
+        require(self._purpose == "train" or not self._config.shuffle, "purpose",
+                "a shuffled stream has one order for each seed: use another seed")  # fmt: skip
+        return foreign_stream_loader(
+            self._dataset, self._config, collate=self._collate(), identity=self._identity,
             dp_rank=rank, dp_size=world_size,
         )  # fmt: skip
 

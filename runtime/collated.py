@@ -41,6 +41,7 @@ __all__ = [
     "WithEpoch",
     "collated_order",
     "failed",
+    "marked",
 ]
 
 Collate = Callable[[list[Any]], Any]
@@ -79,7 +80,9 @@ class Collated(Dataset[Batch]):
             for a dataset of another identity or length. None: the name of its type, so that only
             the length is checked.
         sample_mask: adds bool `sample_mask` [rows], False where a row only fills the last batch of
-            a rank (`end="pad"`). Such a row repeats a sample, its integer labels are all -100.
+            a rank (`end="pad"`): a field of a dict, a last element of a tuple or list; a tensor
+            becomes a tuple of both. Such a row repeats a sample; integer labels in a dict are all
+            -100 there.
 
     Raises `SampleError` that names the sample, and chains the cause, where the dataset or the
     collate function fails on one; `IndexError` for a number outside 0 .. len - 1.
@@ -124,18 +127,23 @@ class Collated(Dataset[Batch]):
 
     def __getitem__(self, index: int) -> Any:
         """The batch of this sample alone, without the batch axis; counts from the end below 0."""
-        batch: Any = self.__getitems__([index + len(self) if index < 0 else index])
+        batch: Any = self._unmarked([index + len(self) if index < 0 else index])
         if isinstance(batch, Mapping):
-            return {name: values[0] for name, values in batch.items() if name != "sample_mask"}
+            return {name: values[0] for name, values in batch.items()}
         return type(batch)(v[0] for v in batch) if isinstance(batch, list | tuple) else batch[0]
 
     def __getitems__(self, indices: Indices) -> Batch:
         """The batch of these samples; their order is kept."""
+        batch = self._unmarked(indices)
+        if self.sample_mask:
+            batch = marked(batch, np.asarray(indices, np.int64) != PADDING)
+        return cast("Batch", batch)
+
+    def _unmarked(self, indices: Indices) -> Any:
+        """The batch of these samples without a `sample_mask`."""
         numbers, epoch = _without_epoch(np.asarray(indices, np.int64))
-        real = numbers != PADDING
-        wanted = self._wanted(numbers, real)
-        batch = self._collated(self._fetch(wanted), wanted, epoch)
-        return _marked(batch, real) if self.sample_mask else cast("Batch", batch)
+        wanted = self._wanted(numbers, numbers != PADDING)
+        return self._collated(self._fetch(wanted), wanted, epoch)
 
     def spans(
         self, samples: npt.NDArray[np.int64]
@@ -254,14 +262,22 @@ def _without_epoch(numbers: Positions) -> tuple[Positions, int]:
     return np.where(numbers < 0, numbers, numbers % MAX_SAMPLES), int(numbers.max()) // MAX_SAMPLES
 
 
-def _marked(batch: Any, real: npt.NDArray[np.bool_]) -> Batch:
-    """The batch with its `sample_mask`; no integer label of a filling row counts."""
+def marked(batch: Any, real: npt.NDArray[np.bool_]) -> Any:
+    """The batch with its `sample_mask`; no integer label of a filling row counts in a dict.
+
+    Raises `UsageError` for what is no dict, tuple, list or tensor.
+    """
+    mask = torch.from_numpy(real)
+    if isinstance(batch, torch.Tensor):
+        return batch, mask
+    if type(batch) in (tuple, list):
+        return type(batch)([*batch, mask])
     if not isinstance(batch, Mapping):  # the collators of transformers give a BatchEncoding
         raise UsageError(
             f"the collate function gives a {type(batch).__name__}, to which no sample_mask can "
-            "be added", where="collate", remedy="Give a dict, or use drop_last=True or one rank.",
+            "be added", where="collate_fn",
+            remedy="Give a dict or a tuple, or use drop_last=True or one rank.",
         )  # fmt: skip
-    mask = torch.from_numpy(real)
     marked = {**batch, "sample_mask": mask}
     if not real.all():
         for name, values in batch.items():

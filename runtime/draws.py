@@ -21,7 +21,7 @@ from torch.utils.data import TensorDataset, default_collate, get_worker_info
 
 from dataprep.runtime.collated import Collate, Collated, MapStyle
 from dataprep.runtime.order import MAX_SAMPLES
-from dataprep.runtime.samples import Batch, Indices
+from dataprep.runtime.samples import Indices
 from dataprep.runtime.seeding import isolated, seed_for, seed_here
 from dataprep.runtime.splitmix import FIRST, GOLDEN, SECOND
 
@@ -49,13 +49,13 @@ class SeededDraws(Collated):
         self._rows = _SeededRows(dataset, seed)
         super().__init__(self._rows, collate, identity=name, sample_mask=sample_mask)
 
-    def __getitems__(self, indices: Indices) -> Batch:
+    def _unmarked(self, indices: Indices) -> Any:
         """The batch of these samples; what it draws leaves no trace in this process."""
         numbers = np.asarray(indices, np.int64)
         # For this batch alone: the epoch comes with the numbers, as persistent workers stay.
         self._rows.epoch = int(numbers.max(initial=0)) // MAX_SAMPLES
         with isolated() if get_worker_info() is None else nullcontext():
-            return super().__getitems__(indices)
+            return super()._unmarked(indices)
 
 
 class _SeededRows:

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
+import numpy as np
 import torch
 from torch.utils.data import IterableDataset
 
@@ -19,7 +20,14 @@ from dataprep.formats.errors import InputError, UsageError, require
 from dataprep.runtime.arguments import whole_number
 from dataprep.runtime.buckets import POOL, Bucketed
 from dataprep.runtime.collate_default import Default
-from dataprep.runtime.collated import Collate, Collated, WithEpoch, collated_order, failed
+from dataprep.runtime.collated import (
+    Collate,
+    Collated,
+    WithEpoch,
+    collated_order,
+    failed,
+    marked,
+)
 from dataprep.runtime.draws import SeededDraws, draws_nothing
 from dataprep.runtime.lengths import Lengths, lengths_for
 from dataprep.runtime.loader import Loader
@@ -104,6 +112,7 @@ def foreign_loader(
     Arguments:
         dataset: samples by number. A dataset of this package collates by itself; for others a
             sample goes through `collate`, else `config.collate_fn`, else what suits the first one.
+            The samples of a list of tensors are tuples of one tensor, as a `TensorDataset` has.
         purpose: keys the order, as the split of a build does: ``"train"``, ``"val"``, ...
         identity: a name for the data, part of a loader's state; None: the type of the dataset.
         sampler: instead of a shuffle: any sampler of sample numbers, or an `Order`.
@@ -113,12 +122,12 @@ def foreign_loader(
 
     Raises `UsageError` for arguments that cannot be met, among them a dataset or collate function
     that worker processes could not be given, and `InputError` for tensors that cannot be stacked.
-    Reads the first sample, where `collate` has to be chosen.
+    Reads the first sample, where `collate` has to be chosen, or may need a `sample_mask`.
     """
     if is_stream(dataset):
         raise UsageError("is a stream, which has no samples by number", where="dataset",
                          remedy="Use UniversalDataModule, which takes streams too.")  # fmt: skip
-    samples, light = _samples(dataset, config, collate, identity, dp_size)
+    samples, light = _samples(dataset, config, collate, identity)
     if len(samples) == 0:
         warnings.warn(f"the {purpose} dataset is empty: its loader has no batches", stacklevel=3)
         config, sampler, buckets = replace(config, drop_last=False), None, None
@@ -131,12 +140,16 @@ def foreign_loader(
     order, definition = _order(samples, config, purpose, sampler)
     tagged = seeded or isinstance(order, WithEpoch)
     order = order.order if isinstance(order, WithEpoch) else order
-    end: End = "drop" if config.drop_last else "pad" if dp_size > 1 else "partial"
+    skip = list(skip)
+    count = len(order) if isinstance(order, SamplerOrder) else len(samples)
+    budget = buckets is not None and buckets.max_tokens is not None
+    left = None if budget else (count - len(set(skip))) % (config.batch_size * dp_size)
+    end = _end(samples, config, purpose, dp_size, left, own=is_own(dataset))
     if buckets is not None:
         require(sampler is None, "sampler", "buckets have an order of their own")
         known = lengths_for(samples if is_own(dataset) else dataset, buckets.lengths)
         if buckets.max_tokens is not None:
-            require(not list(skip), "skip", "is for batches of rows, not of tokens")
+            require(not skip, "skip", "is for batches of rows, not of tokens")
             steps = buckets.steps(
                 WithEpoch(order=order) if tagged else order, known, config, purpose, epoch=epoch,
                 dp_rank=dp_rank, dp_size=dp_size, end=end,
@@ -147,7 +160,7 @@ def foreign_loader(
         definition |= order.definition
     return serve(
         samples, config.batch_size, order=WithEpoch(order=order) if tagged else order,
-        definition=definition, positions=len(order) if isinstance(order, SamplerOrder) else None,
+        definition=definition, positions=count,
         end=end, skip=skip, epoch=epoch, dp_rank=dp_rank, dp_size=dp_size, **run,
     )  # fmt: skip
 
@@ -168,35 +181,92 @@ def is_stream(dataset: Any) -> bool:
     return hasattr(dataset, "__iter__") or callable(dataset)
 
 
-def _samples(
-    dataset: Any, config: LoaderConfig, collate: Collate | None, identity: str | None, dp_size: int
-) -> tuple[SampleDataset, bool]:
-    """The dataset as a loader takes it, and whether its samples are ready."""
-    collate = collate or config.collate_fn
-    mask = dp_size > 1 and not config.drop_last
-    if is_own(dataset):
-        require(collate is None, "collate_fn", "this dataset makes its batches itself")
-        if mask and not getattr(dataset, "sample_mask", False):
+def _end(
+    samples: SampleDataset,
+    config: LoaderConfig,
+    purpose: str,
+    dp_size: int,
+    left: int | None,
+    *,
+    own: bool,
+) -> End:
+    """What becomes of the `left` samples that fill no global batch; None: of as many as there are.
+
+    See `LoaderConfig.drop_last`. Collates sample 0 where that depends on what a batch is.
+    """
+    if config.drop_last:
+        return "drop"
+    if dp_size == 1:
+        return "partial"
+    if own or not isinstance(samples, Collated):
+        if not getattr(samples, "sample_mask", False):
             raise UsageError(
                 "the dataset cannot tell rows that only fill a batch", where="drop_last",
                 remedy="Make it with sample_mask=True, or use drop_last=True.",
             )  # fmt: skip
+        return "pad"
+    batch: Any = samples.__getitems__([0])
+    if not isinstance(batch, Mapping):
+        if left == 0:
+            return "drop"  # of nothing
+        if config.drop_last is None and config.shuffle and purpose == "train":
+            which = "samples" if left is None else f"{left:,} samples"
+            warnings.warn(
+                f"each epoch leaves out the {which} that fill no batch on all {dp_size:,} ranks; "
+                "drop_last=True says so, and drop_last=False serves them, with a sample_mask as "
+                "the last element of every batch", stacklevel=4,
+            )  # fmt: skip
+            return "drop"
+        marked(batch, np.ones(1, np.bool_))  # or not at all
+    samples.sample_mask = True
+    return "pad"
+
+
+class _Tensors:
+    """A list of tensors, or a part of one, with the samples of a `TensorDataset`: tuples of one."""
+
+    draws = False
+
+    def __init__(self, rows: Any) -> None:
+        self.rows = rows
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor]:
+        return (self.rows[index],)
+
+    def __getitems__(self, indices: list[int]) -> list[tuple[torch.Tensor]]:
+        together = getattr(self.rows, "__getitems__", None)  # of a part
+        rows = [self.rows[index] for index in indices] if together is None else together(indices)
+        return [(row,) for row in rows]
+
+
+def _samples(
+    dataset: Any, config: LoaderConfig, collate: Collate | None, identity: str | None
+) -> tuple[SampleDataset, bool]:
+    """The dataset as a loader takes it, and whether its samples are ready."""
+    collate = collate or config.collate_fn
+    if is_own(dataset):
+        require(collate is None, "collate_fn", "this dataset makes its batches itself")
         return cast("SampleDataset", dataset), True
-    chosen = collate or chosen_collate(dataset)
     whole = getattr(dataset, "whole", dataset)  # of a part: of what
+    if type(whole) in (list, tuple) and len(whole) and isinstance(whole[0], torch.Tensor):
+        chosen = collate or Default(report=False)
+        if isinstance(chosen, Default):
+            _check_tensors(whole)
+        dataset = _Tensors(dataset)
+    else:
+        chosen = collate or chosen_collate(dataset)
     if identity is None and isinstance(whole, PreprocessedDataset):
         identity = whole.identity
     if identity is None:
         identity = type(whole).__name__
-    if isinstance(chosen, Default) and type(dataset) in (list, tuple):
-        _check_tensors(dataset)
     light = draws_nothing(dataset, chosen)
     if config.draws is True or (config.draws is None and not light):
-        return SeededDraws(
-            dataset, chosen, seed=config.seed, identity=identity, sample_mask=mask
-        ), False
+        return SeededDraws(dataset, chosen, seed=config.seed, identity=identity), False
     light = light and not isinstance(whole, PreprocessedDataset)  # which has work to do
-    return Collated(dataset, chosen, identity=identity, sample_mask=mask), light
+    return Collated(dataset, chosen, identity=identity), light
 
 
 def chosen_collate(dataset: Any) -> Collate:
@@ -217,9 +287,7 @@ def chosen_collate(dataset: Any) -> Collate:
 
 def _check_tensors(rows: Any) -> None:
     """Raise `InputError` where tensors of a list have several shapes."""
-    first = rows[0] if len(rows) else None
-    if not isinstance(first, torch.Tensor):
-        return
+    first = rows[0]
     for number, row in enumerate(rows):
         shape = list(row.shape) if isinstance(row, torch.Tensor) else type(row).__name__
         if shape != list(first.shape):

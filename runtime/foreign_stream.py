@@ -192,7 +192,7 @@ def foreign_stream_loader(
     draws = True if getattr(source, "draws", None) is True else config.draws
     stream = ForeignStream(
         source, chosen, batch_size=config.batch_size, seed=config.seed,
-        buffer=buffer if config.shuffle else 0, drop_last=config.drop_last,
+        buffer=buffer if config.shuffle else 0, drop_last=bool(config.drop_last),
         draws=draws,
         dp_rank=dp_rank, dp_size=dp_size,
     )  # fmt: skip

@@ -45,9 +45,12 @@ class LoaderConfig:
     """Batches that each worker, or the thread, makes ahead of time. 0: the thread is left out."""
     persistent_workers: bool | None = None
     """Whether workers stay from epoch to epoch; None: where there are any."""
-    drop_last: bool = False
+    drop_last: bool | None = None
     """Leave out what does not fill the last global batch. False: one rank gets a shorter batch;
-    several get full ones with a `sample_mask`, and no sample twice."""
+    several get full ones with a `sample_mask`, and no sample twice. It is a field of batches that
+    are dicts; batches that are tuples or tensors have it as a last element, unless the samples
+    divide evenly. None: False, but shuffled training on several ranks leaves out what would need
+    such an element, and warns."""
     seed: int = 42
     """Of the order and of random transforms."""
     collate_fn: Collate | None = None
@@ -63,9 +66,8 @@ class LoaderConfig:
         set_(self, "batch_size", whole_number("batch_size", self.batch_size, 1))
         set_(self, "prefetch_factor", whole_number("prefetch_factor", self.prefetch_factor))
         set_(self, "seed", require_seed(self.seed))
-        for name in ("shuffle", "drop_last"):
-            self._check_flag(name, (True, False))
-        for name in ("pin_memory", "persistent_workers", "draws"):
+        self._check_flag("shuffle", (True, False))
+        for name in ("drop_last", "pin_memory", "persistent_workers", "draws"):
             self._check_flag(name, (True, False, None))
         require(self.collate_fn is None or callable(self.collate_fn), "collate_fn",
                 f"must be callable, got {self.collate_fn!r}")  # fmt: skip

@@ -154,7 +154,7 @@ def test_an_empty_and_a_small_dataset() -> None:
     with pytest.warns(UserWarning, match="is empty"):
         assert list(module(TABLE.select([])).train_dataloader()) == []
     small = module(TENSORS[:3], val_split=0, batch_size=64)
-    assert [len(batch) for batch in small.train_dataloader()] == [3]
+    assert [len(batch) for (batch,) in small.train_dataloader()] == [3]
 
 
 class Foreign:
@@ -370,7 +370,7 @@ def test_a_collate_function_of_one_s_own() -> None:
 
 
 def double(samples: list[Any]) -> torch.Tensor:
-    return 2 * torch.stack(samples)
+    return 2 * torch.stack([tensor for (tensor,) in samples])
 
 
 @pytest.mark.parametrize("kind", [*MAPS, "stream"])
@@ -389,11 +389,11 @@ def test_buckets_for_training() -> None:
     """Item 40: a module's training batches hold rows of like length; validation is in order."""
     lengths = np.random.default_rng(2).integers(1, 99, N)
     one = module(TENSORS, val_split=0, buckets=Buckets(lengths=lengths))
-    spread = [np.ptp(lengths[batch[:, 0]]) for batch in one.train_dataloader()]
+    spread = [np.ptp(lengths[batch[:, 0]]) for (batch,) in one.train_dataloader()]
     assert max(spread) < 40
     assert np.ptp(lengths) > 80
     held = module(TENSORS, val_split=0.2, buckets=Buckets(lengths=lengths))  # of all, held out too
-    batches = [batch[:, 0] for batch in held.train_dataloader()]
+    batches = [batch[:, 0] for (batch,) in held.train_dataloader()]
     assert max(np.ptp(lengths[batch]) for batch in batches) < 60
     assert len(torch.cat(batches)) == N - round(N * 0.2)
 
@@ -404,5 +404,5 @@ def test_the_config_and_arguments_of_a_module() -> None:
     one = UniversalDataModule(TENSORS, config=config, num_workers=0, batch_size=5)
     assert (one.config.num_workers, one.config.batch_size, one.seed) == (0, 5, 9)
     assert one.train_dataloader().num_workers == 0
-    assert [len(batch) for batch in one.train_dataloader()] == [5] * 6
-    assert [len(batch) for batch in one.val_dataloader()] == [5, 3]  # nothing is left out
+    assert [len(batch) for (batch,) in one.train_dataloader()] == [5] * 6
+    assert [len(batch) for (batch,) in one.val_dataloader()] == [5, 3]  # nothing is left out

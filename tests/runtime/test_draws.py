@@ -37,7 +37,8 @@ def make(batch_size: int = 3, **options: Any) -> Loader:
     builder.with_seed(options.pop("seed", 1))
     if "workers" in options:
         builder.with_workers(options.pop("workers"), multiprocessing_context="fork")
-    return builder.build()
+    loader: Loader = builder.build()
+    return loader
 
 
 def drawn(loader: Loader) -> dict[int, list[float]]:
