@@ -22,6 +22,7 @@ from dataprep.pipeline.engine import (
 )
 from dataprep.pipeline.inputs import Source, find_sources, folder_notes
 from dataprep.pipeline.options import BuildOptions, parse_split
+from dataprep.pipeline.own_splits import own_split_notes
 from dataprep.pipeline.plan import Plan, Splitting, Unit, make_units, plan_key
 from dataprep.pipeline.probes import make_probes
 from dataprep.pipeline.readers import ReadOptions
@@ -153,7 +154,7 @@ def prepare(
         options=options, plan=plan, tokenizer=entry, tokenizer_json=source.json,
         tokenizer_origin=source.origin, engine_json=engine_json, encoder=choice.encoder,
         doubt=choice.doubt, shares=shares, stored_options=stored, sample=sample,
-        notes=folder_notes(options),
+        notes=(*folder_notes(options), *own_split_notes(options, sources, shares)),
     )  # fmt: skip
 
 

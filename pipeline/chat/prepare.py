@@ -20,6 +20,7 @@ from dataprep.pipeline.driven import DrivenTokenizer, naming
 from dataprep.pipeline.engine import TOKENIZERS, EarlyEngine, choose_engine, library_versions
 from dataprep.pipeline.inputs import find_sources, folder_notes
 from dataprep.pipeline.options import NONE, parse_split
+from dataprep.pipeline.own_splits import own_split_notes
 from dataprep.pipeline.plan import ChatPlan, Plan, make_units, plan_key
 from dataprep.pipeline.prepare import Prepared, Survey, check_sources, gate_texts, splitting_of
 from dataprep.pipeline.probes import make_probes
@@ -116,7 +117,10 @@ def prepare_chat(
         options=options, plan=plan, tokenizer=entry, tokenizer_json=source.json,
         tokenizer_origin=source.origin, engine_json=engine_json, encoder=choice.encoder,
         doubt=choice.doubt, shares=shares, stored_options=stored, sample=sampled.sample,
-        notes=(*folder_notes(options), *_foreign_tokens(surveyed.template, source, sampled)),
+        notes=(
+            *folder_notes(options), *own_split_notes(options, sources, shares, "chat"),
+            *_foreign_tokens(surveyed.template, source, sampled),
+        ),
         chat=sampled, template_origin=surveyed.template.origin,
     )  # fmt: skip
 

@@ -21,6 +21,7 @@ from dataprep.pipeline.embeddings.readers import ARRAYS, fields_of
 from dataprep.pipeline.embeddings.rows import Column, FieldType
 from dataprep.pipeline.inputs import Source, find_sources, folder_notes, input_error
 from dataprep.pipeline.options import parse_split
+from dataprep.pipeline.own_splits import own_split_notes
 from dataprep.pipeline.plan import Splitting, plan_key
 from dataprep.pipeline.splitting import ordered_names, thresholds
 
@@ -73,7 +74,9 @@ def prepare_embeddings(options: EmbeddingOptions) -> EmbedPrepared:
     )  # fmt: skip
     return EmbedPrepared(
         options=options, plan=plan, encode=encode, shares=shares, stored_options=stored,
-        notes=folder_notes(options),
+        notes=(
+            *folder_notes(options), *own_split_notes(options, sources, shares, "embeddings"),
+        ),
     )  # fmt: skip
 
 

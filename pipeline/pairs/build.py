@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
@@ -33,6 +34,7 @@ from dataprep.formats.storage import (
     replace_directory,
 )
 from dataprep.pipeline import destination
+from dataprep.pipeline.own_splits import own_splits
 from dataprep.pipeline.pairs.clustering import cluster, require_clusters
 from dataprep.pipeline.pairs.embed import Embedding
 from dataprep.pipeline.pairs.faiss import choose_search, faiss_search
@@ -203,6 +205,17 @@ class _Build:
     def _notes(self, content: Content) -> Iterator[str]:
         if self._options.shares() is not None and "split" in content.table.present:
             yield "the column of splits was not used: --split says ratios"
+        by_column = self._options.shares() is None and "split" in content.table.present
+        found = own_splits(self._inputs.tables)
+        if found and self._options.input and not by_column:
+            given = [
+                f"--split-input {split}={shlex.quote(source.path)}"
+                for split, sources in sorted(found.items()) for source in sources
+            ]  # fmt: skip
+            yield (
+                "inputs look like splits of their own, and questions are divided anew; to keep "
+                f"them apart give, in the place of --input: {' '.join(given)}"
+            )
         others = leftovers(self._options.out, self._staging.key)
         if others:
             names = ", ".join(other.path.name for other in others[:3])
