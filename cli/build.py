@@ -31,7 +31,8 @@ OPTIONS: dict[str, OptionHelp] = {
     **shared("out", "format", "hf_config", "hf_split"),
     "field": OptionHelp(
         section=_TEXT, metavar="NAME",
-        help="Field that holds the text, of JSONL, Parquet and HF records; a.b reaches inside.",
+        help="Field that holds the text, of JSONL, Parquet and HF records; a.b reaches inside, "
+        "unless a field is called so.",
     ),
     "document": OptionHelp(
         section=_TEXT,

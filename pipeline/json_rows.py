@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from operator import attrgetter
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -52,13 +53,18 @@ Explain = Callable[[Any], BadLineError | None]
 class JsonRows:
     """Takes values of the types `wanted`, by path, out of every line.
 
-    `explain` says what is wrong with an object that has not all of them. With `constants`, it is
-    shown NaN and infinities too, which are no JSON; otherwise they are refused as that.
+    A field whose own name is a path with its dots goes before the one that the path leads to, in
+    each record by itself. `explain` says what is wrong with an object that has not all of them.
+    With `constants`, it is shown NaN and infinities too, which are no JSON; otherwise they are
+    refused as that.
     """
 
     def __init__(
         self, wanted: Mapping[Path, Any], explain: Explain, *, where: str, constants: bool = False
     ) -> None:
+        self._wanted, self._where, self._constants = dict(wanted), where, constants
+        self._dotted = [(path, _Key(".".join(path))) for path in wanted if len(path) > 1]
+        self._respelled: dict[tuple[Path, ...], _Respelled] = {}
         self._names = sorted({name for path in wanted for name in path})
         _refuse_escapes(self._names, where)
         self._explain_object = explain
@@ -77,6 +83,9 @@ class JsonRows:
         octets = np.frombuffer(data, np.uint8)
         if not one_object_a_line(octets, starts):
             return None
+        dotted = [path for path, key in self._dotted if key.stands(data, octets)]
+        if dotted:
+            return self._with_dots(dotted).block(data, starts)
         if not all(key.once_a_line(data, octets, count) for key in self._keys):
             return None
         if self._escaped(data):
@@ -90,7 +99,8 @@ class JsonRows:
         """Whether `data` may hold a key that is wanted with a character written as an escape."""
         if self._plain and not escapes_ascii(data):
             return False
-        return any(key.escape.search(data) for key in self._keys)
+        dotted = (key for _, key in self._dotted)
+        return any(key.escape.search(data) for key in (*self._keys, *dotted))
 
     def _any_rows(
         self, data: bytes, octets: npt.NDArray[np.uint8], starts: npt.NDArray[np.int64]
@@ -117,6 +127,11 @@ class JsonRows:
 
     def line(self, raw: bytes) -> Any:
         """The row of one line; raises `BadLineError`."""
+        if self._dotted:
+            names = _names_of(raw)
+            dotted = [path for path, _ in self._dotted if ".".join(path) in names]
+            if dotted:
+                return self._with_dots(dotted).line(raw)
         try:
             row = self._decoder.decode(raw)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
@@ -128,6 +143,16 @@ class JsonRows:
         if any(key.count(raw, 1) > 1 or key.escape.search(raw) for key in self._keys):
             self._parsed(raw.decode())
         return row
+
+    def _with_dots(self, dotted: Sequence[Path]) -> _Respelled:
+        """What takes the values at the paths `dotted` from fields of those very names."""
+        key = tuple(dotted)
+        if key not in self._respelled:
+            self._respelled[key] = _Respelled(
+                self._wanted, key, self._explain_object, where=self._where,
+                constants=self._constants,
+            )  # fmt: skip
+        return self._respelled[key]
 
     def _parsed(self, line: str) -> Any:
         """`line` by the standard library; raises for a wanted field that stands twice."""
@@ -167,6 +192,46 @@ class JsonRows:
         return problem or BadLineError("invalid_json", f"not valid JSON ({error})")
 
 
+class _Respelled:
+    """Rows like those of `JsonRows`, where the paths `dotted` are names of single fields."""
+
+    def __init__(
+        self, wanted: Mapping[Path, Any], dotted: Collection[Path], explain: Explain, *,
+        where: str, constants: bool,
+    ) -> None:  # fmt: skip
+        spelled = {path: (".".join(path),) if path in dotted else path for path in wanted}
+        self._rows = JsonRows(
+            {spelled[path]: kind for path, kind in wanted.items()}, explain, where=where,
+            constants=constants,
+        )  # fmt: skip
+        self._takers = [(path, values_at(spelled[path])) for path in wanted]
+
+    def block(self, data: bytes, starts: npt.NDArray[np.int64]) -> list[Any] | None:
+        rows = self._rows.block(data, starts)
+        return None if rows is None else list(map(self._nested, rows))
+
+    def line(self, raw: bytes) -> Any:
+        return self._nested(self._rows.line(raw))
+
+    def _nested(self, row: Any) -> Any:
+        """`row` such that `values_at` finds what it finds in the rows of `JsonRows`."""
+        top = SimpleNamespace()
+        for (*above, name), take in self._takers:
+            at = top
+            for step in above:
+                at = vars(at).setdefault(attribute(step), SimpleNamespace())
+            setattr(at, attribute(name), take(row))
+        return top
+
+
+def _names_of(raw: bytes) -> Collection[str]:
+    """The names of the fields of an object; none of what is not one."""
+    try:
+        return msgspec.json.decode(raw, type=dict[str, msgspec.Raw]).keys()
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return ()
+
+
 class _Key:
     """How often a field name stands as a key in some JSON, without parsing it.
 
@@ -181,6 +246,13 @@ class _Key:
         spelled = "|".join(_any_case(f"{unit:04x}") for unit in sorted(set(units)))
         slash = "|/" if "/" in name else ""
         self.escape = re.compile(rf"\\(?:u(?:{spelled}){slash})".encode())
+
+    def stands(self, data: bytes, octets: npt.NDArray[np.uint8]) -> bool:
+        """Whether `data` has it as a key anywhere, written without needless escapes."""
+        first = self._quoted[0]
+        if len(self._quoted) == 1 and len(first) >= 4 and not count_of(octets, first):
+            return False
+        return self.count(data, 0) > 0
 
     def once_a_line(self, data: bytes, octets: npt.NDArray[np.uint8], lines: int) -> bool:
         """Whether each of `lines` has it as a key once, if each has it at all."""
@@ -243,8 +315,13 @@ def values_at(path: Path) -> attrgetter[Any]:
 
 
 def find(value: Any, path: Path) -> Any:
-    """What stands at `path` in an object; raises `BadLineError` if nothing does."""
+    """What stands at `path` in an object; raises `BadLineError` if nothing does.
+
+    A field whose own name has the dots goes first.
+    """
     name = ".".join(path)
+    if len(path) > 1 and isinstance(value, dict) and name in value:
+        path = (name,)
     for depth, step in enumerate(path):
         if isinstance(value, list):
             above = ".".join(path[:depth])

@@ -64,7 +64,8 @@ class BuildOptions:
     format: InputFormat | None = None
     """None: from each file's name."""
     field: str = "text"
-    """The text's field in JSONL, Parquet and HF records; dots reach into nested objects."""
+    """The text's field in JSONL, Parquet and HF records; dots reach into nested objects,
+    unless a field is called so."""
     document: DocumentUnit = "file"
     """What one document of a plain text file is; a block ends at a blank line."""
     hf_config: str | None = None

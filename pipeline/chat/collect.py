@@ -12,7 +12,6 @@ import numpy as np
 from dataprep.pipeline.blocks import Block
 from dataprep.pipeline.chat.conversation import ChatBatch, ChatRecord, Turned
 from dataprep.pipeline.chat.json_objects import names_once, object_of, objects_between, objects_of
-from dataprep.pipeline.chat.layouts import field_path
 from dataprep.pipeline.chat.shapes import Shaper
 from dataprep.pipeline.json_array import Elements
 from dataprep.pipeline.json_rows import BadLineError, find, kind_of, lines_of, path_of
@@ -168,7 +167,7 @@ class Collector:
 
     def _key(self, record: dict[str, Any]) -> bytes:
         try:
-            value = find(record, field_path(record, self._key_path or ()))
+            value = find(record, self._key_path or ())
         except BadLineError as bad:
             raise BadLineError("bad_split_key", bad.args[1]) from None
         if isinstance(value, bool) or not isinstance(value, str | int):

@@ -18,7 +18,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any
 
 from dataprep.pipeline.chat.conversation import Form
 from dataprep.pipeline.json_rows import BadLineError
@@ -28,7 +27,6 @@ __all__ = [
     "SHAPES",
     "TURN_FIELDS",
     "Layout",
-    "field_path",
     "form_of",
     "is_field",
     "layout_of",
@@ -124,13 +122,3 @@ def unknown(problem: str, names: Iterable[str]) -> BadLineError:
     known = "; ".join(f"{shape}: {' + '.join(needed)}" for shape, needed in SHAPES.items())
     seen = ", ".join(map(repr, names))[:200] or "nothing"
     return BadLineError("unknown_shape", f"{problem}; seen: {seen}; known: {known}")
-
-
-def field_path(record: dict[str, Any], path: tuple[str, ...]) -> tuple[str, ...]:
-    """`path`, or the one step of a field whose own name holds dots: that goes before.
-
-    >>> field_path({"a.b": 1}, ("a", "b")), field_path({"a": {"b": 1}}, ("a", "b"))
-    (('a.b',), ('a', 'b'))
-    """
-    name = ".".join(path)
-    return (name,) if name in record else path

@@ -15,7 +15,6 @@ from dataprep.pipeline.chat.layouts import (
     FIELDS,
     TURN_FIELDS,
     Layout,
-    field_path,
     is_field,
     layout_of,
     unknown,
@@ -113,7 +112,7 @@ class Shaper:
         found = dict(record)
         for ours, path in self._columns.items():
             try:
-                value = find(record, field_path(record, path))
+                value = find(record, path)
             except BadLineError:
                 value = None
             if value is not None:
@@ -298,7 +297,7 @@ def _history(value: Any) -> list[Message]:
 
 def _has(record: Record, path: tuple[str, ...]) -> bool:
     try:
-        return find(record, field_path(record, path)) is not None
+        return find(record, path) is not None
     except BadLineError:
         return False
 

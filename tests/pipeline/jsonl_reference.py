@@ -44,6 +44,11 @@ def refuse(name: str) -> None:
     raise ValueError(name)
 
 
+def steps(value: Any, field: str) -> list[str]:
+    """A field of that very name goes before one that dots lead to."""
+    return [field] if isinstance(value, dict) and field in value else field.split(".")
+
+
 def at_path(value: Any, path: list[str]) -> Any:
     for step in path:
         if not isinstance(value, dict) or step not in value:
@@ -54,7 +59,11 @@ def at_path(value: Any, path: list[str]) -> Any:
 
 def judge(raw: bytes, field: str, key_field: str | None) -> str | tuple[str, bytes]:
     """The reason that a line is refused for, or its text and key."""
-    names = {name for path in (field, key_field or field) for name in path.split(".")}
+    try:
+        value = json.loads(raw)
+    except ValueError:
+        value = None
+    names = {name for path in (field, key_field or field) for name in steps(value, path)}
     twice = False
 
     def pairs(found: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -80,7 +89,7 @@ def judge(raw: bytes, field: str, key_field: str | None) -> str | tuple[str, byt
 
 def _fields(value: Any, field: str, key_field: str | None) -> str | tuple[str, bytes]:
     try:
-        text = at_path(value, field.split("."))
+        text = at_path(value, steps(value, field))
     except KeyError:
         return "missing_field"
     if not isinstance(text, str):
@@ -90,7 +99,7 @@ def _fields(value: Any, field: str, key_field: str | None) -> str | tuple[str, b
     key: Any = ""
     if key_field:
         try:
-            key = at_path(value, key_field.split("."))
+            key = at_path(value, steps(value, key_field))
         except KeyError:
             return "bad_split_key"
         if isinstance(key, bool) or not isinstance(key, str | int) or surrogates(key):

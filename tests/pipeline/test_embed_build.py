@@ -184,3 +184,14 @@ def test_a_split_key_of_few_values(tmp_path: Path) -> None:
     data.write_text(json.dumps(rows[0]) + "\n")
     (note,) = build_vectors(tmp_path / "one", data).notes
     assert "too few documents" in note
+
+
+def test_a_field_with_a_dot_in_its_name(tmp_path: Path) -> None:
+    """It goes before one inside an object, as in Parquet."""
+    data = tmp_path / "x.jsonl"
+    row = {"a.b": [1.0, 2.0], "a": {"b": [3.0, 4.0], "n": 5}}
+    data.write_text((json.dumps(row) + "\n") * 3)
+    build_vectors(tmp_path / "out", data, columns=["embedding=a.b", "n=a.n"], split="train=1")
+    found = arrays_of(tmp_path / "out")
+    assert found["embedding"].tolist() == [[1.0, 2.0]] * 3
+    assert found["n"].tolist() == [5] * 3

@@ -11,14 +11,16 @@ from hypothesis import strategies as st
 from dataprep.formats.errors import UsageError
 from dataprep.pipeline.jsonl import JsonlParser, key_bytes
 from tests.pipeline.jsonl_lines import joined, texts, values
-from tests.pipeline.jsonl_reference import by_line, parse, reference
+from tests.pipeline.jsonl_reference import by_line, parse, reference, took_block_path
 from tests.support import examples
 
 nested_lines = st.builds(
     lambda record: json.dumps(record).encode(),
     st.dictionaries(
-        st.sampled_from(["a", "b", "c"]),
-        st.one_of(texts, st.dictionaries(st.sampled_from(["a", "b", "c"]), values, max_size=3)),
+        st.sampled_from(["a", "b", "c", "a.b", "a.c"]),
+        st.one_of(
+            texts, st.dictionaries(st.sampled_from(["a", "b", "c", "a.b"]), values, max_size=3)
+        ),
         max_size=3,
     ),
 )
@@ -30,6 +32,38 @@ def test_nested_fields(parts: list[bytes], key: str | None) -> None:
     """A dotted path is followed through objects, for the text and for the key."""
     data = joined(parts, ended=True)
     assert parse(data, "a.b", key) == by_line(data, "a.b", key) == reference(data, "a.b", key)
+
+
+@pytest.mark.parametrize(
+    ("line", "found"),
+    [
+        (b'{"a.b": "x"}', "x"),
+        (b'{"a.b": "x", "a": {"b": "y"}}', "x"),
+        (b'{"a": {"b": "y"}, "z": "a.b", "other": {"a.b": "z"}}', "y"),
+        (b'{"a\\u002eb": "x", "a": {"b": "y"}}', "x"),
+        (b'{"a.b": 1, "a": {"b": "y"}}', "not_a_string"),
+        (b'{"a.b": "x", "a.b": "y"}', "duplicate_field"),
+        (b'{"a": {"b": "x", "b": "y"}}', "duplicate_field"),
+        (b'{"b": "x"}', "missing_field"),
+    ],
+)
+def test_a_name_with_dots(line: bytes, found: str) -> None:
+    """A field of that very name goes before the one that the dots lead to, by line and by block."""
+    other = b'{"a": {"b": "nested"}, "k": 1}'
+    for data in (line, b"\n".join([line] * 3), b"\n".join([line, other, line])):
+        good, bad, blank = parse(data, "a.b")
+        assert (good, bad, blank) == by_line(data, "a.b") == reference(data, "a.b", None)
+        assert {text for text, *_ in good} | {reason for reason, *_ in bad} <= {found, "nested"}
+        assert len(good) + len(bad) == len(data.split(b"\n"))
+
+
+def test_names_with_dots_are_quick() -> None:
+    """Blocks of them are read as a whole, the key as well; and so are those without any."""
+    data = b'{"a.b": "x", "k.l": 1}\n' * 3
+    assert parse(data, "a.b", "k.l")[0] == [("x", 23 * n, n, b"1") for n in range(3)]
+    assert took_block_path(data, "a.b", "k.l")
+    assert took_block_path(b'{"a.b": "x", "k": {"l": 1}}\n' * 3, "a.b", "k.l")
+    assert took_block_path(b'{"a": {"b": "x"}, "k": {"l": 1}}\n' * 3, "a.b", "k.l")
 
 
 @pytest.mark.parametrize(("field", "key"), [("a", "a.b"), ("a.b", "a"), ("a.b.c", "a.b")])
