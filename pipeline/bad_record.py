@@ -1,15 +1,22 @@
-"""The message for a record that stops a build: which line of which file, and what to do."""
+"""The message for what stops a build: which line of which file, and what to do."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from dataprep.formats.errors import RecordError
+from dataprep.formats import errors
+from dataprep.formats.errors import DataprepError, RecordError
 from dataprep.formats.storage import storage_errors
 from dataprep.pipeline.inputs import Source
 from dataprep.pipeline.records import Reject, Span
+from dataprep.pipeline.watch import SECONDS_VARIABLE
 
-__all__ = ["lines_before", "record_error"]
+if TYPE_CHECKING:
+    from dataprep.pipeline.worker import Event
+
+__all__ = ["failure_of", "lines_before", "record_error"]
 
 _READ_BYTES = 1 << 20
 _SKIP = "or leave such records out and list them with --on-error skip."
@@ -33,9 +40,25 @@ _REMEDIES = {
 }
 
 _DECISIONS = {
+    "template_time": "Mend the template, or choose another --template; the environment variable "
+    f"{SECONDS_VARIABLE} sets the limit.",
+    "template_memory": "Mend the template, choose another --template, or use fewer --workers.",
     "undecided": "Decide with --overlong error, drop, truncate-left, truncate-right or split; "
     "--dry-run tells how many records each would leave out.",
 }
+
+
+def failure_of(event: Event, sources: Sequence[Source]) -> DataprepError:
+    """The error that stops a build after this `event`, which is none of success."""
+    if event.bad_record is not None:
+        reject, span = event.bad_record
+        return record_error(reject, span, sources[span.source])
+    if event.error is not None:
+        kind, problem, where, remedy, code = event.error
+        error_type = getattr(errors, kind, DataprepError)
+        error: DataprepError = error_type(problem, where=where, remedy=remedy, code=code)
+        return error
+    return DataprepError(f"unit {event.unit} failed:\n{event.crash}", where="worker")
 
 
 def record_error(reject: Reject, span: Span, source: Source) -> RecordError:

@@ -80,7 +80,7 @@ def build_prepared(
     if existing is not None and not options.overwrite:
         release()
         return _reuse(prepare(options, surveyed, sample_bytes=SAMPLE_BYTES), existing, started)
-    idle = len(surveyed.units) < 2
+    idle = len(surveyed.units) < 2 and not surveyed.apart
     problem = None
     while True:
         try:
@@ -202,7 +202,7 @@ class _Build:
 
     def _run_units(self) -> int:
         left = self._ongoing.left()
-        if len(left) > 1 and self._workers.count:
+        if self._workers.count and (len(left) > 1 or (left and self._prepared.apart)):
             self._workers.run(self._staging, left, self._on_event, self._check_tokenizer)
             return min(self._workers.count, len(left))
         self._check_tokenizer()

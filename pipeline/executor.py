@@ -22,9 +22,11 @@ import numpy as np
 from dataprep.formats.errors import StorageError
 from dataprep.pipeline.engine import Encoded
 from dataprep.pipeline.launch import launch, release
+from dataprep.pipeline.records import Reject, Span
 from dataprep.pipeline.stages import StageClock
 from dataprep.pipeline.staging import Staging
-from dataprep.pipeline.worker import Event, Job, perform
+from dataprep.pipeline.watch import NO_SOURCE, OVERTIME, place_in, seconds_allowed
+from dataprep.pipeline.worker import NO_UNIT, Event, Job, perform
 
 __all__ = ["Workers", "run_here"]
 
@@ -91,6 +93,22 @@ class Workers:
         for number, process in enumerate(self._processes):
             self._feed_by_thread(process, engine_json, self._questions if number == 0 else None)
 
+    def sample(self, request: bytes) -> Event:
+        """Ask one of them, before they load anything, for the sample that `request` describes.
+
+        One is started if there is none. What comes back has a `sample`, or says why there is none.
+        """
+        process = self._processes[0] if self._processes else self.start()
+        process.asked = True
+        process.send(b"%d\n" % len(request) + request)
+        event = next(process.events(), None) or process.failure(NO_UNIT)
+        if event is None:
+            raise StorageError(
+                f"the worker that takes a sample {_cause(process.wait())}", where="worker",
+                code="E_WORKER", remedy="If memory ran out, free some; then run the command again.",
+            )  # fmt: skip
+        return event
+
     def answer(self, texts: Sequence[bytes]) -> Encoded | str | None:
         """Ask one of them, once, for the ids of `texts`; None if there is none, or it has died."""
         if not self._threads:
@@ -126,6 +144,9 @@ class Workers:
         while left:
             event = self._events.get()
             if isinstance(event, _Death):
+                if (failure := event.process.failure(event.unit)) is not None:
+                    on_event(failure)
+                    continue
                 self._count_death(event)
                 self._waiting.put(event.unit)
                 self._feed_by_thread(self.start(), b"", None)
@@ -161,6 +182,8 @@ class Workers:
 
     def _feed(self, process: _Process, engine_json: bytes, questions: _Questions | None) -> None:
         """Give `process` units until there are none; runs in a thread of its own."""
+        if not process.asked:
+            process.send(b"0\n")
         process.send(b"%d %b\n" % (len(engine_json), self._kind.encode()) + engine_json)
         if questions is None:
             process.send(b"0\n")
@@ -219,7 +242,10 @@ class _Process:
     """One worker process and the two pipes to it."""
 
     def __init__(self) -> None:
-        self._popen, self._events = launch()
+        self.asked = False
+        """Whether it was asked for a sample, with which it begins."""
+        self._launched = launch()
+        self._popen, self._events, _ = self._launched
 
     def send(self, data: bytes) -> None:
         """Write to its input; if it is dead, `events` tells."""
@@ -251,11 +277,27 @@ class _Process:
         """Its exit status."""
         return self._popen.wait()
 
+    def failure(self, unit: int) -> Event | None:
+        """Why it has ended, if that is a failure of its work on `unit` and no accident."""
+        place = place_in(self._launched.note)
+        if self.wait() != -OVERTIME or place is None:
+            return None
+        problem = f"{place.doing} takes more than {seconds_allowed():g} s of processor time"
+        if place.source == NO_SOURCE:
+            remedy = "Mend it, or choose another --template."
+            error = ("InputError", problem, "--template", remedy, "E_TEMPLATE")
+            return Event(unit=unit, error=error)
+        reject = Reject(
+            record=0, line=place.line, offset=place.offset, bytes=None, reason="template_time",
+            detail=problem, excerpt="",
+        )  # fmt: skip
+        return Event(unit=unit, bad_record=(reject, Span(place.source, place.start, place.stop)))
+
     def close(self) -> None:
         """Wait for it and let go of the pipes."""
         self._popen.wait()
         self.end()
-        self._events.close()
+        self._launched.close()
 
 
 class _Death:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import IO, NamedTuple
 
 import dataprep
+from dataprep.pipeline.watch import new_note
 
 __all__ = ["Launched", "ahead", "available_cores", "launch", "likely_units", "release"]
 
@@ -30,10 +31,17 @@ _ready: list[Launched] = []
 
 
 class Launched(NamedTuple):
-    """A worker process, and the end of the pipe that its events come from."""
+    """A worker process, the end of the pipe that its events come from, and the file that it notes
+    its place in (see `watch`)."""
 
     process: subprocess.Popen[bytes]
     events: IO[bytes]
+    note: IO[bytes]
+
+    def close(self) -> None:
+        """Let go of the pipe and the file."""
+        self.events.close()
+        self.note.close()
 
 
 @contextlib.contextmanager
@@ -57,7 +65,7 @@ def release() -> None:
         idle = _ready.pop()
         idle.process.kill()
         idle.process.communicate()
-        idle.events.close()
+        idle.close()
 
 
 def available_cores() -> int:
@@ -95,31 +103,37 @@ def _files(given: str) -> Iterator[Path]:
 
 def _start() -> Launched:
     """Start one; its events have a pipe of their own: what a library prints cannot get between."""
-    reading, writing = os.pipe()
+    note = new_note()
+    try:
+        reading, writing = os.pipe()
+    except BaseException:
+        note.close()
+        raise
     # A child has our mask from its first moment on: Ctrl-C in a terminal is sent to it as well, and
     # the coordinator decides what is done about it.
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         process = subprocess.Popen(  # noqa: S603 (our own interpreter)
-            _command(writing), stdin=subprocess.PIPE, stdout=subprocess.DEVNULL,
-            env=_environment(), pass_fds=(writing,),
+            _command(writing, note.fileno()), stdin=subprocess.PIPE, stdout=subprocess.DEVNULL,
+            env=_environment(), pass_fds=(writing, note.fileno()),
         )  # fmt: skip
     except BaseException:
         os.close(reading)
+        note.close()
         raise
     finally:
         os.close(writing)
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-    return Launched(process, os.fdopen(reading, "rb"))
+    return Launched(process, os.fdopen(reading, "rb"), note)
 
 
-def _command(events: int) -> list[str]:
+def _command(events: int, note: int) -> list[str]:
     """A worker that finds this very package, installed or not, without the caller's script."""
     root = str(Path(dataprep.__path__[0]).parent)
     start = (
         f"import sys; sys.path.append({root!r}); "
         f"from dataprep.pipeline.orphan import end_without_reader; end_without_reader({events}); "
-        f"from dataprep.pipeline.worker import main; main({events})"
+        f"from dataprep.pipeline.worker import main; main({events}, {note})"
     )
     return [sys.executable, "-P", "-c", start]
 

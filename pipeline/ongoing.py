@@ -12,13 +12,12 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from dataprep.formats import errors
 from dataprep.formats.envelope import CONFIG_NAME
 from dataprep.formats.errors import BusyError, DataprepError, InputError, StorageError
 from dataprep.formats.replaced import Mark, mark_of
 from dataprep.formats.storage import publish_directory, replace_directory
 from dataprep.pipeline import destination
-from dataprep.pipeline.bad_record import record_error
+from dataprep.pipeline.bad_record import failure_of
 from dataprep.pipeline.inputs import Source
 from dataprep.pipeline.plan import Unit
 from dataprep.pipeline.progress import Progress, ProgressCallback
@@ -136,7 +135,7 @@ class Ongoing:
             self.finished.add(event.unit)
             self.profile.add(event.stages or {})
         else:
-            self._failures[event.unit] = self._failure(event)
+            self._failures[event.unit] = failure_of(event, self._sources)
         self._stop_at_first_failure()
 
     def _add(self, unit: int, done: Done) -> None:
@@ -169,17 +168,6 @@ class Ongoing:
             first = min(self._failures)
             if all(number in self.finished for number in range(first)):
                 raise self._failures[first]
-
-    def _failure(self, event: Event) -> DataprepError:
-        if event.bad_record is not None:
-            reject, span = event.bad_record
-            return record_error(reject, span, self._sources[span.source])
-        if event.error is not None:
-            kind, problem, where, remedy, code = event.error
-            error_type = getattr(errors, kind, DataprepError)
-            error: DataprepError = error_type(problem, where=where, remedy=remedy, code=code)
-            return error
-        return DataprepError(f"unit {event.unit} failed:\n{event.crash}", where="worker")
 
     def tell(self, stage: str) -> None:
         """Say how far the build is."""

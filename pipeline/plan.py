@@ -83,6 +83,8 @@ class ChatPlan(msgspec.Struct, frozen=True, kw_only=True):
     """How records become conversations, and these become tokens; see `ChatOptions`."""
 
     template: str
+    template_origin: str
+    """For people; see `Template.origin`."""
     variables: dict[str, Any]
     date: str | None
     train_on: Literal["assistant", "last", "all"]

@@ -80,6 +80,8 @@ class Prepared:
     chat: ChatSample | None = None
     """Of conversations: a few of them, rendered."""
     template_origin: str = ""
+    apart: bool = False
+    """Whether units are done in worker processes only: what they run is not to be trusted."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -89,6 +91,8 @@ class Survey:
     sources: tuple[Source, ...]
     read: ReadOptions
     units: tuple[Unit, ...]
+    apart: bool = False
+    """Whether what units run is not to be trusted, and so is run in worker processes only."""
 
 
 def survey(options: BuildOptions) -> Survey:

@@ -1,6 +1,6 @@
 """A worker: does the units of a plan that it is told the numbers of.
 
-    printf '0\\n0\\n%s\\n%d\\n' STAGING UNIT |
+    printf '0\\n0\\n0\\n%s\\n%d\\n' STAGING UNIT |
         python -c "from dataprep.pipeline.worker import main; main()"
 
 reads the staging directory and then unit numbers from standard input, one a line, and writes what
@@ -8,9 +8,10 @@ happens to standard output (or another descriptor) as JSON lines. Behind a numbe
 threads may encode the unit: in the end there are more cores than units. It needs nothing but the
 staging directory, so it can run on any machine that sees it. It ends when its input does.
 
-Before that come the size of a tokenizer and the tokenizer, which is loaded at once, so that a
-worker can be ready when the plan is (behind the size may stand that it is for a build of chat); and
-the size of a list of texts and the list, whose ids are wanted to make the plan.
+Before that come the size of a request for a sample of conversations and the request (see
+`dataprep.pipeline.chat.sample`); the size of a tokenizer and the tokenizer, which is loaded at
+once, so that a worker can be ready when the plan is (behind the size may stand that it is for a
+build of chat); and the size of a list of texts and the list, whose ids are wanted to make the plan.
 
 A fresh interpreter rather than a fork (which deadlocks with threads) or multiprocessing's spawn
 (which imports the caller's script again, and fails in scripts without a main guard).
@@ -45,6 +46,7 @@ from dataprep.pipeline.records import Reject, Span
 from dataprep.pipeline.stages import StageClock
 from dataprep.pipeline.staging import EMBEDDINGS_NAME, ENGINE_NAME, PLAN_NAME
 from dataprep.pipeline.task import BadRecordError, Done, Report, run_unit, text_unit
+from dataprep.pipeline.watch import Watch
 
 __all__ = ["NO_UNIT", "Event", "Job", "job_of", "main", "perform"]
 
@@ -56,6 +58,8 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Its number, or `NO_UNIT`."""
     answer: tuple[list[int], list[int]] | str | None = None
     """Ids and offsets of the texts that were asked for, or why they cannot be had."""
+    sample: bytes | None = None
+    """The sample of conversations that was asked for."""
     done: Done | None = None
     finished: bool = False
     stages: dict[str, float] | None = None
@@ -81,13 +85,16 @@ Job = Callable[[int, Report, StageClock], object]
 """Does the unit of a number, tells how far it is, and keeps the clock told."""
 
 
-def job_of(plan: Plan, encoder: Encoder, units: Path) -> Job:
-    """What does the units of `plan` and leaves them in the directory `units`."""
+def job_of(plan: Plan, encoder: Encoder, units: Path, watch: Watch | None = None) -> Job:
+    """What does the units of `plan` and leaves them in the directory `units`.
+
+    Templates run under the limits of `watch`, if there is one.
+    """
     do = text_unit(encoder)
     if plan.chat is not None:
         from dataprep.pipeline.chat.task import chat_unit
 
-        do = chat_unit(plan, encoder, (units.parent / ENGINE_NAME).read_bytes())
+        do = chat_unit(plan, encoder, (units.parent / ENGINE_NAME).read_bytes(), watch)
     return lambda number, report, clock: run_unit(plan, number, do, units, report, clock=clock)
 
 
@@ -151,13 +158,22 @@ def _attempt(number: int, work: Callable[[], object]) -> Event:
 class _Worker:
     """Loads what it needs when the first unit comes, so that a failure to load is reported."""
 
-    def __init__(self, emit: Callable[[Event], None]) -> None:
+    def __init__(self, emit: Callable[[Event], None], watch: Watch | None) -> None:
         self._emit = emit
+        self._watch = watch
         self._job: Job | None = None
         self._encoder: Encoder | None = None
         self._early: tuple[str, bytes, Encoder] | None = None
         self._refused: str | None = None
         self._clock = StageClock()
+
+    def sample(self, request: bytes) -> None:
+        """Report the sample that `request` asks for, or why there is none."""
+        from dataprep.pipeline.chat.sample import requested
+
+        found: list[bytes] = []
+        event = _attempt(NO_UNIT, lambda: found.append(requested(request, self._watch)))
+        self._emit(Event(unit=NO_UNIT, sample=found[0]) if event.finished else event)
 
     def preload(self, engine_json: bytes) -> None:
         """Load the tokenizer that will most likely be wanted; whether it will do is seen later."""
@@ -224,7 +240,7 @@ class _Worker:
         self._early = None
         _check_probes(plan, encoder)
         self._encoder = encoder
-        self._job = job_of(plan, encoder, staging / "units")
+        self._job = job_of(plan, encoder, staging / "units", self._watch)
         if plan.chat is not None:
             _collect_rarely()
         self._clock.lap("load")
@@ -251,8 +267,11 @@ def _check_probes(plan: Plan, encoder: Encoder) -> None:
             )  # fmt: skip
 
 
-def main(events: int = 1) -> None:
-    """Serve units until standard input ends; events go to the descriptor `events`."""
+def main(events: int = 1, note: int | None = None) -> None:
+    """Serve units until standard input ends; events go to the descriptor `events`.
+
+    The limits of `watch` hold if there is a file `note` for the place that it is at.
+    """
     stream = os.fdopen(os.dup(events), "wb", buffering=0)
     os.dup2(2, 1)  # nothing that a library prints may get between the events
     import gigatoken  # noqa: F401  (now, while the coordinator still plans)
@@ -263,7 +282,10 @@ def main(events: int = 1) -> None:
         except BrokenPipeError:
             os._exit(0)  # the coordinator is gone: nobody wants the rest
 
-    worker = _Worker(emit)
+    worker = _Worker(emit, None if note is None else Watch(note))
+    request, *_ = _sized(sys.stdin.buffer)
+    if request:
+        worker.sample(request)
     engine_json, *kind = _sized(sys.stdin.buffer)
     if engine_json:
         worker.preload(engine_json)

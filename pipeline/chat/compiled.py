@@ -6,12 +6,13 @@ Whatever a template does with a record, `CompiledTemplate.render` gives text or 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from types import TracebackType
 from typing import Any
 
 from jinja2 import nodes
-from jinja2.exceptions import TemplateError, TemplateSyntaxError
+from jinja2.exceptions import TemplateAssertionError, TemplateSyntaxError
 from jinja2.runtime import Context
 
 from dataprep.formats.errors import InputError, UsageError
@@ -19,17 +20,24 @@ from dataprep.pipeline.chat.generation import has_markers
 from dataprep.pipeline.chat.limits import LimitError
 from dataprep.pipeline.chat.sandbox import ChatEnvironment, DateMissingError, RaisedError
 
-__all__ = ["REASONS", "CompiledTemplate", "Messages", "RenderError"]
+__all__ = ["LIMITS", "OUT_OF_MEMORY", "REASONS", "CompiledTemplate", "Messages", "RenderError"]
 
 Messages = Sequence[Mapping[str, Any]]
 
 REASONS: Mapping[str, str] = {
     "template": "the template fails on it, or refuses it",
     "template_limit": "the template takes too many steps on it, or makes too much of it",
+    "template_time": "the template takes too much processor time on it",
+    "template_memory": "the template takes too much memory on it",
     "roles": "the template refuses the order of its roles",
     "no_assistant": "there is nothing in it to train on",
     "unmaskable": "what the assistant says cannot be found in what the template makes of it",
 }
+OUT_OF_MEMORY = "template_memory"
+"""The reason of a `RenderError` that depends on the machine: it stops a build."""
+LIMITS = frozenset({"template_limit", OUT_OF_MEMORY})
+"""Reasons for which nothing else is tried with a record."""
+
 _GIVEN = frozenset({"messages", "tools", "documents", "add_generation_prompt"})
 _FILE = "<chat template>"
 _MAX_TEMPLATE = 1 << 20
@@ -61,10 +69,17 @@ class CompiledTemplate:
         given = _GIVEN.intersection(variables or ())
         if given:
             raise UsageError(f"{min(given)} is what a record gives", where="--template-arg")
-        parsed = _parsed(self.environment, text)
-        self.has_markers = has_markers(parsed)
-        self.escapes = parsed.find(nodes.EvalContextModifier) is not None
-        self._template = _compiled(self.environment, parsed)
+        if len(text) > _MAX_TEMPLATE:
+            problem = f"{len(text):,} characters is over the limit of {_MAX_TEMPLATE:,}"
+            raise _unusable(problem, None)
+        with _told():
+            parsed = self.environment.parse(text)
+            self.has_markers = has_markers(parsed)
+            self.escapes = parsed.find(nodes.EvalContextModifier) is not None
+            code = self.environment.compile(parsed, filename=_FILE)
+            self._template = self.environment.template_class.from_code(
+                self.environment, code, dict(self.environment.globals)
+            )
         self._variables = {
             **self._template.globals, **(variables or {}), "documents": None,
         }  # fmt: skip
@@ -101,26 +116,24 @@ class CompiledTemplate:
         return line
 
 
-def _parsed(environment: ChatEnvironment, text: str) -> nodes.Template:
-    if len(text) > _MAX_TEMPLATE:
-        raise _unusable(f"{len(text):,} characters is over the limit of {_MAX_TEMPLATE:,}", None)
+@contextmanager
+def _told() -> Iterator[None]:
+    """Raise `InputError` for whatever goes wrong in Jinja and Python with the text of a template.
+
+    It may make them fail in any way: numbers of thousands of digits are a `ValueError`, what nests
+    too deeply ends as one of several errors.
+    """
     try:
-        return environment.parse(text)
+        yield
     except TemplateSyntaxError as error:
-        raise _unusable(f"it is no Jinja template: {error.message}", error.lineno) from error
+        compiling = isinstance(error, TemplateAssertionError)
+        what = "it cannot be compiled" if compiling else "it is no Jinja template"
+        raise _unusable(f"{what}: {error.message}", error.lineno) from error
     except (RecursionError, MemoryError) as error:
         raise _unusable("it nests too deeply", None) from error
-
-
-def _compiled(environment: ChatEnvironment, parsed: nodes.Template) -> Any:
-    try:
-        code = environment.compile(parsed, filename=_FILE)
-        return environment.template_class.from_code(environment, code, dict(environment.globals))
-    except TemplateError as error:
-        line = getattr(error, "lineno", None)
-        raise _unusable(f"it cannot be compiled: {error.message}", line) from error
-    except (SyntaxError, RecursionError, MemoryError) as error:
-        raise _unusable(f"it cannot be compiled: {error}", None) from error
+    except Exception as error:
+        problem = f"it cannot be compiled: {type(error).__name__}: {_short(str(error))}"
+        raise _unusable(problem, None) from error
 
 
 def _unusable(problem: str, line: int | None) -> InputError:
@@ -136,8 +149,10 @@ def _render_error(error: Exception, line: int | None) -> RenderError:
         return RenderError("template_limit", f"{where}{error}")
     if isinstance(error, RecursionError):
         return RenderError("template_limit", f"{where}it calls itself too deeply")
-    if isinstance(error, MemoryError | OverflowError):
-        return RenderError("template_limit", f"{where}{error or 'there is not enough memory'}")
+    if isinstance(error, OverflowError):
+        return RenderError("template_limit", f"{where}{error}")
+    if isinstance(error, MemoryError):
+        return RenderError(OUT_OF_MEMORY, f"{where}it takes more memory than it may")
     if isinstance(error, RaisedError | DateMissingError):
         said = str(error)
         roles = isinstance(error, RaisedError) and ("role" in said.lower() or "alternat" in said)

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from dataprep.pipeline.chat.compiled import RenderError
+from dataprep.pipeline.chat.compiled import LIMITS, RenderError
 
 __all__ = ["INSTEAD", "Prefixes", "Render", "trimmed"]
 
@@ -91,7 +91,7 @@ class Prefixes:
         try:
             after = self._render([*self._messages[:index], probe])
         except RenderError as error:
-            if error.reason == "template_limit":
+            if error.reason in LIMITS:
                 raise
             return None
         head, found, _ = after.partition(_PROBE)
@@ -104,7 +104,7 @@ class Prefixes:
         try:
             return self._render(messages, prompt=prompt)
         except RenderError as error:
-            if error.reason == "template_limit":
+            if error.reason in LIMITS:
                 raise
             why = f"the template fails on its first {len(messages)} messages ({error.detail})"
             raise _unmaskable(index, why) from error

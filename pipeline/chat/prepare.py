@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import re
 from dataclasses import dataclass, replace
@@ -11,13 +12,20 @@ import msgspec
 
 import dataprep
 from dataprep.formats.errors import InputError, UsageError
+from dataprep.pipeline.bad_record import failure_of
 from dataprep.pipeline.chat.options import ChatOptions, parse_assignments, parse_variables
-from dataprep.pipeline.chat.reader import ChatReadOptions
-from dataprep.pipeline.chat.sample import ChatSample, find_form, take_chat_sample
-from dataprep.pipeline.chat.task import read_options, renderer_of
+from dataprep.pipeline.chat.sample import (
+    ChatSample,
+    SampleRequest,
+    find_form,
+    sample_of,
+    take_chat_sample,
+)
+from dataprep.pipeline.chat.task import read_options
 from dataprep.pipeline.chat.template_source import Template, resolve_template
 from dataprep.pipeline.driven import DrivenTokenizer, naming
-from dataprep.pipeline.engine import TOKENIZERS, EarlyEngine, choose_engine, library_versions
+from dataprep.pipeline.engine import TOKENIZERS, choose_engine, library_versions
+from dataprep.pipeline.executor import Workers
 from dataprep.pipeline.inputs import find_sources, folder_notes
 from dataprep.pipeline.options import NONE, parse_split
 from dataprep.pipeline.own_splits import own_split_notes
@@ -69,7 +77,11 @@ def survey_chat(options: ChatOptions) -> ChatSurvey:
         resolve_tokenizer(options.tokenizer, load=False)  # that there is one comes first
         raise
     return ChatSurvey(
-        sources=sources, read=read, units=make_units(sources, read), template=template
+        sources=sources,
+        read=read,
+        units=make_units(sources, read),
+        template=template,
+        apart=not template.trusted,
     )
 
 
@@ -78,7 +90,7 @@ def prepare_chat(
     surveyed: ChatSurvey,
     *,
     sample_bytes: int,
-    early: EarlyEngine | None = None,
+    early: Workers | None = None,
     engine_problem: str | None = None,
 ) -> Prepared:
     """Settle everything that can be settled without reading the inputs through; see `prepare`."""
@@ -86,11 +98,14 @@ def prepare_chat(
     source = resolve_tokenizer(options.tokenizer, load=early is None)
     with naming(options.tokenizer):
         engine_json = msgspec.json.encode(parse_config(source.config))
+    chat = _chat_plan(options, surveyed, source)
+    request = SampleRequest.of(chat, special_tokens(source.config), surveyed, room=sample_bytes)
+    sampled = None if surveyed.template.trusted else _sampled_apart(request, early)
     if early is not None and options.engine != TOKENIZERS and engine_problem is None:
         early.load(engine_json, kind="chat")
     libraries = library_versions()  # while they load
-    chat = _chat_plan(options, surveyed, source)
-    sampled = _sample(chat, surveyed, source, sample_bytes)
+    if sampled is None:
+        sampled = take_chat_sample(request)
     probes = make_probes()
     with naming(options.tokenizer):
         choice = choose_engine(
@@ -121,13 +136,13 @@ def prepare_chat(
             *folder_notes(options), *own_split_notes(options, sources, shares, "chat"),
             *_foreign_tokens(surveyed.template, source, sampled),
         ),
-        chat=sampled, template_origin=surveyed.template.origin,
+        chat=sampled, template_origin=surveyed.template.origin, apart=surveyed.apart,
     )  # fmt: skip
 
 
 def _chat_plan(options: ChatOptions, surveyed: ChatSurvey, source: TokenizerSource) -> ChatPlan:
     plan = ChatPlan(
-        template=surveyed.template.text,
+        template=surveyed.template.text, template_origin=surveyed.template.origin,
         variables=_variables(options, source),
         date=options.template_date, train_on=options.train_on, form=options.form or "chat",
         shape=options.shape, columns=parse_assignments(options.columns, "--columns"),
@@ -153,10 +168,14 @@ def _variables(options: ChatOptions, source: TokenizerSource) -> dict[str, Any]:
     return {**tokens, **source.roles, **parse_variables(options.template_arg)}
 
 
-def _sample(chat: ChatPlan, surveyed: ChatSurvey, source: TokenizerSource, room: int) -> ChatSample:
-    renderer = renderer_of(chat, special_tokens(source.config))
-    read: ChatReadOptions = read_options(chat, surveyed.read)
-    return take_chat_sample(surveyed.sources, surveyed.units, read, renderer, room)
+def _sampled_apart(request: SampleRequest, early: Workers | None) -> ChatSample:
+    """The sample, taken by a worker: one of those that have started, or one for this alone."""
+    with contextlib.ExitStack() as stack:
+        workers = early or stack.enter_context(Workers(0))
+        event = workers.sample(msgspec.json.encode(request))
+    if event.sample is None:
+        raise failure_of(event, [source for source, _, _ in request.places])
+    return sample_of(event.sample)
 
 
 def _foreign_tokens(

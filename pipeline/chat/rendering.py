@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from dataprep.pipeline.chat.alike import Alike, alike
-from dataprep.pipeline.chat.compiled import RenderError
+from dataprep.pipeline.chat.compiled import OUT_OF_MEMORY, RenderError
 from dataprep.pipeline.chat.conversation import Conversation, Turned
 from dataprep.pipeline.chat.literal import Spelling
 from dataprep.pipeline.chat.plain import CutError, PlainRenderer, Rendered, with_thinking
@@ -90,6 +90,8 @@ class Renderer:
             return self._rendered(conversation)
         except RecursionError as error:
             raise RenderError("template_limit", "it nests too deeply") from error
+        except MemoryError as error:
+            raise RenderError(OUT_OF_MEMORY, "it takes more memory than it may") from error
 
     def fill(
         self, conversations: Sequence[Conversation], turned: Turned | None = None
@@ -107,7 +109,10 @@ class Renderer:
             for plan, chosen in self._plans.settle(shape, group.rows):
                 if plan.loose:
                     continue
-                texts, edges = plan.fill([group.rows[number] for number in chosen])
+                try:
+                    texts, edges = plan.fill([group.rows[number] for number in chosen])
+                except MemoryError:
+                    continue  # one by one, they may take less
                 full = list(np.all(edges[:, 1::2] > edges[:, ::2], axis=1))  # no span is empty
                 filled = zip(texts, edges.tolist(), strict=True)
                 for number, one, good in zip(chosen, filled, full, strict=True):

@@ -1,27 +1,35 @@
 """A look at the conversations before the work: their form, their texts, their lengths.
 
-The first records of up to eight units, evenly spread, rendered as the build would render them.
+The first records of up to eight units, evenly spread, rendered as the build would render them; by
+a template that did not come with dataprep in a worker process (see `watch`).
 """
 
 from __future__ import annotations
 
 import contextlib
+import pickle
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
+
+import msgspec
 
 from dataprep.formats.errors import InputError
 from dataprep.pipeline.chat.conversation import ChatBatch, Form
 from dataprep.pipeline.chat.marked import MarkedTexts
 from dataprep.pipeline.chat.reader import ChatReader, ChatReadOptions
 from dataprep.pipeline.chat.rendering import Renderer
-from dataprep.pipeline.chat.task import Renderings
+from dataprep.pipeline.chat.task import Renderings, read_options, renderer_of, rendering
 from dataprep.pipeline.inputs import Source
-from dataprep.pipeline.plan import Unit
+from dataprep.pipeline.plan import ChatPlan, Unit
+from dataprep.pipeline.prepare import Survey
+from dataprep.pipeline.readers import ReadOptions
+from dataprep.pipeline.records import Span
 from dataprep.pipeline.sample import Sample
+from dataprep.pipeline.watch import Watch
 
-__all__ = ["ChatSample", "find_form", "take_chat_sample"]
+__all__ = ["ChatSample", "SampleRequest", "find_form", "requested", "sample_of", "take_chat_sample"]
 
 _PLACES = 8
 _TRIES = 64  # blocks: 16 MiB without a usable record
@@ -64,34 +72,84 @@ def find_form(sources: Sequence[Source], units: Sequence[Unit], read: ChatReadOp
     )  # fmt: skip
 
 
-def take_chat_sample(
-    sources: Sequence[Source], units: Sequence[Unit], read: ChatReadOptions, renderer: Renderer,
-    room: int,
-) -> ChatSample:  # fmt: skip
-    """Render about `room` bytes of text at each of up to eight places."""
-    found = ChatSample(masked_by=renderer.masked_by)
-    step = max(1, len(units) // _PLACES)
-    places = units[::step][:_PLACES]
-    for unit in places:
-        span, row = unit.spans[0], unit.first_rows[0]
-        reader = ChatReader(sources[span.source], span, read, first_row=row)
-        _look(found, reader, renderer, room * (_PLACES // len(places)))
+class SampleRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """What to render for a sample: about `room` bytes of text at each of up to eight `places`.
+
+    A place is an input, a span of it and the number of its first row. The `source` of the span is
+    the number of the place.
+    """
+
+    chat: ChatPlan
+    special_tokens: tuple[str, ...]
+    read: ReadOptions
+    places: tuple[tuple[Source, Span, int], ...]
+    room: int
+
+    @classmethod
+    def of(
+        cls, chat: ChatPlan, special_tokens: Iterable[str], surveyed: Survey, *, room: int
+    ) -> SampleRequest:
+        """The request for a sample of what there is to read."""
+        sources, units = surveyed.sources, surveyed.units
+        step = max(1, len(units) // _PLACES)
+        chosen = units[::step][:_PLACES]
+        places = tuple(
+            (
+                sources[unit.spans[0].source],
+                msgspec.structs.replace(unit.spans[0], source=number),
+                unit.first_rows[0],
+            )
+            for number, unit in enumerate(chosen)
+        )
+        return cls(
+            chat=chat, special_tokens=tuple(special_tokens), read=surveyed.read, places=places,
+            room=room * (_PLACES // max(1, len(places))),
+        )  # fmt: skip
+
+
+def requested(request: bytes, watch: Watch | None) -> bytes:
+    """The sample that `request` (a `SampleRequest` as JSON) asks for; `sample_of` reads it."""
+    return pickle.dumps(take_chat_sample(msgspec.json.decode(request, type=SampleRequest), watch))
+
+
+def sample_of(data: bytes) -> ChatSample:
+    """The sample in what `requested` gave, in a worker of this build."""
+    found: ChatSample = pickle.loads(data)  # noqa: S301 (our own process made it)
     return found
 
 
-def _look(found: ChatSample, reader: ChatReader, renderer: Renderer, room: int) -> None:
+def take_chat_sample(request: SampleRequest, watch: Watch | None = None) -> ChatSample:
+    """Render what `request` says; under the limits of `watch`, if there is one."""
+    renderer = renderer_of(request.chat, request.special_tokens, watch)
+    found = ChatSample(masked_by=renderer.masked_by)
+    read = read_options(request.chat, request.read)
+    for source, span, row in request.places:
+        if watch is not None:
+            watch.begin(
+                rendering(request.chat), source=span.source, start=span.start, stop=span.stop
+            )
+        reader = ChatReader(source, span, read, first_row=row)
+        _look(found, reader, renderer, request.room, watch)
+    return found
+
+
+def _look(
+    found: ChatSample, reader: ChatReader, renderer: Renderer, room: int, watch: Watch | None
+) -> None:
     """Add the first usable records of a span."""
     started = time.perf_counter()
     size = 0
     with contextlib.closing(reader.batches()) as batches:
         for tries, batch in enumerate(batches):
-            size += _add(found, batch, renderer, room - size)
+            size += _add(found, batch, renderer, room - size, watch)
             if size * 2 >= room or tries >= _TRIES or _hopeless(found):
                 break
     found.sample.seconds += time.perf_counter() - started
 
 
-def _add(found: ChatSample, batch: ChatBatch, renderer: Renderer, room: int) -> int:
+def _add(
+    found: ChatSample, batch: ChatBatch, renderer: Renderer, room: int, watch: Watch | None
+) -> int:
     """Add the records of `batch` that make about `room` bytes of input; returns how many bytes."""
     count = size = 0
     while count < len(batch.records) and size < room and not _hopeless(found):
@@ -99,9 +157,11 @@ def _add(found: ChatSample, batch: ChatBatch, renderer: Renderer, room: int) -> 
         while count < len(batch.records) and size < room and count < first + _AT_ONCE:
             size += batch.sizes[count]
             count += 1
-        rendered = Renderings.of(
-            replace(batch, records=batch.records[first:count], turned=None), renderer
-        )
+        some = replace(
+            batch, records=batch.records[first:count], lines=batch.lines[first:count],
+            offsets=batch.offsets[first:count], turned=None,
+        )  # fmt: skip
+        rendered = Renderings.of(some, renderer, watch=watch)
         _keep(found, rendered, count - first)
     share = size / max(1, sum(batch.sizes))
     found.sample.stored_bytes += round(batch.consumed * share) if batch.records else batch.consumed

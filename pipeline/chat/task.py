@@ -7,6 +7,7 @@ long, or without anything to train on, is a bad record like any other.
 
 from __future__ import annotations
 
+import contextlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -17,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dataprep.formats.boundaries import ragged
-from dataprep.pipeline.chat.compiled import RenderError
+from dataprep.pipeline.chat.compiled import OUT_OF_MEMORY, RenderError
 from dataprep.pipeline.chat.conversation import ChatBatch, ChatRecord, Conversation
 from dataprep.pipeline.chat.encode import MarkedEncoder, tables_of
 from dataprep.pipeline.chat.marked import MarkedTexts
@@ -34,19 +35,22 @@ from dataprep.pipeline.sink import ALL
 from dataprep.pipeline.splitting import assign
 from dataprep.pipeline.stages import StageClock
 from dataprep.pipeline.task import Do, Report, Task
+from dataprep.pipeline.watch import Watch
 
-__all__ = ["Renderings", "chat_unit", "get_ready", "read_options", "renderer_of"]
+__all__ = ["Renderings", "chat_unit", "get_ready", "read_options", "renderer_of", "rendering"]
 
 _FEW = 8  # one document of so many, or fewer: it is cheaper to say where each token is
 
 
-def chat_unit(plan: Plan, encoder: Encoder, engine_json: bytes) -> Do:
-    """What does units of conversations; templates and tables are made once."""
-    chat = _chat(plan)
+def chat_unit(plan: Plan, encoder: Encoder, engine_json: bytes, watch: Watch | None = None) -> Do:
+    """What does units of conversations; templates and tables are made once.
+
+    Templates run under the limits of `watch`, if there is one.
+    """
     kit = _Kit(
-        renderer=renderer_of(chat, plan.encoding.special_tokens),
-        encoder=MarkedEncoder(plan.encoding, encoder, engine_json),
-    )
+        renderer=renderer_of(_chat(plan), plan.encoding.special_tokens, watch),
+        encoder=MarkedEncoder(plan.encoding, encoder, engine_json), watch=watch,
+    )  # fmt: skip
     return lambda plan, unit, scratch, report, clock: _ChatTask(
         kit, plan, unit, scratch, report=report, clock=clock
     ).run()
@@ -63,12 +67,26 @@ def _chat(plan: Plan) -> ChatPlan:
     return plan.chat
 
 
-def renderer_of(chat: ChatPlan, special_tokens: Iterable[str]) -> Renderer:
-    """The template of a plan, compiled."""
-    return Renderer(
-        chat.template, train_on=chat.train_on, variables=chat.variables,
-        special_tokens=tuple(special_tokens), literal=chat.literal, date=chat.date,
-    )  # fmt: skip
+def renderer_of(
+    chat: ChatPlan, special_tokens: Iterable[str], watch: Watch | None = None
+) -> Renderer:
+    """The template of a plan, compiled, which computes what is constant in it."""
+    if watch is not None:
+        watch.begin(f"compiling the template {chat.template_origin}")
+    with _limits(watch):
+        return Renderer(
+            chat.template, train_on=chat.train_on, variables=chat.variables,
+            special_tokens=tuple(special_tokens), literal=chat.literal, date=chat.date,
+        )  # fmt: skip
+
+
+def rendering(chat: ChatPlan) -> str:
+    """What a process does with a record, in the words of `Watch.begin`."""
+    return f"rendering it by the template {chat.template_origin}"
+
+
+def _limits(watch: Watch | None) -> contextlib.AbstractContextManager[None]:
+    return contextlib.nullcontext() if watch is None else watch.limits()
 
 
 def read_options(chat: ChatPlan, read: ReadOptions) -> ChatReadOptions:
@@ -83,6 +101,7 @@ def read_options(chat: ChatPlan, read: ReadOptions) -> ChatReadOptions:
 class _Kit:
     renderer: Renderer
     encoder: MarkedEncoder
+    watch: Watch | None
 
 
 @dataclass(kw_only=True, slots=True)
@@ -97,16 +116,31 @@ class Renderings:
     refused: dict[int, tuple[str, str]] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, batch: ChatBatch, renderer: Renderer, *, until_refused: bool = False) -> Renderings:
-        """Render all records of `batch`, or those up to the first that is refused."""
+    def of(
+        cls, batch: ChatBatch, renderer: Renderer, *, until_refused: bool = False,
+        watch: Watch | None = None,
+    ) -> Renderings:  # fmt: skip
+        """Render all records of `batch`, or those up to the first that is refused.
+
+        Under the limits of `watch`, if there is one, each record by itself where it takes time.
+        """
         found = cls()
+        if watch is not None and batch.records:
+            watch.at(batch.lines[0], int(batch.offsets[0]))
+        with _limits(watch):
+            found._render(batch, renderer, until_refused, watch)
+        return found
+
+    def _render(
+        self, batch: ChatBatch, renderer: Renderer, until_refused: bool, watch: Watch | None
+    ) -> None:
         conversations = [one for record in batch.records for one in record.conversations]
         filled = renderer.fill(conversations, batch.turned)
         whole = [one for one in filled if one is not None]
         if len(whole) == len(filled) == len(batch.records):
-            found.documents.put(whole)
-            found.owners += range(len(whole))
-            return found
+            self.documents.put(whole)
+            self.owners += range(len(whole))
+            return
         pending: list[Filled] = []
         stop = 0
         for number, record in enumerate(batch.records):
@@ -114,22 +148,23 @@ class Renderings:
             known = filled[start:stop]
             if None in known:
                 if pending:
-                    found.documents.put(pending)
+                    self.documents.put(pending)
                     pending = []
+                if watch is not None:
+                    watch.at(batch.lines[number], int(batch.offsets[number]))
                 try:
                     rendered = list(map(renderer.render, record.conversations))
                 except RenderError as error:
-                    found.refused[number] = (error.reason, error.detail)
+                    self.refused[number] = (error.reason, error.detail)
                     if until_refused:
                         break
                     continue
                 for one in rendered:
-                    found.documents.add(*one)
+                    self.documents.add(*one)
             else:
                 pending += known  # type: ignore[arg-type]  # none of them is None
-            found.owners += [number] * len(known)
-        found.documents.put(pending)
-        return found
+            self.owners += [number] * len(known)
+        self.documents.put(pending)
 
 
 @dataclass(kw_only=True, slots=True)
@@ -188,7 +223,7 @@ class _ChatTask(Task[_Encoded]):
         self._chat = _chat(plan)
         self._kit = kit
         self._reading = read_options(self._chat, plan.read)
-        self.fatal = frozenset({UNDECIDED})
+        self.fatal = frozenset({UNDECIDED, OUT_OF_MEMORY})
         if self._chat.overlong == "drop":
             self.forgiven = frozenset({OVERLONG})
         self._cutter = Cutter(self._chat, self._overlong)
@@ -208,6 +243,10 @@ class _ChatTask(Task[_Encoded]):
         return self._sinks
 
     def reader(self, source: Source, span: Span, first_row: int) -> _EncodedReader:
+        if self._kit.watch is not None:
+            self._kit.watch.begin(
+                rendering(self._chat), source=span.source, start=span.start, stop=span.stop
+            )
         reader = ChatReader(source, span, self._reading, first_row=first_row, lap=self._clock.lap)
         return _EncodedReader(reader, self._encode)
 
@@ -216,7 +255,7 @@ class _ChatTask(Task[_Encoded]):
         lap = self._clock.lap
         lap("parse")
         stops = self._plan.on_error == "error"
-        found = Renderings.of(batch, self._kit.renderer, until_refused=stops)
+        found = Renderings.of(batch, self._kit.renderer, until_refused=stops, watch=self._kit.watch)
         lap("render")
         ids, offsets, mask = self._kit.encoder.encode(found.documents)
         lap("encode")

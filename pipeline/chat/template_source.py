@@ -42,6 +42,8 @@ class Template:
     text: str
     origin: str
     """For people: "tokenizer", "tokenizer NAME", "named chatml" or a file's base name."""
+    trusted: bool = False
+    """Whether it came with dataprep. Others run in worker processes, under limits."""
 
 
 def named_templates() -> tuple[str, ...]:
@@ -77,7 +79,7 @@ def resolve_template(spec: str | None, tokenizer: str | None) -> Template:
 
 
 def _named(name: str) -> Template:
-    return Template(text=_read(_FOLDER / f"{name}.jinja"), origin=f"named {name}")
+    return Template(text=_read(_FOLDER / f"{name}.jinja"), origin=f"named {name}", trusted=True)
 
 
 def _own(tokenizer: str | None, name: str) -> Template:

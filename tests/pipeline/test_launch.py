@@ -31,10 +31,11 @@ def test_those_started_ahead_are_handed_out_first() -> None:
         left = second.process.pid
     assert not is_there(left)
     assert second.events.closed
+    assert second.note.closed
     assert first.process.poll() is None  # somebody's: not ours to end
     first.process.kill()
     first.process.communicate()
-    first.events.close()
+    first.close()
 
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="no /proc")
