@@ -120,8 +120,8 @@ def mine(
     groups, group_of = np.unique(keys, return_inverse=True)
     cluster, question = groups // links.n_questions - 1, groups % links.n_questions
     outside = Outside(question=question, group=cluster, members=members, own=own)
-    # Twice N: up to N of them may have been drawn for tier 2 already.
-    k = min(2 * sum(counts), links.n_sources)
+    # N are enough: of these, no more are taken already than are no longer needed.
+    k = min(sum(counts), links.n_sources)
     similar = np.empty((len(groups), 0), np.int64)
     if sum(counts[:3]):  # tier 3 also takes what tiers 1 and 2 lack
         similar = search(questions, sources, k, outside)

@@ -132,3 +132,14 @@ def test_what_is_gathered_at_once_is_owned_and_counted_as_looked_at(
     assert split.gather(np.array([5, 600]), 20).any()
     split.gather(np.array([5, 600]), 20)
     assert taken == [False, True, True, True, False, True]
+
+
+@pytest.mark.parametrize("total", [1 << 12, (1 << 14) + 5, 3])
+def test_many_windows_at_and_behind_the_end(total: int) -> None:
+    """A start at the end, or behind it, is in no shard, however many are looked up at once."""
+    places = WindowPlaces(np.array([0, total]), np.array([100]), length=1)
+    for last in (total - 1, total, total + 1, MOST, -1):
+        starts = np.append(np.zeros(600, np.int64), last)
+        at, inside = places.each(starts)
+        assert inside.tolist() == [True] * 600 + [last == total - 1]
+        assert at[inside].tolist() == [100] * 600 + [100 + last] * (last == total - 1)

@@ -105,13 +105,14 @@ def test_offsets_that_lie_are_refused(path: Path) -> None:
     assert caught.value.code == "E_OFFSETS"
 
 
-def test_source_that_lies_is_refused(path: Path) -> None:
+@pytest.mark.parametrize("number", [1, 5])
+def test_source_that_lies_is_refused(path: Path, number: int) -> None:
     """An input number that the manifest does not list is damage."""
     file = path / "train/source-00000.npy"
     data = bytearray(file.read_bytes())
-    data[-16:-8] = (5).to_bytes(8, "little")
+    data[-16:-8] = number.to_bytes(8, "little")
     file.write_bytes(bytes(data))
-    with pytest.raises(IntegrityError, match="input 5 of 1"):
+    with pytest.raises(IntegrityError, match=f"input {number} of 1"):
         open_dataset(path).split("train").source(2)
 
 

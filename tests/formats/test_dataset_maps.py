@@ -7,7 +7,7 @@ import os
 import pickle
 import resource
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -139,3 +139,32 @@ def _exhaust(held: list[int]) -> None:
 def _mapped(path: Path, kind: str = "") -> int:
     """How many maps of files under `path` this process has."""
     return Path("/proc/self/maps").read_text().count(f"{path}/{kind and 'train/'}{kind}")
+
+
+def replaced(path: Path, seed: int, **options: object) -> None:
+    """Put a dataset of these ids in the place of the one at `path`, as a rebuild does."""
+    new = path.with_name("new")
+    splits = {"train": random_split(LENGTHS, seed=seed), "val": random_split([[3, 4]], seed=1)}
+    make_dataset(new, splits, **options)  # type: ignore[arg-type]
+    path.rename(path.with_name("old"))
+    new.rename(path)
+    shutil.rmtree(path.with_name("old"))
+
+
+def test_an_equal_build_may_take_the_place_of_an_open_one(path: Path) -> None:
+    """What was not read before is read from it; another build is refused by name, file by file."""
+    asks: list[Callable[[Dataset], object]] = [
+        lambda dataset: dataset.split("train").read(0, TOTAL).tolist(),
+        lambda dataset: dataset.split("train").source(1),
+        lambda dataset: dataset.decode([72, 105]),
+    ]
+    expected = [ask(open_dataset(path)) for ask in asks]
+    opened = [open_dataset(path) for _ in asks]
+    replaced(path, seed=0)
+    assert [ask(dataset) for ask, dataset in zip(asks, opened, strict=True)] == expected
+    opened = [open_dataset(path) for _ in asks]
+    replaced(path, seed=1, vocab_size=300)  # has another tokenizer, too
+    for ask, dataset in zip(asks, opened, strict=True):
+        with pytest.raises(IntegrityError) as caught:
+            ask(dataset)
+        assert caught.value.code == "E_REPLACED"

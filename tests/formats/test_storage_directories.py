@@ -16,6 +16,7 @@ import pytest
 from dataprep.formats import storage
 from dataprep.formats.errors import BusyError, StorageError
 from tests.formats.refusals import CODES, FAULTS
+from tests.synced import Synced
 
 
 @FAULTS
@@ -70,7 +71,9 @@ def test_replacing_under_an_open_map_keeps_the_old_data(
     source, target = _pair(tmp_path)
     if not exchange:
         monkeypatch.setattr(storage, "_exchange", lambda *_: False)
-        storage.create_directory(source.with_name("staging.replaced"))  # left by a killed run
+        left = source.with_name("staging.replaced")  # by a killed run
+        left.mkdir()
+        storage.write_file(left / "data", b"older")
     mapped = np.memmap(target / "data", np.uint8, "r")
     storage.replace_directory(source, target)
     assert bytes(mapped) == b"old"
@@ -161,3 +164,33 @@ def test_removing_and_making_directories(tmp_path: Path) -> None:
     storage.write_file(tmp_path / "one" / "file", b"x")
     storage.remove_tree(tmp_path / "one")
     assert not (tmp_path / "one").exists()
+
+
+@pytest.mark.parametrize("exchange", [True, False])
+def test_names_are_on_stable_storage_when_they_are_given(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, exchange: bool
+) -> None:
+    """Published or replaced, file or directory: the folder of the name is synced afterwards."""
+    if not exchange:
+        monkeypatch.setattr(storage, "_exchange", lambda *_: False)
+    synced = Synced(monkeypatch)
+    for target in ("shards", "file", "shards"):
+        source = tmp_path / "staging" / "new"
+        source.parent.mkdir()
+        if target == "file":
+            storage.write_file(source, b"new")
+            storage.publish_file(source, tmp_path / target)
+        elif (tmp_path / target).exists():
+            source.mkdir()
+            storage.replace_directory(source, tmp_path / target)
+        else:
+            source.mkdir()
+            storage.publish_directory(source, tmp_path / target, durable=False)
+            assert synced.paths == []
+            source.mkdir()
+            storage.publish_directory(source, tmp_path / target)
+        assert synced.paths == [tmp_path]
+        assert synced.names[0] >= {target}
+        synced.paths.clear()
+        synced.names.clear()
+        source.parent.rmdir()

@@ -162,3 +162,12 @@ def test_a_copy_that_fails_leaves_nothing(tmp_path: Path, monkeypatch: pytest.Mo
         storage.link_file(tmp_path / "source", tmp_path / "target")
     assert caught.value.code == "E_NOSPACE"
     assert not (tmp_path / "target").exists()
+
+
+def test_a_file_of_several_blocks_is_written_and_hashed_whole(tmp_path: Path) -> None:
+    """At one go, and as it is hashed: no byte is left out or repeated between two blocks."""
+    data = np.random.default_rng(0).bytes((16 << 20) + 5)
+    found = storage.write_file(tmp_path / "file", data)
+    assert found.size == len(data)
+    assert found.sha256 == hashlib.sha256(data).hexdigest()
+    assert (tmp_path / "file").read_bytes() == data

@@ -178,16 +178,19 @@ def test_trained_tokens_are_counted(groups: Path) -> None:
     assert codes(verify(groups, "structure")) == {("E_MASK", MASK)}
 
 
+def limited(to: int) -> Callable[[Manifest], Manifest]:
+    """A change of the manifest: conversations have at most so many tokens."""
+
+    def change(manifest: Manifest) -> Manifest:
+        assert isinstance(manifest.chat, ChatEntry)
+        chat = msgspec.structs.replace(manifest.chat, max_tokens=to)
+        return msgspec.structs.replace(manifest, chat=chat)
+
+    return change
+
+
 def test_the_limit_of_the_build_is_kept(groups: Path) -> None:
     """A manifest that promises shorter conversations: the first shard with one is named."""
-
-    def limited(to: int) -> Callable[[Manifest], Manifest]:
-        def change(manifest: Manifest) -> Manifest:
-            assert isinstance(manifest.chat, ChatEntry)
-            chat = msgspec.structs.replace(manifest.chat, max_tokens=to)
-            return msgspec.structs.replace(manifest, chat=chat)
-
-        return change
 
     reseal(groups, limited(5))
     assert verify(groups).findings == ()
@@ -196,6 +199,17 @@ def test_the_limit_of_the_build_is_kept(groups: Path) -> None:
     assert (finding.code, finding.file) == ("E_OFFSETS", "train/docs-00000.npy")
     assert (finding.start, finding.stop) == (128 + 8 * 5, 128 + 8 * 6)
     assert finding.problem == "document 4 has 5 tokens, chat.max_tokens is 4"
+
+
+def test_a_document_over_the_limit_is_named_wherever_it_is(tmp_path: Path) -> None:
+    """Offsets are read by the MiB: in the second one documents are still counted from the first."""
+    many = 131_200
+    ids = [np.ones(1 + (number == many - 2), np.int64) for number in range(many)]
+    path = make_dataset(tmp_path / "d", {"train": [ids]}, masks={"train": [ids]}, form="chat")
+    reseal(path, limited(1))
+    (finding,) = verify(path, "structure").findings
+    assert finding.problem == f"document {many - 2} has 2 tokens, chat.max_tokens is 1"
+    assert (finding.start, finding.stop) == (128 + 8 * (many - 1), 128 + 8 * many)
 
 
 def plainly_sound(form: str, groups: list[int], scores: list[float], ids: list[int]) -> bool:

@@ -30,6 +30,7 @@ from tests.pipeline.corpora import (
     write_large,
 )
 from tests.support import REPOSITORY
+from tests.synced import Synced
 
 
 def _tree(root: Path) -> dict[str, bytes]:
@@ -335,3 +336,26 @@ def test_a_living_rebuild_is_not_disturbed(tmp_path: Path, monkeypatch: pytest.M
     with held.locked():
         assert build_into(tmp_path / "out", STORIES).reused
     assert held.path.exists()
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_everything_is_on_stable_storage_before_it_is_published(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, overwrite: bool
+) -> None:
+    """Every file and folder is synced under a temporary name, and the final name afterwards."""
+    out = tmp_path / "out"
+    if overwrite:
+        build_into(out, STORIES)
+    synced = Synced(monkeypatch)
+    build_into(out, MESSY, on_error="skip", seed=1, split="train=0.5,val=0.5", overwrite=overwrite)
+    published = len(synced.paths) - 1 - synced.paths[::-1].index(tmp_path)
+    assert "out" in synced.names[published]
+    before = synced.paths[:published]
+    (root,) = {path.parent for path in before if path.name == "config.json"}
+    assert out not in (root, *root.parents)
+    wanted = [path.relative_to(out) for path in (out, *out.rglob("*"))]
+    assert {root / name for name in wanted} <= set(before)
+    for name in wanted:
+        if (out / name).is_dir():  # with all names in it
+            there = synced.names[before.index(root / name)]
+            assert there == {path.name for path in (out / name).iterdir()}

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from dataprep import open_dataset
 from dataprep.formats.errors import (
     DataprepError,
     InputError,
@@ -341,3 +342,33 @@ def test_a_finished_build_with_a_file_missing(tmp_path: Path, harm: str) -> None
         build_into(out, STORIES)
     assert caught.value.exit_code == 3
     assert not build_into(out, STORIES, overwrite=True).reused
+
+
+def test_rejects_are_numbered_over_files_and_blank_lines(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Small files share a unit, a large one has several; blank lines are lines, no records."""
+    shrink_units(monkeypatch.setattr)
+    large = write_large(tmp_path / "c.jsonl", 1.1).read_bytes().splitlines()
+    files = {"a": [_line(text="a").strip()] * 4, "b": [_line(text="b").strip()] * 5, "c": large}
+    expected, documents, record = [], [], 0
+    for source, (name, lines) in enumerate(files.items()):
+        for at in range(1, len(lines), max(3, len(lines) // 9)):
+            lines[at] = b"{no"
+            lines.insert(at, b" " if at % 2 else b"")
+        (tmp_path / f"{name}.jsonl").write_bytes(b"\n".join(lines))
+        for number, line in enumerate(lines):
+            if line == b"{no":
+                expected.append((source, number + 1, record))
+            elif line.strip():
+                documents.append(record)
+            record += bool(line.strip())
+    inputs = [tmp_path / f"{name}.jsonl" for name in files]
+    report = build_into(tmp_path / "out", *inputs, on_error="skip", split="train=1.0")
+    assert report.units == 3
+    text = (tmp_path / "out" / "rejects.jsonl").read_text()
+    entries = [json.loads(line) for line in text.splitlines()]
+    found = [(entry["input"], entry["line"], entry["record"]) for entry in entries]
+    assert found == expected
+    split = open_dataset(tmp_path / "out").split("train")
+    assert split.record_ids.tolist() == documents

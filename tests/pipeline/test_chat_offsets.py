@@ -18,6 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
+from dataprep.formats.errors import DataprepError, IncompatibleError
 from dataprep.pipeline.chat.encode import MarkedEncoder, _cut
 from dataprep.pipeline.chat.marked import Marked, MarkedTexts, Spans, byte_spans
 from dataprep.pipeline.chat.offsets import PieceSizes, covered
@@ -40,12 +41,15 @@ NASTY = [
 
 
 @cache  # loading a large one takes a second
-def encoder_of(name: str | None) -> tuple[MarkedEncoder, Tokenizer, dict[str, int]]:
+def encoder_of(
+    name: str | None, engine: str | None = None
+) -> tuple[MarkedEncoder, Tokenizer, dict[str, int]]:
     """Our encoder of a tokenizer, and the same tokenizer in the library that knows offsets."""
     spec = None if name is None else str(SHARED_DATA / "tokenizers" / name)
     config = resolve_tokenizer(spec).config
     engine_json = msgspec.json.encode(parse_config(config))
-    engine = GIGATOKEN if load_gigatoken(engine_json)[0] is not None else TOKENIZERS
+    if engine is None:
+        engine = GIGATOKEN if load_gigatoken(engine_json)[0] is not None else TOKENIZERS
     encoding = Encoding(
         engine=engine, dtype="<u4", vocab_size=vocab_size(config), bos=None, eos=None,
         special_tokens=special_tokens(config), unknown=None, special_text="parse",
@@ -109,7 +113,17 @@ def test_byte_spans_are_those_characters(text: str, data: st.DataObject) -> None
 )
 def test_masks_are_those_of_the_offsets_of_tokenizers(name: str | None) -> None:
     """Ids and masks of nasty texts with spans everywhere equal the definition, engine by engine."""
-    ours, reference, _ = encoder_of(name)
+    assert_masks_are_defined(name)
+
+
+@pytest.mark.parametrize("engine", [GIGATOKEN, TOKENIZERS])
+def test_masks_of_the_built_in_tokenizer(engine: str) -> None:
+    """The same of the tokenizer that is always there, by the bytes of pieces and by offsets."""
+    assert_masks_are_defined(None, engine)
+
+
+def assert_masks_are_defined(name: str | None, engine: str | None = None) -> None:
+    ours, reference, _ = encoder_of(name, engine)
     documents, expected = [], []
     for text in NASTY:
         for cut in range(0, len(text) + 1, max(1, len(text) // 7)):
@@ -169,6 +183,46 @@ def test_pieces_between_control_tokens_are_encoded_alone() -> None:
         assert ids.tolist() == expected_ids
         assert mask.tolist() == expected_mask
     assert special["<|im_start|>"] in ids.tolist()
+
+
+@pytest.mark.parametrize("at", [0, 1, 2])
+def test_literal_text_of_any_document_of_a_batch(at: int) -> None:
+    """Wherever the document with literal text stands: it gives no control token, others do."""
+    ours, _, special = encoder_of(None)
+    token, documents = "<|im_start|>", MarkedTexts()
+    for number in range(3):
+        documents.add(f"{token} says", [], [(0, len(token))] if number == at else [])
+    ids, offsets, _ = ours.encode(documents)
+    found = [special[token] in ids[first:last] for first, last in pairwise(offsets)]
+    assert found == [number != at for number in range(3)]
+
+
+def test_an_engine_that_gives_other_ids_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the sizes of its pieces do not fit the text, the reference is asked, and is right."""
+    honest, ours = type(encoder_of(None)[0]._encoder).encode, encoder_of(None)[0]
+
+    def wrong(self: Any, texts: Any) -> Any:
+        ids, offsets = honest(self, texts)
+        ids = ids.copy()
+        ids[0] = ours._special["<|im_start|>"]
+        return ids, offsets
+
+    monkeypatch.setattr(type(ours._encoder), "encode", wrong)
+    with pytest.raises(IncompatibleError, match="different ids for b'words of a text'") as caught:
+        ours.encode(marked(("words of a text", [(0, 5)])))
+    assert caught.value.code == "E_ENGINE"
+
+
+def test_an_id_past_the_vocabulary_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would be stored as another one, in fewer bytes; the last one there is passes."""
+    ours, _, _ = encoder_of(None)
+    documents = marked(("words of a text", []))
+    largest = int(ours.encode(documents)[0].max())
+    monkeypatch.setattr(ours, "_vocab_size", largest + 1)
+    ours.encode(documents)
+    monkeypatch.setattr(ours, "_vocab_size", largest)
+    with pytest.raises(DataprepError, match=f"gave id {largest}, .* ends at {largest - 1}"):
+        ours.encode(documents)
 
 
 @needs_shared_data

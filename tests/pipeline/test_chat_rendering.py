@@ -392,3 +392,20 @@ def test_as_many_marked_spans_as_turns_need_not_be_one_each(
     for _ in range(3):  # as it is, then by a plan
         text, spans, _literal = renderer.render(Conversation(messages=messages, train=train))
         assert [text[slice(*span)] for span in spans] == said
+
+
+def test_answers_that_follow_at_once_are_spans_of_their_own() -> None:
+    """One that begins where the one before ends overlaps with nothing."""
+    template = (
+        "{% for m in messages %}{% if m.role == 'assistant' %}{% generation %}{{ m.content }}"
+        "{% endgeneration %}{% else %}{{ m.content }}: {% endif %}{% endfor %}"
+    )
+    messages = [
+        {"role": "user", "content": "Hi"},
+        {"role": "assistant", "content": "One"},
+        {"role": "assistant", "content": "Two"},
+    ]
+    renderer = Renderer(template)
+    for _ in range(3):  # as it is, then by a plan
+        rendered = renderer.render(Conversation(messages=messages))
+        assert trained(rendered) == ["One", "Two"]

@@ -5,13 +5,17 @@ from __future__ import annotations
 import os
 import signal
 import time
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from dataprep.pipeline import executor, worker
 from dataprep.pipeline.engine import GIGATOKEN, Answered, Encoded, make_encoder
 from dataprep.pipeline.executor import Workers
-from dataprep.pipeline.task import Done
+from dataprep.pipeline.stages import StageClock
+from dataprep.pipeline.task import Done, UnitResult, run_unit
 from dataprep.pipeline.worker import Event
 from tests.support import REPOSITORY
 
@@ -99,3 +103,16 @@ def test_progress_is_told_now_and_then_and_in_the_end(monkeypatch: pytest.Monkey
     progress.last()
     assert [event.done and event.done.bytes for event in told] == [1, 5, 6]
     assert {event.unit for event in told} == {3}
+
+
+def test_a_unit_that_fails_leaves_no_scratch(tmp_path: Path) -> None:
+    """Whatever its task raises, half-written files do not pile up beside finished units."""
+
+    def fail(plan: Any, unit: Any, scratch: Path, report: Any, clock: Any) -> UnitResult:
+        (scratch / "half").write_text("half")
+        raise ValueError("bad")
+
+    plan = SimpleNamespace(units=[None])
+    with pytest.raises(ValueError, match="bad"):
+        run_unit(plan, 0, fail, tmp_path, lambda done: None, clock=StageClock())  # type: ignore
+    assert list(tmp_path.iterdir()) == []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -30,6 +31,8 @@ def test_utf8_is_what_python_takes(data: bytes) -> None:
 
 @examples(300)
 @given(st.binary(max_size=40).map(lambda data: bytes(b"abcd"[octet % 4] for octet in data)))
+@example(b"abcabca" * 3)
+@example(b"ddabcabca" * 2 + b"aaaaa")
 def test_counting_by_words(data: bytes) -> None:
     """The quick count is the count of all places where the needle stands."""
     octets = np.frombuffer(data, np.uint8)
@@ -71,3 +74,18 @@ def test_bracket_lines_are_never_missed(parts: list[bytes], limit: int) -> None:
     found = json_checks.lines_of_brackets(np.frombuffer(data, np.uint8), starts, limit)
     deep = [number for number, raw in enumerate(parts) if depth_of(raw) > limit]
     assert set(deep) <= set(found)
+
+
+@pytest.mark.parametrize(
+    ("raw", "depth"),
+    [
+        (b"[[[" + b"[]" * (1 << 19) + b"[[", 5),
+        (b'[["]"' + b"{}" * (1 << 19) + b'["[[["', 3),
+        (b'{"' + b"[{" * (1 << 19) + b'"[[', 3),  # brackets in a string
+    ],
+    ids=["open", "quoted", "in a string"],
+)
+def test_depth_goes_on_behind_a_mebibyte(raw: bytes, depth: int) -> None:
+    """Long lines are looked at in slices; what is open at the end of one is open in the next."""
+    assert not json_checks.too_deep(raw, depth)
+    assert json_checks.too_deep(raw, depth - 1)

@@ -163,3 +163,26 @@ def test_too_few_sources_name_the_question() -> None:
     links.require_enough(1, ["who?", "why?"])
     with pytest.raises(InputError, match=r"3 sources less the 2 of the question 'why\?' leave 1"):
         links.require_enough(2, ["who?", "why?"])
+
+
+def test_item_113_many_negatives_keep_the_order_of_their_tiers() -> None:
+    """Item 113: as the plain way also with more in a row than a short sort keeps in order."""
+    numbers = np.random.default_rng(3)
+    links = Links(np.arange(6), np.arange(6), np.arange(6) % 2, 6, 90, 2)
+    questions, sources, centroids = (unit(numbers.standard_normal((n, 4))) for n in (6, 90, 2))
+    near = near_clusters(centroids, links.members(), 1)
+    scene = (links, questions, sources, near, [15, 15, 15, 15])  # the first two run dry
+    expected, found = plain(scene, 5), mine(*scene, seed=5)
+    assert found[0].tolist() == expected[0].tolist()
+    assert found[1].tolist() == expected[1].tolist()
+
+
+def test_item_113_the_most_similar_are_enough_whatever_tier_2_took() -> None:
+    """Item 113: a near cluster holds all that is most similar, and tier 3 still has its share."""
+    sources = unit(np.array([[1, 0], *([10, at] for at in range(1, 9)), *[[0, 1]] * 12]))
+    links = Links(np.arange(9), np.arange(9), np.repeat([0, 1], [1, 8]), 9, 21, 2)
+    near = near_clusters(unit(np.array([[1, 0], [10, 4]])), links.members(), 1)
+    scene = (links, sources[:9], sources, near, [0, 4, 4, 0])
+    expected, found = plain(scene, 0), mine(*scene, seed=0)
+    assert found[1][0].tolist() == [2, 2, 2, 2, 3, 3, 3, 3]
+    assert found[0].tolist() == expected[0].tolist()

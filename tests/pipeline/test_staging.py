@@ -21,6 +21,7 @@ from dataprep.formats.verify import verify
 from dataprep.pipeline import lock
 from dataprep.pipeline import staging as staging_module
 from dataprep.pipeline.staging import Staging, leftovers
+from dataprep.pipeline.task import temporary_name
 from tests.pipeline.corpora import STORIES, build_into
 from tests.support import REPOSITORY
 
@@ -284,3 +285,32 @@ def test_a_removal_that_somebody_disturbs(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(staging_module, "remove_tree", disturbed)
     here.discard()
     assert (calls, list(tmp_path.iterdir())) == (2, [])
+
+
+def test_only_scratch_of_the_dead_is_swept(staging: Staging) -> None:
+    """What this process, a living one or another host is writing stays, wherever it lies."""
+    gone = subprocess.run(
+        [sys.executable, "-c", "from dataprep.pipeline.task import temporary_name as name\n"
+         "print(name(), name())"],
+        capture_output=True, check=True, text=True,
+    ).stdout.split()  # fmt: skip
+    host, pid = os.uname().nodename, os.getpid()
+    kept = [temporary_name(), f".tmp-{host}-{os.getppid()}-00", f".tmp-other-{host}-{pid}-00"]
+    staging.create()
+    for place in (staging.path, staging.units):
+        for name in [*kept, *gone]:
+            (place / name).mkdir()
+            (place / name / "half").write_text("half")
+    staging.sweep()
+    assert sorted(path.name for path in staging.path.iterdir()) == sorted([*kept, "units"])
+    assert sorted(path.name for path in staging.units.iterdir()) == sorted(kept)
+
+
+def test_what_a_killed_run_has_written_in_part_is_written_again(staging: Staging) -> None:
+    """A plan or a tokenizer that broke off, or is another, does not stay because it is there."""
+    staging.create()
+    for old in (b"", b"who", b"older", b"whole"):
+        staging.plan.write_bytes(old)
+        staging.put(staging.plan, b"whole")
+        assert staging.plan.read_bytes() == b"whole"
+    assert sorted(path.name for path in staging.path.iterdir()) == ["plan.json", "units"]

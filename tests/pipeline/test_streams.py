@@ -134,6 +134,23 @@ def test_long_lines_are_reported_once(
     ]
 
 
+@pytest.mark.parametrize("ended", [b"", b"\n", b"\r\n"])
+@pytest.mark.parametrize("more", [-1, 0, 1, 2, 3])
+def test_lines_about_as_long_as_they_may_be(
+    scratch: Path, monkeypatch: pytest.MonkeyPatch, more: int, ended: bytes
+) -> None:
+    """The line end does not count, and one byte too many does; first, between others, last."""
+    monkeypatch.setattr(streams, "MAX_RECORD_BYTES", 16)
+    line = b"x" * (16 + more) + ended
+    for before, after in ((b"", b""), (b"a\n", b""), (b"a\n", b"b\n" if ended else b"")):
+        data = before + line + after
+        scratch.write_bytes(data)
+        for block_bytes in (1, 5, 16, 17, 18, 100):
+            stream = LineStream(source_of(scratch), Span(0, 0, len(data)), block_bytes=block_bytes)
+            found = [(block.offset, block.too_long) for block in stream.blocks() if block.too_long]
+            assert found == [(len(before), len(line))] * (more > 0)
+
+
 def test_a_long_line_takes_no_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A line of 64 MiB under a limit of 1 MiB is passed over in a few MiB."""
     monkeypatch.setattr(streams, "MAX_RECORD_BYTES", MiB)
@@ -207,6 +224,28 @@ def test_fingerprints_of_readers_combine(
             list(reader.batches())
             digests += reader.chunk_digests
         assert combine(digests) == fingerprint_files([str(scratch)])
+
+
+@pytest.mark.parametrize("document", ["line", "block"])
+def test_fingerprints_are_whole_after_an_early_end(tmp_path: Path, document: str) -> None:
+    """What a reader leaves unread of its span still counts: asked to stop, or at its last line."""
+    data = b"one\n\ntwo\n\n" + b"x" * 5000 + b"\n\nlast\n" * 300
+    path = tmp_path / "data"
+    path.write_bytes(data)
+    expected = fingerprint_files([str(path)])
+    stream = LineStream(source_of(path), Span(0, 0, len(data)), block_bytes=64)
+    for _ in stream.blocks():
+        stream.enough()
+    assert combine(stream.chunk_digests) == expected
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(fingerprint, "CHUNK_BYTES", 16)
+        digests = []
+        for span in spans_of(len(data), [16, 64, 3200]):  # two of these hold no line start
+            reader = SpanReader(source_of(path, "text"), span, read_options(document=document),
+                                block_bytes=7)  # fmt: skip
+            list(reader.batches())
+            digests += reader.chunk_digests
+        assert combine(digests) == fingerprint_files([str(path)])
 
 
 @pytest.mark.parametrize("document", ["file", "line", "block"])
@@ -397,6 +436,18 @@ def test_a_file_that_changes(tmp_path: Path, change: str, during: bool) -> None:
         os.replace(tmp_path / "other", path)
     with pytest.raises(InputError) as caught:
         list(blocks)
+    assert caught.value.code == "E_CHANGED"
+
+
+def test_a_file_that_changed_before_it_is_read(tmp_path: Path) -> None:
+    """Nothing of it is handed over: it would be planned with one file and built from another."""
+    path = tmp_path / "data"
+    path.write_bytes(b"line\n" * 1000)
+    source = source_of(path)
+    os.utime(path, ns=(1, source.modified + 1))
+    blocks = LineStream(source, Span(0, 0, source.size), block_bytes=64).blocks()
+    with pytest.raises(InputError) as caught:
+        next(blocks)
     assert caught.value.code == "E_CHANGED"
 
 

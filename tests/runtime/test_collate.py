@@ -479,3 +479,11 @@ class TestAudio:
             Audio()([{"audio": np.ones(2)}, {"audio": []}])
         with pytest.raises(SampleError, match=r"row 1 .*no row of numbers"):
             Audio()([{"audio": np.ones(2)}, {"audio": np.float32(1)}])
+
+
+def test_a_number_for_each_token_may_be_a_fraction() -> None:
+    """Fields that go along with the ids are padded as they are; only ids must be whole."""
+    schema = OutputSchema({"weights": FieldSchema(along="input_ids", pad_value=-1)})
+    batch = Padded(schema=schema)(ids([1, 2, 3], [4], weights=[[0.5, 1.25, 0.0], [0.75]]))
+    assert batch["weights"].tolist() == [[0.5, 1.25, 0.0], [0.75, -1, -1]]
+    assert batch["weights"].dtype == torch.float32

@@ -303,3 +303,11 @@ def test_single_numbers_equal_the_reference(values: list[Any], dtype: str | None
     at_once = found()
     with mock.patch.object(columns, "_TYPES", {}):
         assert found() == at_once
+
+
+@pytest.mark.parametrize("name", ["pad_id", "label_pad_id"])
+@pytest.mark.parametrize("value", [1.5, True, "0", None])
+def test_what_fills_rows_is_a_whole_number(name: str, value: Any) -> None:
+    """A fraction would be cut, and True is a mistake."""
+    with pytest.raises(UsageError, match=f"{name}: must be a whole number, got"):
+        Padded(**{name: value})

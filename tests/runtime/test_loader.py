@@ -390,3 +390,17 @@ def test_pickles_and_copies_serve_the_same(shards: Path, options: dict[str, Any]
 def test_pickled_mixtures_serve_the_same(shards: Path) -> None:
     loader = create_loader({str(shards): 3, f"{shards}/../shards": 1}, "train", 4, seq_len=SEQ_LEN)
     assert rows(pickle.loads(pickle.dumps(loader))) == rows(loader)
+
+
+def test_ranks_draw_other_numbers(shards: Path) -> None:
+    """What workers are seeded from differs between ranks and seeds, and not between runs."""
+    seeds = [
+        loader.generator.initial_seed()
+        for rank in (0, 1, 0)
+        for seed in (0, 1)
+        for loader in [
+            create_loader(shards, "train", 2, seq_len=8, seed=seed, dp_rank=rank, dp_size=2)
+        ]
+    ]
+    assert seeds[:2] == seeds[4:]
+    assert len(set(seeds)) == 4

@@ -18,8 +18,11 @@ from torch.utils.data import DataLoader
 from dataprep.formats.dataset import Split, open_dataset
 from dataprep.formats.errors import IncompatibleError, UsageError
 from dataprep.runtime.documents import DocumentDataset, Side
+from dataprep.runtime.first_batch import validate_first_batch
 from dataprep.runtime.mixture_dataset import MixtureDataset
+from dataprep.runtime.order import Sequential
 from dataprep.runtime.sampling import GlobalBatchSampler
+from dataprep.runtime.serve import serve_steps
 from dataprep.runtime.windows import IGNORED_LABEL, PADDING, Batch, WindowDataset
 from tests.datasets import make_dataset, random_split
 from tests.support import examples
@@ -281,3 +284,18 @@ def test_pickles_small(both: MixtureDataset) -> None:
     assert len(data) < 2500
     after = pickle.loads(data).__getitems__([0, 30])
     assert all(torch.equal(after[name], before[name]) for name in before)
+
+
+@pytest.mark.parametrize("chosen", [(0, 2), (2, 0), (0, 1)])
+def test_the_vocabulary_of_a_mixture_is_the_largest(
+    splits: list[Split], chosen: tuple[int, int]
+) -> None:
+    """A model needs rows for the ids of all datasets, whichever comes first."""
+    sources = {str(number): Windows(splits[number], seq_len=SEQ_LEN) for number in chosen}
+    mixture = MixtureDataset(sources, mixed_tokenizers=True)
+    sampler = GlobalBatchSampler(len(mixture), 2, order=Sequential())
+    loader = serve_steps(mixture, sampler, definition={})
+    largest = 300 if 2 in chosen else 257
+    validate_first_batch(loader, vocab_size=largest)
+    with pytest.raises(IncompatibleError, match=f"tokenizer has {largest} ids, the model 256"):
+        validate_first_batch(loader, vocab_size=256)

@@ -125,6 +125,17 @@ def test_small_definition_is_the_same(n: int, first: int) -> None:
     assert unpermute(np.array(expected), n, where).tolist() == list(range(n))
 
 
+def test_walks_of_many_steps_are_looked_up_right() -> None:
+    """In small orders walks pass over several numbers from n on, one after the other."""
+    for n in (2, 3, 5, 6, 9, 10, 17, 18, 33, 37, 65, 130):
+        for seed in range(12):
+            where, positions = key("build", seed, 0, "p"), np.arange(n)
+            plain = [order._permute_one(at, n, where) for at in range(n)]
+            for _ in range(3):  # from a table from the second time on
+                assert permute(positions, n, where).tolist() == plain
+                assert unpermute(np.array(plain), n, where).tolist() == list(range(n))
+
+
 @pytest.mark.parametrize("beyond", [0, 1, 2, 448, 4095, 4096, 4097, 8000])
 def test_second_walks_are_looked_up_right(beyond: int) -> None:
     """However many numbers from n on there are; the first time, and from a table after that."""

@@ -250,3 +250,10 @@ def test_report_reads_well() -> None:
         "3 documents in 1 rows of 10 tokens, 50.00% full, 1 dropped with 30 tokens, 1 empty"
     )
     assert Packer(PackingOptions(seq_len=10)).report.fill == 0.0
+
+
+def test_rows_are_as_long_as_int32_counts() -> None:
+    """That many tokens and no more: kernels take their boundaries in 4 bytes."""
+    assert PackingOptions(seq_len=(1 << 31) - 1).seq_len == (1 << 31) - 1
+    with pytest.raises(UsageError, match="at most 2,147,483,647 tokens, got 2147483648"):
+        PackingOptions(seq_len=1 << 31)

@@ -157,3 +157,25 @@ def test_a_pass_goes_on_with_the_thread_of_the_last(monkeypatch: pytest.MonkeyPa
     assert begun([0.01] * 6) == [False] + [True] * 5  # the first is made here
     assert begun([0.0] * 6) == [False] + [True] * 5
     assert begun([0.01] * 3) == [False] * 3
+
+
+@pytest.mark.parametrize("use", [0.0, 0.01])
+def test_closing_ends_the_source(monkeypatch: pytest.MonkeyPatch, use: float) -> None:
+    """What it holds is let go then, with a thread or without, though somebody keeps it."""
+    clock, ended = [0.0], list[bool]()
+    monkeypatch.setattr(prefetch, "perf_counter", lambda: clock[0])
+
+    def source() -> Generator[int]:
+        try:
+            yield from numbers(clock, 0.001)
+        finally:
+            ended.append(True)
+
+    kept = source()
+    ahead = Ahead(kept, 2)
+    for _ in range(6):
+        next(ahead)
+        clock[0] += use
+    assert ended == []
+    ahead.close()
+    assert ended == [True]

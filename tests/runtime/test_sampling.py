@@ -11,6 +11,7 @@ from dataprep.formats.errors import UsageError
 from dataprep.runtime.digest import contributions
 from dataprep.runtime.order import Order, Sequential, Shuffled
 from dataprep.runtime.sampling import End, GlobalBatchSampler
+from dataprep.runtime.skips import Skips
 from dataprep.runtime.windows import PADDING
 
 SHUFFLED = Shuffled(build_id="build", seed=3, purpose="test")
@@ -176,3 +177,40 @@ def test_size_costs_nothing() -> None:
     sampler = GlobalBatchSampler(1 << 47, 32, order=SHUFFLED)
     assert len(next(iter(sampler))) == 32
     assert len(list(sampler.batches(0, 32 * (len(sampler) - 2)))) == 2
+
+
+def test_skipped_samples_stay_out_of_other_batches() -> None:
+    """Another batch size serves the same samples in the same order."""
+    order, skips = Sequential(), Skips([0, 3, 4])
+    sampler = GlobalBatchSampler(12, 2, order=order, skips=skips, end="partial", epoch=2)
+    expected = [1, 2, 5, 6, 7, 8, 9, 10, 11]
+    for batch_size in (2, 4, 5):
+        other = sampler.with_batch_size(batch_size)
+        assert [sample for batch in other for sample in batch] == expected
+        assert (other.batch_size, other.epoch, other.skipped) == (batch_size, 2, [0, 3, 4])
+
+
+def test_an_epoch_begins_at_its_first_position_though_that_is_skipped() -> None:
+    """A state at the start of an epoch, resumed without skips, serves the sample after all."""
+    sampler = GlobalBatchSampler(12, 2, order=Sequential(), skips=Skips([0, 1, 5]))
+    assert [sampler.position(count, 0) for count in (0, 1, 2, 3, 4, 9)] == [0, 3, 4, 6, 7, 12]
+    whole = GlobalBatchSampler(12, 2, order=Sequential())
+    assert next(whole.batches(0, whole.count(sampler.position(0, 0), 0))) == [0, 1]
+
+
+def test_an_order_that_repeats_samples_has_nothing_to_skip() -> None:
+    """Where a sample stands at several positions, leaving it out means nothing."""
+
+    class Repeating(Sequential):
+        bijective = False
+
+    GlobalBatchSampler(12, 2, order=Repeating())
+    with pytest.raises(UsageError, match="skip: cannot be used with an order that serves") as told:
+        GlobalBatchSampler(12, 2, order=Repeating(), skips=Skips([3]))
+    assert told.value.where == "skip"
+
+
+def test_what_is_skipped_exists() -> None:
+    """Told when the sampler is made, and not when the first batch is asked for."""
+    with pytest.raises(UsageError, match="sample 12 does not exist: there are 12"):
+        GlobalBatchSampler(12, 2, order=Sequential(), skips=Skips([3, 12]))

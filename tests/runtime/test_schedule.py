@@ -359,10 +359,11 @@ def test_no_weights_and_too_many() -> None:
         Schedule([1] * (MAX_SOURCES + 1))
 
 
-def test_many_sources() -> None:
-    """As many as there may be: each once in the period."""
-    schedule = Schedule([1] * MAX_SOURCES)
-    assert schedule.at(np.arange(MAX_SOURCES))[0].tolist() == list(range(MAX_SOURCES))
+@pytest.mark.parametrize("sources", [127, 128, 129, 256, 257, MAX_SOURCES])
+def test_many_sources(sources: int) -> None:
+    """Where an entry needs another byte, and as many as there may be: each once in the period."""
+    schedule = Schedule([1] * sources)
+    assert schedule.at(np.arange(sources))[0].tolist() == list(range(sources))
 
 
 def test_nothing_asked_and_nothing_there() -> None:

@@ -180,16 +180,32 @@ def test_known_boundaries(tmp_path: Path) -> None:
     assert segments.cu_seqlens(7).dtype == np.int32
 
 
-def test_documents_past_32_bits_keep_their_numbers() -> None:
-    """Numbers that fit into 4 bytes take a shorter way; the others come out the same."""
+def test_documents_of_any_number_keep_it() -> None:
+    """Numbers that fit into 2 or 4 bytes take a shorter way; the others come out the same."""
     one, zero = np.array([3]), np.array([0])
-    for number in ((1 << 31) - 1, 1 << 31, (1 << 48) - 1):
+    for number in ((1 << 15) - 1, 1 << 15, (1 << 31) - 1, 1 << 31, (1 << 48) - 1):
         segments = Segments(rows=1, seq_len=4, begin=zero, length=one, document=np.array([number]))
         out = np.empty((1, 4), np.int64)
         assert segments.doc_ids(out) is out
         assert out.tolist() == segments.doc_ids().tolist() == [[number] * 3 + [-1]]
         assert segments.position_ids(out) is out
         assert out.tolist() == [[0, 1, 2, 0]]
+
+
+@pytest.mark.parametrize("seq_len", [(1 << 15) - 1, 1 << 15, (1 << 15) + 1, 40_000])
+@pytest.mark.parametrize("start", [7, 32_700])
+def test_positions_in_long_rows(seq_len: int, start: int) -> None:
+    """Of several documents and padding: also where a document begins early, and goes on far."""
+    length = seq_len - start - 3
+    rows = Segments(
+        rows=2, seq_len=seq_len, begin=np.array([0, 3, start, seq_len]),
+        length=np.array([3, start - 3, length, seq_len]), document=np.array([0, 1, 5, 32_768]),
+    )  # fmt: skip
+    first = [np.arange(3), np.arange(start - 3), np.arange(length), np.zeros(3)]
+    expected = np.stack([np.concatenate(first), np.arange(seq_len)])
+    assert np.array_equal(rows.position_ids(), expected)
+    numbers = np.repeat([0, 1, 5, -1, 32_768], [3, start - 3, length, 3, seq_len])
+    assert np.array_equal(rows.doc_ids().reshape(-1), numbers)
 
 
 def test_windows_outside_are_refused(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from dataprep.formats.errors import IncompatibleError, UsageError
 from dataprep.runtime import prefetch as prefetching
 from dataprep.runtime.create import create_loader
 from dataprep.runtime.loader import Loader, set_epoch
-from dataprep.runtime.state import STATE_VERSION
+from dataprep.runtime.state import STATE_VERSION, Progress, progress_from, state_of
 from tests.datasets import make_dataset, random_split
 
 SEQ_LEN = 16
@@ -391,3 +391,25 @@ def test_pinning_needs_an_accelerator(shards: Path) -> None:
     with pytest.warns(UserWarning, match="no accelerator"):
         loader = make(shards, pin_memory=True)
     assert take([loader], 16) == take([make(shards)], 16)
+
+
+def test_a_state_stands_at_the_end_at_most() -> None:
+    """At the last position of all an epoch is over; there is none behind it."""
+    order = {"kind": "windows"}
+    end = progress_from(state_of(order, Progress(position=9), []), order, 9)
+    assert end.position == 9
+    behind = state_of(order, Progress(position=10), [])
+    with pytest.raises(IncompatibleError, match="stands at position 10 of 9") as caught:
+        progress_from(behind, order, 9)
+    assert caught.value.code == "E_STATE"
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"epoch": -1}, {"epoch": 1 << 63}, {"position": -1}, {"digest": -1}, {"digest": 1 << 64}],
+)
+def test_progress_that_makes_no_sense(wrong: dict[str, int]) -> None:
+    """Refused where it is made, before a sampler counts from it."""
+    Progress(epoch=(1 << 63) - 1, position=0, digest=(1 << 64) - 1)
+    with pytest.raises(UsageError, match="makes no sense"):
+        Progress(**wrong)
