@@ -14,7 +14,7 @@ INSTALL := -m pip --disable-pip-version-check install --quiet --no-compile
 export PYTHONDONTWRITEBYTECODE :=
 
 .DELETE_ON_ERROR:
-.PHONY: help venv demo test lint pytest test-long test-faults test-fuzz test-trainers test-encoders dist-check lock clean
+.PHONY: help venv demo test lint pytest test-long test-faults test-fuzz test-mutants test-trainers test-encoders dist-check lock clean
 
 help:
 	@echo "make demo        build the fixtures and Python's standard library into shards, verify, load"
@@ -22,6 +22,7 @@ help:
 	@echo "make test-long   properties on all examples; whole corpora against the reference tokenizers"
 	@echo "make test-faults every kill, power cut, race; writes benchmarks/results/faults.json"
 	@echo "make test-fuzz   mutated inputs over every reader; writes benchmarks/results/fuzz.json"
+	@echo "make test-mutants  which small changes of the code the tests notice; writes results/mutants.json"
 	@echo "make test-trainers  Lightning, Accelerate and transformers train on shards and resume"
 	@echo "make test-encoders  pairs and embeddings of real texts by a real encoder, k-means, faiss"
 	@echo "make lint        ruff and mypy alone"
@@ -83,6 +84,11 @@ test-faults: $(STAMP)
 # Seeds are fixed, and each test bounds its own time and memory.
 test-fuzz: $(STAMP)
 	$(BIN)/python -m pytest -q $(PARALLEL) -m fuzz --write-results tests/fuzz
+
+# Some quarter of an hour. MUTANTS="--only runtime/" has some of them run, and no results written.
+MUTANTS ?= --write
+test-mutants: $(STAMP)
+	$(BIN)/python -m tests.mutants.driver $(MUTANTS)
 
 dist-check: $(STAMP)
 	rm -rf build dist
