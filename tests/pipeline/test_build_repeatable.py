@@ -335,7 +335,7 @@ def _serve(staging: Path, unit: int) -> dict[str, Any]:
     """The last event of a worker that is started by hand for one unit."""
     code = "from dataprep.pipeline.worker import main; main()"
     done = subprocess.run(
-        [sys.executable, "-c", code], input=f"0\n0\n{staging}\n{unit}\n".encode(),
+        [sys.executable, "-c", code], input=f"0\n0\n0\n{staging}\n{unit}\n".encode(),
         env=_environment(), capture_output=True, check=True, cwd=staging,
     )  # fmt: skip
     event: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
