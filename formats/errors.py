@@ -116,6 +116,14 @@ class StorageError(DataprepError):
     exit_code = 4
     default_code = "E_IO"
 
+    def __reduce__(self) -> tuple[object, ...]:
+        """Keep a cause of Python's own, which any process can be sent."""
+        made, cause = super().__reduce__(), self.__cause__
+        if isinstance(cause, MemoryError):
+            cause = MemoryError(str(cause))  # numpy has a type of its own
+        plain = cause is not None and type(cause).__module__ == "builtins"
+        return (*made, {"__cause__": cause}) if plain else made
+
 
 class BusyError(DataprepError):
     """Another builder holds, or has just published, this output."""

@@ -26,7 +26,8 @@ import numpy.typing as npt
 import torch
 from torch.utils.data import Dataset
 
-from dataprep.formats.errors import DataprepError, InputError, UsageError, require
+from dataprep.formats.errors import DataprepError, UsageError, require
+from dataprep.runtime.machine_error import machine_error
 from dataprep.runtime.order import MAX_SAMPLES, Order, Positions, Sequential, Shuffled
 from dataprep.runtime.sample_error import SampleError
 from dataprep.runtime.samples import Batch, Indices
@@ -293,8 +294,14 @@ def _some(numbers: list[int]) -> str:
     return listed if len(numbers) <= 8 else f"{listed}, ... ({len(numbers)} in all)"
 
 
-def failed(where: str, doing: str, error: Exception) -> InputError:
-    """The error of the sample at `where`, with what went wrong in `doing` something with it."""
+def failed(where: str, doing: str, error: Exception) -> DataprepError:
+    """The error of the sample at `where`, with what went wrong in `doing` something with it.
+
+    A `StorageError` where it is not the sample but the machine that failed.
+    """
+    machine = machine_error(error)
+    if machine is not None:
+        return machine
     if isinstance(error, DataprepError):
         return SampleError(
             error.problem, where=f"{where}, {error.where}" if error.where else where,

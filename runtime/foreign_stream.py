@@ -26,13 +26,14 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader
 
-from dataprep.formats.errors import DataprepError, InputError, require
+from dataprep.formats.errors import InputError, require
 from dataprep.runtime.arguments import whole_number
 from dataprep.runtime.collated import Collate
 from dataprep.runtime.draws import draws_nothing
 from dataprep.runtime.foreign_batches import ForeignStream
 from dataprep.runtime.loader import _as_is
 from dataprep.runtime.loader_config import LoaderConfig
+from dataprep.runtime.machine_error import starting_workers, watched
 from dataprep.runtime.picklable import require_picklable
 from dataprep.runtime.prefetch import Ahead, Pace
 from dataprep.runtime.preprocess_stream import StreamingPreprocessedDataset
@@ -44,7 +45,7 @@ from dataprep.runtime.stream_rows import (
     Source,
     require_stream,
 )
-from dataprep.runtime.workers import begin_work
+from dataprep.runtime.workers import begin_work, raising
 
 __all__ = ["ForeignStream", "ForeignStreamLoader", "foreign_stream_loader"]
 
@@ -111,7 +112,11 @@ class ForeignStreamLoader(DataLoader[Any]):
         begin = self.dataset_obj.begin = self._now = self._next
         self._loaded = False
         self._pass += 1
-        batches: Iterator[Any] = super().__iter__()
+        if self.num_workers:
+            with starting_workers():
+                batches: Iterator[Any] = watched(super().__iter__())
+        else:
+            batches = super().__iter__()
         if self._batches_ahead:
             batches = Ahead(_generated(batches), self._batches_ahead, self._pace)
         return self._count(batches, begin, self._pass)
@@ -121,9 +126,7 @@ class ForeignStreamLoader(DataLoader[Any]):
         served, size, held = begin.position, self.dataset_obj.global_batch, _NONE
         ended = _ended  # the name may be gone when this is: at the end of the interpreter
         try:
-            for batch in batches:
-                if isinstance(batch, DataprepError):
-                    raise batch
+            for batch in raising(batches):
                 if batch is not None and held is not _NONE:
                     if number == self._pass:
                         self._now = Progress(epoch=begin.epoch, position=served)

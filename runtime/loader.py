@@ -16,9 +16,10 @@ from typing import Any, cast
 
 from torch.utils.data import DataLoader, Dataset
 
-from dataprep.formats.errors import DataprepError, UsageError
+from dataprep.formats.errors import UsageError
 from dataprep.runtime.arguments import whole_number
 from dataprep.runtime.digest import DIGEST_MASK
+from dataprep.runtime.machine_error import raise_named, starting_workers, watched, whole
 from dataprep.runtime.making import Announces, Asked, announced, made_here, varies, version
 from dataprep.runtime.prefetch import Ahead, Pace
 from dataprep.runtime.samples import Batch, SampleDataset
@@ -27,6 +28,7 @@ from dataprep.runtime.state import Progress, progress_from, state_of
 from dataprep.runtime.state_head import warn_of_dropped
 from dataprep.runtime.state_order import served_by
 from dataprep.runtime.stats import LoaderStats, Tally
+from dataprep.runtime.workers import raising
 
 __all__ = ["Announces", "Loader", "set_epoch"]
 
@@ -159,18 +161,19 @@ class Loader(DataLoader[Batch]):
         self._renew_workers()
         self.sampler_obj.lend(samples.tolist() for samples in asked)
         try:
-            batches = super().__iter__()
+            with starting_workers():
+                batches = watched(super().__iter__())
         finally:
             self.sampler_obj.lend(None)
-        return _while_newest(batches, self._place, number)
+        return _while_newest(raising(batches), self._place, number)
 
     def _renew_workers(self) -> None:
-        """Let go of workers that know the dataset as it was before it was changed."""
-        now, workers = version(self.dataset_obj), self._iterator
+        """Let go of workers that know the dataset as it was before it was changed, or that died."""
+        now, workers = version(self.dataset_obj), whole(self._iterator)
         if now != self._version and workers is not None:
-            self._iterator = None
-            workers._shutdown_workers()  # type: ignore[attr-defined]
-        self._version = now
+            workers._shutdown_workers()
+            workers = None
+        self._version, self._iterator = now, workers
 
     def _serve(self, made: _Made, asked: Asked, begin: Progress, number: int) -> Generator[Batch]:
         tally, place = self._tally, self._place
@@ -182,6 +185,8 @@ class Loader(DataLoader[Batch]):
                     batch = next(made)
                 except StopIteration:
                     return
+                except (RuntimeError, OSError, MemoryError) as error:
+                    raise_named(error)
                 step = taken()
                 tally.add(step, batch, perf_counter() - since, first=first)
                 first = False
@@ -287,9 +292,7 @@ class Loader(DataLoader[Batch]):
         self._tally.reset()
 
 
-def _while_newest(
-    batches: Iterator[Batch | DataprepError], place: _Place, number: int
-) -> Generator[Batch]:
+def _while_newest(batches: Iterator[Batch], place: _Place, number: int) -> Generator[Batch]:
     """The batches, as long as no newer pass has taken the workers over."""
     while True:
         if abs(place.live) != number:
@@ -300,8 +303,6 @@ def _while_newest(
         batch = next(batches, None)
         if batch is None:
             return
-        if isinstance(batch, DataprepError):  # see `dataprep.runtime.workers`
-            raise batch
         yield batch
         del batch
 

@@ -18,6 +18,7 @@ from torch.utils.data import Dataset
 
 from dataprep.formats.errors import DataprepError, UsageError, require
 from dataprep.runtime.drawing import Watch
+from dataprep.runtime.machine_error import machine_error
 from dataprep.runtime.preprocessing import Engine, PreprocessError, Preprocessing
 from dataprep.runtime.sample_cache import MISSING, SampleCache, copied
 
@@ -161,6 +162,9 @@ class PreprocessedDataset(Dataset[Any]):
         except DataprepError:
             raise
         except Exception as error:
+            machine = machine_error(error)
+            if machine is not None:
+                raise machine from error
             raise PreprocessError(
                 f"reading it raised {type(error).__name__}: {error}", where=f"row {row}",
                 stage="read", remedy="Mend or leave out the example.",

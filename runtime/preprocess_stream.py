@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from itertools import count, islice
 from typing import Any
 
@@ -228,5 +229,6 @@ class StreamingPreprocessedDataset(IterableDataset[Any]):
 def _shared(*shape: int) -> torch.Tensor:
     """Zeros, int64, in memory that this process and its workers have in common."""
     zeros = torch.zeros(shape, dtype=torch.int64)
-    zeros.share_memory_()  # type: ignore[no-untyped-call]
+    with suppress(RuntimeError):  # where it cannot be, there are no workers
+        zeros.share_memory_()  # type: ignore[no-untyped-call]
     return zeros

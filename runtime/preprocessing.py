@@ -15,7 +15,8 @@ from typing import Any, Protocol, cast, runtime_checkable
 import numpy as np
 import torch
 
-from dataprep.formats.errors import DataprepError, require
+from dataprep.formats.errors import DataprepError, StorageError, require
+from dataprep.runtime.machine_error import machine_error
 from dataprep.runtime.sample_error import SampleError
 
 __all__ = ["STAGES", "Engine", "PreprocessError", "Preprocessing", "as_tensors"]
@@ -98,12 +99,17 @@ class Preprocessing:
                 example = _fields(self.engine.process(example), self.engine)
             stage = STAGES[3]
             return as_tensors(example)
+        except StorageError:
+            raise  # of the machine, and not of the example
         except DataprepError as error:
             raise PreprocessError(
                 error.problem, stage=stage, remedy=error.remedy, code=error.code,
                 where=f"{where}, {stage}" if error.where is None else f"{where}, {error.where}",
             ) from error  # fmt: skip
         except Exception as error:
+            machine = machine_error(error)
+            if machine is not None:
+                raise machine from error
             raise PreprocessError(
                 f"raised {type(error).__name__}: {error}", stage=stage, where=f"{where}, {stage}",
                 remedy="Mend or leave out the example, or the code that processes it.",

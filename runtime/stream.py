@@ -43,6 +43,7 @@ from dataprep.runtime.stream_plan import (
 from dataprep.runtime.stream_read import Readable, Reader
 from dataprep.runtime.stream_state import Place, SharedPlace, dump_state, parse_state
 from dataprep.runtime.windows import PADDING, Batch
+from dataprep.runtime.workers import telling
 
 __all__ = ["StreamDataset"]
 
@@ -258,13 +259,12 @@ class StreamDataset(IterableDataset[Batch]):
 
     def _in_worker(self, start: Place, worker: int) -> Iterator[Batch]:
         version = self._shared.version
-        try:
-            yield from self._serve(start, worker)
-        except DataprepError as error:
-            if not self.tells:
-                raise
-            yield error  # type: ignore[misc]  # no batch: whoever asked to be told looks
-            return
+        batches = self._serve(start, worker)
+        for batch in telling(batches) if self.tells else batches:
+            yield batch
+            if isinstance(batch, DataprepError):
+                return
+            del batch
         self._shared.finish(worker, version)
 
     def _serve(self, start: Place, worker: int) -> Iterator[Batch]:

@@ -15,6 +15,7 @@ from torch.utils.data import DataLoader, get_worker_info
 
 from dataprep.formats.errors import UsageError
 from dataprep.runtime.arguments import flag, whole_number
+from dataprep.runtime.machine_error import starting_workers, watched, whole
 from dataprep.runtime.stats import LoaderStats, Tally
 from dataprep.runtime.stream import StreamDataset
 from dataprep.runtime.windows import Batch
@@ -48,10 +49,14 @@ class StreamLoader(DataLoader[Batch]):
         self.dataset_obj.set_epoch(epoch)
 
     def __iter__(self) -> Iterator[Batch]:  # type: ignore[override]
-        if self.num_workers == 0:
-            return self._timed(super().__iter__())  # the dataset counts its steps itself
-        start = self.dataset_obj.begin(self.num_workers)
-        return self._timed(self.dataset_obj.count(raising(super().__iter__()), start))
+        if self.num_workers == 0:  # the dataset counts its steps itself
+            return self._timed(raising(super().__iter__()))
+        self._iterator = whole(self._iterator)
+        with starting_workers():
+            self.dataset_obj._shared.share()
+            start = self.dataset_obj.begin(self.num_workers)
+            batches = watched(super().__iter__())
+        return self._timed(self.dataset_obj.count(raising(batches), start))
 
     def _timed(self, batches: Iterator[Batch]) -> Iterator[Batch]:
         first = True

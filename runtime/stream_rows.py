@@ -21,6 +21,7 @@ from torch.utils.data._utils import worker
 
 from dataprep.formats.errors import InputError, UsageError, require
 from dataprep.runtime.drawing import UNSAID, seeded_rows
+from dataprep.runtime.machine_error import machine_error
 from dataprep.runtime.seeding import seed_for
 
 __all__ = ["NumberedRow", "Source", "all_rows", "part_of_rows", "require_shards", "require_stream",
@@ -71,6 +72,9 @@ def all_rows(
         except Exception as error:
             if getattr(error, "code", None) == UNSAID:
                 raise
+            machine = machine_error(error)
+            if machine is not None:
+                raise machine from error
             raise InputError(
                 f"reading it raised {type(error).__name__}: {error}", where=f"row {number}",
                 remedy="Mend the stream: nothing after this row can be read.",

@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 import warnings
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -61,6 +62,7 @@ class SharedPlace:
     """A `Place` that every process which inherits or unpickles this object sees.
 
     One process writes. A reader in the middle of that tries again: the words carry a checksum.
+    Where memory cannot be shared it is of this process alone, and others cannot `read`.
     """
 
     def __init__(self) -> None:
@@ -73,6 +75,11 @@ class SharedPlace:
         """Shared again where the pickle was not one that torch sends to a worker."""
         vars(self).update(state)
         self._words, self._flags = _shared(self._words), _shared(self._flags)
+
+    def share(self) -> None:
+        """Make it memory that worker processes see; raises torch's error where there is none."""
+        self._words.share_memory_()  # type: ignore[no-untyped-call]
+        self._flags.share_memory_()  # type: ignore[no-untyped-call]
 
     @property
     def used(self) -> bool:
@@ -101,6 +108,12 @@ class SharedPlace:
 
     def read(self, worker: int, *, warn: bool) -> Place:
         """The place, for a worker that begins a pass; may `warn` if it has served this before."""
+        if not self._words.is_shared():  # type: ignore[no-untyped-call]
+            raise StorageError(
+                "worker processes cannot be told where to begin: no memory could be shared",
+                where="/dev/shm", code="E_SHARED_MEMORY",  # noqa: S108
+                remedy="Use num_workers=0, or have it writable and larger.",
+            )  # fmt: skip
         words = self._settled()
         self.version, epoch, count = words[1:4]
         if warn and worker < _MARKED and int(self._flags[1 + worker]) == self.version:
@@ -166,7 +179,8 @@ def parse_state(
 
 
 def _shared(tensor: torch.Tensor) -> torch.Tensor:
-    tensor.share_memory_()  # type: ignore[no-untyped-call]
+    with suppress(RuntimeError):  # without workers it need not be
+        tensor.share_memory_()  # type: ignore[no-untyped-call]
     return tensor
 
 

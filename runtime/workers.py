@@ -7,6 +7,9 @@ whoever started the trainer may be reading.
 
 It sends errors as they are, each in place of a batch. torch sends their text, from which it makes
 an error of the same type: code, place and remedy would be gone.
+
+It moves the tensors of a batch to shared memory before it hands the batch over. torch does so in a
+thread, where an error is printed and the batch is lost: the trainer would wait for it for ever.
 """
 
 from __future__ import annotations
@@ -14,16 +17,21 @@ from __future__ import annotations
 import multiprocessing
 import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from multiprocessing.connection import wait
 from typing import Any
 
+import torch
 from torch.utils.data import get_worker_info
 
 from dataprep.formats.errors import DataprepError
+from dataprep.runtime.machine_error import machine_error, raise_named
 from dataprep.runtime.samples import Batch, Indices
 
 __all__ = ["begin_work", "raising", "telling"]
+
+_NONE: Any = object()
+_OF_THE_MACHINE = (RuntimeError, OSError, MemoryError)
 
 
 def begin_work(worker: int) -> None:
@@ -47,14 +55,28 @@ def telling(batches: Iterator[Any]) -> Iterator[Any]:
     [1, 2]
     """
     try:
-        yield from batches
+        for batch in batches:
+            _share(batch)
+            yield batch
+            del batch
     except DataprepError as error:
         yield error
+    except _OF_THE_MACHINE as error:
+        yield _told(error)
 
 
 def raising(batches: Iterator[Any]) -> Iterator[Any]:
-    """`batches`, where an error among them is raised: of a stream, in the process they come to."""
-    for batch in batches:
+    """`batches`, where an error among them is raised: in the process that workers send them to.
+
+    Also what the machine does to the workers or to this process, as `machine_error` names it.
+    """
+    while True:
+        try:
+            batch = next(batches, _NONE)
+        except _OF_THE_MACHINE as error:
+            raise_named(error)
+        if batch is _NONE:
+            return
         if isinstance(batch, DataprepError):
             raise batch
         yield batch
@@ -71,8 +93,34 @@ def _telling(make: Callable[[Indices], Batch]) -> Callable[[Indices], Batch | Da
 
     def made(indices: Indices) -> Batch | DataprepError:
         try:
-            return make(indices)
+            batch = make(indices)
+            _share(batch)
         except DataprepError as error:
             return error
+        except _OF_THE_MACHINE as error:
+            return _told(error)
+        return batch
 
     return made
+
+
+def _told(error: Exception) -> DataprepError:
+    """The `machine_error` of a worker; else `error` is raised."""
+    named = machine_error(error)
+    if named is None:
+        raise error
+    named.__cause__ = error
+    return named
+
+
+def _share(value: Any) -> None:
+    """Move the tensors of a batch to shared memory."""
+    if isinstance(value, torch.Tensor):
+        if value.device.type == "cpu" and value.layout == torch.strided:
+            value.share_memory_()  # type: ignore[no-untyped-call]
+    elif isinstance(value, Mapping):
+        for inner in value.values():
+            _share(inner)
+    elif isinstance(value, list | tuple):
+        for inner in value:
+            _share(inner)
