@@ -12,6 +12,9 @@ PARALLEL := -n $(JOBS) --dist worksteal
 # and that must be kept, or each process would do it again.
 INSTALL := -m pip --disable-pip-version-check install --quiet --no-compile
 export PYTHONDONTWRITEBYTECODE :=
+# compat: a path to the clone. Otherwise setuptools installs a finder that is asked after Python has
+# looked in the working directory, where a clone called dataprep would pass for the package.
+EDITABLE := $(INSTALL) --no-deps --no-build-isolation --config-settings editable_mode=compat -e .
 
 .DELETE_ON_ERROR:
 .PHONY: help venv demo test lint pytest test-long test-faults test-fuzz test-mutants test-trainers test-encoders dist-check lock clean
@@ -37,8 +40,10 @@ $(STAMP): requirements.lock pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "dataprep needs Python 3.11 or newer: make PYTHON=python3.12 ...")'
 	$(PYTHON) -m venv --clear .venv
 	$(BIN)/python $(INSTALL) -r requirements.lock
-	$(BIN)/python $(INSTALL) --no-deps --no-build-isolation -e .
+	$(BIN)/python $(EDITABLE)
 	$(BIN)/python -c 'import awkward, datasets, gigatoken, hypothesis, tokenizers, torch'
+	mkdir -p .venv/beside/dataprep
+	cd .venv/beside && ../bin/python -c 'from dataprep import create_loader'
 	touch $(STAMP)
 
 demo: $(STAMP)
@@ -65,7 +70,7 @@ test-encoders: .venv-encoders/.ready
 .venv-%/.ready: requirements.lock requirements-%.lock pyproject.toml
 	$(PYTHON) -m venv --clear .venv-$*
 	.venv-$*/bin/python $(INSTALL) -r requirements.lock -r requirements-$*.lock
-	.venv-$*/bin/python $(INSTALL) --no-deps --no-build-isolation -e .
+	.venv-$*/bin/python $(EDITABLE)
 	touch $@
 
 test-long: $(STAMP)

@@ -31,6 +31,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from dataprep import __version__
+
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results" / "build.json"
 PEERS = ("megatron", "datatrove", "litdata", "hf_datasets", "mds")
@@ -334,7 +336,10 @@ def run(arguments: argparse.Namespace, scratch: Path) -> Iterator[Figures]:
         "processor": processor(),
         "cores": len(os.sched_getaffinity(0)),
         "python": platform.python_version(),
-        "versions": {n: version(n) for n in ("dataprep", "gigatoken", "tokenizers", "numpy")},
+        "versions": {
+            "dataprep": __version__,
+            **{n: version(n) for n in ("gigatoken", "tokenizers", "numpy")},
+        },
         "corpus_megabytes": round(size / 1e6),
     }
     yield {"machine": machine}

@@ -31,6 +31,7 @@ import torch
 from build import processor
 from torch.nn.utils.rnn import pad_sequence
 
+from dataprep import __version__
 from dataprep.runtime.buffers import Buffers
 from dataprep.runtime.collate_masked import MaskedLM
 from dataprep.runtime.collate_text import CausalLM
@@ -212,8 +213,8 @@ def loader(steps: int) -> Figures:
 
 def installed() -> Figures:
     """Versions of what took part."""
-    found = {}
-    for name in ("dataprep", "torch", "numpy", "transformers"):
+    found: Figures = {"dataprep": __version__}
+    for name in ("torch", "numpy", "transformers"):
         try:
             found[name] = version(name)
         except PackageNotFoundError:

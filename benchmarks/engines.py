@@ -25,7 +25,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 from tokenizers import Tokenizer
 
-from dataprep import open_dataset
+from dataprep import __version__, open_dataset
 from dataprep.pipeline.build import BuildReport, build
 from dataprep.pipeline.options import BuildOptions
 from dataprep.pipeline.special_tokens import special_tokens
@@ -195,7 +195,8 @@ def main() -> int:
     for outcome in outcomes:
         print(json.dumps(asdict(outcome), ensure_ascii=False))
     if arguments.write:
-        versions = {name: version(name) for name in ("gigatoken", "tokenizers", "dataprep")}
+        versions = {name: version(name) for name in ("gigatoken", "tokenizers")}
+        versions["dataprep"] = __version__
         document: dict[str, Any] = {
             "command": "python benchmarks/engines.py --data DIR --write",
             "python": platform.python_version(),

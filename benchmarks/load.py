@@ -42,6 +42,8 @@ from typing import Any
 from build import make_corpus, processor
 from load_datasets import write_dataset
 
+from dataprep import __version__
+
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results" / "load.json"
 PROGRAM = str(Path(sys.executable).with_name("dataprep"))
@@ -286,7 +288,10 @@ def machine(bench: Bench) -> Figures:
         "processor": processor(),
         "cores": len(os.sched_getaffinity(0)),
         "python": platform.python_version(),
-        "versions": {name: version(name) for name in ("dataprep", "numpy", "torch")},
+        "versions": {
+            "dataprep": __version__,
+            **{name: version(name) for name in ("numpy", "torch")},
+        },
         "tokens": bench.tokens,
     }
 

@@ -32,6 +32,8 @@ from typing import Any
 from build import processor
 from pair_datasets import write_pairs, write_rows
 
+from dataprep import __version__
+
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results" / "pairs.json"
 DIM, NEGATIVES, BATCH = 384, 12, 32
@@ -113,7 +115,10 @@ def machine(bench: Bench) -> Figures:
         "processor": processor(),
         "cores": len(os.sched_getaffinity(0)),
         "python": platform.python_version(),
-        "versions": {name: version(name) for name in ("dataprep", "numpy", "torch")},
+        "versions": {
+            "dataprep": __version__,
+            **{name: version(name) for name in ("numpy", "torch")},
+        },
         "pairs": int(bench.arguments.pairs),
         "rows_mib": bench.arguments.rows_mib,
     }

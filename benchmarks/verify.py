@@ -28,6 +28,8 @@ from typing import Any
 
 from build import make_corpus, measure, processor
 
+from dataprep import __version__
+
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results" / "verify.json"
 PROGRAM = str(Path(sys.executable).with_name("dataprep"))
@@ -154,7 +156,10 @@ def run(dataset: Path, runs: int) -> Figures:
             "processor": processor(),
             "cores": len(os.sched_getaffinity(0)),
             "python": platform.python_version(),
-            "versions": {n: version(n) for n in ("dataprep", "gigatoken", "tokenizers", "numpy")},
+            "versions": {
+                "dataprep": __version__,
+                **{n: version(n) for n in ("gigatoken", "tokenizers", "numpy")},
+            },
         },
         "dataset": {
             "megabytes": round(size / 1e6),

@@ -215,7 +215,9 @@ def _from_tiktoken(name: str) -> TokenizerSource:
         import tiktoken
     except ImportError:
         raise _unusable(
-            "the package tiktoken is not installed", where, "Run: pip install 'dataprep[tiktoken]'."
+            "the package tiktoken is not installed",
+            where,
+            "Run: pip install 'dataprep-shards[tiktoken]'.",
         ) from None
     try:
         # The documented way to extend an encoding reads the same attribute.

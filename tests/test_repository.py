@@ -6,6 +6,7 @@ import ast
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -265,6 +266,33 @@ def test_wheel_holds_the_same_modules_and_data(tmp_path: Path) -> None:
         if path.suffix in {".json", ".jinja"} and path.relative_to(REPOSITORY).parts[0] in FOLDERS
     }  # fmt: skip
     assert names == code_files | data
+
+
+def test_a_clone_called_dataprep_is_not_taken_for_the_package(tmp_path: Path) -> None:
+    """Python started beside it finds the package, installed as the Makefile installs it."""
+    text = (REPOSITORY / "Makefile").read_text()
+    installs = re.findall(r"^.*\s-e \.$", text, re.MULTILINE)
+    assert len(installs) == 1
+    settings = dict(re.findall(r"--config-settings (\w+)=(\w+)", installs[0]))
+    clone, site = tmp_path / "dataprep", tmp_path / "site"
+    for folder in (*FOLDERS, "dataprep"):
+        shutil.copytree(REPOSITORY / folder, clone / folder, symlinks=True)
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(REPOSITORY / name, clone)
+    build = "from setuptools.build_meta import build_editable; import sys; "
+    code = f"{build}print(build_editable(sys.argv[1], {settings!r}))"
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path)], cwd=clone, capture_output=True, text=True,
+        check=True,
+    )  # fmt: skip
+    with zipfile.ZipFile(tmp_path / done.stdout.splitlines()[-1]) as wheel:
+        wheel.extractall(site)
+    code = "import site, sys; site.addsitedir(sys.argv[1]); import dataprep; print(dataprep.verify)"
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(site)], cwd=tmp_path, capture_output=True, text=True,
+        check=False,
+    )  # fmt: skip
+    assert "function verify" in done.stdout, done.stderr
 
 
 def copy_tree(target: Path) -> Path:

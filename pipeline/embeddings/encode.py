@@ -31,7 +31,7 @@ def load_encoder(encoder: str | Encoder) -> Encode:
     except ImportError:
         raise UsageError(
             f"{encoder!r} needs sentence-transformers, which is not installed", where="--encoder",
-            code="E_MISSING_LIBRARY", remedy="Install it: pip install 'dataprep[embed]'.",
+            code="E_MISSING_LIBRARY", remedy="Install it: pip install 'dataprep-shards[embed]'.",
         ) from None  # fmt: skip
     try:
         model: Any = SentenceTransformer(encoder)

@@ -34,7 +34,7 @@ def import_h5py() -> Any:
     except ImportError:
         raise UsageError(
             "HDF5 needs h5py, which is not installed", where="h5py", code="E_MISSING_LIBRARY",
-            remedy="pip install 'dataprep[hdf5]'",
+            remedy="pip install 'dataprep-shards[hdf5]'",
         ) from None  # fmt: skip
     return h5py
 

@@ -132,7 +132,7 @@ def _require_libraries(options: PairOptions, encoder: Encoder | None) -> None:
     if kmeans and find_spec("sklearn") is None:
         raise UsageError(
             "k-means needs scikit-learn, which is not installed", where="--clusters",
-            code="E_MISSING_LIBRARY", remedy="Install it: pip install 'dataprep[pairs]'.",
+            code="E_MISSING_LIBRARY", remedy="Install it: pip install 'dataprep-shards[pairs]'.",
         )  # fmt: skip
 
 

@@ -87,7 +87,7 @@ def kmeans(vectors: Floats, count: int, seed: int) -> Ints:
     except ImportError:
         raise UsageError(
             "k-means needs scikit-learn, which is not installed", where="--clusters kmeans",
-            code="E_MISSING_LIBRARY", remedy="Install it: pip install 'dataprep[pairs]'.",
+            code="E_MISSING_LIBRARY", remedy="Install it: pip install 'dataprep-shards[pairs]'.",
         ) from None  # fmt: skip
     state = int(keys_of(seed)[0] >> np.uint64(32))
     model = cluster.KMeans(count, n_init=1, max_iter=_ITERATIONS, random_state=state)

@@ -187,7 +187,7 @@ def load_encoder(name: str, batch_size: int) -> Encoder:
         raise UsageError(
             "an encoder by name needs sentence-transformers, which is not installed",
             where=f"--encoder {name}", code="E_MISSING_LIBRARY",
-            remedy="Install it: pip install 'dataprep[embed]', or give the embeddings.",
+            remedy="Install it: pip install 'dataprep-shards[embed]', or give the embeddings.",
         ) from None  # fmt: skip
     try:
         model = library.SentenceTransformer(name)

@@ -89,5 +89,5 @@ def test_a_model_needs_its_library(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         build_vectors(tmp_path / "out", lines(tmp_path), text_field="text", encoder="some/model")
     assert str(caught.value) == (
         "error[E_MISSING_LIBRARY] --encoder: 'some/model' needs sentence-transformers, which is "
-        "not installed. Install it: pip install 'dataprep[embed]'."
+        "not installed. Install it: pip install 'dataprep-shards[embed]'."
     )

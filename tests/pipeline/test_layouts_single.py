@@ -507,7 +507,7 @@ def test_without_h5py(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The extra is named, whichever way; safetensors needs nothing."""
     dataset = embeddings(tmp_path / "ours")
     monkeypatch.setitem(sys.modules, "h5py", None)
-    with pytest.raises(UsageError, match=r"pip install 'dataprep\[hdf5\]'"):
+    with pytest.raises(UsageError, match=r"pip install 'dataprep-shards\[hdf5\]'"):
         convert(dataset, tmp_path / "a.h5")
     convert(dataset, tmp_path / "a.safetensors")
 

@@ -453,8 +453,8 @@ def test_item_115_mistakes_are_found_before_any_work(
     ("library", "change", "remedy"),
     [
         ("faiss", {"search": "faiss"}, "pip install faiss-cpu, or use --search exact"),
-        ("sklearn", {"clusters": "kmeans"}, r"pip install 'dataprep\[pairs]'"),
-        ("sentence_transformers", {}, r"pip install 'dataprep\[embed]'"),
+        ("sklearn", {"clusters": "kmeans"}, r"pip install 'dataprep-shards\[pairs]'"),
+        ("sentence_transformers", {}, r"pip install 'dataprep-shards\[embed]'"),
     ],
 )
 def test_item_115_missing_libraries_are_named_first(

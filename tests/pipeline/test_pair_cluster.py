@@ -82,5 +82,5 @@ def test_centroids_are_means_of_members() -> None:
 def test_kmeans_without_scikit_learn_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     """A remedy, no ImportError."""
     monkeypatch.setitem(sys.modules, "sklearn.cluster", None)
-    with pytest.raises(UsageError, match=r"pip install 'dataprep\[pairs\]'"):
+    with pytest.raises(UsageError, match=r"pip install 'dataprep-shards\[pairs\]'"):
         kmeans(np.eye(3, dtype=np.float32), 2, 0)

@@ -171,7 +171,7 @@ def test_item_112_encoders_are_not_trusted(result: Any, problem: str) -> None:
 def test_sentence_transformers_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
     """Loaded when it is asked for; absent, it is said what to install."""
     monkeypatch.setitem(sys.modules, "sentence_transformers", None)
-    with pytest.raises(UsageError, match=r"pip install 'dataprep\[embed]'"):
+    with pytest.raises(UsageError, match=r"pip install 'dataprep-shards\[embed]'"):
         load_encoder("model", 8)
 
     class Model:
