@@ -156,7 +156,7 @@ def gathered(dataset: str, batch: int, dim: int, seconds: float, rounds: int) ->
     for _ in range(count // batch):  # a pass: every page is in the table of this process
         next(taken)
     steps = [step.samples for step in loader.sampler_obj.steps(0)]
-    make = loader.dataset_obj.__getitems__
+    make = loader.dataset_obj.batch
     running: dict[str, Iterator[Any]] = {
         "copy": _copies(torch.randn(count, dim), batch),
         "gather": (make(samples) for samples in itertools.cycle(steps)),

@@ -143,7 +143,7 @@ class NamedArray:
         self.entry = entry
         self.rows = entry.rows
         self.row_shape = entry.row
-        self._called = f"rows of {name}"
+        self._called = f"{name}: row"
         self.dtype: np.dtype[Any] = np.dtype(storage_dtype(entry.dtype))
         self._width = prod(entry.row)
         self._vectors = len(entry.row) == 1
@@ -202,7 +202,7 @@ class ArraySplit:
         """
         if len(samples) == 0:
             return np.empty(0, np.int64)
-        check_inside(f"samples of {self.name}", samples, 1, self.entry.rows)
+        check_inside(f"split {self.name}: sample", samples, 1, self.entry.rows)
         index = self._index
         if index is None:
             index = self._index = self._open()

@@ -53,6 +53,9 @@ def check_inside(what: str, starts: Positions, length: int, total: int) -> None:
     IndexError: windows -1:5 are outside 0:9
     """
     if length > total or unsigned_max(np.asarray(starts, np.int64)) > total - length:
+        if length == 1:
+            wrong = int(starts[(starts < 0) | (starts >= total)][0])
+            raise IndexError(f"{what} {wrong} is outside 0:{total}")
         low, high = int(starts.min()), int(starts.max()) + length
         raise IndexError(f"{what} {low}:{high} are outside 0:{total}")
 

@@ -30,7 +30,14 @@ from dataprep.formats.errors import DataprepError, UsageError, require
 from dataprep.runtime.machine_error import machine_error
 from dataprep.runtime.order import MAX_SAMPLES, Order, Positions, Sequential, Shuffled
 from dataprep.runtime.sample_error import SampleError
-from dataprep.runtime.samples import Batch, Indices
+from dataprep.runtime.samples import (
+    Batch,
+    Indices,
+    SampleList,
+    check_samples,
+    from_the_end,
+    sample_numbers,
+)
 from dataprep.runtime.serve import require_seed
 from dataprep.runtime.windows import IGNORED_LABEL, PADDING
 
@@ -89,7 +96,7 @@ class Collated(Dataset[Batch]):
     collate function fails on one; `IndexError` for a number outside 0 .. len - 1.
 
     >>> samples = Collated([1.0, 2.0, 4.0], torch.tensor)
-    >>> samples.__getitems__([2, 0])
+    >>> samples.batch([2, 0])
     tensor([4., 1.])
     """
 
@@ -127,22 +134,33 @@ class Collated(Dataset[Batch]):
         return f"<dataprep.Collated {self.identity}: {len(self):,} samples>"
 
     def __getitem__(self, index: int) -> Any:
-        """The batch of this sample alone, without the batch axis; counts from the end below 0."""
-        batch: Any = self._unmarked([index + len(self) if index < 0 else index])
-        if isinstance(batch, Mapping):
-            return {name: values[0] for name, values in batch.items()}
-        return type(batch)(v[0] for v in batch) if isinstance(batch, list | tuple) else batch[0]
+        """Return the batch of this sample alone, without the batch axis.
 
-    def __getitems__(self, indices: Indices) -> Batch:
-        """The batch of these samples; their order is kept."""
-        batch = self._unmarked(indices)
-        if self.sample_mask:
-            batch = marked(batch, np.asarray(indices, np.int64) != PADDING)
-        return cast("Batch", batch)
+        A negative `index` counts from the end.
+        """
+        return self.__getitems__([index])[0]
+
+    def __getitems__(self, indices: Indices) -> list[Any]:
+        """Return these samples in a list, collated together: what a stock DataLoader asks for."""
+        numbers = from_the_end(indices, len(self))
+        if not numbers.size:
+            return []
+        batch = self._unmarked(numbers)
+        samples = [_row(batch, row) for row in range(len(numbers))]
+        return SampleList(samples, self._marked(batch, numbers))
+
+    def batch(self, indices: Indices) -> Batch:
+        """Return the batch of these samples; their order is kept."""
+        numbers = sample_numbers(indices, len(self))
+        return self._marked(self._unmarked(numbers), numbers)
+
+    def _marked(self, batch: Any, numbers: Positions) -> Batch:
+        """The batch, with a `sample_mask` where that is wanted."""
+        return cast("Batch", marked(batch, numbers != PADDING) if self.sample_mask else batch)
 
     def _unmarked(self, indices: Indices) -> Any:
         """The batch of these samples without a `sample_mask`."""
-        numbers, epoch = _without_epoch(np.asarray(indices, np.int64))
+        numbers, epoch = _without_epoch(sample_numbers(indices, len(self)))
         wanted = self._wanted(numbers, numbers != PADDING)
         return self._collated(self._fetch(wanted), wanted, epoch)
 
@@ -158,9 +176,7 @@ class Collated(Dataset[Batch]):
         if not real.all():
             require(self.sample_mask, "sample_mask", "rows that only fill a batch need it")
             numbers = np.where(real, numbers, numbers[real][:1] if real.any() else 0)
-        if len(numbers) and not 0 <= int(numbers.min()) <= int(numbers.max()) < len(self):
-            wrong = int(numbers.min()) if numbers.min() < 0 else int(numbers.max())
-            raise IndexError(f"sample {wrong} is outside 0:{len(self)}")
+        check_samples(numbers, len(self))
         return cast("list[int]", numbers.tolist())
 
     def _fetch(self, wanted: list[int]) -> list[Any]:
@@ -254,6 +270,13 @@ def collated_order(
     if shuffle:
         order = Shuffled(build_id="collated", seed=definition["seed"], purpose=purpose)
     return WithEpoch(order=order) if samples.by_epoch else order, definition
+
+
+def _row(batch: Any, row: int) -> Any:
+    """One row of a batch of any type."""
+    if isinstance(batch, Mapping):
+        return {name: values[row] for name, values in batch.items()}
+    return type(batch)(v[row] for v in batch) if isinstance(batch, list | tuple) else batch[row]
 
 
 def _without_epoch(numbers: Positions) -> tuple[Positions, int]:

@@ -12,14 +12,12 @@ packed rows (runtime/packed.py) where padding would be most of a batch.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal, get_args
 
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch.utils.data import Dataset
 
 from dataprep.formats.dataset import Split
 from dataprep.formats.errors import InputError, require
@@ -28,6 +26,7 @@ from dataprep.runtime.kept import kept_documents
 from dataprep.runtime.packed import padding_id
 from dataprep.runtime.padded_rows import padded_rows
 from dataprep.runtime.pieces import document_spans
+from dataprep.runtime.samples import BatchDataset, Indices, sample_numbers
 from dataprep.runtime.windows import PADDING, Batch, Labels
 
 __all__ = ["DocumentDataset", "PadTo", "Side", "Truncate"]
@@ -38,7 +37,7 @@ PadTo = Literal["longest", "max_length"]
 Counts = npt.NDArray[np.int64]
 
 
-class DocumentDataset(Dataset[Batch]):
+class DocumentDataset(BatchDataset):
     """The documents of one split, map-style.
 
     Each batch is a dict of int64 tensors [rows, L]: `input_ids`, `attention_mask` (1 where a token
@@ -68,7 +67,7 @@ class DocumentDataset(Dataset[Batch]):
     `left_out` counts the documents with too few tokens. Raises `InputError` if none is left.
 
         >>> documents = DocumentDataset(dataset.split("val"), max_length=512)  # doctest: +SKIP
-        >>> documents.__getitems__([0, 7])["attention_mask"].sum(1)            # doctest: +SKIP
+        >>> documents.batch([0, 7])["attention_mask"].sum(1)            # doctest: +SKIP
         tensor([ 98, 512])
     """
 
@@ -154,18 +153,13 @@ class DocumentDataset(Dataset[Batch]):
         )  # fmt: skip
         return _reopen, (self.split, {name: getattr(self, name) for name in names})
 
-    def __getitem__(self, index: int) -> Batch:
-        """One document, without a batch axis; counts from the end if `index` is negative."""
-        at = index + len(self) if index < 0 else index
-        return {name: rows[0] for name, rows in self.__getitems__([at]).items()}
-
-    def __getitems__(self, indices: Sequence[int] | Counts) -> Batch:
-        """The documents at `indices`, collated; each tensor its own memory.
+    def batch(self, indices: Indices) -> Batch:
+        """Return the documents at `indices`, collated; each tensor its own memory.
 
         Raises `IndexError` for an index outside 0 .. len - 1, and `InputError` for a document over
         `max_length` where `truncate` is ``"error"``.
         """
-        samples = np.asarray(indices, np.int64)
+        samples = sample_numbers(indices, len(self))
         starts, lengths = self._read(samples)
         width = self._width(lengths)
         rows = padded_rows(
@@ -187,7 +181,7 @@ class DocumentDataset(Dataset[Batch]):
     def spans(self, samples: Counts) -> tuple[Counts, Counts]:
         """Starts and stops of the tokens that reading `samples` will touch; `PADDING` reads none.
 
-        Raises what `__getitems__` raises.
+        Raises what `batch` raises.
         """
         starts, lengths = self._read(samples[samples != PADDING])
         return starts, starts + lengths

@@ -16,12 +16,11 @@ from __future__ import annotations
 from contextlib import nullcontext
 from typing import Any
 
-import numpy as np
 from torch.utils.data import TensorDataset, default_collate, get_worker_info
 
 from dataprep.runtime.collated import Collate, Collated, MapStyle
 from dataprep.runtime.order import MAX_SAMPLES
-from dataprep.runtime.samples import Indices
+from dataprep.runtime.samples import Indices, sample_numbers
 from dataprep.runtime.seeding import isolated, seed_for, seed_here
 from dataprep.runtime.splitmix import FIRST, GOLDEN, SECOND
 
@@ -50,12 +49,12 @@ class SeededDraws(Collated):
         super().__init__(self._rows, collate, identity=name, sample_mask=sample_mask)
 
     def _unmarked(self, indices: Indices) -> Any:
-        """The batch of these samples; what it draws leaves no trace in this process."""
-        numbers = np.asarray(indices, np.int64)
+        """Return the batch of these samples; what it draws leaves no trace in this process."""
+        numbers = sample_numbers(indices, len(self))
         # For this batch alone: the epoch comes with the numbers, as persistent workers stay.
         self._rows.epoch = int(numbers.max(initial=0)) // MAX_SAMPLES
         with isolated() if get_worker_info() is None else nullcontext():
-            return super()._unmarked(indices)
+            return super()._unmarked(numbers)
 
 
 class _SeededRows:

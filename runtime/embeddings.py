@@ -13,14 +13,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch.utils.data import Dataset
 
 from dataprep.formats.array_manifest import BFLOAT16
 from dataprep.formats.arrays import ArrayData, ArraySplit, NamedArray
 from dataprep.formats.errors import InputError, UsageError, require
 from dataprep.formats.pair_arrays import PROVENANCE
 from dataprep.runtime.array_checks import rows_of
-from dataprep.runtime.samples import Batch, Indices
+from dataprep.runtime.samples import Batch, BatchDataset, Indices, sample_numbers
 from dataprep.runtime.tracks import spans_of
 from dataprep.runtime.windows import PADDING
 
@@ -38,7 +37,7 @@ def default_fields(data: ArrayData) -> tuple[str, ...]:
     )  # fmt: skip
 
 
-class EmbeddingDataset(Dataset[Batch]):
+class EmbeddingDataset(BatchDataset):
     """The rows of one split, map-style: a dict with a tensor for each field.
 
     Arguments:
@@ -53,7 +52,7 @@ class EmbeddingDataset(Dataset[Batch]):
     few names.
 
         >>> rows = EmbeddingDataset(open_arrays("vectors").split("train"))   # doctest: +SKIP
-        >>> rows.__getitems__([3, 1])["embedding"].shape                     # doctest: +SKIP
+        >>> rows.batch([3, 1])["embedding"].shape                     # doctest: +SKIP
         torch.Size([2, 384])
     """
 
@@ -128,21 +127,13 @@ class EmbeddingDataset(Dataset[Batch]):
         rows = rows_of(self.split, samples[samples != PADDING])
         return spans_of(self.tracks, [rows] * len(self._columns))
 
-    def __getitem__(self, index: int) -> Batch:
-        """One row of each field, without a batch axis; counts from the end if `index` is negative.
-
-        Take whole batches where speed matters.
-        """
-        at = index + len(self) if index < 0 else index
-        return {name: field[0] for name, field in self.__getitems__([at]).items()}
-
-    def __getitems__(self, indices: Indices) -> Batch:
-        """The rows at `indices`: tensors [len(indices), *row_shape], each its own memory.
+    def batch(self, indices: Indices) -> Batch:
+        """Return the rows at `indices`: tensors [len(indices), *row_shape], each its own memory.
 
         Raises `IndexError` for an index outside 0 .. len - 1, and `IntegrityError` where the index
         of the split names a row that there is not.
         """
-        samples = np.asarray(indices, np.int64)
+        samples = sample_numbers(indices, len(self))
         real = samples != PADDING if self.sample_mask else None
         rows = rows_of(self.split, samples if real is None else np.where(real, samples, 0))
         batch = {name: column.take(rows) for name, column in self._columns.items()}

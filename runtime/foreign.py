@@ -167,7 +167,7 @@ def foreign_loader(
 
 def is_own(dataset: Any) -> bool:
     """Whether it makes its batches itself, as the datasets of this package do."""
-    return all(hasattr(dataset, name) for name in ("definition", "spans", "__getitems__"))
+    return all(hasattr(dataset, name) for name in ("definition", "spans", "batch"))
 
 
 def is_stream(dataset: Any) -> bool:
@@ -205,7 +205,7 @@ def _end(
                 remedy="Make it with sample_mask=True, or use drop_last=True.",
             )  # fmt: skip
         return "pad"
-    batch: Any = samples.__getitems__([0])
+    batch: Any = samples.batch([0])
     if not isinstance(batch, Mapping):
         if left == 0:
             return "drop"  # of nothing

@@ -116,10 +116,10 @@ class ForeignStream(IterableDataset[Any]):
             ahead = MAX_SAMPLES * (epoch % _EPOCHS)
             numbers = [number if number == PADDING else number + ahead for number in numbers]
         if not self.seeds_batches:
-            return collated.__getitems__(numbers)
+            return collated.batch(numbers)
         with isolated():
             seed_here(seed_for(self.seed, "collate", epoch, group[0][0], self.dp_rank) >> 31)
-            return collated.__getitems__(numbers)
+            return collated.batch(numbers)
 
     def _prepared(self, rows: list[NumberedRow], epoch: int) -> dict[int, Any]:
         """The samples of these rows by their numbers, without those that are skipped."""

@@ -31,12 +31,12 @@ from dataprep.runtime.arguments import whole_number
 from dataprep.runtime.collated import Collate
 from dataprep.runtime.draws import draws_nothing
 from dataprep.runtime.foreign_batches import ForeignStream
-from dataprep.runtime.loader import _as_is
 from dataprep.runtime.loader_config import LoaderConfig
 from dataprep.runtime.machine_error import starting_workers, watched
 from dataprep.runtime.picklable import require_picklable
 from dataprep.runtime.prefetch import Ahead, Pace
 from dataprep.runtime.preprocess_stream import StreamingPreprocessedDataset
+from dataprep.runtime.samples import batch_of
 from dataprep.runtime.seeding import seed_for
 from dataprep.runtime.serve import _pins
 from dataprep.runtime.state import Progress, progress_from, state_of
@@ -74,7 +74,7 @@ class ForeignStreamLoader(DataLoader[Any]):
         self._loaded = False  # `_next`, from a state, and no pass has begun there
         self._pass = 0
         self._batches_ahead, self._pace = ahead, Pace()
-        super().__init__(stream, batch_size=None, collate_fn=_as_is, **options)
+        super().__init__(stream, batch_size=None, collate_fn=batch_of, **options)
 
     @property
     def epoch(self) -> int:

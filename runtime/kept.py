@@ -15,6 +15,7 @@ import numpy.typing as npt
 from dataprep.formats.dataset import Split
 from dataprep.runtime.packing_plan import document_lengths
 from dataprep.runtime.packing_store import Emit, stored_plan
+from dataprep.runtime.samples import check_samples
 
 __all__ = ["KeptDocuments", "kept_documents"]
 
@@ -40,10 +41,7 @@ class KeptDocuments:
 
     def documents(self, samples: Counts) -> Counts:
         """The document of each sample; raises `IndexError` outside 0 .. count - 1."""
-        if samples.size and not 0 <= int(samples.min()) <= int(samples.max()) < self.count:
-            raise IndexError(
-                f"samples {samples.min()} to {samples.max()} are outside 0:{self.count}"
-            )
+        check_samples(samples, self.count)
         return samples + self.before.searchsorted(samples, "right")
 
     def samples(self, documents: Counts) -> Counts:

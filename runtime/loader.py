@@ -22,7 +22,7 @@ from dataprep.runtime.digest import DIGEST_MASK
 from dataprep.runtime.machine_error import raise_named, starting_workers, watched, whole
 from dataprep.runtime.making import Announces, Asked, announced, made_here, varies, version
 from dataprep.runtime.prefetch import Ahead, Pace
-from dataprep.runtime.samples import Batch, SampleDataset
+from dataprep.runtime.samples import Batch, SampleDataset, batch_of
 from dataprep.runtime.sampling import GlobalBatchSampler, Step, StepSampler
 from dataprep.runtime.state import Progress, progress_from, state_of
 from dataprep.runtime.state_head import warn_of_dropped
@@ -103,7 +103,7 @@ class Loader(DataLoader[Batch]):
         self._ahead: Callable[[], Ahead[Batch] | None] = _nothing
         torch_dataset = cast("Dataset[Batch]", dataset)  # torch wants the class, not the methods
         super().__init__(
-            torch_dataset, batch_sampler=self.sampler_obj, collate_fn=_as_is, **options
+            torch_dataset, batch_sampler=self.sampler_obj, collate_fn=batch_of, **options
         )
 
     @property
@@ -276,7 +276,7 @@ class Loader(DataLoader[Batch]):
         count = self.sampler_obj.count(begin.position, begin.epoch)
         step = next(self.sampler_obj.steps(begin.epoch, count))
         asked = Asked(iter([step]), self.dataset_obj, begin.epoch)
-        return step, self.dataset_obj.__getitems__(next(asked))
+        return step, self.dataset_obj.batch(next(asked))
 
     def __getstate__(self) -> dict[str, Any]:
         """All but the thread and the workers of a pass: pickles and copies start their own."""
@@ -309,11 +309,6 @@ def _while_newest(batches: Iterator[Batch], place: _Place, number: int) -> Gener
 
 def _nothing() -> None:
     """What a reference to a thread that never was gives."""
-
-
-def _as_is(batch: Any) -> Any:
-    """`__getitems__` collates already."""
-    return batch
 
 
 def set_epoch(loader: Loader, epoch: int) -> None:

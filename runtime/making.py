@@ -72,7 +72,7 @@ def made_here(
     source = dataset if snapshot is None else snapshot()  # changes are for the next pass
     many: Callable[[Iterator[Positions]], Iterator[Batch]] | None
     many = getattr(source, "in_turn", None)
-    batches = map(source.__getitems__, asked) if many is None else many(asked)
+    batches = map(source.batch, asked) if many is None else many(asked)
     # Not in a loop: its variable would hold a batch, and its memory, while the next is made.
     yield from map(_pinned, batches) if pin_memory else batches
 

@@ -6,21 +6,25 @@ about 30 microseconds for each source in it. Which rows come when is `dataprep.r
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch.utils.data import Dataset
 
 from dataprep.formats.dataset import Split
 from dataprep.formats.errors import DataprepError, IncompatibleError, UsageError, name_dataset
-from dataprep.runtime.fields import OF_THE_BATCH
 from dataprep.runtime.mixture import By, Mixture, Source
 from dataprep.runtime.mixture_rows import Filling, Part, check_fit, merge
-from dataprep.runtime.samples import SampleDataset
+from dataprep.runtime.samples import (
+    BatchDataset,
+    Indices,
+    SampleDataset,
+    check_samples,
+    sample_numbers,
+)
 from dataprep.runtime.weights import MAX_PERIOD, TOLERANCE, Weight
 from dataprep.runtime.windows import PADDING, Batch
 
@@ -43,7 +47,7 @@ class MixedDataset(SampleDataset, Protocol):
     split: Split
 
 
-class MixtureDataset(Dataset[Batch]):
+class MixtureDataset(BatchDataset):
     """The samples of several datasets, by name, numbered one after the other.
 
     `source_ids` adds a tensor `source` to every batch, int64 [rows]: the number of the dataset that
@@ -132,9 +136,7 @@ class MixtureDataset(Dataset[Batch]):
         `PADDING` is passed to the first source. Raises `IndexError` for other numbers outside
         0 .. len - 1.
         """
-        real = samples[samples != PADDING]
-        if real.size and not 0 <= int(real.min()) <= int(real.max()) < len(self):
-            raise IndexError(f"samples {real.min()} to {real.max()} are outside 0:{len(self)}")
+        check_samples(samples[samples != PADDING], len(self))
         source = np.maximum(np.searchsorted(self.base, samples, "right") - 1, 0)
         for which in np.unique(source).tolist():
             rows = np.flatnonzero(source == which)
@@ -181,22 +183,14 @@ class MixtureDataset(Dataset[Batch]):
         """Where the tokens of each split begin, and the last one's end, numbered as in `spans`."""
         return np.cumsum([0, *(split.tokens for split in self.splits)], dtype=np.int64)
 
-    def __getitem__(self, index: int) -> Batch:
-        """One sample, without a batch axis; counts from the end if `index` is negative."""
-        at = index + len(self) if index < 0 else index
-        return {
-            name: tensor if name in OF_THE_BATCH else tensor[0]
-            for name, tensor in self.__getitems__([at]).items()
-        }
-
-    def __getitems__(self, indices: Sequence[int] | Samples) -> Batch:
-        """The samples at `indices`, collated, row by row in that order; each tensor its own memory.
+    def batch(self, indices: Indices) -> Batch:
+        """Return the samples at `indices`, row by row in that order; each tensor its own memory.
 
         Raises `IndexError` for an index outside 0 .. len - 1.
         """
-        samples = np.asarray(indices, np.int64)
+        samples = sample_numbers(indices, len(self))
         parts = [self._part(which, rows, own) for which, rows, own in self.by_source(samples)]
-        batch = merge(parts, len(samples)) if parts else self._datasets[0].__getitems__(samples)
+        batch = merge(parts, len(samples)) if parts else self._datasets[0].batch(samples)
         if self.source_ids:
             source = np.searchsorted(self.base, samples, "right") - 1  # -1 for PADDING
             batch["source"] = torch.from_numpy(source)
@@ -205,7 +199,7 @@ class MixtureDataset(Dataset[Batch]):
     def _part(self, which: int, rows: Samples, own: Samples) -> Part:
         """What source `which` gives for its samples `own`, which stand at `rows` of the batch."""
         try:
-            batch = self._datasets[which].__getitems__(own)
+            batch = self._datasets[which].batch(own)
         except DataprepError as error:
             self._name(error, which)
             raise

@@ -13,15 +13,21 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch.utils.data import Dataset
 
-from dataprep.runtime.samples import Batch, Indices, SampleDataset
-from dataprep.runtime.windows import PADDING
+from dataprep.runtime.samples import (
+    PADDING,
+    Batch,
+    BatchDataset,
+    Indices,
+    SampleDataset,
+    check_samples,
+    sample_numbers,
+)
 
 __all__ = ["MockDataset"]
 
 
-class MockDataset(Dataset[Batch]):
+class MockDataset(BatchDataset):
     """Serves the first sample of `real` in every row, read once, in tensors that are shared.
 
     Rows of one length have the real shapes; of documents, all are as long as the first.
@@ -40,16 +46,16 @@ class MockDataset(Dataset[Batch]):
     def __len__(self) -> int:
         return len(self.real)
 
-    def __getitem__(self, index: int) -> Batch:
-        return dict(self.real[0])
-
-    def __getitems__(self, indices: Indices) -> Batch:
-        rows = len(indices)
+    def batch(self, indices: Indices) -> Batch:
+        """Return the first sample in as many rows."""
+        numbers = sample_numbers(indices, len(self))
+        check_samples(numbers[numbers != PADDING], len(self))
+        rows = len(numbers)
         if rows not in self._kept:
-            self._kept[rows] = self.real.__getitems__([0] * rows)
+            self._kept[rows] = self.real.batch([0] * rows)
         batch = dict(self._kept[rows])
         if "sample_mask" in batch:
-            batch["sample_mask"] = torch.from_numpy(np.asarray(indices) != PADDING)
+            batch["sample_mask"] = torch.from_numpy(numbers != PADDING)
         return batch
 
     def spans(

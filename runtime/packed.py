@@ -12,7 +12,6 @@ Use windows (runtime/windows.py) to serve every token in its place without paddi
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args
@@ -20,15 +19,15 @@ from typing import Any, get_args
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch.utils.data import Dataset
 
 from dataprep.formats.boundaries import ragged
 from dataprep.formats.dataset import Split
 from dataprep.formats.errors import InputError, IntegrityError, UsageError
-from dataprep.runtime.fields import OF_THE_BATCH, SegmentFields, too_many_segments
+from dataprep.runtime.fields import SegmentFields, too_many_segments
 from dataprep.runtime.packing import Algorithm, Overlong, PackingOptions, PackingReport
 from dataprep.runtime.packing_plan import packing_definition, packing_plan, pieces_of_tokens
 from dataprep.runtime.pieces import copy_mask, copy_tokens
+from dataprep.runtime.samples import BatchDataset, Indices, check_samples, sample_numbers
 from dataprep.runtime.segments import Segments
 from dataprep.runtime.windows import IGNORED_LABEL, PADDING, Batch, Labels
 
@@ -38,7 +37,7 @@ Counts = npt.NDArray[np.int64]
 _ROWS = 1 << 16  # looked at in one step
 
 
-class PackedDataset(Dataset[Batch]):
+class PackedDataset(BatchDataset):
     """The packed rows of one split, map-style.
 
     Each sample is a dict of int64 tensors: `input_ids` [seq_len], and `labels` [seq_len] unless
@@ -154,21 +153,13 @@ class PackedDataset(Dataset[Batch]):
         }  # fmt: skip
         return _reopen, (self.split, options)
 
-    def __getitem__(self, index: int) -> Batch:
-        """One row, without a batch axis; counts from the end if `index` is negative."""
-        at = index + len(self) if index < 0 else index
-        return {
-            name: field if name in OF_THE_BATCH else field[0]
-            for name, field in self.__getitems__([at]).items()
-        }
-
-    def __getitems__(self, indices: Sequence[int] | Counts) -> Batch:
-        """The rows at `indices`, collated: tensors [len(indices), seq_len], each its own memory.
+    def batch(self, indices: Indices) -> Batch:
+        """Return the rows at `indices`: tensors [len(indices), seq_len], each its own memory.
 
         Raises `IndexError` for an index outside 0 .. len - 1, `IntegrityError` where the plan was
         changed on disk, and what `SegmentFields` raises.
         """
-        samples = np.asarray(indices, np.int64)
+        samples = sample_numbers(indices, len(self))
         segments, starts, lengths = self._pieces(samples)
         # One column more where labels are shifted: a split document's next token stands there.
         ids = np.empty((len(samples), self.seq_len + 1), self.split.dtype)
@@ -238,8 +229,7 @@ class PackedDataset(Dataset[Batch]):
         """The pieces of these rows, none of one that is `PADDING`; which row each is in."""
         real = samples != PADDING if self.sample_mask else np.ones(len(samples), np.bool_)
         rows = samples[real]
-        if rows.size and not 0 <= int(rows.min()) <= int(rows.max()) < self._rows:
-            raise IndexError(f"rows {rows.min()} to {rows.max()} are outside 0:{self._rows}")
+        check_samples(rows, self._rows)
         first, stop = self.plan.arrays["rows"][rows], self.plan.arrays["rows"][rows + 1]
         self._trust((first >= 0) & (first < stop) & (stop - first <= self._most_pieces))
         self._trust(stop <= self.report.pieces)

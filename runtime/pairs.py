@@ -16,7 +16,6 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch.utils.data import Dataset
 
 from dataprep.formats.arrays import ArraySplit, NamedArray
 from dataprep.formats.curriculum import Curriculum
@@ -33,7 +32,7 @@ from dataprep.runtime.negatives import Given, Negatives, read_negatives
 from dataprep.runtime.pair_statistics import PairStatistics, statistics_of
 from dataprep.runtime.pair_tables import EMBEDDINGS, PairTables, device_of
 from dataprep.runtime.resident import MemoryReport, resident_bytes
-from dataprep.runtime.samples import Batch, Indices
+from dataprep.runtime.samples import Batch, BatchDataset, Indices, sample_numbers
 from dataprep.runtime.tracks import spans_of
 from dataprep.runtime.windows import PADDING
 
@@ -46,7 +45,7 @@ _SCALARS = ("pair_cluster_id", "pair_relevance", "centroid_distances")
 _BLOCK = 1 << 20  # pairs whose clusters are read at once
 
 
-class PairDataset(Dataset[Batch]):
+class PairDataset(BatchDataset):
     """The pairs of one split, map-style: a dict of nine tensors.
 
     float32 `question_emb`, `target_source_emb`, `steering` [rows, dim], `negative_embs` [rows,
@@ -71,7 +70,7 @@ class PairDataset(Dataset[Batch]):
     `InputError` for a split, or clusters, without pairs. Pickles as a path and a few numbers.
 
         >>> pairs = open_pairs("pairs").split("train")                       # doctest: +SKIP
-        >>> pairs.__getitems__([3, 1])["negative_embs"].shape                # doctest: +SKIP
+        >>> pairs.batch([3, 1])["negative_embs"].shape                # doctest: +SKIP
         torch.Size([2, 12, 384])
     """
 
@@ -203,18 +202,13 @@ class PairDataset(Dataset[Batch]):
         self._negatives = None if given is None else read_negatives(given, self.tables)
         self.version += 1
 
-    def __getitem__(self, index: int) -> Batch:
-        """One pair, without a batch axis; counts from the end if `index` is negative."""
-        at = index + len(self) if index < 0 else index
-        return {name: field[0] for name, field in self.__getitems__([at]).items()}
-
-    def __getitems__(self, indices: Indices) -> Batch:
-        """The pairs at `indices`, collated; each tensor its own memory.
+    def batch(self, indices: Indices) -> Batch:
+        """Return the pairs at `indices`, collated; each tensor its own memory.
 
         Raises `IndexError` for an index outside 0 .. len - 1, `IntegrityError` for stored numbers
         that point nowhere.
         """
-        samples, epochs = epochs_of(np.asarray(indices, np.int64), self.epoch)
+        samples, epochs = epochs_of(sample_numbers(indices, len(self)), self.epoch)
         real = samples != PADDING if self.sample_mask else None
         if real is not None:  # what fills a batch is of its epoch, in whatever process
             samples = np.where(real, samples, 0)
@@ -250,7 +244,7 @@ class PairDataset(Dataset[Batch]):
         if self._chosen is None:
             return rows_of(self.split, samples)
         if len(samples):
-            check_inside(f"samples of {self.split.name}", samples, 1, len(self._chosen))
+            check_inside(f"split {self.split.name}: sample", samples, 1, len(self._chosen))
         return self._chosen[samples]
 
     def _ends(self, pairs: Rows) -> tuple[Rows, Rows]:
@@ -284,8 +278,8 @@ class PairDataset(Dataset[Batch]):
     def spans(self, samples: Rows) -> tuple[Rows, Rows]:
         """Starts and stops of the numbers that `samples` touch, the `tracks` end to end.
 
-        Reads what points at sources, which `__getitems__` will read. Of steering all variants count
-        (samples name no epoch). Raises what `__getitems__` raises.
+        Reads what points at sources, which `batch` will read. Of steering all variants count
+        (samples name no epoch). Raises what `batch` raises.
         """
         pairs = self._pairs(samples[samples != PADDING])
         questions, sources = self._ends(pairs)

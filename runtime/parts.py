@@ -9,11 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-
 from dataprep.formats.errors import InputError, UsageError
 from dataprep.runtime.collated import MapStyle
 from dataprep.runtime.order import Positions, key, permute
+from dataprep.runtime.samples import check_samples, from_the_end
 from dataprep.runtime.serve import require_seed
 
 __all__ = ["Part", "check_fraction", "split_by_fraction"]
@@ -38,15 +37,16 @@ class Part:
         return f"<dataprep.Part: {len(self):,} of {self._samples:,} samples>"
 
     def numbers(self, indices: Sequence[int] | Positions) -> Positions:
-        """The numbers in `whole` of these samples, int64; `IndexError` for one outside."""
-        at = np.asarray(indices, np.int64)
-        if at.size and not 0 <= int(at.min()) <= int(at.max()) < len(self):
-            raise IndexError(f"a sample is outside 0:{len(self)}")
+        """Return the numbers in `whole` of these samples, int64; negative ones are from the end.
+
+        Raises `IndexError` for one outside.
+        """
+        at = from_the_end(indices, len(self))
+        check_samples(at, len(self))
         return permute(at + self.start, self._samples, self._key)
 
     def __getitem__(self, index: int) -> Any:
-        at = index + len(self) if index < 0 else index
-        return self.whole[int(self.numbers([at])[0])]
+        return self.whole[int(self.numbers([index])[0])]
 
     def __getitems__(self, indices: Sequence[int]) -> list[Any]:
         """These samples in a list."""

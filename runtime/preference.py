@@ -10,14 +10,12 @@ build did not keep to: then the lengths of all documents, once.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal, get_args
 
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch.utils.data import Dataset
 
 from dataprep.formats.boundaries import ragged
 from dataprep.formats.dataset import Split
@@ -34,6 +32,7 @@ from dataprep.runtime.preference_rows import (
     shared_prompts,
     token_views,
 )
+from dataprep.runtime.samples import BatchDataset, Indices, check_samples, sample_numbers
 from dataprep.runtime.windows import PADDING, Batch, Labels
 
 __all__ = ["FORMS", "Overlong", "PreferenceDataset"]
@@ -44,7 +43,7 @@ PadTo = Literal["longest", "max_length"]
 Counts = npt.NDArray[np.int64]
 
 
-class PreferenceDataset(Dataset[Batch]):
+class PreferenceDataset(BatchDataset):
     """The records of one split of preferences, map-style.
 
     Tensors are int64 but where another type is said. Of **pairs** `chosen_input_ids`,
@@ -78,7 +77,7 @@ class PreferenceDataset(Dataset[Batch]):
     Raises `UsageError` for a split without preferences, and `InputError` for one without records.
 
         >>> pairs = PreferenceDataset(dataset.split("train"), max_length=2048)  # doctest: +SKIP
-        >>> pairs.__getitems__([0, 7])["chosen_input_ids"].shape                # doctest: +SKIP
+        >>> pairs.batch([0, 7])["chosen_input_ids"].shape                # doctest: +SKIP
         torch.Size([2, 731])
     """
 
@@ -157,18 +156,13 @@ class PreferenceDataset(Dataset[Batch]):
         )  # fmt: skip
         return _reopen, (self.split, {name: getattr(self, name) for name in names})
 
-    def __getitem__(self, index: int) -> Batch:
-        """One record, without a batch axis; counts from the end if `index` is negative."""
-        at = index + len(self) if index < 0 else index
-        return {name: rows[0] for name, rows in self.__getitems__([at]).items()}
-
-    def __getitems__(self, indices: Sequence[int] | Counts) -> Batch:
-        """The records at `indices`, collated; each tensor its own memory.
+    def batch(self, indices: Indices) -> Batch:
+        """Return the records at `indices`, collated; each tensor its own memory.
 
         Raises `IndexError` for an index outside 0 .. len - 1, and `InputError` for a conversation
         over `max_length` that cannot be cut.
         """
-        samples = np.asarray(indices, np.int64)
+        samples = sample_numbers(indices, len(self))
         taken, documents = self._read(samples)
         rows = len(samples)
         if self.form == "pairs":
@@ -238,6 +232,7 @@ class PreferenceDataset(Dataset[Batch]):
     def _read(self, samples: Counts) -> tuple[Taken, Counts]:
         """The documents of `samples`, cut where they are too long, and their numbers."""
         real = np.flatnonzero(samples != PADDING) if self.sample_mask else np.arange(len(samples))
+        check_samples(samples[real], len(self))
         first, stop = self._groups.documents(samples[real])
         which, documents, heads = ragged(first, stop)
         starts, stops = document_spans(self.split, documents)
@@ -259,7 +254,7 @@ class PreferenceDataset(Dataset[Batch]):
     def spans(self, samples: Counts) -> tuple[Counts, Counts]:
         """Starts and stops of the tokens that reading `samples` will touch, one for each document.
 
-        `PADDING` reads none. Raises what `__getitems__` raises.
+        `PADDING` reads none. Raises what `batch` raises.
         """
         taken, _ = self._read(samples[samples != PADDING])
         return taken.starts, taken.starts + taken.lengths

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
-from operator import index as as_index
 from typing import Any
 
 import numpy as np
@@ -21,6 +20,7 @@ from dataprep.runtime.drawing import Watch
 from dataprep.runtime.machine_error import machine_error
 from dataprep.runtime.preprocessing import Engine, PreprocessError, Preprocessing
 from dataprep.runtime.sample_cache import MISSING, SampleCache, copied
+from dataprep.runtime.samples import check_samples, from_the_end
 
 __all__ = ["PreprocessedDataset", "require_map_style"]
 
@@ -99,7 +99,7 @@ class PreprocessedDataset(Dataset[Any]):
 
     def __getitems__(self, indices: Sequence[int]) -> list[Any]:
         """These samples in a list; those not in the cache are read together where that is known."""
-        rows = [self._row(index) for index in indices]
+        rows = self._rows(indices)
         samples = [self.cache.get(row) if self.cache_enabled else MISSING for row in rows]
         missing = [at for at, sample in enumerate(samples) if sample is MISSING]
         if missing:
@@ -119,7 +119,7 @@ class PreprocessedDataset(Dataset[Any]):
         >>> PreprocessedDataset(["a", "b", "c"]).select([2, -3])[1]
         'a'
         """
-        chosen = [self._row(index) for index in indices]
+        chosen = self._rows(list(indices))
         other = PreprocessedDataset(
             self.source, self.steps.engine, self.steps.column_mapping, self.cache_enabled,
             self.steps.transform, cache_bytes=self.cache.limit, draws=self.draws,
@@ -131,19 +131,12 @@ class PreprocessedDataset(Dataset[Any]):
         """Forget what was kept, as after the engine was changed; of this process."""
         self.cache.clear()
 
-    def _row(self, index: Any) -> int:
-        """The number in the data; of one and the same sample always the same."""
-        if isinstance(index, bool | np.bool_) or not hasattr(index, "__index__"):
-            raise UsageError(
-                f"{index!r} is not the number of a sample", where="index",
-                remedy="Use select(numbers) for several, [number]['name'] for a field; of a mask "
-                "its np.flatnonzero.",
-            )  # fmt: skip
-        number = as_index(index)
-        at = number + len(self) if number < 0 else number
-        if not 0 <= at < len(self):
-            raise IndexError(f"sample {number} is outside 0:{len(self)}")
-        return at if self._numbers is None else int(self._numbers[at])
+    def _rows(self, indices: Sequence[int]) -> list[int]:
+        """Return the numbers in the data; of one and the same sample always the same."""
+        at = from_the_end(indices, len(self))
+        check_samples(at, len(self))
+        rows: list[int] = (at if self._numbers is None else self._numbers[at]).tolist()
+        return rows
 
     def _read(self, rows: list[int]) -> list[Any]:
         together = getattr(self.source, "__getitems__", None) if len(rows) > 1 else None

@@ -286,7 +286,7 @@ class StreamDataset(IterableDataset[Batch]):
         if self.batch_size is None and len(samples):
             return rows[int(samples[0])]
         missing = (self.batch_size or 1) - len(samples) if self.end == "pad" else 0
-        batch = rows.__getitems__(np.append(samples, np.full(missing, PADDING)))
+        batch = rows.batch(np.append(samples, np.full(missing, PADDING)))
         if self.batch_size is not None:
             return batch
         return {name: field if name in OF_THE_BATCH else field[0] for name, field in batch.items()}

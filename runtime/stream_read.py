@@ -49,7 +49,9 @@ class Readable(Protocol):
 
     def __getitem__(self, index: int, /) -> Batch: ...
 
-    def __getitems__(self, indices: Sequence[int] | Positions, /) -> Batch: ...
+    def batch(self, indices: Sequence[int] | Positions, /) -> Batch:
+        """Return one batch of these samples."""
+        ...
 
     def spans(self, samples: Positions, /) -> Spans:
         """Starts and stops of the tokens that reading `samples` touches."""

@@ -8,33 +8,36 @@ the dataset: worker processes learn everything from the indices they are sent.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from itertools import accumulate, islice, repeat
 from typing import Any, Literal, get_args
 
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch.utils.data import Dataset
 
 from dataprep.formats.dataset import Split
 from dataprep.formats.errors import InputError, require
-from dataprep.formats.stream import check_inside
 from dataprep.runtime.arguments import whole_number
 from dataprep.runtime.buffers import Buffers
-from dataprep.runtime.fields import OF_THE_BATCH, SegmentFields
+from dataprep.runtime.fields import SegmentFields
+from dataprep.runtime.samples import (
+    PADDING,
+    Batch,
+    BatchDataset,
+    Indices,
+    check_samples,
+    sample_numbers,
+)
 from dataprep.runtime.segments import Segments, of_windows
 
 __all__ = ["IGNORED_LABEL", "PADDING", "Batch", "Labels", "WindowDataset", "window_count"]
 
-Batch = dict[str, torch.Tensor]
 Labels = Literal["shifted", "unshifted"]
 Samples = npt.NDArray[np.int64]
 
-PADDING = -(1 << 63)
-"""The index of a row that only fills up a batch; no sample, and no Python-style negative index."""
 IGNORED_LABEL = -100
-"""The label of every token in such a row: what torch's cross_entropy ignores."""
+"""The label of a token not to train on, as all are in a row that only fills up a batch."""
 
 _BATCHES_AT_ONCE = 64  # whose places, and documents, are looked for; and
 _GROWTH = 4  # times as many as before, so that the first batch does not wait for many to be read
@@ -42,7 +45,7 @@ _TOKENS_AT_ONCE = 1 << 23  # and not more than so many tokens: the kernel is tol
 _DOCUMENTS_AT_ONCE = 1 << 20  # nor, where documents are looked for, so many: each token may be one
 
 
-class WindowDataset(Dataset[Batch]):
+class WindowDataset(BatchDataset):
     """The windows of one split, map-style.
 
     Each sample is a dict of int64 tensors: `input_ids` [seq_len], and `labels` [seq_len] unless
@@ -133,35 +136,23 @@ class WindowDataset(Dataset[Batch]):
         last = min(self._windows - 1, (stop - 1) // self.stride)
         return np.arange(first, last + 1 if start < stop else first, dtype=np.int64)
 
-    def __getitem__(self, index: int) -> Batch:
-        """One window, without a batch axis; counts from the end if `index` is negative.
+    def batch(self, indices: Indices) -> Batch:
+        """Return the windows at `indices`: tensors [len(indices), seq_len], each its own memory.
 
-        Costs about 30 microseconds whatever the length: take whole batches where speed matters.
-        """
-        at = index + len(self) if index < 0 else index
-        return {
-            name: field if name in OF_THE_BATCH else field[0]
-            for name, field in self.__getitems__([at]).items()
-        }
-
-    def __getitems__(self, indices: Sequence[int] | Samples) -> Batch:
-        """The windows at `indices`, collated: tensors [len(indices), seq_len], each its own memory.
-
-        torch's DataLoader calls this with one batch of indices; it needs a `collate_fn` that
-        returns its argument. With `sample_mask` there is also a bool tensor [len(indices)] of that
-        name, False in the rows whose index is `PADDING`; their labels are all `IGNORED_LABEL`, and
-        to attention they are one segment of padding each.
+        With `sample_mask` there is also a bool tensor [len(indices)] of that name, False in the
+        rows whose index is `PADDING`; their labels are all `IGNORED_LABEL`, and to attention they
+        are one segment of padding each.
 
         Raises `IndexError` for an index outside 0 .. len - 1, `UsageError` for a row with more
         segments than `cu_seqlens` has room for.
         """
-        samples = np.asarray(indices, np.int64)
+        samples = sample_numbers(indices, len(self))
         starts, real = self._places(samples)
         segments = of_windows(self.split, starts, self.seq_len, real=real) if self.fields else None
         return self._batch(self.split.gather(starts, self._span), starts, real, segments)
 
     def in_turn(self, asked: Iterator[Samples]) -> Iterator[Batch]:
-        """What `__getitems__` gives for each of `asked`, one after the other.
+        """What `batch` gives for each of `asked`, one after the other.
 
         `asked` is taken 4, 16, then up to 64 batches ahead: most of what it costs to find out where
         windows lie, and where documents end in them, is the same for so many as for one.
@@ -215,8 +206,7 @@ class WindowDataset(Dataset[Batch]):
     def _starts(self, samples: Samples) -> Samples:
         """The first token of each sample."""
         # Checked before the multiplication, which could overflow into the valid range.
-        if samples.size:
-            check_inside("windows", samples, 1, self._windows)
+        check_samples(samples, self._windows)
         return samples * self.stride
 
     def _ids(self, ids: npt.NDArray[Any], starts: Samples) -> Batch:

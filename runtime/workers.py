@@ -44,8 +44,8 @@ def begin_work(worker: int) -> None:
     info = get_worker_info()
     if info is not None:
         dataset: Any = info.dataset  # this process's own
-        if hasattr(dataset, "__getitems__"):  # a stream tells by itself
-            dataset.__getitems__ = _telling(dataset.__getitems__)
+        if hasattr(dataset, "batch"):  # a stream tells by itself
+            dataset.__getitems__ = _telling(dataset.batch)
 
 
 def telling(batches: Iterator[Any]) -> Iterator[Any]:

@@ -87,7 +87,7 @@ def test_jsonl_and_text_give_the_same_windows(tmp_path: Path, tokenizer: Any) ->
     expected = windows_of(stream_of(DOCUMENTS), 16, 16)
     for path, is_jsonl in ((lines, None), (blocks, None), (named, True), (lines, True)):
         data = text_windows(path, tokenizer, 16, is_jsonl)
-        assert pairs([data.__getitems__(range(len(data)))]) == expected
+        assert pairs([data.batch(range(len(data)))]) == expected
     _, val = create_dataloaders(lines, blocks, tokenizer, seq_length=16)
     assert val is not None
     assert pairs(val) == expected
@@ -105,7 +105,7 @@ def test_strides_and_labels(tmp_path: Path, tokenizer: Any, stride: int | None) 
     data = text_windows(path, tokenizer, 16, stride=stride)
     expected = windows_of(stream_of(DOCUMENTS), 16, stride or 16)
     assert len(data) == len(expected)
-    assert pairs([data.__getitems__(range(len(data)))]) == expected
+    assert pairs([data.batch(range(len(data)))]) == expected
     assert data[-1]["labels"].tolist() == expected[-1][1]
     for wrong in (len(data), -len(data) - 1):
         with pytest.raises(IndexError):
@@ -124,7 +124,7 @@ def test_documents_are_crossed_or_not(tmp_path: Path, tokenizer: Any) -> None:
     rows = text_windows(path, tokenizer, 64, cross_documents=False)
     assert isinstance(rows, PackedDataset)
     found: list[list[int]] = []
-    batch = rows.__getitems__(range(len(rows)))
+    batch = rows.batch(range(len(rows)))
     ids_, labels_, places_ = (batch[k].tolist() for k in ("input_ids", "labels", "position_ids"))
     for ids, labels, places in zip(ids_, labels_, places_, strict=True):
         for at, (id_, label, place) in enumerate(zip(ids, labels, places, strict=True)):
@@ -255,7 +255,7 @@ def test_any_tokenizer_with_encode(tmp_path: Path, encoder: Any) -> None:
     path = jsonl(tmp_path / "a.jsonl", DOCUMENTS)
     ids = [id_ for text in DOCUMENTS for id_ in Plain().encode(text)]
     data = text_windows(path, encoder, 16)
-    assert pairs([data.__getitems__(range(len(data)))]) == windows_of(ids, 16, 16)
+    assert pairs([data.batch(range(len(data)))]) == windows_of(ids, 16, 16)
     size = data.split.dataset.manifest.tokens.vocab_size
     assert size == (260 if isinstance(encoder, Plain) else max(ids) + 1)
     if isinstance(encoder, Plain):
@@ -297,7 +297,7 @@ def test_byte_level_bpe_with_its_own_specials(tmp_path: Path) -> None:
     path = jsonl(tmp_path / "a.jsonl", DOCUMENTS)
     ids = [id_ for text in DOCUMENTS for id_ in bpe.encode(text).ids]
     compact = text_windows(path, bpe, 16)
-    assert pairs([compact.__getitems__(range(len(compact)))]) == windows_of(ids, 16, 16)
+    assert pairs([compact.batch(range(len(compact)))]) == windows_of(ids, 16, 16)
     assert compact.split.dataset.manifest.tokenizer.pad is not None
 
     def lines() -> Any:

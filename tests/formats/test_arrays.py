@@ -131,9 +131,9 @@ def test_rows_outside_are_refused(tmp_path: Path, vectors: npt.NDArray[np.float3
     write(tmp_path / "d", embedding=vectors)
     with open_arrays(tmp_path / "d") as data:
         for rows in ([ROWS], [0, -1]):
-            with pytest.raises(IndexError, match=f"rows of embedding .* outside 0:{ROWS}"):
+            with pytest.raises(IndexError, match=f"embedding: row .* outside 0:{ROWS}"):
                 data.array("embedding").take(np.array(rows))
-        with pytest.raises(IndexError, match="samples of val"):
+        with pytest.raises(IndexError, match="split val: sample"):
             data.split("val").rows(np.array([5]))
         with pytest.raises(UsageError, match="no array 'label', only embedding"):
             data.array("label")

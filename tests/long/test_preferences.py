@@ -106,4 +106,4 @@ def test_real_preferences(form: str, tmp_path: Path) -> None:
         )
         for at in range(0, len(order), 8):
             some = order[at : at + 8]
-            same(data.__getitems__(some), reference(form, [records[k] for k in some], labels))
+            same(data.batch(some), reference(form, [records[k] for k in some], labels))

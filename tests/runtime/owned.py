@@ -18,7 +18,7 @@ def check_owned(
 
     Writing into one changes neither the others nor the same batch of the next time.
     """
-    batch = dataset.__getitems__(indices)
+    batch = dataset.batch(indices)
     kept = {name: tensor.clone() for name, tensor in batch.items()}
     dtypes = dict.fromkeys(batch, torch.int64) | (others or {})
     assert {name: tensor.dtype for name, tensor in batch.items()} == dtypes
@@ -28,7 +28,7 @@ def check_owned(
         batch[name].fill_(-1)
         del untouched[name]
         assert all(_equal(batch[other], untouched[other]) for other in untouched)
-    again = dataset.__getitems__(indices)
+    again = dataset.batch(indices)
     assert all(_equal(again[name], kept[name]) for name in kept)
 
 

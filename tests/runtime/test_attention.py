@@ -30,7 +30,7 @@ def batch(split: Split) -> Batch:
     windows = WindowDataset(
         split, seq_len=SEQ_LEN, sample_mask=True, position_ids=True, doc_ids=True, cu_seqlens=8
     )
-    return windows.__getitems__(SAMPLES)
+    return windows.batch(SAMPLES)
 
 
 def attend(ids: torch.Tensor, positions: torch.Tensor, allowed: torch.Tensor) -> torch.Tensor:

@@ -108,7 +108,7 @@ def test_a_wrong_answer_is_named_with_its_sample(bad: list[Any], problem: str) -
         GRPO(max_length=8, truncate="error"),
     )
     with pytest.raises(SampleError, match=f"sample 1, field 'responses': {problem}"):
-        samples.__getitems__([0, 1])
+        samples.batch([0, 1])
 
 
 @pytest.mark.parametrize(
@@ -269,7 +269,7 @@ def test_filling_rows_leave_the_samples_alone(kind: Any) -> None:
     def collate(samples: list[torch.Tensor]) -> Any:
         return kind(labels=data[: len(samples)])
 
-    batch = Collated(data, collate, sample_mask=True).__getitems__([0, PADDING])
+    batch = Collated(data, collate, sample_mask=True).batch([0, PADDING])
     assert batch["labels"].tolist() == [[3], [-100]]
     assert batch["sample_mask"].tolist() == [True, False]
     assert data.tolist() == [[3], [4]]

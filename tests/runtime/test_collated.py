@@ -104,7 +104,7 @@ def test_the_epoch_reaches_the_collate_function(workers: int) -> None:
     for epoch in range(2):
         assert [set(batch["epoch"].tolist()) for batch in loader] == [{epoch}] * 2
     samples = loader.dataset_obj
-    assert samples.__getitems__(np.arange(3))["epoch"].tolist() == [0, 0, 0]
+    assert samples.batch(np.arange(3))["epoch"].tolist() == [0, 0, 0]
 
 
 def test_skipped_samples_of_a_tagged_order_stay_out() -> None:
@@ -122,7 +122,7 @@ def test_a_sample_that_cannot_be_read_is_named(together: bool) -> None:
     """The number of the sample and the cause, whether samples come one by one or together."""
     samples = Collated(Fails(together), stack)
     with pytest.raises(SampleError, match=r"sample 7: reading it raised ValueError: no such") as e:
-        samples.__getitems__([1, 7, 2])
+        samples.batch([1, 7, 2])
     assert isinstance(e.value.__cause__, ValueError)
     assert str(pickle.loads(pickle.dumps(e.value))) == str(e.value)
 
@@ -134,9 +134,9 @@ def test_a_sample_that_cannot_be_collated_is_named() -> None:
         raise SampleError("is odd", row=samples.index(3), field="n")
 
     with pytest.raises(InputError, match=r"\] sample 3, field 'n': is odd\."):
-        Collated(range(9), refuse).__getitems__([2, 3])
+        Collated(range(9), refuse).batch([2, 3])
     with pytest.raises(InputError, match=r"samples 2, 3: collating them raised TypeError"):
-        Collated(range(9), lambda samples: 1 + None).__getitems__([2, 3])  # type: ignore
+        Collated(range(9), lambda samples: 1 + None).batch([2, 3])  # type: ignore
 
 
 def test_numbers_outside_are_refused() -> None:
@@ -144,7 +144,7 @@ def test_numbers_outside_are_refused() -> None:
     samples = Collated([5, 6], stack)
     for wrong in ([2], [-1]):
         with pytest.raises(IndexError, match="outside 0:2"):
-            samples.__getitems__(wrong)
+            samples.batch(wrong)
     assert samples[-1]["n"].item() == 6
     assert [samples[index]["n"].item() for index in range(2)] == [5, 6]
 
@@ -155,8 +155,10 @@ def test_what_is_no_dataset_is_refused() -> None:
         Collated(iter([1]), stack)  # type: ignore[arg-type]
     with pytest.raises(UsageError, match="must be callable"):
         Collated([1], None)  # type: ignore[arg-type]
+    together = Fails(together=True)
+    together.__getitems__ = stack  # type: ignore[assignment]
     with pytest.raises(UsageError, match="gives batches, not a list"):
-        Collated(Collated([1], stack), stack).__getitems__([0])
+        Collated(together, stack).batch([0])
 
 
 def test_batches_need_not_be_dicts() -> None:

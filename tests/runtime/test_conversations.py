@@ -120,7 +120,7 @@ def test_everything_restarts_with_each_conversation(
             split, seq_len=14, pack=pack, labels=labels, position_ids=True, doc_ids=True,
             cu_seqlens=True, plan_dir=Path(folder) / "plans",
         )  # fmt: skip
-        batch = data.__getitems__(range(len(data)))
+        batch = data.batch(range(len(data)))
         masks = [split.masks.read(*split.span(number)) for number in range(split.documents)]
         documents = [split.document(number).tolist() for number in range(split.documents)]
     assert batch["labels"].tolist() == reference_labels(batch, masks, labels)
@@ -166,9 +166,9 @@ def test_packing_changes_no_loss(tmp_path: Path) -> None:
     split = open_dataset(talk(tmp_path / "chat")).split("train")
     packed = PackedDataset(
         split, seq_len=64, pack="best-fit", position_ids=True, doc_ids=True
-    ).__getitems__([0, 1, 2])
+    ).batch([0, 1, 2])
     assert len(set(packed["doc_ids"].flatten().tolist()) - {-1}) == split.documents
-    rows = DocumentDataset(split, position_ids=True).__getitems__(range(split.documents))
+    rows = DocumentDataset(split, position_ids=True).batch(range(split.documents))
     alone = rows["attention_mask"] - 1 + torch.arange(split.documents)[:, None]
     model, losses, gradients = Model(), [], []
     for batch, segments in ((packed, packed["doc_ids"]), (rows, alone)):
@@ -189,12 +189,12 @@ def test_what_the_user_says_is_no_label(tmp_path: Path) -> None:
     path = talk(tmp_path / "chat")
     split = open_dataset(path).split("train")
     masks = [split.masks.read(*split.span(number)) for number in range(split.documents)]
-    before = DocumentDataset(split).__getitems__(range(split.documents))["labels"]
+    before = DocumentDataset(split).batch(range(split.documents))["labels"]
     changed = [
         np.where(mask, split.document(number), 3).tolist() for number, mask in enumerate(masks)
     ]
     other = make_dataset(
         tmp_path / "o", {"train": [changed]}, masks={"train": [masks]}, form="chat"
     )
-    after = DocumentDataset(open_dataset(other).split("train")).__getitems__(range(len(masks)))
+    after = DocumentDataset(open_dataset(other).split("train")).batch(range(len(masks)))
     assert torch.equal(before, after["labels"])

@@ -382,7 +382,7 @@ def test_what_workers_get_can_be_pickled(kind: str) -> None:
     if kind == "stream":
         assert str(list(again)) == str(list(dataset))
     else:
-        assert str(again.__getitems__([0, 3])) == str(dataset.__getitems__([0, 3]))
+        assert str(again.batch([0, 3])) == str(dataset.batch([0, 3]))
 
 
 def test_buckets_for_training() -> None:

@@ -122,7 +122,7 @@ def test_batches_equal_the_reference(
 
         order = np.random.default_rng(0).permutation(len(cut))
         expected = rows([cut[i] for i in order])
-        found = lists(documents.__getitems__(order))
+        found = lists(documents.batch(order))
         assert found == {name: [row[name] for row in expected] for name in expected[0]}
         alone = [lists(documents[i]) for i in range(len(cut))]
         assert alone == [row for one in cut for row in rows([one])]
@@ -145,8 +145,8 @@ def test_empty_documents_are_left_out(split: Split, plans: Path) -> None:
         split.document(number).tolist() for number in numbers
     ]
     every = DocumentDataset(split, plan_dir=plans, min_tokens=0)
-    assert every.__getitems__(range(9))["lengths"].tolist() == [30, 0, 12, 0, 8, 100, 3, 1, 16]
-    assert every.__getitems__([1])["input_ids"].shape == (1, 1)
+    assert every.batch(range(9))["lengths"].tolist() == [30, 0, 12, 0, 8, 100, 3, 1, 16]
+    assert every.batch([1])["input_ids"].shape == (1, 1)
 
 
 def test_nothing_is_read_where_the_manifest_tells(tmp_path: Path) -> None:
@@ -166,17 +166,17 @@ def test_nothing_is_read_where_the_manifest_tells(tmp_path: Path) -> None:
 def test_padding_rows(split: Split, plans: Path) -> None:
     """Rows that only fill up are padding all over, False in the mask; others stay."""
     documents = DocumentDataset(split, plan_dir=plans, sample_mask=True, pad_id=3)
-    batch = documents.__getitems__([2, PADDING])
+    batch = documents.batch([2, PADDING])
     assert batch["sample_mask"].tolist() == [True, False]
     assert batch["lengths"].tolist() == [8, 0]
     assert batch["input_ids"][1].tolist() == [3] * 8
     assert batch["labels"][1].tolist() == [IGNORED_LABEL] * 8
     assert batch["attention_mask"][1].sum() == 0
-    assert documents.__getitems__([PADDING])["input_ids"].shape == (1, 1)
-    assert documents.__getitems__([])["input_ids"].shape == (0, 1)
+    assert documents.batch([PADDING])["input_ids"].shape == (1, 1)
+    assert documents.batch([])["input_ids"].shape == (0, 1)
     assert len(documents.spans(np.array([PADDING]))[0]) == 0
     with pytest.raises(IndexError):
-        DocumentDataset(split, plan_dir=plans).__getitems__([PADDING])
+        DocumentDataset(split, plan_dir=plans).batch([PADDING])
 
 
 def test_indices_follow_python(split: Split, plans: Path) -> None:
@@ -191,9 +191,9 @@ def test_indices_follow_python(split: Split, plans: Path) -> None:
 def test_too_long_is_an_error_when_met(split: Split, plans: Path) -> None:
     """With truncate="error" the document in the split is named, with the numbers."""
     documents = DocumentDataset(split, max_length=20, truncate="error", plan_dir=plans)
-    assert documents.__getitems__([1, 2])["lengths"].tolist() == [12, 8]
+    assert documents.batch([1, 2])["lengths"].tolist() == [12, 8]
     with pytest.raises(InputError) as caught:
-        documents.__getitems__([1, 3])
+        documents.batch([1, 3])
     assert (caught.value.code, caught.value.where) == ("E_OVERLONG", "document 5")
     assert "100 tokens, more than max_length 20" in caught.value.problem
 
@@ -242,7 +242,7 @@ def test_bad_arguments_are_named(
 def test_pickles_small(split: Split, plans: Path) -> None:
     """A used dataset pickles in under 1 kB and serves the same after."""
     documents = DocumentDataset(split, max_length=20, padding="left", pad_id=1, plan_dir=plans)
-    before = lists(documents.__getitems__([0, 3]))
+    before = lists(documents.batch([0, 3]))
     data = pickle.dumps(documents)
     assert len(data) < 1000
-    assert lists(pickle.loads(data).__getitems__([0, 3])) == before
+    assert lists(pickle.loads(data).batch([0, 3])) == before

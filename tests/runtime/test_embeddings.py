@@ -71,7 +71,7 @@ def test_rows_are_the_stored_ones(path: Path, arrays: Arrays, io: Any) -> None:
     fields = ("embedding", "half", "brain", "small", "matrix", "label", "flag")
     assert found.fields == fields
     asked = [19, 0, 7, 7, 3]
-    batch = found.__getitems__(asked)
+    batch = found.batch(asked)
     assert list(batch) == list(fields)
     for name in fields:
         wanted = torch.stack([expected(arrays, name, rows[k]) for k in asked])
@@ -86,27 +86,27 @@ def test_rows_are_the_stored_ones(path: Path, arrays: Arrays, io: Any) -> None:
 
 def test_options(path: Path, arrays: Arrays) -> None:
     """Chosen fields, raw numbers, another type."""
-    batch = dataset(path, fields=["small", "provenance"], raw=True).__getitems__([1])
+    batch = dataset(path, fields=["small", "provenance"], raw=True).batch([1])
     assert list(batch) == ["small", "provenance"]
     np.testing.assert_array_equal(batch["small"].numpy(), arrays["small"][[2]])
-    wide = dataset(path, dtype=torch.float64).__getitems__([0, 1])
+    wide = dataset(path, dtype=torch.float64).batch([0, 1])
     assert {name: t.dtype for name, t in wide.items() if t.is_floating_point()} == dict.fromkeys(
         ("embedding", "half", "brain", "small", "matrix"), torch.float64
     )
     assert wide["label"].dtype == torch.int64
-    assert not dataset(path).__getitems__([])["label"].numel()
+    assert not dataset(path).batch([])["label"].numel()
 
 
 def test_rows_that_fill(path: Path) -> None:
     """A filler repeats sample 0 and is marked; without marks it is no index."""
-    batch = dataset(path, sample_mask=True).__getitems__([4, PADDING])
+    batch = dataset(path, sample_mask=True).batch([4, PADDING])
     assert batch["sample_mask"].tolist() == [True, False]
     assert batch["label"].tolist()[1] == 0
     with pytest.raises(IndexError):
-        dataset(path).__getitems__([PADDING])
+        dataset(path).batch([PADDING])
     for wrong in ([20], [-1]):
-        with pytest.raises(IndexError, match="samples of train"):
-            dataset(path).__getitems__(wrong)
+        with pytest.raises(IndexError, match="split train: sample"):
+            dataset(path).batch(wrong)
 
 
 @pytest.mark.parametrize(

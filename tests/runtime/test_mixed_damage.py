@@ -82,7 +82,7 @@ def test_sources_by_other_names() -> None:
     both = MixtureDataset(parts)
     cut(Path("b", TOKENS))
     with pytest.raises((IntegrityError, StorageError)) as caught:
-        both.__getitems__([0, len(both) - 1])
+        both.batch([0, len(both) - 1])
     assert caught.value.where == str(Path("b", TOKENS).absolute())
 
 

@@ -169,7 +169,7 @@ def test_mean_tokens_equal_a_count() -> None:
         assert mean_tokens(packed) * len(packed) == real
         for longest, least in ((None, 1), (9, 3), (9, 0)):
             documents = DocumentDataset(split, max_length=longest, min_tokens=least)
-            every = documents.__getitems__(np.arange(len(documents)))
+            every = documents.batch(np.arange(len(documents)))
             assert mean_tokens(documents) * len(documents) == int(every["lengths"].sum())
 
 

@@ -42,8 +42,8 @@ class Windows(WindowDataset):
         starts = samples * self.stride
         return starts, starts + self.seq_len + 1
 
-    def __getitems__(self, indices: Sequence[int] | Samples) -> Batch:
-        return super().__getitems__(np.asarray(indices).tolist())
+    def batch(self, indices: Sequence[int] | Samples) -> Batch:
+        return super().batch(np.asarray(indices).tolist())
 
 
 class Segmented(Windows):
@@ -53,8 +53,8 @@ class Segmented(Windows):
         super().__init__(split, seq_len=seq_len)
         self.room = room
 
-    def __getitems__(self, indices: Sequence[int] | Samples) -> Batch:
-        batch = super().__getitems__(indices)
+    def batch(self, indices: Sequence[int] | Samples) -> Batch:
+        batch = super().batch(indices)
         cut = batch["input_ids"].numpy() < 40
         cut[:, :1] = True
         begins = np.flatnonzero(cut)
@@ -87,7 +87,7 @@ def expected_row(both: MixtureDataset, sample: int) -> dict[str, Any]:
     """One sample from its own dataset."""
     source = int(sample >= 12)
     dataset = list(both.sources.values())[source]
-    batch = dataset.__getitems__(np.array([sample - 12 * source]))
+    batch = dataset.batch(np.array([sample - 12 * source]))
     return {**{name: rows[0].tolist() for name, rows in batch.items()}, "source": source}
 
 
@@ -95,7 +95,7 @@ def expected_row(both: MixtureDataset, sample: int) -> dict[str, Any]:
 @given(samples=st.lists(st.integers(0, 52), max_size=12))
 def test_rows_are_those_of_the_sources(both: MixtureDataset, samples: list[int]) -> None:
     """Whatever the sources of a batch, row i is sample i, and memory is shared with nothing."""
-    batch = both.__getitems__(samples)
+    batch = both.batch(samples)
     rows = [{name: rows[i].tolist() for name, rows in batch.items()} for i in range(len(samples))]
     assert rows == [expected_row(both, sample) for sample in samples]
     assert batch["input_ids"].shape == (len(samples), SEQ_LEN)
@@ -115,17 +115,17 @@ def test_single_samples_and_length(both: MixtureDataset) -> None:
         with pytest.raises(IndexError, match="outside 0:53"):
             both[index]
     with pytest.raises(IndexError, match="outside 0:53"):
-        both.__getitems__([0, PADDING + 1])
+        both.batch([0, PADDING + 1])
 
 
 def test_padding_rows(both: MixtureDataset) -> None:
     """Rows that only fill are masked, ignored by the loss, and of no source; also alone."""
-    batch = both.__getitems__([20, PADDING, 3, PADDING, 52])
+    batch = both.batch([20, PADDING, 3, PADDING, 52])
     assert batch["sample_mask"].tolist() == [True, False, True, False, True]
     assert batch["source"].tolist() == [1, -1, 0, -1, 1]
     assert (batch["labels"][1::2] == IGNORED_LABEL).all()
-    assert torch.equal(batch["labels"][::2], both.__getitems__([20, 3, 52])["labels"])
-    alone = both.__getitems__([PADDING, PADDING])
+    assert torch.equal(batch["labels"][::2], both.batch([20, 3, 52])["labels"])
+    alone = both.batch([PADDING, PADDING])
     assert alone["sample_mask"].tolist() == [False, False]
     assert alone["source"].tolist() == [-1, -1]
 
@@ -150,10 +150,10 @@ def test_segments_move_with_their_rows(splits: list[Split], samples: list[int]) 
             for i, split in enumerate(splits[:2])
         }
     )
-    batch = mixed.__getitems__(samples)
+    batch = mixed.batch(samples)
     stops, longest = [0], 0
     for sample in samples:
-        row = mixed.__getitems__([sample])
+        row = mixed.batch([sample])
         lengths = row["cu_seqlens"].diff()
         stops += (stops[-1] + lengths[lengths > 0].cumsum(0)).tolist()
         longest = max(longest, int(row["max_seqlen"]))
@@ -213,7 +213,7 @@ def test_documents_are_padded_to_the_longest_of_all(
         )
         for i, split in enumerate(stories)
     ]
-    batch = MixtureDataset({"short": documents[0], "long": documents[1]}).__getitems__(samples)
+    batch = MixtureDataset({"short": documents[0], "long": documents[1]}).batch(samples)
     blank = {"attention_mask": 0, "position_ids": 0, "labels": IGNORED_LABEL}
     rows, width = batch["input_ids"].shape
     assert (rows, width) == (len(samples), max(1, int(batch["lengths"].max())))
@@ -269,20 +269,18 @@ def test_through_a_dataloader(both: MixtureDataset, workers: int) -> None:
     """Served by torch, with workers and without, the mixture is its order's samples."""
     order = both.mixture({"prose": 2, "code": 1}).order(seed=3)
     sampler = GlobalBatchSampler(len(both), 4, order=order, epoch=2, end="pad")
-    loader = DataLoader(
-        both, batch_sampler=sampler, num_workers=workers, collate_fn=lambda batch: batch
-    )
+    loader = DataLoader(both, batch_sampler=sampler, num_workers=workers)
     rows = torch.cat([batch["input_ids"] for batch in loader])[: len(both)]
     samples = order.samples(np.arange(len(both)), len(both), 2)
-    assert torch.equal(rows, both.__getitems__(samples)["input_ids"])
+    assert torch.equal(rows, both.batch(samples)["input_ids"])
 
 
 def test_pickles_small(both: MixtureDataset) -> None:
     """A used mixture pickles as paths and numbers, and serves the same after."""
-    before = both.__getitems__([0, 30])
+    before = both.batch([0, 30])
     data = pickle.dumps(both)
     assert len(data) < 2500
-    after = pickle.loads(data).__getitems__([0, 30])
+    after = pickle.loads(data).batch([0, 30])
     assert all(torch.equal(after[name], before[name]) for name in before)
 
 

@@ -134,7 +134,7 @@ def test_rows_equal_the_reference(
             return
         rows = packed()
         assert [lists(rows[i]) for i in range(len(rows))] == expected
-        batch = lists(rows.__getitems__(range(len(rows))))
+        batch = lists(rows.batch(range(len(rows))))
         assert batch == {name: [row[name] for row in expected] for name in expected[0]}
 
 
@@ -145,7 +145,7 @@ def test_short_and_long_pieces_read_alike(tmp_path: Path, mean: int) -> None:
     shards = random_split(lengths)
     split = open_dataset(make_dataset(tmp_path / "ds", {"train": shards})).split("train")
     rows = PackedDataset(split, seq_len=512, plan_dir=tmp_path, doc_ids=True, labels=None)
-    batch = {k: rows.numpy() for k, rows in rows.__getitems__(np.arange(len(rows))).items()}
+    batch = {k: rows.numpy() for k, rows in rows.batch(np.arange(len(rows))).items()}
     for document, ids in enumerate(ids for shard in shards for ids in shard):
         assert batch["input_ids"][batch["doc_ids"] == document].tolist() == ids.tolist()
 
@@ -158,7 +158,7 @@ def test_sharding_does_not_change_rows(tmp_path: Path, plans: Path) -> None:
     batches = []
     for path in (one, five):
         rows = PackedDataset(open_dataset(path).split("train"), seq_len=32, plan_dir=plans)
-        batches.append(lists(rows.__getitems__(range(len(rows)))))
+        batches.append(lists(rows.batch(range(len(rows)))))
     assert batches[0] == batches[1]
 
 
@@ -176,7 +176,7 @@ def test_attention_boundaries(split: Split, plans: Path) -> None:
     rows = PackedDataset(split, seq_len=32, plan_dir=plans, cu_seqlens=True, doc_ids=True)
     sizes = set()
     for index in range(len(rows)):
-        batch = rows.__getitems__([index, 0])
+        batch = rows.batch([index, 0])
         flat = batch["doc_ids"].reshape(-1)
         edges = [0, *(i for i in range(1, 64) if flat[i] != flat[i - 1] or i % 32 == 0), 64]
         found = batch["cu_seqlens"].tolist()
@@ -194,19 +194,19 @@ def test_padding_rows(split: Split, plans: Path) -> None:
     rows = PackedDataset(
         split, seq_len=32, plan_dir=plans, sample_mask=True, pad_id=3, doc_ids=True, cu_seqlens=True
     )
-    batch = rows.__getitems__([2, PADDING, 1, PADDING])
+    batch = rows.batch([2, PADDING, 1, PADDING])
     assert batch["sample_mask"].tolist() == [True, False, True, False]
     assert set(batch["labels"][1::2].flatten().tolist()) == {IGNORED_LABEL}
     assert set(batch["input_ids"][1::2].flatten().tolist()) == {3}
     assert set(batch["doc_ids"][1::2].flatten().tolist()) == {-1}
-    plain = PackedDataset(split, seq_len=32, plan_dir=plans, pad_id=3).__getitems__([2, 1])
+    plain = PackedDataset(split, seq_len=32, plan_dir=plans, pad_id=3).batch([2, 1])
     assert torch.equal(batch["labels"][::2], plain["labels"])
     assert torch.equal(batch["input_ids"][::2], plain["input_ids"])
     assert len(rows.spans(np.array([PADDING]))[0]) == 0
     with pytest.raises(IndexError):
-        PackedDataset(split, seq_len=32, plan_dir=plans).__getitems__([PADDING])
-    assert rows.__getitems__([PADDING])["input_ids"].shape == (1, 32)
-    assert rows.__getitems__([])["input_ids"].shape == (0, 32)
+        PackedDataset(split, seq_len=32, plan_dir=plans).batch([PADDING])
+    assert rows.batch([PADDING])["input_ids"].shape == (1, 32)
+    assert rows.batch([])["input_ids"].shape == (0, 32)
 
 
 def test_indices_follow_python(split: Split, plans: Path) -> None:
@@ -330,13 +330,13 @@ def test_a_flipped_bit_of_the_plan_serves_no_wrong_row(split: Split, plans: Path
     """Rows are the same whatever bit of the stored plan flips: it is made again."""
     rows = PackedDataset(split, seq_len=32, plan_dir=plans)
     assert rows.plan.path
-    expected, data = lists(rows.__getitems__(range(len(rows)))), rows.plan.path.read_bytes()
+    expected, data = lists(rows.batch(range(len(rows)))), rows.plan.path.read_bytes()
     for at in range(0, len(data), 41):
         changed = bytearray(data)
         changed[at] ^= 1
         rows.plan.path.write_bytes(changed)
         again = PackedDataset(split, seq_len=32, plan_dir=plans)
-        assert lists(again.__getitems__(range(len(again)))) == expected
+        assert lists(again.batch(range(len(again)))) == expected
 
 
 def test_plans_need_no_map(
@@ -351,7 +351,7 @@ def test_plans_need_no_map(
         same = open_dataset(split.dataset.path, io=io).split("train")
         packed = PackedDataset(same, seq_len=32, plan_dir=folder, doc_ids=True, cu_seqlens=True)
         documents = DocumentDataset(same, plan_dir=folder, min_tokens=4)
-        return [lists(rows.__getitems__([2, 0, 1, 1])) for rows in (packed, documents)]
+        return [lists(rows.batch([2, 0, 1, 1])) for rows in (packed, documents)]
 
     expected = batches("mmap", plans)
     monkeypatch.setattr(packing_store, "_READ_WHOLE", 0)
@@ -375,10 +375,10 @@ def test_damaged_offsets_are_named(split: Split, plans: Path) -> None:
 def test_pickles_small_and_opens_the_plan(split: Split, plans: Path) -> None:
     """A used dataset pickles in under 1 kB and serves the same after."""
     rows = PackedDataset(split, seq_len=32, plan_dir=plans, cu_seqlens=True, pad_id=1)
-    before = lists(rows.__getitems__([0, 1, 2]))
+    before = lists(rows.batch([0, 1, 2]))
     data = pickle.dumps(rows)
     assert len(data) < 1000
-    assert lists(pickle.loads(data).__getitems__([0, 1, 2])) == before
+    assert lists(pickle.loads(data).batch([0, 1, 2])) == before
 
 
 def test_plans_are_equal_in_another_process(split: Split, plans: Path, tmp_path: Path) -> None:
@@ -403,8 +403,8 @@ def test_plans_are_equal_in_another_process(split: Split, plans: Path, tmp_path:
 
 
 def test_serves_a_stock_dataloader(split: Split, plans: Path) -> None:
-    """torch's DataLoader takes it, given a collate function that returns its argument."""
+    """torch's DataLoader takes it, with its default collate function."""
     rows = PackedDataset(split, seq_len=32, plan_dir=plans)
-    loader = DataLoader(rows, batch_size=2, collate_fn=lambda batch: batch)
+    loader = DataLoader(rows, batch_size=2)
     found = torch.cat([batch["input_ids"] for batch in loader])
-    assert torch.equal(found, rows.__getitems__(range(len(rows)))["input_ids"])
+    assert torch.equal(found, rows.batch(range(len(rows)))["input_ids"])

@@ -66,7 +66,7 @@ def test_defaults_of_splits(path: Path) -> None:
     """Item 85: train is shuffled in whole batches; val is stored order to the last pair."""
     train, val = make(path), make(path, "val")
     assert {len(batch) for batch in rows(train)} == {8}
-    stored = rows([val.dataset_obj.__getitems__(range(len(val.dataset_obj)))])[0]
+    stored = rows([val.dataset_obj.batch(range(len(val.dataset_obj)))])[0]
     assert [row for batch in rows(val) for row in batch] == stored
     assert [row for batch in rows(val) for row in batch] == stored  # in every epoch
     assert len({len(batch) for batch in rows(make(path, "val", drop_last=True))}) == 1
@@ -292,7 +292,7 @@ def test_batches_that_were_changed(path: Path, change: Any, field: str, problem:
     """Item 98: keys, shapes, types, devices; whoever changed them."""
     dataset = open_pairs(path).split("train")
     dataset.force_steering("zero")
-    batch: Any = dataset.__getitems__(range(8))
+    batch: Any = dataset.batch(range(8))
     dataset.check_batch(batch, rows=8)
     change(batch)
     with pytest.raises(IncompatibleError) as caught:

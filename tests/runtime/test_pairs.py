@@ -87,7 +87,7 @@ def test_batches_equal_the_reference(tmp_path: Path, io: Any, preload: bool, dty
     found = open_pairs(made, io=io, preload=preload).split("train")
     rows = given.splits["train"]
     asked = np.array([5, 0, len(rows) - 1, 5, 7])
-    batch = found.__getitems__(asked)
+    batch = found.batch(asked)
     assert list(batch) == list(DTYPES)
     check(batch, given, rows[asked])
     assert batch["negative_embs"].shape == (5, 5, 6)
@@ -102,7 +102,7 @@ def test_every_variant(given: Pairs, train: PairDataset) -> None:
     """Item 90: over some epochs each variant is served as the table defines it."""
     seen: set[int] = set()
     for epoch in range(4):
-        batch = train.__getitems__(with_epoch(np.arange(len(train)), epoch))
+        batch = train.batch(with_epoch(np.arange(len(train)), epoch))
         check(batch, given, given.splits["train"])
         seen.update(batch["steering_variant"].tolist())
     assert seen == {0, 1, 2, 3}
@@ -119,15 +119,15 @@ def test_every_variant(given: Pairs, train: PairDataset) -> None:
 def test_the_epoch_of_an_index_comes_first(train: PairDataset) -> None:
     """Items 87, 93: indices with an epoch take no notice of the dataset's; plain ones do."""
     asked = np.arange(len(train))
-    named = [train.__getitems__(with_epoch(asked, e))["steering_variant"] for e in (0, 6)]
+    named = [train.batch(with_epoch(asked, e))["steering_variant"] for e in (0, 6)]
     for epoch in (6, 0, 3):
         train.set_epoch(epoch)
-        again = [train.__getitems__(with_epoch(asked, e))["steering_variant"] for e in (0, 6)]
+        again = [train.batch(with_epoch(asked, e))["steering_variant"] for e in (0, 6)]
         assert [t.tolist() for t in again] == [t.tolist() for t in named]
     train.set_epoch(6)
-    assert train.__getitems__(asked)["steering_variant"].tolist() == named[1].tolist()
+    assert train.batch(asked)["steering_variant"].tolist() == named[1].tolist()
     assert named[0].tolist() != named[1].tolist()
-    mixed = train.__getitems__([*with_epoch(asked[:9], 0), *asked[9:]])["steering_variant"]
+    mixed = train.batch([*with_epoch(asked[:9], 0), *asked[9:]])["steering_variant"]
     assert mixed.tolist() == [*named[0][:9].tolist(), *named[1][9:].tolist()]
     with pytest.raises(UsageError, match="epoch"):
         train.set_epoch(-1)
@@ -139,9 +139,7 @@ def test_where_the_curriculum_moves(path: Path) -> None:
     def epochs(split: str, **options: Any) -> list[list[int]]:
         found = open_pairs(path).split(split, **options)
         asked = np.arange(len(found))
-        return [
-            found.__getitems__(with_epoch(asked, e))["steering_variant"].tolist() for e in (0, 9)
-        ]
+        return [found.batch(with_epoch(asked, e))["steering_variant"].tolist() for e in (0, 9)]
 
     first, last = epochs("val")
     assert first == last
@@ -156,7 +154,7 @@ def test_where_the_curriculum_moves(path: Path) -> None:
 def test_seed(path: Path) -> None:
     """Item 94: another seed is another draw, the same one the same."""
     found = [
-        open_pairs(path).split("train", seed=s).__getitems__(range(40))["steering_variant"].tolist()
+        open_pairs(path).split("train", seed=s).batch(range(40))["steering_variant"].tolist()
         for s in (0, 1, 0)
     ]
     assert found[0] == found[2] != found[1]
@@ -164,14 +162,14 @@ def test_seed(path: Path) -> None:
 
 def test_force_steering(given: Pairs, train: PairDataset) -> None:
     """Item 95: each name fixes its variant, None draws again, another name lists the four."""
-    drawn = train.__getitems__(range(40))["steering_variant"].tolist()
+    drawn = train.batch(range(40))["steering_variant"].tolist()
     for variant, name in enumerate(VARIANTS):
         train.force_steering(name)
-        batch = train.__getitems__(range(40))
+        batch = train.batch(range(40))
         assert batch["steering_variant"].tolist() == [variant] * 40
         check(batch, given, given.splits["train"][:40])
     train.force_steering(None)
-    assert train.__getitems__(range(40))["steering_variant"].tolist() == drawn
+    assert train.batch(range(40))["steering_variant"].tolist() == drawn
     with pytest.raises(UsageError, match="zero, centroid, keyword, residual, or None, got 'none'"):
         train.force_steering("none")
 
@@ -286,7 +284,7 @@ def test_splits_share_everything(tmp_path: Path, given: Pairs) -> None:
         assert pairs.splits == ("train", "val")
         assert train.split.data is val.split.data
         assert train.tables is val.tables
-        train.__getitems__(range(len(train))), val.__getitems__(range(len(val)))
+        train.batch(range(len(train))), val.batch(range(len(val)))
         assert maps() == 1
         assert not set(train.split.rows(np.arange(len(train)))) & set(
             val.split.rows(np.arange(len(val)))
@@ -304,12 +302,12 @@ def test_closing(tmp_path: Path, given: Pairs) -> None:
     path = write_pairs(tmp_path / "p", given, shard_bytes=200)
     before, descriptors = maps(), len(os.listdir("/proc/self/fd"))
     with open_pairs(path).split("train") as pairs:
-        batch = pairs.__getitems__([1, 2])
+        batch = pairs.batch([1, 2])
         kept = batch["negative_embs"].clone()
         assert maps() > before
     assert (maps(), len(os.listdir("/proc/self/fd"))) == (before, descriptors)
     assert torch.equal(batch["negative_embs"], kept)
-    assert torch.equal(pairs.__getitems__([1, 2])["negative_embs"], kept)
+    assert torch.equal(pairs.batch([1, 2])["negative_embs"], kept)
     pairs.close()
     with open_pairs(path, preload=True).split("train") as preloaded:
         assert preloaded.memory().held > 0
@@ -323,7 +321,7 @@ def test_closing(tmp_path: Path, given: Pairs) -> None:
 def test_memory_report(path: Path, given: Pairs) -> None:
     """Item 107: what is mapped, resident and held."""
     pairs = open_pairs(path).split("train")
-    pairs.__getitems__(range(len(pairs)))
+    pairs.batch(range(len(pairs)))
     report = pairs.memory()
     served = [a for name, a in given.arrays.items() if not name.startswith(("keyword", "centroid_e",
               "pair_keyword"))]  # fmt: skip
@@ -342,12 +340,12 @@ def test_clusters(path: Path, given: Pairs) -> None:
     found = open_pairs(path).split("train", clusters=[2, -1])
     assert len(found) == len(wanted)
     for pairs in (found, pickle.loads(pickle.dumps(found))):
-        check(pairs.__getitems__(range(len(wanted))), given, wanted)
-    whole = open_pairs(path).split("train").__getitems__(np.searchsorted(rows, wanted))
+        check(pairs.batch(range(len(wanted))), given, wanted)
+    whole = open_pairs(path).split("train").batch(np.searchsorted(rows, wanted))
     assert torch.equal(whole["steering_variant"],
-                       found.__getitems__(range(len(wanted)))["steering_variant"])  # fmt: skip
+                       found.batch(range(len(wanted)))["steering_variant"])  # fmt: skip
     with pytest.raises(IndexError):
-        found.__getitems__([len(wanted)])
+        found.batch([len(wanted)])
     with pytest.raises(UsageError, match="there is no 4: the last one is 3"):
         open_pairs(path).split("train", clusters=[1, 4])
     with pytest.raises(UsageError, match="names no cluster"):
@@ -392,7 +390,7 @@ def test_every_tensor_is_on_the_device(path: Path, device: str, preload: bool) -
     pairs = open_pairs(path, device=device, preload=preload).split("train", sample_mask=True)
     for name in (None, *VARIANTS):
         pairs.force_steering(name)
-        batch = pairs.__getitems__([3, PADDING, 1])
+        batch = pairs.batch([3, PADDING, 1])
         assert {tensor.device.type for tensor in batch.values()} == {device}
         assert batch["negative_embs"].shape == (3, 5, 6)
 
@@ -402,12 +400,12 @@ def test_rows_that_fill(given: Pairs, path: Path) -> None:
     pairs = open_pairs(path).split("train", sample_mask=True)
     for own in (0, 5):
         pairs.set_epoch(own)
-        batch = pairs.__getitems__(with_epoch(np.array([4, PADDING]), 2))
+        batch = pairs.batch(with_epoch(np.array([4, PADDING]), 2))
         assert batch.pop("sample_mask").tolist() == [True, False]
         assert batch["relevance"][1] == 0
-        same = pairs.__getitems__(with_epoch(np.array([4, 0]), 2))
+        same = pairs.batch(with_epoch(np.array([4, 0]), 2))
         assert torch.equal(same["steering"], batch["steering"])
-    only = pairs.__getitems__([PADDING])
+    only = pairs.batch([PADDING])
     assert not only["sample_mask"].any()
 
 
@@ -432,9 +430,9 @@ def test_corrupt_indexes(
     splits = {"train": np.arange(60)}
     made = write_pairs(tmp_path / "p", Pairs(arrays=damaged, splits=splits), shard_bytes=160)
     pairs = open_pairs(made, preload=preload).split("train")
-    pairs.__getitems__([10, 12])
+    pairs.batch([10, 12])
     with pytest.raises(IntegrityError, match=problem) as caught:
-        pairs.__getitems__([12, 11])
+        pairs.batch([12, 11])
     per_shard = 160 // (damaged[name][0].nbytes)
     assert caught.value.where == f"{name}/{11 // per_shard:05d}.npy"
     assert f"row {11 % per_shard} holds" in caught.value.problem
@@ -455,7 +453,7 @@ def test_without_negatives_clusters_and_keywords(tmp_path: Path) -> None:
     """What a dataset has none of comes in shapes of 0, and zero vectors."""
     given = random_pairs(20, negatives=0, clusters=0, keywords=0, val=0.0)
     pairs = open_pairs(write_pairs(tmp_path / "p", given)).split("train")
-    batch = pairs.__getitems__(range(20))
+    batch = pairs.batch(range(20))
     assert (batch["negative_embs"].shape, batch["negative_tiers"].shape) == ((20, 0, 6), (20, 0))
     assert not batch["steering"].any()
     pairs.check_batch(batch)

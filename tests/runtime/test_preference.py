@@ -155,11 +155,11 @@ def test_batches_equal_the_collators(
                 with pytest.raises(InputError, match="before the answer"):
                     data[number]
                 continue
-            same(data.__getitems__([number]), reference(form, [wanted], labels, **own))
+            same(data.batch([number]), reference(form, [wanted], labels, **own))
             served.append((number, wanted))
         order = np.random.default_rng(seed).permutation(len(served))
         if served:
-            batch = data.__getitems__([served[at][0] for at in order])
+            batch = data.batch([served[at][0] for at in order])
             same(batch, reference(form, [served[at][1] for at in order], labels, **own))
 
 
@@ -179,19 +179,19 @@ def test_tensors_share_nothing(path: Path) -> None:
 def test_padding_rows(path: Path) -> None:
     """Rows that only fill up are padding all over, False in the mask; others stay."""
     data, plain = of(path, sample_mask=True, pad_id=3), of(path, pad_id=3)
-    batch = data.__getitems__([PADDING, 2])
+    batch = data.batch([PADDING, 2])
     assert batch.pop("sample_mask").tolist() == [False, True]
-    for name, tensor in plain.__getitems__([2, 2]).items():
+    for name, tensor in plain.batch([2, 2]).items():
         assert torch.equal(batch[name][1], tensor[0]) or name == "scores"
         blank = 3 if name.endswith(("input_ids", "responses")) else 0
         blank = IGNORED_LABEL if name.endswith("labels") else blank
         assert (batch[name][0] == blank).all()
-    only = data.__getitems__([PADDING])
+    only = data.batch([PADDING])
     assert all(len(tensor) == 1 for tensor in only.values())
-    assert all(len(tensor) == 0 for tensor in data.__getitems__([]).values())
+    assert all(len(tensor) == 0 for tensor in data.batch([]).values())
     assert len(data.spans(np.array([PADDING]))[0]) == 0
     with pytest.raises(IndexError):
-        plain.__getitems__([PADDING])
+        plain.batch([PADDING])
 
 
 def test_indices_follow_python(path: Path) -> None:
@@ -209,7 +209,7 @@ def test_pickles(path: Path) -> None:
     data = of(path, sample_mask=True, pad_to_multiple=4, pad_id=9)
     again = pickle.loads(pickle.dumps(data))
     assert again.definition == data.definition
-    same(again.__getitems__([3, PADDING]), data.__getitems__([3, PADDING]))
+    same(again.batch([3, PADDING]), data.batch([3, PADDING]))
 
 
 def test_spans_and_covering_are_inverse(path: Path) -> None:
@@ -250,7 +250,7 @@ def test_prompts_that_tokenize_differently(tmp_path: Path) -> None:
     ]
     single = [Answer(ids=[4, 3], mask=[0, 0], score=0)]  # nothing is trained on: all is the prompt
     make_preferences(tmp_path / "d", "groups", [[record, single]])
-    batch = of(tmp_path / "d").__getitems__([0, 1])
+    batch = of(tmp_path / "d").batch([0, 1])
     assert batch["input_ids"].tolist() == [[5, 6], [4, 3]]
     assert batch["responses"][0].tolist() == [[7, 1, EOS_ID], [8, 9, 2]]
     assert batch["responses_loss_mask"].tolist() == [[[0, 1, 0], [0, 0, 1]], [[0] * 3] * 2]

@@ -126,7 +126,7 @@ def test_what_a_batch_holds(paths: dict[str, Path], form: str) -> None:
     data = PreferenceDataset(open_dataset(paths[form]).split("train"))
     tokens = 0
     for step, batch in enumerate(loader):
-        expected = data.__getitems__(range(PER_STEP * step, min(N, PER_STEP * (step + 1))))
+        expected = data.batch(range(PER_STEP * step, min(N, PER_STEP * (step + 1))))
         assert list(batch) == list(expected)
         assert all(torch.equal(batch[name], expected[name]) for name in batch)
         tokens += sum(
@@ -147,7 +147,7 @@ def test_first_batch(paths: dict[str, Path], form: str, monkeypatch: pytest.Monk
         "labels": ("input_ids", "labels", "attention_mask"),
         "groups": ("responses_input_ids", "responses_labels", "attention_mask"),
     }[form]  # fmt: skip
-    whole = PreferenceDataset.__getitems__
+    whole = PreferenceDataset.batch
 
     def check(name: str, change: Any, problem: str) -> None:
         def changed(self: PreferenceDataset, indices: Any) -> dict[str, torch.Tensor]:
@@ -156,7 +156,7 @@ def test_first_batch(paths: dict[str, Path], form: str, monkeypatch: pytest.Monk
             found[own.get(name, name)] = change(found[own.get(name, name)])
             return found
 
-        monkeypatch.setattr(PreferenceDataset, "__getitems__", changed)
+        monkeypatch.setattr(PreferenceDataset, "batch", changed)
         with pytest.raises(IncompatibleError, match=problem) as caught:
             validate_first_batch(make(paths[form]))
         assert caught.value.where == name
@@ -369,7 +369,7 @@ def test_streams(paths: dict[str, Path], form: str) -> None:
         seen = []
         for batch in stream:
             (number,) = numbers([batch], form)[0]
-            expected = data.__getitems__([number])
+            expected = data.batch([number])
             assert all(torch.equal(batch[name], expected[name]) for name in expected)
             seen.append(number)
         assert sorted(seen) == [*range(N)]

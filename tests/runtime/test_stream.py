@@ -115,7 +115,7 @@ def follow(dataset: Any, order: dict[str, Any]) -> None:
     n = len(dataset)
     samples = batches.order.samples(np.arange(n), n, 0)
     for number, batch in enumerate(batches):
-        same(batch, dataset.__getitems__(samples[4 * number : 4 * number + 4]))
+        same(batch, dataset.batch(samples[4 * number : 4 * number + 4]))
     for number, sample in enumerate(singles):
         same(sample, dataset[int(samples[number])])
     assert number == n - 1
@@ -250,7 +250,7 @@ def test_a_large_split_costs_nothing_at_the_start(windows: WindowDataset) -> Non
         def __len__(self) -> int:
             return 10**9
 
-        def __getitems__(self, indices: Any) -> Any:
+        def batch(self, indices: Any) -> Any:
             return {"samples": torch.as_tensor(indices)}
 
         def spans(self, samples: Any) -> Any:

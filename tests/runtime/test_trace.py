@@ -256,7 +256,7 @@ def test_every_kind_of_rows(dataset: Dataset) -> None:
         batch: Any = rows
         sampler = GlobalBatchSampler(len(batch), len(batch), order=ORDERS[0])
         trace = trace_step(rows, sampler, 0, epoch=0)
-        ids = batch.__getitems__(trace.sample)["input_ids"].tolist()
+        ids = batch.batch(trace.sample)["input_ids"].tolist()
         for row, parts in zip(ids, traced_parts(trace), strict=True):
             pieces = [split.document(document)[a:b].tolist() for document, a, b in parts]
             assert pieces

@@ -94,7 +94,7 @@ def test_windows_equal_the_reference(
             return
         windows = WindowDataset(split, seq_len=seq_len, stride=stride, labels=labels)
         assert [lists(windows[i]) for i in range(len(windows))] == expected
-        batch = lists(windows.__getitems__(list(range(len(windows)))))
+        batch = lists(windows.batch(list(range(len(windows)))))
         assert batch == {name: [window[name] for window in expected] for name in expected[0]}
 
 
@@ -135,7 +135,7 @@ def test_fields_and_masks_equal_the_reference(
             doc_ids=True, cu_seqlens=True,
         )  # fmt: skip
         order = random.permutation(len(windows))
-        batch = lists(windows.__getitems__(order))
+        batch = lists(windows.batch(order))
         alone = [lists(windows[i]) for i in order.tolist()]
     stops = []
     ahead = 1 if labels == "shifted" else 0
@@ -165,7 +165,7 @@ def test_padding_rows_are_one_segment(split: Split) -> None:
     windows = WindowDataset(
         split, seq_len=20, sample_mask=True, position_ids=True, doc_ids=True, cu_seqlens=3
     )
-    batch = windows.__getitems__([PADDING, 2, PADDING])
+    batch = windows.batch([PADDING, 2, PADDING])
     assert batch["position_ids"][::2].tolist() == [[0] * 20] * 2
     assert batch["doc_ids"][::2].tolist() == [[-1] * 20] * 2
     assert batch["doc_ids"][1].tolist() == [2, 2, *[3] * 7, *[4] * 11]
@@ -176,7 +176,7 @@ def test_padding_rows_are_one_segment(split: Split) -> None:
 def test_fields_have_constant_shapes_and_own_memory(split: Split) -> None:
     """Whatever the documents, the same shapes; and no tensor shares memory with another."""
     windows = WindowDataset(split, seq_len=8, position_ids=True, doc_ids=True, cu_seqlens=True)
-    batches = [windows.__getitems__([i, i + 1]) for i in range(len(windows) - 1)]
+    batches = [windows.batch([i, i + 1]) for i in range(len(windows) - 1)]
     shapes = {name: tuple(tensor.shape) for name, tensor in batches[0].items()}
     assert shapes["cu_seqlens"] == (17,)
     assert shapes["max_seqlen"] == ()
@@ -200,9 +200,7 @@ def test_batches_in_turn_equal_single_ones(
     samples[[2, 7, 14]] = PADDING
     asked = np.split(samples, np.cumsum(sizes)[:-1])
     found = list(windows.in_turn(iter(asked)))
-    assert [lists(batch) for batch in found] == [
-        lists(windows.__getitems__(each)) for each in asked
-    ]
+    assert [lists(batch) for batch in found] == [lists(windows.batch(each)) for each in asked]
     tensors = [tensor for batch in found for tensor in batch.values() if tensor.numel()]
     assert len({tensor.untyped_storage().data_ptr() for tensor in tensors}) == len(tensors)
     with pytest.raises(IndexError):
@@ -234,12 +232,12 @@ def test_too_many_documents_in_a_row_are_named(tmp_path: Path) -> None:
     path = make_dataset(tmp_path / "ds", {"train": random_split([[8, 1, 2, 3, 2, 8]])})
     split = open_dataset(path).split("train")
     windows = WindowDataset(split, seq_len=8, labels=None, cu_seqlens=3)
-    assert windows.__getitems__([0, 2, 2, 2])["cu_seqlens"].shape == (13,)
+    assert windows.batch([0, 2, 2, 2])["cu_seqlens"].shape == (13,)
     with pytest.raises(UsageError, match="row 1 of the batch holds 4 segments, more than 3") as e:
-        windows.__getitems__([0, 1])
+        windows.batch([0, 1])
     assert (e.value.where, e.value.code) == ("cu_seqlens", "E_SEGMENTS")
     assert "cu_seqlens=4 or more" in str(e.value)
-    WindowDataset(split, seq_len=8, labels=None, cu_seqlens=4).__getitems__([0, 1])
+    WindowDataset(split, seq_len=8, labels=None, cu_seqlens=4).batch([0, 1])
 
 
 def test_definition_and_spans(split: Split) -> None:
@@ -264,7 +262,7 @@ def test_sharding_does_not_change_windows(tmp_path: Path) -> None:
     batches = []
     for path in (one, five):
         windows = WindowDataset(open_dataset(path).split("train"), seq_len=16)
-        batches.append(windows.__getitems__(range(len(windows))))
+        batches.append(windows.batch(range(len(windows))))
     assert torch.equal(batches[0]["input_ids"], batches[1]["input_ids"])
     assert torch.equal(batches[0]["labels"], batches[1]["labels"])
 
@@ -279,7 +277,7 @@ def test_tensors_are_int64_and_share_nothing(split: Split) -> None:
 def test_shifted_labels_are_the_next_tokens(split: Split) -> None:
     """Label j is input j + 1, and the last one is the first input of the next window."""
     windows = WindowDataset(split, seq_len=8)
-    batch = windows.__getitems__(range(len(windows)))
+    batch = windows.batch(range(len(windows)))
     assert torch.equal(batch["labels"][:, :-1], batch["input_ids"][:, 1:])
     assert torch.equal(batch["labels"][:-1, -1], batch["input_ids"][1:, 0])
 
@@ -293,26 +291,26 @@ def test_indices_follow_python(split: Split) -> None:
             windows[index]
     for index in (len(windows), -1, PADDING, (1 << 62) + 1):
         with pytest.raises(IndexError, match=f"outside 0:{len(windows)}"):
-            windows.__getitems__([0, index])
+            windows.batch([0, index])
 
 
 def test_empty_batch_has_no_rows(split: Split) -> None:
     """Zero indices give tensors of zero rows and the right width."""
-    assert WindowDataset(split, seq_len=8).__getitems__([])["labels"].shape == (0, 8)
+    assert WindowDataset(split, seq_len=8).batch([])["labels"].shape == (0, 8)
 
 
 def test_padding_rows_are_masked(split: Split) -> None:
     """Rows that only fill up are False in the mask and ignored by the loss; others stay."""
     windows = WindowDataset(split, seq_len=8, sample_mask=True)
-    batch = windows.__getitems__([2, PADDING, 5, PADDING])
+    batch = windows.batch([2, PADDING, 5, PADDING])
     assert batch["sample_mask"].tolist() == [True, False, True, False]
     assert batch["input_ids"].shape == (4, 8)
     assert batch["labels"][1::2].tolist() == [[IGNORED_LABEL] * 8] * 2
-    plain = WindowDataset(split, seq_len=8).__getitems__([2, 5])
+    plain = WindowDataset(split, seq_len=8).batch([2, 5])
     assert torch.equal(batch["labels"][::2], plain["labels"])
     assert torch.equal(batch["input_ids"][::2], plain["input_ids"])
     unlabelled = WindowDataset(split, seq_len=8, labels=None, sample_mask=True)
-    assert set(unlabelled.__getitems__([0])) == {"input_ids", "sample_mask"}
+    assert set(unlabelled.batch([0])) == {"input_ids", "sample_mask"}
 
 
 def test_too_few_tokens_says_what_would_fit(split: Split) -> None:
@@ -359,18 +357,16 @@ def test_window_count_equals_counting(tokens: int, span: int, stride: int) -> No
 def test_pickles_small_and_without_maps(split: Split) -> None:
     """A used dataset pickles in under 1 kB, whatever it has mapped, and serves the same after."""
     windows = WindowDataset(split, seq_len=8, stride=3)
-    before = lists(windows.__getitems__([0, 1, 20]))
+    before = lists(windows.batch([0, 1, 20]))
     data = pickle.dumps(windows)
     assert len(data) < 1000
-    assert lists(pickle.loads(data).__getitems__([0, 1, 20])) == before
+    assert lists(pickle.loads(data).batch([0, 1, 20])) == before
 
 
 def test_serves_a_stock_dataloader(split: Split) -> None:
-    """torch's own samplers work too, given a collate function that returns its argument."""
+    """torch's own samplers and its default collate function work too."""
     windows = WindowDataset(split, seq_len=8)
-    loader = DataLoader(
-        windows, batch_size=4, sampler=RandomSampler(windows), collate_fn=lambda batch: batch
-    )
+    loader = DataLoader(windows, batch_size=4, sampler=RandomSampler(windows))
     rows = torch.cat([batch["input_ids"] for batch in loader])
     every = default_collate([windows[i] for i in range(len(windows))])["input_ids"]
     assert sorted(rows.tolist()) == sorted(every.tolist())
@@ -390,7 +386,7 @@ def test_batches_need_no_map(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         train = open_dataset(path, **options).split("train")
         windows = WindowDataset(train, seq_len=16, position_ids=True, doc_ids=True, cu_seqlens=True)
         documents = DocumentDataset(train, position_ids=True, min_tokens=0)
-        return [lists(dataset.__getitems__([0, 2, 1])) for dataset in (windows, documents)]
+        return [lists(dataset.batch([0, 2, 1])) for dataset in (windows, documents)]
 
     expected = batches()
     monkeypatch.setattr(mmap, "mmap", refused)
