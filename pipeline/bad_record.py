@@ -19,25 +19,29 @@ if TYPE_CHECKING:
 __all__ = ["failure_of", "lines_before", "record_error"]
 
 _READ_BYTES = 1 << 20
-_SKIP = "or leave such records out and list them with --on-error skip."
+_SKIP = "leave such records out and list them with --on-error skip"
+_MEND = ("Mend it",)
 _REMEDIES = {
-    "missing_field": "Name another field with --field,",
-    "not_a_string": "Name another field with --field,",
-    "bad_split_key": "Name another field with --split-key,",
-    "invalid_utf8": "Convert the input to UTF-8 (iconv -t UTF-8),",
-    "missing": "Name another field with --columns,",
-    "wrong_type": "Name another field with --columns,",
-    "wrong_width": "Say with --dim what they should have,",
-    "overlong": "Raise --max-tokens, choose another --overlong,",
-    "untrained": "Raise --max-tokens, keep it with --keep-untrained,",
-    "no_assistant": "Train on other turns with --train-on all,",
-    "template": "Mend it, choose another --template,",
-    "unmaskable": "Use a template with generation markers, or --train-on all,",
-    "too_long": "Cut the record into documents,",
-    "unknown_shape": "Say with --columns what its fields are, as in messages=dialog,",
-    "unknown_role": "Say with --columns what it stands for, as in user=Human,",
-    "bad_label": "Leave labels alone with --form chat,",
+    "missing_field": ("Name another field with --field",),
+    "not_a_string": ("Name another field with --field",),
+    "bad_split_key": ("Name another field with --split-key",),
+    "invalid_utf8": ("Convert the input to UTF-8 (iconv -t UTF-8)",),
+    "missing": ("Name another field with --columns",),
+    "wrong_type": ("Name another field with --columns",),
+    "wrong_width": ("Say with --dim what they should have",),
+    "overlong": ("Raise --max-tokens", "choose another --overlong"),
+    "untrained": ("Raise --max-tokens", "keep it with --keep-untrained"),
+    "no_assistant": ("Train on other turns with --train-on all",),
+    "template": ("Mend it", "choose another --template"),
+    "template_limit": ("Mend it", "choose another --template"),
+    "roles": ("Mend it", "choose another --template"),
+    "unmaskable": ("Use a template with generation markers", "take --train-on all"),
+    "too_long": ("Cut the record into documents",),
+    "unknown_shape": ("Say with --columns what its fields are, as in messages=dialog",),
+    "unknown_role": ("Say with --columns what it stands for, as in user=Human",),
+    "bad_label": ("Leave labels alone with --form chat",),
 }
+"""What mends a record of each reason: one of these, or leaving it out."""
 
 _DECISIONS = {
     "template_time": "Mend the template, or choose another --template; the environment variable "
@@ -46,13 +50,17 @@ _DECISIONS = {
     "undecided": "Decide with --overlong error, drop, truncate-left, truncate-right or split; "
     "--dry-run tells how many records each would leave out.",
 }
+"""The same where a record cannot be left out."""
 
 
-def failure_of(event: Event, sources: Sequence[Source]) -> DataprepError:
-    """The error that stops a build after this `event`, which is none of success."""
+def failure_of(event: Event, sources: Sequence[Source], *, all_bad: bool = False) -> DataprepError:
+    """The error that stops a build after this `event`, which is none of success.
+
+    `all_bad` says that no record could be used so far: then leaving some out is no remedy.
+    """
     if event.bad_record is not None:
         reject, span = event.bad_record
-        return record_error(reject, span, sources[span.source])
+        return record_error(reject, span, sources[span.source], all_bad=all_bad)
     if event.error is not None:
         kind, problem, where, remedy, code = event.error
         error_type = getattr(errors, kind, DataprepError)
@@ -61,16 +69,24 @@ def failure_of(event: Event, sources: Sequence[Source]) -> DataprepError:
     return DataprepError(f"unit {event.unit} failed:\n{event.crash}", where="worker")
 
 
-def record_error(reject: Reject, span: Span, source: Source) -> RecordError:
+def record_error(
+    reject: Reject, span: Span, source: Source, *, all_bad: bool = False
+) -> RecordError:
     """Say where the bad record stands; counts the lines before its span, which costs a read."""
     if reject.line is None:
         where = f"{source.name} row {reject.offset}"
     else:
         before = lines_before(Path(source.path), span.start) if span.start else 0
         where = f"{source.name}:{before + reject.line + 1} (byte {reject.offset})"
-    if (remedy := _DECISIONS.get(reject.reason)) is None:
-        remedy = f"{_REMEDIES.get(reject.reason, 'Mend it,')} {_SKIP}"
+    remedy = _DECISIONS.get(reject.reason) or _remedy(reject.reason, all_bad)
     return RecordError(reject.detail, where=where, remedy=remedy, code=f"E_{reject.reason.upper()}")
+
+
+def _remedy(reason: str, all_bad: bool) -> str:
+    ways = _REMEDIES.get(reason, _MEND)
+    if all_bad:
+        return f"{', or '.join(ways)}; none of the records that were looked at can be used."
+    return f"{', '.join(ways)}, or {_SKIP}."
 
 
 def lines_before(path: Path, offset: int) -> int:

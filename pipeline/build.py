@@ -149,6 +149,7 @@ class _Build:
             max_rejects=options.max_rejects, stage="tokenize",
             writeback=Writeback(), progress=progress, started=started,
             seen=mark_of(options.out) if seen is None else seen,
+            all_bad=not prepared.sample.documents,
         )  # fmt: skip
         self._staging = self._ongoing.staging
         self._started = started

@@ -33,7 +33,8 @@ __all__ = ["Ongoing"]
 class Ongoing:
     """One build of `units` into `out`, of which `seen` was the mark before it began.
 
-    `stage` is what its progress calls the work on units.
+    `stage` is what its progress calls the work on units, and `all_bad` says that none of the
+    records that were looked at before can be used.
     """
 
     def __init__(
@@ -50,6 +51,7 @@ class Ongoing:
         progress: ProgressCallback | None,
         started: float,
         seen: Mark,
+        all_bad: bool = False,
     ) -> None:
         self.out = out
         self.staging = Staging(out, key)
@@ -60,6 +62,7 @@ class Ongoing:
         """Set where no unit is worth keeping if the build fails now."""
         self._units = units
         self._sources = sources
+        self._all_bad = all_bad
         self._overwrite = overwrite
         self._max_rejects = max_rejects
         self._stage = stage
@@ -135,7 +138,7 @@ class Ongoing:
             self.finished.add(event.unit)
             self.profile.add(event.stages or {})
         else:
-            self._failures[event.unit] = failure_of(event, self._sources)
+            self._failures[event.unit] = failure_of(event, self._sources, all_bad=self._all_bad)
         self._stop_at_first_failure()
 
     def _add(self, unit: int, done: Done) -> None:

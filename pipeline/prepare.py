@@ -194,7 +194,7 @@ def check_sources(sources: Sequence[Source], remedy: str) -> None:
     if len(sources) > _MAX_SOURCES:
         raise UsageError(
             f"{len(sources):,} files are more than the limit of {_MAX_SOURCES:,}", where="--input",
-            remedy="Concatenate them: JSONL, or text with --document line or block.",
+            remedy=remedy,
         )  # fmt: skip
 
 

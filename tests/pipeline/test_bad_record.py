@@ -88,3 +88,19 @@ def test_a_file_that_is_gone(tmp_path: Path) -> None:
     """Counting lines of a file that went away is an error of the machine."""
     with pytest.raises(StorageError):
         lines_before(tmp_path / "gone", 10)
+
+
+def test_leaving_all_out_is_no_remedy(tmp_path: Path) -> None:
+    """Where none of the records that were looked at can be used."""
+    (tmp_path / "data.jsonl").write_bytes(b"a\n" * 100)
+    source = source_of(tmp_path / "data.jsonl")
+    error = record_error(reject(reason="template"), Span(0, 0, 200), source, all_bad=True)
+    assert error.remedy == (
+        "Mend it, or choose another --template; none of the records that were looked at can be "
+        "used."
+    )
+    error = record_error(reject(reason="template"), Span(0, 0, 200), source)
+    assert error.remedy == (
+        "Mend it, choose another --template, or leave such records out and list them with "
+        "--on-error skip."
+    )

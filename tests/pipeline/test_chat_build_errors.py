@@ -10,8 +10,11 @@ from typing import Any
 import pytest
 
 from dataprep.formats.errors import InputError, RecordError, UsageError
+from dataprep.pipeline import prepare
+from dataprep.pipeline.build import build
 from dataprep.pipeline.chat.build import build_chat
 from dataprep.pipeline.chat.options import ChatOptions
+from dataprep.pipeline.options import BuildOptions
 from tests.pipeline.chats import TALKS, build_chats
 from tests.pipeline.corpora import records_of
 from tests.support import SHARED_DATA, needs_shared_data
@@ -130,3 +133,34 @@ def test_unknown_tokens_are_told(tmp_path: Path) -> None:
         )
     )
     assert any("unknown token" in note for note in report.notes)
+
+
+def test_a_template_that_refuses_all_records(tmp_path: Path) -> None:
+    """Leaving them out is advised only where others would be left."""
+    source = tmp_path / "in.jsonl"
+    asked = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
+    refused = json.dumps({"messages": [asked[0], *asked]})
+    source.write_text(f"{refused}\n" * 3, "utf-8")
+    with pytest.raises(RecordError) as caught:
+        build_chats(tmp_path / "out", source, template="gemma")
+    assert "choose another --template; none of the records" in str(caught.value)
+    assert "--on-error" not in str(caught.value)
+    source.write_text(f"{refused}\n" * 3 + json.dumps({"messages": asked}), "utf-8")
+    with pytest.raises(RecordError, match="choose another --template, or leave such records out"):
+        build_chats(tmp_path / "out", source, template="gemma")
+
+
+@pytest.mark.parametrize("kind", ["text", "chat"])
+def test_each_kind_of_build_gives_its_own_advice(
+    tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For more files than a dataset can list."""
+    monkeypatch.setattr(prepare, "_MAX_SOURCES", 1)
+    for name in ("a", "b"):
+        (tmp_path / f"{name}.jsonl").write_text('{"text": "a"}\n', "utf-8")
+    with pytest.raises(UsageError, match="2 files are more than the limit of 1") as caught:
+        if kind == "chat":
+            build_chats(tmp_path / "out", tmp_path)
+        else:
+            build(BuildOptions(input=(str(tmp_path),), out=tmp_path / "out"))
+    assert ("--document" in str(caught.value.remedy)) == (kind == "text")
