@@ -240,7 +240,7 @@ def _skips_of(
 
 def _row_options(options: OrderOptions) -> dict[str, Any]:
     return {
-        "seq_len": 1024 if options.seq_len is None else options.seq_len, "stride": options.stride,
+        "seq_len": options.seq_len, "stride": options.stride,
         "pack": options.pack, "overlong": options.overlong, "labels": options.labels,
         "position_ids": False, "doc_ids": False, "cu_seqlens": False, "sample_mask": False,
     }  # fmt: skip

@@ -40,13 +40,12 @@ __all__ = ["create_loader"]
 
 Place = str | Path | Dataset | ArrayData | PairData
 Skip = Iterable[int] | Skips | Mapping[Any, Iterable[int] | Skips | None] | None
-_SEQ_LEN = 1024
 
 
 def create_loader(  # noqa: PLR0917  (the names and the order that callers know)
     dataset_dir: Place | Mapping[str, float],
     split: str,
-    batch_size: int,
+    batch_size: int = 32,
     num_workers: int = 0,
     distributed: bool = False,
     epoch: int = 0,
@@ -54,7 +53,7 @@ def create_loader(  # noqa: PLR0917  (the names and the order that callers know)
     pin_memory: bool | None = None,
     *,
     rows: Rows | None = None,
-    seq_len: int = _SEQ_LEN,
+    seq_len: int | None = None,
     stride: int | None = None,
     pack: Algorithm | None = None,
     overlong: Overlong | None = None,
@@ -92,7 +91,9 @@ def create_loader(  # noqa: PLR0917  (the names and the order that callers know)
             `open_pairs` give. Or several of tokens with a weight each, as ``{"prose": 0.7, "code":
             0.3}``: see below.
         split: ``"train"``, ``"val"``, ``"test"`` or whatever names the build gave.
-        batch_size: rows per step and rank; the global batch is `batch_size` x `dp_size`.
+        batch_size: rows per step and rank; the global batch is `batch_size` x `dp_size`. The
+            default is that of `LoaderConfig`, and 0.5 MB a batch of windows: small enough to try
+            anything out with. What suits a run follows from its model and its accelerator.
         num_workers: worker processes, kept alive between epochs. They never change what is served,
             and for rows of tokens they make it slower.
         distributed: take `dp_rank` and `dp_size` from torch.distributed, which must be initialised.
@@ -109,7 +110,9 @@ def create_loader(  # noqa: PLR0917  (the names and the order that callers know)
             ``"groups"``, whichever they are: see `PreferenceDataset`. None: what the build is for,
             which is windows of texts, and packed rows of conversations: windows would cut them
             anywhere.
-        seq_len: tokens per row; of documents and preferences, at most.
+        seq_len: tokens per row; of documents and preferences, at most. None: 1,024, or of
+            conversations and preferences the limit that they were built with if it is higher, as
+            longer ones than `seq_len` would be refused.
         stride: of windows: tokens from the start of one to that of the next. None: `seq_len`. One
             that leaves out tokens between them warns.
         pack: of packed rows: ``"first-fit"`` (the default) or ``"best-fit"`` decreasing (that of
@@ -211,7 +214,7 @@ def create_loader(  # noqa: PLR0917  (the names and the order that callers know)
     data = opened_any(dataset_dir, io)
     if not isinstance(data, Dataset):
         _refuse_token_options(
-            rows=rows is not None, seq_len=seq_len != _SEQ_LEN, stride=stride is not None,
+            rows=rows is not None, seq_len=seq_len is not None, stride=stride is not None,
             pack=pack is not None, overlong=overlong is not None, labels=labels != "shifted",
             position_ids=position_ids, doc_ids=doc_ids, cu_seqlens=bool(cu_seqlens),
         )  # fmt: skip

@@ -35,7 +35,7 @@ __all__ = ["DataModule", "UniversalDataModule", "loaders_of"]
 
 _KIND = "dataprep data module state"
 _ROWS: dict[str, Any] = {
-    "rows": None, "seq_len": 1024, "stride": None, "pack": None, "overlong": None,
+    "rows": None, "seq_len": None, "stride": None, "pack": None, "overlong": None,
     "labels": "shifted", "position_ids": False, "doc_ids": False, "cu_seqlens": False,
 }  # fmt: skip
 _VAL_NAMES = ("val", "validation", "valid", "dev")

@@ -23,6 +23,7 @@ __all__ = ["Overlong", "Rows", "default_rows", "row_maker"]
 
 Rows = Literal["windows", "packed", "documents", "pairs", "labels", "groups"]
 Overlong = Literal["split", "truncate", "drop", "error", "truncate-left"]
+_SEQ_LEN = 1024
 _FORMS = ("pairs", "labels", "groups")
 _DEFAULTS = {
     "stride": None, "pack": None, "overlong": None, "position_ids": False, "doc_ids": False,
@@ -53,7 +54,7 @@ def row_maker(rows: Rows | None, **options: Any) -> Callable[[Split], MixedDatas
     have, and what the datasets raise.
     """
     options |= {
-        "seq_len": whole_number("seq_len", options["seq_len"], 1),
+        "seq_len": None if (n := options["seq_len"]) is None else whole_number("seq_len", n, 1),
         "cu_seqlens": segments_a_row(options["cu_seqlens"]),
         **{name: flag(name, options[name]) for name in ("position_ids", "doc_ids")},
     }
@@ -73,11 +74,19 @@ def _make(rows: Rows | None, options: Mapping[str, Any], split: Split) -> MixedD
         for name, value in options.items()
         if name not in _DEFAULTS or (name in _OWN[kind] and not _is_default(name, value))
     }
+    if own["seq_len"] is None:
+        own["seq_len"] = _default_seq_len(split)
     if kind == "windows":
         return WindowDataset(split, **own)
     if kind == "packed":
         return _packed(split, **own)
     return (_documents if kind == "documents" else _preferences)(split, **own)
+
+
+def _default_seq_len(split: Split) -> int:
+    """Return 1,024, or the limit that a build of conversations kept to where that is more."""
+    chat = split.dataset.chat
+    return max(_SEQ_LEN, chat.max_tokens or 0) if chat is not None else _SEQ_LEN
 
 
 def _is_default(name: str, value: Any) -> bool:

@@ -109,6 +109,7 @@ def make_dataset(
     form: str | None = None,
     scores: Mapping[str, Scores] | None = None,
     sizes: Mapping[str, Sequence[Sequence[int]]] | None = None,
+    max_tokens: int | None = None,
 ) -> Path:
     """Make the directory `path`: split -> shards -> documents as arrays of ids; returns `path`.
 
@@ -118,7 +119,8 @@ def make_dataset(
 
     With a `form` it is a dataset of conversations, whose splits all have `masks`. Of preferences,
     `scores` has, for all splits, those of each document, by record. `sizes` says, for some splits,
-    how many documents a record is cut into.
+    how many documents a record is cut into. `max_tokens` is the limit that a build of conversations
+    kept to.
     """
     path.mkdir(parents=True)
     tokenizer = byte_tokenizer(vocab_size) if tokenizer_json is None else tokenizer_json
@@ -162,7 +164,7 @@ def make_dataset(
             FileEntry(name=name, bytes=found.size, dtype=dtype, shape=shape, sha256=found.sha256)
             for name, (found, dtype, shape) in sorted(hashes.items())
         ),
-        chat=msgspec.UNSET if form is None else _chat_entry(form, masks),
+        chat=msgspec.UNSET if form is None else _chat_entry(form, masks, max_tokens),
     )
     write_file(path / manifests.CONFIG_NAME, manifests.dump(manifest))
     return path
@@ -171,12 +173,14 @@ def make_dataset(
 _RAW = (None, None)
 
 
-def _chat_entry(form: str, masks: Mapping[str, Sequence[Documents]]) -> ChatEntry:
+def _chat_entry(
+    form: str, masks: Mapping[str, Sequence[Documents]], max_tokens: int | None
+) -> ChatEntry:
     every = [np.asarray(mask) for shards in masks.values() for shard in shards for mask in shard]
     return ChatEntry(
         template="chat_template.jinja", template_origin="named test",
         template_sha256=hashlib.sha256(TEMPLATE).hexdigest(), masked_by="prefixes",
-        train_on="assistant", form=form, max_tokens=None, overlong=None, overlong_found={},
+        train_on="assistant", form=form, max_tokens=max_tokens, overlong=None, overlong_found={},
         trained_tokens=sum(int(mask.sum()) for mask in every),
     )  # fmt: skip
 
