@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -70,7 +71,9 @@ def toy(tmp_path: Path) -> Path:
     root.mkdir()
     (root / "toy.py").write_text(TOY)
     (root / "test_toy.py").write_text(TESTS)
-    (root / "modules.toml").write_text('"toy.py" = ["test_toy.py"]\n')
+    (root / "modules.toml").write_text('"toy.py" = ["test_toy.py"]\n"no.py" = ["test_no.py"]\n')
+    (root / "no.py").write_text("")
+    (root / "test_no.py").write_text("def test_no():\n    raise OSError('not of a mutant')\n")
     (root / "places.toml").write_text(PLACES)
     (root / "equivalent.toml").write_text('"the bound itself" = "is given back either way"\n')
     return root
@@ -83,13 +86,15 @@ def test_a_mutant_is_killed_survives_or_takes_too_long(
     lists = load(toy, toy)
     turned, endless, itself = lists.places
     before = {path: path.read_bytes() for path in toy.iterdir()}
-    suite = Suite(toy, lists.modules, tmp_path / "scratch", at_once=1)
-    suite.check({"toy.py"})
-    with monkeypatch.context() as patch:
-        patch.setattr(driver, "_PATIENCE", 1.0)  # which is short for a loop without end
-        patch.setattr(driver, "_TIMES", 0.0)
-        outcomes = [suite.run(endless)]
-    outcomes += [suite.run(turned), suite.run(itself)]
+    with closing(Suite(toy, lists.modules, tmp_path / "scratch", at_once=1)) as suite:
+        suite.check({"toy.py"})
+        with monkeypatch.context() as patch:
+            patch.setattr(driver, "_PATIENCE", 1.0)  # which is short for a loop without end
+            patch.setattr(driver, "_TIMES", 0.0)
+            outcomes = [*suite.run([endless])]
+        outcomes += suite.run([turned, itself])
+        with pytest.raises(MistakeError, match=r"test_no.py fails without(.|\n)*not of a mutant"):
+            suite.check({"no.py"})
     assert [one.end for one in outcomes] == ["timeout", "killed", "survived"]
     assert {path: path.read_bytes() for path in toy.iterdir()} == before
     found = share_of(outcomes, lists.equivalent)
@@ -99,14 +104,6 @@ def test_a_mutant_is_killed_survives_or_takes_too_long(
     found = share_of(outcomes, {})
     assert found["survivors"] == ["toy.py: the bound itself"]
     assert found["share_killed"] == 0.6667
-
-
-def test_tests_that_fail_anyway_measure_nothing(toy: Path, tmp_path: Path) -> None:
-    """They are named, with what pytest says of them."""
-    (toy / "test_toy.py").write_text("def test_nothing():\n    raise OSError('not of a mutant')\n")
-    suite = Suite(toy, load(toy, toy).modules, tmp_path / "scratch", at_once=1)
-    with pytest.raises(MistakeError, match=r"test_toy.py fails without(.|\n)*not of a mutant"):
-        suite.check({"toy.py"})
 
 
 def test_every_kind_of_change() -> None:

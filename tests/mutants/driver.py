@@ -10,16 +10,16 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import json
 import os
 import resource
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
 import time
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,7 +35,12 @@ __all__ = ["Outcome", "Suite", "load", "share_of"]
 HERE = Path(__file__).parent
 RESULTS = REPOSITORY / "benchmarks" / "results" / "mutants.json"
 SEED, SAMPLE, AT_ONCE = 17, 100, 2
+LIBRARIES = (
+    "numpy", "torch.utils.data", "msgspec", "pyarrow.parquet", "tokenizers", "gigatoken",
+    "hypothesis.strategies",
+)  # fmt: skip
 _LEFT_OUT = shutil.ignore_patterns(".*", "__pycache__", "build", "dist", "demo", "*.egg-info")
+_ENVIRONMENT = {"OMP_NUM_THREADS": "1", "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
 _MEMORY = 8 << 30  # a mutant may allocate without end
 _PATIENCE, _TIMES = 20.0, 5.0  # a limit of so many seconds, and of times what the tests take
 _NO_TESTS = 5  # pytest's exit code
@@ -55,42 +60,53 @@ class Outcome:
 
 
 class Suite:
-    """Copies of the tree `root`, in which the tests of `modules` (by path of the source) run."""
+    """Copies of the tree `root`, in which the tests of `modules` (by path of the source) run.
+
+    `libraries` are those that most of the tests import.
+    """
 
     def __init__(
-        self, root: Path, modules: Mapping[str, Sequence[str]], scratch: Path, *, at_once: int
+        self,
+        root: Path,
+        modules: Mapping[str, Sequence[str]],
+        scratch: Path,
+        *,
+        at_once: int,
+        libraries: Sequence[str] = (),
     ) -> None:
         self._modules = modules
-        self._at_once = at_once
         self._seconds: dict[str, float] = {}
-        self._copies: SimpleQueue[Path] = SimpleQueue()
+        self._copies: SimpleQueue[_Copy] = SimpleQueue()
+        self._pool = ThreadPoolExecutor(at_once)
         for number in range(at_once):
-            copy = scratch / f"{number}" / "tree"
-            shutil.copytree(root, copy, symlinks=True, ignore=_LEFT_OUT)
-            self._copies.put(copy)
+            self._copies.put(_Copy(root, scratch / f"{number}", libraries))
 
     def check(self, paths: set[str]) -> None:
         """Raise `MistakeError` unless all tests of these modules pass without a mutant."""
         files = sorted({file for path in paths for file in self._tests(path)})
-        with ThreadPoolExecutor(AT_ONCE) as pool:
-            for file, (code, seconds, said) in zip(
-                files, pool.map(self._alone, files), strict=True
-            ):
-                if code:
-                    raise MistakeError(f"{file} fails without a mutant ({code}):\n{said}")
-                self._seconds[file] = seconds
+        found = self._pool.map(self._alone, files)
+        for file, (code, seconds, said) in zip(files, found, strict=True):
+            if code:
+                raise MistakeError(f"{file} fails without a mutant ({code}):\n{said}")
+            self._seconds[file] = seconds
 
-    def run(self, mutant: Mutant) -> Outcome:
-        """Run the tests of the module of `mutant`, the quickest first, in a copy with it."""
-        tests = sorted(self._tests(mutant.path), key=lambda file: self._seconds[file])
+    def run(self, mutants: Sequence[Mutant]) -> Iterator[Outcome]:
+        """Put each mutant into a copy and run the tests of its module there, in their order."""
+        return self._pool.map(self._run, mutants)
+
+    def close(self) -> None:
+        """End the processes that run the tests, once they have nothing more to do."""
+        self._pool.shutdown(cancel_futures=True)
+        while not self._copies.empty():
+            self._copies.get().close()
+
+    def _run(self, mutant: Mutant) -> Outcome:
+        tests = self._tests(mutant.path)
         limit = _PATIENCE + _TIMES * sum(self._seconds[file] for file in tests)
         copy = self._copies.get()
-        source = (copy / mutant.path).read_bytes()
         try:
-            _put(copy / mutant.path, mutant.applied(source))
-            code, seconds, _ = _pytest(copy, tests, limit)
+            code, seconds, _ = copy.run(tests, limit, mutant)
         finally:
-            _put(copy / mutant.path, source)
             self._copies.put(copy)
         if code == _NO_TESTS:
             raise MistakeError(f"{mutant.path}: none of its tests ran")
@@ -100,7 +116,7 @@ class Suite:
     def _alone(self, file: str) -> tuple[int | None, float, str]:
         copy = self._copies.get()
         try:
-            return _pytest(copy, [file], 600)
+            return copy.run([file], 600)
         finally:
             self._copies.put(copy)
 
@@ -110,42 +126,54 @@ class Suite:
         return self._modules[path]
 
 
+class _Copy:
+    """A copy of the tree `root` in the folder `place`, and the process that runs tests in it."""
+
+    def __init__(self, root: Path, place: Path, libraries: Sequence[str]) -> None:
+        self._tree, self._temporary, self._said = place / "tree", place / "tmp", place / "said"
+        shutil.copytree(root, self._tree, symlinks=True, ignore=_LEFT_OUT)
+        self._server = subprocess.Popen(
+            [sys.executable, HERE / "server.py", *libraries], cwd=place, text=True,
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+            env={**os.environ, **_ENVIRONMENT, "TMPDIR": str(place)},
+        )  # fmt: skip
+
+    def run(
+        self, tests: Sequence[str], limit: float, mutant: Mutant | None = None
+    ) -> tuple[int | None, float, str]:
+        """The exit code (None: it took too long), the seconds, and the end of what was said."""
+        if mutant is None:
+            return self._pytest(tests, limit)
+        path = self._tree / mutant.path
+        source = path.read_bytes()
+        try:
+            _put(path, mutant.applied(source))
+            return self._pytest(tests, limit)
+        finally:
+            _put(path, source)
+
+    def _pytest(self, tests: Sequence[str], limit: float) -> tuple[int | None, float, str]:
+        options = ["-x", "-q", "--no-header", "-p", "no:cacheprovider"]
+        asked = {
+            "copy": str(self._tree), "said": str(self._said), "limit": limit,
+            "arguments": [*options, f"--basetemp={self._temporary}", *tests],
+        }  # fmt: skip
+        assert self._server.stdin is not None and self._server.stdout is not None
+        self._server.stdin.write(json.dumps(asked) + "\n")
+        self._server.stdin.flush()
+        code, seconds = json.loads(self._server.stdout.readline())
+        shutil.rmtree(self._temporary, ignore_errors=True)
+        return code, seconds, self._said.read_text(errors="replace")[-2000:]
+
+    def close(self) -> None:
+        self._server.communicate()  # there is nothing more to read: it ends
+
+
 def _put(path: Path, source: bytes) -> None:
     """Write `source`, and drop what was compiled of it: times and sizes may be the same."""
     path.write_bytes(source)
     for compiled in (path.parent / "__pycache__").glob(f"{path.stem}.*.pyc"):
         compiled.unlink()
-
-
-def _pytest(copy: Path, tests: Sequence[str], limit: float) -> tuple[int | None, float, str]:
-    """The exit code (None: it took too long), the seconds, and the end of what was said."""
-    place = copy.with_name("tmp")
-    command = [sys.executable, "-m", "pytest", "-x", "-q", "--no-header", "-p", "no:cacheprovider"]
-    began = time.monotonic()
-    with copy.with_name("said").open("w+b") as said:
-        process = subprocess.Popen(
-            [*command, f"--basetemp={place}", *tests], cwd=copy, stdout=said,
-            stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, start_new_session=True,
-            env={**os.environ, "PYTHONPATH": str(copy), "TMPDIR": str(copy.parent)},
-        )  # fmt: skip
-        try:
-            code: int | None = process.wait(limit)
-        except subprocess.TimeoutExpired:
-            code = None
-        finally:
-            _end(process)
-        seconds = time.monotonic() - began
-        said.seek(0)
-        text = said.read().decode(errors="replace")
-    shutil.rmtree(place, ignore_errors=True)
-    return code, seconds, text[-2000:]
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    """End the process and what it started, which is all in its process group."""
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,19 +269,18 @@ def main() -> int:
 
 
 def _measured(lists: Lists, mutants: Sequence[Mutant]) -> dict[str, Any]:
-    began = time.monotonic()
+    began, outcomes = time.monotonic(), []
     with tempfile.TemporaryDirectory(prefix="mutants-") as scratch:
-        suite = Suite(REPOSITORY, lists.modules, Path(scratch), at_once=AT_ONCE)
-        suite.check({one.path for one in mutants})
-        print(f"{time.monotonic() - began:.0f} s: all tests pass without a mutant", flush=True)
-        outcomes = []
-        with ThreadPoolExecutor(AT_ONCE) as pool:
-            for outcome in pool.map(suite.run, mutants):
+        suite = Suite(
+            REPOSITORY, lists.modules, Path(scratch), at_once=AT_ONCE, libraries=LIBRARIES
+        )
+        with contextlib.closing(suite):
+            suite.check({one.path for one in mutants})
+            print(f"{time.monotonic() - began:.0f} s: all tests pass without a mutant", flush=True)
+            for outcome in suite.run(mutants):
                 outcomes.append(outcome)
-                one = outcome.mutant
-                print(
-                    f"{outcome.end:8} {outcome.seconds:5.1f} s  {one.path}: {one.name}", flush=True
-                )
+                took = f"{outcome.end:8} {outcome.seconds:5.1f} s"
+                print(f"{took}  {outcome.mutant.path}: {outcome.mutant.name}", flush=True)
     return {**share_of(outcomes, lists.equivalent), "seconds": round(time.monotonic() - began)}
 
 
