@@ -3,23 +3,28 @@
 gigatoken is 50 to 100 times faster than Hugging Face `tokenizers` and covers BPE; `tokenizers` is
 the reference and covers everything. gigatoken is used only where it takes the tokenizer and gives
 the reference's ids on a sample of the very input and on the probe strings; otherwise the reference
-is used, and the reason is kept in the manifest. Both run on one core: a build is parallel over
-processes, and over threads only where fewer units than cores are left.
+is used, and the reason is kept in the manifest. Texts with a character that the two read by
+different Unicode tables (`suspects`) go to the reference in any case. Both run on one core: a build
+is parallel over processes, and over threads only where fewer units than cores are left.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
 from dataprep.formats.errors import IncompatibleError, InputError
 from dataprep.pipeline.ragged import Ragged, install_stand_in, remove_stand_in
+from dataprep.pipeline.suspects import COMPARED, Suspects, suspects_of
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -42,6 +47,8 @@ __all__ = [
 
 GIGATOKEN: Literal["gigatoken"] = "gigatoken"
 TOKENIZERS: Literal["tokenizers"] = "tokenizers"
+
+_MISREAD = re.compile(rb"\{[0-9]*,?[0-9]*\}\+")
 
 Doubt = Callable[["Tokenizer | None"], str | None]
 Encoded = tuple[npt.NDArray[np.uint32], npt.NDArray[np.int64]]
@@ -130,6 +137,80 @@ def _offsets(counts: Sequence[int] | npt.NDArray[np.int64]) -> npt.NDArray[np.in
     return offsets
 
 
+class _Unsuspicious:
+    """gigatoken, but for texts that hold a suspect: those are encoded by the reference.
+
+    The reference is loaded when the first of them comes.
+    """
+
+    def __init__(self, engine_json: bytes, *, alone: bool) -> None:
+        self._suspects = _suspects(_head(engine_json))
+        self._fast = _GigatokenBatches(engine_json) if alone else _Gigatoken(engine_json)
+        self.batch_bytes = self._fast.batch_bytes
+        self._engine_json = engine_json
+        self._slow: Encoder | None = None
+
+    def encode(self, texts: Sequence[bytes]) -> Encoded:
+        holding = self._suspects.among(texts)
+        if not holding:
+            return self._fast.encode(texts)
+        if self._slow is None:
+            self._slow = _reference(self._engine_json)
+        slow = np.zeros(len(texts), np.bool_)
+        slow[holding] = True
+        counts = np.zeros(len(texts), np.int64)
+        found = []
+        for encoder, own in ((self._fast, ~slow), (self._slow, slow)):
+            ids, offsets = encoder.encode(
+                [texts[number] for number in np.flatnonzero(own).tolist()]
+            )
+            counts[own] = np.diff(offsets)
+            found.append(ids)
+        by_slow = np.repeat(slow, counts)
+        ids = np.empty(len(by_slow), np.uint32)
+        ids[~by_slow], ids[by_slow] = found
+        return ids, _offsets(counts)
+
+    def spread(self, threads: int) -> None:
+        """Few texts are encoded by the reference: its threads would not pay."""
+
+
+class _Head(msgspec.Struct):
+    """What of a tokenizer.json engines may read differently."""
+
+    normalizer: msgspec.Raw = msgspec.Raw()
+    pre_tokenizer: msgspec.Raw = msgspec.Raw()
+    added_tokens: list[dict[str, Any]] | None = None
+
+
+def _head(engine_json: bytes) -> _Head:
+    """Return the head of a tokenizer; raise `ValueError` if it is not for gigatoken.
+
+    In the patterns of `tokenizers`, ``{1,3}+`` repeats what stands before it as often as it can.
+    """
+    head = msgspec.json.decode(engine_json, type=_Head)
+    if misread := _MISREAD.search(bytes(head.pre_tokenizer)):
+        raise ValueError(f"it reads {misread.group().decode()} in a split pattern otherwise")
+    return head
+
+
+def _suspects(head: _Head) -> Suspects:
+    """Return the suspects of a tokenizer.
+
+    gigatoken looks for added tokens before it normalizes text, `tokenizers` for those that are
+    marked `normalized` afterwards: of them, all that NFC may change is suspect. A `Precompiled`
+    normalizer depends on further tables.
+    """
+    compared = _are_installed(COMPARED)
+    if not compared and b'"Precompiled"' in bytes(head.normalizer):
+        return Suspects([(0x80, 0x10FFFF)])
+    composed = b'"NFC"' in bytes(head.normalizer) and any(
+        token.get("normalized") and not token["content"].isspace()
+        for token in head.added_tokens or []
+    )
+    return suspects_of(compared=compared, composed=composed)
+
+
 class EarlyEngine(Protocol):
     """gigatoken in another process, where it is loaded while this one goes on."""
 
@@ -208,7 +289,7 @@ def make_encoder(name: str, engine_json: bytes, *, alone: bool = False) -> Encod
     """
     if name == TOKENIZERS:
         return _Tokenizers(engine_json)
-    return _GigatokenBatches(engine_json) if alone else _Gigatoken(engine_json)
+    return _Unsuspicious(engine_json, alone=alone)
 
 
 def choose_engine(
@@ -241,8 +322,8 @@ def choose_engine(
             problem = failure if isinstance(failure, str) else None
             problem = problem if early or problem else doubt(None)
             if problem is None:
-                reason = f"equal to tokenizers on {len(sample)} texts of this build"
                 late = doubt if early else None
+                reason = _praise(len(sample))
                 return EngineChoice(name=GIGATOKEN, reason=reason, encoder=fast, doubt=late)
     if wanted == GIGATOKEN:
         raise IncompatibleError(
@@ -250,6 +331,15 @@ def choose_engine(
             remedy="Leave --engine out: Hugging Face tokenizers will be used.",
         )  # fmt: skip
     return EngineChoice(name=TOKENIZERS, reason=str(problem), encoder=_reference(engine_json))
+
+
+def _praise(compared: int) -> str:
+    """Return why gigatoken is used, and for what."""
+    equal = f"equal to tokenizers on {compared} texts of this build, and used where"
+    if _are_installed(COMPARED):
+        return f"{equal} their Unicode tables agree"
+    versions = " and ".join(f"{name} {version}" for name, version in library_versions().items())
+    return f"{equal} Unicode never changed: the tables of {versions} were not compared"
 
 
 def _doubt(
@@ -334,6 +424,18 @@ def _first_difference(sample: Sequence[bytes], one: Encoded, other: Encoded) -> 
 def _of(encoded: Encoded, index: int) -> Any:
     ids, offsets = encoded
     return ids[offsets[index] : offsets[index + 1]]
+
+
+def _are_installed(versions: Mapping[str, str]) -> bool:
+    """Check whether libraries are installed in these `versions`.
+
+    The directory that pip makes tells it without `importlib.metadata`, which takes 20 ms to import.
+    """
+    import gigatoken
+
+    folder = Path(gigatoken.__path__[0]).parent
+    made = (folder / f"{name}-{version}.dist-info" for name, version in versions.items())
+    return all(path.is_dir() for path in made) or library_versions() == versions
 
 
 def library_versions() -> dict[str, str]:

@@ -1,0 +1,132 @@
+"""The code points that the two engines may read differently, and the search for them in texts.
+
+What an engine makes of a text depends on Unicode tables of its own: which characters are letters,
+digits, marks and spaces, and how they are composed and ordered by NFC. The tables of gigatoken are
+of a later Unicode version than those of `tokenizers`, so a text that holds a suspect is encoded by
+`tokenizers`. In the versions named by `COMPARED` the suspects are the differences that a sweep over
+all of Unicode found (tests/long/test_suspects.py). With any other version they are all code points
+beyond ASCII whose properties have ever changed, or may yet: only those are trusted that Unicode 3.2
+has as the Unicode of this Python has them.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cache
+
+import numpy as np
+import numpy.typing as npt
+
+__all__ = ["COMPARED", "Suspects", "suspects_of"]
+
+COMPARED = {"gigatoken": "0.10.0", "tokenizers": "0.23.3"}
+"""The versions whose tables were compared."""
+
+# Code points whose composition, decomposition or combining class differs.
+_NORMALIZED = """
+    7FD 897-89F 8CA-8D3 9FE C3C D3B-D3C EBA 1715 1ABF-1ADD 1AE0-1AEB 1DF6-1DFA A82C 105C9 105D2
+    105DA 105E4 10D24-10D27 10D69-10D6D 10EAB-10EAC 10EFA-10EFB 10EFD-10EFF 10F46-10F50 10F82-10F85
+    11070 1133B 11382-11385 1138B 1138E 11390-11391 113C2 113C5 113C7-113C8 113CE-113D0 1145E
+    11839-1183A 11935 11938 1193D-1193E 11943 119E0 11A34 11A47 11A99 11D42 11D44-11D45 11D97
+    11F41-11F42 1611E 16121-16129 1612F 16D63 16D67-16D6A 16FF0-16FF1 1E08F 1E130-1E136 1E2AE
+    1E2EC-1E2EF 1E4EC-1E4EF 1E5EE-1E5EF 1E6E3 1E6E6 1E6EE-1E6EF 1E6F5
+"""
+# Code points whose general category differs, as any split pattern that gigatoken knows tells.
+_CLASSIFIED = """
+    88F C5C CDC 1ACF-1ADD 1AE0-1AEB 20C1 2B96 A7CE-A7CF A7D2 A7D4 A7F1 FBC3-FBD2 FD90-FD91
+    FDC8-FDCE 10940-10959 10EC5-10EC7 10ED0-10ED8 10EFA-10EFB 11B60-11B67 11DB0-11DDB
+    11DE0-11DE9 16EA0-16EB8 16EBB-16ED3 16FF2-16FF6 187F8-187FF 18D09-18D1E 18D80-18DF2
+    1CCFA-1CCFC 1CEBA-1CED0 1CEE0-1CEF0 1E6C0-1E6DE 1E6E0-1E6F5 1E6FE-1E6FF 1F6D8 1F777-1F77A
+    1F8D0-1F8D8 1FA54-1FA57 1FA8A 1FA8E 1FAC8 1FACD 1FAEA 1FAEF 1FBFA 2B73A-2B73F 2CEA2-2CEAD
+    323B0-33479
+"""
+Range = tuple[int, int]
+
+
+class Suspects:
+    """Code points, and which texts hold one of them."""
+
+    def __init__(self, ranges: Iterable[Range]) -> None:
+        self._member = np.zeros(0x110000, np.bool_)
+        for first, last in ranges:
+            self._member[first : last + 1] = True
+        codes = np.flatnonzero(self._member)
+        self._pair = np.zeros((256, 256), np.bool_)  # the first two bytes of UTF-8
+        for stop, lead, shift in ((0x800, 0xC0, 6), (0x10000, 0xE0, 12), (0x110000, 0xF0, 18)):
+            some, codes = codes[codes < stop], codes[codes >= stop]
+            self._pair[lead | some >> shift, 0x80 | some >> (shift - 6) & 0x3F] = True
+        self._leads = [(lead, bytes([lead])) for lead in np.flatnonzero(self._pair.any(1)).tolist()]
+
+    def __contains__(self, code: int) -> bool:
+        """Return whether the code point is one of them."""
+        return bool(self._member[code])
+
+    def among(self, texts: Sequence[bytes]) -> list[int]:
+        """Return the numbers of the `texts`, in UTF-8, that hold one of the code points."""
+        block = b"".join(texts)
+        if block.isascii():
+            return []
+        data = np.frombuffer(block, np.uint8)
+        places = [self._places(data, lead) for lead, byte in self._leads if byte in block]
+        if not any(map(len, places)):
+            return []
+        ends = np.cumsum(np.fromiter(map(len, texts), np.int64, len(texts)))
+        holding = np.searchsorted(ends, np.concatenate(places), side="right")
+        return [int(number) for number in np.unique(holding)]
+
+    def _places(self, data: npt.NDArray[np.uint8], lead: int) -> npt.NDArray[np.intp]:
+        """Return where the code points stand whose first byte is `lead`."""
+        at: npt.NDArray[np.intp] = np.flatnonzero(data == lead)
+        at = at[self._pair[lead][data[at + 1]]]
+        if lead < 0xE0:
+            return at
+        more = 2 if lead < 0xF0 else 3
+        codes = np.full(len(at), lead & (0x3F >> more), np.int64)
+        for number in range(1, more + 1):
+            codes = codes << 6 | data[at + number] & 0x3F
+        found: npt.NDArray[np.intp] = at[self._member[codes]]
+        return found
+
+
+@cache
+def suspects_of(*, compared: bool, composed: bool) -> Suspects:
+    """Return the suspects in versions whose tables were `compared`, or in any other.
+
+    With `composed`, also what NFC changes or joins to the character before it.
+    """
+    known = _parsed(_NORMALIZED + _CLASSIFIED) if compared else _changeable()
+    return Suspects([*known, *(_composed() if composed else ())])
+
+
+def _parsed(ranges: str) -> Iterator[Range]:
+    for part in ranges.split():
+        first, _, last = part.partition("-")
+        yield int(first, 16), int(last or first, 16)
+
+
+def _changeable() -> Iterator[Range]:
+    """Yield the code points beyond ASCII that Unicode 3.2 has not, or has otherwise."""
+    old, new = unicodedata.ucd_3_2_0, unicodedata
+    first = 0x80
+    for code, character in enumerate(map(chr, range(0x80, 0x110000)), 0x80):
+        if (
+            (category := old.category(character)) != "Cn"
+            and category == new.category(character)
+            and old.combining(character) == new.combining(character)
+            and old.decomposition(character) == new.decomposition(character)
+        ):
+            yield first, code - 1
+            first = code + 1
+    yield first, 0x10FFFF
+
+
+def _composed() -> Iterator[Range]:
+    """Yield what NFC changes, and what it may join to the character before."""
+    yield 0x1161, 0x11FF  # vowels and final consonants of Hangul
+    for code, character in enumerate(map(chr, range(0x80, 0x110000)), 0x80):
+        parts = unicodedata.decomposition(character).split()
+        if parts and parts[0][0] != "<":
+            if not unicodedata.is_normalized("NFC", character):
+                yield code, code
+            yield (second := int(parts[-1], 16)), second
