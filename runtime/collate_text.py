@@ -130,7 +130,8 @@ class Seq2Seq(Padded):
 
     `labels` of a sample are the ids of its target. The decoder's inputs are these moved one to the
     right, with `decoder_start_id` first, unless the samples bring their own. Targets are cut at
-    `max_target_length` and padded on `target_side`, apart from the inputs.
+    `max_target_length` and padded on `target_side`, apart from the inputs. Samples with
+    `decoder_input_ids` need no labels; the batch then has none.
 
     >>> batch = Seq2Seq(decoder_start_id=1)([{"input_ids": [5, 6, 7], "labels": [8, 9]},
     ...                                      {"input_ids": [4], "labels": [3]}])
@@ -157,13 +158,17 @@ class Seq2Seq(Padded):
     def __call__(self, samples: Sequence[Any]) -> dict[str, Any]:
         """The batch."""
         columns = columns_of(samples, ("input_ids", "labels"))
-        require_fields(columns, "input_ids", "labels", where="sequence to sequence")
-        targets = self._rows(columns, "labels")
-        ids = self._rows(columns, _DECODER_IDS, targets)
+        learns = "labels" in columns or _DECODER_IDS not in columns
+        named = "labels" if learns else _DECODER_IDS
+        require_fields(columns, "input_ids", named, where="sequence to sequence")
+        targets = self._rows(columns, named)
+        ids = self._rows(columns, _DECODER_IDS, targets) if learns else targets
         masks = self._rows(columns, _DECODER_MASK, targets)
-        work, layout = self.pad(columns), self._target().layout(targets, "labels")
+        work, layout = self.pad(columns), self._target().layout(targets, named)
         batch = work.batch
-        labels = batch["labels"] = self.padded("labels", targets, layout, self.label_pad_id)
+        labels = self.padded("labels", targets, layout, self.label_pad_id)
+        if learns:
+            batch["labels"] = labels
         batch[_DECODER_IDS] = (
             self.padded(_DECODER_IDS, ids, layout, self.pad_id)
             if ids

@@ -11,33 +11,41 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping
-from typing import NamedTuple, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 import torch
 
 from dataprep.formats.dataset import Split
 from dataprep.formats.errors import IncompatibleError, UsageError
 from dataprep.runtime.arguments import whole_number
+from dataprep.runtime.collated import Collated
+from dataprep.runtime.fields import OF_THE_BATCH
+from dataprep.runtime.foreign_stream import ForeignStreamLoader
 from dataprep.runtime.loader import Loader
 from dataprep.runtime.samples import Batch
 from dataprep.runtime.stream_loader import StreamLoader
 from dataprep.runtime.windows import IGNORED_LABEL, PADDING
 
-__all__ = ["check_batch", "validate_first_batch"]
+__all__ = ["check_batch", "check_collated", "validate_first_batch"]
 
 _LIKE_INPUTS = ("labels", "position_ids", "doc_ids", "attention_mask")
 _REMEDY = "Look at what changes batches between the loader and the model."
 _NAMED = 3  # datasets of a mixture, in a remedy
+_TENSORS = ("input_ids", "attention_mask", "labels", "pixel_values", "input_values")
+_FURTHEST = 3  # tokens that labels are looked for on either side
 
 
-def validate_first_batch(loader: Loader | StreamLoader, *, vocab_size: int | None = None) -> Batch:
+def validate_first_batch(
+    loader: Loader | StreamLoader | ForeignStreamLoader, *, vocab_size: int | None = None
+) -> Any:
     """The batch that `loader` would serve next, after a look at everything about it.
 
     `vocab_size` is the number of embeddings of the model; without it ids are compared with the
     vocabulary of the dataset. Of embeddings and pairs, `dataprep.runtime.array_batch` says what is
-    looked at. Raises `IncompatibleError` (E_BATCH) with the first finding: field, row and value;
-    and `UsageError` for what is no such loader, as one of somebody's own stream is not. The next
-    pass serves this batch again. Costs one batch; of a stream, one window of blocks.
+    looked at; of batches that a collate function makes, `check_collated`. Raises
+    `IncompatibleError` (E_BATCH) with the first finding: field, row and value; and `UsageError` for
+    what is no such loader. The next pass serves this batch again. Costs one batch; of a stream, one
+    window of blocks, or the rows before it.
 
         >>> batch = validate_first_batch(loader, vocab_size=50304)         # doctest: +SKIP
     """
@@ -45,22 +53,33 @@ def validate_first_batch(loader: Loader | StreamLoader, *, vocab_size: int | Non
         vocab_size = whole_number("vocab_size", vocab_size, 1)
     if isinstance(loader, StreamLoader):
         return _look_at_stream(loader, vocab_size)
+    if isinstance(loader, ForeignStreamLoader):
+        stream, shown = loader.dataset_obj, loader.upcoming()
+        check_collated(shown, stream.collate, vocab_size=vocab_size)
+        return shown
     if not isinstance(loader, Loader):
         raise UsageError(
             f"a {type(loader).__name__} cannot show the batch that comes next", where="loader",
             remedy="Pass what create_loader or stream_loader gave.",
         )  # fmt: skip
-    step, batch = loader.upcoming()
+    step, made = loader.upcoming()
+    batch: Any = made  # of a collate function it may be anything
+    real = (step.samples != PADDING).tolist()
     rows = loader.sampler_obj.batch_size if loader.sampler_obj.end != "partial" else None
     dataset = getattr(loader.dataset_obj, "real", loader.dataset_obj)
     known = _Known(loader.vocab_size, dataset)
-    if hasattr(dataset, "check_batch"):  # of arrays
+    if isinstance(dataset, Collated):
+        check_collated(batch, dataset.collate, rows=len(real), vocab_size=vocab_size)
+        if dataset.sample_mask and not isinstance(batch, Mapping):
+            _check_mask({"sample_mask": batch[-1]}, real)
+    elif hasattr(dataset, "check_batch"):  # of arrays
         dataset.check_batch(batch, rows=rows)
     elif hasattr(dataset, "token_views"):  # of preferences
         _check_views(dataset.token_views(batch), rows, vocab_size, known)
     else:
         _check_tokens(batch, rows, vocab_size, known)
-    _check_mask(batch, (step.samples != PADDING).tolist())
+    if isinstance(batch, Mapping):
+        _check_mask(batch, real)
     return batch
 
 
@@ -114,9 +133,125 @@ def _check_views(
             raise
 
 
-def _check_mask(batch: Batch, real: list[bool]) -> None:
+def _check_mask(batch: Mapping[str, Any], real: list[bool]) -> None:
     if "sample_mask" in batch and batch["sample_mask"].tolist() != real:
         _refuse("sample_mask", "does not say which rows only fill the batch")
+
+
+def check_collated(
+    batch: Any, collate: Any, *, rows: int | None = None, vocab_size: int | None = None
+) -> None:
+    """Raise `IncompatibleError` for the first thing that is wrong with a batch of `collate`.
+
+    Of dicts: fields that models read are tensors, each its own memory; ids are whole numbers
+    [rows, tokens] from 0 on, below `vocab_size`; masks are of their shape; images and sound are
+    finite. Labels of `CausalLM` are the inputs, moved by one or not; other labels are classes,
+    numbers or targets, unless most of them are the inputs moved somewhere: these are looked at like
+    those of `CausalLM`. Some label counts. A tuple or a tensor has `rows` rows.
+    """
+    if not isinstance(batch, Mapping):
+        _check_places(batch, rows)
+        return
+    tensors = {name: value for name, value in batch.items() if isinstance(value, torch.Tensor)}
+    if not tensors:
+        _refuse("batch", f"has no tensor; there is {', '.join(map(str, batch)) or 'nothing'}")
+    for name, value in batch.items():
+        if name not in tensors and str(name).endswith(_TENSORS):
+            _refuse(name, f"is a {type(value).__name__}, not a tensor")
+    _check_memory(tensors)
+    own = type(collate).__module__.startswith("dataprep.")
+    for name, tensor in tensors.items():
+        if own and rows is not None and name not in OF_THE_BATCH and tensor.shape[:1] != (rows,):
+            _refuse(name, f"is {_kind(tensor)}, the batch has {rows} rows")
+        if name in ("pixel_values", "input_values") and not bool(torch.isfinite(tensor).all()):
+            row = (~torch.isfinite(tensor)).nonzero()[0][0].item()
+            _refuse(name, f"row {row} has numbers that are not finite")
+    collate = getattr(collate, "collate", collate)  # of one whose labels have another name
+    for name in tensors:
+        if name.endswith("input_ids"):
+            _check_ids(tensors, name.removesuffix("input_ids"), rows, vocab_size)
+    _check_targets(tensors, collate)
+
+
+def _check_places(batch: Any, rows: int | None) -> None:
+    """Of a batch without names: there is something, and all of it has `rows` rows."""
+    places = list(batch) if isinstance(batch, tuple | list) else [batch]
+    tensors = [place for place in places if isinstance(place, torch.Tensor)]
+    if not places or (
+        not tensors and not any(isinstance(p, Mapping | tuple | list) for p in places)
+    ):
+        _refuse("batch", f"is a {type(batch).__name__} without a tensor")
+    for place, value in enumerate(places):
+        if rows is not None and isinstance(value, torch.Tensor) and value.shape[:1] != (rows,):
+            _refuse(f"place {place}", f"is {_kind(value)}, the batch has {rows} rows")
+
+
+def _check_ids(
+    tensors: Mapping[str, torch.Tensor], prefix: str, rows: int | None, vocab_size: int | None
+) -> None:
+    name = f"{prefix}input_ids"
+    ids = tensors[name]
+    if ids.is_floating_point() or ids.dtype == torch.bool or ids.ndim != 2 or 0 in ids.shape:
+        _refuse(name, f"is {_kind(ids)}, not whole numbers [rows, tokens]")
+    if rows is not None and len(ids) != rows:
+        _refuse(name, f"has {len(ids)} rows, batch_size is {rows}")
+    mask = tensors.get(f"{prefix}attention_mask", ids)
+    if mask.shape != ids.shape:
+        _refuse(f"{prefix}attention_mask", f"is {_kind(mask)}, {name} is {_kind(ids)}")
+    _check_range(name, ids, vocab_size, _REMEDY)
+
+
+def _check_targets(tensors: Mapping[str, torch.Tensor], collate: Any) -> None:
+    """Of the labels of a batch: some count, classes are none below 0, tokens are in their place."""
+    labels, ids = tensors.get("labels"), tensors.get("input_ids")
+    if labels is None:
+        return
+    real = tensors.get("sample_mask", torch.ones(len(labels), dtype=torch.bool))
+    labels = labels[real]
+    if labels.is_floating_point() or not labels.numel():
+        return
+    text = getattr(collate, "text", collate)  # of images with texts
+    kind = type(text).__name__ if type(text).__module__.startswith("dataprep.") else ""
+    ids = None if ids is None or ids.ndim != 2 else ids[real]
+    like_ids = ids is not None and labels.shape == ids.shape
+    if ids is not None and like_ids and (kind == "CausalLM" or _near(ids, labels)):
+        if kind != "MaskedLM":
+            _check_labels(ids, labels)
+        return
+    counts = labels != getattr(text, "label_pad_id", IGNORED_LABEL)
+    if not counts.any() and kind != "MaskedLM":  # of few tokens none may be hidden
+        _refuse("labels", f"are all {IGNORED_LABEL}: nothing would be learnt")
+    decoder = tensors.get("decoder_input_ids")
+    if decoder is not None and decoder[real].shape == labels.shape:
+        _check_decoder(decoder[real], labels, counts)
+    elif bool((counts & (labels < 0)).any()):
+        place = (counts & (labels < 0)).nonzero()[0].tolist()
+        _refuse("labels", f"row {place[0]} is {int(labels[tuple(place)])}, which is no class")
+
+
+def _near(ids: torch.Tensor, labels: torch.Tensor) -> bool:
+    """Whether most labels are the inputs, moved by a few tokens or not at all."""
+    return max(_agreement(ids, labels, by) for by in range(-_FURTHEST, _FURTHEST + 1)) > 1 / 2
+
+
+def _check_decoder(ids: torch.Tensor, labels: torch.Tensor, counts: torch.Tensor) -> None:
+    """The decoder is to say at each place what it sees at the next."""
+    labels = labels.masked_fill(~counts, IGNORED_LABEL)
+    found = {by: _agreement(ids, labels, by) for by in range(-_FURTHEST, _FURTHEST + 1)}
+    best = max(found, key=lambda by: (found[by], by == 1))
+    if found[best] > 1 / 2 and best != 1:
+        _refuse("labels", f"are decoder_input_ids moved by {best}, and not by 1")
+
+
+def _agreement(ids: torch.Tensor, labels: torch.Tensor, by: int) -> float:
+    """The share of the labels that are the input `by` places later, of those that have one."""
+    width = ids.shape[1] - abs(by)
+    if width < 1:
+        return 0.0
+    at, seen = max(0, -by), max(0, by)
+    labels, ids = labels[:, at : at + width], ids[:, seen : seen + width]
+    counts = labels != IGNORED_LABEL
+    return float((labels == ids)[counts].float().mean()) if counts.any() else 0.0
 
 
 def check_batch(

@@ -80,10 +80,18 @@ class ForeignStream(IterableDataset[Any]):
             return self._batches(0, 1)
         return telling(self._batches(worker.id, worker.num_workers))
 
-    def _batches(self, mine: int, workers: int) -> Iterator[Any]:
+    def upcoming(self, begin: Progress) -> Any:
+        """The first batch of a pass that begins there, or None; what it skips is not counted."""
+        batches = self._batches(0, 1, begin, counted=False)
+        return next((batch for batch in batches if batch is not None), None)
+
+    def _batches(
+        self, mine: int, workers: int, start: Progress | None = None, *, counted: bool = True
+    ) -> Iterator[Any]:
         """Every `workers`-th batch of a pass, beginning with number `mine`."""
-        epoch = self.begin.epoch
-        rows, begin = self._rows(epoch), self.begin.position
+        start = start or self.begin
+        epoch = start.epoch
+        rows, begin = self._rows(epoch), start.position
         passed = sum(1 for _ in islice(rows, begin))
         if passed < begin:
             raise IncompatibleError(
@@ -96,14 +104,14 @@ class ForeignStream(IterableDataset[Any]):
             if not group or (self.drop_last and not whole):
                 return
             if step % workers == mine:
-                yield self._batch(group, epoch)
+                yield self._batch(group, epoch, counted=counted)
 
-    def _batch(self, group: list[NumberedRow], epoch: int) -> Any:
+    def _batch(self, group: list[NumberedRow], epoch: int, *, counted: bool = True) -> Any:
         """This rank's part of a global batch, filled up under a mask where it is not whole."""
         first, stop = (
             len(group) * rank // self.dp_size for rank in (self.dp_rank, self.dp_rank + 1)
         )
-        samples = self._prepared(group[first:stop], epoch)
+        samples = self._prepared(group[first:stop], epoch, counted=counted)
         numbers = list(samples)
         if not samples and self.dp_size > 1:
             samples = self._any(group, epoch)
@@ -121,11 +129,11 @@ class ForeignStream(IterableDataset[Any]):
             seed_here(seed_for(self.seed, "collate", epoch, group[0][0], self.dp_rank) >> 31)
             return collated.batch(numbers)
 
-    def _prepared(self, rows: list[NumberedRow], epoch: int) -> dict[int, Any]:
+    def _prepared(self, rows: list[NumberedRow], epoch: int, *, counted: bool) -> dict[int, Any]:
         """The samples of these rows by their numbers, without those that are skipped."""
         if self.steps is None:
             return dict(rows)
-        prepare = partial(self.steps.prepared, epoch=epoch, seed=self.seed)
+        prepare = partial(self.steps.prepared, epoch=epoch, seed=self.seed, counted=counted)
         made = {number: prepare(number, row) for number, row in rows}
         return {number: sample for number, sample in made.items() if sample is not SKIPPED}
 

@@ -154,6 +154,13 @@ class ForeignStreamLoader(DataLoader[Any]):
                 "drop_last=True; a function has to return a new iterator each time", stacklevel=2,
             )  # fmt: skip
 
+    def upcoming(self) -> Any:
+        """The batch that the next `iter` begins with; None where there is none. Nothing moves.
+
+        Reads the stream up to there.
+        """
+        return self.dataset_obj.upcoming(self._next)
+
     def state_dict(self) -> dict[str, Any]:
         """Where the trainer stands, as plain JSON: epoch, and rows of it that all ranks served."""
         return state_of(self.order, self._now, [])
