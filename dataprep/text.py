@@ -32,6 +32,7 @@ __all__ = ["create_dataloaders", "text_windows"]
 
 _Place = str | os.PathLike[str]
 _OPTION = re.compile(r"--([a-z][a-z-]*)(?: (skip|none)\b)?")
+_FORMATS = ("--format jsonl|text|parquet", "is_jsonl=True for JSONL, or is_jsonl=False for text")
 _ROLES = ("bos_token", "eos_token", "pad_token")
 
 
@@ -185,7 +186,7 @@ def _in_python(error: DataprepError) -> DataprepError:
     """The same error; options of the command line become arguments of these functions."""
 
     def spoken(text: str | None) -> str | None:
-        return text and _OPTION.sub(_argument, text)
+        return text and _OPTION.sub(_argument, text.replace(*_FORMATS))
 
     error.where, error.remedy = spoken(error.where), spoken(error.remedy)
     return error

@@ -10,7 +10,7 @@ import contextlib
 import glob
 import os
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Protocol
 
@@ -35,11 +35,10 @@ __all__ = [
 HUB_PREFIX = "hf:"
 
 _COMPRESSED = (".gz", ".zst", ".zstd")
-_UNREAD = {
+_PACKED = {
     ".bz2": "bzip2", ".xz": "xz", ".zip": "ZIP", ".7z": "7z", ".tar": "tar", ".tgz": "tar",
-    ".csv": "CSV", ".tsv": "TSV",
 }  # fmt: skip
-_CONVERT = "Convert it to JSONL or Parquet."
+_TABLES = {".csv": "CSV", ".tsv": "TSV"}
 _SAVED_DATASET = ("state.json", "dataset_dict.json")
 _NAMED = 3  # of the files that a note is about
 
@@ -157,15 +156,27 @@ def _notes(folder: Path, options: Search) -> Iterator[str]:
     if unknown:
         kind = "1 file" if len(unknown) == 1 else f"{len(unknown)} files"
         were = "was" if len(unknown) == 1 else "were"
+        suffixes = {path.suffix.lower() for path in unknown}
+        known = ", ".join(options.formats)
         yield (
-            f"{kind} of unknown type in {_shown(folder)} {were} left out ({_names(unknown)}); "
-            "--format reads them all"
+            f"{kind} of unknown type in {_shown(folder)} {were} left out ({_names(unknown)}). "
+            + (_mended(suffixes, "them") or f"Rename what is to be read by what it holds: {known}.")
         )
     if links:
         yield (
             f"linked folders in {_shown(folder)} were left out ({_names(links)}); "
             "name them as inputs to read them"
         )
+
+
+def _mended(suffixes: Collection[str], what: str) -> str | None:
+    """Return what to do with `what`, files of suffixes none of which is ever read."""
+    packed, tables = _PACKED.keys() & suffixes, _TABLES.keys() & suffixes
+    if not suffixes or len(packed) + len(tables) < len(suffixes):
+        return None
+    if packed and tables:
+        return "Unpack the archives, and convert the tables to JSONL or Parquet."
+    return f"Unpack {what}." if packed else f"Convert {what} to JSONL or Parquet."
 
 
 def _names(paths: list[Path]) -> str:
@@ -237,11 +248,10 @@ def _expand_folder(folder: Path, options: Search) -> Iterator[Path]:
     if not known:
         suffixes = {path.suffix for path in files if path.suffix}
         seen = ", ".join(sorted(suffixes)) or "none"
-        convert = suffixes and suffixes <= _UNREAD.keys()
         raise input_error(
             f"the folder holds no file of a known type (suffixes seen: {seen})", str(folder),
-            "Convert them to JSONL or Parquet." if convert
-            else f"Say what they are with --format {_known(options)}.",
+            _mended({suffix.lower() for suffix in suffixes}, "them")
+            or f"Say what they are with --format {_known(options)}.",
             "E_NOT_FOUND",
         )  # fmt: skip
     yield from known
@@ -310,9 +320,11 @@ def _describe(path: Path, root: str, options: Search) -> Source:
             "Write its content to a file first.", "E_FORMAT",
         )  # fmt: skip
     kind = options.format or _format_of(path, options)
-    unread = _UNREAD.get(path.suffix.lower())
-    if kind is None and unread:
-        raise input_error(f"{unread} is not read", str(path), _CONVERT, "E_FORMAT")
+    suffix = path.suffix.lower()
+    remedy = _mended({suffix}, "it")
+    if kind is None and remedy:
+        unread = (_PACKED | _TABLES)[suffix]
+        raise input_error(f"{unread} is not read", str(path), remedy, "E_FORMAT")
     if kind is None:
         raise input_error(
             f"cannot tell what a {path.suffix or 'nameless'} file holds", str(path),

@@ -199,8 +199,8 @@ class _Inflated:
             data = self._stream.read(size)
         except OSError as error:
             raise input_error(
-                f"the compressed data is damaged or breaks off after {self.given} bytes of text "
-                f"({error})", self._source.name,
+                f"the compressed data is damaged or breaks off after at least {self.given:,} "
+                f"bytes of text ({error})", self._source.name,
                 "Fetch the file again: what follows cannot be recovered, so it is not skipped.",
                 "E_COMPRESSED",
             ) from None  # fmt: skip

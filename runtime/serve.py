@@ -10,6 +10,7 @@ import hashlib
 import json
 import os
 import warnings
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -48,7 +49,9 @@ _LONG = 512  # bytes of a definition that a state holds as it is
 def opened(place: str | Path | Dataset, io: Literal["mmap", "pread"] | None) -> Dataset:
     """The dataset at `place`, opened with `io` (None: mapped, or as it is if it is open)."""
     if isinstance(place, list | tuple) and place:
-        weights = ", ".join(f'"{part}": 1' for part in place)
+        weights = ", ".join(
+            f'"{part}": {count}' for part, count in Counter(map(str, place)).items()
+        )
         raise UsageError(
             "several datasets are given with a weight each", where="dataset_dir",
             remedy=f"Pass {{{weights}}}.",

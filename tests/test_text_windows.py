@@ -339,3 +339,14 @@ def test_arguments_that_mean_nothing(
     with pytest.raises(UsageError, match=problem):
         text_windows(**{**options, **arguments})
     assert not list(tmp_path.glob("c/*/config.json"))
+
+
+def test_a_type_that_is_not_known(tmp_path: Path) -> None:
+    """The remedy is an argument of these functions, and works."""
+    path = tmp_path / "a.log"
+    path.write_text("Once upon a time. " * 20)
+    options: dict[str, Any] = {"tokenizer": Plain(), "seq_length": 16, "cache_dir": tmp_path / "c"}
+    with pytest.raises(InputError) as caught:
+        text_windows(path, **options)
+    assert caught.value.remedy == "Say it with is_jsonl=True for JSONL, or is_jsonl=False for text."
+    assert len(text_windows(path, is_jsonl=False, **options)) > 0

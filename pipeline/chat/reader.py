@@ -56,8 +56,8 @@ class ChatReadOptions:
     system: str | None = None
 
     def __post_init__(self) -> None:
-        _one_of("--shape", self.shape, tuple(SHAPES))
-        _one_of("--form", self.form, FORMS)
+        _one_of("--shape", self.shape, tuple(SHAPES), dict.fromkeys(FORMS, "--form"))
+        _one_of("--form", self.form, FORMS, dict.fromkeys(SHAPES, "--shape"))
         for ours, theirs in self.columns:
             _one_of("--columns", ours, (*FIELDS, *ROLES))
             if not theirs:
@@ -68,11 +68,17 @@ class ChatReadOptions:
                 raise UsageError(f"{name!r} is given two names", where="--columns")
 
 
-def _one_of(where: str, value: str | None, known: tuple[str, ...]) -> None:
+def _one_of(
+    where: str, value: str | None, known: tuple[str, ...], others: Mapping[str, str] | None = None
+) -> None:
+    """Raise `UsageError` for a value that is not `known`; `others` are values of other options."""
     if value is not None and value not in known:
+        other = (others or {}).get(value)
+        meant = f" Perhaps {other} {value} is meant." if other else ""
         raise UsageError(
-            f"{value!r} is not known", where=where, remedy=f"Choose among: {', '.join(known)}."
-        )
+            f"{value!r} is not known", where=where,
+            remedy=f"Choose among: {', '.join(known)}.{meant}",
+        )  # fmt: skip
 
 
 def forms_at_start(source: Source, options: ChatReadOptions) -> frozenset[Form]:

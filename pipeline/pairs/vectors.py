@@ -64,7 +64,8 @@ def _from_npy(source: Source, texts: Sequence[str], what: str) -> Floats:
         raise input_error(
             f"{len(array)} rows for {len(texts)} distinct {what}s", source.name,
             f"Give one row for each distinct {what}, in the order of first appearance "
-            "(`pair_texts` lists them), or a Parquet file with a column of texts.", "E_ROWS",
+            "(`dataprep.pipeline.pairs.prepare.pair_texts` lists them), or a Parquet file with a "
+            "column of texts.", "E_ROWS",
         )  # fmt: skip
     return _narrow(array)
 

@@ -130,3 +130,13 @@ def test_options_are_checked(options: dict[str, Any]) -> None:
     """A name that is not known is refused at once."""
     with pytest.raises(UsageError):
         ChatReadOptions(**options)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [({"shape": "pairs"}, "--form pairs"), ({"form": "alpaca"}, "--shape alpaca")],
+)
+def test_forms_are_no_shapes(options: dict[str, Any], said: str) -> None:
+    """The option that takes the value is named."""
+    with pytest.raises(UsageError, match=f"Perhaps {said} is meant"):
+        ChatReadOptions(**options)

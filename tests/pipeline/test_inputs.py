@@ -78,8 +78,8 @@ def notes(*inputs: Path | str, **options: Any) -> tuple[str, ...]:
 def test_what_a_folder_leaves_out_is_said(folder: Path) -> None:
     """Files of unknown types and linked folders are named, once for each folder."""
     (only,) = notes(folder, folder / "a.jsonl")
-    assert only.startswith(f"1 file of unknown type in {folder} was left out (notes.xyz); ")
-    assert "--format" in only
+    assert only.startswith(f"1 file of unknown type in {folder} was left out (notes.xyz). Rename ")
+    assert ".jsonl, .ndjson" in only
     for name in ("k", "l.bin", "m.csv", "sub/n"):
         (folder / name).write_bytes(LINE)
     (many,) = notes(folder)
@@ -286,10 +286,28 @@ def test_known_types_that_are_not_read(tmp_path: Path, name: str) -> None:
     """They are not something to say with --format, alone or in a folder."""
     (tmp_path / name).write_bytes(LINE)
     error = refusal(tmp_path / name)
-    assert (error.code, error.remedy) == ("E_FORMAT", "Convert it to JSONL or Parquet.")
+    table = name.lower().endswith("sv")
+    remedy = "Convert it to JSONL or Parquet." if table else "Unpack it."
+    assert (error.code, error.remedy) == ("E_FORMAT", remedy)
     assert "is not read" in error.problem
-    if name.islower():
-        assert "Convert" in str(refusal(tmp_path).remedy)
+    assert str(refusal(tmp_path).remedy) == remedy.replace("it", "them")
+    (tmp_path / "more.zip").touch()
+    both = "Unpack the archives, and convert the tables to JSONL or Parquet."
+    assert str(refusal(tmp_path).remedy) == (both if table else "Unpack them.")
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [("a.csv", "Convert them to JSONL"), ("a.bz2", "Unpack them"), ("a.log", ".jsonl, .ndjson")],
+)
+def test_what_is_left_out_of_a_folder(tmp_path: Path, name: str, said: str) -> None:
+    """The note says what would have it read."""
+    (tmp_path / name).write_bytes(LINE)
+    (tmp_path / "b.jsonl").write_bytes(LINE)
+    options = BuildOptions(input=(str(tmp_path),), out=tmp_path / "out")
+    (note,) = folder_notes(options)
+    assert f"({name})" in note
+    assert said in note
 
 
 def test_no_permission(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -132,6 +132,10 @@ def test_several_places_need_weights(places: Any) -> None:
     assert 'Pass {"A": 1, "B": 1}.' in str(error)
 
 
+def test_a_place_that_stands_twice_is_named_once() -> None:
+    assert 'Pass {"A": 2, "B": 1}.' in str(refused(["A", "B", "A"], "dataset_dir", "a weight each"))
+
+
 def test_weights_are_numbers(shards: Path) -> None:
     refused({shards: True}, f"weight {shards}", "must be a positive number, got True")
 
