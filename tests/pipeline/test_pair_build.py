@@ -8,7 +8,6 @@ import json
 import os
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -578,8 +577,9 @@ def test_item_111_clusters_that_cannot_be_come_first(tmp_path: Path) -> None:
 def test_paths_are_taken_where_files_are(tmp_path: Path) -> None:
     """As for `out` and `input`; what is stored is the same."""
     names = ("question_embs", "source_embs", "keyword_embs", "keyword_clusters")
-    given: dict[str, Any] = {name: tmp_path / f"{name}.npy" for name in names}
-    options = PairOptions(**{"input": "a.csv", "out": "out", **given})
-    texts = replace(options, **{name: str(path) for name, path in given.items()})
+    given: dict[str, Any] = {"input": "a.csv", "out": "out"}
+    given |= {name: tmp_path / f"{name}.npy" for name in names}
+    options = PairOptions(**given)
+    texts = PairOptions(**{name: str(value) for name, value in given.items()})
     assert options == texts
     assert options.stored() == texts.stored()
