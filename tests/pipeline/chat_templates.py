@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from dataprep.pipeline.chat.conversation import Conversation
 from dataprep.pipeline.chat.template_source import named_templates, resolve_template
 
-__all__ = ["MANNERS", "SPECIAL", "THINKING", "VARIABLES", "conversations", "said"]
+__all__ = ["LATE", "MANNERS", "SPECIAL", "THINKING", "VARIABLES", "conversations", "said"]
 
 SPECIAL = ("<|im_end|>", "<|e|>", "</s>", "<|im_start|>", "</think>")
 VARIABLES = {"bos_token": "<s>", "eos_token": "</s>"}
@@ -45,9 +45,23 @@ THINKING = """
 {%- if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}
 """
 
+# Tools stand before the last question, the system turn in it if nothing follows, as in Mistral v3.
+LATE = """
+{%- set users = messages|selectattr('role', 'equalto', 'user')|list -%}
+{%- for m in messages -%}
+{%- if m.role == 'user' -%}
+{%- if m == users[-1] %}[TOOLS]{{ tools|tojson }}[/TOOLS]{% endif -%}
+{{- '[INST] ' ~ (messages[0].content ~ ': ' if loop.last and messages[0].role == 'system') -}}
+{{- m.content ~ '[/INST]' -}}
+{%- elif m.tool_calls %}[CALLS] {{ m.tool_calls|map(attribute='function')|list|tojson }}</s>
+{%- elif m.role == 'assistant' %} {{ m.content|trim }}</s>
+{%- elif m.role == 'tool' %}[RESULT] {{ m.content|string }}[/RESULT]{% endif -%}
+{%- endfor %}"""
+
 MANNERS: dict[str, str] = {
     **{name: resolve_template(name, None).text for name in named_templates()},
     "thinking": THINKING,
+    "late": LATE,
     # As in R1 the prompt opens a thought, and thoughts of the past are not kept.
     "opening": _each("{{ m.content.split('</think>')[-1] }}",
                      "{% if add_generation_prompt %}<|a|><think>\n{% endif %}"),

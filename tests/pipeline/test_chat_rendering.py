@@ -20,7 +20,7 @@ from dataprep.pipeline.chat.planning import Planner
 from dataprep.pipeline.chat.rendering import Renderer
 from dataprep.pipeline.chat.spans import TrainOn
 from dataprep.pipeline.chat.template_source import resolve_template
-from tests.pipeline.chat_templates import MANNERS, SPECIAL, THINKING, VARIABLES, conversations
+from tests.pipeline.chat_templates import LATE, MANNERS, SPECIAL, THINKING, VARIABLES, conversations
 from tests.support import SHARED_DATA, examples, needs_shared_data
 
 CHATML = resolve_template("chatml", None).text
@@ -202,6 +202,46 @@ def test_dropped_thoughts_do_not_keep_earlier_answers_from_being_trained() -> No
     renderer = Renderer(THINKING, special_tokens=["<|im_end|>"])
     for _ in range(3):
         assert trained(renderer.render(conversation)) == expected
+
+
+def test_answers_are_found_where_earlier_turns_are_rendered_otherwise() -> None:
+    """Behind the words before them: several calls, two questions, a system turn that comes late."""
+    call = {"type": "function", "function": {"name": "f", "arguments": {"a": 1}}}
+    messages = [
+        {"role": "system", "content": "Be brief."},
+        {"role": "user", "content": "Hi"},
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "tool", "content": "  7 "},
+        {"role": "assistant", "content": "Yes."},
+        {"role": "user", "content": "Why"},
+        {"role": "assistant", "content": "", "tool_calls": [call, call]},
+        {"role": "tool", "content": "Yes."},
+        {"role": "assistant", "content": "Yes. "},
+    ]
+    renderer = Renderer(LATE, special_tokens=["</s>"])
+    called = '[CALLS] [{"name": "f", "arguments": {"a": 1}}'
+    for _ in range(3):
+        rendered = renderer.render(Conversation(messages=messages, tools=[{"name": "f"}]))
+        assert rendered.text == (
+            f"[INST] Hi[/INST]{called}]</s>[RESULT]   7 [/RESULT] Yes.</s>"
+            '[TOOLS][{"name": "f"}][/TOOLS][INST] Why[/INST]'
+            f"{called}, {called[9:]}]</s>[RESULT] Yes.[/RESULT] Yes.</s>"
+        )
+        assert trained(rendered) == [
+            f"{called}]</s>",
+            " Yes.</s>",
+            f"{called}, {called[9:]}]</s>",
+            " Yes.</s>",
+        ]
+
+
+def test_an_answer_that_others_change_is_not_found() -> None:
+    """Behind the words before it there is another answer than the one that was the last."""
+    changed = LATE.replace("{{ m.content|trim }}", "{{ m.content if loop.last else '...' }}")
+    assert changed != LATE
+    renderer = Renderer(changed, special_tokens=["</s>"])
+    with pytest.raises(RenderError, match="unmaskable"):
+        renderer.render(talk("Hi", "Yes", "Why", "So"))
 
 
 def test_a_prompt_that_opens_a_thought_is_left_where_histories_begin_answers() -> None:
