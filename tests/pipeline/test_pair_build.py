@@ -580,6 +580,7 @@ def test_paths_are_taken_where_files_are(tmp_path: Path) -> None:
     given: dict[str, Any] = {"input": "a.csv", "out": "out"}
     given |= {name: tmp_path / f"{name}.npy" for name in names}
     options = PairOptions(**given)
-    texts = PairOptions(**{name: str(value) for name, value in given.items()})
+    spelled: dict[str, Any] = {name: str(value) for name, value in given.items()}
+    texts = PairOptions(**spelled)
     assert options == texts
     assert options.stored() == texts.stored()
