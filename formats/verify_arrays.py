@@ -13,25 +13,17 @@ from functools import partial
 from math import prod
 
 from dataprep.formats.array_manifest import ArrayEntry, ArrayManifest, ArrayShard, storage_dtype
+from dataprep.formats.array_rules import array_rules
 from dataprep.formats.errors import DataprepError
 from dataprep.formats.pair_arrays import PROVENANCE, pair_sizes
-from dataprep.formats.verify_pairs import check_known_positives, check_offsets, pair_rules
+from dataprep.formats.verify_pairs import check_known_positives, check_offsets
 from dataprep.formats.verify_plan import Plan, Task, do
 from dataprep.formats.verify_records import check_row_splits
 from dataprep.formats.verify_rejects import REJECTS_NAME
-from dataprep.formats.verify_rows import blocks, finding_at, open_rows, place
+from dataprep.formats.verify_rows import blocks, finding_at, open_rows
 from dataprep.formats.verify_shards import positions_of
 from dataprep.formats.verify_stream import Reader, Run
-from dataprep.formats.verify_values import (
-    Rule,
-    boolean,
-    finite,
-    from_inputs,
-    positive,
-    scaled_unit,
-    unit,
-    within,
-)
+from dataprep.formats.verify_values import Rule, from_inputs, place, scaled_unit
 
 __all__ = ["array_plan"]
 
@@ -102,26 +94,10 @@ def _check_rows(run: Run, reader: Reader, entry: ArrayEntry, rules: list[Rule], 
 
 
 def _rules(manifest: ArrayManifest, name: str) -> Iterator[Rule]:
-    """What every number of the array `name` must be."""
-    entry = manifest.arrays[name]
+    """Yield what every number of the array `name` must be."""
     if name == PROVENANCE:
         yield from_inputs(positions_of(manifest.inputs))
-    if manifest.pairs is not None:
-        special = pair_rules(manifest).get(name)
-        if special is not None:
-            yield from special
-            return
-    if any(other.scale == name for other in manifest.arrays.values()):
-        yield positive()
-        return
-    if entry.dtype in ("<f4", "<f2", "bfloat16", "<f8"):
-        yield finite(entry.dtype)
-        if entry.unit:
-            yield unit(entry.dtype)
-    if entry.dtype == "|b1":
-        yield boolean()
-    if entry.categories is not None:
-        yield within(0, len(entry.categories) - 1, f"{len(entry.categories)} categories")
+    yield from array_rules(manifest, name)
 
 
 def _together(run: Run, manifest: ArrayManifest) -> Iterator[Task]:

@@ -12,48 +12,27 @@ may repeat and be other positives of the question; of these only a pair's own so
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
 from dataprep.formats.array_manifest import ArrayEntry, ArrayManifest
+from dataprep.formats.array_rules import is_foreign
 from dataprep.formats.arrays import NamedArray
 from dataprep.formats.errors import DataprepError
-from dataprep.formats.pair_arrays import FOREIGN, PairSizes, pair_sizes
+from dataprep.formats.pair_arrays import PairSizes, pair_sizes
 from dataprep.formats.verify_report import Refused
 from dataprep.formats.verify_rows import blocks, finding_at, open_rows
 from dataprep.formats.verify_stream import Reader, Run
-from dataprep.formats.verify_values import Rule, distinct, inside, within
 
-__all__ = ["check_known_positives", "check_offsets", "is_foreign", "pair_rules"]
+__all__ = ["check_known_positives", "check_offsets"]
 
 _HELD = 1 << 22  # known positives in memory at once: 32 MiB, and as much again to sort them
 _BINS = 1 << 16
 _PAIR = 16  # bytes of a question and a source
-_COSINE_SLACK = 0.001  # of a cosine in float32 or float16, rounded
 Ids = npt.NDArray[np.int64]
-
-
-def is_foreign(manifest: ArrayManifest) -> bool:
-    """Whether the pairs, and their negatives, were taken over from another layout."""
-    return manifest.pairs is not None and FOREIGN in manifest.pairs
-
-
-def pair_rules(manifest: ArrayManifest) -> Mapping[str, Sequence[Rule]]:
-    """What holds for each number of the arrays that are not just vectors."""
-    sizes = pair_sizes(manifest.arrays, manifest.rows)
-    ids = inside([sizes.sources], ["source_embs"])
-    return {
-        "pair_index": [inside([sizes.questions, sizes.sources], ["question_embs", "source_embs"])],
-        "pair_cluster_id": [within(-1, sizes.clusters - 1, "-1 or a row of centroid_embs")],
-        "pair_relevance": [within(0, 1)],
-        "pair_keyword_ids": [inside([sizes.keywords], ["keyword_embs"])],
-        "hard_negatives": [ids] if is_foreign(manifest) else [ids, distinct()],
-        "negative_tiers": [within(1, 4)],
-        "centroid_distances": [within(0, 2, slack=_COSINE_SLACK)],
-    }
 
 
 def check_offsets(run: Run, entry: ArrayEntry, total: int) -> None:

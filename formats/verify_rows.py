@@ -19,8 +19,9 @@ from dataprep.formats.files import Files
 from dataprep.formats.replaced import Standing
 from dataprep.formats.verify_report import Finding
 from dataprep.formats.verify_stream import Run
+from dataprep.formats.verify_values import place
 
-__all__ = ["blocks", "finding_at", "open_rows", "place"]
+__all__ = ["blocks", "finding_at", "open_rows"]
 
 
 def open_rows(run: Run, manifest: ArrayManifest, *names: str) -> list[NamedArray]:
@@ -35,17 +36,6 @@ def blocks(run: Run, rows: int, width: int) -> Iterator[tuple[int, int]]:
     for start in range(0, rows, step):
         run.advance(0)
         yield start, min(start + step, rows)
-
-
-def place(shape: tuple[int, ...], at: int) -> str:
-    """The index within a row of shape `shape` of its number `at`, as numpy writes it.
-
-    >>> place((), 0), place((3,), 2), place((2, 3), 4)
-    ('', '[2]', '[1, 1]')
-    """
-    if not shape:
-        return ""
-    return f"[{', '.join(str(int(index)) for index in np.unravel_index(at, shape))}]"
 
 
 def finding_at(entry: ArrayEntry, row: int, at: int, code: str, problem: str) -> Finding:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from math import isfinite
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,7 @@ __all__ = [
     "finite",
     "from_inputs",
     "inside",
+    "place",
     "positive",
     "scaled_unit",
     "unit",
@@ -57,6 +59,10 @@ def finite(dtype: str) -> Rule:
     sign = np.array(1 << (8 * np.dtype(bits).itemsize - 1), bits)
 
     def find(block: Array) -> Found:
+        if dtype in ("<f4", "<f8"):  # a sum of squares is finite if all are, unless it overflows
+            flat = block.reshape(-1)
+            if isfinite(flat.dot(flat)):
+                return None
         magnitudes = block.view(bits) & ~sign
         if magnitudes.max() < infinity:
             return None
@@ -186,6 +192,17 @@ def from_inputs(ends: npt.NDArray[np.uint64]) -> Rule:
         return 2 * row + 1, problem
 
     return Rule(code="E_SOURCE", find=find)
+
+
+def place(shape: tuple[int, ...], at: int) -> str:
+    """Return the index within a row of shape `shape` of its number `at`, as numpy writes it.
+
+    >>> place((), 0), place((3,), 2), place((2, 3), 4)
+    ('', '[2]', '[1, 1]')
+    """
+    if not shape:
+        return ""
+    return f"[{', '.join(str(int(index)) for index in np.unravel_index(at, shape))}]"
 
 
 def _lengths(rows: Array) -> Array:

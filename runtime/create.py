@@ -61,7 +61,7 @@ def create_loader(  # noqa: PLR0917  (the names and the order that callers know)
     position_ids: bool = False,
     doc_ids: bool = False,
     cu_seqlens: bool | int = False,
-    seed: int = 0,
+    seed: int | None = None,
     shuffle: Shuffle | bool | None = None,
     skip: Skip = (),
     weigh_by: By = "samples",
@@ -130,6 +130,7 @@ def create_loader(  # noqa: PLR0917  (the names and the order that callers know)
             variable length; a number is the most documents that a row may hold, padding counted
             as one; of packed rows, one that is too small is refused at once.
         seed: of the shuffle; orders of different seeds, epochs and datasets have nothing in common.
+            None: 0; of pairs the seed in their config.json.
         shuffle: a new order each epoch, or the stored order. None: True for ``"train"`` only.
             ``"blocks"`` reads pieces of 4 MiB and shuffles within 1 GiB, for data larger than
             memory.
@@ -193,7 +194,9 @@ def create_loader(  # noqa: PLR0917  (the names and the order that callers know)
         multiprocessing_context=multiprocessing_context,
     )  # fmt: skip
     kind: Shuffle | bool = train if shuffle is None else shuffle
-    seed, source_ids = require_seed(seed), flag("source_ids", source_ids)
+    source_ids = flag("source_ids", source_ids)
+    given_seed = None if seed is None else require_seed(seed)
+    seed = given_seed or 0
     weights_changed = flag("weights_changed", weights_changed)
     options = {
         "fields": fields, "raw": raw, "dtype": dtype, "clusters": clusters,
@@ -219,7 +222,7 @@ def create_loader(  # noqa: PLR0917  (the names and the order that callers know)
             position_ids=position_ids, doc_ids=doc_ids, cu_seqlens=bool(cu_seqlens),
         )  # fmt: skip
         return array_loader(
-            partial(served, skip=skip), data, split, seed=seed, shuffle=kind,
+            partial(served, skip=skip), data, split, seed=given_seed, shuffle=kind,
             sample_mask=end == "pad", options=options,
         )  # fmt: skip
     refuse_array_options(options)

@@ -46,7 +46,7 @@ def array_loader(
     data: ArrayData | PairData,
     split: str,
     *,
-    seed: int,
+    seed: int | None,
     shuffle: Shuffle | bool,
     sample_mask: bool,
     options: ArrayOptions,
@@ -69,7 +69,8 @@ def array_loader(
         else:
             samples = PairDataset(data.split(split), sample_mask=sample_mask, seed=seed, **given)
     part: ArraySplit = samples.split
-    order, definition = build_order(samples, part, seed=seed, shuffle=shuffle)
+    chosen = samples.seed if isinstance(samples, PairDataset) else seed or 0
+    order, definition = build_order(samples, part, seed=chosen, shuffle=shuffle)
     return served(samples, order=order, definition=definition)
 
 

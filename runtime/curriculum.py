@@ -19,11 +19,12 @@ from dataprep.formats.arrays import ArrayData
 from dataprep.formats.curriculum import Curriculum
 from dataprep.formats.envelope import damaged
 from dataprep.formats.errors import UsageError
+from dataprep.formats.pair_arrays import FOREIGN
 from dataprep.formats.steering import VARIANTS
 from dataprep.runtime.order import Positions
 from dataprep.runtime.splitmix import GOLDEN, finalise
 
-__all__ = ["VariantDraw", "probabilities", "stored_curriculum"]
+__all__ = ["VariantDraw", "probabilities", "stored_curriculum", "stored_seed"]
 
 _DOMAIN = "dataprep steering 1"
 _KEPT = 8  # epochs whose thresholds are remembered: those of the passes under way
@@ -65,6 +66,18 @@ def stored_curriculum(data: ArrayData) -> Curriculum:
         return msgspec.convert(pairs.get("curriculum") or {}, Curriculum)
     except (msgspec.ValidationError, UsageError) as error:
         raise damaged(f"pairs.curriculum: {error}") from None
+
+
+def stored_seed(data: ArrayData) -> int:
+    """Return the default seed of a dataset of pairs, from its config.json.
+
+    A converted dataset has the `random_seed` of the config.json that it was converted from, others
+    the seed of their build. What is no number from 0 to 2**63 - 1 counts as 0.
+    """
+    foreign = (data.manifest.pairs or {}).get(FOREIGN)
+    options = data.manifest.options
+    seed = foreign.get("random_seed") if isinstance(foreign, dict) else options.get("seed")
+    return seed if type(seed) is int and 0 <= seed < 1 << 63 else 0
 
 
 class VariantDraw:

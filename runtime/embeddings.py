@@ -14,11 +14,11 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from dataprep.formats.array_manifest import BFLOAT16
+from dataprep.formats.array_manifest import BFLOAT16, ArrayManifest
 from dataprep.formats.arrays import ArrayData, ArraySplit, NamedArray
 from dataprep.formats.errors import InputError, UsageError, require
 from dataprep.formats.pair_arrays import PROVENANCE
-from dataprep.runtime.array_checks import rows_of
+from dataprep.runtime.array_checks import ValueRules, rows_of
 from dataprep.runtime.samples import Batch, BatchDataset, Indices, sample_numbers
 from dataprep.runtime.tracks import spans_of
 from dataprep.runtime.windows import PADDING
@@ -79,6 +79,7 @@ class EmbeddingDataset(BatchDataset):
             sound = isinstance(dtype, torch.dtype) and dtype.is_floating_point
             require(sound, "dtype", f"must be a floating-point type of torch, got {dtype!r}")
         self._columns = {name: self._column(data.array(name)) for name in self.fields}
+        self._sound = np.zeros(data.manifest.rows, np.bool_)  # rows that were checked
         if len(split) == 0:
             raise empty_split(split)
 
@@ -90,7 +91,7 @@ class EmbeddingDataset(BatchDataset):
             )  # fmt: skip
         named = array.entry.scale
         scale = self.split.data.array(named) if named is not None and not self.raw else None
-        return _Column(array, scale, self.dtype)
+        return _Column(array, scale, self.dtype, self.split.data.manifest)
 
     def __len__(self) -> int:
         return len(self.split)
@@ -131,12 +132,14 @@ class EmbeddingDataset(BatchDataset):
         """Return the rows at `indices`: tensors [len(indices), *row_shape], each its own memory.
 
         Raises `IndexError` for an index outside 0 .. len - 1, and `IntegrityError` where the index
-        of the split names a row that there is not.
+        of the split names a row that there is not, or a row holds a number that no build writes.
         """
         samples = sample_numbers(indices, len(self))
         real = samples != PADDING if self.sample_mask else None
         rows = rows_of(self.split, samples if real is None else np.where(real, samples, 0))
-        batch = {name: column.take(rows) for name, column in self._columns.items()}
+        check = not self._sound[rows].all()
+        batch = {name: column.take(rows, check=check) for name, column in self._columns.items()}
+        self._sound[rows] = True
         if real is not None:
             batch["sample_mask"] = torch.from_numpy(real)
         return batch
@@ -153,18 +156,28 @@ class _Column:
     """One array as it is served."""
 
     def __init__(
-        self, array: NamedArray, scale: NamedArray | None, dtype: torch.dtype | None
+        self,
+        array: NamedArray,
+        scale: NamedArray | None,
+        dtype: torch.dtype | None,
+        manifest: ArrayManifest,
     ) -> None:
         self.array = array
+        self._rules = ValueRules(manifest, array)
+        self._scale_rules = None if scale is None else ValueRules(manifest, scale)
         self._scale = scale
         self._dtype = dtype
         self._brain = array.entry.dtype == BFLOAT16
 
-    def take(self, rows: Rows) -> torch.Tensor:
+    def take(self, rows: Rows, *, check: bool) -> torch.Tensor:
         """The rows numbered `rows`, each of a record that there is: [len(rows), *row_shape]."""
         found = self.array.take_known(rows)
+        if check:
+            self._rules.check(rows, found)
         if self._scale is not None:
             factors = self._scale.take_known(rows)
+            if check and self._scale_rules is not None:
+                self._scale_rules.check(rows, factors)
             found = found * factors.reshape(-1, *[1] * len(self.array.row_shape))
         tensor = torch.from_numpy(found)
         if self._brain:

@@ -59,7 +59,7 @@ class PairData:
         self,
         name: str,
         *,
-        seed: int = 0,
+        seed: int | None = None,
         curriculum: Applied = "train",
         schedule: Curriculum | None = None,
         clusters: Sequence[int] | None = None,

@@ -2,13 +2,14 @@
 
 Embeddings come as float32 tensors on the device of the tables, numbers as numpy arrays on the host,
 where those that point at rows are checked before they are followed. Mapped, a batch is gathered
-from the files and nothing is kept. Held, the tables are read once, and live on `device`.
+from the files and nothing is kept. Held, the tables are read and checked once, and live on
+`device`. Tables of small numbers of up to 64 MiB together are checked when the dataset is opened.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from math import prod
+from collections.abc import Iterator, Mapping
+from math import isfinite, prod
 from typing import Any, Protocol
 
 import numpy as np
@@ -19,6 +20,7 @@ from dataprep.formats.arrays import ArrayData, NamedArray
 from dataprep.formats.errors import UsageError
 from dataprep.formats.pair_arrays import pair_sizes
 from dataprep.formats.steering import VARIANT_ARRAYS
+from dataprep.runtime.array_checks import ValueRules, check_offsets, check_pointers
 
 __all__ = ["EMBEDDINGS", "NUMBERS", "Column", "PairTables", "device_of"]
 
@@ -31,7 +33,14 @@ NUMBERS = (
     "negative_tiers",
 )  # fmt: skip
 """Arrays with some numbers for each pair."""
+_KEYWORDS = ("pair_keyword_ids", "pair_keyword_offsets")
+_POINTERS = {
+    "pair_index": ("questions", "sources"), "hard_negatives": ("sources",),
+    "pair_keyword_ids": ("keywords",),
+}  # fmt: skip
+"""What the columns of an array point at, by the names of `PairSizes`; the last holds for others."""
 _BLOCK = 64 << 20  # bytes that are read at once
+_CHECKED_AT_OPENING = 64 << 20  # bytes of all small numbers together
 
 
 def device_of(device: str | torch.device | None) -> torch.device:
@@ -58,7 +67,8 @@ class Column(Protocol):
 class PairTables:
     """What batches of pairs are made of. Thread-safe; not pickled (datasets open their own).
 
-    Rows that are asked for must be there: it is not looked at here.
+    Rows that are asked for must be there. Numbers that no build writes are an `IntegrityError`;
+    what is held in memory was checked when it was read.
     """
 
     def __init__(self, data: ArrayData, *, preload: bool, device: torch.device) -> None:
@@ -69,32 +79,100 @@ class PairTables:
         self.arrays = {name: data.array(name) for name in (*EMBEDDINGS, *NUMBERS)}
         self._vectors: dict[str, torch.Tensor] = {}
         self._numbers: dict[str, npt.NDArray[Any]] = {}
+        small = {name: data.array(name) for name in (*NUMBERS, *_KEYWORDS)}
+        self._rules = {
+            name: ValueRules(data.manifest, array) for name, array in (self.arrays | small).items()
+        }
+        total = sum(_row_bytes(array) * array.rows for array in small.values())
+        whole = total <= _CHECKED_AT_OPENING
+        self._sound_pairs = None if whole or preload else np.zeros(self.sizes.pairs, np.bool_)
+        self._sound_sources = np.zeros(self.sizes.sources, np.bool_)
+        if whole:
+            self._check_tables(small)
         if preload:
             self.load()
 
+    def _check_tables(self, tables: Mapping[str, NamedArray]) -> None:
+        for name, array in tables.items():
+            for start, stop in _blocks(array):
+                self.check(name, range(start, stop), array.read(start, stop))
+        offsets = tables["pair_keyword_offsets"]
+        check_offsets(offsets, offsets.read(0, offsets.rows), self.sizes.mentions)
+
     def load(self) -> None:
-        """Read everything that is to be held and is not."""
+        """Read and check everything that is to be held and is not."""
         for name in EMBEDDINGS:
             if name not in self._vectors:
-                self._vectors[name] = _read_vectors(self.arrays[name], self.device)
+                self._vectors[name] = self._read_vectors(name)
         for name in NUMBERS:
             if name not in self._numbers:
-                self._numbers[name] = self.arrays[name].read(0, self.arrays[name].rows)
+                rows = self.arrays[name].rows
+                found = self.arrays[name].read(0, rows)
+                self.check(name, range(rows), found)
+                self._numbers[name] = found
+
+    def _read_vectors(self, name: str) -> torch.Tensor:
+        """All of an array, on the device, with no more than a block of it in memory besides."""
+        array = self.arrays[name]
+        kind = torch.from_numpy(np.empty(0, array.dtype)).dtype
+        table = torch.empty((array.rows, *array.row_shape), dtype=kind, device=self.device)
+        for start, stop in _blocks(array):
+            found = array.read(start, stop)
+            self.check(name, range(start, stop), found)
+            table[start:stop] = torch.from_numpy(found).to(self.device)
+        return table
+
+    def check(self, name: str, rows: Rows | range, found: npt.NDArray[Any]) -> None:
+        """Raise `IntegrityError` unless `found`, of these rows of `name`, is what builds write."""
+        if name in _POINTERS:
+            columns = found.T if name == "pair_index" else (found,)
+            for values, of in zip(columns, _POINTERS[name], strict=True):
+                self.check_pointers(name, rows, np.ascontiguousarray(values), of)
+        else:
+            self._rules[name].check(rows, found)
+
+    def check_pointers(self, name: str, rows: Rows | range, values: Rows, of: str) -> None:
+        """Raise `IntegrityError` unless `values` of `name` are below the count of `of`."""
+        limit = getattr(self.sizes, of)
+        check_pointers(self.data.array(name), rows, values, limit=limit, of=of)
 
     def vectors(self, name: str, rows: Rows) -> torch.Tensor:
         """Rows of the embeddings `name`: owned float32 [len(rows), dim] on the device."""
         if not self.preload:
-            return torch.from_numpy(self.arrays[name].take_known(rows)).to(
-                self.device, torch.float32
-            )
+            found = self.arrays[name].take_known(rows)
+            if not _surely_finite(found):
+                self.check(name, rows, found)
+            return torch.from_numpy(found).to(self.device, torch.float32)
         if name not in self._vectors:
             self.load()  # after `close`
         return self._vectors[name].index_select(0, torch.from_numpy(rows).to(self.device)).float()
 
-    def numbers(self, name: str, rows: Rows) -> npt.NDArray[Any]:
-        """Rows of the numbers `name`: an owned array [len(rows), ...]."""
+    def sources(self, rows: Rows) -> torch.Tensor:
+        """Rows of ``"source_embs"``, of which many come again and again: each is checked once."""
+        if self.preload:
+            return self.vectors("source_embs", rows)
+        found = self.arrays["source_embs"].take_known(rows)
+        if not self._sound_sources[rows].all():
+            self.check("source_embs", rows, found)
+            self._sound_sources[rows] = True
+        return torch.from_numpy(found).to(self.device, torch.float32)
+
+    def are_sound(self, pairs: Rows) -> bool:
+        """Tell whether all small numbers of `pairs` have been checked."""
+        return self._sound_pairs is None or bool(self._sound_pairs[pairs].all())
+
+    def note_sound(self, pairs: Rows) -> None:
+        """Note that those of `pairs` have."""
+        if self._sound_pairs is not None:
+            self._sound_pairs[pairs] = True
+
+    def numbers(self, name: str, rows: Rows, *, check: bool = False) -> npt.NDArray[Any]:
+        """Rows of the numbers `name`: an owned array [len(rows), ...], checked with `check`."""
         if not self.preload:
-            return self.arrays[name].take_known(rows)
+            stored = self.arrays[name].take_known(rows)
+            if check:
+                self.check(name, rows, stored)
+            return stored
         if name not in self._numbers:
             self.load()
         found: npt.NDArray[Any] = self._numbers[name].take(rows, axis=0)
@@ -102,14 +180,21 @@ class PairTables:
 
     def steering(self, pairs: Rows, variants: Rows) -> torch.Tensor:
         """The vector of variant `variants[k]` of each of `pairs`: float32 [k, dim], owned."""
+        if not self.preload:
+            return torch.from_numpy(self._gathered_steering(pairs, variants)).to(self.device)
         steering = torch.zeros((len(pairs), self.sizes.dim), device=self.device)
-        for variant, name in enumerate(VARIANT_ARRAYS):
-            if name is None:
-                continue
-            rows = (variants == variant).nonzero()[0]
-            if len(rows):
-                at = torch.from_numpy(rows).to(self.device)
-                steering.index_copy_(0, at, self.vectors(name, pairs[rows]))
+        for name, rows in _of_variants(variants):
+            at = torch.from_numpy(rows).to(self.device)
+            steering.index_copy_(0, at, self.vectors(name, pairs[rows]))
+        return steering
+
+    def _gathered_steering(self, pairs: Rows, variants: Rows) -> npt.NDArray[np.float32]:
+        steering = np.zeros((len(pairs), self.sizes.dim), np.float32)
+        for name, rows in _of_variants(variants):
+            steering[rows] = self.arrays[name].take_known(pairs[rows])
+        if not _surely_finite(steering):
+            for name, rows in _of_variants(variants):
+                self.check(name, pairs[rows], steering[rows])
         return steering
 
     @property
@@ -129,16 +214,26 @@ class PairTables:
         self._numbers.clear()
 
 
-def _read_vectors(array: NamedArray, device: torch.device) -> torch.Tensor:
-    """All of an array, on `device`, with no more than a block of it in memory besides."""
-    kind = torch.from_numpy(np.empty(0, array.dtype)).dtype
-    table = torch.empty((array.rows, *array.row_shape), dtype=kind, device=device)
-    for start, stop in _blocks(array):
-        table[start:stop] = torch.from_numpy(array.read(start, stop)).to(device)
-    return table
+def _of_variants(variants: Rows) -> Iterator[tuple[str, Rows]]:
+    """The array of each variant that occurs, but for the zero vector, and where it does."""
+    for variant, name in enumerate(VARIANT_ARRAYS):
+        if name is not None:
+            rows = (variants == variant).nonzero()[0]
+            if len(rows):
+                yield name, rows
+
+
+def _surely_finite(vectors: npt.NDArray[Any]) -> bool:
+    """Tell quickly whether float32 numbers are all finite; False where that is not certain."""
+    flat = vectors.reshape(-1)
+    return vectors.dtype == np.float32 and isfinite(flat.dot(flat))
 
 
 def _blocks(array: NamedArray) -> Iterator[tuple[int, int]]:
-    step = max(1, _BLOCK // max(1, prod(array.row_shape) * array.dtype.itemsize))
+    step = max(1, _BLOCK // max(1, _row_bytes(array)))
     for start in range(0, array.rows, step):
         yield start, min(start + step, array.rows)
+
+
+def _row_bytes(array: NamedArray) -> int:
+    return prod(array.row_shape) * array.dtype.itemsize

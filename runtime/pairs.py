@@ -24,8 +24,8 @@ from dataprep.formats.steering import VARIANTS
 from dataprep.formats.stream import check_inside
 from dataprep.runtime.arguments import whole_number
 from dataprep.runtime.array_batch import check_pairs
-from dataprep.runtime.array_checks import check_pointers, rows_of
-from dataprep.runtime.curriculum import VariantDraw, stored_curriculum
+from dataprep.runtime.array_checks import rows_of
+from dataprep.runtime.curriculum import VariantDraw, stored_curriculum, stored_seed
 from dataprep.runtime.embeddings import empty_split
 from dataprep.runtime.epoch_index import MAX_EPOCH, epochs_of
 from dataprep.runtime.negatives import Given, Negatives, read_negatives
@@ -54,7 +54,7 @@ class PairDataset(BatchDataset):
     without one is -1.
 
     Arguments:
-        seed: of the steering variants.
+        seed: of the steering variants. None: the one in config.json, see `stored_seed`.
         curriculum: where the curriculum of the dataset moves with the epoch: ``"train"``, in that
             split only, or ``"all"``. In other splits a pair has one variant for good, drawn by the
             `probabilities` of the curriculum, so that evaluations can be compared.
@@ -80,7 +80,7 @@ class PairDataset(BatchDataset):
         self,
         split: ArraySplit,
         *,
-        seed: int = 0,
+        seed: int | None = None,
         curriculum: Applied = "train",
         schedule: Curriculum | None = None,
         clusters: Sequence[int] | None = None,
@@ -95,7 +95,7 @@ class PairDataset(BatchDataset):
             f"must be one of {', '.join(known)}, got {curriculum!r}",
         )  # fmt: skip
         self.split = split
-        self.seed = whole_number("seed", seed)
+        self.seed = stored_seed(split.data) if seed is None else whole_number("seed", seed)
         self.curriculum: Applied = curriculum
         self.schedule = stored_curriculum(split.data) if schedule is None else schedule
         self.sample_mask = sample_mask
@@ -121,7 +121,8 @@ class PairDataset(BatchDataset):
         for start in range(0, len(self.split), _BLOCK):
             samples = np.arange(start, min(start + _BLOCK, len(self.split)))
             rows = rows_of(self.split, samples)
-            found.append(rows[np.isin(self.tables.numbers("pair_cluster_id", rows), clusters)])
+            numbers = self.tables.numbers("pair_cluster_id", rows, check=True)
+            found.append(rows[np.isin(numbers, clusters)])
         chosen = np.concatenate(found)
         if len(chosen) == 0:
             raise InputError(
@@ -206,7 +207,7 @@ class PairDataset(BatchDataset):
         """Return the pairs at `indices`, collated; each tensor its own memory.
 
         Raises `IndexError` for an index outside 0 .. len - 1, `IntegrityError` for stored numbers
-        that point nowhere.
+        that point nowhere or that no build writes.
         """
         samples, epochs = epochs_of(sample_numbers(indices, len(self)), self.epoch)
         real = samples != PADDING if self.sample_mask else None
@@ -214,19 +215,22 @@ class PairDataset(BatchDataset):
             samples = np.where(real, samples, 0)
             epochs = np.where(real, epochs, epochs[real][:1] if real.any() else 0)
         pairs = self._pairs(samples)
-        questions, sources = self._ends(pairs)
-        negatives, tiers = self._hard(pairs)
         variants = self._variants(pairs, epochs)
-        vectors = self.tables.vectors
+        questions, sources = self._ends(pairs)
+        check = not self.tables.are_sound(pairs)
+        negatives, tiers = self._hard(pairs, check=check)
+        vectors, numbers_of = self.tables.vectors, self.tables.numbers
         batch = {
             "question_emb": vectors("question_embs", questions),
             "target_source_emb": vectors("source_embs", sources),
             "steering": self.tables.steering(pairs, variants),
-            "negative_embs": vectors("source_embs", negatives.reshape(-1)).view(
+            "negative_embs": self.tables.sources(negatives.reshape(-1)).view(
                 *negatives.shape, self.tables.sizes.dim
             ),
         }
-        cluster, relevance, distance = (self.tables.numbers(name, pairs) for name in _SCALARS)
+        cluster, relevance, distance = (numbers_of(name, pairs, check=check) for name in _SCALARS)
+        if check:
+            self.tables.note_sound(pairs)
         if real is not None:
             relevance[~real] = 0
         numbers = {
@@ -249,20 +253,18 @@ class PairDataset(BatchDataset):
 
     def _ends(self, pairs: Rows) -> tuple[Rows, Rows]:
         """The question and the source of each pair, both there."""
-        sizes, array = self.tables.sizes, self.tables.arrays["pair_index"]
         questions, sources = np.ascontiguousarray(self.tables.numbers("pair_index", pairs).T)
-        check_pointers(array, pairs, questions, limit=sizes.questions, of="questions")
-        check_pointers(array, pairs, sources, limit=sizes.sources, of="sources")
+        self.tables.check_pointers("pair_index", pairs, questions, "questions")
+        self.tables.check_pointers("pair_index", pairs, sources, "sources")
         return questions, sources
 
-    def _hard(self, pairs: Rows) -> tuple[Rows, Rows]:
-        """Negatives and their tiers: int64 [k, negatives] each."""
+    def _hard(self, pairs: Rows, *, check: bool = False) -> tuple[Rows, Rows]:
+        """Negatives, all there, and their tiers, with `check` looked at: int64 [k, negatives]."""
         if self._negatives is not None:  # checked already
             return self._negatives.rows.take(pairs), self._negatives.tiers.take(pairs)
-        found = self.tables.numbers("hard_negatives", pairs)
-        array, limit = self.tables.arrays["hard_negatives"], self.tables.sizes.sources
-        check_pointers(array, pairs, found, limit=limit, of="sources")
-        return found, self.tables.numbers("negative_tiers", pairs)
+        negatives = self.tables.numbers("hard_negatives", pairs)
+        self.tables.check_pointers("hard_negatives", pairs, negatives, "sources")
+        return negatives, self.tables.numbers("negative_tiers", pairs, check=check)
 
     def _variants(self, pairs: Rows, epochs: Rows) -> Rows:
         if self._forced is not None:

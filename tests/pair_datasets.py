@@ -122,6 +122,7 @@ def write_pairs(
     *,
     curriculum: Mapping[str, Any] | None = CURRICULUM,
     shard_bytes: int = SHARD_BYTES,
+    seed: int = 0,
     **more: Any,
 ) -> Path:
     """The dataset of `given` in the new directory `path`, which is returned.
@@ -137,7 +138,7 @@ def write_pairs(
     count = len(given.pair_index)
     inputs, records = _records(given.arrays, count)
     writer.finish(
-        kind="pairs", rows=count, inputs=inputs, records=records, options={"seed": 0},
+        kind="pairs", rows=count, inputs=inputs, records=records, options={"seed": seed},
         pairs={
             "dim": given.question_embs.shape[1], "negatives": given.hard_negatives.shape[1],
             "clusters": len(given.centroid_embs),

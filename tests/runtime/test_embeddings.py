@@ -165,18 +165,46 @@ def test_loader_goes_on(path: Path) -> None:
     validate_first_batch(mock)
 
 
-def test_first_batch(path: Path, tmp_path: Path) -> None:
+def test_first_batch(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Item 98: NaN is named with field, row and column, and nothing is served by looking."""
     loader = create_loader(path, "train", 4)
     assert torch.equal(validate_first_batch(loader)["label"], next(iter(loader))["label"])
-    damaged = np.zeros((8, 3), "f4")
-    damaged[5, 2] = np.nan
-    every = {"train": np.arange(8)}
-    bad = make_embeddings(tmp_path / "bad", {"embedding": damaged}, splits=every)
+    bad = make_embeddings(
+        tmp_path / "bad", {"embedding": np.zeros((8, 3), "f4")}, splits={"train": np.arange(8)}
+    )
+    loader = create_loader(bad, "train", 8, shuffle=False)
+    step, batch = loader.upcoming()
+    batch["embedding"][5, 2] = np.nan
+    monkeypatch.setattr(loader, "upcoming", lambda: (step, batch))
     with pytest.raises(IncompatibleError) as caught:
-        validate_first_batch(create_loader(bad, "train", 8, shuffle=False))
+        validate_first_batch(loader)
     assert str(caught.value).startswith("error[E_BATCH] embedding: row 5, column 2 is nan")
     assert not isinstance(caught.value, AssertionError)
+
+
+EDITED = {
+    "<f4": (np.inf, "E_FINITE", "row 5[2] is inf, must be finite"),
+    "<f2": (np.nan, "E_FINITE", "row 5[2] is nan, must be finite"),
+    "<f8": (-np.inf, "E_FINITE", "row 5[2] is -inf, must be finite"),
+    "|b1": (9, "E_BOOL", "row 5[2] is 9, must be 0 or 1"),
+}
+
+
+@pytest.mark.parametrize("io", ["mmap", "pread"])
+@pytest.mark.parametrize("dtype", EDITED)
+def test_numbers_that_no_build_writes_are_not_served(tmp_path: Path, dtype: str, io: Any) -> None:
+    """An edited row is named by the batch that meets it, every time; other rows are served."""
+    value, code, problem = EDITED[dtype]
+    array = np.zeros((9, 3), dtype)
+    (array.view("|u1") if dtype == "|b1" else array)[5, 2] = value
+    made = make_embeddings(tmp_path / "e", {"a": array}, splits={"train": np.arange(9)})
+    found = EmbeddingDataset(open_arrays(made, io=io).split("train"))
+    for _ in range(2):
+        assert len(found.batch([4, 6, 4])["a"]) == 3
+        with pytest.raises(IntegrityError) as caught:
+            found.batch([4, 5])
+        assert (caught.value.where, caught.value.code) == ("a/00000.npy", code)
+        assert problem in caught.value.problem
 
 
 def test_rows_that_are_not_there(tmp_path: Path) -> None:

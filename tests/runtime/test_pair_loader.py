@@ -244,30 +244,27 @@ def test_first_batch_leaves_no_trace(path: Path) -> None:
 
 
 WRONG = [
-    ("question_embs", (slice(None), 2), np.nan, "question_emb", "column 2 is nan"),
-    ("source_embs", (slice(None), 0), np.inf, "target_source_emb", "column 0 is inf"),
-    ("steering_centroid", slice(None), np.nan, "steering", "is nan"),
-    ("pair_cluster_id", slice(None), 4, "cluster_id", "row 0 is 4, outside -1 .. 3"),
-    ("pair_cluster_id", slice(None), -2, "cluster_id", "row 0 is -2"),
-    ("pair_relevance", slice(None), 1.5, "relevance", "row 0 is 1.5, outside 0 .. 1"),
-    ("centroid_distances", slice(None), 2.5, "centroid_distance", "is 2.5, outside 0 .. 2"),
-    ("negative_tiers", (slice(None), 3), 0, "negative_tiers", "row 0, column 3 is 0, outside 1"),
-    ("negative_tiers", (slice(None), 1), 9, "negative_tiers", "row 0, column 1 is 9"),
+    ("question_emb", (slice(None), 2), np.nan, "column 2 is nan"),
+    ("target_source_emb", (slice(None), 0), np.inf, "column 0 is inf"),
+    ("steering", slice(None), np.nan, "is nan"),
+    ("cluster_id", slice(None), 4, "row 0 is 4, outside -1 .. 3"),
+    ("cluster_id", slice(None), -2, "row 0 is -2"),
+    ("relevance", slice(None), 1.5, "row 0 is 1.5, outside 0 .. 1"),
+    ("centroid_distance", slice(None), 2.5, "is 2.5, outside 0 .. 2"),
+    ("negative_tiers", (slice(None), 3), 0, "row 0, column 3 is 0, outside 1"),
+    ("negative_tiers", (slice(None), 1), 9, "row 0, column 1 is 9"),
 ]
 
 
-@pytest.mark.parametrize(("name", "place", "value", "field", "problem"), WRONG)
+@pytest.mark.parametrize(("field", "place", "value", "problem"), WRONG)
 def test_first_batch_names_what_is_wrong(
-    tmp_path: Path, name: str, place: Any, value: float, field: str, problem: str
+    path: Path, monkeypatch: pytest.MonkeyPatch, field: str, place: Any, value: float, problem: str
 ) -> None:
     """Item 98: field, row and value, as an exception that no option of Python removes."""
-    given = random_pairs()
-    damaged = {**given.arrays, name: given.arrays[name].copy()}
-    damaged[name][place] = value
-    loader = make(write_pairs(tmp_path / "p", Pairs(arrays=damaged, splits=given.splits)))
-    if field == "steering":
-        assert isinstance(loader.dataset_obj, PairDataset)
-        loader.dataset_obj.force_steering("centroid")
+    loader = make(path)
+    step, batch = loader.upcoming()
+    batch[field][place] = value
+    monkeypatch.setattr(loader, "upcoming", lambda: (step, batch))
     with pytest.raises(IncompatibleError) as caught:
         validate_first_batch(loader)
     assert (caught.value.where, caught.value.code) == (field, "E_BATCH")
@@ -320,7 +317,9 @@ def test_maps_cost_no_memory(tmp_path: Path) -> None:
         name: np.zeros((80_000, *[64] * (array.ndim - 1)), array.dtype)
         for name, array in few.arrays.items()
     }  # fmt: skip
-    arrays["pair_keyword_offsets"] = np.zeros(80_001, np.int64)
+    arrays["pair_keyword_offsets"] = np.full(80_001, 80_000, np.int64)
+    arrays["pair_keyword_offsets"][0] = 0
+    arrays["negative_tiers"][:] = 1
     arrays["pair_index"] = arrays["pair_index"][:, :2]
     splits = {"train": np.arange(80_000)}
     made = write_pairs(tmp_path / "p", Pairs(arrays=arrays, splits=splits))
@@ -365,3 +364,21 @@ def test_clusters_and_open_data(path: Path) -> None:
             with pytest.raises(UsageError, match="the dataset is open already") as caught:
                 create_loader(pairs, "train", 4, **{name: value})  # type: ignore[arg-type]
             assert caught.value.where == name
+
+
+@pytest.mark.parametrize("foreign", [False, True])
+def test_the_seed_of_the_dataset_is_the_default(tmp_path: Path, foreign: bool) -> None:
+    """Item 129: of a build its seed, of a converted dataset the random_seed of its config.json."""
+    given = random_pairs()
+    more: dict[str, Any] = {"foreign": {"random_seed": 7}} if foreign else {}
+    made = write_pairs(tmp_path / "p", given, seed=3 if foreign else 7, **more)
+    served = [
+        [b["question_emb"].tolist() + b["steering_variant"].tolist() for b in loader]
+        for loader in (make(made), make(made, seed=7), make(made, seed=0))
+    ]
+    assert served[0] == served[1] != served[2]
+    assert open_pairs(made).split("train").seed == 7
+    assert open_pairs(made).split("train", seed=0).seed == 0
+    for value in (-1, "7", None, True, 1 << 63):
+        odd = write_pairs(tmp_path / repr(value), given, foreign={"random_seed": value})
+        assert open_pairs(odd).split("train").seed == 0
