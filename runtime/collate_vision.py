@@ -3,11 +3,13 @@
 Nothing about an image is guessed: which axis has the channels is said (`layout`), except for
 pictures of PIL, which have them last, and images of two axes, which have one channel. Whole numbers
 are divided by the largest of their type, 255 for uint8, before normalising; fractions are expected
-in 0 .. 1 then, and refused elsewhere. Costs 1 ns a pixel and channel.
+in 0 .. 1 then. Those that look standardised already, around 0, are normalised too, with a warning;
+others outside 0 .. 1 are refused. Costs 1 ns a pixel and channel.
 """
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import isfinite
@@ -41,6 +43,7 @@ IMAGES = ("pixel_values", "image", "images", "img")
 _LABELS = ("labels", "label", "fine_label")
 _BUFFERS = Buffers()
 _INDEXED = ("P", "PA")  # pictures of PIL with a palette, as many PNG and all GIF files are
+_STANDARD = 16  # standard deviations: no value of a standardised image is further from 0
 _LARGEST = {"bool": 1, "uint8": 255, "uint16": 65535}
 
 
@@ -258,7 +261,12 @@ def _check_alike(arrays: list[Array], field: str) -> None:
 
 def _check_range(row: int, pixels: Array, largest: int, field: str) -> None:
     low, high = float(pixels.min(initial=0)), float(pixels.max(initial=0))
-    if not (low >= 0 and high <= largest):  # so that NaN is seen
+    if largest == 1 and low < 0 and max(-low, high) <= _STANDARD and not np.isnan(pixels).any():
+        warnings.warn(
+            "images with fractions below 0 are normalised, too: if they are normalised already, "
+            "use normalize=None", stacklevel=2,
+        )  # fmt: skip
+    elif not (low >= 0 and high <= largest):  # so that NaN is seen
         raise SampleError(
             f"has values from {low:g} to {high:g}, outside 0 .. {largest}", row=row, field=field,
             remedy="Give uint8 or values in 0 .. 1, or say the scale.",

@@ -14,20 +14,26 @@ Pass `use_distributed_sampler=False` to its Trainer, and `dp_rank` and `dp_size`
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import warnings
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Protocol, cast, runtime_checkable
 
+from torch.utils.data import default_collate
+
 from dataprep.formats.dataset import Dataset, open_dataset
 from dataprep.formats.errors import IncompatibleError, UsageError, require
 from dataprep.runtime.collated import Collate
+from dataprep.runtime.draws import draws_nothing
 from dataprep.runtime.foreign import Buckets, foreign_loader, is_own, is_stream
 from dataprep.runtime.foreign_stream import ForeignStreamLoader, foreign_stream_loader
 from dataprep.runtime.loader import Loader
 from dataprep.runtime.loader_config import LoaderConfig
 from dataprep.runtime.parts import Part, check_fraction, split_by_fraction
+from dataprep.runtime.preprocess import PreprocessedDataset
 from dataprep.runtime.rows import row_maker
+from dataprep.runtime.seeding import isolated
 from dataprep.runtime.tasks import TaskSpec
 from dataprep.runtime.topology import data_parallel
 
@@ -38,6 +44,8 @@ _ROWS: dict[str, Any] = {
     "rows": None, "seq_len": None, "stride": None, "pack": None, "overlong": None,
     "labels": "shifted", "position_ids": False, "doc_ids": False, "cu_seqlens": False,
 }  # fmt: skip
+_TEXT_TASKS = ("lm", "masked_lm", "classification", "multi_label", "regression")
+_AT_ONCE = 1000  # texts
 _VAL_NAMES = ("val", "validation", "valid", "dev")
 
 
@@ -73,10 +81,13 @@ class UniversalDataModule:
     Arguments:
         train_data: samples by number (a list, of tensors or dicts; a torch dataset; a Hugging Face
             one), a stream of them, a mapping of splits to those (as a `DatasetDict`), or a dataset
-            that `dataprep build` made, open or by its path.
+            that `dataprep build` made, open or by its path. Samples by number that are texts, or
+            have a field `text` and no ids, are tokenized where task and tokenizer are given; empty
+            texts in lists and Hugging Face datasets are left out, with a warning that counts them.
         val_data, test_data: the same, not divided.
         task_spec: chooses the collate function, from `collator_registry`.
-        tokenizer: what the collate function of a text task takes its pad id from.
+        tokenizer: what the collate function of a text task takes its pad id from, and what texts
+            are tokenized by.
         data_collator: a collate function, instead of one that is chosen.
         collator_name, collator_options: which of the registry, and the options of its factory.
         batch_size, num_workers, seed: see `LoaderConfig`.
@@ -137,6 +148,13 @@ class UniversalDataModule:
         self.task_spec, self.tokenizer = task_spec, tokenizer
         self._rows = self._checked_rows(rows)
         self._built = False
+        self._tokenizes = (
+            tokenizer is not None
+            and data_collator is None
+            and self.config.collate_fn is None
+            and getattr(task_spec, "modality", None) == "text"
+            and getattr(task_spec, "task_type", None) in _TEXT_TASKS
+        )
         self._parts = self._divide(train_data, val_data, test_data)
         require(not rows or self._built, "rows", "are options of datasets that were built; of data "
                 "like this collator_options say how rows are cut")  # fmt: skip
@@ -204,10 +222,45 @@ class UniversalDataModule:
                                  where="train_data", remedy="Name one split 'train'.")  # fmt: skip
             train = train["train"]
         val, test = self._opened(val, "val"), self._opened(test, "test")
+        train, val, test = map(self._tokenized, (train, val, test))
         whole = val is not None or not self.val_split or is_stream(train) or is_own(train)
         if whole or len(train) == 0:
             return _Parts(train, val, test)
         return _Parts(*split_by_fraction(train, self.val_split, self.seed), test)
+
+    def _tokenized(self, data: Any) -> Any:
+        """`data`, whose samples have `input_ids` where they were texts."""
+        if data is None or not self._tokenizes or is_own(data) or is_stream(data) or not len(data):
+            return data
+        with isolated():
+            first = data[0]
+        if isinstance(first, Mapping):
+            texts = isinstance(first.get("text"), str)
+            if not texts or any(str(name).endswith("input_ids") for name in first):
+                return data
+        elif not isinstance(first, str):
+            return data
+        from dataprep.runtime.encode import TokenizeEngine
+
+        learns = self.task_spec is not None and self.task_spec.task_type not in ("lm", "masked_lm")
+        names = (getattr(self.task_spec, "target_field", None), "labels", "label", "label_ids")
+        fields = first if isinstance(first, Mapping) else {}
+        label = next((name for name in names if name and learns and name in fields), None)
+        engine = TokenizeEngine(tokenizer=self.tokenizer, keep=(label,) if label else ())
+        holds = draws_nothing(data, default_collate)
+        draws = not holds if self.config.draws is None else self.config.draws
+        wrapped = PreprocessedDataset(data, engine, draws=draws)
+        if not holds:
+            return wrapped  # texts cannot be looked at without what reading them may do
+        kept = [
+            n for n, text in enumerate(_column(data)) if not isinstance(text, str) or text.strip()
+        ]
+        if len(kept) == len(data):
+            return wrapped
+        warnings.warn(
+            f"{len(data) - len(kept):,} of {len(data):,} texts are empty and left out", stacklevel=5
+        )
+        return wrapped.select(kept)
 
     def _opened(self, data: Any, name: str) -> Any:
         """Datasets that were built, by their path: the split of that name."""
@@ -277,6 +330,17 @@ class UniversalDataModule:
             return foreign_stream_loader(data, config, **common)
         buckets = self.buckets if train else None
         return foreign_loader(data, config, purpose=name, buckets=buckets, **common)
+
+
+def _column(data: Any) -> Iterator[Any]:
+    """The texts of `data`, one after the other."""
+    if hasattr(data, "select_columns"):  # of Hugging Face: without the other columns
+        for part in data.with_format(None).select_columns(["text"]).iter(_AT_ONCE):
+            yield from part["text"]
+        return
+    for number in range(len(data)):
+        sample = data[number]
+        yield sample.get("text") if isinstance(sample, Mapping) else sample
 
 
 def loaders_of(

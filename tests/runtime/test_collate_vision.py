@@ -113,11 +113,21 @@ def test_whole_numbers_become_fractions_first() -> None:
     assert one(1000, np.int64, scale=1e-3) == pytest.approx(1.0)
     with pytest.raises(SampleError, match=r"row 0 .*values from 0 to 1000, outside 0 \.\. 255"):
         one(1000, np.int64)
-    for wrong in (255.0, float("nan"), -0.5):
+    good = np.zeros((3, 2, 2), np.float32)
+    for wrong in (255.0, float("nan"), -17.0, [-1.0, 255.0], [-1.0, float("nan")]):
         image = np.full((3, 2, 2), wrong, np.float32)
-        good = np.zeros((3, 2, 2), np.float32)
         with pytest.raises(SampleError, match=r"row 1 .*outside 0 \.\. 1. Give uint8 or values"):
             Vision()([{"image": good}, {"image": image}])
+
+
+def test_images_around_0_are_normalised_with_a_warning() -> None:
+    """Item 124: as images from `torch.randn` are; nothing is said where nothing is normalised."""
+    images = [{"image": torch.randn(3, 4, 4)} for _ in range(3)]
+    stacked = torch.stack([image["image"] for image in images])
+    with pytest.warns(UserWarning, match="use normalize=None"):
+        pixels = Vision(normalize="half")(images)["pixel_values"]
+    assert torch.allclose(pixels, (stacked - 0.5) / 0.5)
+    assert torch.equal(Vision(normalize=None)(images)["pixel_values"], stacked)
 
 
 @pytest.mark.parametrize(
