@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dataprep.formats.arena import MappedFiles
-from dataprep.formats.cuts import Cuts, WindowPlaces, bases
+from dataprep.formats.cuts import Cuts, WindowPlaces, bases, check_inside
 from dataprep.formats.dataset import Split, open_dataset
 from tests.datasets import make_dataset, random_split
 
@@ -143,3 +143,20 @@ def test_many_windows_at_and_behind_the_end(total: int) -> None:
         at, inside = places.each(starts)
         assert inside.tolist() == [True] * 600 + [last == total - 1]
         assert at[inside].tolist() == [100] * 600 + [100 + last] * (last == total - 1)
+
+
+@pytest.mark.parametrize(
+    ("starts", "length", "said"),
+    [
+        ([3, 9, 12], 1, "rows 9 is outside 0:9"),
+        ([3, -1], 1, "rows -1 is outside 0:9"),
+        ([3, LEAST], 1, f"rows {LEAST} is outside 0:9"),
+        ([3, 8], 2, "rows 3:10 are outside 0:9"),
+        ([0], 10, "rows 0:10 are outside 0:9"),
+    ],
+)
+def test_what_is_outside_is_named(starts: list[int], length: int, said: str) -> None:
+    """The first single one, or the range of several; the last that is inside passes."""
+    check_inside("rows", np.array([0, 9 - min(length, 9)]), min(length, 9), 9)
+    with pytest.raises(IndexError, match=f"^{said}$"):
+        check_inside("rows", np.array(starts), length, 9)

@@ -194,3 +194,19 @@ def test_names_are_on_stable_storage_when_they_are_given(
         synced.paths.clear()
         synced.names.clear()
         source.parent.rmdir()
+
+
+def test_a_file_is_published_though_its_scratch_is_swept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once it has its name, the one it was written under may be gone already."""
+    real = os.link
+
+    def link(source: Path, target: Path) -> None:
+        real(source, target)
+        source.unlink()
+
+    monkeypatch.setattr(os, "link", link)
+    storage.write_file(tmp_path / "scratch", b"new")
+    storage.publish_file(tmp_path / "scratch", tmp_path / "file")
+    assert (tmp_path / "file").read_bytes() == b"new"

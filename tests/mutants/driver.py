@@ -42,7 +42,7 @@ LIBRARIES = (
 _LEFT_OUT = shutil.ignore_patterns(".*", "__pycache__", "build", "dist", "demo", "*.egg-info")
 _ENVIRONMENT = {"OMP_NUM_THREADS": "1", "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
 _MEMORY = 8 << 30  # a mutant may allocate without end
-_PATIENCE, _TIMES = 20.0, 5.0  # a limit of so many seconds, and of times what the tests take
+_PATIENCE, _TIMES = 20.0, 3.0  # a limit of so many seconds, and of times what the tests take
 _NO_TESTS = 5  # pytest's exit code
 
 

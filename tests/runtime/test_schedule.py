@@ -376,6 +376,10 @@ def test_nothing_asked_and_nothing_there() -> None:
         schedule.at(np.array([0, -1]))
     with pytest.raises(IndexError, match="-1"):
         schedule.counts(-1)
-    for source, number in ((2, 0), (-1, 0), (0, -1)):
-        with pytest.raises(IndexError):
+    for source, number, said in (
+        (2, 0, "a source is outside 0:2"),
+        (-1, 0, "a source is outside 0:2"),
+        (0, -1, "number -1 is negative"),
+    ):
+        with pytest.raises(IndexError, match=said):
             schedule.position_of(np.array([source]), np.array([number]))

@@ -331,3 +331,12 @@ def test_impossible_segments_are_refused(begin: list[int], length: list[int]) ->
             rows=2, seq_len=4, begin=np.array(begin), length=np.array(length),
             document=np.zeros(2, np.int64),
         )  # fmt: skip
+
+
+@pytest.mark.parametrize(("rows", "seq_len"), [(-1, 4), (2, 0), (2, -3)])
+def test_impossible_shapes_are_refused(rows: int, seq_len: int) -> None:
+    """No rows are a batch of nothing; fewer, or rows of nothing, are a mistake."""
+    none = np.empty(0, np.int64)
+    Segments(rows=0, seq_len=4, begin=none, length=none, document=none)
+    with pytest.raises(UsageError, match=f"{rows} rows of {seq_len} tokens"):
+        Segments(rows=rows, seq_len=seq_len, begin=none, length=none, document=none)
