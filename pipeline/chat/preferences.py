@@ -10,12 +10,18 @@ import math
 from typing import Any
 
 from dataprep.pipeline.chat.conversation import ChatRecord, Conversation
+from dataprep.pipeline.chat.transcripts import transcript
 from dataprep.pipeline.chat.turns import Message, Train, Turns, shifted
 from dataprep.pipeline.json_rows import BadLineError, kind_of
 
 __all__ = ["Answers", "answer_start", "labelled"]
 
 _ASKING = ("system", "developer", "user")
+_NO_PROMPT = (
+    "'chosen' and 'rejected' are texts, and no prompt stands beside them: give it in 'prompt', or "
+    "whole conversations as lists of turns, or as texts of the form "
+    r"'\n\nHuman: ...\n\nAssistant: ...'"
+)
 
 
 def answer_start(messages: list[Message]) -> int:
@@ -57,9 +63,14 @@ class Answers:
         self, prompt: list[Message], chosen: Any, rejected: Any, tools: list[Any] | None
     ) -> ChatRecord:
         """The chosen conversation and the rejected one."""
+        answers = {"chosen": chosen, "rejected": rejected}
+        for name, answer in answers.items():
+            if isinstance(answer, str):
+                answers[name] = transcript(answer, name) or answer
+        if not _asks(prompt) and all(isinstance(answer, str) for answer in answers.values()):
+            raise BadLineError("no_prompt", _NO_PROMPT)
         found = [
-            self._conversation(prompt, answer, name, tools)
-            for name, answer in (("chosen", chosen), ("rejected", rejected))
+            self._conversation(prompt, answer, name, tools) for name, answer in answers.items()
         ]
         if found[0].messages == found[1].messages:
             raise BadLineError("same_answers", "'chosen' and 'rejected' say the same")

@@ -21,6 +21,7 @@ from dataprep.pipeline.chat.layouts import (
 )
 from dataprep.pipeline.chat.preferences import Answers, labelled
 from dataprep.pipeline.chat.tool_calls import tools_of
+from dataprep.pipeline.chat.transcripts import BEGINNING, asked_in
 from dataprep.pipeline.chat.turns import ROLES, Message, Train, Turns, shifted
 from dataprep.pipeline.json_rows import BadLineError, find, kind_of, path_of
 
@@ -231,7 +232,7 @@ class Shaper:
         if isinstance(value, str) and not value:
             raise BadLineError("empty", f"{name!r} is empty")
         if isinstance(value, str):
-            return [{"role": "user", "content": value}]
+            return asked_in(value, name) or [{"role": "user", "content": value}]
         return self._turns.read([value] if isinstance(value, dict) else value, name)[0]
 
 
@@ -246,6 +247,8 @@ def _plain_texts(layout: Layout, otherwise: Make) -> Make:
     def make(record: Record) -> ChatRecord:
         question, answer = record[asked], record[answered]
         if type(question) is not str or type(answer) is not str or not question or not answer:
+            return otherwise(record)
+        if question.startswith(BEGINNING):
             return otherwise(record)
         if more is not None and record[more]:
             if type(record[more]) is not str:

@@ -90,8 +90,8 @@ GOOD = {"messages": [USER, ANSWER]}
         ({"prompt": "u", "completion": ""}, "empty", "'completion'"),
         ({"prompt": "u", "completion": [USER, ANSWER]}, "roles", "'completion' begins"),
         ({"prompt": "u", "chosen": "a", "rejected": "a"}, "same_answers", "the same"),
-        ({"chosen": "a", "rejected": "b"}, "no_prompt", "none is given"),
-        ({"chosen": "a", "rejected": "b", "system": "s"}, "no_prompt", "none is given"),
+        ({"chosen": "a", "rejected": "b"}, "no_prompt", "in 'prompt'"),
+        ({"chosen": "a", "rejected": "b", "system": "s"}, "no_prompt", "in 'prompt'"),
         ({"chosen": [SYSTEM, ANSWER], "rejected": [USER, OTHER]}, "no_prompt", "same prompt"),
         (
             {"prompt": "v", "chosen": [USER, ANSWER], "rejected": [USER, OTHER]},

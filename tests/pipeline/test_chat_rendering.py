@@ -207,7 +207,7 @@ def test_dropped_thoughts_do_not_keep_earlier_answers_from_being_trained() -> No
 def test_answers_are_found_where_earlier_turns_are_rendered_otherwise() -> None:
     """Behind the words before them: several calls, two questions, a system turn that comes late."""
     call = {"type": "function", "function": {"name": "f", "arguments": {"a": 1}}}
-    messages = [
+    messages: list[dict[str, Any]] = [
         {"role": "system", "content": "Be brief."},
         {"role": "user", "content": "Hi"},
         {"role": "assistant", "content": None, "tool_calls": [call]},

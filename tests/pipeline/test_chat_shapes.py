@@ -14,6 +14,9 @@ from tests.pipeline.turns import ANSWER, CALL, OTHER, SYSTEM, USER, made, refuse
 TOOL = {"type": "function", "function": {"name": "f", "parameters": {}}}
 
 
+ASKED = "\n\nHuman: u\n\nAssistant:"
+
+
 def called(**more: Any) -> dict[str, Any]:
     return {"role": "assistant", "content": "", "tool_calls": [CALL], **more}
 
@@ -185,6 +188,14 @@ def test_a_default_system_turn() -> None:
         ({"chosen": [USER, ANSWER, USER, ANSWER], "rejected": [USER, ANSWER, USER, OTHER]},
          [USER, ANSWER, USER]),
         ({"chosen": [USER, ANSWER], "rejected": [USER, ANSWER, USER, OTHER]}, [USER]),
+        ({"chosen": f"{ASKED} a", "rejected": f"{ASKED} b"}, [USER]),
+        ({"chosen": f"{ASKED} a {ASKED} a", "rejected": f"{ASKED} a {ASKED}\nb\n\nc"},
+         [USER, ANSWER, USER]),
+        ({"chosen": f"{ASKED} a{ASKED} a", "rejected": f"{ASKED} b"}, [USER]),
+        ({"prompt": ASKED, "chosen": " a", "rejected": " b"}, [USER]),
+        ({"prompt": f"{ASKED} a{ASKED} ", "chosen": "a", "rejected": "b"}, [USER, ANSWER, USER]),
+        ({"prompt": "u", "chosen": f"{ASKED} a", "rejected": f"{ASKED} b"}, [USER]),
+        ({"chosen": f"{ASKED} a", "rejected": f"{ASKED} b", "system": "s"}, [SYSTEM, USER]),
         ({"chosen": [USER, called(), {"role": "tool", "content": "1"}, ANSWER],
           "rejected": [USER, called(), {"role": "tool", "content": "2"}, ANSWER]}, [USER]),
     ],
@@ -198,6 +209,36 @@ def test_pairs(record: Any, prompt: list[Any]) -> None:
         assert one.messages[one.prompt]["role"] == "assistant"
     first, second = found.conversations
     assert first.messages != second.messages
+
+
+@pytest.mark.parametrize(
+    ("record", "reason", "detail"),
+    [
+        ({"chosen": "It is blue.", "rejected": "It is green."}, "no_prompt", "in 'prompt'"),
+        ({"chosen": "Human: u\n\nAssistant: a", "rejected": f"{ASKED} b"}, "no_prompt", ""),
+        ({"chosen": f"{ASKED} a", "rejected": ASKED}, "empty", "turn 2 of 'rejected'"),
+        ({"chosen": f"{ASKED} a", "rejected": "\n\nHuman: v\n\nAssistant: b"}, "no_prompt", ""),
+        ({"prompt": "\n\nHuman:\n\nAssistant:", "chosen": "a", "rejected": "b"}, "empty", ""),
+    ],
+)  # fmt: skip
+def test_texts_that_are_no_transcripts(record: Any, reason: str, detail: str) -> None:
+    """Nothing is guessed: two texts may part in the middle of an answer."""
+    found = refused(record)
+    assert found[0] == reason
+    assert detail in found[1]
+
+
+def test_transcripts_elsewhere() -> None:
+    """A prompt is one with a completion too, and only if it asks; other texts stay as they are."""
+    asked = made({"prompt": f"{ASKED} a{ASKED}", "completion": "b"}).conversations[0]
+    assert (asked.messages, asked.prompt) == ([USER, ANSWER, USER, OTHER], 3)
+    for text in ("\n\nHuman: u", "Human: u\n\nAssistant:"):
+        told = made({"prompt": text, "completion": "a"}).conversations[0]
+        assert told.messages == [{"role": "user", "content": text}, ANSWER]
+    assert made({"prompt": ASKED, "completion": "a", "label": True}).conversations[0].prompt == 1
+    assert made({"prompt": ASKED, "responses": ["a", "b"]}).conversations[1].messages == [
+        USER, OTHER
+    ]  # fmt: skip
 
 
 def test_labels() -> None:
