@@ -17,6 +17,7 @@ from typing import Annotated
 import msgspec
 
 from dataprep.formats.errors import IncompatibleError, InputError, IntegrityError
+from dataprep.formats.foreign import refuse_foreign
 from dataprep.formats.ordinary import open_ordinary
 from dataprep.formats.storage import storage_errors
 
@@ -56,6 +57,7 @@ PREFERENCE = "preference"
 """The feature of a dataset whose records have several documents that belong together."""
 KNOWN_FEATURES = frozenset({LOSS_MASK, PREFERENCE})
 MAX_CONFIG_BYTES = 256 << 20
+_HEAD_BYTES = 256  # within which every config.json of ours names its format
 NO_DIGEST = "0" * 64
 
 _NAME = re.compile(r"([a-z][a-z0-9_]{0,31}/)?[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
@@ -138,6 +140,7 @@ def dump_json(manifest: msgspec.Struct) -> bytes:
 def read(directory: Path) -> bytes:
     """The bytes of `directory`/config.json, which must be an ordinary file of a sane size."""
     if not directory.is_dir():
+        refuse_foreign(directory)
         raise InputError(
             "no such dataset directory", where=str(directory), code="E_NOT_FOUND",
             remedy="Check the path; `dataprep build --out` makes one.",
@@ -147,6 +150,7 @@ def read(directory: Path) -> bytes:
     except IntegrityError as error:
         if error.code != "E_MISSING":
             raise
+        refuse_foreign(directory)
         raise IntegrityError(
             "there is no config.json, so this is not a finished dataset",
             where=str(directory),
@@ -157,7 +161,10 @@ def read(directory: Path) -> bytes:
         size = os.fstat(stream.fileno()).st_size
         if size > MAX_CONFIG_BYTES:
             raise damaged(f"{size} bytes is over the limit of {MAX_CONFIG_BYTES}")
-        return stream.readall()
+        data = stream.readall()
+    if b'"dataprep"' not in data[:_HEAD_BYTES]:
+        refuse_foreign(directory)
+    return data
 
 
 # Made at import, in one thread: msgspec 0.22 crashes where several are the first to use a type.

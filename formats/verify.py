@@ -30,6 +30,7 @@ from typing import get_args
 from dataprep.formats import array_manifest, envelope, manifest
 from dataprep.formats.envelope import CONFIG_NAME, CRC_NAME
 from dataprep.formats.errors import DataprepError, InputError, StorageError, UsageError
+from dataprep.formats.foreign import refuse_foreign
 from dataprep.formats.maps import check_size
 from dataprep.formats.paths import local_path
 from dataprep.formats.storage import storage_errors
@@ -41,6 +42,9 @@ from dataprep.formats.verify_tokens import token_plan
 
 __all__ = ["Finding", "Level", "VerifyReport", "verify"]
 
+_IGNORED = {".DS_Store", ".ipynb_checkpoints", "Thumbs.db"}
+"""Left in any folder by desktops and notebooks; read by nobody, so no finding."""
+_NFS = ".nfs"  # files that NFS keeps until the last process has closed them
 _PIN = re.compile(r"sha256:[0-9a-f]{64}")
 _DISTRUST = "Do not trust this directory."
 
@@ -71,7 +75,7 @@ def verify(
     run = Run(directory, plan.files, hashing=level == "full", progress=progress)
     digest = hashlib.sha256(data).hexdigest()
     _check_pin(run, digest, expect)
-    _check_listing(run, plan)
+    ignored = _check_listing(run, plan)
     if level != "stat":
         _check_contents(run, plan)
     return VerifyReport(
@@ -84,7 +88,7 @@ def verify(
         bytes=len(data) + sum(entry.bytes for entry in plan.files),
         counts=plan.counts,
         findings=run.findings.sorted(),
-        notes=tuple(_notes(run, level, expect)),
+        notes=tuple(_notes(run, level, expect, ignored)),
     )
 
 
@@ -106,6 +110,7 @@ def _check_arguments(level: str, expect: str | None) -> None:
 
 def _check_directory(directory: Path) -> None:
     if directory.is_file():
+        refuse_foreign(directory)
         raise InputError(
             "is a file", where=str(directory), code="E_NOT_FOUND",
             remedy="Name the directory that holds it.",
@@ -120,8 +125,8 @@ def _check_pin(run: Run, digest: str, expect: str | None) -> None:
         ))  # fmt: skip
 
 
-def _check_listing(run: Run, plan: Plan) -> None:
-    """The files that should be there, and then everything that should not."""
+def _check_listing(run: Run, plan: Plan) -> list[str]:
+    """Check the files that should be there, then what should not; return what is ignored."""
     folders = _folders(run, plan)
     lost = {folder for folder in folders if not _check_folder(run, folder)}
     for entry in plan.files:
@@ -137,8 +142,8 @@ def _check_listing(run: Run, plan: Plan) -> None:
             check_size(path, entry.name, entry.bytes)
         except DataprepError as error:
             run.findings.add_error(error, entry.name)
-    for prefix in ("", *(f"{folder}/" for folder in folders if folder not in lost)):
-        _check_extras(run, prefix, folders)
+    prefixes = ("", *(f"{folder}/" for folder in folders if folder not in lost))
+    return [name for prefix in prefixes for name in _check_extras(run, prefix, folders)]
 
 
 def _link(name: str) -> Finding:
@@ -168,19 +173,24 @@ def _check_folder(run: Run, folder: str) -> bool:
     return True
 
 
-def _check_extras(run: Run, prefix: str, folders: list[str]) -> None:
+def _check_extras(run: Run, prefix: str, folders: list[str]) -> list[str]:
     known = {CONFIG_NAME, *folders} if not prefix else set()
+    ignored: list[str] = []
     try:
         with storage_errors(prefix or "."), os.scandir(run.directory / prefix) as entries:
             extras = (
-                _extra(prefix + found.name, found)
+                found
                 for found in entries
                 if prefix + found.name not in run.files and prefix + found.name not in known
             )
-            for finding in islice(extras, MAX_FINDINGS):
-                run.findings.add(finding)
+            for found in islice(extras, MAX_FINDINGS):
+                if found.name in _IGNORED or found.name.startswith(_NFS):
+                    ignored.append(prefix + found.name)
+                else:
+                    run.findings.add(_extra(prefix + found.name, found))
     except StorageError as error:
         run.findings.add_error(error, prefix or ".")
+    return ignored
 
 
 def _extra(name: str, found: os.DirEntry[str]) -> Finding:
@@ -207,7 +217,11 @@ def _read_through(run: Run, name: str) -> None:
         run.open(stack, name)
 
 
-def _notes(run: Run, level: Level, expect: str | None) -> Iterator[str]:
+def _notes(run: Run, level: Level, expect: str | None, ignored: list[str]) -> Iterator[str]:
+    if ignored:
+        more = f" and {len(ignored) - 3} more" if len(ignored) > 3 else ""
+        names = ", ".join(sorted(ignored)[:3]) + more
+        yield f"ignored, not part of the dataset: {names}"
     if run.findings.dropped:
         yield f"{run.findings.dropped} more findings are not listed"
     if level != "full":

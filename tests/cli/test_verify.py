@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from dataprep.cli import main
+from dataprep.formats.dataset import open_dataset
 from tests.datasets import make_dataset, random_split
 
 LEVELS = ("stat", "structure", "full")
@@ -62,6 +63,27 @@ def test_verify_and_inspect_count_the_same_bytes(
         found.append(json.loads(capsys.readouterr().out)["bytes"])
     files = [path for path in dataset.rglob("*") if path.is_file()]
     assert found == [sum(path.stat().st_size for path in files)] * 2
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_files_of_desktops_and_notebooks_are_ignored(
+    level: str, dataset: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Exit code 0, with a note that names them, in the directory and its folders; others count."""
+    (dataset / ".DS_Store").write_bytes(b"x")
+    (dataset / "train" / ".nfs000000000012").write_bytes(b"x")
+    (dataset / "train" / ".ipynb_checkpoints").mkdir()
+    (dataset / "train" / ".ipynb_checkpoints" / "a.ipynb").write_bytes(b"{}")
+    assert main.run(["verify", str(dataset), "--level", level]) == 0
+    shown = capsys.readouterr()
+    assert shown.err == ""
+    assert (
+        "note: ignored, not part of the dataset: .DS_Store, train/.ipynb_checkpoints, "
+        "train/.nfs000000000012\n" in shown.out
+    )
+    assert len(open_dataset(dataset).split("train")) == 3
+    (dataset / "train" / ".DS_Store2").write_bytes(b"x")
+    assert main.run(["verify", str(dataset), "--level", level]) == 3
 
 
 def test_damage_is_named_and_fails(dataset: Path, capsys: pytest.CaptureFixture[str]) -> None:
