@@ -118,6 +118,8 @@ class Collated(Dataset[Batch]):
         self.collate = collate
         self.identity = type(dataset).__name__ if identity is None else identity
         self.sample_mask = sample_mask
+        self.masks_whole = True
+        """Whether batches in which no row only fills have the `sample_mask`, too."""
         self.by_epoch = isinstance(collate, EpochCollate)
         """Whether the collate function is another in every epoch."""
         self._current: tuple[int, Collate] | None = None
@@ -156,7 +158,12 @@ class Collated(Dataset[Batch]):
 
     def _marked(self, batch: Any, numbers: Positions) -> Batch:
         """The batch, with a `sample_mask` where that is wanted."""
-        return cast("Batch", marked(batch, numbers != PADDING) if self.sample_mask else batch)
+        real = numbers != PADDING
+        return cast("Batch", marked(batch, real) if self.marks(real) else batch)
+
+    def marks(self, real: npt.NDArray[np.bool_]) -> bool:
+        """Whether a batch, whose rows are `real` or only fill, has a `sample_mask`."""
+        return self.sample_mask and (self.masks_whole or not real.all())
 
     def _unmarked(self, indices: Indices) -> Any:
         """The batch of these samples without a `sample_mask`."""

@@ -64,13 +64,14 @@ def validate_first_batch(
         )  # fmt: skip
     step, made = loader.upcoming()
     batch: Any = made  # of a collate function it may be anything
-    real = (step.samples != PADDING).tolist()
+    marks = step.samples != PADDING
+    real = marks.tolist()
     rows = loader.sampler_obj.batch_size if loader.sampler_obj.end != "partial" else None
     dataset = getattr(loader.dataset_obj, "real", loader.dataset_obj)
     known = _Known(loader.vocab_size, dataset)
     if isinstance(dataset, Collated):
         check_collated(batch, dataset.collate, rows=len(real), vocab_size=vocab_size)
-        if dataset.sample_mask and not isinstance(batch, Mapping):
+        if dataset.marks(marks) and not isinstance(batch, Mapping):
             _check_mask({"sample_mask": batch[-1]}, real)
     elif hasattr(dataset, "check_batch"):  # of arrays
         dataset.check_batch(batch, rows=rows)

@@ -207,17 +207,18 @@ def _end(
         return "pad"
     batch: Any = samples.batch([0])
     if not isinstance(batch, Mapping):
-        if left == 0:
-            return "drop"  # of nothing
         if config.drop_last is None and config.shuffle and purpose == "train":
-            which = "samples" if left is None else f"{left:,} samples"
-            warnings.warn(
-                f"each epoch leaves out the {which} that fill no batch on all {dp_size:,} ranks; "
-                "drop_last=True says so, and drop_last=False serves them, with a sample_mask as "
-                "the last element of every batch", stacklevel=4,
-            )  # fmt: skip
+            if left != 0:
+                which = "samples, if any," if left is None else f"{left:,} samples"
+                warnings.warn(
+                    f"each epoch leaves out the {which} that fill no batch on all {dp_size:,} "
+                    "ranks; drop_last=True says so, and drop_last=False serves them, with a "
+                    "sample_mask as the last element of every batch", stacklevel=4,
+                )  # fmt: skip
             return "drop"
-        marked(batch, np.ones(1, np.bool_))  # or not at all
+        samples.masks_whole = left != 0  # else only where a run goes on that had other batches
+        if left != 0:
+            marked(batch, np.ones(1, np.bool_))  # or not at all
     samples.sample_mask = True
     return "pad"
 

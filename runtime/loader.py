@@ -276,7 +276,10 @@ class Loader(DataLoader[Batch]):
         count = self.sampler_obj.count(begin.position, begin.epoch)
         step = next(self.sampler_obj.steps(begin.epoch, count))
         asked = Asked(iter([step]), self.dataset_obj, begin.epoch)
-        return step, self.dataset_obj.batch(next(asked))
+        try:
+            return step, self.dataset_obj.batch(next(asked))
+        except (RuntimeError, OSError, MemoryError) as error:
+            raise_named(error)
 
     def __getstate__(self) -> dict[str, Any]:
         """All but the thread and the workers of a pass: pickles and copies start their own."""

@@ -66,7 +66,7 @@ num_workers or a smaller prefetch, or give this process more memory.
             f"worker processes cannot use it: {text}", where="/dev/shm",  # noqa: S108
             code="E_SHARED_MEMORY",
             remedy=f"{_NO_WORKERS}, which needs none, or have it writable and larger "
-            "(of a container: --shm-size).",
+            "(of a container by its own option).",
         )  # fmt: skip
     return None
 

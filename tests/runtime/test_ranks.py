@@ -144,6 +144,23 @@ def test_training_leaves_out_what_would_need_a_mask(kind: str) -> None:
     assert seen == Counter(range(19))
 
 
+def test_a_run_that_goes_on_on_other_ranks_loses_nothing() -> None:
+    """Items 38, 127: data that divides evenly, of which not so much is left: masked, not lost."""
+    data = tensors(20)
+    loader = builder(data, 5).build()
+    iterator = iter(loader)
+    next(iterator)
+    state = loader.state_dict()
+    served: list[int] = []
+    for rank in builder(data, 5).with_drop_last(False).build_ranks(2):
+        rank.load_state_dict(state)
+        whole, last = rank
+        assert (len(whole), len(last)) == (1, 2)
+        served += [*first(whole).tolist(), *first(last)[last[1]].tolist()]
+    rest = [n for batch in iterator for n in first(batch).tolist()]
+    assert sorted(served) == sorted(rest)
+
+
 class Point(NamedTuple):
     x: torch.Tensor
 
