@@ -15,6 +15,7 @@ __all__ = ["MAX_BLOCK_LINES", "Block", "line_starts"]
 MAX_BLOCK_LINES = 1 << 16  # each may become a record, or a reject, which are larger than a line
 _LOOK_BYTES = 64 << 10
 _FEW_LINES = 64
+_FILLED = np.array([not bytes([octet]).isspace() for octet in range(256)])
 
 Starts = npt.NDArray[np.int64]
 
@@ -39,9 +40,36 @@ class Block:
         """Where each line of `data` starts."""
         return line_starts(self.data)
 
+    @cached_property
+    def blank_lines(self) -> int:
+        """How many lines there are if every one is blank, otherwise 0.
+
+        >>> [Block(offset=0, data=data).blank_lines for data in (b"\\n \\n", b"\\na\\n")]
+        [2, 0]
+        """
+        if self.too_long or not self.data.isspace():
+            return 0
+        return self.data.count(b"\n") + (not self.data.endswith(b"\n"))
+
+    @property
+    def line_count(self) -> int:
+        """How many lines there are."""
+        return self.blank_lines or (len(self.starts) if self.data else 0)
+
+    def filled_lines(self) -> Iterator[tuple[int, int, bytes]]:
+        """Number, start and bytes (with the newline) of each line that is not blank."""
+        if self.blank_lines or not self.data:
+            return
+        starts = self.starts
+        filled = np.logical_or.reduceat(_FILLED[np.frombuffer(self.data, np.uint8)], starts)
+        ends = np.append(starts[1:], len(self.data))
+        for number in np.flatnonzero(filled).tolist():
+            start = int(starts[number])
+            yield number, start, self.data[start : ends[number]]
+
     def parts(self) -> Iterator[Block]:
-        """This block, in parts of at most `MAX_BLOCK_LINES` lines."""
-        if self.too_long or len(self.starts) <= MAX_BLOCK_LINES:
+        """This block, in parts of at most `MAX_BLOCK_LINES` lines, unless all are blank."""
+        if self.too_long or self.blank_lines or len(self.starts) <= MAX_BLOCK_LINES:
             yield self
             return
         cuts = [*self.starts[::MAX_BLOCK_LINES].tolist(), len(self.data)]

@@ -21,6 +21,7 @@ from dataprep.formats.manifest import ChatEntry, Manifest
 from dataprep.formats.replaced import Mark, mark_of
 from dataprep.formats.storage import storage_errors, sync_directory
 from dataprep.pipeline import destination, tables
+from dataprep.pipeline.apart import reading_apart
 from dataprep.pipeline.commit import Commit
 from dataprep.pipeline.engine import Answered, make_encoder
 from dataprep.pipeline.estimate import check_disk
@@ -66,6 +67,7 @@ Options = TypeVar("Options", "BuildOptions", "ChatOptions")
 Surveyed = TypeVar("Surveyed", bound=Survey)
 
 
+@reading_apart()
 def build_prepared(
     options: Options, survey: Callable[[Options], Surveyed], prepare: Callable[..., Prepared], *,
     progress: ProgressCallback | None,
@@ -204,7 +206,10 @@ class _Build:
     def _run_units(self) -> int:
         left = self._ongoing.left()
         if self._workers.count and (len(left) > 1 or (left and self._prepared.apart)):
-            self._workers.run(self._staging, left, self._on_event, self._check_tokenizer)
+            self._workers.run(
+                self._staging, left, self._on_event, self._check_tokenizer,
+                self._ongoing.inputs_of,
+            )  # fmt: skip
             return min(self._workers.count, len(left))
         self._check_tokenizer()
         encoder = self._prepared.encoder

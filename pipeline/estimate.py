@@ -16,6 +16,7 @@ from dataprep.formats import manifest
 from dataprep.formats.errors import StorageError
 from dataprep.formats.storage import free_bytes
 from dataprep.pipeline import destination
+from dataprep.pipeline.apart import reading_apart
 from dataprep.pipeline.launch import available_cores
 from dataprep.pipeline.layout import JOIN_BELOW_BYTES, SMALL_PART
 from dataprep.pipeline.options import BuildOptions
@@ -78,6 +79,7 @@ def estimate(options: BuildOptions) -> Estimate:
     return estimate_by(options, survey, prepare)[0]
 
 
+@reading_apart()
 def estimate_by(
     options: Options, survey: Callable[[Options], Surveyed], prepare: Callable[..., Prepared]
 ) -> tuple[Estimate, Prepared]:

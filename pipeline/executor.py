@@ -20,7 +20,9 @@ import msgspec
 import numpy as np
 
 from dataprep.formats.errors import StorageError
+from dataprep.pipeline.apart import CRASHES, FOREIGN, crash_error
 from dataprep.pipeline.engine import Encoded
+from dataprep.pipeline.inputs import Source
 from dataprep.pipeline.launch import launch, release
 from dataprep.pipeline.records import Reject, Span
 from dataprep.pipeline.stages import StageClock
@@ -31,6 +33,7 @@ from dataprep.pipeline.worker import NO_UNIT, Event, Job, perform
 __all__ = ["Workers", "run_here"]
 
 _ATTEMPTS = 2
+_NAMED = 3  # of the inputs of a unit
 _MOST_THREADS = 4  # of each of the last units, where all cores may still be at work
 
 # Made at import, in one thread: msgspec 0.22 crashes where several are the first to use a type.
@@ -127,10 +130,12 @@ class Workers:
         units: Sequence[int],
         on_event: OnEvent,
         meanwhile: Callable[[], None],
+        inputs: Callable[[int], Sequence[Source]],
     ) -> None:
         """Do `units`; `on_event` is called here, as events arrive, and may raise to stop.
 
-        `meanwhile` is called once, when the workers have begun.
+        `meanwhile` is called once, when the workers have begun. `inputs` gives those of a unit, to
+        name them if workers die in it.
         """
         for number in units:
             self._waiting.put(number)
@@ -147,7 +152,7 @@ class Workers:
                 if (failure := event.process.failure(event.unit)) is not None:
                     on_event(failure)
                     continue
-                self._count_death(event)
+                self._count_death(event, inputs)
                 self._waiting.put(event.unit)
                 self._feed_by_thread(self.start(), b"", None)
                 continue
@@ -225,13 +230,17 @@ class Workers:
         except queue.Empty:
             return None
 
-    def _count_death(self, death: _Death) -> None:
+    def _count_death(self, death: _Death, inputs: Callable[[int], Sequence[Source]]) -> None:
         code = death.process.wait()
         self.deaths.append(f"the worker {_cause(code)} in unit {death.unit}; it was done again")
         self._tries[death.unit] += 1
         if self._tries[death.unit] >= _ATTEMPTS:
+            read = inputs(death.unit)
+            names = ", ".join([one.name for one in read[:_NAMED]] + ["..."] * (len(read) > _NAMED))
+            if -code in CRASHES and all(source.format in FOREIGN for source in read):
+                raise crash_error(names, -code)
             raise StorageError(
-                f"the worker {_cause(code)} in unit {death.unit}, twice", where="worker",
+                f"the worker {_cause(code)} in unit {death.unit}, twice ({names})", where="worker",
                 code="E_WORKER",
                 remedy="If memory ran out, use fewer --workers; then run the command again: "
                 "finished work is kept.",

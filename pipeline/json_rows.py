@@ -32,7 +32,7 @@ from dataprep.pipeline.json_checks import (
 )
 from dataprep.pipeline.records import MAX_DEPTH
 
-__all__ = ["BadLineError", "JsonRows", "find", "kind_of", "lines_of", "path_of", "values_at"]
+__all__ = ["BadLineError", "JsonRows", "find", "kind_of", "path_of", "values_at"]
 
 _SURROGATE = re.compile(r"[\ud800-\udfff]")
 _ESCAPED_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
@@ -337,17 +337,6 @@ def find(value: Any, path: Path) -> Any:
     if isinstance(value, str) and _SURROGATE.search(value):
         raise BadLineError("lone_surrogate", f"the field {name!r} holds half of a surrogate pair")
     return value
-
-
-def lines_of(data: bytes) -> list[bytes]:
-    """The lines of `data` with their newlines.
-
-    >>> lines_of(b"a\\n\\nb")
-    [b'a\\n', b'\\n', b'b']
-    """
-    lines = [line + b"\n" for line in data.split(b"\n")]
-    last = lines.pop()[:-1]
-    return [*lines, last] if last else lines
 
 
 def _integer(digits: str) -> int | float:

@@ -17,7 +17,6 @@ from dataprep.pipeline.json_rows import (
     JsonRows,
     find,
     kind_of,
-    lines_of,
     path_of,
     values_at,
 )
@@ -46,6 +45,8 @@ class JsonlParser:
         """The records of `block`; numbers count on from `first_record` and `first_line`."""
         if block.too_long:
             return self._too_long(block, first_record, first_line)
+        if block.blank_lines:
+            return self._by_line(block, first_record, first_line)
         starts = block.starts
         rows = self._whole_block(block.data, starts)
         if rows is None:
@@ -69,16 +70,11 @@ class JsonlParser:
 
     def _by_line(self, block: Block, record: int, line: int) -> Batch:
         batch = Batch(keys=[] if self._key_path else None, consumed=len(block.data))
+        batch.lines = block.line_count
         offsets: list[int] = []
         records: list[int] = []
-        offset = block.offset
-        for raw in lines_of(block.data):
-            at = Position(record + batch.read, line + batch.lines, offset)
-            batch.lines += 1
-            offset += len(raw)
-            if not raw.strip():
-                batch.blank_lines += 1
-                continue
+        for number, start, raw in block.filled_lines():
+            at = Position(record + batch.read, line + number, block.offset + start)
             batch.read += 1
             try:
                 text, key = self._one(raw)
@@ -90,6 +86,7 @@ class JsonlParser:
             records.append(at.record)
             if batch.keys is not None:
                 batch.keys.append(key)
+        batch.blank_lines = batch.lines - batch.read
         batch.offsets = np.array(offsets, np.uint64)
         batch.records = np.array(records, np.uint64)
         return batch

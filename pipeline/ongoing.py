@@ -75,6 +75,10 @@ class Ongoing:
         self._totals = Done(0, 0, 0, 0)
         self._failures: dict[int, DataprepError] = {}
 
+    def inputs_of(self, unit: int) -> list[Source]:
+        """The inputs that unit number `unit` reads."""
+        return [self._sources[n] for n in sorted({s.source for s in self._units[unit].spans})]
+
     @contextlib.contextmanager
     def begun(self, stop: Callable[[], None]) -> Iterator[None]:
         """Hold the staging directory; `stop` ends the workers, should it have to be removed."""

@@ -34,7 +34,10 @@ def lines_as_documents(stream: LineStream) -> Iterator[Batch]:
     """One document per line that is not blank."""
     record = line = 0
     for block in stream.blocks():
-        done = _plain_lines(block, record) or _any_lines(block, record, line)
+        if count := block.blank_lines:
+            done = Batch(lines=count, blank_lines=count, consumed=len(block.data))
+        else:
+            done = _plain_lines(block, record) or _any_lines(block, record, line)
         record += done.read
         line += done.lines
         yield done
@@ -108,7 +111,7 @@ def blocks_as_documents(stream: LineStream, *, from_start: bool) -> Iterator[Bat
             if ended:
                 stream.enough()
                 break
-            batch.count_lines(1, blank=True, inside=block.inside)
+            batch.count_lines(block.blank_lines or 1, blank=True, inside=block.inside)
         done = batch.finish(block.too_long or len(block.data))
         record += done.read
         line += done.lines
@@ -226,9 +229,15 @@ def _lines(block: Block) -> Iterator[tuple[int, bytes, int]]:
 
 
 def _runs(block: Block) -> Iterator[tuple[int, bytes, int]]:
-    """Offset, bytes and size of each blank line, and of each run of lines between them."""
+    """Offset, bytes and size of each blank line, and of each run of lines between them.
+
+    A block of blank lines comes as a whole.
+    """
     if block.too_long:
         yield block.offset, block.data, block.too_long
+        return
+    if block.blank_lines:
+        yield block.offset, block.data, len(block.data)
         return
     data, start = block.data, 0
     for blank in _BLANK_LINE.finditer(b"\n" + data):

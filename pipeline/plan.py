@@ -19,6 +19,7 @@ from dataprep.formats.manifest import Probe
 from dataprep.pipeline import tables
 from dataprep.pipeline.fingerprint import CHUNK_BYTES
 from dataprep.pipeline.inputs import Source
+from dataprep.pipeline.parquet import parquet_row_groups
 from dataprep.pipeline.readers import ReadOptions
 from dataprep.pipeline.records import Span
 
@@ -201,7 +202,7 @@ class UnitBuilder:
 
     def add_row_groups(self, number: int, source: Source) -> None:
         """A Parquet file, cut between row groups."""
-        groups = tables.parquet_row_groups(source)
+        groups = parquet_row_groups(source)
         stored = sum(size for _, size in groups) or 1
         start = row = first_row = size = 0
         for index, (rows, weight) in enumerate(groups):

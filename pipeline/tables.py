@@ -18,7 +18,9 @@ from typing import Any
 import msgspec
 import xxhash
 
+from dataprep.formats.decoding import decoding, reason_of
 from dataprep.formats.errors import InputError, StorageError
+from dataprep.pipeline.apart import apart, streamed_apart
 from dataprep.pipeline.columns import TEXT_BYTES, Columns
 from dataprep.pipeline.fingerprint import fingerprint_files
 from dataprep.pipeline.inputs import (
@@ -30,11 +32,12 @@ from dataprep.pipeline.inputs import (
     reading,
 )
 from dataprep.pipeline.launch import available_cores
+from dataprep.pipeline.parquet import decoding_parquet, open_parquet, require_bounded
 from dataprep.pipeline.records import Batch, Span
 
 __all__ = [
     "STREAMS",
-    "TableShape",
+    "decoding_hf",
     "fingerprint_source",
     "fingerprints",
     "hf_batches",
@@ -42,21 +45,15 @@ __all__ = [
     "hf_files",
     "hf_rows",
     "hf_source",
-    "open_parquet",
     "parquet_batches",
-    "parquet_row_groups",
-    "unreadable_table",
 ]
 
 _BATCH_ROWS = 4096
 _BATCH_BYTES = 4 << 20
 _READ_ROWS = 256
-_BUFFER_BYTES = 1 << 20
 
 STREAMS = ("jsonl", "json", "text")
 """Formats that are fingerprinted as they are read."""
-TableShape = list[tuple[int, int]]
-"""Rows and bytes of each part that can be read by itself."""
 
 
 def fingerprints(
@@ -84,36 +81,26 @@ def fingerprint_source(source: Source, config: str | None, split: str | None) ->
 # Parquet
 
 
-def parquet_row_groups(source: Source) -> TableShape:
-    """Rows and uncompressed bytes of each row group; reads only the footer."""
-    with open_parquet(source) as file:
-        groups = (file.metadata.row_group(i) for i in range(file.metadata.num_row_groups))
-        return [(group.num_rows, group.total_byte_size) for group in groups]
-
-
+@streamed_apart
 def parquet_batches(
     source: Source, span: Span, field: str, key_field: str | None, first_row: int
 ) -> Iterator[Batch]:
     """The records of the row groups of `span`, the first of which starts at `first_row`."""
-    import pyarrow as pa
-
     columns = Columns(field, key_field, source.name)
     check_unchanged(source)
-    with open_parquet(source) as file:
+    with open_parquet(source) as file, reading(source.path), decoding_parquet(source):
         columns.check(file.schema_arrow)
         groups = range(span.start, span.stop)
+        require_bounded(source, file.metadata, groups, first_row, columns.reads)
         count = sum(file.metadata.row_group(i).num_rows for i in groups)
         stored = _stored_bytes(source, file, groups)
         done = 0
-        try:
-            for rows in _read(source, file, groups, columns):
-                for batch in columns.batches(rows, first_row + done, done):
-                    before, done = done, done + batch.read
-                    batch.consumed = stored * done // count - stored * before // count
-                    yield batch
-                    del batch  # not kept while the next is made
-        except (pa.ArrowInvalid, OSError) as error:
-            raise unreadable_table(source, error) from None
+        for rows in _read(source, file, groups, columns):
+            for batch in columns.batches(rows, first_row + done, done):
+                before, done = done, done + batch.read
+                batch.consumed = stored * done // count - stored * before // count
+                yield batch
+                del batch  # not kept while the next is made
     check_unchanged(source)
 
 
@@ -178,30 +165,6 @@ def _in_dictionary(chunk: Any) -> bool:
     )
 
 
-def open_parquet(source: Source, **options: Any) -> Any:
-    """The `pyarrow.parquet.ParquetFile`, read in small pieces and never mapped."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    with reading(source.path):
-        try:
-            return pq.ParquetFile(
-                source.path, memory_map=False, buffer_size=_BUFFER_BYTES, **options
-            )
-        except PermissionError:
-            raise
-        except (pa.ArrowInvalid, OSError) as error:
-            raise unreadable_table(source, error) from None
-
-
-def unreadable_table(source: Source, error: Exception) -> InputError:
-    """The error of a Parquet file that Arrow does not read."""
-    return input_error(
-        f"not a readable Parquet file ({str(error).splitlines()[0]})", source.name,
-        "Fetch or write the file again.", "E_PARQUET",
-    )  # fmt: skip
-
-
 # Hugging Face datasets
 
 
@@ -210,6 +173,7 @@ _opened: dict[_Key, Any] = {}
 _KEPT = 4
 
 
+@apart
 def hf_source(source: Source, config: str | None, split: str | None) -> Source:
     """`source` with the size of its Arrow files, and a number for their names, sizes and times.
 
@@ -260,6 +224,8 @@ def _open(source: Source, config: str | None, split: str | None) -> Any:
     try:
         with _silenced(datasets.logging):
             loaded = _load(source.path, config)
+    except MemoryError:
+        raise
     except Exception as error:  # each builder of theirs has its own exceptions
         raise _hf_failure(source.name, error, source.path) from None
     return _one_split(loaded, source.name, split)
@@ -287,7 +253,7 @@ def _silenced(logging: Any) -> Iterator[None]:
 
 def _hf_failure(where: str, error: Exception, path: str) -> InputError | StorageError:
     cause = error.__cause__ or error  # theirs say "an error occurred"
-    reason = (str(cause).splitlines() or [type(cause).__name__])[0]
+    reason = reason_of(cause)
     if isinstance(error, IndexError):  # what they say of a saved dataset without a single file
         return input_error(
             "there are no rows in this dataset", where, "Check --input and --hf-split.", "E_EMPTY"
@@ -318,11 +284,13 @@ def _one_split(loaded: Any, where: str, split: str | None) -> Any:
     return loaded[split]
 
 
+@apart
 def hf_rows(source: Source, config: str | None, split: str | None) -> tuple[int, int]:
     """Rows, and bytes of the Arrow files under them."""
     return len(hf_dataset(source, config, split)), source.size
 
 
+@apart
 def hf_files(source: Source, config: str | None, split: str | None) -> list[str]:
     """The Arrow files of the dataset, in order; raises `InputError` if they are others by now."""
     dataset = hf_dataset(source, config, split)
@@ -331,6 +299,7 @@ def hf_files(source: Source, config: str | None, split: str | None) -> list[str]
     return _arrow_files(dataset)
 
 
+@streamed_apart
 def hf_batches(
     source: Source,
     span: Span,
@@ -347,13 +316,22 @@ def hf_batches(
     rows = dataset.select_columns(columns.tops(dataset.column_names)).with_format("arrow")
     count = max(1, len(dataset))
     step = max(1, min(_BATCH_ROWS, _BATCH_BYTES * count // max(1, source.size)))
-    for start in range(span.start, span.stop, step):
-        done = start
-        for batch in columns.batches(
-            rows[start : min(start + step, span.stop)], start, start - span.start
-        ):
-            before, done = done, done + batch.read
-            batch.consumed = source.size * done // count - source.size * before // count
-            yield batch
+    with decoding_hf(source):
+        for start in range(span.start, span.stop, step):
+            done = start
+            for batch in columns.batches(
+                rows[start : min(start + step, span.stop)], start, start - span.start
+            ):
+                before, done = done, done + batch.read
+                batch.consumed = source.size * done // count - source.size * before // count
+                yield batch
     if _stamped(source, dataset) != source:
         raise changed_error(source)
+
+
+def decoding_hf(source: Source) -> contextlib.AbstractContextManager[None]:
+    """Name `source` in what is raised while rows of it are read."""
+    return decoding(
+        source.name, "Hugging Face dataset", code="E_HF",
+        remedy="Fetch or save the dataset again.",
+    )  # fmt: skip

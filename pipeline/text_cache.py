@@ -27,6 +27,7 @@ from dataprep.formats.dataset import Dataset, open_dataset
 from dataprep.formats.envelope import CONFIG_NAME
 from dataprep.formats.errors import BusyError, InputError, IntegrityError, UsageError
 from dataprep.formats.storage import create_directory, storage_errors
+from dataprep.pipeline.apart import reading_apart
 from dataprep.pipeline.bad_record import record_error
 from dataprep.pipeline.build import build
 from dataprep.pipeline.engine import library_versions
@@ -82,6 +83,7 @@ class TextSource:
         return options
 
 
+@reading_apart()
 def cached_texts(source: TextSource, cache: Path) -> Dataset:
     """The dataset of `source`, out of `cache` or built into it; its one split is `SPLIT`.
 

@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
+from dataprep.pipeline.apart import reading_apart
 from dataprep.pipeline.inputs import find_sources
 from dataprep.pipeline.options import BuildOptions, DocumentUnit, InputFormat
 from dataprep.pipeline.plan import make_units
@@ -27,9 +28,10 @@ def iterate_texts(
     read = ReadOptions(
         field=field, document=document, split_key=None, hf_config=None, hf_split=None
     )
-    sources = tuple(find_sources(options))
-    for unit in make_units(sources, read):
-        for span, first_row in zip(unit.spans, unit.first_rows, strict=True):
-            reader = SpanReader(sources[span.source], span, read, first_row=first_row)
-            for batch in reader.batches():
-                yield from batch.texts
+    with reading_apart():
+        sources = tuple(find_sources(options))
+        for unit in make_units(sources, read):
+            for span, first_row in zip(unit.spans, unit.first_rows, strict=True):
+                reader = SpanReader(sources[span.source], span, read, first_row=first_row)
+                for batch in reader.batches():
+                    yield from batch.texts

@@ -18,6 +18,7 @@ import numpy.typing as npt
 import torch
 
 from dataprep.formats.arrays import ArrayData, open_arrays
+from dataprep.formats.decoding import decoding
 from dataprep.formats.errors import InputError
 from dataprep.formats.pair_arrays import FOREIGN
 from dataprep.formats.paths import local_path
@@ -175,14 +176,11 @@ def _loaded(folder: Path) -> list[Any]:
 def _load(path: Path) -> Any:
     """What a file holds; nothing that is pickled is ever run."""
     read: Callable[[Path], Any] = _load_numpy if path.suffix == ".npy" else _load_torch
-    try:
-        with storage_errors(path):
-            return read(path)
-    except (ValueError, RuntimeError, EOFError) as error:
-        raise InputError(
-            f"cannot be read ({str(error).splitlines()[0][:100]})", where=str(path),
-            remedy="Write it with numpy.save or torch.save, as one array of whole numbers.",
-        ) from None  # fmt: skip
+    with storage_errors(path), decoding(
+        str(path), f"{path.suffix} file", code="E_INPUT",
+        remedy="Write it with numpy.save or torch.save, as one array of whole numbers.",
+    ):  # fmt: skip
+        return read(path)
 
 
 def _load_numpy(path: Path) -> Any:
@@ -190,12 +188,7 @@ def _load_numpy(path: Path) -> Any:
 
 
 def _load_torch(path: Path) -> Any:
-    from pickle import UnpicklingError
-
-    try:
-        return torch.load(path, map_location="cpu", weights_only=True, mmap=True)
-    except UnpicklingError as error:
-        raise ValueError(str(error)) from None
+    return torch.load(path, map_location="cpu", weights_only=True, mmap=True)
 
 
 def _two(given: Sequence[Any]) -> Sequence[Any]:

@@ -14,7 +14,7 @@ from dataprep.pipeline.chat.conversation import ChatBatch, ChatRecord, Turned
 from dataprep.pipeline.chat.json_objects import names_once, object_of, objects_between, objects_of
 from dataprep.pipeline.chat.shapes import Shaper
 from dataprep.pipeline.json_array import Elements
-from dataprep.pipeline.json_rows import BadLineError, find, kind_of, lines_of, path_of
+from dataprep.pipeline.json_rows import BadLineError, find, kind_of, path_of
 from dataprep.pipeline.jsonl import key_bytes
 from dataprep.pipeline.records import MAX_RECORD_BYTES, Position, excerpt
 
@@ -46,7 +46,7 @@ class Collector:
             batch = self._too_long(at, block.data, block.too_long, "a line")
             batch.line_count, batch.consumed = 1, block.too_long
             return batch
-        found = objects_of(block.data, block.starts)
+        found = None if block.blank_lines else objects_of(block.data, block.starts)
         if found is None:
             return self._by_line(block, record, line)
         starts = block.starts.tolist()
@@ -113,15 +113,11 @@ class Collector:
     def _by_line(self, block: Block, record: int, line: int) -> ChatBatch:
         batch = self.batch()
         batch.consumed = len(block.data)
-        offset = block.offset
-        for raw in lines_of(block.data):
-            at = Position(record + batch.read, line + batch.line_count, offset)
-            batch.line_count += 1
-            offset += len(raw)
-            if raw.strip():
-                self.add_json(batch, at, raw)
-            else:
-                batch.blank_lines += 1
+        batch.line_count = batch.blank_lines = block.line_count
+        for number, start, raw in block.filled_lines():
+            at = Position(record + batch.read, line + number, block.offset + start)
+            self.add_json(batch, at, raw)
+            batch.blank_lines -= 1
         return batch
 
     def add_json(self, batch: ChatBatch, at: Position, raw: bytes) -> None:

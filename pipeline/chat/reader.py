@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from dataprep.formats.errors import UsageError
+from dataprep.pipeline.apart import streamed_apart
 from dataprep.pipeline.chat.collect import Collector
 from dataprep.pipeline.chat.conversation import FORMS, ChatBatch, Form
 from dataprep.pipeline.chat.layouts import FIELDS, SHAPES
@@ -20,9 +21,10 @@ from dataprep.pipeline.chat.shapes import Shaper
 from dataprep.pipeline.chat.turns import ROLES
 from dataprep.pipeline.inputs import Source
 from dataprep.pipeline.json_array import elements_of
+from dataprep.pipeline.parquet import parquet_row_groups
 from dataprep.pipeline.records import Span
 from dataprep.pipeline.streams import LineStream
-from dataprep.pipeline.tables import hf_rows, parquet_row_groups
+from dataprep.pipeline.tables import hf_rows
 
 __all__ = ["CHAT_FORMATS", "ChatReadOptions", "ChatReader", "forms_at_start"]
 
@@ -116,10 +118,8 @@ class ChatReader:
         self._first_row = first_row
         self._options = options
         self._stream = LineStream(source, span, block_bytes=block_bytes, lap=lap)
-        self._shaper = shaper = Shaper(
-            shape=options.shape, form=options.form, columns=options.columns, system=options.system
-        )
-        self._collect = Collector(shaper, options.split_key)
+        self._shaper = _shaper(options)
+        self._collect = Collector(self._shaper, options.split_key)
 
     @property
     def chunk_digests(self) -> list[str]:
@@ -143,12 +143,13 @@ class ChatReader:
     def batches(self) -> Generator[ChatBatch]:
         """All records of the span, in order."""
         source, options = self._source, self._options
-        if source.format == "parquet":
-            yield from parquet_records(source, self._span, self._first_row, self._collect)
-        elif source.format == "hf":
-            yield from hf_records(
-                source, self._span, options.hf_config, options.hf_split, self._collect
-            )
+        if source.format in ("parquet", "hf"):
+            with contextlib.closing(
+                _table_batches(source, self._span, options, self._first_row)
+            ) as batches:
+                for batch, forms in batches:
+                    self._shaper.forms.update(forms)
+                    yield batch
         else:
             yield from self._stored(self._elements() if source.format == "json" else self._lines())
 
@@ -176,3 +177,24 @@ class ChatReader:
                 batch = self._collect.elements(part, record)
                 record += batch.read
                 yield batch
+
+
+def _shaper(options: ChatReadOptions) -> Shaper:
+    return Shaper(
+        shape=options.shape, form=options.form, columns=options.columns, system=options.system
+    )
+
+
+@streamed_apart
+def _table_batches(
+    source: Source, span: Span, options: ChatReadOptions, first_row: int
+) -> Iterator[tuple[ChatBatch, frozenset[Form]]]:
+    """The batches of a span of a table, each with the forms of the records so far."""
+    shaper = _shaper(options)
+    collect = Collector(shaper, options.split_key)
+    if source.format == "parquet":
+        batches = parquet_records(source, span, first_row, collect)
+    else:
+        batches = hf_records(source, span, options.hf_config, options.hf_split, collect)
+    for batch in batches:
+        yield batch, frozenset(shaper.forms)

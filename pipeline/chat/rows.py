@@ -13,16 +13,17 @@ from typing import Any
 from dataprep.pipeline.chat.collect import Collector
 from dataprep.pipeline.chat.conversation import ChatBatch
 from dataprep.pipeline.columns import TEXT_BYTES
-from dataprep.pipeline.inputs import Source, check_unchanged, input_error
+from dataprep.pipeline.inputs import Source, check_unchanged, input_error, reading
 from dataprep.pipeline.json_rows import BadLineError
-from dataprep.pipeline.records import MAX_RECORD_BYTES, Position, Span
-from dataprep.pipeline.tables import (
-    hf_dataset,
-    hf_files,
+from dataprep.pipeline.parquet import (
+    VALUE_BYTES,
+    decoding_parquet,
     open_parquet,
     parquet_row_groups,
-    unreadable_table,
+    require_bounded,
 )
+from dataprep.pipeline.records import MAX_RECORD_BYTES, Position, Span
+from dataprep.pipeline.tables import decoding_hf, hf_dataset, hf_files
 
 __all__ = ["hf_records", "parquet_records"]
 
@@ -34,26 +35,23 @@ def parquet_records(
     source: Source, span: Span, first_row: int, collect: Collector
 ) -> Iterator[ChatBatch]:
     """The records of the row groups of `span`, the first of which starts at `first_row`."""
-    import pyarrow as pa
-
     check_unchanged(source)
     weights = parquet_row_groups(source)
     stored = source.size * sum(size for _, size in weights[span.start : span.stop])
     stored //= sum(size for _, size in weights) or 1
     count = max(1, sum(rows for rows, _ in weights[span.start : span.stop]))
-    with open_parquet(source) as file:
+    with open_parquet(source) as file, reading(source.path), decoding_parquet(source):
         leaves = _leaves(file, _wanted(collect, file.schema_arrow.names, source.name))
+        groups = range(span.start, span.stop)
+        require_bounded(source, file.metadata, groups, first_row, leaves.__contains__)
         done = 0
-        try:
-            for group in range(span.start, span.stop):
-                size = _rows_at_once(source, file.metadata, group, leaves)
-                for rows in file.iter_batches(size, [group], leaves, use_threads=False):
-                    for batch in _batches(rows, first_row + done, done, collect):
-                        before, done = done, done + batch.read
-                        batch.consumed = stored * done // count - stored * before // count
-                        yield batch
-        except (pa.ArrowInvalid, pa.ArrowNotImplementedError, OSError) as error:
-            raise unreadable_table(source, error) from None
+        for group in groups:
+            size = _rows_at_once(source, file.metadata, group, leaves)
+            for rows in file.iter_batches(size, [group], leaves, use_threads=False):
+                for batch in _batches(rows, first_row + done, done, collect):
+                    before, done = done, done + batch.read
+                    batch.consumed = stored * done // count - stored * before // count
+                    yield batch
     check_unchanged(source)
 
 
@@ -66,13 +64,14 @@ def hf_records(
     rows = dataset.select_columns(wanted).with_format("arrow")
     count = max(1, len(dataset))
     step = max(1, min(_ROWS, TEXT_BYTES * count // max(1, source.size)))
-    for start in range(span.start, span.stop, step):
-        done = start
-        part = rows[start : min(start + step, span.stop)]
-        for batch in _batches(part, start, start - span.start, collect):
-            before, done = done, done + batch.read
-            batch.consumed = source.size * done // count - source.size * before // count
-            yield batch
+    with decoding_hf(source):
+        for start in range(span.start, span.stop, step):
+            done = start
+            part = rows[start : min(start + step, span.stop)]
+            for batch in _batches(part, start, start - span.start, collect):
+                before, done = done, done + batch.read
+                batch.consumed = source.size * done // count - source.size * before // count
+                yield batch
     hf_files(source, config, split)  # raises if they are others by now
 
 
@@ -106,7 +105,8 @@ def _rows_at_once(source: Source, metadata: Any, group: int, leaves: Sequence[st
         if chunk.path_in_schema in leaves
     ]  # fmt: skip
     rows = max(1, described.num_rows)
-    average = sum(chunk.total_uncompressed_size for chunk in chunks) // rows
+    sizes = (max(c.total_uncompressed_size, c.num_values * VALUE_BYTES) for c in chunks)
+    average = sum(sizes) // rows
     longest = max(
         (_longest(source, metadata, group, chunk.path_in_schema) for chunk in chunks
          if chunk.physical_type == "BYTE_ARRAY" and chunk.has_dictionary_page),

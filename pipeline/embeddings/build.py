@@ -20,6 +20,7 @@ from dataprep.formats.errors import InputError, UsageError
 from dataprep.formats.replaced import Mark, mark_of
 from dataprep.formats.storage import storage_errors, sync_directory
 from dataprep.pipeline import destination, tables
+from dataprep.pipeline.apart import reading_apart
 from dataprep.pipeline.embeddings.commit import LINK_BYTES, EmbedCommit
 from dataprep.pipeline.embeddings.estimate import check_embedding_disk
 from dataprep.pipeline.embeddings.options import EmbeddingOptions
@@ -43,6 +44,7 @@ from dataprep.pipeline.writeback import Writeback
 __all__ = ["EmbeddingReport", "build_embeddings"]
 
 
+@reading_apart()
 def build_embeddings(
     options: EmbeddingOptions, *, progress: ProgressCallback | None = None
 ) -> EmbeddingReport:
@@ -172,7 +174,9 @@ class _Build:
     def _run_units(self, workers: Workers, left: list[int]) -> None:
         if workers.count:
             with workers:
-                workers.run(self._staging, left, self._on_event, lambda: None)
+                workers.run(
+                    self._staging, left, self._on_event, lambda: None, self._ongoing.inputs_of
+                )
             return
         release()
         job = make_job(self._plan, self._staging.units, self._prepared.encode)

@@ -14,6 +14,7 @@ from dataprep.formats import array_manifest
 from dataprep.formats.errors import StorageError
 from dataprep.formats.storage import free_bytes
 from dataprep.pipeline import destination
+from dataprep.pipeline.apart import reading_apart
 from dataprep.pipeline.embeddings.commit import LINK_BYTES
 from dataprep.pipeline.embeddings.options import PROVENANCE, EmbeddingOptions, scale_name
 from dataprep.pipeline.embeddings.plan import EmbedPlan
@@ -59,6 +60,7 @@ class EmbeddingEstimate:
         return asdict(self)
 
 
+@reading_apart()
 def estimate_embeddings(options: EmbeddingOptions) -> EmbeddingEstimate:
     """Look at the inputs and say what a build would take; writes nothing."""
     options = replace(options, out=destination.resolve(options.out))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
 from io import FileIO
 from math import prod
 from pathlib import Path
@@ -17,6 +18,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from dataprep.formats.decoding import decoding
 from dataprep.formats.errors import InputError
 from dataprep.pipeline.embeddings.rows import (
     INT64_MAX,
@@ -28,13 +30,15 @@ from dataprep.pipeline.embeddings.rows import (
     too_large,
 )
 from dataprep.pipeline.inputs import Source, changed_error, check_unchanged, input_error, reading
-from dataprep.pipeline.records import Span
+from dataprep.pipeline.records import MAX_RECORD_BYTES, Span
 
 __all__ = [
     "NPY_FIELD",
     "UNUSABLE",
     "Flat",
     "as_fields",
+    "bounded",
+    "decoding_file",
     "flat_layout",
     "flat_rows",
     "npy_header",
@@ -47,6 +51,7 @@ NPY_FIELD = "embedding"
 UNUSABLE = ("E_PICKLE", "E_SHAPE", "E_ORDER")
 """Codes of arrays that are sound, and of no use here."""
 
+_AGAIN = "Fetch or write the file again."
 _MOST_HEADER = 64 << 20
 _MOST_NPY_HEADER = 1 << 16
 _SAFETENSORS = {
@@ -89,9 +94,11 @@ def _npy_layout(stream: FileIO, source: Source) -> dict[str, Flat]:
             f"{source.size:,}",
         )  # fmt: skip
     if dtype.names is None:
-        return {NPY_FIELD: Flat(dtype, shape[1:], shape[0], begin, stride)}
+        return {NPY_FIELD: bounded(Flat(dtype, shape[1:], shape[0], begin, stride), source)}
     return {
-        name: Flat(*_sub(dtype, name), shape[0], begin + dtype.fields[name][1], stride)
+        name: bounded(
+            Flat(*_sub(dtype, name), shape[0], begin + dtype.fields[name][1], stride), source
+        )
         for name in dtype.names
         if dtype.fields is not None
     }
@@ -107,12 +114,10 @@ def npy_header(
 ) -> tuple[np.dtype[Any], tuple[int, ...]]:
     """Type and shape of the array that `stream` begins with; it is left where the numbers start."""
     read = np.lib.format
-    try:
+    with decoding_file(source):
         version = read.read_magic(stream)
         header = read.read_array_header_1_0 if version == (1, 0) else read.read_array_header_2_0
         shape, fortran, dtype = header(stream, max_header_size=_MOST_NPY_HEADER)
-    except (ValueError, EOFError) as error:
-        raise refused(source, f"{name}: {str(error).splitlines()[0]}") from None
     if dtype.hasobject:
         raise input_error(
             f"{name} holds Python objects, which only a pickle can bring back", source.name,
@@ -135,12 +140,10 @@ def _safetensors_layout(stream: FileIO, source: Source) -> dict[str, Flat]:
     size = int.from_bytes(stream.read(8), "little")
     if not 0 < size <= min(_MOST_HEADER, source.size - 8):
         raise refused(source, f"its header would have {size:,} bytes")
-    try:
+    with decoding_file(source):
         found = msgspec.json.decode(stream.read(size), type=dict[str, msgspec.Raw])
         found.pop("__metadata__", None)
         tensors = {n: msgspec.json.decode(raw, type=_Tensor) for n, raw in found.items()}
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise refused(source, str(error)) from None
     return {
         name: _checked(tensor, name, 8 + size, source)
         for name, tensor in tensors.items()
@@ -162,15 +165,33 @@ def _checked(tensor: _Tensor, name: str, base: int, source: Source) -> Flat:
     sane = min(tensor.shape) >= 0 and 0 <= start <= stop <= source.size - base
     if not sane or stop - start != stride * tensor.shape[0]:
         raise refused(source, f"{name} {tensor.shape} does not lie where its header says")
-    return Flat(dtype, tensor.shape[1:], tensor.shape[0], base + start, stride, kind == "bfloat16")
+    bfloat16 = kind == "bfloat16"
+    flat = Flat(dtype, tensor.shape[1:], tensor.shape[0], base + start, stride, bfloat16)
+    return bounded(flat, source)
 
 
 def refused(source: Source, problem: str) -> InputError:
     """The error of a file that is not what its name says."""
     return input_error(
-        f"not a readable .{source.format} file ({problem})", source.name,
-        "Fetch or write the file again.", f"E_{source.format.upper()}",
+        f"not a readable .{source.format} file ({problem})", source.name, _AGAIN,
+        f"E_{source.format.upper()}",
     )  # fmt: skip
+
+
+def decoding_file(source: Source) -> AbstractContextManager[None]:
+    """Name `source` in what a library raises about it."""
+    code = f"E_{source.format.upper()}"
+    return decoding(source.name, f".{source.format} file", code=code, remedy=_AGAIN)
+
+
+def bounded(flat: Flat, source: Source) -> Flat:
+    """Return `flat`, or raise `InputError` if a row of it is larger than a record may be."""
+    if flat.rows and flat.stride > MAX_RECORD_BYTES:
+        raise input_error(
+            f"its rows have {flat.stride:,} bytes, over the limit of {MAX_RECORD_BYTES:,}",
+            source.name, "Save an array with a row for each record.", "E_TOO_LONG",
+        )  # fmt: skip
+    return flat
 
 
 def as_fields(layout: dict[str, Flat]) -> dict[str, FieldType]:

@@ -7,7 +7,6 @@ text are what costs. A block with anything unusual in it is looked at line by li
 from __future__ import annotations
 
 import contextlib
-import itertools
 import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -35,7 +34,6 @@ from dataprep.pipeline.json_rows import (
     JsonRows,
     find,
     kind_of,
-    lines_of,
     path_of,
     values_at,
 )
@@ -75,6 +73,8 @@ class JsonlRows:
     def _block(self, block: Block, line: int) -> Rows:
         if block.too_long:
             return self._too_long(block, line)
+        if block.blank_lines:
+            return self._by_line(block, line)
         starts = block.starts
         rows = self._json.block(block.data, starts)
         if rows is None:
@@ -94,28 +94,25 @@ class JsonlRows:
     def _by_line(self, block: Block, line: int) -> Rows:
         """The same where some lines are blank or bad; those get a row without values."""
         rows: list[Any] = []
-        places: list[int] = []
-        lines = lines_of(block.data)
         problems: dict[int, Problem] = {}
-        for number, raw in enumerate(lines):
-            if not raw.strip():
-                continue
+        filled = list(block.filled_lines())
+        for number, (_, _, raw) in enumerate(filled):
             try:
                 rows.append(self._json.line(raw))
             except BadLineError as bad:
-                problems[len(places)] = Problem(*bad.args)
+                problems[number] = Problem(*bad.args)
                 rows.append(None)
-            places.append(number)
-        starts = np.cumsum([0, *map(len, lines)])[places] if places else np.empty(0, np.int64)
+        count = block.line_count
         return Rows(
             count=len(rows),
             columns=self._values(rows),
-            offsets=(starts + block.offset).astype(np.uint64),
-            lines=np.array(places, np.int64) + line,
-            raw=lambda row: lines[places[row]],
+            offsets=np.array([start for _, start, _ in filled], np.uint64)
+            + np.uint64(block.offset),
+            lines=np.array([number for number, _, _ in filled], np.int64) + line,
+            raw=lambda row: filled[row][2],
             problems=problems,
-            lines_read=len(lines),
-            blank_lines=len(lines) - len(places),
+            lines_read=count,
+            blank_lines=count - len(filled),
             consumed=len(block.data),
         )
 
@@ -235,14 +232,15 @@ class _Sample:
 def _sample(source: Source) -> _Sample:
     stream = LineStream(source, Span(0, 0, source.size))
     with contextlib.closing(stream.blocks()) as blocks:  # type: ignore[type-var]
-        block = next((block for block in blocks if not block.too_long), None)
-    lines = lines_of(block.data) if block is not None else []
+        usable = (block for block in blocks if not (block.too_long or block.blank_lines))
+        block = next(usable, None)
+    lines = [raw for _, _, raw in block.filled_lines()] if block is not None else []
     objects = []
-    for raw in itertools.islice(lines, _LOOK_LINES):
+    for raw in lines[:_LOOK_LINES]:
         with contextlib.suppress(msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
             objects.append(msgspec.json.decode(raw, type=dict[str, Any]))
     size = len(block.data) if block is not None else 0
-    return _Sample(objects=objects, lines=sum(1 for raw in lines if raw.strip()), size=size)
+    return _Sample(objects=objects, lines=len(lines), size=size)
 
 
 def json_fields(source: Source) -> dict[str, FieldType]:

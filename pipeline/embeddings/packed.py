@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import zipfile
-import zlib
 from collections.abc import Iterator, Sequence
 from math import prod
 from typing import Any, BinaryIO
@@ -18,10 +17,13 @@ import numpy as np
 import numpy.typing as npt
 
 from dataprep.formats.errors import InputError
+from dataprep.pipeline.apart import apart, streamed_apart
 from dataprep.pipeline.embeddings.flat import (
     NPY_FIELD,
     UNUSABLE,
     Flat,
+    bounded,
+    decoding_file,
     npy_header,
     refused,
     values_of,
@@ -46,11 +48,8 @@ _TORCH = {
 def _archive(source: Source) -> Iterator[zipfile.ZipFile]:
     with reading(source.path):
         check_unchanged(source)
-        try:
-            with zipfile.ZipFile(source.path) as archive:
-                yield archive
-        except (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError, NotImplementedError) as bad:
-            raise refused(source, str(bad) or "it breaks off") from None
+        with decoding_file(source), zipfile.ZipFile(source.path) as archive:
+            yield archive
 
 
 def npz_layout(source: Source) -> dict[str, Flat]:
@@ -84,7 +83,7 @@ def _member(archive: zipfile.ZipFile, name: str, source: Source) -> tuple[Binary
     begin, stride = stream.tell(), dtype.itemsize * prod(shape[1:])
     if begin + shape[0] * stride != info.file_size:
         raise refused(source, f"{name}: its header says another size than it has")
-    return stream, Flat(dtype, shape[1:], shape[0], begin, stride)
+    return stream, bounded(Flat(dtype, shape[1:], shape[0], begin, stride), source)
 
 
 def npz_rows(source: Source, columns: Sequence[Column]) -> Iterator[Rows]:
@@ -115,7 +114,7 @@ def npz_rows(source: Source, columns: Sequence[Column]) -> Iterator[Rows]:
 def _read(stream: BinaryIO, flat: Flat, rows: int) -> npt.NDArray[Any]:
     data = stream.read(rows * flat.stride)
     if len(data) < rows * flat.stride:
-        raise EOFError
+        raise EOFError("it breaks off")
     return np.frombuffer(data, flat.dtype).reshape(rows, *flat.shape)
 
 
@@ -131,16 +130,17 @@ def _tensors(source: Source) -> dict[str, Any]:
     check_unchanged(source)
     with reading(source.path):
         try:
-            found = torch.load(source.path, map_location="cpu", mmap=True, weights_only=True)
-        except pickle.UnpicklingError:
-            raise _unsafe(source) from None
-        except (RuntimeError, ValueError, EOFError) as error:
-            if "mmap" in str(error):
+            with decoding_file(source):
+                found = torch.load(source.path, map_location="cpu", mmap=True, weights_only=True)
+        except InputError as error:
+            if isinstance(error.__cause__, pickle.UnpicklingError):
+                raise _unsafe(source) from error
+            if "mmap" in str(error.__cause__):
                 raise input_error(
                     "is of the old form, which torch cannot map, or no .pt file", source.name,
                     "Save it again: torch.save(torch.load(FILE, weights_only=True), NEW).", "E_PT",
-                ) from None  # fmt: skip
-            raise refused(source, (str(error).splitlines() or ["it breaks off"])[0]) from None
+                ) from error  # fmt: skip
+            raise
     named = {NPY_FIELD: found} if isinstance(found, torch.Tensor) else found
     if not isinstance(named, dict):
         raise _unsafe(source)
@@ -159,39 +159,45 @@ def _unsafe(source: Source) -> InputError:
     )  # fmt: skip
 
 
+@apart
 def pt_layout(source: Source) -> dict[str, Flat]:
     """The tensors of a .pt file, by name."""
-    return {name: flat for name, t in _tensors(source).items() if (flat := _flat(t)) is not None}
+    found = {name: _flat(tensor, source) for name, tensor in _tensors(source).items()}
+    return {name: flat for name, flat in found.items() if flat is not None}
 
 
-def _flat(tensor: Any) -> Flat | None:
+def _flat(tensor: Any, source: Source) -> Flat | None:
     name = str(tensor.dtype).removeprefix("torch.")
     if name not in _TORCH or str(tensor.layout) != "torch.strided":
         return None
     dtype, shape = np.dtype(_TORCH[name]), tuple(tensor.shape)
     stride = dtype.itemsize * prod(shape[1:])
-    return Flat(dtype, shape[1:], shape[0], 0, stride, name == "bfloat16")
+    return bounded(Flat(dtype, shape[1:], shape[0], 0, stride, name == "bfloat16"), source)
 
 
+@streamed_apart
 def pt_rows(source: Source, span: Span, columns: Sequence[Column]) -> Iterator[Rows]:
     """The rows of `span`."""
     import torch
 
     tensors = _tensors(source)
-    layout = {c.field: flat for c in columns if (flat := _flat(tensors[c.field])) is not None}
+    layout = {
+        c.field: flat for c in columns if (flat := _flat(tensors[c.field], source)) is not None
+    }
     count = max(1, *(flat.rows for flat in layout.values()))
     step = block_rows(sum(flat.stride for flat in layout.values()))
-    for start in range(span.start, span.stop, step):
-        stop = min(start + step, span.stop)
-        found = {}
-        for name, flat in layout.items():
-            part = tensors[name][start:stop].contiguous()
-            found[name] = (part.view(torch.int16) if flat.bfloat16 else part).numpy()
-            found[name] = found[name].view(flat.dtype)
-        yield Rows(
-            count=stop - start,
-            columns={c.name: values_of(found[c.field], layout[c.field], c) for c in columns},
-            offsets=np.arange(start, stop, dtype=np.uint64),
-            consumed=source.size * stop // count - source.size * start // count,
-        )
+    with decoding_file(source):
+        for start in range(span.start, span.stop, step):
+            stop = min(start + step, span.stop)
+            found = {}
+            for name, flat in layout.items():
+                part = tensors[name][start:stop].contiguous()
+                found[name] = (part.view(torch.int16) if flat.bfloat16 else part).numpy()
+                found[name] = found[name].view(flat.dtype)
+            yield Rows(
+                count=stop - start,
+                columns={c.name: values_of(found[c.field], layout[c.field], c) for c in columns},
+                offsets=np.arange(start, stop, dtype=np.uint64),
+                consumed=source.size * stop // count - source.size * start // count,
+            )
     check_unchanged(source)

@@ -11,9 +11,10 @@ from dataprep.pipeline.embeddings.rows import Column, FieldType, Rows
 from dataprep.pipeline.embeddings.table_rows import arrow_count, table_fields, table_rows
 from dataprep.pipeline.fingerprint import CHUNK_BYTES, chunk_digests
 from dataprep.pipeline.inputs import Source, input_error
+from dataprep.pipeline.parquet import parquet_row_groups
 from dataprep.pipeline.records import Span
 from dataprep.pipeline.streams import LineStream
-from dataprep.pipeline.tables import hf_rows, parquet_row_groups
+from dataprep.pipeline.tables import hf_rows
 
 __all__ = ["ARRAYS", "CUT", "RowReader", "fields_of", "planned_rows", "row_count", "rows_in"]
 

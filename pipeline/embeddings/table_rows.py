@@ -7,10 +7,12 @@ dataset anywhere; an Arrow file is read front to back, without mapping it.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
-from dataprep.formats.errors import InputError
+from dataprep.formats.decoding import decoding
+from dataprep.pipeline.apart import apart, streamed_apart
 from dataprep.pipeline.embeddings.arrow_rows import (
     arrow_rows,
     field_types,
@@ -18,64 +20,74 @@ from dataprep.pipeline.embeddings.arrow_rows import (
     top_names,
 )
 from dataprep.pipeline.embeddings.rows import Column, FieldType, Rows, block_rows
-from dataprep.pipeline.inputs import Source, check_unchanged, input_error, reading
-from dataprep.pipeline.records import Span
-from dataprep.pipeline.tables import (
-    hf_dataset,
-    hf_files,
+from dataprep.pipeline.inputs import Source, check_unchanged, reading
+from dataprep.pipeline.parquet import (
+    VALUE_BYTES,
+    decoding_parquet,
     open_parquet,
     parquet_row_groups,
-    unreadable_table,
+    require_bounded,
 )
+from dataprep.pipeline.records import Span
+from dataprep.pipeline.tables import decoding_hf, hf_dataset, hf_files
 
 __all__ = ["arrow_count", "table_fields", "table_rows"]
 
 _LOOK_ROWS = 64
+_AGAIN = "Fetch or write the file again."
 
 
+@apart
 def table_fields(source: Source, config: str | None, split: str | None) -> dict[str, FieldType]:
     """What the fields of `source` hold; of lists, the first one tells the width."""
-    with _first_batches(source, config, split) as (schema, batches):
+    with _opened_table(source, config, split) as (schema, first_rows):
         found = field_types(schema)
-        open_ended = [
-            name for name, kind in found.items() if kind.kind == "vector" and not kind.width
-        ]
-        first = list(batches) if open_ended else []
-        for name in open_ended:
-            found[name] = found[name]._replace(width=first_width(iter(first), name))
+        for name, kind in found.items():
+            if kind.kind == "vector" and not kind.width:
+                column = Column(name=name, field=name, kind="vector")
+                rows = first_rows(top_names([column], schema.names))
+                found[name] = kind._replace(width=first_width(rows, name))
     return found
 
 
 @contextlib.contextmanager
-def _first_batches(
+def _opened_table(
     source: Source, config: str | None, split: str | None
-) -> Iterator[tuple[Any, Iterator[Any]]]:
-    """The schema of `source`, and its first rows."""
+) -> Iterator[tuple[Any, Callable[[list[str]], Iterator[Any]]]]:
+    """The schema of `source`, and what gives its first rows, of the columns with some names."""
     if source.format == "parquet":
-        with open_parquet(source) as file:
-            yield file.schema_arrow, _one_batch(file, source)
+        with open_parquet(source) as file, reading(source.path), decoding_parquet(source):
+            yield file.schema_arrow, partial(_first_of_parquet, file, source)
     elif source.format == "hf":
         dataset = hf_dataset(source, config, split)
-        rows = dataset.with_format("arrow")
-        yield dataset.features.arrow_schema, iter(rows[:_LOOK_ROWS].to_batches())
+        with decoding_hf(source):
+            rows = dataset.with_format("arrow")
+            yield (
+                dataset.features.arrow_schema,
+                lambda names: iter(rows.select_columns(names)[:_LOOK_ROWS].to_batches()),
+            )
     else:
         with _opened(source) as (schema, batches):
-            yield (
-                schema,
-                (batch.slice(0, _LOOK_ROWS) for batch, _ in zip(batches, [0], strict=False)),
-            )
+            first = [batch.slice(0, _LOOK_ROWS) for batch, _ in zip(batches, [0], strict=False)]
+            yield schema, lambda _: iter(first)
 
 
-def _one_batch(file: Any, source: Source) -> Iterator[Any]:
-    import pyarrow as pa
+def _first_of_parquet(file: Any, source: Source, names: list[str]) -> Iterator[Any]:
+    left = _LOOK_ROWS
+    for group in range(file.metadata.num_row_groups):
+        described = file.metadata.row_group(group)
+        require_bounded(
+            source, file.metadata, range(group, group + 1), 0, lambda at: _is_in(at, names)
+        )
+        size = min(left, block_rows(_row_bytes(described, names)))
+        for batch in file.iter_batches(size, [group], names, use_threads=False):
+            yield batch
+            left -= batch.num_rows
+            if left <= 0:
+                return
 
-    try:
-        batch = next(file.iter_batches(_LOOK_ROWS, use_threads=False), None)
-    except (pa.ArrowInvalid, OSError) as error:
-        raise unreadable_table(source, error) from None
-    return iter([] if batch is None else [batch])
 
-
+@streamed_apart
 def table_rows(
     source: Source,
     span: Span,
@@ -97,38 +109,38 @@ def table_rows(
 def _parquet_rows(
     source: Source, span: Span, columns: Sequence[Column], first_row: int
 ) -> Iterator[Rows]:
-    import pyarrow as pa
-
     check_unchanged(source)
-    groups = list(range(span.start, span.stop))
-    with open_parquet(source) as file:
+    groups = range(span.start, span.stop)
+    with open_parquet(source) as file, reading(source.path), decoding_parquet(source):
         wanted = top_names(columns, file.schema_arrow.names)
+        require_bounded(source, file.metadata, groups, first_row, lambda at: _is_in(at, wanted))
         weights = parquet_row_groups(source)
         stored = source.size * sum(weights[at][1] for at in groups)
         stored //= sum(size for _, size in weights) or 1
         count = max(1, sum(weights[at][0] for at in groups))
         done = 0
-        try:
-            for group in groups:
-                size = block_rows(_row_bytes(file.metadata.row_group(group), wanted))
-                for batch in file.iter_batches(size, [group], wanted, use_threads=False):
-                    rows = arrow_rows(batch, columns, source, first_row + done)
-                    before, done = done, done + rows.count
-                    rows.consumed = stored * done // count - stored * before // count
-                    yield rows
-        except (pa.ArrowInvalid, OSError) as error:
-            raise unreadable_table(source, error) from None
+        for group in groups:
+            size = block_rows(_row_bytes(file.metadata.row_group(group), wanted))
+            for batch in file.iter_batches(size, [group], wanted, use_threads=False):
+                rows = arrow_rows(batch, columns, source, first_row + done)
+                before, done = done, done + rows.count
+                rows.consumed = stored * done // count - stored * before // count
+                yield rows
     check_unchanged(source)
 
 
 def _row_bytes(group: Any, wanted: Sequence[str]) -> int:
-    """Bytes of the wanted columns in a row, as Parquet counts them."""
+    """Bytes of the wanted columns in a row, by the footer."""
     chunks = map(group.column, range(group.num_columns))
     size = sum(
-        chunk.total_uncompressed_size for chunk in chunks
-        if chunk.path_in_schema.split(".")[0] in wanted or chunk.path_in_schema in wanted
+        max(chunk.total_uncompressed_size, chunk.num_values * VALUE_BYTES) for chunk in chunks
+        if _is_in(chunk.path_in_schema, wanted)
     )  # fmt: skip
     return int(size // max(1, group.num_rows))
+
+
+def _is_in(path: str, wanted: Sequence[str]) -> bool:
+    return path in wanted or path.split(".", maxsplit=1)[0] in wanted
 
 
 def _hf_rows(
@@ -139,16 +151,18 @@ def _hf_rows(
     table = dataset.select_columns(wanted).with_format("arrow")
     count = max(1, len(dataset))
     step = block_rows(source.size // count)
-    for start in range(span.start, span.stop, step):
-        at = start
-        for batch in table[start : min(start + step, span.stop)].to_batches():
-            rows = arrow_rows(batch, columns, source, at)
-            before, at = at, at + rows.count
-            rows.consumed = source.size * at // count - source.size * before // count
-            yield rows
+    with decoding_hf(source):
+        for start in range(span.start, span.stop, step):
+            at = start
+            for batch in table[start : min(start + step, span.stop)].to_batches():
+                rows = arrow_rows(batch, columns, source, at)
+                before, at = at, at + rows.count
+                rows.consumed = source.size * at // count - source.size * before // count
+                yield rows
     hf_files(source, config, split)  # complains if they are others by now
 
 
+@apart
 def arrow_count(source: Source) -> int:
     """About how many rows an Arrow file has: by the first batch, and its size."""
     with _opened(source) as (_, batches):
@@ -176,14 +190,12 @@ def _opened(source: Source) -> Iterator[tuple[Any, Iterator[Any]]]:
     """The schema and the batches of an Arrow file, of either of its two forms."""
     import pyarrow as pa
 
-    with reading(source.path):
-        try:
-            with pa.OSFile(source.path) as file:
-                yield _batches(file)
-        except PermissionError:
-            raise
-        except (pa.ArrowInvalid, OSError) as error:
-            raise _not_arrow(source, error) from None
+    with (
+        reading(source.path),
+        decoding(source.name, "Arrow file", code="E_ARROW", remedy=_AGAIN),
+        pa.OSFile(source.path) as file,
+    ):
+        yield _batches(file)
 
 
 def _batches(file: Any) -> tuple[Any, Iterator[Any]]:
@@ -196,10 +208,3 @@ def _batches(file: Any) -> tuple[Any, Iterator[Any]]:
         stream = pa.ipc.open_stream(file)
         return stream.schema, iter(stream)
     return reader.schema, (reader.get_batch(number) for number in range(reader.num_record_batches))
-
-
-def _not_arrow(source: Source, error: Exception) -> InputError:
-    return input_error(
-        f"not a readable Arrow file ({str(error).splitlines()[0]})", source.name,
-        "Fetch or write the file again.", "E_ARROW",
-    )  # fmt: skip

@@ -28,6 +28,7 @@ from dataprep.formats.storage import (
     remove_tree,
     storage_errors,
 )
+from dataprep.pipeline.apart import apart, reading_apart
 from dataprep.pipeline.layouts.detect import LAYOUTS, Layout, detect
 from dataprep.pipeline.layouts.jasper_read import Prefer
 from dataprep.pipeline.layouts.parts import Done
@@ -63,6 +64,7 @@ class ConvertReport:
         return {name: getattr(self, name) for name in self.__slots__}
 
 
+@reading_apart()
 def convert(
     source: str | Path,
     out: str | Path,
@@ -97,7 +99,7 @@ def convert(
         if found != "dataprep":
             root = place / "dataset"
             create_directory(root)
-            notes += _import(source, root, found, prefer, count.more)
+            notes += _import(source, root, found, prefer, done=count.more)
         manifest = array_manifest.load(root)
         result = root
         if layout != "dataprep":
@@ -114,8 +116,9 @@ def convert(
     )  # fmt: skip
 
 
+@apart
 def _import(
-    source: Path, root: Path, found: Layout, prefer: Prefer | None, done: Done
+    source: Path, root: Path, found: Layout, prefer: Prefer | None, *, done: Done
 ) -> list[str]:
     if found == "jasper":
         from dataprep.pipeline.layouts.jasper_import import import_jasper

@@ -30,6 +30,7 @@ from dataprep.pipeline.layouts.hdf5_open import (
     column_of,
     damaged,
     data_set,
+    decoding_hdf5,
     group,
     import_h5py,
     open_file,
@@ -107,7 +108,7 @@ def place_of(name: str) -> str:
 
 def read_config(path: Path) -> bytes:
     """The config.json in `path`."""
-    with open_file(path) as file:
+    with open_file(path) as file, decoding_hdf5(path.name):
         if "files" not in file or CONFIG_NAME not in group(file, "files"):
             theirs = "pair_data" in file
             raise damaged(
@@ -122,7 +123,7 @@ def read_config(path: Path) -> bytes:
 
 def require_tensors(path: Path, tensors: dict[str, Tensor]) -> None:
     """Raise `InputError` unless the file has `tensors`, with their types and shapes."""
-    with open_file(path) as file:
+    with open_file(path) as file, decoding_hdf5(path.name):
         for tensor in tensors.values():
             _require(file, tensor)
 
@@ -138,7 +139,7 @@ def _require(file: h5py.File, tensor: Tensor) -> None:
 
 def read_rows(path: Path, tensor: Tensor, start: int, stop: int) -> npt.NDArray[Any]:
     """Rows `start` to `stop` of `tensor`; the file is opened for it, and closed again."""
-    with open_file(path) as file:
+    with open_file(path) as file, decoding_hdf5(path.name):
         _require(file, tensor)
         rows: npt.NDArray[Any] = column_of(file, place_of(tensor.name)).read(start, stop)
     return rows

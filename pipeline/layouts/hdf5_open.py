@@ -8,11 +8,14 @@ taken through a fork, or to a spawned process, does not work.
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dataprep.formats.array_manifest import DTYPES, storage_dtype
+from dataprep.formats.decoding import decoding
 from dataprep.formats.errors import DataprepError, InputError, UsageError
 from dataprep.formats.ordinary import open_ordinary
 from dataprep.pipeline.layouts.columns import Column
@@ -20,8 +23,9 @@ from dataprep.pipeline.layouts.columns import Column
 if TYPE_CHECKING:
     import h5py
 
-__all__ = ["column_of", "damaged", "data_set", "group", "import_h5py", "open_file"]
+__all__ = ["column_of", "damaged", "data_set", "decoding_hdf5", "group", "import_h5py", "open_file"]
 
+_AGAIN = "Copy the file again, or export it again."
 _MOST_PACKED = 1100  # deflate packs at most 1032 to 1
 _STORED = {storage_dtype(dtype) for dtype in DTYPES}
 _SMALL = 1 << 16  # an empty chunk is never told from one that was left out
@@ -39,14 +43,23 @@ def import_h5py() -> Any:
     return h5py
 
 
-def open_file(path: Path) -> h5py.File:
-    """Open `path` for reading, with a cache of a few chunks."""
+@contextlib.contextmanager
+def open_file(path: Path) -> Iterator[h5py.File]:
+    """Open `path` for reading, with a cache of a few chunks; see `decoding_hdf5`."""
     h5py = import_h5py()
     open_ordinary(path, path.name).close()
+    with decoding_hdf5(path.name):
+        file = h5py.File(path, "r", rdcc_nbytes=8 << 20)
     try:
-        return h5py.File(path, "r", rdcc_nbytes=8 << 20)
-    except (OSError, RuntimeError) as error:
-        raise damaged(path.name, f"is no sound HDF5 file ({_first_line(error)})") from None
+        yield file
+    finally:
+        with decoding_hdf5(path.name):
+            file.close()
+
+
+def decoding_hdf5(where: str) -> contextlib.AbstractContextManager[None]:
+    """Name `where` in what h5py raises: RuntimeError, OSError, KeyError, ValueError and others."""
+    return decoding(where, "HDF5 file", code="E_LAYOUT", remedy=_AGAIN)
 
 
 def group(file: h5py.File, place: str) -> h5py.Group:
@@ -76,15 +89,13 @@ def data_set(file: h5py.File, place: str) -> h5py.Dataset:
 def _found(file: h5py.File, place: str) -> Any:
     h5py, at = import_h5py(), file
     for step in place.split("/"):
-        try:
+        with decoding_hdf5(f"{_name(file)}:{place}"):
             link = at.get(step, getlink=True) if isinstance(at, h5py.Group) else None
             if link is None:
                 raise damaged(_name(file), f"there is no {place}")
             if not isinstance(link, h5py.HardLink):
                 raise damaged(_name(file), f"{place} is a link to somewhere else")
             at = at[step]
-        except (KeyError, OSError, RuntimeError) as error:
-            raise damaged(_name(file), f"{place} cannot be read ({_first_line(error)})") from None
     return at
 
 
@@ -96,10 +107,8 @@ def column_of(file: h5py.File, place: str) -> Column:
         raise damaged(name, f"holds numbers of type {found.dtype} and shape {found.shape}")
 
     def read(start: int, stop: int) -> Any:
-        try:
+        with decoding_hdf5(name):
             return found[start:stop]
-        except (OSError, RuntimeError) as error:
-            raise damaged(name, f"cannot be read ({_first_line(error)})") from None
 
     return Column(file=name, dtype=found.dtype.str, shape=found.shape, read=read)
 
@@ -108,12 +117,6 @@ def _name(file: h5py.File) -> str:
     return Path(file.filename).name
 
 
-def _first_line(error: Exception) -> str:
-    return str(error).splitlines()[0][:200] if str(error) else type(error).__name__
-
-
 def damaged(where: str, problem: str) -> DataprepError:
     """The error of a file that nobody wrote as it is."""
-    return InputError(
-        problem, where=where, code="E_LAYOUT", remedy="Copy the file again, or export it again."
-    )
+    return InputError(problem, where=where, code="E_LAYOUT", remedy=_AGAIN)

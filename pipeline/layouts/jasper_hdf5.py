@@ -18,6 +18,7 @@ from dataprep.pipeline.layouts.hdf5_open import (
     column_of,
     damaged,
     data_set,
+    decoding_hdf5,
     group,
     open_file,
 )
@@ -36,14 +37,16 @@ Found = tuple[dict[str, Column], tuple[Ids, Ids], dict[str, Column], dict[str, s
 def open_columns(path: Path) -> Iterator[Found]:
     """The arrays of `path`, keyword offsets and ids, splits, and what messages call the latter."""
     with open_file(path) as file:
-        columns = {name: column_of(file, H5_PLACES[name]) for name in ARRAYS}
-        pairs = columns["pair_index"].rows
-        place = H5_PLACES[KEYWORDS]
-        names = {KEYWORDS: f"{path.name}:{place}"}
-        present = [name for name in SPLITS if name in group(file, "splits")]
-        names |= {name: f"{path.name}:splits/{name}" for name in present}
-        splits = {name: column_of(file, f"splits/{name}") for name in present}
-        yield columns, _lists(file, place, pairs, path), splits, names
+        with decoding_hdf5(path.name):
+            columns = {name: column_of(file, H5_PLACES[name]) for name in ARRAYS}
+            pairs = columns["pair_index"].rows
+            place = H5_PLACES[KEYWORDS]
+            names = {KEYWORDS: f"{path.name}:{place}"}
+            present = [name for name in SPLITS if name in group(file, "splits")]
+            names |= {name: f"{path.name}:splits/{name}" for name in present}
+            splits = {name: column_of(file, f"splits/{name}") for name in present}
+            lists = _lists(file, place, pairs, path)
+        yield columns, lists, splits, names
 
 
 def _lists(file: h5py.File, place: str, pairs: int, path: Path) -> tuple[Ids, Ids]:

@@ -21,6 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dataprep.formats.array_manifest import BFLOAT16
+from dataprep.formats.decoding import decoding
 from dataprep.formats.errors import InputError
 from dataprep.formats.ordinary import open_ordinary
 from dataprep.pipeline.layouts.columns import Column
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 
 __all__ = ["open_tensor", "read_lists", "require_lists"]
 
+_AGAIN = "Restore this file, or save it again with torch.save."
 _LIST_GROWTH = 64  # a list that stands for many rows is stored once; a bomb would be one, too
 _GLOBAL = re.compile(r"GLOBAL ([\w.]+)")
 _DTYPES = {
@@ -113,13 +115,12 @@ def _load(path: Path) -> Any:
     with open_ordinary(path, path.name) as stream:
         if os.fstat(stream.fileno()).st_size == 0:
             raise _not_it(path, "is empty")
-    try:
+    with decoding(path.name, ".pt file", code="E_LAYOUT", remedy=_AGAIN):
         _require_plain(path)
-        return torch.load(path, map_location="cpu", weights_only=True, mmap=True)
-    except pickle.UnpicklingError as error:
-        raise _unsafe(path, error) from None
-    except (RuntimeError, ValueError, KeyError, IndexError, EOFError, zipfile.BadZipFile) as error:
-        raise _not_it(path, f"cannot be read ({str(error).splitlines()[0][:200]})") from None
+        try:
+            return torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+        except pickle.UnpicklingError as error:
+            raise _unsafe(path, error) from None
 
 
 def _require_plain(path: Path) -> None:
@@ -163,7 +164,4 @@ def _not_lists(file: str, problem: str) -> InputError:
 
 
 def _not_it(path: Path, problem: str) -> InputError:
-    return InputError(
-        problem, where=path.name, code="E_LAYOUT",
-        remedy="Restore this file, or save it again with torch.save.",
-    )  # fmt: skip
+    return InputError(problem, where=path.name, code="E_LAYOUT", remedy=_AGAIN)

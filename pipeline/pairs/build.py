@@ -34,6 +34,7 @@ from dataprep.formats.storage import (
     replace_directory,
 )
 from dataprep.pipeline import destination
+from dataprep.pipeline.apart import reading_apart
 from dataprep.pipeline.own_splits import own_splits
 from dataprep.pipeline.pairs.clustering import cluster, require_clusters
 from dataprep.pipeline.pairs.embed import Embedding
@@ -90,6 +91,7 @@ class PairReport:
         }
 
 
+@reading_apart()
 def build_pairs(
     options: PairOptions,
     *,

@@ -12,6 +12,7 @@ import numpy as np
 
 from dataprep.formats.envelope import InputEntry, RecordCounts
 from dataprep.formats.errors import InputError
+from dataprep.pipeline.apart import reading_apart
 from dataprep.pipeline.fingerprint import fingerprint_files
 from dataprep.pipeline.inputs import Source, reading
 from dataprep.pipeline.pairs.cells import parse_columns
@@ -158,6 +159,7 @@ def _agree(inputs: Inputs, present: Sequence[frozenset[str]]) -> None:
         )  # fmt: skip
 
 
+@reading_apart()
 def pair_texts(options: PairOptions) -> dict[str, list[str]]:
     """The distinct ``question``, ``source`` and ``keyword`` texts, in the order of their rows.
 

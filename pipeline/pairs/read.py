@@ -12,14 +12,17 @@ import csv
 import io
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from io import BufferedReader
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import msgspec
 
 from dataprep.formats.errors import InputError
+from dataprep.pipeline.apart import streamed_apart
 from dataprep.pipeline.inputs import Source, check_unchanged, input_error, reading
 from dataprep.pipeline.pairs.cells import ALIASES, REQUIRED, resolve
+from dataprep.pipeline.parquet import decoding_parquet, open_parquet, require_bounded
 from dataprep.pipeline.records import MAX_RECORD_BYTES, Reject, excerpt
 
 __all__ = ["Rows", "read_rows"]
@@ -95,7 +98,7 @@ def _columns(names: Sequence[str], source: Source, chosen: Mapping[str, str]) ->
 
 
 @contextlib.contextmanager
-def _opened(source: Source) -> Iterator[BinaryIO]:
+def _opened(source: Source) -> Iterator[BufferedReader]:
     """The bytes of a file, uncompressed."""
     if source.compression is None:
         with Path(source.path).open("rb") as stream:
@@ -187,7 +190,12 @@ def _jsonl(source: Source, chosen: Mapping[str, str]) -> Iterator[Rows]:
     offset = line = 0
     rows = Rows()
     with _opened(source) as stream:
-        while raw := stream.readline(MAX_RECORD_BYTES + 1):
+        while True:
+            count = _pass_newlines(stream)
+            rows.blank_lines += count
+            line, offset = line + count, offset + count
+            if not (raw := stream.readline(MAX_RECORD_BYTES + 1)):
+                break
             line += 1
             if len(raw) > MAX_RECORD_BYTES:
                 raise input_error(
@@ -218,6 +226,18 @@ def _jsonl(source: Source, chosen: Mapping[str, str]) -> Iterator[Rows]:
         _columns(sorted({name for names in known for name in names}), source, chosen)
 
 
+def _pass_newlines(stream: BufferedReader) -> int:
+    """Pass over the newlines that come next, and return how many there were."""
+    count = 0
+    while ahead := stream.peek():
+        newlines = len(ahead) - len(ahead.lstrip(b"\n"))
+        stream.read(newlines)
+        count += newlines
+        if newlines < len(ahead):
+            break
+    return count
+
+
 def _object(text: bytes, rows: Rows, offset: int, line: int) -> dict[str, Any] | None:
     try:
         return _OBJECT.decode(text)
@@ -229,25 +249,21 @@ def _object(text: bytes, rows: Rows, offset: int, line: int) -> dict[str, Any] |
 # Parquet
 
 
+@streamed_apart
 def _parquet(source: Source, chosen: Mapping[str, str]) -> Iterator[Rows]:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    try:
-        with pq.ParquetFile(source.path, memory_map=False) as file:
-            columns = _columns(file.schema_arrow.names, source, chosen)
-            number = 0
-            for batch in file.iter_batches(_AT_ONCE, columns=[*columns.values()]):
-                lists = [batch.column(name).to_pylist() for name in columns.values()]
-                rows = Rows(present=frozenset(columns))
-                for values in zip(*lists, strict=True):
-                    rows.add(dict(zip(columns, values, strict=True)), number, None)
-                    number += 1
-                yield rows
-    except PermissionError:
-        raise
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, UnicodeDecodeError, OSError) as error:
-        raise input_error(
-            f"not a readable Parquet file ({str(error).splitlines()[0]})", source.name,
-            "Fetch or write the file again.", "E_PARQUET",
-        ) from None  # fmt: skip
+    with open_parquet(source) as file, reading(source.path), decoding_parquet(source):
+        columns = _columns(file.schema_arrow.names, source, chosen)
+        wanted = set(columns.values())
+        groups = range(file.metadata.num_row_groups)
+        require_bounded(
+            source, file.metadata, groups, 0,
+            lambda at: at in wanted or at.split(".")[0] in wanted,
+        )  # fmt: skip
+        number = 0
+        for batch in file.iter_batches(_AT_ONCE, columns=[*columns.values()]):
+            lists = [batch.column(name).to_pylist() for name in columns.values()]
+            rows = Rows(present=frozenset(columns))
+            for values in zip(*lists, strict=True):
+                rows.add(dict(zip(columns, values, strict=True)), number, None)
+                number += 1
+            yield rows

@@ -16,9 +16,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from dataprep.formats.decoding import decoding
 from dataprep.formats.errors import InputError, UsageError
+from dataprep.pipeline.apart import streamed_apart
 from dataprep.pipeline.inputs import Source, check_unchanged, input_error, reading
 from dataprep.pipeline.pairs.search import Floats, unit
+from dataprep.pipeline.parquet import decoding_parquet, open_parquet, require_bounded
 
 __all__ = ["CHUNK", "Encoder", "as_stored", "encode", "load_encoder", "read_vectors"]
 
@@ -50,13 +53,9 @@ def read_vectors(
 
 
 def _from_npy(source: Source, texts: Sequence[str], what: str) -> Floats:
-    try:
+    again = "Write it with numpy.save, as numbers."
+    with decoding(source.name, ".npy array", code="E_INPUT", remedy=again):
         array = np.lib.format.open_memmap(source.path, mode="r")
-    except ValueError as error:
-        raise input_error(
-            f"not a readable .npy array ({error})", source.name,
-            "Write it with numpy.save, as numbers.",
-        ) from None  # fmt: skip
     if array.ndim != 2 or array.dtype.kind not in _KINDS:
         shown = f"{array.dtype} {array.shape}"
         raise input_error(f"{shown} is no table of vectors", source.name, "Write a [n, dim] array.")
@@ -101,33 +100,28 @@ def _from_parquet(
     return result
 
 
+@streamed_apart
 def _parquet_batches(
     source: Source, columns: Sequence[str]
 ) -> Iterator[tuple[list[str | None], Floats, int]]:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    try:
-        with pq.ParquetFile(source.path, memory_map=False) as file:
-            for name in columns:
-                if name not in file.schema_arrow.names:
-                    raise input_error(
-                        f"there is no column {name}, only {', '.join(file.schema_arrow.names)}",
-                        source.name, "Name both with --embedding-columns TEXT,VECTOR.", "E_COLUMN",
-                    )  # fmt: skip
-            _require_texts(file.schema_arrow.field(columns[0]).type, source, columns[0])
-            first = 0
-            for batch in file.iter_batches(CHUNK, columns=[*columns]):
-                texts = batch.column(columns[0]).to_pylist()
-                yield texts, _vectors(batch.column(columns[1]), source.name, first), first
-                first += len(texts)
-    except PermissionError:
-        raise
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, UnicodeDecodeError, OSError) as error:
-        raise input_error(
-            f"not a readable Parquet file ({str(error).splitlines()[0]})", source.name,
-            "Fetch or write the file again.", "E_PARQUET",
-        ) from None  # fmt: skip
+    with open_parquet(source) as file, reading(source.path), decoding_parquet(source):
+        for name in columns:
+            if name not in file.schema_arrow.names:
+                raise input_error(
+                    f"there is no column {name}, only {', '.join(file.schema_arrow.names)}",
+                    source.name, "Name both with --embedding-columns TEXT,VECTOR.", "E_COLUMN",
+                )  # fmt: skip
+        _require_texts(file.schema_arrow.field(columns[0]).type, source, columns[0])
+        groups = range(file.metadata.num_row_groups)
+        require_bounded(
+            source, file.metadata, groups, 0,
+            lambda at: at in columns or at.split(".")[0] in columns,
+        )  # fmt: skip
+        first = 0
+        for batch in file.iter_batches(CHUNK, columns=[*columns]):
+            texts = batch.column(columns[0]).to_pylist()
+            yield texts, _vectors(batch.column(columns[1]), source.name, first), first
+            first += len(texts)
 
 
 def _require_texts(kind: Any, source: Source, name: str) -> None:

@@ -346,7 +346,7 @@ def test_a_worker_that_is_killed(site: Site, figures: Figures) -> None:
     assert end.code == 4, end
     assert re.fullmatch(
         r"dataprep: error\[E_WORKER\] worker: the worker was killed by SIGKILL in unit \d+, twice"
-        r"\. If memory ran out, use fewer --workers; [^\n]+ finished work is kept\.\n", end.talk
+        r" \([^\n]+\)\. If memory ran out, use fewer --workers; [^\n]+ work is kept\.\n", end.talk
     ), end  # fmt: skip
     site.finished(site.start_again(workers=1))
     figures.add(points=2, recovered=2, place=site.folder)

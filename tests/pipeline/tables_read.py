@@ -10,6 +10,7 @@ import pyarrow.parquet as pq
 
 from dataprep.pipeline import tables
 from dataprep.pipeline.inputs import Source
+from dataprep.pipeline.parquet import parquet_row_groups
 from dataprep.pipeline.records import Batch, Span
 from tests.pipeline.sources import source_of
 
@@ -24,7 +25,7 @@ def written(path: Path, table: Any, **options: Any) -> Source:
 def rows_of(
     source: Source, field: str = "text", key: str | None = None, groups: tuple[int, int] = (0, -1)
 ) -> list[Batch]:
-    shape = tables.parquet_row_groups(source)
+    shape = parquet_row_groups(source)
     start, stop = groups[0], groups[1] if groups[1] >= 0 else len(shape)
     first = sum(rows for rows, _ in shape[:start])
     return list(tables.parquet_batches(source, Span(0, start, stop), field, key, first))

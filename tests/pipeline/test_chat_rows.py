@@ -17,6 +17,7 @@ from dataprep.pipeline.chat.conversation import ChatBatch, ChatRecord
 from dataprep.pipeline.chat.reader import ChatReader, ChatReadOptions, forms_at_start
 from dataprep.pipeline.chat.shapes import Shaper
 from dataprep.pipeline.inputs import Source
+from dataprep.pipeline.parquet import open_parquet, parquet_row_groups
 from dataprep.pipeline.records import Span
 from tests.pipeline.sources import source_of
 from tests.pipeline.tables_read import written
@@ -64,7 +65,7 @@ def test_parquet(
     monkeypatch.setattr(rows, "_ROWS", at_once)
     table = pa.Table.from_pylist(ROWS).append_column("other", [["x"]] * len(RECORDS))
     source = written(tmp_path / "x.parquet", table, row_group_size=group_rows)
-    groups = len(tables.parquet_row_groups(source))
+    groups = len(parquet_row_groups(source))
     batches = read(source, 0, groups, split_key="id")
     assert records_of(batches) == as_lines([RECORDS[at] for at in (0, 1, 3, 4)])
     assert offsets_of(batches) == [0, 1, 3, 4]
@@ -136,7 +137,7 @@ def test_long_texts_in_dictionaries(tmp_path: Path) -> None:
     table = pa.Table.from_pylist([{"messages": [long] * 5}] * 60)
     source = written(tmp_path / "x.parquet", table)
     assert source.size < 100_000
-    with tables.open_parquet(source) as file:
+    with open_parquet(source) as file:
         leaves = rows._leaves(file, ["messages"])
         assert rows._longest(source, file.metadata, 0, leaves[1]) == 50_000
         assert rows._rows_at_once(source, file.metadata, 0, leaves) == 1

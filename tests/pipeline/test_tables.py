@@ -15,6 +15,7 @@ import pytest
 
 from dataprep.formats.errors import InputError
 from dataprep.pipeline import columns, tables
+from dataprep.pipeline.parquet import parquet_row_groups
 from tests.pipeline.sources import source_of
 from tests.pipeline.tables_read import offsets_of, rejects_of, rows_of, texts_of, written
 from tests.support import REPOSITORY, SHARED_DATA, needs_shared_data
@@ -37,7 +38,7 @@ def test_row_numbers(
     monkeypatch.setattr(tables, "_BATCH_ROWS", batch_rows)
     values = [f"row {number}" if number % 5 else None for number in range(20)]
     source = written(tmp_path / "x.parquet", pa.table({"text": values}), row_group_size=group_rows)
-    count = len(tables.parquet_row_groups(source))
+    count = len(parquet_row_groups(source))
     batches = [
         batch
         for start in range(0, count, 2)
@@ -174,7 +175,7 @@ def test_empty_tables(tmp_path: Path) -> None:
     with pq.ParquetWriter(tmp_path / "y.parquet", pa.schema([("text", pa.string())])):
         pass
     source = source_of(tmp_path / "y.parquet", "parquet")
-    assert (tables.parquet_row_groups(source), rows_of(source)) == ([], [])
+    assert (parquet_row_groups(source), rows_of(source)) == ([], [])
 
 
 def test_damaged_files(tmp_path: Path) -> None:

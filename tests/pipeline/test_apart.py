@@ -1,0 +1,110 @@
+"""Reading apart: what a child process gives, and what is said when it does not come through."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from dataprep.formats.errors import InputError, StorageError
+from dataprep.pipeline import apart
+from dataprep.pipeline.apart import reading_apart
+from dataprep.pipeline.executor import Workers
+from dataprep.pipeline.inputs import Source
+from dataprep.pipeline.staging import Staging
+from tests.pipeline import apart_functions as functions
+from tests.pipeline.apart_functions import Named
+
+NAMED = Named("a.parquet")
+
+
+def test_without_a_child() -> None:
+    """Elsewhere than in `reading_apart` the functions run where they are called."""
+    assert functions.process_of(NAMED) == os.getpid()
+    assert list(functions.counted(NAMED, 3)) == [os.getpid()] * 3
+
+
+def test_values_and_items_come_from_one_child() -> None:
+    """Streams may be read side by side, given up, and read on after other requests."""
+    with reading_apart():
+        child = functions.process_of(NAMED)
+        first, second = functions.counted(NAMED, 1000), functions.counted(NAMED, 2)
+        assert [next(first), *second, next(first)] == [child] * 4
+        first.close()
+        with reading_apart():
+            assert functions.process_of(NAMED) == child
+        assert functions.process_of(NAMED) == child != os.getpid()
+    with pytest.raises(ProcessLookupError):
+        os.kill(child, 0)
+
+
+def test_errors_are_raised_here() -> None:
+    """As they are; the child lives on."""
+    with reading_apart():
+        child = functions.process_of(NAMED)
+        with pytest.raises(InputError, match=r"E_ODD.* odd"):
+            functions.fail(NAMED, InputError("odd", where="a", code="E_ODD"))
+        with pytest.raises(MemoryError):
+            functions.fail(NAMED, MemoryError())
+        with pytest.raises(ZeroDivisionError, match="by nought") as caught:
+            functions.fail(NAMED, ZeroDivisionError("by nought"))
+        assert "apart_functions.py" in caught.value.__notes__[0]
+        assert functions.process_of(NAMED) == child
+
+
+def test_what_is_done_is_told_here() -> None:
+    told: list[int] = []
+    with reading_apart():
+        assert functions.three_steps(NAMED, done=told.append) == "over"
+    assert told == [1, 2, 3]
+
+
+@pytest.mark.parametrize("number", [signal.SIGABRT, signal.SIGSEGV, signal.SIGBUS])
+def test_a_crash_is_an_error_of_the_file(number: signal.Signals) -> None:
+    """It names the file and the signal; the next request has a new child."""
+    with reading_apart():
+        items = functions.counted(NAMED, 3)
+        child = next(items)
+        with pytest.raises(InputError, match=rf"E_CRASH\] a.parquet: .*{number.name}"):
+            functions.end_by(NAMED, number)
+        with pytest.raises(InputError, match="E_CRASH"):
+            next(items)
+        assert functions.process_of(NAMED) not in (child, os.getpid())
+
+
+def test_a_kill_is_an_error_of_the_machine() -> None:
+    with reading_apart(), pytest.raises(StorageError, match=r"E_WORKER.*SIGKILL"):
+        functions.end_by(NAMED, signal.SIGKILL)
+
+
+@pytest.mark.parametrize("kind", ["parquet", "jsonl"])
+def test_a_worker_that_crashes_twice(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The inputs of its unit are named; of a foreign file it is that which is bad."""
+    start = Workers.start
+
+    def start_and_abort(self: Workers) -> object:
+        process = start(self)
+        os.kill(process._popen.pid, signal.SIGABRT)
+        return process
+
+    monkeypatch.setattr(Workers, "start", start_and_abort)
+    source = Source(path="/nowhere", name=f"part-7.{kind}", format=kind)
+    expected = InputError if kind == "parquet" else StorageError
+    with Workers(1) as workers, pytest.raises(expected, match=r"part-7\.") as caught:
+        staging = Staging(tmp_path / "out", "0" * 16)
+        workers.run(staging, [0], lambda _: None, lambda: None, lambda _: [source])
+    assert "SIGABRT" in str(caught.value)
+    assert len(workers.deaths) == 2
+
+
+def test_a_fork_is_not_tried_beside_libraries_with_threads() -> None:
+    """They are those that this test process has, so its children are fresh interpreters."""
+    import pyarrow  # noqa: F401
+
+    with reading_apart():
+        assert functions.loaded(NAMED).isdisjoint({"torch", "pytest"})
+    assert {"pyarrow", "torch", "tokenizers"} <= set(apart._NOT_FORKED)
