@@ -214,6 +214,7 @@ def _mixture(
         dict(zip(datasets, options.weights, strict=True)), split,
         seed=require_seed(options.seed or 0), shuffle=_shuffle(options, split),
         weigh_by=options.weigh_by or "samples", skip=_skips_of(datasets, names, options.skip),
+        mixed_tokenizers=True,  # which rows are served does not depend on it
     )  # fmt: skip
 
 

@@ -26,7 +26,6 @@ _PHRASES = (
     (r"shuffle=False", "--shuffle none"),
     (r" Or pass weights_changed=True[^.]*\.", ""),
     (r"Pass weights_changed=True[^.]*\.", "Give the PATHs and weights that it was taken with."),
-    (r", or pass mixed_tokenizers=True", ""),
     (r"Make the loader [^.]*\.", _AS_IT_WAS),
     (r"Pass (json\.loads\(\.\.\.\) of it: )?what state_dict\(\) gave\.",
      "Write json.dumps(loader.state_dict()) to the file."),

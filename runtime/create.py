@@ -67,6 +67,7 @@ def create_loader(  # noqa: PLR0917  (the names and the order that callers know)
     weigh_by: By = "samples",
     source_ids: bool = False,
     weights_changed: bool = False,
+    mixed_tokenizers: bool = False,
     dp_rank: int | None = None,
     dp_size: int | None = None,
     prefetch: int = 2,
@@ -142,6 +143,8 @@ def create_loader(  # noqa: PLR0917  (the names and the order that callers know)
             that each row is from, in the order given; -1 in rows that only fill.
         weights_changed: of several datasets: take also the state of a run with other weights, or
             with one dataset more or less, and go on from it: see below. False: refuse it.
+        mixed_tokenizers: of several datasets: take also builds with other tokenizers, or of which
+            one has EOS, BOS or parsed special text and another has not. False: refuse them.
         dp_rank, dp_size: this process among the data-parallel ones; they overrule `distributed`.
             Tensor- and pipeline-parallel peers pass the same rank, and so get the same rows.
         prefetch: batches made ahead of time, by a thread once the trainer leaves it time to, or by
@@ -198,6 +201,7 @@ def create_loader(  # noqa: PLR0917  (the names and the order that callers know)
     given_seed = None if seed is None else require_seed(seed)
     seed = given_seed or 0
     weights_changed = flag("weights_changed", weights_changed)
+    mixed_tokenizers = flag("mixed_tokenizers", mixed_tokenizers)
     options = {
         "fields": fields, "raw": raw, "dtype": dtype, "clusters": clusters,
         "curriculum": curriculum, "preload": preload, "device": device,
@@ -209,10 +213,11 @@ def create_loader(  # noqa: PLR0917  (the names and the order that callers know)
         return mixed_loader(
             served, make, dataset_dir, split, seed=seed, shuffle=kind, io=io, weigh_by=weigh_by,
             source_ids=source_ids, skip=_of_sources(skip), weights_changed=weights_changed,
+            mixed_tokenizers=mixed_tokenizers,
         )  # fmt: skip
     _refuse_mixture_options(
         weigh_by=weigh_by != "samples", source_ids=source_ids, weights_changed=weights_changed,
-        skip=isinstance(skip, Mapping),
+        mixed_tokenizers=mixed_tokenizers, skip=isinstance(skip, Mapping),
     )  # fmt: skip
     data = opened_any(dataset_dir, io)
     if not isinstance(data, Dataset):

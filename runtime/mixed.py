@@ -48,6 +48,7 @@ def mixed_loader(
     source_ids: bool = False,
     skip: Mapping[Any, Iterable[int] | Skips | None] | None = None,
     weights_changed: bool = False,
+    mixed_tokenizers: bool = False,
 ) -> Loader:
     """The loader of a mixture: `make` makes the rows of a split, `served` the loader of all rows.
 
@@ -68,7 +69,7 @@ def mixed_loader(
         with naming_dataset(name):
             parts[name] = make(opened(place, io).split(split))
     _equal_rooms(parts)
-    samples = MixtureDataset(parts, source_ids=source_ids)
+    samples = MixtureDataset(parts, source_ids=source_ids, mixed_tokenizers=mixed_tokenizers)
     # The mean of documents takes reading all their lengths: only where the order depends on it.
     told = all(isinstance(part, WindowDataset | PackedDataset) for part in parts.values())
     known = weigh_by == "tokens" or told

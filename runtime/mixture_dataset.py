@@ -16,6 +16,7 @@ import torch
 
 from dataprep.formats.dataset import Split
 from dataprep.formats.errors import DataprepError, IncompatibleError, UsageError, name_dataset
+from dataprep.formats.manifest import TokenizerEntry
 from dataprep.runtime.mixture import By, Mixture, Source
 from dataprep.runtime.mixture_rows import Filling, Part, check_fit, merge
 from dataprep.runtime.samples import (
@@ -57,8 +58,9 @@ class MixtureDataset(BatchDataset):
     Document ids stay those of each split.
 
     Reads one row of each source. Raises `UsageError` (E_MIXTURE) where they do not fit together,
-    and `IncompatibleError` (E_TOKENIZER) where their tokenizers differ, unless `mixed_tokenizers`:
-    the same ids would mean different texts. Pickles as its datasets.
+    and `IncompatibleError` (E_TOKENIZER) where their tokenizers differ, or whether EOS and BOS were
+    added and special text was parsed, unless `mixed_tokenizers`: the same ids would mean different
+    texts, and documents would end differently. Pickles as its datasets.
 
         >>> both = MixtureDataset({"prose": prose, "code": code})            # doctest: +SKIP
         >>> order = both.mixture({"prose": 0.7, "code": 0.3}).order(seed=0)  # doctest: +SKIP
@@ -219,15 +221,42 @@ def _filling(dataset: MixedDataset) -> Filling | None:
 
 
 def _check_tokenizers(sources: Mapping[str, MixedDataset]) -> None:
-    hashes = {n: d.split.dataset.manifest.tokenizer.sha256 for n, d in sources.items()}
-    first = next(iter(sources))
-    for name, found in hashes.items():
-        if found != hashes[first]:
-            raise IncompatibleError(
-                f"was built with tokenizer {found[:12]}, and {first} with {hashes[first][:12]}",
-                where=f"source {name}", code="E_TOKENIZER",
-                remedy="Build them with one tokenizer, or pass mixed_tokenizers=True.",
-            )  # fmt: skip
+    """Raise `IncompatibleError` unless all ids are of one tokenizer, driven in one way.
+
+    Where EOS, BOS or special text go in conversations is up to their template: they are compared
+    with other conversations only.
+    """
+    firsts: dict[bool, str] = {}
+    entries = {name: part.split.dataset.manifest.tokenizer for name, part in sources.items()}
+    for name, entry in entries.items():
+        first = next(iter(sources))
+        if entry.sha256 != entries[first].sha256:
+            raise _other_tokenizer(
+                name, f"tokenizer {entry.sha256[:12]}", first, entries[first].sha256[:12]
+            )
+        first = firsts.setdefault(sources[name].split.dataset.chat is None, name)
+        for what, ours, theirs in zip(
+            _POLICY, _policy(entry), _policy(entries[first]), strict=True
+        ):
+            if ours != theirs:
+                raise _other_tokenizer(name, f"{what} {ours}", first, theirs)
+
+
+_POLICY = ("--eos", "--bos", "--special-text")
+
+
+def _policy(entry: TokenizerEntry) -> tuple[str, str, str]:
+    """How a build drives its tokenizer, in the words of its options."""
+    ends = ("added" if added else "none" for added in (entry.add_eos, entry.add_bos))
+    return (*ends, entry.special_text)
+
+
+def _other_tokenizer(name: str, ours: str, first: str, theirs: str) -> IncompatibleError:
+    return IncompatibleError(
+        f"was built with {ours}, and {first} with {theirs}", where=f"source {name}",
+        code="E_TOKENIZER",
+        remedy="Build them with the same options, or pass mixed_tokenizers=True.",
+    )  # fmt: skip
 
 
 def _build_id(dataset: MixedDataset) -> str:

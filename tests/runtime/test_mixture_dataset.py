@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import pickle
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 import pytest
@@ -17,6 +19,7 @@ from torch.utils.data import DataLoader
 
 from dataprep.formats.dataset import Split, open_dataset
 from dataprep.formats.errors import IncompatibleError, UsageError
+from dataprep.runtime.create import create_loader
 from dataprep.runtime.documents import DocumentDataset, Side
 from dataprep.runtime.first_batch import validate_first_batch
 from dataprep.runtime.mixture_dataset import MixtureDataset
@@ -244,6 +247,36 @@ def test_tokenizers_must_be_equal(splits: list[Split]) -> None:
     assert caught.value.where == "source 2"
     assert splits[2].dataset.manifest.tokenizer.sha256[:12] in str(caught.value)
     assert len(MixtureDataset(windows, mixed_tokenizers=True)) == 12 + 41 + 5
+
+
+def test_tokenizers_must_be_driven_alike(tmp_path: Path) -> None:
+    """A source with EOS beside one without is refused by name; create_loader takes the argument."""
+    lengths = [[20, 9], [30]]
+    for name, ends in (("plain", False), ("ended", True)):
+        make_dataset(tmp_path / name, {"train": random_split(lengths)}, add_eos=ends)
+    weights = {str(tmp_path / name): 1 for name in ("plain", "ended")}
+    with pytest.raises(IncompatibleError) as caught:
+        create_loader(weights, "train", 2, seq_len=4)
+    assert caught.value.code == "E_TOKENIZER"
+    assert caught.value.problem == (
+        f"was built with --eos added, and {tmp_path / 'plain'} with none"
+    )
+    assert "pass mixed_tokenizers=True" in (caught.value.remedy or "")
+    mixed = create_loader(weights, "train", 2, seq_len=4, mixed_tokenizers=True)
+    assert len(list(mixed)) == len(mixed)
+
+
+def test_special_text_must_be_read_alike(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Special text parsed in one source and literal in the other is refused by name."""
+    path = make_dataset(tmp_path / "a", {"train": random_split([[20]])})
+    one, other = (open_dataset(path).split("train") for _ in range(2))
+    entry = msgspec.structs.replace(other.dataset.manifest.tokenizer, special_text="parse")
+    changed = msgspec.structs.replace(other.dataset.manifest, tokenizer=entry)
+    monkeypatch.setattr(other.dataset, "manifest", changed)
+    windows = {"a": Windows(one, seq_len=4), "b": Windows(other, seq_len=4)}
+    with pytest.raises(IncompatibleError, match="--special-text parse, and a with literal"):
+        MixtureDataset(windows)
+    MixtureDataset(windows, mixed_tokenizers=True)
 
 
 def test_mixture_of_the_sources(both: MixtureDataset) -> None:
