@@ -103,7 +103,10 @@ class CompiledTemplate:
         }  # fmt: skip
         context = Context(environment, seen, template.name, template.blocks, template.globals)
         try:
-            return environment.concat(template.root_render_func(context))
+            text = environment.concat(template.root_render_func(context))
+            if type(text) is str and not text.isascii():
+                text.encode()  # half of a surrogate pair is no text
+            return text
         except Exception as error:
             raise _render_error(error, self._line(error.__traceback__)) from error
 
@@ -156,7 +159,7 @@ def _render_error(error: Exception, line: int | None) -> RenderError:
     if isinstance(error, RaisedError | DateMissingError):
         said = str(error)
         roles = isinstance(error, RaisedError) and ("role" in said.lower() or "alternat" in said)
-        return RenderError("roles" if roles else "template", f"{where}{said}")
+        return RenderError("roles" if roles else "template", f"{where}{_short(said)}")
     return RenderError("template", f"{where}{type(error).__name__}: {_short(str(error))}")
 
 

@@ -27,7 +27,10 @@ from dataprep.formats.errors import UsageError
 from dataprep.pipeline.chat.generation import Generation
 from dataprep.pipeline.chat.limits import MAX_CHARACTERS, Budget, LimitError, size_of
 
-__all__ = ["ChatEnvironment", "ChatGenerator", "DateMissingError", "RaisedError"]
+__all__ = ["SCOPES", "ChatEnvironment", "ChatGenerator", "DateMissingError", "RaisedError"]
+
+SCOPES = frozenset({"_loop_vars", "_block_vars"})
+"""What jinja passes along to what is called in a loop or a block, which never sees it."""
 
 _MAX_INDENT = 100
 _WIDTHS = {"center": "width", "batch": "linecount", "slice": "slices", "indent": "width"}
@@ -161,9 +164,10 @@ class ChatEnvironment(ImmutableSandboxedEnvironment):
 
     def call(__self, __context: Context, __obj: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N805
         """Call `__obj`, counted; the names leave all others to keyword arguments, as in jinja."""
-        __self.budget.call(__obj, args, kwargs)
-        for arg in (*args, *kwargs.values()) if kwargs else args:
-            if type(arg) in _CONTAINERS and arg is not kwargs.get("_loop_vars"):
+        given = {name: kwargs[name] for name in kwargs if name not in SCOPES} if kwargs else kwargs
+        __self.budget.call(__obj, args, given)
+        for arg in (*args, *given.values()) if given else args:
+            if type(arg) in _CONTAINERS:
                 __self.built(arg)
         return super().call(__context, __obj, *args, **kwargs)
 

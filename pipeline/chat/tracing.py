@@ -18,7 +18,7 @@ from jinja2.ext import Extension
 from jinja2.filters import FILTERS
 from jinja2.runtime import Context, LoopContext, Macro
 
-from dataprep.pipeline.chat.sandbox import ChatEnvironment, ChatGenerator
+from dataprep.pipeline.chat.sandbox import SCOPES, ChatEnvironment, ChatGenerator
 from dataprep.pipeline.chat.skeletons import (
     RefusalError,
     Skeleton,
@@ -43,7 +43,6 @@ _HANDING_ON = {
     "list", "map", "reject", "rejectattr", "reverse", "select", "selectattr", "slice",
 }  # fmt: skip
 _OF_TEXT = {"upper", "lower", "capitalize", "title", "replace"}
-_SCOPES = {"_loop_vars", "_block_vars"}  # what jinja passes along, seen by the callee only
 _MARK = "\ue000{}\ue001"
 _MARKED = re.compile('"\ue000([0-9]+)\ue001"')
 
@@ -138,7 +137,7 @@ class TracingEnvironment(ChatEnvironment):
     def call(__self, __context: Context, __obj: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N805
         """Call `__obj`, with unknown text only where it is handed on."""
         owner = getattr(__obj, "__self__", None)
-        given = {name: kwargs[name] for name in kwargs if name not in _SCOPES}
+        given = {name: kwargs[name] for name in kwargs if name not in SCOPES}
         if type(owner) is Skeleton:
             return __obj(*args, **given)  # guards itself
         made = (__self.globals["namespace"], __self.globals["dict"])

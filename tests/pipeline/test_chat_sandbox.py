@@ -50,6 +50,9 @@ def refusal(template: str, messages: Any = MESSAGES) -> tuple[str, str]:
         ("{{ [1] * 2 + [3] }}{{ 2 ** 5 }}{{ 'ab' * 2 }}{{ 'a,b'.split(',')|join('+') }}",
          "[1, 1, 3]32abab" + "a+b"),
         ("{% generation %}a{% endgeneration %}b", "ab"),
+        ("{% for m in messages %}{% set c = m.content.replace('Y', 'y') %}{{ c.center(4) }}"
+         "{{ '-'.join([c]) }}{% endfor %}{% block x %}{{ 'a'.zfill(2) }}{% endblock %}",
+         " Hi Hiyes <é>yes <é>0a"),
         ("{{ range(3)|list }}{{ range(99999)|length }}", "[0, 1, 2]99999"),
         ("{% macro f(n) %}{{ n }}{% if n %}{{ f(n - 1) }}{% endif %}{% endmacro %}{{ f(20) }}",
          "".join(map(str, range(20, -1, -1)))),
@@ -130,6 +133,7 @@ def test_no_template_does_more_than_it_may(template: str, monkeypatch: pytest.Mo
         "{{ lipsum() }}", "{{ [1, 2]|random }}", "{% include 'x' %}", "{% import 'x' as y %}",
         "{{ strftime_now('%Y') }}", "{{ 1 / 0 }}", "{{ nothing.at.all }}", "{{ nothing|tojson }}",
         "{{ messages + 1 }}", "{{ raise_exception('not so') }}",
+        "{{ '\\ud800' }}", "{{ raise_exception('no' * 9999) }}",
     ],
 )  # fmt: skip
 def test_no_template_gets_out_or_prints_what_differs_between_machines(template: str) -> None:
