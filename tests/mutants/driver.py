@@ -39,7 +39,8 @@ LIBRARIES = (
     "numpy", "torch.utils.data", "msgspec", "pyarrow.parquet", "tokenizers", "gigatoken",
     "hypothesis.strategies",
 )  # fmt: skip
-_LEFT_OUT = shutil.ignore_patterns(".*", "__pycache__", "build", "dist", "demo", "*.egg-info")
+_LEFT_OUT = shutil.ignore_patterns(".*", "__pycache__", "*.egg-info")
+_MADE = ("build", "dist", "demo")  # by the Makefile, in the root
 _ENVIRONMENT = {"OMP_NUM_THREADS": "1", "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
 _MEMORY = 8 << 30  # a mutant may allocate without end
 _PATIENCE, _TIMES = 20.0, 3.0  # a limit of so many seconds, and of times what the tests take
@@ -131,7 +132,7 @@ class _Copy:
 
     def __init__(self, root: Path, place: Path, libraries: Sequence[str]) -> None:
         self._tree, self._temporary, self._said = place / "tree", place / "tmp", place / "said"
-        shutil.copytree(root, self._tree, symlinks=True, ignore=_LEFT_OUT)
+        shutil.copytree(root, self._tree, symlinks=True, ignore=_left_out)
         self._server = subprocess.Popen(
             [sys.executable, HERE / "server.py", *libraries], cwd=place, text=True,
             stdin=subprocess.PIPE, stdout=subprocess.PIPE,
@@ -161,12 +162,21 @@ class _Copy:
         assert self._server.stdin is not None and self._server.stdout is not None
         self._server.stdin.write(json.dumps(asked) + "\n")
         self._server.stdin.flush()
-        code, seconds = json.loads(self._server.stdout.readline())
+        answer = self._server.stdout.readline()
+        if not answer:
+            raise MistakeError("the process that runs the tests is gone")
+        code, seconds = json.loads(answer)
         shutil.rmtree(self._temporary, ignore_errors=True)
         return code, seconds, self._said.read_text(errors="replace")[-2000:]
 
     def close(self) -> None:
         self._server.communicate()  # there is nothing more to read: it ends
+
+
+def _left_out(folder: str, names: list[str]) -> set[str]:
+    """Which of the `names` in `folder` are no part of the tree."""
+    made = _MADE if (Path(folder) / "pyproject.toml").exists() else ()
+    return {*_LEFT_OUT(folder, names), *made}
 
 
 def _put(path: Path, source: bytes) -> None:

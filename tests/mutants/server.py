@@ -55,12 +55,14 @@ def _become(copy: str, said: str, arguments: list[str]) -> NoReturn:
 
 def _wait(child: int, until: float) -> int | None:
     """The exit code of the process, or its signal as a negative one; ends all that it started."""
-    status, ended = 0, 0
-    while not ended and time.monotonic() < until:
-        time.sleep(_PAUSE)
-        ended, status = os.waitpid(child, os.WNOHANG)
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(child, signal.SIGKILL)
+    ended = status = 0
+    try:
+        while not ended and time.monotonic() < until:
+            time.sleep(_PAUSE)
+            ended, status = os.waitpid(child, os.WNOHANG)
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(child, signal.SIGKILL)
     if ended:
         return os.waitstatus_to_exitcode(status)
     os.waitpid(child, 0)
@@ -68,4 +70,5 @@ def _wait(child: int, until: float) -> int | None:
 
 
 if __name__ == "__main__":
-    main()
+    with contextlib.suppress(KeyboardInterrupt):
+        main()
