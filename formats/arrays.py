@@ -19,7 +19,7 @@ from dataprep.formats import array_manifest as manifests
 from dataprep.formats import npy
 from dataprep.formats.array_manifest import ArrayEntry, ArrayManifest, RowSplit, storage_dtype
 from dataprep.formats.errors import IntegrityError, UsageError
-from dataprep.formats.files import Files, ReadBy, check_files_of, check_io
+from dataprep.formats.files import Files, ReadBy, check_files_of, choose_io
 from dataprep.formats.paths import local_path
 from dataprep.formats.replaced import Standing
 from dataprep.formats.stream import Stream, check_inside
@@ -30,7 +30,7 @@ Array = npt.NDArray[Any]
 Rows = npt.NDArray[np.int64]
 
 
-def open_arrays(path: str | Path, *, io: ReadBy = "mmap") -> ArrayData:
+def open_arrays(path: str | Path, *, io: ReadBy | None = None) -> ArrayData:
     """Open the dataset of embeddings or pairs in the directory `path`.
 
     `io` and the errors are those of `dataprep.open_dataset`. Costs a few milliseconds, whatever
@@ -40,8 +40,8 @@ def open_arrays(path: str | Path, *, io: ReadBy = "mmap") -> ArrayData:
         >>> data.array("embedding").take(np.array([0, 7])).shape      # doctest: +SKIP
         (2, 384)
     """
-    check_io(io)
     directory = local_path(path).absolute()  # maps are opened later, perhaps from elsewhere
+    io = choose_io(io, directory)
     standing = Standing(directory)
     manifest = standing.open(lambda: _check(directory))
     standing.settle(manifest.build_id)

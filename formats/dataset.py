@@ -20,7 +20,7 @@ from dataprep.formats import manifest as manifests
 from dataprep.formats import npy
 from dataprep.formats.boundaries import Boundaries, Parts
 from dataprep.formats.errors import IntegrityError, UsageError
-from dataprep.formats.files import Files, ReadBy, check_files_of, check_io
+from dataprep.formats.files import Files, ReadBy, check_files_of, choose_io
 from dataprep.formats.groups import Groups
 from dataprep.formats.held_boundaries import HELD_DOCUMENTS, HeldBoundaries
 from dataprep.formats.manifest import ChatEntry, Manifest, SplitEntry
@@ -36,7 +36,7 @@ __all__ = ["Dataset", "ReadBy", "Split", "open_dataset"]
 Ids = npt.NDArray[Any]
 
 
-def open_dataset(path: str | Path, *, io: ReadBy = "mmap") -> Dataset:
+def open_dataset(path: str | Path, *, io: ReadBy | None = None) -> Dataset:
     """Open the dataset in the directory `path`.
 
     `io` says how data is read. ``"mmap"`` maps the files: the fastest. A block that the disk cannot
@@ -44,7 +44,8 @@ def open_dataset(path: str | Path, *, io: ReadBy = "mmap") -> Dataset:
     unless the looks at its size that are taken at most every 10 ms find it first. ``"pread"`` maps
     nothing, for file systems where that is a hazard (network, FUSE): every such failure is a
     `StorageError` or `IntegrityError` that names the file, and a window costs about 2 microseconds
-    more. What is read is the same.
+    more. What is read is the same. None chooses ``"pread"`` on the network file systems and FUSE
+    that Linux tells of, else ``"mmap"``.
 
     Raises `IntegrityError` for a directory that is unfinished or damaged, `IncompatibleError` for
     one that needs a newer dataprep. Costs a few milliseconds for thousands of shards.
@@ -55,8 +56,8 @@ def open_dataset(path: str | Path, *, io: ReadBy = "mmap") -> Dataset:
         >>> dataset.splits["train"].text(0)                       # doctest: +SKIP
         'Once upon a time ...'
     """
-    check_io(io)
     directory = local_path(path).absolute()  # maps are opened later, perhaps from elsewhere
+    io = choose_io(io, directory)
     standing = Standing(directory)
     manifest = standing.open(lambda: _check(directory))
     standing.settle(manifest.build_id)

@@ -20,12 +20,13 @@ from dataprep.formats.arena import MappedFiles
 from dataprep.formats.envelope import FileEntry
 from dataprep.formats.errors import IntegrityError, UsageError
 from dataprep.formats.maps import MapCache, check_size
+from dataprep.formats.mounts import is_remote
 from dataprep.formats.pread import File, FileArray, PreadFiles, open_file
 from dataprep.formats.replaced import Standing
 from dataprep.formats.stream import Source
 from dataprep.formats.torchfile import check_index, head, index_size, open_index
 
-__all__ = ["Files", "ReadBy", "check_files_of", "check_io"]
+__all__ = ["Files", "ReadBy", "check_files_of", "choose_io"]
 
 Array = npt.NDArray[Any]
 Opened = TypeVar("Opened")
@@ -113,10 +114,16 @@ class Files:
         return file
 
 
-def check_io(io: str) -> None:
-    """Raise `UsageError` unless `io` is a way to read."""
+def choose_io(io: ReadBy | None, directory: Path) -> ReadBy:
+    """Return `io`; for None ``"pread"`` where `directory` is on a network file system or FUSE.
+
+    Raises `UsageError` for what is no way to read.
+    """
+    if io is None:
+        return "pread" if is_remote(directory) else "mmap"
     if io not in get_args(ReadBy):
         raise UsageError(f"must be one of {', '.join(get_args(ReadBy))}, got {io!r}", where="io")
+    return io
 
 
 def check_files_of(directory: Path, entries: Sequence[FileEntry]) -> None:

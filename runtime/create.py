@@ -149,8 +149,9 @@ def create_loader(  # noqa: PLR0917  (the names and the order that callers know)
             Tensor- and pipeline-parallel peers pass the same rank, and so get the same rows.
         prefetch: batches made ahead of time, by a thread once the trainer leaves it time to, or by
             the worker processes together; 0 makes each when it is asked for.
-        io: ``"mmap"`` (the default), or ``"pread"`` for file systems where a map is a hazard: an
-            error of the storage is then an exception, and not the end of the process.
+        io: ``"mmap"``, or ``"pread"`` for file systems where a map is a hazard: an error of the
+            storage, or a file that is cut off, is then an exception, and not the end of the process
+            (SIGBUS). None: ``"pread"`` on network file systems and FUSE, else ``"mmap"``.
         mock: serve the same shapes from memory, to see what loading costs.
         multiprocessing_context: ``"fork"``, ``"spawn"`` or ``"forkserver"`` for the workers.
         fields, raw, dtype: of embeddings: see `EmbeddingDataset`.

@@ -38,7 +38,7 @@ def opened_any(
     except UsageError as error:
         if error.code != "E_KIND":
             raise
-    return open_arrays(str(place), io=io or "mmap")
+    return open_arrays(str(place), io=io)
 
 
 def array_loader(

@@ -247,8 +247,8 @@ _POLICY = ("--eos", "--bos", "--special-text")
 
 def _policy(entry: TokenizerEntry) -> tuple[str, str, str]:
     """How a build drives its tokenizer, in the words of its options."""
-    ends = ("added" if added else "none" for added in (entry.add_eos, entry.add_bos))
-    return (*ends, entry.special_text)
+    eos, bos = ("added" if added else "none" for added in (entry.add_eos, entry.add_bos))
+    return eos, bos, entry.special_text
 
 
 def _other_tokenizer(name: str, ours: str, first: str, theirs: str) -> IncompatibleError:

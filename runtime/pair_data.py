@@ -16,7 +16,7 @@ __all__ = ["PairData", "open_pairs"]
 
 
 def open_pairs(
-    path: str | Path, *, io: ReadBy = "mmap", preload: bool = False, device: Device = None
+    path: str | Path, *, io: ReadBy | None = None, preload: bool = False, device: Device = None
 ) -> PairData:
     """Open the dataset of pairs in the directory `path`.
 

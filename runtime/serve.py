@@ -59,7 +59,7 @@ def opened(place: str | Path | Dataset, io: Literal["mmap", "pread"] | None) -> 
     if not isinstance(place, str | os.PathLike | Dataset):
         raise UsageError(f"must be a path or an open dataset, got {place!r}", where="dataset_dir")
     if not isinstance(place, Dataset):
-        return open_dataset(place, io=io or "mmap")
+        return open_dataset(place, io=io)
     if io is not None and io != place.io:
         raise UsageError(
             f"the dataset was opened with io={place.io!r}", where="io",
