@@ -99,6 +99,11 @@ class _Known(NamedTuple):
     size: int | None
     dataset: object
 
+    @property
+    def changed(self) -> bool:
+        """Whether its batches go through a transform, which may hide inputs or change them."""
+        return getattr(self.dataset, "transform", None) is not None
+
     def beyond(self) -> str:
         """The remedy for ids that the tokenizer does not have."""
         splits = getattr(self.dataset, "splits", None) or (getattr(self.dataset, "split", None),)
@@ -118,7 +123,10 @@ def _check_tokens(batch: Batch, rows: int | None, vocab_size: int | None, known:
             f"Enlarge the model's embedding to at least {known.size:,} rows, or correct "
             "vocab_size= if it has them.",
         )  # fmt: skip
-    check_batch(batch, rows=rows, vocab_size=vocab_size or known.size, beyond=known.beyond())
+    check_batch(
+        batch, rows=rows, vocab_size=vocab_size or known.size, beyond=known.beyond(),
+        changed=known.changed,
+    )  # fmt: skip
 
 
 def _check_views(
@@ -146,9 +154,9 @@ def check_collated(
 
     Of dicts: fields that models read are tensors, each its own memory; ids are whole numbers
     [rows, tokens] from 0 on, below `vocab_size`; masks are of their shape; images and sound are
-    finite. Labels of `CausalLM` are the inputs, moved by one or not; other labels are classes,
-    numbers or targets, unless most of them are the inputs moved somewhere: these are looked at like
-    those of `CausalLM`. Some label counts. A tuple or a tensor has `rows` rows.
+    finite. Labels of `CausalLM` are the inputs, moved by one or not; of other labels, which may be
+    classes, numbers or targets, no more than half are the inputs moved by another number of tokens.
+    Some label counts. A tuple or a tensor has `rows` rows.
     """
     if not isinstance(batch, Mapping):
         _check_places(batch, rows)
@@ -215,33 +223,37 @@ def _check_targets(tensors: Mapping[str, torch.Tensor], collate: Any) -> None:
     kind = type(text).__name__ if type(text).__module__.startswith("dataprep.") else ""
     ids = None if ids is None or ids.ndim != 2 else ids[real]
     like_ids = ids is not None and labels.shape == ids.shape
-    if ids is not None and like_ids and (kind == "CausalLM" or _near(ids, labels)):
-        if kind != "MaskedLM":
+    decoder = tensors.get("decoder_input_ids")
+    if ids is not None and like_ids and decoder is None:
+        if kind == "CausalLM":
             _check_labels(ids, labels)
-        return
+        elif kind != "MaskedLM":
+            _check_place(ids, labels)
     counts = labels != getattr(text, "label_pad_id", IGNORED_LABEL)
     if not counts.any() and kind != "MaskedLM":  # of few tokens none may be hidden
         _refuse("labels", f"are all {IGNORED_LABEL}: nothing would be learnt")
-    decoder = tensors.get("decoder_input_ids")
     if decoder is not None and decoder[real].shape == labels.shape:
-        _check_decoder(decoder[real], labels, counts)
-    elif bool((counts & (labels < 0)).any()):
+        # The decoder is to say at each place what it sees at the next.
+        targets = labels.masked_fill(~counts, IGNORED_LABEL)
+        _check_place(decoder[real], targets, "decoder_input_ids", (1,))
+    elif kind in ("Classification", "Vision") and bool((counts & (labels < 0)).any()):
         place = (counts & (labels < 0)).nonzero()[0].tolist()
         _refuse("labels", f"row {place[0]} is {int(labels[tuple(place)])}, which is no class")
 
 
-def _near(ids: torch.Tensor, labels: torch.Tensor) -> bool:
-    """Whether most labels are the inputs, moved by a few tokens or not at all."""
-    return max(_agreement(ids, labels, by) for by in range(-_FURTHEST, _FURTHEST + 1)) > 1 / 2
-
-
-def _check_decoder(ids: torch.Tensor, labels: torch.Tensor, counts: torch.Tensor) -> None:
-    """The decoder is to say at each place what it sees at the next."""
-    labels = labels.masked_fill(~counts, IGNORED_LABEL)
+def _check_place(
+    ids: torch.Tensor,
+    labels: torch.Tensor,
+    name: str = "the inputs",
+    allowed: tuple[int, ...] = (0, 1),
+) -> None:
+    """Labels that mostly are the inputs some places later are so by a number that is `allowed`."""
     found = {by: _agreement(ids, labels, by) for by in range(-_FURTHEST, _FURTHEST + 1)}
-    best = max(found, key=lambda by: (found[by], by == 1))
-    if found[best] > 1 / 2 and best != 1:
-        _refuse("labels", f"are decoder_input_ids moved by {best}, and not by 1")
+    best = max(found, key=lambda by: (found[by], by in allowed))
+    if found[best] > 1 / 2 and best not in allowed:
+        _refuse(
+            "labels", f"are {name} moved by {best}, and not by {' or '.join(map(str, allowed))}"
+        )
 
 
 def _agreement(ids: torch.Tensor, labels: torch.Tensor, by: int) -> float:
@@ -261,10 +273,12 @@ def check_batch(
     rows: int | None = None,
     vocab_size: int | None = None,
     beyond: str = _REMEDY,
+    changed: bool = False,
 ) -> None:
     """Raise `IncompatibleError` for the first thing that is wrong with `batch`.
 
-    `beyond` is the remedy where an id is `vocab_size` or more.
+    `beyond` is the remedy where an id is `vocab_size` or more. `changed`: inputs were changed after
+    the labels were made, as where tokens are hidden.
 
     >>> ids = torch.tensor([[1, 2, 3]])
     >>> check_batch({"input_ids": ids, "labels": torch.tensor([[2, 3, -100]])}, vocab_size=4)
@@ -288,7 +302,8 @@ def check_batch(
     _check_range("input_ids", ids, vocab_size, beyond)
     real = batch.get("sample_mask", torch.ones(len(ids), dtype=torch.bool))
     if "labels" in batch and real.any():  # a rank may have nothing but filling in the last step
-        _check_labels(ids[real], batch["labels"][real])
+        check = _check_place if changed else _check_labels
+        check(ids[real], batch["labels"][real])
     if "cu_seqlens" in batch:
         _check_boundaries(ids, batch["cu_seqlens"], batch.get("max_seqlen"))
 

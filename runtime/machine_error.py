@@ -152,7 +152,7 @@ def _how(error: BaseException, pids: str) -> str:
     if code is not None and code < 0:
         return f"was killed by {signal.Signals(-code).name}"
     if code is not None:
-        return f"ended with exit code {code}"
+        return f"ended with exit code {code}{', as SIGTERM has it' * (code == 0)}"
     for one in _chain(error):
         named = _SIGNAL.search(str(one))
         if named is not None:

@@ -23,7 +23,7 @@ from dataprep.runtime.collate_vision import Vision
 from dataprep.runtime.collate_vision_text import VisionText
 from dataprep.runtime.create import create_loader
 from dataprep.runtime.data_module import UniversalDataModule
-from dataprep.runtime.first_batch import check_collated, validate_first_batch
+from dataprep.runtime.first_batch import check_batch, check_collated, validate_first_batch
 from dataprep.runtime.preprocess_stream import StreamingPreprocessedDataset
 from dataprep.runtime.tasks import TaskSpec
 from tests.datasets import make_dataset, random_split
@@ -293,12 +293,28 @@ def test_mistakes_are_named(kind: str, damage: Callable[[Any], None], where: str
     assert (told.value.where, told.value.code) == (where, "E_BATCH")
 
 
+@pytest.mark.parametrize("labels", ["shifted", "unshifted"])
+def test_inputs_that_are_changed_afterwards_are_good(tmp_path: Path, labels: str) -> None:
+    """Item 132: where tokens are hidden or drawn anew; labels moved too far are found there too."""
+    path = make_dataset(tmp_path / "shards", {"train": random_split([[300]], seed=1)})
+    loader = create_loader(path, "train", 4, seq_len=16, labels=labels)  # type: ignore[arg-type]
+    batch = next(iter(loader))
+    ids = batch["input_ids"].clone()
+    batch["input_ids"][:, ::5] = 3
+    check_batch(batch, changed=True)
+    batch["labels"] = torch.where(batch["input_ids"] == 3, ids, -100)  # hidden tokens alone
+    check_batch(batch, changed=True)
+    batch["labels"] = ids.roll(-2, 1)
+    with pytest.raises(IncompatibleError, match="moved by 2"):
+        check_batch(batch, changed=True)
+
+
 def test_labels_of_a_function_of_one_s_own_are_looked_at() -> None:
     """Item 132: where they are tokens, they are the inputs, or moved by one."""
     batch = my_own(TEXTS[:ROWS])
     check_collated(batch, my_own, rows=ROWS)
     moved_by_two(batch)
-    with pytest.raises(IncompatibleError, match="neither the inputs nor the inputs moved by one"):
+    with pytest.raises(IncompatibleError, match="are the inputs moved by 2, and not by 0 or 1"):
         check_collated(batch, my_own, rows=ROWS)
     with pytest.raises(IncompatibleError, match=r"place 1: .* the batch has 4 rows"):
         check_collated((torch.zeros(4), torch.zeros(3)), my_own, rows=4)
