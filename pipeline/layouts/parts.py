@@ -155,7 +155,7 @@ def _read(stream: FileIO, size: int, name: str) -> memoryview:
 def _differs(name: str, problem: str) -> IntegrityError:
     return IntegrityError(
         problem, where=name, code="E_HASH",
-        remedy="Restore this file, or build again with --overwrite.",
+        remedy="Restore this file, or make it again with `dataprep build --overwrite`.",
     )  # fmt: skip
 
 
