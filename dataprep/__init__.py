@@ -78,6 +78,7 @@ if TYPE_CHECKING:
     from dataprep.runtime.stream import StreamDataset
     from dataprep.runtime.stream_loader import stream_loader
     from dataprep.runtime.tasks import TaskSpec
+    from dataprep.runtime.transformed import TransformedDataset
     from dataprep.runtime.windows import WindowDataset
     from dataprep.runtime.workers_advice import suggest_workers
     from dataprep.text import create_dataloaders, text_windows
@@ -128,6 +129,7 @@ __all__ = [  # noqa: RUF022  (plain order; ruff's has names in capitals first)
     "StreamingPreprocessedDataset",
     "TaskSpec",
     "TokenizeEngine",
+    "TransformedDataset",
     "UniversalDataModule",
     "UsageError",
     "VerifyReport",
@@ -214,6 +216,7 @@ _HOME = {
     "StreamingPreprocessedDataset": "runtime.preprocess_stream",
     "TaskSpec": "runtime.tasks",
     "TokenizeEngine": "runtime.encode",
+    "TransformedDataset": "runtime.transformed",
     "UniversalDataModule": "runtime.data_module",
     "UsageError": "formats.errors",
     "VerifyReport": "formats.verify",

@@ -2,8 +2,9 @@
 
 A draw is a hash of the seed, the epoch, the ids of the sample and the place in it. So neither the
 worker, nor the batch, nor the padding changes it; every epoch draws anew; a resumed run draws what
-the first would have. Two equal samples of an epoch are masked alike. Costs 40 ns a
-place of the batch, padding included.
+the first would have. Two equal samples of an epoch are masked alike. Rows of a dataset that was
+built are hashed by their number instead of their ids (`MaskedLM.hide`): equal ones are masked
+independently. Costs 40 ns a place of the batch, padding included.
 
 80 % of the hidden tokens become the mask token, 10 % a random one and 10 % stay as they are (Devlin
 et al.: BERT, section 3.1, https://arxiv.org/abs/1810.04805).
@@ -17,6 +18,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import torch
 
 from dataprep.formats.errors import require
 from dataprep.runtime.arguments import whole_number
@@ -25,8 +27,10 @@ from dataprep.runtime.collate_text import require_fields
 from dataprep.runtime.columns import columns_of
 from dataprep.runtime.ragged import Array
 from dataprep.runtime.sample_error import SampleError
+from dataprep.runtime.samples import Batch
 from dataprep.runtime.serve import require_seed
 from dataprep.runtime.splitmix import FIRST, GOLDEN, SECOND, finalise
+from dataprep.runtime.windows import IGNORED_LABEL
 
 __all__ = ["MaskedLM"]
 
@@ -135,6 +139,34 @@ class MaskedLM(Padded):
         work.batch["labels"] = self._hide(ids, hidden, hashes, self._places(real))
         return self.finish(work)
 
+    def hide(self, batch: Batch, seeds: npt.NDArray[np.uint64]) -> Batch:
+        """Hide tokens of `batch`, in place, and return it: a transform for `TransformedDataset`.
+
+        `batch` has `input_ids` and the same as `labels`, made with ``labels="unshifted"``. A token
+        without a label is never hidden: padding, what the loss mask of the dataset leaves out, and
+        the first token of each document in rows of documents. `seeds` has one number for each row.
+        """
+        missing = [name for name in ("input_ids", "labels") if name not in batch]
+        require(not missing, "labels", f"{' and '.join(missing)} missing: make the rows with "
+                "labels='unshifted'")  # fmt: skip
+        ids = batch["input_ids"].numpy()
+        labels = batch["labels"].numpy()
+        real = labels != IGNORED_LABEL
+        require(bool(((labels == ids) | ~real).all()), "labels",
+                "are not the tokens of their own places: make the rows with "
+                "labels='unshifted'")  # fmt: skip
+        self._check_ids(ids, real)
+        allowed = real & ~self._special[np.where(real, ids, 0)]
+        key = np.uint64((self.seed * SECOND + 1) & _MASK64)
+        hashes = finalise(finalise(np.atleast_1d(key)) ^ seeds)[:, None]
+        groups = places = self._places(real)
+        if self.whole_words:
+            work = Work(batch={"input_ids": ids}, rows={}, layouts={}, apart=set())
+            groups, allowed = self._words(None, work, real, allowed)
+        hidden = allowed & (_uniform(_draw(hashes, groups, _WHICH)) < self.probability)
+        batch["labels"] = torch.from_numpy(self._hide(ids, hidden, hashes, places))
+        return batch
+
     def _check_ids(self, ids: Array, real: Array) -> None:
         wrong = real & ((ids < 0) | (ids >= self.vocab_size))
         if wrong.any():
@@ -160,8 +192,8 @@ class MaskedLM(Padded):
 
     def _words(self, given: Any, work: Work, real: Array, allowed: Array) -> tuple[Array, Array]:
         """The number of the word of each token, and which of the tokens are of one."""
-        rows, layout = work.rows["input_ids"], work.layouts["input_ids"]
         if given is not None:
+            rows, layout = work.rows["input_ids"], work.layouts["input_ids"]
             plain = [_word_numbers(row, words) for row, words in enumerate(given)]
             words = layout.fill(one_each("word_ids", plain, rows), -2, np.dtype(np.int64))
             changes = np.ones_like(allowed)  # numbers begin anew in the second text of a pair

@@ -30,6 +30,7 @@ from dataprep.runtime.packing import Algorithm
 from dataprep.runtime.pair_data import PairData
 from dataprep.runtime.pairs import Applied
 from dataprep.runtime.rows import Overlong, Rows, row_maker
+from dataprep.runtime.samples import SampleDataset, Transform
 from dataprep.runtime.sampling import End
 from dataprep.runtime.serve import Shuffle, build_order, require_seed, serve
 from dataprep.runtime.skips import Skips, skips_of
@@ -61,6 +62,7 @@ def create_loader(  # noqa: PLR0917  (the names and the order that callers know)
     position_ids: bool = False,
     doc_ids: bool = False,
     cu_seqlens: bool | int = False,
+    transform: Transform | None = None,
     seed: int | None = None,
     shuffle: Shuffle | bool | None = None,
     skip: Skip = (),
@@ -130,8 +132,11 @@ def create_loader(  # noqa: PLR0917  (the names and the order that callers know)
         cu_seqlens: add int32 `cu_seqlens` of constant length and `max_seqlen`, for attention of
             variable length; a number is the most documents that a row may hold, padding counted
             as one; of packed rows, one that is too small is refused at once.
-        seed: of the shuffle; orders of different seeds, epochs and datasets have nothing in common.
-            None: 0; of pairs the seed in their config.json.
+        transform: a function of a batch and of a seed for each of its rows, uint64 [rows], which
+            returns the batch; see `TransformedDataset`. `MaskedLM(...).hide` is one, for rows with
+            ``labels="unshifted"``.
+        seed: of the shuffle, and of those of rows; orders of different seeds, epochs and datasets
+            have nothing in common. None: 0; of pairs the seed in their config.json.
         shuffle: a new order each epoch, or the stored order. None: True for ``"train"`` only.
             ``"blocks"`` reads pieces of 4 MiB and shuffles within 1 GiB, for data larger than
             memory.
@@ -192,7 +197,7 @@ def create_loader(  # noqa: PLR0917  (the names and the order that callers know)
         rows, stride=stride, pack=pack, overlong=overlong, seq_len=seq_len, labels=labels,
         position_ids=position_ids, doc_ids=doc_ids, cu_seqlens=cu_seqlens, sample_mask=end == "pad",
     ))  # fmt: skip
-    served = partial(
+    served: Callable[..., Loader] = partial(
         serve, batch_size=batch_size, epoch=epoch, end=end, dp_rank=rank, dp_size=size,
         num_workers=num_workers, prefetch=prefetch, pin_memory=pin_memory, mock=mock,
         multiprocessing_context=multiprocessing_context,
@@ -201,6 +206,8 @@ def create_loader(  # noqa: PLR0917  (the names and the order that callers know)
     source_ids = flag("source_ids", source_ids)
     given_seed = None if seed is None else require_seed(seed)
     seed = given_seed or 0
+    if transform is not None:
+        served = partial(_transformed, served, transform, seed)
     weights_changed = flag("weights_changed", weights_changed)
     mixed_tokenizers = flag("mixed_tokenizers", mixed_tokenizers)
     options = {
@@ -236,6 +243,22 @@ def create_loader(  # noqa: PLR0917  (the names and the order that callers know)
     samples = make(part)
     order, definition = build_order(samples, part, seed=seed, shuffle=kind)
     return served(samples, order=order, definition=definition, skip=skip)
+
+
+def _transformed(
+    served: Callable[..., Loader],
+    transform: Transform,
+    seed: int,
+    samples: SampleDataset,
+    *,
+    definition: Mapping[str, Any],
+    **options: Any,
+) -> Loader:
+    """`served` of the samples after `transform`, which is part of what a state is good for."""
+    from dataprep.runtime.transformed import TransformedDataset
+
+    changed = TransformedDataset(samples, transform, seed=seed)
+    return served(changed, definition={**definition, **changed.added}, **options)
 
 
 def _made(make: Callable[[Split], MixedDataset], split: Split) -> MixedDataset:

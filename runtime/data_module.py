@@ -33,6 +33,7 @@ from dataprep.runtime.loader_config import LoaderConfig
 from dataprep.runtime.parts import Part, check_fraction, split_by_fraction
 from dataprep.runtime.preprocess import PreprocessedDataset
 from dataprep.runtime.rows import row_maker
+from dataprep.runtime.samples import BatchDataset
 from dataprep.runtime.seeding import isolated
 from dataprep.runtime.tasks import TaskSpec
 from dataprep.runtime.topology import data_parallel
@@ -146,7 +147,7 @@ class UniversalDataModule:
         self.val_split, self.buckets, self.identity = val_split, buckets, identity
         self.dp_rank, self.dp_size = data_parallel(distributed, dp_rank, dp_size)
         self.task_spec, self.tokenizer = task_spec, tokenizer
-        self._rows = self._checked_rows(rows)
+        self._rows, self._labels_asked = self._checked_rows(rows), "labels" in (rows or ())
         self._built = False
         self._tokenizes = (
             tokenizer is not None
@@ -269,9 +270,13 @@ class UniversalDataModule:
 
     def _made(self, dataset: Dataset, name: str) -> Any:
         self._built = True
-        train = name == "train"
+        train, part, options = name == "train", dataset.split(name), self._rows
         masked = self.dp_size > 1 and not (train and self.config.drop_last)
-        return row_maker(**self._rows, sample_mask=masked)(dataset.split(name))
+        if self.task_spec is not None and not self._labels_asked:
+            from dataprep.runtime.built_tasks import labels_for
+
+            options = {**options, "labels": labels_for(part)}
+        return row_maker(**options, sample_mask=masked)(part)
 
     def _checked_rows(self, rows: Mapping[str, Any] | None) -> dict[str, Any]:
         unknown = sorted(set(rows or ()) - set(_ROWS))
@@ -287,8 +292,10 @@ class UniversalDataModule:
                     "is given, so collator_name and collator_options mean nothing")  # fmt: skip
             return given or self.config.collate_fn
         if is_own(self._parts.train):
-            require(name is None and not options, "collator_name",
+            hidden = getattr(self.task_spec, "task_type", None) == "masked_lm"
+            require(name is None and (hidden or not options), "collator_name",
                     "means nothing for a dataset that makes its batches itself")  # fmt: skip
+            self._serve_task(options, registry)
             return None
         if self.task_spec is None and name is None:
             require(not options, "collator_options", "need a task_spec or a collator_name")
@@ -298,12 +305,39 @@ class UniversalDataModule:
         special: Mapping[str, Any] = getattr(self.task_spec, "special_tokens", None) or {}
         if special.get("pad") is not None:
             options.setdefault("pad_id", special["pad"])
+        return self._registered(name, options, registry)
+
+    def _registered(self, name: str | None, options: dict[str, Any], registry: Any) -> Collate:
         from dataprep.runtime.collators import CollatorRegistry
 
         found = registry if registry is not None else CollatorRegistry.get_instance()
         return cast(
             "Collate",
             found.get_collator(name, task_spec=self.task_spec, tokenizer=self.tokenizer, **options),
+        )
+
+    def _serve_task(self, options: dict[str, Any], registry: Any) -> None:
+        """Have datasets that make their batches themselves serve the task, or refuse it."""
+        task = self.task_spec
+        if task is None:
+            return
+        from dataprep.runtime import built_tasks
+
+        for data in self._parts:
+            built_tasks.require_task(data, task, asked=self._labels_asked)
+        if task.task_type != "masked_lm" or not isinstance(self._parts.train, BatchDataset):
+            return
+        built_tasks.check_masked_options(options)
+        if self.tokenizer is None:
+            options.setdefault("pad_id", 0)  # of no row: they come padded
+        collate = self._registered("masked_lm", options, registry)
+        self._parts = _Parts(
+            *(
+                None
+                if data is None
+                else built_tasks.with_hidden_tokens(data, collate, seed=self.seed)
+                for data in self._parts
+            )
         )
 
     def _loader(self, name: Literal["train", "val", "test"]) -> Any:

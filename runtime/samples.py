@@ -7,7 +7,7 @@ elsewhere, and reaches worker processes as plain numbers.
 from __future__ import annotations
 
 import operator
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -26,6 +26,8 @@ __all__ = [
     "Indices",
     "SampleDataset",
     "SampleList",
+    "Seeds",
+    "Transform",
     "batch_of",
     "check_samples",
     "from_the_end",
@@ -35,6 +37,9 @@ __all__ = [
 Batch = dict[str, torch.Tensor]
 Samples = npt.NDArray[np.int64]
 Indices = Sequence[int] | Samples
+Seeds = npt.NDArray[np.uint64]
+Transform = Callable[[Batch, Seeds], Batch]
+"""Returns the batch changed; draws from the seeds, one for each row."""
 
 PADDING = -(1 << 63)
 """The index of a row that only fills up a batch; no sample, and no Python-style negative index."""

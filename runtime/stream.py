@@ -103,6 +103,8 @@ class StreamDataset(IterableDataset[Batch]):
     ) -> None:
         if not hasattr(dataset, "spans"):
             raise _not_rows(dataset)
+        varies = getattr(dataset, "varies_by_epoch", False)
+        require(not varies, "dataset", "varies by epoch, which no stream tells it")
         self.dataset = dataset
         self.batch_size = None if batch_size is None else whole_number("batch_size", batch_size, 1)
         self.seed, self.dp_rank = require_seed(seed), whole_number("dp_rank", dp_rank)

@@ -27,7 +27,7 @@ from dataprep.runtime.stream_plan import (
     left_after,
 )
 
-__all__ = ["STATE_VERSION", "Place", "SharedPlace", "dump_state", "parse_state"]
+__all__ = ["STATE_VERSION", "Place", "SharedPlace", "dump_state", "parse_state", "shared"]
 
 STATE_VERSION = 1
 
@@ -66,15 +66,15 @@ class SharedPlace:
     """
 
     def __init__(self) -> None:
-        self._words = _shared(torch.zeros(_SIZE, dtype=torch.int64))
+        self._words = shared(torch.zeros(_SIZE, dtype=torch.int64))
         # The version that a worker has read last, and the last that each worker has finished.
-        self._flags = _shared(torch.zeros(1 + _MARKED, dtype=torch.int64))
+        self._flags = shared(torch.zeros(1 + _MARKED, dtype=torch.int64))
         self.version = 0
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Shared again where the pickle was not one that torch sends to a worker."""
         vars(self).update(state)
-        self._words, self._flags = _shared(self._words), _shared(self._flags)
+        self._words, self._flags = shared(self._words), shared(self._flags)
 
     def share(self) -> None:
         """Make it memory that worker processes see; raises torch's error where there is none."""
@@ -178,7 +178,8 @@ def parse_state(
     return place
 
 
-def _shared(tensor: torch.Tensor) -> torch.Tensor:
+def shared(tensor: torch.Tensor) -> torch.Tensor:
+    """Return `tensor`, in memory that worker processes share where there is such memory."""
     with suppress(RuntimeError):  # without workers it need not be
         tensor.share_memory_()  # type: ignore[no-untyped-call]
     return tensor

@@ -86,7 +86,7 @@ class TaskSpec:
 
     @classmethod
     def lm_tiny(cls) -> TaskSpec:
-        """Next-token prediction on `input_ids`."""
+        """Next-token prediction on `input_ids`; labels equal the inputs, for models that shift."""
         return cls(name="lm_tiny", task_type="lm", metrics=("loss", "perplexity"))
 
     @classmethod

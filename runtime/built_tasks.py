@@ -1,0 +1,127 @@
+"""Tasks for datasets that make their batches themselves: each is served, or refused by name.
+
+What labels such a task has is said once, in docs/guide.md: each label stands under its own token,
+``"unshifted"``, as samples in lists have it, because models shift inside.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from dataprep.formats.dataset import Split
+from dataprep.formats.errors import UsageError
+from dataprep.runtime.collate_masked import MaskedLM
+from dataprep.runtime.documents import DocumentDataset
+from dataprep.runtime.embeddings import EmbeddingDataset
+from dataprep.runtime.mixture_dataset import MixtureDataset
+from dataprep.runtime.packed import PackedDataset
+from dataprep.runtime.pairs import PairDataset
+from dataprep.runtime.preference import PreferenceDataset
+from dataprep.runtime.rows import default_rows
+from dataprep.runtime.samples import SampleDataset
+from dataprep.runtime.transformed import TransformedDataset
+from dataprep.runtime.windows import Labels, WindowDataset
+
+__all__ = ["check_masked_options", "labels_for", "require_task", "with_hidden_tokens"]
+
+_MASKED_OPTIONS = (
+    "mask_id", "vocab_size", "special_ids", "probability", "mask_share", "random_share",
+    "whole_words", "continuations",
+)  # fmt: skip
+
+_ROWS = (WindowDataset, PackedDataset, DocumentDataset)
+_TASKS = {"pairs": "preference", "labels": "kto", "groups": "grpo"}
+
+
+def labels_for(split: Split) -> Labels:
+    """Return the labels of a task on the rows of `split`; answers of groups have none."""
+    return "shifted" if default_rows(split) == "groups" else "unshifted"
+
+
+def require_task(samples: Any, task: Any, *, asked: bool) -> None:
+    """Raise `UsageError` unless `samples` can be served for `task`.
+
+    `asked`: their labels were asked for by name. Datasets of one's own, with collate functions or
+    batches of their own, are served as they are.
+    """
+    found = _served(samples)
+    if found is None:
+        return
+    holds, tasks = found
+    if task.modality != "text" or task.task_type not in tasks:
+        raise UsageError(
+            f"{task.name!r} is a task of {task.modality} ({task.task_type}), the data holds "
+            f"{holds}", where="task_spec", code="E_TASK",
+            remedy=f"Pass a task of text with the task_type {' or '.join(map(repr, tasks))}, or "
+            "none." if tasks else "Leave it out.",
+        )  # fmt: skip
+    shifted = any(map(_is_shifted, _parts(samples)))
+    if shifted and (task.task_type == "masked_lm" or not asked):
+        raise UsageError(
+            "the labels of the data are the next tokens; those of a task stand under their own, "
+            "for models that shift", where="labels", code="E_TASK",
+            remedy="Make the rows with labels='unshifted', or leave task_spec out.",
+        )  # fmt: skip
+
+
+def with_hidden_tokens(samples: SampleDataset, collate: Any, *, seed: int) -> TransformedDataset:
+    """Return `samples` with tokens hidden as `collate`, a `MaskedLM`, says.
+
+    The special tokens that the build knows are not hidden either. Raises `UsageError` for a
+    vocabulary with ids that the data does not have.
+    """
+    if not isinstance(collate, MaskedLM):
+        raise UsageError(
+            f"masked_lm is made by a {type(collate).__name__}, not by MaskedLM",
+            where="collator_registry", remedy="Leave it out for datasets that were built.",
+        )  # fmt: skip
+    special = set(collate.special_ids)
+    for part in _parts(samples):
+        split = getattr(part, "split", None)
+        if not isinstance(split, Split):
+            continue
+        manifest = split.dataset.manifest
+        tokenizer, known = manifest.tokenizer, manifest.tokens.vocab_size
+        special.update(t.id for t in (tokenizer.bos, tokenizer.eos, tokenizer.pad) if t is not None)
+        if collate.vocab_size > known:
+            raise UsageError(
+                f"has {collate.vocab_size:,} ids, the data was built with one of {known:,}",
+                where="tokenizer", code="E_TOKENIZER",
+                remedy="Pass the tokenizer of the build: the tokenizer.json in its directory.",
+            )  # fmt: skip
+    collate = replace(collate, special_ids=tuple(sorted(special)))
+    return TransformedDataset(samples, collate.hide, seed=seed)
+
+
+def _is_shifted(part: Any) -> bool:
+    """Whether the labels of `part` are the next tokens; groups of answers have none."""
+    return getattr(part, "labels", None) == "shifted" and getattr(part, "form", None) != "groups"
+
+
+def _parts(samples: Any) -> list[Any]:
+    return list(samples.sources.values()) if isinstance(samples, MixtureDataset) else [samples]
+
+
+def _served(samples: Any) -> tuple[str, tuple[str, ...]] | None:
+    """What `samples` are, in words, and the task types that they can be served for."""
+    inner = samples.dataset if isinstance(samples, TransformedDataset) else samples
+    first = _parts(inner)[0]
+    if isinstance(first, PreferenceDataset):
+        return f"preferences ({first.form})", (_TASKS[first.form],)
+    if isinstance(first, _ROWS):
+        return "rows of tokens", ("lm", "masked_lm")
+    if isinstance(first, PairDataset):
+        return "pairs of embeddings", ()
+    return ("embeddings", ()) if isinstance(first, EmbeddingDataset) else None
+
+
+def check_masked_options(options: Mapping[str, Any]) -> None:
+    """Raise `UsageError` for options of `MaskedLM` that mean nothing for rows which come padded."""
+    odd = sorted(set(options) - set(_MASKED_OPTIONS))
+    if odd:
+        raise UsageError(
+            f"{', '.join(odd)}: no option for rows that were built", where="collator_options",
+            remedy=f"rows= says how rows are cut; here there are {', '.join(_MASKED_OPTIONS)}.",
+        )  # fmt: skip
