@@ -33,8 +33,12 @@ __all__ = [
 ]
 
 
-# C0, C1, line and paragraph separators, reordering of text, lone surrogates.
-_CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+# C0, C1, line and paragraph separators, reordering of text, what is invisible (but for the joiners
+# that letters and emoji need), tags, lone surrogates.
+_CONTROL = re.compile(
+    "[\x00-\x1f\x7f-\x9f\u061c\u180e\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb"
+    "\ud800-\udfff\U000e0000-\U000e007f]"
+)
 
 
 class ReaderGone(Exception):  # noqa: N818 -- an end, not an error

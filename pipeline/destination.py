@@ -110,7 +110,10 @@ def _finished(out: Path, load: Callable[[Path], Finished], *, overwrite: bool) -
 
 def _is_ours(out: Path) -> bool:
     """Whether config.json calls itself dataprep's, whole or damaged."""
-    with storage_errors(out), (out / CONFIG_NAME).open("rb") as stream:
+    path = out / CONFIG_NAME
+    if not path.is_file():
+        return False
+    with storage_errors(out), path.open("rb") as stream:
         return _MARK.match(stream.read(_HEAD_BYTES)) is not None
 
 

@@ -8,6 +8,7 @@ what is refused is named, with what to do about it.
 from __future__ import annotations
 
 import errno
+import io
 import os
 import stat
 from pathlib import Path
@@ -15,10 +16,11 @@ from pathlib import Path
 from dataprep.formats.errors import StorageError
 from dataprep.formats.storage import storage_errors
 
-__all__ = ["is_directory", "open_own_file", "require_own"]
+__all__ = ["is_directory", "open_for_reading", "open_own_file", "read_own", "require_own"]
 
 # O_NONBLOCK: opening a pipe that stands there would otherwise wait for ever.
 _FLAGS = os.O_RDWR | sum(getattr(os, flag, 0) for flag in ("O_NOFOLLOW", "O_NONBLOCK"))
+_READ_FLAGS = (_FLAGS & ~os.O_RDWR) | os.O_RDONLY | getattr(os, "O_CLOEXEC", 0)
 _NOT_ORDINARY = {errno.ELOOP, errno.EISDIR, errno.ENXIO}
 
 
@@ -59,6 +61,29 @@ def open_own_file(path: Path, *, create: bool) -> int | None:
             os.close(descriptor)
             raise _refused(path, "is not an ordinary file")
     return descriptor
+
+
+def open_for_reading(path: Path) -> io.FileIO:
+    """Open the ordinary file `path` without a buffer; OSError as `Path.open` raises it.
+
+    Raises `StorageError` for a link, a pipe or a device, without waiting for it.
+    """
+    try:
+        stream = io.FileIO(os.open(path, _READ_FLAGS))
+    except OSError as error:
+        if error.errno in _NOT_ORDINARY:
+            raise _refused(path, "is not an ordinary file") from None
+        raise
+    if not stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
+        stream.close()
+        raise _refused(path, "is not an ordinary file")
+    return stream
+
+
+def read_own(path: Path) -> bytes:
+    """Read all of a file, opened by `open_for_reading`."""
+    with open_for_reading(path) as stream:
+        return stream.readall()
 
 
 def _refused(path: Path, problem: str) -> StorageError:

@@ -19,6 +19,7 @@ from dataprep.formats.manifest import Probe
 from dataprep.pipeline import tables
 from dataprep.pipeline.fingerprint import CHUNK_BYTES
 from dataprep.pipeline.inputs import Source
+from dataprep.pipeline.ownership import read_own
 from dataprep.pipeline.parquet import parquet_row_groups
 from dataprep.pipeline.readers import ReadOptions
 from dataprep.pipeline.records import Span
@@ -127,7 +128,7 @@ _PLAN = msgspec.json.Decoder(Plan)
 def load_plan(path: Path) -> Plan:
     """Read a plan that `msgspec.json.encode` wrote."""
     try:
-        return _PLAN.decode(path.read_bytes())
+        return _PLAN.decode(read_own(path))
     except msgspec.MsgspecError as error:
         raise IntegrityError(
             f"not a readable plan ({error})", where=str(path), code="E_PLAN",

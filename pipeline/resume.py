@@ -11,6 +11,7 @@ import msgspec
 
 from dataprep.formats.checksums import FileHasher
 from dataprep.formats.storage import remove_tree
+from dataprep.pipeline.ownership import open_for_reading, read_own
 from dataprep.pipeline.sealed import unseal
 from dataprep.pipeline.staging import Staging
 from dataprep.pipeline.task import RESULT_NAME, UnitResult, unit_name
@@ -59,13 +60,13 @@ def _check(units: Path, number: int, load: Load[Result]) -> Result | None:
 
 def load_result(units: Path, number: int) -> UnitResult:
     """What the task left behind; raises ValueError if that is not as it wrote it."""
-    data = (units / unit_name(number) / RESULT_NAME).read_bytes()
+    data = read_own(units / unit_name(number) / RESULT_NAME)
     return _DECODER.decode(unseal(data))
 
 
 def _sha256(path: Path) -> str:
     hasher = FileHasher()
-    with path.open("rb", buffering=0) as stream:
+    with open_for_reading(path) as stream:
         while data := stream.read(_READ_BYTES):
             hasher.update(data)
     return hasher.finish().sha256

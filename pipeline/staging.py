@@ -22,7 +22,7 @@ from pathlib import Path
 from dataprep.formats.errors import BusyError, StorageError
 from dataprep.formats.storage import remove_tree, storage_errors, write_file
 from dataprep.pipeline import lock
-from dataprep.pipeline.ownership import is_directory, require_own
+from dataprep.pipeline.ownership import is_directory, read_own, require_own
 from dataprep.pipeline.task import UNIT_PREFIX, temporary_name
 
 __all__ = ["Staging", "abandoned", "leftovers"]
@@ -82,7 +82,7 @@ class Staging:
 
     def put(self, path: Path, data: bytes) -> None:
         """Have `data` in the file `path`, whole: written beside it and renamed."""
-        if path.exists() and path.read_bytes() == data:
+        if os.path.lexists(path) and read_own(path) == data:
             return
         scratch = self.path / temporary_name()
         write_file(scratch, data)

@@ -41,6 +41,7 @@ from dataprep.pipeline.engine import (
     load_gigatoken,
     make_encoder,
 )
+from dataprep.pipeline.ownership import read_own
 from dataprep.pipeline.plan import Plan, load_plan
 from dataprep.pipeline.records import Reject, Span
 from dataprep.pipeline.stages import StageClock
@@ -94,7 +95,7 @@ def job_of(plan: Plan, encoder: Encoder, units: Path, watch: Watch | None = None
     if plan.chat is not None:
         from dataprep.pipeline.chat.task import chat_unit
 
-        do = chat_unit(plan, encoder, (units.parent / ENGINE_NAME).read_bytes(), watch)
+        do = chat_unit(plan, encoder, read_own(units.parent / ENGINE_NAME), watch)
     return lambda number, report, clock: run_unit(plan, number, do, units, report, clock=clock)
 
 
@@ -232,7 +233,7 @@ class _Worker:
             return
         with storage_errors(staging):
             plan = load_plan(staging / PLAN_NAME)
-            engine = (staging / ENGINE_NAME).read_bytes()
+            engine = read_own(staging / ENGINE_NAME)
         if self._early and self._early[:2] == (plan.encoding.engine, engine):
             encoder = self._early[2]
         else:

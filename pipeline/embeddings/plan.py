@@ -16,6 +16,7 @@ from dataprep.formats.storage import storage_errors
 from dataprep.pipeline.embeddings.readers import ARRAYS, CUT, row_count
 from dataprep.pipeline.embeddings.rows import Column
 from dataprep.pipeline.inputs import Source
+from dataprep.pipeline.ownership import read_own
 from dataprep.pipeline.plan import Splitting, Unit, UnitBuilder
 from dataprep.pipeline.records import Span
 from dataprep.pipeline.tables import hf_rows
@@ -71,7 +72,7 @@ def load_embed_plan(path: Path) -> EmbedPlan:
     """Read a plan that `msgspec.json.encode` wrote."""
     try:
         with storage_errors(path):
-            return _PLAN.decode(path.read_bytes())
+            return _PLAN.decode(read_own(path))
     except msgspec.MsgspecError as error:
         raise IntegrityError(
             f"not a readable plan ({error})", where=str(path), code="E_PLAN",

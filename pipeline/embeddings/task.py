@@ -31,6 +31,7 @@ from dataprep.pipeline.embeddings.encode import Encode
 from dataprep.pipeline.embeddings.plan import EmbedPlan, load_embed_plan
 from dataprep.pipeline.embeddings.readers import RowReader, planned_rows
 from dataprep.pipeline.embeddings.rows import Problem, Rows
+from dataprep.pipeline.ownership import read_own
 from dataprep.pipeline.pieces import PieceFile
 from dataprep.pipeline.plan import Unit
 from dataprep.pipeline.records import Reject, Span, excerpt
@@ -79,7 +80,7 @@ _DECODER = msgspec.json.Decoder(EmbedResult)
 
 def load_embed_result(units: Path, number: int) -> EmbedResult:
     """What the task left behind; raises ValueError if that is not as it wrote it."""
-    data = (units / unit_name(number) / RESULT_NAME).read_bytes()
+    data = read_own(units / unit_name(number) / RESULT_NAME)
     return _DECODER.decode(unseal(data))
 
 

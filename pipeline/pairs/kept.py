@@ -19,6 +19,7 @@ import numpy.typing as npt
 from dataprep.formats import npy
 from dataprep.formats.checksums import FileHasher
 from dataprep.formats.storage import FileWriter, create_directory, storage_errors, write_file
+from dataprep.pipeline.ownership import open_for_reading, read_own
 from dataprep.pipeline.sealed import seal, unseal
 from dataprep.pipeline.staging import Staging, abandoned
 from dataprep.pipeline.task import UNIT_PREFIX, temporary_name
@@ -76,7 +77,7 @@ class Kept:
     def _load(self, name: str) -> npt.NDArray[Any] | None:
         path = self._folder / f"{name}.npy"
         try:
-            note = _NOTE.decode(unseal((self._folder / f"{name}.json").read_bytes()))
+            note = _NOTE.decode(unseal(read_own(self._folder / f"{name}.json")))
             if _sha256(path) != note.sha256:
                 return None
         except (OSError, ValueError):  # msgspec's errors are of this kind too
@@ -101,7 +102,7 @@ def _write(path: Path, array: npt.NDArray[Any]) -> _Note:
 
 def _sha256(path: Path) -> str:
     hasher = FileHasher()
-    with path.open("rb", buffering=0) as stream:
+    with open_for_reading(path) as stream:
         while data := stream.read(_READ_BYTES):
             hasher.update(data)
     return hasher.finish().sha256

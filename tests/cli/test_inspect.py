@@ -44,6 +44,31 @@ def inspect_json(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> 
     return value
 
 
+def test_invisible_and_reordering_characters_are_spelled_out(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Marks of direction, embeddings, isolates, and what has no width; joiners stay."""
+    codes = [
+        0x061C,
+        0x180E,
+        0x200B,
+        0x200E,
+        0x200F,
+        *range(0x202A, 0x202F),
+        0x2060,
+        0xFEFF,
+        0xE0041,
+    ]
+    codes += range(0x2066, 0x206A)
+    text = "".join(f"{chr(code)}a" for code in codes) + "\u200cb\u200d"
+    made = make_dataset(tmp_path / "d", {"train": [[list(text.encode())]]})
+    printed = inspect(capsys, made, "--document", "0")
+    for code in codes:
+        assert chr(code) not in printed
+        assert f"\\u{code:04x}a" in printed or f"\\U{code:08x}a" in printed
+    assert "\u200cb\u200d" in printed
+
+
 def test_table_shows_every_split_and_fact(
     dataset: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -13,6 +13,7 @@ from dataprep.formats.dataset import open_dataset
 from dataprep.formats.errors import UsageError
 from dataprep.formats.files import choose_io
 from dataprep.runtime.create import create_loader
+from dataprep.runtime.windows import WindowDataset
 from tests.datasets import make_dataset, random_split
 from tests.pair_datasets import make_pairs
 
@@ -50,7 +51,9 @@ def test_remote_file_systems_are_read(
     make_pairs(tmp_path / "p")
     monkeypatch.setattr(mounts, "_MOUNTS", fabricated(tmp_path, kind))
     assert open_dataset(tmp_path / "d").io == open_arrays(tmp_path / "p").io == io
-    assert create_loader(tmp_path / "d", "train", 1, seq_len=4).dataset_obj.split.dataset.io == io
+    rows = create_loader(tmp_path / "d", "train", 1, seq_len=4).dataset_obj
+    assert isinstance(rows, WindowDataset)
+    assert rows.split.dataset.io == io
     assert open_dataset(tmp_path / "d", io="mmap").io == "mmap"
     assert open_dataset(tmp_path / "d", io="pread").io == "pread"
 

@@ -59,14 +59,18 @@ def key_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 @pytest.mark.parametrize("what", ["link", "dangling link", "file", "pipe"])
-@pytest.mark.parametrize("where", [".", "units", "lock"])
+@pytest.mark.parametrize("where", [".", "units", "lock", "plan.json", "tokenizer.json"])
 def test_what_was_planted_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str, what: str
 ) -> None:
-    """Whatever stands under the foretold names: it is named, left alone, and nothing is built."""
+    """Whatever stands under the foretold names: it is named, and nothing is built.
+
+    The places are left alone; a file is removed with our own unfinished build that it stands in.
+    """
     staging = Staging(tmp_path / "out", key_of(tmp_path, monkeypatch))
     elsewhere = tmp_path / "elsewhere"
-    if where == "lock":
+    is_file = where not in (".", "units")
+    if is_file:
         elsewhere.write_text("precious")
     else:
         (elsewhere / "units").mkdir(parents=True)
@@ -75,7 +79,7 @@ def test_what_was_planted_is_refused(
     if where != ".":
         staging.path.mkdir(exist_ok=True)
     if what == "file":
-        path.mkdir() if where == "lock" else path.write_text("")
+        path.mkdir() if is_file else path.write_text("")
     elif what == "pipe":
         os.mkfifo(path)
     else:
@@ -85,8 +89,8 @@ def test_what_was_planted_is_refused(
     refused(error, path)
     assert not (tmp_path / "out").exists()
     assert not (tmp_path / "nowhere").exists()
-    assert os.path.lexists(path)
-    if where == "lock":
+    assert os.path.lexists(path) == (where in (".", "units", "lock"))
+    if is_file:
         assert elsewhere.read_text() == "precious"
     else:
         assert [entry.name for entry in elsewhere.rglob("*")] == ["units"]

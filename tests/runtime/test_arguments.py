@@ -26,7 +26,7 @@ SEQ_LEN = 16
 COUNTS = ("batch_size", "seq_len", "stride", "num_workers", "prefetch", "seed", "epoch")
 FLAGS = (
     "drop_last", "pin_memory", "distributed", "position_ids", "doc_ids", "mock", "source_ids",
-    "weights_changed",
+    "weights_changed", "mixed_tokenizers",
 )  # fmt: skip
 
 
@@ -56,7 +56,9 @@ def test_counts_are_whole_numbers(shards: Path, name: str, value: Any) -> None:
     refused(shards, name, f"must be a whole number, got {value!r}", **{name: value})
 
 
-@pytest.mark.parametrize("name", [name for name in COUNTS if name not in ("stride", "seq_len")])
+@pytest.mark.parametrize(
+    "name", [name for name in COUNTS if name not in ("stride", "seq_len", "seed")]
+)
 def test_counts_that_must_be_given(shards: Path, name: str) -> None:
     refused(shards, name, "must be a whole number, got None", **{name: None})
 
