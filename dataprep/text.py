@@ -32,7 +32,12 @@ __all__ = ["create_dataloaders", "text_windows"]
 
 _Place = str | os.PathLike[str]
 _OPTION = re.compile(r"--([a-z][a-z-]*)(?: (skip|none)\b)?")
-_FORMATS = ("--format jsonl|text|parquet", "is_jsonl=True for JSONL, or is_jsonl=False for text")
+_PHRASES = (
+    ("--format jsonl|text|parquet", "is_jsonl=True for JSONL, or is_jsonl=False for text"),
+    ("Choose one with --hf-split.", "Give the folder of one of them."),
+    (" (or --split-key)", ""),
+    ("--out", "--cache-dir"),
+)
 _ROLES = ("bos_token", "eos_token", "pad_token")
 
 
@@ -186,7 +191,9 @@ def _in_python(error: DataprepError) -> DataprepError:
     """The same error; options of the command line become arguments of these functions."""
 
     def spoken(text: str | None) -> str | None:
-        return text and _OPTION.sub(_argument, text.replace(*_FORMATS))
+        for phrase, instead in _PHRASES:
+            text = text and text.replace(phrase, instead)
+        return text and _OPTION.sub(_argument, text)
 
     error.where, error.remedy = spoken(error.where), spoken(error.remedy)
     return error

@@ -293,6 +293,7 @@ KEYWORDS = {
     "user": "a role, in --columns",
     "embedding": "an array, in --columns",
     "weights_only": "of torch.load",
+    "row_group_size": "of pyarrow.parquet.write_table",
 }
 CALLS = {
     "encode": "of a tokenizer that is given",

@@ -7,6 +7,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import datasets
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import torch
 
@@ -350,3 +353,23 @@ def test_a_type_that_is_not_known(tmp_path: Path) -> None:
         text_windows(path, **options)
     assert caught.value.remedy == "Say it with is_jsonl=True for JSONL, or is_jsonl=False for text."
     assert len(text_windows(path, is_jsonl=False, **options)) > 0
+
+
+def test_remedies_name_arguments_that_there_are(tmp_path: Path) -> None:
+    """Of what can go wrong with texts, nothing is to be mended by an option of the command line."""
+    table = pa.table({"body": ["Once upon a time."]})
+    pq.write_table(table, tmp_path / "a.parquet")
+    settings: dict[str, Any] = {"tokenizer": Plain(), "seq_length": 4, "cache_dir": tmp_path / "c"}
+    with pytest.raises(InputError, match=r"Name one with field\.$"):
+        text_windows(tmp_path / "a.parquet", **settings)
+    assert len(text_windows(tmp_path / "a.parquet", field="body", **settings)) > 0
+    saved = tmp_path / "saved"
+    rows = datasets.Dataset.from_dict({"text": ["Once upon a time."]})
+    datasets.DatasetDict({"train": rows, "test": rows}).save_to_disk(saved)
+    with pytest.raises(InputError, match=r"Give the folder of one of them\.$"):
+        text_windows(saved, **settings)
+    assert len(text_windows(saved / "test", **settings)) > 0
+    (tmp_path / "file").touch()
+    with pytest.raises(DataprepError) as caught:
+        text_windows(saved / "test", **{**settings, "cache_dir": tmp_path / "file"})
+    assert "--" not in str(caught.value)
