@@ -23,6 +23,13 @@ from dataprep.pipeline.options import DocumentUnit, InputFormat
 __all__ = ["command"]
 
 
+def _listed(
+    context: click.Context, parameter: click.Parameter, value: str | None
+) -> tuple[str, ...] | None:
+    """Return the tokens of a list between commas."""
+    return None if value is None else tuple(part.strip() for part in value.split(","))
+
+
 @click.group(
     "tokenizer", cls=SuggestingGroup, context_settings={"help_option_names": ["-h", "--help"]}
 )
@@ -35,6 +42,8 @@ def command() -> None:
     cls=InputCommand,
     epilog=f"""{EPILOG_START}
   dataprep tokenizer train --input data.jsonl --vocab-size 16384 --out tokenizer.json
+  dataprep tokenizer train --input data.jsonl --out bert.json --special-tokens \
+      '[PAD],[CLS],[SEP],[MASK]'
   dataprep build --input data.jsonl --tokenizer tokenizer.json --out shards""",
 )
 @click.option(
@@ -48,6 +57,11 @@ def command() -> None:
 @click.option(
     "--vocab-size", metavar="N", type=int, default=32_768, show_default=True,
     help="Number of ids, with the 256 bytes and the special tokens.",
+)  # fmt: skip
+@click.option(
+    "--special-tokens", metavar="LIST", callback=_listed,
+    help="Control tokens between commas, which get the last ids, in this order; in place of those "
+    "of the built-in tokenizer.",
 )  # fmt: skip
 @click.option(
     "--format", "format_", type=click.Choice(get_args(InputFormat)),
@@ -64,7 +78,8 @@ def command() -> None:
 @output_options
 def train(
     *, input: tuple[str, ...], out: Path, vocab_size: int,  # noqa: A002 (the option)
-    format_: InputFormat | None, field: str, document: DocumentUnit, as_json: bool, quiet: bool,
+    special_tokens: tuple[str, ...] | None, format_: InputFormat | None, field: str,
+    document: DocumentUnit, as_json: bool, quiet: bool,
 ) -> None:  # fmt: skip
     """Train a byte-level BPE tokenizer on the texts of the inputs.
 
@@ -72,11 +87,12 @@ def train(
     distinct words in memory.
     """
     from dataprep.pipeline.texts import iterate_texts
-    from dataprep.pipeline.train_tokenizer import train_tokenizer
+    from dataprep.pipeline.train_tokenizer import DEFAULT_SPECIAL_TOKENS, train_tokenizer
 
     texts = iterate_texts(input, format_, field, document)
-    with naming_options("vocab_size"):
-        report = train_tokenizer(texts, vocab_size=vocab_size, out=out)
+    specials = DEFAULT_SPECIAL_TOKENS if special_tokens is None else special_tokens
+    with naming_options("vocab_size", "special_tokens"):
+        report = train_tokenizer(texts, vocab_size=vocab_size, out=out, special_tokens=specials)
     if as_json:
         output.result_json({"out": str(out), **asdict(report)})
     elif not quiet:

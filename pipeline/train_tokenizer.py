@@ -75,10 +75,10 @@ def train_tokenizer(
 ) -> TrainReport:
     """Train on `texts` and create the tokenizer.json `out`, which must not exist.
 
-    Stops reading after `max_bytes` UTF-8 bytes; a pair is merged only if it occurs `min_frequency`
-    times. Raises `UsageError` for sizes that cannot work and where `out` exists, before any work;
-    `InputError` where the texts are empty or too few for `vocab_size`; `StorageError` where `out`
-    cannot be written.
+    The `special_tokens` are its last ids, in the order given. Stops reading after `max_bytes`
+    UTF-8 bytes; a pair is merged only if it occurs `min_frequency` times. Raises `UsageError`
+    for sizes that cannot work and where `out` exists, before any work; `InputError` where the
+    texts are empty or too few for `vocab_size`; `StorageError` where `out` cannot be written.
     """
     if max_bytes < 1:
         raise UsageError(f"must be at least 1, got {max_bytes}", where="max_bytes")
@@ -233,8 +233,12 @@ def _check_absent(out: Path) -> None:
 
 
 def _check_sizes(vocab_size: int, special_tokens: tuple[str, ...], min_frequency: int) -> None:
-    if len(set(special_tokens)) != len(special_tokens) or "" in special_tokens:
-        raise UsageError("special tokens repeat or are empty", where="special_tokens")
+    for token in special_tokens:
+        if not token or not token.isprintable() or special_tokens.count(token) > 1:
+            raise UsageError(
+                f"{token!a} repeats, is empty or cannot be printed", where="special_tokens",
+                remedy="Name each token once, as in '[PAD],[CLS],[SEP],[MASK]'.",
+            )  # fmt: skip
     smallest = 256 + len(special_tokens)
     if not smallest <= vocab_size <= MAX_VOCAB_SIZE:
         raise UsageError(
@@ -256,4 +260,7 @@ def _check_result(vocab: dict[str, int], specials: dict[str, int], wanted: int) 
         )  # fmt: skip
     taken = sorted(vocab.keys() & specials.keys())
     if taken:
-        raise UsageError(f"{taken[0]!r} is an ordinary token too", where="special_tokens")
+        raise UsageError(
+            f"{taken[0]!r} is an ordinary token too", where="special_tokens",
+            remedy="Put it between signs, as [CLS] or <|cls|>.",
+        )  # fmt: skip

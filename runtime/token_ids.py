@@ -14,7 +14,7 @@ from dataprep.formats.errors import UsageError
 __all__ = ["TokenIds", "continuations", "token_ids"]
 
 _STARTS = ("Ġ", "▁", "Ċ")  # a space, and a line end, as byte-level BPE and sentencepiece write them
-_MASKS = ("[MASK]", "<mask>")
+_MASKS = ("[MASK]", "<mask>", "<|mask|>")
 _PADS = ("[PAD]", "<pad>", "<|pad|>", "<|padding|>")
 _ENDS = ("<|endoftext|>", "</s>", "<|im_end|>", "<|end_of_text|>", "[SEP]")
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from dataprep.formats.dataset import open_dataset
+from dataprep.runtime.token_ids import token_ids
 from tests.cli.runner import run_here
 from tests.support import REPOSITORY
 
@@ -67,3 +68,39 @@ def test_train_on_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     )
     assert done.returncode == 7
     assert done.stderr.count("\n") == 1
+
+
+def test_special_tokens_of_ones_own(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Item 131: tokens of the user's choice get the last ids; masked language models find them."""
+    out, shards = tmp_path / "bert.json", tmp_path / "shards"
+    words = ("--input", STORIES, "--vocab-size", "600", "--out", out)
+    tokens = "[PAD],[CLS], [SEP],[MASK]"
+    assert (
+        run_here(capsys, "tokenizer", "train", *words, "--special-tokens", tokens).returncode == 0
+    )
+    words = ("--input", STORIES, "--tokenizer", out, "--split", "train=1", "--out", shards)
+    assert run_here(capsys, "build", *words, "--bos", "[CLS]").returncode == 0
+    with open_dataset(shards) as dataset:
+        names = ["[PAD]", "[CLS]", "[SEP]", "[MASK]"]
+        assert [dataset.tokenizer.token_to_id(name) for name in names] == [596, 597, 598, 599]
+        ids = token_ids(dataset.tokenizer)
+        assert (ids.mask_id, ids.pad_id, ids.vocab_size) == (599, 596, 600)
+        assert set(ids.special_ids) == {596, 597, 598, 599}
+        entry = dataset.manifest.tokenizer
+        assert (entry.bos and entry.bos.id, entry.eos and entry.eos.id) == (597, 598)
+        assert entry.pad is not None
+        assert entry.pad.id == 596
+        train = dataset.split("train")
+        stream = train.read(0, train.tokens)
+        assert (stream[0], stream[-1]) == (597, 598)
+
+
+@pytest.mark.parametrize("tokens", ["[CLS],[CLS]", "[CLS],,", "", "a", "a\nb"])
+def test_special_tokens_that_cannot_be(
+    tokens: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One that repeats, is empty, unprintable or an ordinary token is refused by the option."""
+    words = ("--input", STORIES, "--vocab-size", "600", "--out", tmp_path / "t.json")
+    done = run_here(capsys, "tokenizer", "train", *words, "--special-tokens", tokens)
+    assert done.returncode == 2
+    assert " --special-tokens: " in done.stderr
