@@ -115,6 +115,8 @@ def _finished(code: int, arguments: Sequence[str]) -> int:
 def main() -> NoReturn:
     """The console script: `run` on the real arguments, signals, and standard streams."""
     output.prepare()
+    if "--debug" not in sys.argv:
+        output.quiet_libraries()
     # No command multiplies matrices; the threads for it would spin while the rest is imported.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     if sys.stderr is not None:

@@ -27,6 +27,7 @@ __all__ = [
     "one_line",
     "prepare",
     "printable",
+    "quiet_libraries",
     "result",
     "result_json",
     "talk",
@@ -53,6 +54,23 @@ def prepare() -> None:
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
     sys.stdout = _buffered(sys.stdout)
+
+
+def quiet_libraries() -> None:
+    """Keep standard error for what is written through `sys.stderr`.
+
+    What libraries write there by themselves is lost, as the report of a panic in Rust is, of which
+    the exception says the same in one line.
+    """
+    if not isinstance(sys.stderr, TextIOWrapper) or sys.stderr.fileno() != 2:
+        return
+    own = os.fdopen(
+        os.dup(2), "w", buffering=1, encoding=sys.stderr.encoding, errors="backslashreplace"
+    )
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 2)
+    os.close(nowhere)
+    sys.stderr = own
 
 
 def _buffered(stream: TextIO) -> TextIO:

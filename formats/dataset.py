@@ -19,13 +19,14 @@ import numpy.typing as npt
 from dataprep.formats import manifest as manifests
 from dataprep.formats import npy
 from dataprep.formats.boundaries import Boundaries, Parts
-from dataprep.formats.errors import IntegrityError, UsageError
+from dataprep.formats.errors import IncompatibleError, IntegrityError, UsageError
 from dataprep.formats.files import Files, ReadBy, check_files_of, choose_io
 from dataprep.formats.groups import Groups
 from dataprep.formats.held_boundaries import HELD_DOCUMENTS, HeldBoundaries
 from dataprep.formats.manifest import ChatEntry, Manifest, SplitEntry
 from dataprep.formats.paths import local_path
 from dataprep.formats.replaced import Standing
+from dataprep.formats.rust import rust_errors
 from dataprep.formats.stream import Stream, bases, check_inside
 
 if TYPE_CHECKING:
@@ -126,12 +127,25 @@ class Dataset:
                 "is not the tokenizer that made these ids", where=entry.file, code="E_HASH",
                 remedy="Restore this file, or build again with --overwrite.",
             )  # fmt: skip
-        return Tokenizer.from_buffer(data)
+        with rust_errors(self._unusable):
+            return Tokenizer.from_buffer(data)
 
-    def decode(self, ids: npt.ArrayLike) -> str:
-        """The text of `ids`, control tokens spelled out."""
-        text: str = self.tokenizer.decode(np.asarray(ids).tolist(), skip_special_tokens=False)
+    def decode(self, ids: npt.ArrayLike, tokenizer: Tokenizer | None = None) -> str:
+        """The text of `ids`, control tokens spelled out; by `tokenizer` if it is loaded already."""
+        tokenizer = tokenizer or self.tokenizer
+        with rust_errors(self._unusable):
+            text: str = tokenizer.decode(np.asarray(ids).tolist(), skip_special_tokens=False)
         return text
+
+    def _unusable(self, reason: str) -> IncompatibleError:
+        entry = self.manifest.tokenizer
+        version = entry.libraries.get("tokenizers", "")
+        return IncompatibleError(
+            f"the tokenizers library cannot use it ({reason})", where=str(self.path / entry.file),
+            code="E_TOKENIZER",
+            remedy=f"Install tokenizers {version}, which it was built with; if that does not help, "
+            "restore the file, or build again with --overwrite.",
+        )  # fmt: skip
 
     def close(self) -> None:
         """Drop maps and open files; arrays handed out stay valid."""

@@ -23,6 +23,7 @@ from dataprep.formats.storage import storage_errors, sync_directory
 from dataprep.pipeline import destination, tables
 from dataprep.pipeline.apart import reading_apart
 from dataprep.pipeline.commit import Commit
+from dataprep.pipeline.driven import naming
 from dataprep.pipeline.engine import Answered, make_encoder
 from dataprep.pipeline.estimate import check_disk
 from dataprep.pipeline.executor import Workers, run_here
@@ -91,7 +92,8 @@ def build_prepared(
                     options, surveyed, sample_bytes=SAMPLE_BYTES, early=workers,
                     engine_problem=problem,
                 )  # fmt: skip
-                return _build(prepared, workers, progress, started=started, seen=seen)
+                with naming(options.tokenizer):
+                    return _build(prepared, workers, progress, started=started, seen=seen)
         except _EngineError as error:
             problem = error.problem
 

@@ -10,6 +10,7 @@ is parallel over processes, and over threads only where fewer units than cores a
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -23,6 +24,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dataprep.formats.errors import IncompatibleError, InputError
+from dataprep.formats.rust import is_failure, reason_of, rust_errors
 from dataprep.pipeline.ragged import Ragged, install_stand_in, remove_stand_in
 from dataprep.pipeline.suspects import COMPARED, Suspects, suspects_of
 
@@ -40,14 +42,17 @@ __all__ = [
     "EngineChoice",
     "choose_engine",
     "encode_or_problem",
+    "encoding_errors",
     "library_versions",
     "load_gigatoken",
+    "load_reference",
     "make_encoder",
 ]
 
 GIGATOKEN: Literal["gigatoken"] = "gigatoken"
 TOKENIZERS: Literal["tokenizers"] = "tokenizers"
 
+_SHOWN = 80  # characters
 _MISREAD = re.compile(rb"\{[0-9]*,?[0-9]*\}\+")
 
 Doubt = Callable[["Tokenizer | None"], str | None]
@@ -155,7 +160,7 @@ class _Unsuspicious:
         if not holding:
             return self._fast.encode(texts)
         if self._slow is None:
-            self._slow = _reference(self._engine_json)
+            self._slow = _Tokenizers(self._engine_json)
         slow = np.zeros(len(texts), np.bool_)
         slow[holding] = True
         counts = np.zeros(len(texts), np.int64)
@@ -248,7 +253,8 @@ class _Loaded:
 
     def encode(self, texts: Sequence[bytes]) -> Encoded:
         decoded = [text.decode() for text in texts]
-        encoded = self._tokenizer.encode_batch_fast(decoded, add_special_tokens=False)
+        with encoding_errors(self._tokenizer, decoded):
+            encoded = self._tokenizer.encode_batch_fast(decoded, add_special_tokens=False)
         parts = [np.array(one.ids, np.uint32) for one in encoded]
         return np.concatenate([np.empty(0, np.uint32), *parts]), _offsets(list(map(len, parts)))
 
@@ -262,10 +268,7 @@ class _Tokenizers(_Loaded):
     """The same, loaded for nothing but encoding."""
 
     def __init__(self, engine_json: bytes) -> None:
-        os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-        from tokenizers import Tokenizer
-
-        super().__init__(Tokenizer.from_buffer(engine_json))
+        super().__init__(load_reference(engine_json))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -310,7 +313,7 @@ def choose_engine(
     """
     if wanted == TOKENIZERS:
         return EngineChoice(
-            name=TOKENIZERS, reason="asked for with --engine", encoder=_reference(engine_json)
+            name=TOKENIZERS, reason="asked for with --engine", encoder=_Tokenizers(engine_json)
         )
     if problem is None:
         fast, problem = _ask(early, [*sample, *others]) if early else (None, None)
@@ -330,7 +333,7 @@ def choose_engine(
             str(problem), where="--engine gigatoken", code="E_ENGINE",
             remedy="Leave --engine out: Hugging Face tokenizers will be used.",
         )  # fmt: skip
-    return EngineChoice(name=TOKENIZERS, reason=str(problem), encoder=_reference(engine_json))
+    return EngineChoice(name=TOKENIZERS, reason=str(problem), encoder=_Tokenizers(engine_json))
 
 
 def _praise(compared: int) -> str:
@@ -355,39 +358,71 @@ def _doubt(
         loaded.no_padding()
         if _disagreement(fast, _Loaded(loaded), sample) is None:
             return None
-    return _disagreement(fast, _reference(engine_json), sample)
+    return _disagreement(fast, _Tokenizers(engine_json), sample)
 
 
-def _reference(engine_json: bytes) -> Encoder:
+def load_reference(engine_json: bytes) -> Tokenizer:
+    """Return a tokenizer of the reference library; raise `InputError` if it cannot load it."""
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    from tokenizers import Tokenizer
+
+    with rust_errors(_not_loaded):
+        return Tokenizer.from_buffer(engine_json)
+
+
+def encoding_errors(
+    tokenizer: Tokenizer, texts: Sequence[str]
+) -> contextlib.AbstractContextManager[None]:
+    """Raise `InputError` where `tokenizer` fails on one of `texts`, as by a panic."""
+    return rust_errors(partial(_not_encoded, tokenizer, texts))
+
+
+def _not_loaded(reason: str) -> InputError:
+    return InputError(
+        f"the tokenizers library cannot load it ({reason})",
+        where="--tokenizer", code="E_TOKENIZER",
+        remedy="Download it again, or update tokenizers if the file is newer.",
+    )  # fmt: skip
+
+
+def _not_encoded(tokenizer: Tokenizer, texts: Sequence[str], reason: str) -> InputError:
+    """Return the error for the first of `texts` that the library fails on."""
+    failing = next((text for text in texts if _fails(tokenizer, text)), "")
+    return InputError(
+        f"the tokenizers library fails on {failing[:_SHOWN]!r} ({reason})",
+        where="--tokenizer", code="E_TOKENIZER",
+        remedy="Leave the text out, or mend the split pattern in the tokenizer.json.",
+    )  # fmt: skip
+
+
+def _fails(tokenizer: Tokenizer, text: str) -> bool:
     try:
-        return _Tokenizers(engine_json)
-    except Exception as error:  # what `tokenizers` raises is a bare Exception
-        reason = str(error).splitlines()[0][:200] if str(error) else type(error).__name__
-        raise InputError(
-            f"the tokenizers library cannot load it ({reason})",
-            where="--tokenizer", code="E_TOKENIZER",
-            remedy="Download it again, or update tokenizers if the file is newer.",
-        ) from None  # fmt: skip
+        tokenizer.encode(text)
+    except BaseException as error:
+        if not is_failure(error):
+            raise
+        return True
+    return False
 
 
 def load_gigatoken(engine_json: bytes, *, alone: bool = False) -> tuple[Encoder | None, str | None]:
     """gigatoken with a tokenizer, or why it cannot be used."""
     try:
         return make_encoder(GIGATOKEN, engine_json, alone=alone), None
-    except MemoryError:
-        raise  # says nothing of the tokenizer
-    except Exception as error:  # a Rust library: any refusal means the reference
-        return None, f"gigatoken refuses this tokenizer: {_reason(error)}"
+    except BaseException as error:
+        if not is_failure(error):
+            raise
+        return None, f"gigatoken refuses this tokenizer: {reason_of(error)}"
 
 
 def encode_or_problem(fast: Encoder, sample: Sequence[bytes]) -> Encoded | str:
     """The ids of `sample`, or why they cannot be had."""
     try:
         return fast.encode(sample)
-    except MemoryError:
-        raise
-    except Exception as error:  # a Rust library: any failure means the reference
-        return f"gigatoken fails on texts of this build: {_reason(error)}"
+    except BaseException as error:
+        if not is_failure(error):
+            raise
+        return f"gigatoken fails on texts of this build: {reason_of(error)}"
 
 
 def _ask(early: EarlyEngine, texts: Sequence[bytes]) -> tuple[Encoder | None, str | None]:
@@ -408,10 +443,6 @@ def _disagreement(fast: Encoder, reference: Encoder, sample: Sequence[bytes]) ->
         return None
     different = _first_difference(sample, (ids, offsets), (expected, expected_offsets))
     return f"gigatoken and tokenizers give different ids for {different!r}"
-
-
-def _reason(error: Exception) -> str:
-    return next(iter(str(error).strip().splitlines()), type(error).__name__)
 
 
 def _first_difference(sample: Sequence[bytes], one: Encoded, other: Encoded) -> str:

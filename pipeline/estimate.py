@@ -17,6 +17,7 @@ from dataprep.formats.errors import StorageError
 from dataprep.formats.storage import free_bytes
 from dataprep.pipeline import destination
 from dataprep.pipeline.apart import reading_apart
+from dataprep.pipeline.driven import naming
 from dataprep.pipeline.launch import available_cores
 from dataprep.pipeline.layout import JOIN_BELOW_BYTES, SMALL_PART
 from dataprep.pipeline.options import BuildOptions
@@ -91,7 +92,8 @@ def estimate_by(
     prepared = prepare(options, survey(options), sample_bytes=sample_bytes)
     if kept is not None:
         destination.require_same(kept, prepared)
-    found: Estimate = estimate_prepared(prepared)
+    with naming(options.tokenizer):
+        found: Estimate = estimate_prepared(prepared)
     if kept is not None:
         found = replace(found, notes=(*found.notes, _BUILT))
     return found, prepared

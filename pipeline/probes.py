@@ -13,6 +13,7 @@ import msgspec
 from dataprep.formats.manifest import Manifest, TokenizerEntry
 from dataprep.formats.manifest import load as load_manifest
 from dataprep.formats.ordinary import open_ordinary
+from dataprep.formats.rust import is_failure, reason_of
 from dataprep.formats.verify_report import Finding, VerifyReport
 from dataprep.pipeline.engine import GIGATOKEN, TOKENIZERS, library_versions, make_encoder
 from dataprep.pipeline.special_tokens import literal_config, parse_config
@@ -111,9 +112,10 @@ def _problem(engine: str, entry: TokenizerEntry, engine_json: bytes) -> str | No
     texts = [probe.text for probe in entry.probes]
     try:
         ids, offsets = make_encoder(engine, engine_json).encode([text.encode() for text in texts])
-    except Exception as error:  # both engines raise bare exceptions of their own
-        reason = str(error).strip().splitlines()
-        return f"{engine} cannot use the tokenizer any more ({reason[0] if reason else error!r})"
+    except BaseException as error:
+        if not is_failure(error):
+            raise
+        return f"{engine} cannot use the tokenizer any more ({reason_of(error)})"
     for number, probe in enumerate(entry.probes):
         found = ids[offsets[number] : offsets[number + 1]].tolist()
         if found != list(probe.ids):

@@ -124,7 +124,5 @@ def _example(path: Path, tokenizer: Tokenizer | None) -> str | None:
         for split in dataset.splits.values():
             if split.documents:
                 ids = _first_ids(dataset, split.entry)
-                decode = (tokenizer or dataset.tokenizer).decode
-                text: str = decode(ids.tolist(), skip_special_tokens=False)
-                return text[:_EXAMPLE_CHARACTERS]
+                return dataset.decode(ids, tokenizer)[:_EXAMPLE_CHARACTERS]
     return None

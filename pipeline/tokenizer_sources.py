@@ -16,6 +16,7 @@ import re
 import textwrap
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +24,7 @@ import msgspec
 
 from dataprep.formats.errors import InputError, StorageError
 from dataprep.formats.paths import refuse_address
+from dataprep.formats.rust import rust_errors
 from dataprep.pipeline.sentencepiece_import import model_to_json, parse_model
 from dataprep.pipeline.tiktoken_import import ENCODINGS, Encoding, parse_ranks, ranks_to_json
 
@@ -325,16 +327,15 @@ def load_tokenizer(data: bytes, where: str | None) -> Tokenizer:
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # its threads and forks do not mix
     from tokenizers import Tokenizer
 
-    try:
+    with rust_errors(partial(_not_loaded, where or BUILT_IN)):
         return Tokenizer.from_buffer(data)
-    except (KeyboardInterrupt, SystemExit):
-        raise
-    except BaseException as error:  # a Rust panic is no Exception
-        reason = str(error).splitlines()[0][:200] if str(error) else type(error).__name__
-        raise _unusable(
-            f"the tokenizers library cannot load it ({reason})", where or BUILT_IN,
-            "Download it again, or update tokenizers if the file is newer.",
-        ) from None  # fmt: skip
+
+
+def _not_loaded(where: str, reason: str) -> InputError:
+    return _unusable(
+        f"the tokenizers library cannot load it ({reason})", where,
+        "Download it again, or update tokenizers if the file is newer.",
+    )  # fmt: skip
 
 
 def _unusable(problem: str, where: str, remedy: str) -> InputError:

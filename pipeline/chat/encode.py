@@ -22,7 +22,13 @@ import numpy.typing as npt
 from dataprep.formats.errors import DataprepError, IncompatibleError
 from dataprep.pipeline.chat.marked import Marked, MarkedTexts, Spans
 from dataprep.pipeline.chat.offsets import Offsets, PieceSizes, covered
-from dataprep.pipeline.engine import TOKENIZERS, Encoded, Encoder
+from dataprep.pipeline.engine import (
+    TOKENIZERS,
+    Encoded,
+    Encoder,
+    encoding_errors,
+    load_reference,
+)
 from dataprep.pipeline.plan import Encoding
 from dataprep.pipeline.special_tokens import literal_config, special_tokens, vocab_size
 
@@ -161,21 +167,15 @@ class MarkedEncoder:
     def _asked(self) -> Tokenizer:
         """The tokenizer in the library that knows offsets."""
         if self._reference is None:
-            self._reference = _load(self._engine_json)
+            self._reference = load_reference(self._engine_json)
         return self._reference
 
     def _plain(self) -> Tokenizer:
         """The same, for text that must not become a control token."""
         if self._literal is None:
             config = msgspec.json.decode(self._engine_json)
-            self._literal = _load(msgspec.json.encode(literal_config(config)))
+            self._literal = load_reference(msgspec.json.encode(literal_config(config)))
         return self._literal
-
-
-def _load(engine_json: bytes) -> Tokenizer:
-    from tokenizers import Tokenizer
-
-    return Tokenizer.from_buffer(engine_json)
 
 
 def _joined(parts: Sequence[MarkedIds]) -> MarkedIds:
@@ -215,7 +215,8 @@ def _with_offsets(
     tokenizer: Tokenizer, text: str
 ) -> tuple[npt.NDArray[np.uint32], npt.NDArray[np.int64], npt.NDArray[np.int64]]:
     """The ids of `text` and the bytes that each stands for, as `tokenizers` tells them."""
-    encoded = tokenizer.encode(text, add_special_tokens=False)
+    with encoding_errors(tokenizer, [text]):
+        encoded = tokenizer.encode(text, add_special_tokens=False)
     places = np.array(encoded.offsets, np.int64).reshape(-1, 2)
     if not text.isascii():
         sizes = np.fromiter((len(character.encode()) for character in text), np.int64, len(text))

@@ -136,3 +136,14 @@ def test_a_tokenizer_that_none_takes() -> None:
         choose_engine(b'{"version": "1.0"}', "auto", [])
     assert caught.value.code == "E_TOKENIZER"
     assert "\n" not in str(caught.value)
+
+
+def test_a_text_that_the_reference_fails_on() -> None:
+    """A panic of the library names the text; others are encoded as before."""
+    config = json.loads(BUILT_IN)
+    config["pre_tokenizer"]["pretokenizers"][0]["pattern"] = {"Regex": "(a+)+$"}
+    encoder = make_encoder(TOKENIZERS, json.dumps(config).encode())
+    with pytest.raises(InputError, match="fails on 'aaaa") as caught:
+        encoder.encode([b"plain", b"a" * 60 + b"!", b"plain"])
+    assert "\n" not in str(caught.value)
+    assert len(encoder.encode([b"plain"])[0])
