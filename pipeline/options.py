@@ -25,6 +25,7 @@ __all__ = [
     "InputFormat",
     "as_assignments",
     "as_paths",
+    "as_text",
     "check_common",
     "check_types",
     "parse_split",
@@ -74,7 +75,7 @@ class BuildOptions:
     """Split of an HF dataset; needed where it has several."""
     tokenizer: str | None = None
     """None: the built-in one. Otherwise a tokenizer.json, a folder, a hub repository,
-    ``tiktoken:NAME``, a .tiktoken rank file, or a sentencepiece .model."""
+    ``tiktoken:NAME``, a .tiktoken rank file, or a sentencepiece .model. A path will do."""
     engine: Literal["auto", "gigatoken", "tokenizers"] = "auto"
     """auto: gigatoken where it gives the same ids as Hugging Face tokenizers, else that."""
     split: str = DEFAULT_SPLIT
@@ -108,6 +109,7 @@ class BuildOptions:
     def __post_init__(self) -> None:
         object.__setattr__(self, "input", as_paths(self.input))
         object.__setattr__(self, "out", local_path(self.out))
+        as_text(self, "tokenizer")
         check_types(self, ("input", "out"))
         _require(bool(self.input), "--input", "name at least one file, folder or glob")
         _require(bool(self.field), "--field", "must not be empty")
@@ -211,6 +213,13 @@ def as_paths(value: object) -> tuple[str, ...]:
         if not path.startswith("hf:") or path.startswith("hf://"):
             refuse_address(path)
     return paths
+
+
+def as_text(options: DataclassInstance, *names: str) -> None:
+    """Make strings of the fields `names` where paths were given."""
+    for name in names:
+        if isinstance(value := getattr(options, name), PathLike):
+            object.__setattr__(options, name, fspath(value))
 
 
 def as_assignments(value: object, where: str) -> tuple[str, ...]:

@@ -18,6 +18,7 @@ from dataprep.pipeline.options import (
     DEFAULT_SPLIT,
     as_assignments,
     as_paths,
+    as_text,
     check_common,
     check_types,
 )
@@ -70,7 +71,7 @@ class ChatOptions:
     """Split of an HF dataset; needed where it has several."""
     tokenizer: str | None = None
     """None: the built-in one. Otherwise a tokenizer.json, a folder, a hub repository,
-    ``tiktoken:NAME``, a .tiktoken rank file, or a sentencepiece .model."""
+    ``tiktoken:NAME``, a .tiktoken rank file, or a sentencepiece .model. A path will do."""
     engine: Literal["auto", "gigatoken", "tokenizers"] = "auto"
     """auto: gigatoken where it gives the same ids as Hugging Face tokenizers, else that."""
     template: str | None = None
@@ -115,6 +116,7 @@ class ChatOptions:
     def __post_init__(self) -> None:
         object.__setattr__(self, "input", as_paths(self.input))
         object.__setattr__(self, "out", local_path(self.out))
+        as_text(self, "tokenizer", "template")
         object.__setattr__(self, "columns", as_assignments(self.columns, "--columns"))
         object.__setattr__(self, "template_arg", _as_variables(self.template_arg))
         check_types(self, ("input", "out", "columns", "template_arg"))

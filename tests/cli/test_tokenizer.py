@@ -78,8 +78,8 @@ def test_special_tokens_of_ones_own(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert (
         run_here(capsys, "tokenizer", "train", *words, "--special-tokens", tokens).returncode == 0
     )
-    words = ("--input", STORIES, "--tokenizer", out, "--split", "train=1", "--out", shards)
-    assert run_here(capsys, "build", *words, "--bos", "[CLS]").returncode == 0
+    build = ("--input", STORIES, "--tokenizer", out, "--split", "train=1", "--out", shards)
+    assert run_here(capsys, "build", *build, "--bos", "[CLS]").returncode == 0
     with open_dataset(shards) as dataset:
         names = ["[PAD]", "[CLS]", "[SEP]", "[MASK]"]
         assert [dataset.tokenizer.token_to_id(name) for name in names] == [596, 597, 598, 599]

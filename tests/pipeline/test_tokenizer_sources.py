@@ -8,6 +8,7 @@ import random
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tokenizers import Tokenizer
@@ -15,6 +16,8 @@ from tokenizers import Tokenizer
 from dataprep.formats.errors import DataprepError, InputError
 from dataprep.formats.manifest import SpecialToken
 from dataprep.pipeline import special_tokens, tokenizer_sources
+from dataprep.pipeline.chat.options import ChatOptions
+from dataprep.pipeline.options import BuildOptions
 from dataprep.pipeline.special_tokens import (
     find_role,
     vocab_size,
@@ -257,3 +260,12 @@ def test_resolving_raises_only_our_errors() -> None:
     for spec in ("tiktoken:", "tiktoken:../x", "..", "/"):
         with pytest.raises(DataprepError):
             resolve_tokenizer(spec)
+
+
+def test_paths_in_options(tmp_path: Path) -> None:
+    """A path names a tokenizer, and a template, as its text does."""
+    own, template = tmp_path / "own.json", tmp_path / "own.jinja"
+    given: dict[str, Any] = {"input": ("a.jsonl",), "out": tmp_path / "out", "tokenizer": own}
+    assert BuildOptions(**given).tokenizer == str(own)
+    chat = ChatOptions(**given, template=template)  # type: ignore[arg-type]
+    assert (chat.tokenizer, chat.template) == (str(own), str(template))
