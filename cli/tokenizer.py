@@ -42,8 +42,7 @@ def command() -> None:
     cls=InputCommand,
     epilog=f"""{EPILOG_START}
   dataprep tokenizer train --input data.jsonl --vocab-size 16384 --out tokenizer.json
-  dataprep tokenizer train --input data.jsonl --out bert.json --special-tokens \
-      '[PAD],[CLS],[SEP],[MASK]'
+  dataprep tokenizer train --input a.txt --out b.json --special-tokens '[PAD],[CLS],[SEP],[MASK]'
   dataprep build --input data.jsonl --tokenizer tokenizer.json --out shards""",
 )
 @click.option(
