@@ -90,7 +90,7 @@ test-faults: $(STAMP)
 test-fuzz: $(STAMP)
 	$(BIN)/python -m pytest -q $(PARALLEL) -m fuzz --write-results tests/fuzz
 
-# Some quarter of an hour. MUTANTS="--only runtime/" has some of them run, and no results written.
+# Some quarter of an hour. MUTANTS="--only runtime/ --write" runs some, and writes theirs alone.
 MUTANTS ?= --write
 test-mutants: $(STAMP)
 	$(BIN)/python -m tests.mutants.driver $(MUTANTS)

@@ -27,6 +27,7 @@ from queue import SimpleQueue
 from typing import Any
 
 from tests.mutants.mutations import Mutant, mutants_of, sample
+from tests.results import load as stored
 from tests.results import store
 from tests.support import REPOSITORY
 
@@ -34,6 +35,7 @@ __all__ = ["Outcome", "Suite", "load", "share_of"]
 
 HERE = Path(__file__).parent
 RESULTS = REPOSITORY / "benchmarks" / "results" / "mutants.json"
+COMMAND = "make test-mutants"
 SEED, SAMPLE, AT_ONCE = 17, 100, 2
 LIBRARIES = (
     "numpy", "torch.utils.data", "msgspec", "pyarrow.parquet", "tokenizers", "gigatoken",
@@ -248,7 +250,7 @@ def share_of(outcomes: Sequence[Outcome], equivalent: Mapping[str, str]) -> dict
 
 def main() -> int:
     """Run what the command line asks for; returns the exit code."""
-    parser = argparse.ArgumentParser(prog="make test-mutants", description=__doc__)
+    parser = argparse.ArgumentParser(prog=COMMAND, description=__doc__)
     parser.add_argument("--only", default="", help="mutants whose name or path contains this")
     parser.add_argument("--sample", type=int, default=SAMPLE, help="how many drawn (%(default)s)")
     parser.add_argument("--seed", type=int, default=SEED, help="for drawing (%(default)s)")
@@ -265,7 +267,8 @@ def main() -> int:
             print(*(f"{one.path}: {one.name}" for one in chosen), sep="\n")
             return 0
         resource.setrlimit(resource.RLIMIT_DATA, (_MEMORY, _MEMORY))  # of every process we start
-        found = _measured(lists, chosen)
+        outcomes = _outcomes(lists, chosen)
+        found = share_of(outcomes, lists.equivalent)
     except MistakeError as error:
         print(f"test-mutants: {error}", file=sys.stderr)
         return 2
@@ -274,11 +277,14 @@ def main() -> int:
           f"{found['equivalent']} more change nothing)")  # fmt: skip
     print(*found["survivors"], sep="\n")
     if asked.write:
-        store(RESULTS, f"seed {asked.seed}", found, command="make test-mutants")
+        if not asked.only:
+            RESULTS.unlink(missing_ok=True)  # and with it modules that have been moved
+        _write(outcomes, lists.equivalent)
     return 0
 
 
-def _measured(lists: Lists, mutants: Sequence[Mutant]) -> dict[str, Any]:
+def _outcomes(lists: Lists, mutants: Sequence[Mutant]) -> list[Outcome]:
+    """Run the tests with each of `mutants`, and say how it went."""
     began, outcomes = time.monotonic(), []
     with tempfile.TemporaryDirectory(prefix="mutants-") as scratch:
         suite = Suite(
@@ -291,7 +297,22 @@ def _measured(lists: Lists, mutants: Sequence[Mutant]) -> dict[str, Any]:
                 outcomes.append(outcome)
                 took = f"{outcome.end:8} {outcome.seconds:5.1f} s"
                 print(f"{took}  {outcome.mutant.path}: {outcome.mutant.name}", flush=True)
-    return {**share_of(outcomes, lists.equivalent), "seconds": round(time.monotonic() - began)}
+    print(f"{time.monotonic() - began:.0f} s in all")
+    return outcomes
+
+
+def _write(outcomes: Sequence[Outcome], equivalent: Mapping[str, str]) -> None:
+    """Store the shares of the modules that were run, and that of all that were ever."""
+    for path in sorted({outcome.mutant.path for outcome in outcomes}):
+        own = [outcome for outcome in outcomes if outcome.mutant.path == path]
+        store(RESULTS, path, share_of(own, equivalent), command=COMMAND)
+    entries = [entry for name, entry in stored(RESULTS).items() if name != "all"]
+    total = {
+        name: sum(entry[name] for entry in entries)
+        for name in ("mutants", "killed", "by_timeout", "equivalent")
+    }
+    share = total["killed"] / (total["mutants"] - total["equivalent"])
+    store(RESULTS, "all", {**total, "share_killed": round(share, 4)}, command=COMMAND)
 
 
 if __name__ == "__main__":

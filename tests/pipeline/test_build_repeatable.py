@@ -327,7 +327,7 @@ def test_plan_is_enough_for_a_worker(
     (path,) = tmp_path.glob(".out.building-*")
     last = _serve(path, 3)
     assert last["finished"]
-    assert {"load", "read", "parse", "encode", "write"} <= set(last["stages"])
+    assert {"load", "read", "parse", "split", "encode", "write"} <= set(last["stages"])
     assert build_into(tmp_path / "out", small.input).resumed_units == 2
 
 

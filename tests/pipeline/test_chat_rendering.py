@@ -449,3 +449,21 @@ def test_answers_that_follow_at_once_are_spans_of_their_own() -> None:
     for _ in range(3):  # as it is, then by a plan
         rendered = renderer.render(Conversation(messages=messages))
         assert trained(rendered) == ["One", "Two"]
+
+
+@pytest.mark.parametrize(
+    ("train", "said"), [(None, ["One", "Two", "!"]), ([None, False, None, None], ["Two", "!"])]
+)
+def test_more_marked_spans_than_turns(train: Any, said: list[str]) -> None:
+    """The last turn has two, and an earlier one is left out: which are whose is found out."""
+    template = (
+        "{% for m in messages %}{% if m.role != 'assistant' %}{{ m.content }}:{% else %}"
+        "{% generation %}{{ m.content }}{% endgeneration %}|"
+        "{% if m.content == 'Two' %}{% generation %}!{% endgeneration %}{% endif %}{% endif %}"
+        "{% endfor %}"
+    )
+    messages = talk("a", "One", "b", "Two").messages
+    renderer = Renderer(template)
+    for _ in range(3):  # as it is, then by a plan
+        rendered = renderer.render(Conversation(messages=messages, train=train))
+        assert trained(rendered) == said

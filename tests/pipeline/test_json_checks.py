@@ -81,7 +81,7 @@ def test_bracket_lines_are_never_missed(parts: list[bytes], limit: int) -> None:
     [
         (b"[[[" + b"[]" * (1 << 19) + b"[[", 5),
         (b'[["]"' + b"{}" * (1 << 19) + b'["[[["', 3),
-        (b'{"' + b"[{" * (1 << 19) + b'"[[', 3),  # brackets in a string
+        (b'{"' + b"[{" * (1 << 19) + b'"[[[', 4),  # brackets in a string
     ],
     ids=["open", "quoted", "in a string"],
 )

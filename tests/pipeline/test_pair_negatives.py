@@ -166,13 +166,17 @@ def test_too_few_sources_name_the_question() -> None:
 
 
 def test_item_113_many_negatives_keep_the_order_of_their_tiers() -> None:
-    """Item 113: as the plain way also with more in a row than a short sort keeps in order."""
+    """Item 113: as the plain way also with more in a row than a short sort keeps in order.
+
+    The fourth tier runs dry, so that the first has places before it and behind it.
+    """
     numbers = np.random.default_rng(3)
-    links = Links(np.arange(6), np.arange(6), np.arange(6) % 2, 6, 90, 2)
-    questions, sources, centroids = (unit(numbers.standard_normal((n, 4))) for n in (6, 90, 2))
+    links = Links(np.arange(60), np.arange(60), np.zeros(60, np.int64), 60, 80, 1)
+    questions, sources, centroids = (unit(numbers.standard_normal((n, 4))) for n in (60, 80, 1))
     near = near_clusters(centroids, links.members(), 1)
-    scene = (links, questions, sources, near, [15, 15, 15, 15])  # the first two run dry
+    scene = (links, questions, sources, near, [8, 0, 0, 52])
     expected, found = plain(scene, 5), mine(*scene, seed=5)
+    assert found[1][0].tolist() == [1] * 40 + [4] * 20
     assert found[0].tolist() == expected[0].tolist()
     assert found[1].tolist() == expected[1].tolist()
 

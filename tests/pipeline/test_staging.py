@@ -318,3 +318,13 @@ def test_what_a_killed_run_has_written_in_part_is_written_again(staging: Staging
         staging.put(staging.plan, b"whole")
         assert staging.plan.read_bytes() == b"whole"
     assert sorted(path.name for path in staging.path.iterdir()) == ["plan.json", "units"]
+
+
+def test_a_build_whose_place_is_gone_ends(staging: Staging) -> None:
+    """Somebody else has published or removed it: what would come of going on is half a build."""
+    staging.create()
+    staging.refuse_if_gone()
+    staging.discard()
+    with pytest.raises(BusyError, match="somebody has removed this unfinished build") as caught:
+        staging.refuse_if_gone()
+    assert caught.value.where == str(staging.path)

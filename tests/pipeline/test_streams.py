@@ -182,6 +182,20 @@ def test_a_span_inside_a_long_line_reads_no_further(tmp_path: Path) -> None:
     assert list(stream.blocks()) == []
 
 
+def test_the_clock_is_told_of_each_read(tmp_path: Path) -> None:
+    """Once before a block or a chunk is handed over, so that parsing it is not called reading."""
+    path = tmp_path / "data"
+    path.write_bytes(b"line\n" * 40)
+    laps: list[str] = []
+    stream = LineStream(source_of(path), Span(0, 0, 200), block_bytes=50, lap=laps.append)
+    for parts in (stream.blocks(), stream.chunks()):
+        seen = [len(laps) for _ in parts]
+        assert len(seen) > 1
+        assert seen == list(range(1, len(seen) + 1))
+        assert set(laps) == {"read"}
+        laps.clear()
+
+
 # Fingerprints
 
 
