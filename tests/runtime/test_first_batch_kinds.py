@@ -93,7 +93,7 @@ COLLATED: dict[str, tuple[Any, Any]] = {
 
 
 @pytest.mark.parametrize("kind", COLLATED)
-@pytest.mark.parametrize("end", ["partial", "drop", "mask", "buckets", "workers", "module"])
+@pytest.mark.parametrize("end", ["partial", "drop", "mask", "buckets", "module"])
 def test_batches_of_collate_functions_are_good(kind: str, end: str) -> None:
     """Item 132: every collator, tuples and tensors, each end of an epoch; the batch comes next."""
     data, collate = COLLATED[kind]
@@ -102,8 +102,6 @@ def test_batches_of_collate_functions_are_good(kind: str, end: str) -> None:
         make.with_drop_last()
     if end == "buckets":
         make.with_buckets(lengths=[1 + n % 3 for n in range(N)], max_tokens=9)
-    if end == "workers":
-        make.with_workers(1, multiprocessing_context="fork")
     if end == "mask":
         loaders = [*make.with_drop_last(False).build_ranks(3)]
     elif end == "module":
@@ -188,7 +186,7 @@ def own(path: Path) -> Iterator[tuple[str, Path, dict[str, Any]]]:
         yield form, preferences(path / form, form), {"seq_len": 16}
     vectors = {"embedding": draw.standard_normal((30, 5)).astype("f4"), "label": np.arange(30)}
     yield "embeddings", make_embeddings(path / "vectors", vectors), {}
-    yield "pairs of vectors", make_pairs(path / "steered", 200), {}
+    yield "pairs of vectors", make_pairs(path / "steered", 60), {}
 
 
 def test_batches_of_built_datasets_are_good(

@@ -184,7 +184,7 @@ class Large:
         return (self[index] for index in range(len(self)))
 
 
-@pytest.mark.parametrize("allocate", [np.ones, torch.ones, bytes], ids=["numpy", "torch", "bytes"])
+@pytest.mark.parametrize("allocate", [np.ones, torch.ones], ids=["numpy", "torch"])
 def test_memory_that_runs_out(allocate: Callable[[int], Any], shards: Path) -> None:
     """Here or in a worker, of a dataset or a stream: it is the machine, and not the sample."""
 

@@ -215,8 +215,16 @@ def test_a_stream_through_the_builder(source: Any, workers: int) -> None:
             served.update(values[mask].tolist())
     assert served == Counter(range(37))
     assert steps == [5, 5]
+
+
+@pytest.mark.parametrize("source", [Stream(), dicts], ids=["tuples", "dicts"])
+def test_options_of_a_stream_through_the_builder(source: Any) -> None:
+    """Item 127: drop_last leaves the mask out; what streams do not have is refused."""
+    make = builder(source)
     dropped = [[*loader] for loader in make.with_drop_last().build_ranks(2)]
     assert [len(batches) for batches in dropped] == [4, 4]
+    assert all(len(first(b) if isinstance(b, tuple) else b["n"]) == 4 for b in dropped[0])
+    assert all(len(b) < 3 for b in dropped[0])
     for option in (
         make.with_sampler([0]), builder(source).with_buckets(lengths=[1]),
         builder(source).with_purpose("val"),
