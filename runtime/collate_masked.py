@@ -1,10 +1,10 @@
 """Masked language models: which tokens are hidden is a function of the sample, and of nothing else.
 
-A draw is a hash of the seed, the epoch, the ids of the sample and the place in it. So neither the
-worker, nor the batch, nor the padding changes it; every epoch draws anew; a resumed run draws what
-the first would have. Two equal samples of an epoch are masked alike. Rows of a dataset that was
-built are hashed by their number instead of their ids (`MaskedLM.hide`): equal ones are masked
-independently. Costs 40 ns a place of the batch, padding included.
+A draw is a hash of the seed, the epoch, the number and the ids of the sample, and the place in it.
+So neither the worker, nor the batch, nor the padding changes it; every epoch draws anew; a resumed
+run draws what the first would have; equal samples are masked independently. Only where the collator
+is called without numbers, as by a stock DataLoader, are equal samples of an epoch masked alike.
+Costs 40 ns a place of the batch, padding included.
 
 80 % of the hidden tokens become the mask token, 10 % a random one and 10 % stay as they are (Devlin
 et al.: BERT, section 3.1, https://arxiv.org/abs/1810.04805).
@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -58,6 +58,9 @@ class MaskedLM(Padded):
     >>> batch["input_ids"].tolist(), batch["labels"].tolist()
     ([[9, 9, 9, 4, 5, 9, 9, 9]], [[1, 2, 3, -100, -100, 6, 7, 8]])
     """
+
+    numbered: ClassVar[bool] = True
+    """`Collated` passes the numbers of the samples, too."""
 
     mask_id: int
     vocab_size: int
@@ -115,8 +118,10 @@ class MaskedLM(Padded):
         """The same collator, which draws those of `epoch`."""
         return replace(self, epoch=epoch)
 
-    def __call__(self, samples: Sequence[Any]) -> dict[str, Any]:
-        """The batch."""
+    def __call__(
+        self, samples: Sequence[Any], numbers: Sequence[int] | None = None
+    ) -> dict[str, Any]:
+        """Return the batch; `numbers` are those of the samples in their dataset."""
         columns = columns_of(samples, ("input_ids",))
         require_fields(columns, "input_ids", where="masked language models")
         words = columns.pop("word_ids", None)
@@ -131,7 +136,7 @@ class MaskedLM(Padded):
         marked = work.batch.pop("special_tokens_mask", None)
         if marked is not None:
             allowed &= marked == 0
-        hashes = self._hashes(ids, real)
+        hashes = self._hashes(ids, real, numbers)
         groups = self._places(real)
         if self.whole_words:
             groups, allowed = self._words(words, work, real, allowed)
@@ -182,11 +187,14 @@ class MaskedLM(Padded):
         places: Array = np.arange(real.shape[1]) - first[:, None]
         return places
 
-    def _hashes(self, ids: Array, real: Array) -> _Words:
-        """uint64 [rows, 1]: one number for seed, epoch and the ids of each row."""
+    def _hashes(self, ids: Array, real: Array, numbers: Sequence[int] | None) -> _Words:
+        """uint64 [rows, 1]: one word for seed, epoch, the number and the ids of each row."""
         places = self._places(real).view(np.uint64)
         words = finalise(ids.astype(np.uint64) * np.uint64(GOLDEN) + places * np.uint64(FIRST))
         sums = np.where(real, words, np.uint64(0)).sum(axis=1, dtype=np.uint64)
+        if numbers is not None:
+            own = np.asarray(numbers, np.int64).view(np.uint64)
+            sums += finalise((own + np.uint64(1)) * np.uint64(SECOND))
         key = np.uint64((self.seed * SECOND + self.epoch * FIRST + 1) & _MASK64)
         return finalise(finalise(np.atleast_1d(key)) ^ sums)[:, None]
 

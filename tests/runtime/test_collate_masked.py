@@ -183,3 +183,16 @@ def test_ids_of_another_vocabulary_are_named() -> None:
     """An id that the model has no embedding for is no reason to draw from nowhere."""
     with pytest.raises(SampleError, match=r"row 1 .*holds 1000, which is outside 0:1000"):
         COLLATE([{"input_ids": [5]}, {"input_ids": [1000]}])
+
+
+def test_equal_samples_are_masked_independently() -> None:
+    """Item 126: in a loader the number of a sample tells it from others with the same tokens."""
+    same = [{"input_ids": list(range(10, 60))}] * 8
+    data = Collated(same, COLLATE)
+    order, definition = collated_order(data, seed=0, shuffle=False)
+    loaders = [serve(data, size, order=order, definition=definition) for size in (8, 3)]
+    labels, others = (torch.cat([batch["labels"] for batch in loader])[:6] for loader in loaders)
+    assert len({tuple(row) for row in labels.tolist()}) == 6
+    assert torch.equal(labels, others)
+    alike = COLLATE(same)["labels"]
+    assert (alike == alike[0]).all()
