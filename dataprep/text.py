@@ -36,7 +36,7 @@ _PHRASES = (
     ("--format jsonl|text|parquet", "is_jsonl=True for JSONL, or is_jsonl=False for text"),
     ("Choose one with --hf-split.", "Give the folder of one of them."),
     (" (or --split-key)", ""),
-    ("--out", "--cache-dir"),
+    ("--out", "cache_dir"),
 )
 _ROLES = ("bos_token", "eos_token", "pad_token")
 
