@@ -87,7 +87,7 @@ def parse_curriculum(text: str) -> Curriculum:
         return Curriculum(mode=text.strip())  # type: ignore[arg-type]
     try:
         return _DECODER.decode(text)
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, RecursionError) as error:
         raise UsageError(
             f"is not a curriculum ({error})", where=_WHERE,
             remedy="Write fixed, linear or cosine, or a JSON object with mode, probabilities, "

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import re
 from collections.abc import Iterator
 
 from dataprep.formats.errors import DataprepError, InputError
@@ -12,6 +13,8 @@ __all__ = ["decoding", "reason_of"]
 
 _OF_DATA = (None, errno.EINVAL, errno.EOVERFLOW, errno.ESPIPE)
 """Numbers of OSErrors that damaged files lead to: libraries seek to the places that files name."""
+_NO_MACHINE = 1 << 44
+"""Bytes that a file asks for only where it is damaged."""
 _LONGEST = 200
 
 
@@ -24,14 +27,22 @@ def decoding(where: str, what: str, *, code: str, remedy: str) -> Iterator[None]
     """
     try:
         yield
-    except (DataprepError, MemoryError):
+    except DataprepError:
         raise
     except Exception as error:
         if isinstance(error, OSError) and error.errno not in _OF_DATA:
             raise
+        if isinstance(error, MemoryError) and _asked_bytes(error) < _NO_MACHINE:
+            raise
         raise InputError(
             f"not a readable {what} ({reason_of(error)})", where=where, code=code, remedy=remedy
         ) from error
+
+
+def _asked_bytes(error: MemoryError) -> int:
+    """Return the size in what Arrow says ("malloc of size 8 failed"), or 0."""
+    found = re.search(r"size (\d+)", str(error))
+    return int(found[1]) if found else 0
 
 
 def reason_of(error: BaseException) -> str:

@@ -268,7 +268,7 @@ class _Process:
         while line := self._events.readline():
             try:
                 yield _EVENT.decode(line)
-            except msgspec.MsgspecError:
+            except (msgspec.MsgspecError, UnicodeDecodeError):
                 self.kill()
                 return
 

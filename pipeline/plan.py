@@ -129,7 +129,7 @@ def load_plan(path: Path) -> Plan:
     """Read a plan that `msgspec.json.encode` wrote."""
     try:
         return _PLAN.decode(read_own(path))
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise IntegrityError(
             f"not a readable plan ({error})", where=str(path), code="E_PLAN",
             remedy="Delete the directory it is in and start again.",

@@ -73,7 +73,7 @@ def load_embed_plan(path: Path) -> EmbedPlan:
     try:
         with storage_errors(path):
             return _PLAN.decode(read_own(path))
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise IntegrityError(
             f"not a readable plan ({error})", where=str(path), code="E_PLAN",
             remedy="Delete the directory it is in and start again.",

@@ -180,7 +180,7 @@ def cluster_of(value: object) -> str | None:
 def _list(text: str) -> object:
     try:
         return msgspec.json.decode(text)
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, RecursionError):
         pass
     if len(text) <= _MAX_LIST:
         try:

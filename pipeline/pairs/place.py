@@ -78,7 +78,7 @@ def _refuse_foreign(out: Path) -> None:
     with storage_errors(out):
         try:
             listed = {entry.name for entry in _FILES.decode((out / CONFIG_NAME).read_bytes()).files}
-        except msgspec.MsgspecError:
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
             raise _taken(out, "holds a dataset whose config.json is damaged") from None
         found = [path for path in sorted(out.rglob("*")) if path.is_symlink() or not path.is_dir()]
     for path in found:

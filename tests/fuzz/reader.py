@@ -20,7 +20,7 @@ from pathlib import Path
 from dataprep.formats.errors import DataprepError
 from dataprep.pipeline.apart import reading_apart
 from tests.fuzz.mutate import mutated
-from tests.fuzz.targets import TARGETS, Target
+from tests.fuzz.targets import TARGETS, Target, UnnoticedError
 
 __all__ = ["MEMORY_BYTES", "write_mutant"]
 
@@ -43,7 +43,10 @@ def write_mutant(name: str, number: int, folder: Path) -> Path:
     else:
         shutil.copyfile(seed, target)
         changed = target
-    changed.write_bytes(mutated(changed.read_bytes(), draw))
+    if seed.is_dir() and draw.randrange(12) == 0:
+        changed.unlink()
+    else:
+        changed.write_bytes(mutated(changed.read_bytes(), draw))
     return target
 
 
@@ -55,6 +58,8 @@ def outcome(target: Target, path: Path) -> tuple[str, str]:
         return ("bug" if error.exit_code == 1 else f"exit {error.exit_code}"), str(error)
     except MemoryError:
         return "exit 4", "MemoryError"
+    except UnnoticedError as error:
+        return "unnoticed", str(error)
     except Exception:
         return "bug", traceback.format_exc()
     return "ok", ""

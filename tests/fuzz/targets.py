@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import gzip
+import hashlib
 import json
 import shutil
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,9 +15,11 @@ import numpy as np
 
 from tests.support import REPOSITORY
 
-__all__ = ["TARGETS", "Target"]
+__all__ = ["TARGETS", "Target", "UnnoticedError"]
 
 FIXTURES = REPOSITORY / "data_fixtures"
+GOLDEN = FIXTURES / "golden" / "v1"
+KINDS = ("narrow", "wide", "chat", "answers", "embeddings", "pairs")
 TEXTS = [f"Text {n} of a few words, caf\u00e9 \U0001f600, and a number {n * n}." for n in range(24)]
 
 
@@ -86,7 +90,7 @@ def _pairs(path: Path) -> None:
     from dataprep.pipeline.pairs.options import PairOptions
     from dataprep.pipeline.pairs.prepare import pair_texts
 
-    pair_texts(PairOptions(input=(str(path),), out=path.parent / "out"))
+    pair_texts(PairOptions(input=(str(path),), out=path.parent / "out", encoder="none"))
 
 
 def _parquet(path: Path) -> None:
@@ -151,7 +155,40 @@ def _plan(path: Path) -> None:
     (load_embed_plan if b'"stored_columns"' in path.read_bytes() else load_plan)(path)
 
 
+class UnnoticedError(Exception):
+    """A dataset that is damaged, and that `verify` takes for whole."""
+
+
+def _damaged(kind: str, path: Path) -> None:
+    """Verify a dataset that may be damaged, and then serve what can be served of it."""
+    import dataprep
+    from dataprep.formats.errors import DataprepError
+    from dataprep.formats.verify import verify
+
+    sound = GOLDEN / kind
+    config = hashlib.sha256((sound / "config.json").read_bytes()).hexdigest()
+    try:
+        whole = verify(path, expect=f"sha256:{config}").ok
+    except DataprepError:
+        whole = False
+    if whole != (_content(path) == _content(sound)):
+        raise UnnoticedError(f"verify says {whole}")
+    for split in ("train", "val"):
+        rows: dict[str, Any] = {"seq_len": 8} if kind in ("narrow", "wide") else {}
+        for _ in dataprep.create_loader(path, split, batch_size=1, num_workers=0, **rows):
+            pass
+
+
+def _content(folder: Path) -> dict[str, bytes]:
+    files = [path for path in folder.rglob("*") if path.is_file()]
+    return {str(path.relative_to(folder)): path.read_bytes() for path in files}
+
+
 # Sound files
+
+
+def _golden(kind: str, folder: Path) -> None:
+    shutil.copytree(GOLDEN / kind, folder / kind)
 
 
 def _jsonl(folder: Path) -> None:
@@ -198,11 +235,12 @@ def _parquets(folder: Path) -> None:
     import pyarrow.parquet as pq
 
     table = _table()
-    for number, options in enumerate([
+    forms: list[dict[str, Any]] = [
         {"row_group_size": 10}, {"compression": "zstd", "data_page_version": "2.0"},
         {"compression": "none", "use_dictionary": False, "write_page_index": True},
         {"compression": "gzip", "version": "1.0"},
-    ]):  # fmt: skip
+    ]  # fmt: skip
+    for number, options in enumerate(forms):
         pq.write_table(table, folder / f"{number}.parquet", **options)
 
 
@@ -368,4 +406,7 @@ TARGETS = {
     "sentencepiece": Target(_sentencepieces, _tokenizer, 1_500),
     "config": Target(_configs, _config, 5_000),
     "plan": Target(_plans, _plan, 3_000),
+} | {
+    f"dataset_{kind}": Target(partial(_golden, kind), partial(_damaged, kind), 850)
+    for kind in KINDS
 }

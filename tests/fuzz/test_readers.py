@@ -68,7 +68,7 @@ def test_mutants(name: str, tmp_path: Path, record_outcomes: RecordOutcomes) -> 
     """None ends in a bug, a signal, a hang, or much memory."""
     counts: Counter[str] = Counter()
     crashes = 0
-    wrong = []
+    wrong: list[str] = []
     for number, end, said in ends(name, tmp_path, 0, TARGETS[name].inputs):
         counts[end] += 1
         crashes += "E_CRASH" in said

@@ -173,7 +173,7 @@ def test_rows(monkeypatch: pytest.MonkeyPatch, rows: int, size: int) -> None:
 
 def test_a_damaged_plan(tmp_path: Path) -> None:
     """A plan that cannot be read says what to delete."""
-    for data in (b"", b"{}", b"[1]", b"\xff"):
+    for data in (b"", b"{}", b"[1]", b"\xff", b'{"key": "\xf0"}', b'{"a": ' + b"[" * 9999):
         (tmp_path / "plan.json").write_bytes(data)
         with pytest.raises(IntegrityError, match="not a readable plan"):
             load_plan(tmp_path / "plan.json")
