@@ -11,6 +11,7 @@ import contextlib
 import errno
 import traceback
 from collections.abc import Sequence
+from pathlib import Path
 
 import click
 
@@ -111,6 +112,11 @@ def _problem(error: click.ClickException) -> str:
 
 
 def _from_system(error: OSError) -> StorageError:
+    if error.errno == errno.ENOENT and error.filename is None and _is_homeless():
+        return StorageError(
+            "the working directory has been removed", where=".", code="E_DIRECTORY",
+            remedy="Change to a directory that exists (cd), and run the command again.",
+        )  # fmt: skip
     where = error.filename if error.filename is not None else None
     code, remedy = _SYSTEM.get(error.errno or 0, ("E_IO", _CHECK))
     return StorageError(
@@ -119,6 +125,14 @@ def _from_system(error: OSError) -> StorageError:
         code=code,
         remedy=remedy,
     )
+
+
+def _is_homeless() -> bool:
+    try:
+        Path.cwd()
+    except OSError:
+        return True
+    return False
 
 
 def _bug(error: BaseException) -> DataprepError:

@@ -36,6 +36,7 @@ __all__ = [
     "storage_errors",
     "sync_directory",
     "sync_file",
+    "system_error",
     "write_file",
 ]
 
@@ -63,10 +64,12 @@ def storage_errors(path: Path | str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise _translate(error, Path(path)) from error
+        raise system_error(error, path) from error
 
 
-def _translate(error: OSError, path: Path) -> StorageError:
+def system_error(error: OSError, place: Path | str) -> StorageError:
+    """Return the `StorageError` about `place` that says what `error` does, with what mends it."""
+    path = Path(place)
     reason = os.strerror(error.errno) if error.errno else str(error)
     code, remedy = _MEANING.get(error.errno or 0, _UNKNOWN)
     if code == "E_NOSPACE":
@@ -318,4 +321,20 @@ def remove_tree(path: Path) -> None:
             raise failure[1]
 
     with storage_errors(path):
-        shutil.rmtree(path, onerror=go_on)
+        try:
+            shutil.rmtree(path, onerror=go_on)
+        except OSError as error:
+            if error.errno != errno.EMFILE:
+                raise
+            _remove_with_one_descriptor(path)
+
+
+def _remove_with_one_descriptor(path: Path) -> None:
+    """Remove a directory where `shutil.rmtree`, which holds one descriptor a level, cannot."""
+    for folder, folders, files in os.walk(path, topdown=False):
+        for name in files:
+            Path(folder, name).unlink(missing_ok=True)
+        for name in folders:
+            below = Path(folder, name)
+            below.unlink() if below.is_symlink() else below.rmdir()
+    path.rmdir()

@@ -31,7 +31,7 @@ from typing import BinaryIO
 import msgspec
 
 from dataprep.formats.errors import DataprepError, IncompatibleError
-from dataprep.formats.storage import storage_errors
+from dataprep.formats.storage import storage_errors, system_error
 from dataprep.pipeline.engine import (
     GIGATOKEN,
     TOKENIZERS,
@@ -144,16 +144,26 @@ def _attempt(number: int, work: Callable[[], object]) -> Event:
     except BadRecordError as bad:
         return Event(unit=number, bad_record=(bad.reject, bad.span))
     except DataprepError as error:
-        fields = (type(error).__name__, error.problem, error.where, error.remedy, error.code)
-        return Event(unit=number, error=fields)
+        return Event(unit=number, error=_fields(error))
     except MemoryError:
         fields = ("StorageError", f"out of memory in unit {number}", "worker", _LESS, "E_MEMORY")
         return Event(unit=number, error=fields)
-    except Exception:
-        import traceback
-
-        return Event(unit=number, crash=traceback.format_exc())
+    except Exception as error:
+        return _failure(number, error)
     return Event(unit=number, finished=True)
+
+
+def _fields(error: DataprepError) -> tuple[str, str, str | None, str | None, str]:
+    return type(error).__name__, error.problem, error.where, error.remedy, error.code
+
+
+def _failure(number: int, error: Exception) -> Event:
+    """The event of an exception that is being handled; with its traceback if it is a bug."""
+    if isinstance(error, OSError) and error.errno is not None:  # as of a limit of open files
+        return Event(unit=number, error=_fields(system_error(error, error.filename or "worker")))
+    import traceback
+
+    return Event(unit=number, crash=traceback.format_exc())
 
 
 class _Worker:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -256,3 +257,36 @@ def test_profile_in_json(tmp_path: Path) -> None:
     again = json.loads(dataprep("build", *words).stdout)["profile"]
     assert again["stages"] == {}
     assert again["units"] == 0
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="counts the descriptors of Linux")
+@pytest.mark.parametrize(
+    "limit", [8, *(pytest.param(n, marks=pytest.mark.long) for n in (5, 6, 7, 9, 10, 12))]
+)
+def test_a_limit_of_open_files_leaves_nothing(tmp_path: Path, limit: int) -> None:
+    """`ulimit -n`: exit code 4, one line, and no directory, wherever descriptors run out."""
+    command = [sys.executable, "-m", "dataprep.cli.main", "build", "--input"]
+    command += [str(FIXTURES / "stories.jsonl"), "--out", str(tmp_path / "out"), "--quiet"]
+    done = subprocess.run(
+        ["bash", "-c", f'ulimit -n {limit}; exec "$@"', "bash", *command],
+        capture_output=True, text=True, check=False,
+        env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
+    )  # fmt: skip
+    if done.returncode != 0:
+        assert done.returncode == 4, done.stderr
+        assert done.stderr.count("\n") == 1
+        assert "error[E_OPENFILES]" in done.stderr
+        assert "Traceback" not in done.stderr
+        assert list(tmp_path.iterdir()) == []
+    assert done.returncode == 4 or limit > 8
+
+
+def test_a_working_directory_that_is_gone_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Relative paths lead nowhere then: exit code 4, and what to do."""
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    assert main.run(["build", "--input", "a.jsonl", "--out", "b"]) == 4
+    assert "the working directory has been removed" in capsys.readouterr().err
