@@ -19,7 +19,6 @@ import resource
 import signal
 import struct
 from collections.abc import Iterator
-from pathlib import Path
 from typing import IO, NamedTuple
 
 __all__ = [
@@ -45,7 +44,6 @@ _MEMORY = 2 << 30  # more than the process has when it begins
 _HEAD = struct.Struct("<qqqqqq")
 _RECORD = struct.Struct("<qq")  # the last two of these
 _NO_LINE = -1
-_STATM = Path("/proc/self/statm")
 
 
 class Place(NamedTuple):
@@ -102,6 +100,7 @@ class Watch:
     def __init__(self, note: int) -> None:
         self._note = mmap.mmap(note, _NOTE_BYTES)
         self.seconds = seconds_allowed()
+        self._statm = _opened_statm()
         signal.signal(OVERTIME, signal.SIG_DFL)
 
     def begin(self, doing: str, *, source: int = NO_SOURCE, start: int = 0, stop: int = 0) -> None:
@@ -118,8 +117,8 @@ class Watch:
 
     @contextlib.contextmanager
     def limits(self) -> Iterator[None]:
-        """Keep the limits meanwhile; costs 20 us."""
-        before = _limit_memory()
+        """Keep the limits meanwhile; costs 5 us."""
+        before = None if self._statm is None else _limit_memory(self._statm)
         signal.setitimer(signal.ITIMER_PROF, self.seconds)
         try:
             yield
@@ -129,12 +128,17 @@ class Watch:
                 resource.setrlimit(resource.RLIMIT_AS, before)
 
 
-def _limit_memory() -> tuple[int, int] | None:
-    """Limit the address space; returns the limits before, or None if nothing was changed."""
+def _opened_statm() -> int | None:
+    """A descriptor of what the system tells of this process's memory; None if it does not."""
     try:
-        used = int(_STATM.read_bytes().split(b" ", 1)[0]) * resource.getpagesize()
+        return os.open("/proc/self/statm", os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
-        return None  # a system that does not tell how much is in use
+        return None
+
+
+def _limit_memory(statm: int) -> tuple[int, int] | None:
+    """Limit the address space; returns the limits before, or None if nothing was changed."""
+    used = int(os.pread(statm, 64, 0).split(b" ", 1)[0]) * resource.getpagesize()
     soft, hard = resource.getrlimit(resource.RLIMIT_AS)
     if soft != resource.RLIM_INFINITY and soft <= used + _MEMORY:
         return None
