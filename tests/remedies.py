@@ -283,7 +283,7 @@ def _dotted(text: str, _: tuple[str, ...]) -> Iterator[str]:
 
 
 # What is no part of dataprep, and why it is told of.
-OPTIONS = {"--shm-size": "of docker run", "--config-settings": "of pip"}
+OPTIONS = {"--config-settings": "of pip"}
 KEYWORDS = {
     "train": "a split, in --split",
     "val": "a split, in --split",
