@@ -250,15 +250,12 @@ def _transformed(
     transform: Transform,
     seed: int,
     samples: SampleDataset,
-    *,
-    definition: Mapping[str, Any],
     **options: Any,
 ) -> Loader:
-    """`served` of the samples after `transform`, which is part of what a state is good for."""
+    """`served` of the samples after `transform`."""
     from dataprep.runtime.transformed import TransformedDataset
 
-    changed = TransformedDataset(samples, transform, seed=seed)
-    return served(changed, definition={**definition, **changed.added}, **options)
+    return served(TransformedDataset(samples, transform, seed=seed), **options)
 
 
 def _made(make: Callable[[Split], MixedDataset], split: Split) -> MixedDataset:

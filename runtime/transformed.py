@@ -88,13 +88,8 @@ class TransformedDataset(BatchDataset):
 
     @property
     def definition(self) -> dict[str, Any]:
-        """What decides what sample `i` is: JSON values."""
-        return {**self.dataset.definition, **self.added}
-
-    @property
-    def added(self) -> dict[str, Any]:
-        """What the transform adds to the definition."""
-        return {"transform": {"name": self._name, "seed": self.seed}}
+        """That of the dataset: a transform, like labels, is no part of which tokens come when."""
+        return dict(self.dataset.definition)
 
     @property
     def epoch(self) -> int:
