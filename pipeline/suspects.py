@@ -41,6 +41,8 @@ _CLASSIFIED = """
     1F8D0-1F8D8 1FA54-1FA57 1FA8A 1FA8E 1FAC8 1FACD 1FAEA 1FAEF 1FBFA 2B73A-2B73F 2CEA2-2CEAD
     323B0-33479
 """
+_PIECE = 1 << 22  # bytes searched at a time: each place that is looked at takes 8 bytes
+
 Range = tuple[int, int]
 
 
@@ -68,16 +70,20 @@ class Suspects:
         if block.isascii():
             return []
         data = np.frombuffer(block, np.uint8)
-        places = [self._places(data, lead) for lead, byte in self._leads if byte in block]
+        places = [
+            self._places(data, lead, start)
+            for lead, byte in self._leads if byte in block
+            for start in range(0, len(data), _PIECE)
+        ]  # fmt: skip
         if not any(map(len, places)):
             return []
         ends = np.cumsum(np.fromiter(map(len, texts), np.int64, len(texts)))
         holding = np.searchsorted(ends, np.concatenate(places), side="right")
         return [int(number) for number in np.unique(holding)]
 
-    def _places(self, data: npt.NDArray[np.uint8], lead: int) -> npt.NDArray[np.intp]:
-        """Return where the code points stand whose first byte is `lead`."""
-        at: npt.NDArray[np.intp] = np.flatnonzero(data == lead)
+    def _places(self, data: npt.NDArray[np.uint8], lead: int, start: int) -> npt.NDArray[np.intp]:
+        """Return where in a piece the code points stand whose first byte is `lead`."""
+        at: npt.NDArray[np.intp] = np.flatnonzero(data[start : start + _PIECE] == lead) + start
         at = at[self._pair[lead][data[at + 1]]]
         if lead < 0xE0:
             return at

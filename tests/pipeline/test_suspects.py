@@ -103,6 +103,14 @@ def test_the_search_knows_each_code_point() -> None:
         assert sought.among(texts) == expected
 
 
+def test_the_search_in_long_texts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that lies across the border of two pieces is found once, in its text."""
+    monkeypatch.setattr(suspects, "_PIECE", 8)
+    for before in range(20):
+        texts = ["x" * before, "\u0e01" * 3 + "\U000323b0\u0e01", "", "\u088f"]
+        assert KNOWN.among([text.encode() for text in texts]) == [1, 3]
+
+
 def test_other_versions(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of versions that were not compared, all is suspect that Unicode may yet change."""
     assert all(code in OTHER for code in STRANGE)
