@@ -36,6 +36,7 @@ COMMANDS = {
         "dataprep.cli.convert",
         "Convert a dataset of embeddings or pairs to another layout.",
     ),
+    "clean": ("dataprep.cli.clean", "Remove unfinished builds that no process works on."),
     "tokenizer": ("dataprep.cli.tokenizer", "Train a tokenizer on your own text."),
     "completion": ("dataprep.cli.completion", "Print what makes a shell complete dataprep."),
 }

@@ -235,4 +235,7 @@ def _notes(run: Run, level: Level, expect: str | None, ignored: list[str]) -> It
         home = run.directory.resolve()
         for entry in sorted(os.listdir(home.parent)):  # noqa: PTH208 (names are all that is needed)
             if entry.startswith(f".{home.name}.building-"):
-                yield f"{entry} beside the dataset is an unfinished build"
+                yield (
+                    f"{entry} beside the dataset is an unfinished build; `dataprep clean` removes "
+                    "it if no process works on it"
+                )

@@ -16,7 +16,7 @@ from pathlib import Path
 from dataprep.formats.errors import BusyError
 from dataprep.pipeline.ownership import open_own_file
 
-__all__ = ["hold", "is_dead", "refuse_if_held"]
+__all__ = ["hold", "holder", "is_dead", "refuse_if_held"]
 
 _TRIES = 10
 _PAUSE = 0.02  # seconds
@@ -47,6 +47,17 @@ def refuse_if_held(path: Path, out: Path, patience: float = 0.0) -> None:
             _lock(descriptor, out, patience)
         finally:
             _close(descriptor)
+
+
+def holder(path: Path) -> tuple[str, int] | None:
+    """Return the host and process that signed the lock file `path` last, if one did."""
+    descriptor = open_own_file(path, create=False)
+    if descriptor is None:
+        return None
+    try:
+        return _signature(descriptor)
+    finally:
+        _close(descriptor)
 
 
 def _take(path: Path, out: Path, make_place: Callable[[], None]) -> int:
@@ -114,12 +125,19 @@ def _sign(descriptor: int) -> None:
 
 def _read_holder(descriptor: int) -> str | None:
     """Who signed; None if nobody has, or only one that is no more."""
+    signed = _signature(descriptor)
+    if signed is None:
+        return None
+    host, pid = signed
+    return None if is_dead(host, pid) else f"process {pid} on {host}"
+
+
+def _signature(descriptor: int) -> tuple[str, int] | None:
     try:
         found = json.loads(os.pread(descriptor, 4096, 0))
-        host, pid = str(found["host"]), int(found["pid"])
+        return str(found["host"]), int(found["pid"])
     except (OSError, ValueError, KeyError, TypeError):
         return None
-    return None if is_dead(host, pid) else f"process {pid} on {host}"
 
 
 def _busy(out: Path, holder: str | None) -> BusyError:

@@ -214,7 +214,7 @@ class Ongoing:
         more = f" and {len(found) - 3} more" if len(found) > 3 else ""
         return (
             f"{len(found)} unfinished with other options or inputs beside it ({names}{more}); "
-            "delete what is no longer wanted",
+            "`dataprep clean` removes those that no process works on",
         )
 
 

@@ -149,6 +149,26 @@ class Staging:
         except BusyError:  # by us: locks work here, so we are alone
             self.discard()
 
+    def remove_if_abandoned(self, *, dry_run: bool) -> str | None:
+        """Remove everything if it is provably nobody's, else return why that is not known.
+
+        Raises `BusyError` if a living process is at it, `StorageError` if it is not ours.
+        """
+        require_own(self.path)
+        signed = lock.holder(self._lock)
+        if signed is not None and not lock.is_dead(*signed):
+            self.refuse_if_held()
+            if signed[0] != os.uname().nodename:
+                return f"was begun on {signed[0]}: only there it is known whether it goes on"
+        with self.locked():
+            try:
+                self.refuse_if_held()
+            except BusyError:  # by us, as it should be
+                if not dry_run:
+                    self.discard()
+                return None
+        return "this file system has no locks, so another host may be at work on it"
+
     def discard_if_idle(self) -> None:
         """Remove everything, unless a living process is at it."""
         with contextlib.suppress(BusyError, StorageError, OSError):
@@ -171,8 +191,8 @@ class Staging:
                 remove_tree(path)
 
 
-def leftovers(out: Path, key: str) -> list[Staging]:
-    """Other unfinished builds of `out`."""
+def leftovers(out: Path, key: str | None = None) -> list[Staging]:
+    """Unfinished builds of `out`, but for the one called `key`."""
     start = len(_prefix(out))
     keys = [path.name[start:] for path in _beside(out, _KEY)]
     return [Staging(out, other) for other in keys if other != key]
