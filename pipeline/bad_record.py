@@ -46,6 +46,7 @@ _REMEDIES = {
 _DECISIONS = {
     "template_time": "Mend the template, or choose another --template; the environment variable "
     f"{SECONDS_VARIABLE} sets the limit.",
+    "template_crash": "Mend the template, or choose another --template.",
     "template_memory": "Mend the template, choose another --template, or use fewer --workers.",
     "undecided": "Decide with --overlong error, drop, truncate-left, truncate-right or split; "
     "--dry-run tells how many records each would leave out.",

@@ -289,15 +289,19 @@ class _Process:
     def failure(self, unit: int) -> Event | None:
         """Why it has ended, if that is a failure of its work on `unit` and no accident."""
         place = place_in(self._launched.note)
-        if self.wait() != -OVERTIME or place is None:
+        code = self.wait()
+        if place is None or -code not in {OVERTIME, *CRASHES}:
             return None
         problem = f"{place.doing} takes more than {seconds_allowed():g} s of processor time"
+        if code != -OVERTIME:
+            problem = f"{place.doing} ends the process ({signal.Signals(-code).name})"
         if place.source == NO_SOURCE:
             remedy = "Mend it, or choose another --template."
             error = ("InputError", problem, "--template", remedy, "E_TEMPLATE")
             return Event(unit=unit, error=error)
         reject = Reject(
-            record=0, line=place.line, offset=place.offset, bytes=None, reason="template_time",
+            record=0, line=place.line, offset=place.offset, bytes=None,
+            reason="template_time" if code == -OVERTIME else "template_crash",
             detail=problem, excerpt="",
         )  # fmt: skip
         return Event(unit=unit, bad_record=(reject, Span(place.source, place.start, place.stop)))

@@ -41,7 +41,7 @@ NO_SOURCE = -1
 _NOTE_BYTES = 4096
 _SECONDS = 60.0
 _MEMORY = 2 << 30  # more than the process has when it begins
-_HEAD = struct.Struct("<qqqqqq")
+_HEAD = struct.Struct("<qqqqqqq")
 _RECORD = struct.Struct("<qq")  # the last two of these
 _NO_LINE = -1
 
@@ -85,10 +85,10 @@ def new_note() -> IO[bytes]:
 
 
 def place_in(note: IO[bytes]) -> Place | None:
-    """What stands in the file `note`; None if nothing was noted."""
+    """What a process with the file `note` does under limits; None if it does nothing so."""
     data = os.pread(note.fileno(), _NOTE_BYTES, 0)
-    size, source, start, stop, line, offset = _HEAD.unpack_from(data)
-    if not size:
+    active, size, source, start, stop, line, offset = _HEAD.unpack_from(data)
+    if not active:
         return None
     doing = data[_HEAD.size : _HEAD.size + size].decode(errors="replace")
     return Place(doing, source, start, stop, None if line == _NO_LINE else line, offset)
@@ -107,7 +107,7 @@ class Watch:
         """Note what the process is `doing`, and the span that it takes records from, if any."""
         words = doing.encode()[: _NOTE_BYTES - _HEAD.size]
         self._note[_HEAD.size : _HEAD.size + len(words)] = words
-        _HEAD.pack_into(self._note, 0, len(words), source, start, stop, _NO_LINE, 0)
+        _HEAD.pack_into(self._note, 0, 0, len(words), source, start, stop, _NO_LINE, 0)
 
     def at(self, line: int | None, offset: int) -> None:
         """Note the record at hand, and give it its full time; costs 1 us."""
@@ -120,9 +120,11 @@ class Watch:
         """Keep the limits meanwhile; costs 5 us."""
         before = None if self._statm is None else _limit_memory(self._statm)
         signal.setitimer(signal.ITIMER_PROF, self.seconds)
+        self._note[0] = 1
         try:
             yield
         finally:
+            self._note[0] = 0
             signal.setitimer(signal.ITIMER_PROF, 0)
             if before is not None:
                 resource.setrlimit(resource.RLIMIT_AS, before)

@@ -28,6 +28,7 @@ REASONS: Mapping[str, str] = {
     "template": "the template fails on it, or refuses it",
     "template_limit": "the template takes too many steps on it, or makes too much of it",
     "template_time": "the template takes too much processor time on it",
+    "template_crash": "the process that renders it by the template crashes",
     "template_memory": "the template takes too much memory on it",
     "roles": "the template refuses the order of its roles",
     "no_assistant": "there is nothing in it to train on",

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
+import os
 import resource
 import signal
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from dataprep.formats.errors import DataprepError, RecordError
-from dataprep.pipeline import watch
+from dataprep.pipeline import executor, watch
 from dataprep.pipeline.chat.compiled import OUT_OF_MEMORY, CompiledTemplate, RenderError
 from dataprep.pipeline.chat.estimate import estimate_chat
 from dataprep.pipeline.chat.options import ChatOptions
@@ -90,6 +92,26 @@ def test_a_record_behind_the_sample(tmp_path: Path) -> None:
     assert named(ended(tmp_path / "out", source, template, on_error="skip"), 7778)
 
 
+def test_a_crash_while_a_record_is_rendered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Names it; a worker that crashes at other work is told as before."""
+    monkeypatch.delenv(SECONDS_VARIABLE)
+    send = executor._Process.send
+
+    def crash(self: executor._Process, data: bytes) -> None:
+        send(self, data)
+        while (at := place_in(self._launched.note)) is None or "rendering" not in at.doing:
+            time.sleep(0.01)
+        os.kill(self._popen.pid, signal.SIGSEGV)
+
+    monkeypatch.setattr(executor._Process, "send", crash)
+    source = records(tmp_path / "in.jsonl", 1, endless=0)
+    error = ended(tmp_path / "out", source, slow_template(tmp_path, ENDLESS))
+    assert error.code == "E_TEMPLATE_CRASH"
+    assert "template slow.jinja ends the process (SIGSEGV)" in error.problem
+
+
 def test_a_template_that_does_not_compile_in_time(tmp_path: Path) -> None:
     """What is constant in a template is computed when it is compiled."""
     source = records(tmp_path / "in.jsonl", 4, endless=-1)
@@ -141,5 +163,7 @@ def test_limits_are_those_of_a_batch(monkeypatch: pytest.MonkeyPatch) -> None:
             assert place_in(note) == ("working", 3, 10, 20, None, 7)
         assert signal.getitimer(signal.ITIMER_PROF) == (0.0, 0.0)
         assert resource.getrlimit(resource.RLIMIT_AS) == before
+        assert place_in(note) is None
         mine.begin("nothing of a record")
-        assert place_in(note) == ("nothing of a record", NO_SOURCE, 0, 0, None, 0)
+        with mine.limits():
+            assert place_in(note) == ("nothing of a record", NO_SOURCE, 0, 0, None, 0)
