@@ -8,8 +8,8 @@ whoever started the trainer may be reading.
 It sends errors as they are, each in place of a batch. torch sends their text, from which it makes
 an error of the same type: code, place and remedy would be gone.
 
-It moves the tensors of a batch to shared memory before it hands the batch over. torch does so in a
-thread, where an error is printed and the batch is lost: the trainer would wait for it for ever.
+So are errors of the thread that sends batches, as where shared memory is full. Python prints these
+and drops the batch: the trainer would wait for it for ever.
 """
 
 from __future__ import annotations
@@ -17,14 +17,15 @@ from __future__ import annotations
 import multiprocessing
 import os
 import threading
-from collections.abc import Callable, Iterator, Mapping
+import traceback
+from collections.abc import Callable, Iterator
 from multiprocessing.connection import wait
+from multiprocessing.queues import Queue
 from typing import Any
 
-import torch
 from torch.utils.data import get_worker_info
 
-from dataprep.formats.errors import DataprepError
+from dataprep.formats.errors import DataprepError, InputError
 from dataprep.runtime.machine_error import machine_error, raise_named
 from dataprep.runtime.samples import Batch, Indices
 
@@ -41,6 +42,7 @@ def begin_work(worker: int) -> None:
         threading.Thread(
             target=_end_after, args=(parent.sentinel,), name="dataprep-orphan", daemon=True
         ).start()
+    Queue._on_queue_feeder_error = _unsent  # type: ignore[attr-defined]
     info = get_worker_info()
     if info is not None:
         dataset: Any = info.dataset  # this process's own
@@ -56,7 +58,6 @@ def telling(batches: Iterator[Any]) -> Iterator[Any]:
     """
     try:
         for batch in batches:
-            _share(batch)
             yield batch
             del batch
     except DataprepError as error:
@@ -83,6 +84,24 @@ def raising(batches: Iterator[Any]) -> Iterator[Any]:
         del batch  # its memory is the next one's
 
 
+def _unsent(queue: Any, error: Exception, sent: Any) -> None:
+    """Send an error in place of the batch that could not be sent: `sent` is its number and itself.
+
+    Called in the thread of the queue that sends.
+    """
+    if not isinstance(sent, tuple):  # the pipe itself failed
+        traceback.print_exception(error)
+        os._exit(1)
+    named: DataprepError | None = machine_error(error)
+    if named is None:
+        named = InputError(
+            f"cannot be sent from a worker process: {type(error).__name__}: {error}",
+            where="a batch", remedy="Use num_workers=0, or have it hold what can be pickled.",
+        )  # fmt: skip
+    named.__cause__ = error
+    queue.put((sent[0], named))
+
+
 def _end_after(sentinel: int) -> None:
     wait([sentinel])
     os._exit(1)  # there is nobody left to tell
@@ -93,13 +112,11 @@ def _telling(make: Callable[[Indices], Batch]) -> Callable[[Indices], Batch | Da
 
     def made(indices: Indices) -> Batch | DataprepError:
         try:
-            batch = make(indices)
-            _share(batch)
+            return make(indices)
         except DataprepError as error:
             return error
         except _OF_THE_MACHINE as error:
             return _told(error)
-        return batch
 
     return made
 
@@ -111,16 +128,3 @@ def _told(error: Exception) -> DataprepError:
         raise error
     named.__cause__ = error
     return named
-
-
-def _share(value: Any) -> None:
-    """Move the tensors of a batch to shared memory."""
-    if isinstance(value, torch.Tensor):
-        if value.device.type == "cpu" and value.layout == torch.strided:
-            value.share_memory_()  # type: ignore[no-untyped-call]
-    elif isinstance(value, Mapping):
-        for inner in value.values():
-            _share(inner)
-    elif isinstance(value, list | tuple):
-        for inner in value:
-            _share(inner)

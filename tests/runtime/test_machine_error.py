@@ -21,7 +21,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from dataprep.formats.dataset import open_dataset
-from dataprep.formats.errors import StorageError
+from dataprep.formats.errors import InputError, StorageError
 from dataprep.runtime.builder import DataLoaderBuilder
 from dataprep.runtime.create import create_loader
 from dataprep.runtime.machine_error import machine_error
@@ -166,6 +166,42 @@ def test_shared_memory_that_cannot_be_used(
         assert len(list(make(kind, shards, workers=0))) >= 15
 
     in_a_child(work)
+
+
+@pytest.mark.parametrize("kind", ["map", "stream"])
+def test_too_many_files(kind: str, shards: Path) -> None:
+    """A worker that can open no more to send a batch says so, and nobody waits for it."""
+
+    def work() -> None:
+        loader = make(kind, shards, data=[{"a": torch.ones(3)} for _ in range(80)])
+        opened = len(os.listdir("/proc/self/fd"))
+        resource.setrlimit(resource.RLIMIT_NOFILE, (opened + 12, 1 << 12))
+        with pytest.raises(StorageError, match="ulimit -n") as told:
+            list(loader)
+        assert told.value.code == "E_FILES"
+
+    in_a_child(work)
+
+
+class Unsent:
+    """A sample that cannot be pickled."""
+
+    def __reduce__(self) -> Any:
+        raise TypeError("not this one")
+
+
+def as_it_is(samples: list[Any]) -> list[Any]:
+    return samples
+
+
+@pytest.mark.parametrize("kind", ["map", "stream"])
+def test_a_batch_that_cannot_be_sent(kind: str) -> None:
+    """It is told with its cause; Python printed that, and the trainer waited for ever."""
+    rows = [1] * 7 + [Unsent()]
+    made = DataLoaderBuilder().with_dataset(rows if kind == "map" else lambda: iter(rows))
+    made.with_workers(1, multiprocessing_context="fork").with_shuffle(False).with_batch_size(4)
+    with pytest.raises(InputError, match=r"cannot be sent .* TypeError: not this one"):
+        list(made.with_collate_fn(as_it_is).build())
 
 
 class Large:
