@@ -26,7 +26,8 @@ from typing import Any
 from dataprep.formats.dataset import Dataset, open_dataset
 from dataprep.formats.envelope import CONFIG_NAME
 from dataprep.formats.errors import BusyError, InputError, IntegrityError, UsageError
-from dataprep.formats.storage import create_directory, storage_errors
+from dataprep.formats.storage import create_directory, remove_tree, storage_errors
+from dataprep.formats.verify import verify
 from dataprep.pipeline.apart import reading_apart
 from dataprep.pipeline.bad_record import record_error
 from dataprep.pipeline.build import build
@@ -136,6 +137,7 @@ def _built(options: BuildOptions, cache: Path, sources: list[Source]) -> Dataset
 
 def _open_or_build(options: BuildOptions) -> Dataset:
     deadline = time.monotonic() + _WAIT_S
+    was_there = (options.out / CONFIG_NAME).is_file()
     while not (options.out / CONFIG_NAME).is_file():
         try:
             build(options)
@@ -143,6 +145,8 @@ def _open_or_build(options: BuildOptions) -> Dataset:
             if time.monotonic() > deadline:
                 raise
             time.sleep(0.1)
+    if was_there and not verify(options.out).ok:  # about as long as the texts took to hash
+        raise IntegrityError("was changed after it was built", where=str(options.out))
     return open_dataset(options.out)
 
 
@@ -155,6 +159,8 @@ def _stored(source: TextSource, data: bytes, cache: Path) -> Path:
     digest = _digest(hashlib.sha256(data).hexdigest(), dict(source.roles))
     folder = cache / "tokenizers" / digest
     with storage_errors(folder):
+        if folder.is_dir() and not _holds(folder, data, source.roles):
+            remove_tree(folder)
         if not (folder / "tokenizer.json").is_file():
             create_directory(cache / "tokenizers", exist_ok=True)
             with tempfile.TemporaryDirectory(dir=cache, prefix=".tokenizer-") as made:
@@ -165,6 +171,17 @@ def _stored(source: TextSource, data: bytes, cache: Path) -> Path:
                     if not (folder / "tokenizer.json").is_file():
                         raise
     return folder
+
+
+def _holds(folder: Path, data: bytes, roles: Mapping[str, str]) -> bool:
+    """Tell whether `folder` is as `_write_tokenizer` left it."""
+    try:
+        stored = (folder / "tokenizer_config.json").read_text(encoding="utf-8")
+        return (
+            stored == json.dumps(dict(roles)) and (folder / "tokenizer.json").read_bytes() == data
+        )
+    except (OSError, ValueError):
+        return False
 
 
 def _write_tokenizer(folder: Path, data: bytes, roles: Mapping[str, str]) -> None:

@@ -252,6 +252,26 @@ def test_the_cache_goes_by_content(tmp_path: Path, tokenizer: Any) -> None:
     assert own.split.dataset.path.parent == tmp_path / "own"
 
 
+@pytest.mark.parametrize("name", ["tokens-00000.bin", "docs-00000.npy", "tokenizer.json"])
+def test_a_damaged_cache_is_made_again(tmp_path: Path, tokenizer: Any, name: str) -> None:
+    """A flipped bit in what is kept, the stored tokenizer included, changes no window."""
+    path = tmp_path / "a.txt"
+    path.write_text("\n\n".join(DOCUMENTS))
+
+    def served() -> list[list[int]]:
+        windows = text_windows(path, tokenizer, 16)
+        return [windows[at]["input_ids"].tolist() for at in range(len(windows))]
+
+    expected = served()
+    files = list((tmp_path / "cache").rglob(name))
+    assert files
+    for file in files:
+        data = bytearray(file.read_bytes())
+        data[len(data) // 2] ^= 1
+        file.write_bytes(data)
+    assert served() == expected
+
+
 @pytest.mark.parametrize("encoder", [Marked(), Plain()], ids=["dict", "list"])
 def test_any_tokenizer_with_encode(tmp_path: Path, encoder: Any) -> None:
     """Item 120: a dict or a list; ids exactly as it gives them, special tokens and all."""
