@@ -5,8 +5,8 @@ One byte in a Parquet file can abort the process that reads it, and no exception
 starts with the first of them; elsewhere (in a worker, whose death its coordinator tells) they run
 where they are called. They are functions of a module, and what they take and give can be pickled.
 
-The child is a fork while this process has loaded none of the libraries that do not bear one, and a
-fresh interpreter otherwise.
+The child is a fork, which costs some milliseconds, or a fresh interpreter where this process has
+loaded a library with locks of its own and has threads that may hold them.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import subprocess
 import sys
 import threading
 import traceback
+import warnings
 from collections.abc import Callable, Generator, Iterator
 from multiprocessing import connection
 from pathlib import Path
@@ -36,11 +37,13 @@ CRASHES = frozenset({
 })  # fmt: skip
 """Signals by which a process ends because of its own code."""
 
-_NOT_FORKED = ("tokenizers", "gigatoken", "torch", "pyarrow", "datasets", "h5py")
+_WITH_LOCKS = ("tokenizers", "gigatoken", "torch", "pyarrow", "datasets", "h5py")
 """Libraries with threads or locks of their own."""
 
 FOREIGN = ("parquet", "arrow", "hf", "pt")
 """Formats of inputs that libraries of others read."""
+
+_PARALLELISM = "TOKENIZERS_PARALLELISM"
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -60,7 +63,8 @@ class _Child:
     def __init__(self) -> None:
         ours, theirs = connection.Pipe()
         with theirs:
-            free = sys.platform == "linux" and sys.modules.keys().isdisjoint(_NOT_FORKED)
+            alone = threading.active_count() == 1 or sys.modules.keys().isdisjoint(_WITH_LOCKS)
+            free = sys.platform == "linux" and alone
             self._wait = _fork(theirs) if free else _spawn(theirs)
         self._connection: connection.Connection = ours
         self._lock = threading.Lock()
@@ -196,7 +200,9 @@ def _name(file: object) -> str:
 
 
 def _fork(theirs: connection.Connection) -> Callable[[], int]:
-    pid = os.fork()
+    with _as_if_configured(), warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of threads that libraries keep idle
+        pid = os.fork()
     if not pid:
         try:
             signal.set_wakeup_fd(-1)
@@ -208,6 +214,18 @@ def _fork(theirs: connection.Connection) -> Callable[[], int]:
         finally:
             os._exit(1)
     return lambda: os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+@contextlib.contextmanager
+def _as_if_configured() -> Iterator[None]:
+    """Keep the library `tokenizers`, which the child does not use, from a warning about forks."""
+    before = os.environ.get(_PARALLELISM)
+    os.environ[_PARALLELISM] = before or "false"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[_PARALLELISM]
 
 
 def _spawn(theirs: connection.Connection) -> Callable[[], int]:
@@ -231,6 +249,8 @@ def serve(descriptor: int) -> NoReturn:
     end_without_reader(descriptor)
     faulthandler.disable()
     _leave_no_core()
+    if "torch" in sys.modules:
+        sys.modules["torch"].set_num_threads(1)  # those of OpenMP are not there after a fork
     pipe = connection.Connection(descriptor)
     opened: dict[int, Iterator[Any]] = {}
     while True:

@@ -383,7 +383,7 @@ def test_cut_hdf5(tmp_path: Path, keep: int) -> None:
     convert(embeddings(tmp_path / "ours"), tmp_path / "a.h5")
     data = (tmp_path / "a.h5").read_bytes()
     (tmp_path / "a.h5").write_bytes(data[:keep])
-    with pytest.raises(InputError, match=r"E_LAYOUT\] a.h5: is no sound HDF5 file"):
+    with pytest.raises(InputError, match=r"E_LAYOUT\] a.h5: not a readable HDF5 file"):
         convert(tmp_path / "a.h5", tmp_path / "back")
 
 

@@ -265,11 +265,11 @@ def test_misshapen_negatives(tmp_path: Path, given: Pairs, train: PairDataset) -
         train.reload_negatives(tmp_path / "nowhere")
     np.save(tmp_path / "hard_negatives.npy", np.array([{}]), allow_pickle=True)
     np.save(tmp_path / "negative_tiers.npy", tiers)
-    with pytest.raises(InputError, match="cannot be read"):
+    with pytest.raises(InputError, match="not a readable"):
         train.reload_negatives(tmp_path)
     (tmp_path / "hard_negatives.npy").unlink()
     torch.save(Path("x"), tmp_path / "hard_negatives.pt")
-    with pytest.raises(InputError, match="cannot be read"):
+    with pytest.raises(InputError, match="not a readable"):
         train.reload_negatives(tmp_path)
 
 
