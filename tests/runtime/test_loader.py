@@ -23,8 +23,10 @@ from torch.utils.data import DataLoader
 import dataprep
 from dataprep.formats.dataset import open_dataset
 from dataprep.formats.errors import InputError, IntegrityError, UsageError
+from dataprep.runtime.blocks import Blocks, block_sizes
 from dataprep.runtime.create import create_loader
 from dataprep.runtime.loader import Loader, set_epoch
+from dataprep.runtime.serve import build_order
 from dataprep.runtime.windows import Batch, WindowDataset
 from tests.datasets import make_dataset, random_split
 from tests.runtime.ranks import serve
@@ -404,3 +406,15 @@ def test_ranks_draw_other_numbers(shards: Path) -> None:
     ]
     assert seeds[:2] == seeds[4:]
     assert len(set(seeds)) == 4
+
+
+def test_blocks_are_as_large_as_the_state_says(shards: Path) -> None:
+    """The order is made with the numbers that it is said to be a function of."""
+    split = open_dataset(shards).split("train")
+    windows = WindowDataset(split, seq_len=8)
+    order, definition = build_order(windows, split, seed=3, shuffle="blocks")
+    assert isinstance(order, Blocks)
+    assert (order.block, order.window) == (definition["block"], definition["window"])
+    sample_bytes = split.tokens * split.dtype.itemsize // len(windows)
+    assert (order.block, order.window) == block_sizes(sample_bytes)
+    assert order.block != 1024  # which is for samples of another size
