@@ -61,8 +61,9 @@ def finite(dtype: str) -> Rule:
     def find(block: Array) -> Found:
         if dtype in ("<f4", "<f8"):  # a sum of squares is finite if all are, unless it overflows
             flat = block.reshape(-1)
-            if isfinite(flat.dot(flat)):
-                return None
+            with np.errstate(over="ignore"):
+                if isfinite(flat.dot(flat)):
+                    return None
         magnitudes = block.view(bits) & ~sign
         if magnitudes.max() < infinity:
             return None
