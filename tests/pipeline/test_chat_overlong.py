@@ -21,8 +21,8 @@ def plan(**changes: Any) -> ChatPlan:
     """A plan of which only the limit matters here."""
     given: dict[str, Any] = {
         "template": "", "template_origin": "", "variables": {}, "date": None,
-        "train_on": "assistant", "form": "chat", "shape": None, "columns": (), "system": None, "literal": True, "max_tokens": None,
-        "overlong": None, "keep_untrained": False,
+        "train_on": "assistant", "form": "chat", "shape": None, "columns": (), "system": None,
+        "literal": True, "max_tokens": None, "overlong": None, "keep_untrained": False,
     }  # fmt: skip
     return ChatPlan(**(given | changes))
 
