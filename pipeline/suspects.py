@@ -6,14 +6,15 @@ of a later Unicode version than those of `tokenizers`, so a text that holds a su
 `tokenizers`. In the versions named by `COMPARED` the suspects are the differences that a sweep over
 all of Unicode found (tests/long/test_suspects.py). With any other version they are all code points
 beyond ASCII whose properties have ever changed, or may yet: only those are trusted that Unicode 3.2
-has as the Unicode of this Python has them.
+has, in its first three planes, as the Unicode of this Python has them.
 """
 
 from __future__ import annotations
 
 import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
-from functools import cache
+from functools import cache, cached_property
+from itertools import chain
 
 import numpy as np
 import numpy.typing as npt
@@ -41,24 +42,43 @@ _CLASSIFIED = """
     1F8D0-1F8D8 1FA54-1FA57 1FA8A 1FA8E 1FAC8 1FACD 1FAEA 1FAEF 1FBFA 2B73A-2B73F 2CEA2-2CEAD
     323B0-33479
 """
-_PIECE = 1 << 22  # bytes searched at a time: each place that is looked at takes 8 bytes
+_PIECE = 1 << 20  # bytes searched at a time: a place that is looked at takes 30 bytes
+_PLANES = range(0x80, 0x30000)  # those with all decompositions, and nearly all of Unicode 3.2
 
 Range = tuple[int, int]
 
 
 class Suspects:
-    """Code points, and which texts hold one of them."""
+    """Code points, and which texts hold one of them.
+
+    Nothing is made of the `ranges` before the first text beyond ASCII.
+    """
 
     def __init__(self, ranges: Iterable[Range]) -> None:
-        self._member = np.zeros(0x110000, np.bool_)
-        for first, last in ranges:
-            self._member[first : last + 1] = True
+        self._ranges = ranges
+
+    @cached_property
+    def _member(self) -> npt.NDArray[np.bool_]:
+        """A table of all code points."""
+        member = np.zeros(0x110000, np.bool_)
+        for first, last in self._ranges:
+            member[first : last + 1] = True
+        return member
+
+    @cached_property
+    def _pair(self) -> npt.NDArray[np.bool_]:
+        """A table of the first two bytes of a code point in UTF-8, as a number."""
         codes = np.flatnonzero(self._member)
-        self._pair = np.zeros((256, 256), np.bool_)  # the first two bytes of UTF-8
+        pair = np.zeros(0x10000, np.bool_)
         for stop, lead, shift in ((0x800, 0xC0, 6), (0x10000, 0xE0, 12), (0x110000, 0xF0, 18)):
             some, codes = codes[codes < stop], codes[codes >= stop]
-            self._pair[lead | some >> shift, 0x80 | some >> (shift - 6) & 0x3F] = True
-        self._leads = [(lead, bytes([lead])) for lead in np.flatnonzero(self._pair.any(1)).tolist()]
+            pair[(lead | some >> shift) << 8 | 0x80 | some >> (shift - 6) & 0x3F] = True
+        return pair
+
+    @cached_property
+    def _least(self) -> int:
+        """The least first byte."""
+        return int(self._pair.argmax()) >> 8
 
     def __contains__(self, code: int) -> bool:
         """Return whether the code point is one of them."""
@@ -66,31 +86,34 @@ class Suspects:
 
     def among(self, texts: Sequence[bytes]) -> list[int]:
         """Return the numbers of the `texts`, in UTF-8, that hold one of the code points."""
-        block = b"".join(texts)
-        if block.isascii():
+        numbers = [number for number, text in enumerate(texts) if not text.isascii()]
+        if not numbers:
             return []
-        data = np.frombuffer(block, np.uint8)
-        places = [
-            self._places(data, lead, start)
-            for lead, byte in self._leads if byte in block
-            for start in range(0, len(data), _PIECE)
-        ]  # fmt: skip
+        searched = [texts[number] for number in numbers]
+        data = np.frombuffer(b"".join(searched), np.uint8)
+        places = [self._places(data, start) for start in range(0, len(data), _PIECE)]
         if not any(map(len, places)):
             return []
-        ends = np.cumsum(np.fromiter(map(len, texts), np.int64, len(texts)))
+        ends = np.cumsum(np.fromiter(map(len, searched), np.int64, len(searched)))
         holding = np.searchsorted(ends, np.concatenate(places), side="right")
-        return [int(number) for number in np.unique(holding)]
+        return [numbers[place] for place in np.unique(holding).tolist()]
 
-    def _places(self, data: npt.NDArray[np.uint8], lead: int, start: int) -> npt.NDArray[np.intp]:
-        """Return where in a piece the code points stand whose first byte is `lead`."""
-        at: npt.NDArray[np.intp] = np.flatnonzero(data[start : start + _PIECE] == lead) + start
-        at = at[self._pair[lead][data[at + 1]]]
-        if lead < 0xE0:
+    def _places(self, data: npt.NDArray[np.uint8], start: int) -> npt.NDArray[np.intp]:
+        """Return where in a piece the code points stand."""
+        at: npt.NDArray[np.intp] = np.flatnonzero(data[start : start + _PIECE] >= self._least)
+        at += start
+        pair = data.take(at).astype(np.uint16)
+        pair <<= 8
+        pair |= data.take(at + 1)
+        at = at[self._pair.take(pair)]
+        if not len(at):
             return at
-        more = 2 if lead < 0xF0 else 3
-        codes = np.full(len(at), lead & (0x3F >> more), np.int64)
-        for number in range(1, more + 1):
-            codes = codes << 6 | data[at + number] & 0x3F
+        lead = data.take(at).astype(np.int64)
+        more = 1 + (lead >= 0xE0) + (lead >= 0xF0)
+        codes = lead & 0x3F >> more
+        for number in (1, 2, 3):
+            further = codes << 6 | data.take(at + number, mode="clip") & 0x3F
+            codes = np.where(number <= more, further, codes)
         found: npt.NDArray[np.intp] = at[self._member[codes]]
         return found
 
@@ -102,7 +125,7 @@ def suspects_of(*, compared: bool, composed: bool) -> Suspects:
     With `composed`, also what NFC changes or joins to the character before it.
     """
     known = _parsed(_NORMALIZED + _CLASSIFIED) if compared else _changeable()
-    return Suspects([*known, *(_composed() if composed else ())])
+    return Suspects(chain(known, _composed() if composed else ()))
 
 
 def _parsed(ranges: str) -> Iterator[Range]:
@@ -112,27 +135,29 @@ def _parsed(ranges: str) -> Iterator[Range]:
 
 
 def _changeable() -> Iterator[Range]:
-    """Yield the code points beyond ASCII that Unicode 3.2 has not, or has otherwise."""
+    """Yield the code points beyond ASCII that Unicode 3.2 has not, or has otherwise.
+
+    Later planes, with private use and tags, count among them.
+    """
     old, new = unicodedata.ucd_3_2_0, unicodedata
-    first = 0x80
-    for code, character in enumerate(map(chr, range(0x80, 0x110000)), 0x80):
-        if (
-            (category := old.category(character)) != "Cn"
-            and category == new.category(character)
-            and old.combining(character) == new.combining(character)
-            and old.decomposition(character) == new.decomposition(character)
-        ):
+    same = [one for one in map(chr, _PLANES) if old.category(one) != "Cn"]
+    for name in ("category", "combining", "decomposition"):
+        before, after = map(getattr(old, name), same), map(getattr(new, name), same)
+        same = [one for one, was, now in zip(same, before, after, strict=True) if was == now]
+    first = _PLANES.start
+    for code in map(ord, same):
+        if first < code:
             yield first, code - 1
-            first = code + 1
+        first = code + 1
     yield first, 0x10FFFF
 
 
 def _composed() -> Iterator[Range]:
     """Yield what NFC changes, and what it may join to the character before."""
     yield 0x1161, 0x11FF  # vowels and final consonants of Hangul
-    for code, character in enumerate(map(chr, range(0x80, 0x110000)), 0x80):
-        parts = unicodedata.decomposition(character).split()
-        if parts and parts[0][0] != "<":
-            if not unicodedata.is_normalized("NFC", character):
+    decompositions = map(unicodedata.decomposition, map(chr, _PLANES))
+    for code, decomposition in zip(_PLANES, decompositions, strict=True):
+        if decomposition and decomposition[0] != "<":
+            if not unicodedata.is_normalized("NFC", chr(code)):
                 yield code, code
-            yield (second := int(parts[-1], 16)), second
+            yield (second := int(decomposition.split()[-1], 16)), second

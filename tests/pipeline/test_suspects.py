@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import itertools
 import json
+import unicodedata
 from collections.abc import Iterator
+from operator import length_hint
 from pathlib import Path
 
 import pytest
@@ -109,6 +111,21 @@ def test_the_search_in_long_texts(monkeypatch: pytest.MonkeyPatch) -> None:
     for before in range(20):
         texts = ["x" * before, "\u0e01" * 3 + "\U000323b0\u0e01", "", "\u088f"]
         assert KNOWN.among([text.encode() for text in texts]) == [1, 3]
+
+
+def test_ascii_needs_no_table() -> None:
+    """The code points are not even asked for before the first text beyond ASCII."""
+    asked = iter([(0xE9, 0xE9), (0x2019, 0x2019)])
+    sought = Suspects(asked)
+    assert sought.among([b"plain", b""]) == []
+    assert length_hint(asked) == 2
+    assert sought.among(["\u2019".encode(), b"", "\xe9".encode(), "\u2018".encode()]) == [0, 2]
+
+
+def test_planes_without_decompositions() -> None:
+    """Nothing decomposes in the planes in which decompositions are not looked for."""
+    last = suspects._PLANES.stop
+    assert not any(map(unicodedata.decomposition, map(chr, range(last, 0x110000))))
 
 
 def test_other_versions(monkeypatch: pytest.MonkeyPatch) -> None:
