@@ -12,7 +12,7 @@ from typing import Any
 import click
 
 from dataprep.formats.errors import DataprepError, UsageError
-from dataprep.formats.paths import refuse_address
+from dataprep.formats.paths import local_path
 
 __all__ = [
     "ANY_PATH",
@@ -35,8 +35,8 @@ class _LocalPath(click.Path):
         param: click.Parameter | None,
         ctx: click.Context | None,
     ) -> Any:
-        """Return the path; raise `UsageError` for an address, before a `Path` loses its slashes."""
-        refuse_address(value)
+        """Return the path; raise as `local_path`, before a `Path` loses its slashes."""
+        local_path(value)
         return super().convert(value, param, ctx)
 
 

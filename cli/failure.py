@@ -11,12 +11,12 @@ import contextlib
 import errno
 import traceback
 from collections.abc import Sequence
-from pathlib import Path
 
 import click
 
 from dataprep.cli import output
 from dataprep.formats.errors import DataprepError, StorageError, UsageError
+from dataprep.formats.paths import without_directory
 
 __all__ = ["Interrupted", "Stopped", "Terminated", "describe", "report"]
 
@@ -112,11 +112,8 @@ def _problem(error: click.ClickException) -> str:
 
 
 def _from_system(error: OSError) -> StorageError:
-    if error.errno == errno.ENOENT and error.filename is None and _is_homeless():
-        return StorageError(
-            "the working directory has been removed", where=".", code="E_DIRECTORY",
-            remedy="Change to a directory that exists (cd), and run the command again.",
-        )  # fmt: skip
+    if error.errno == errno.ENOENT and error.filename is None and (gone := without_directory()):
+        return gone
     where = error.filename if error.filename is not None else None
     code, remedy = _SYSTEM.get(error.errno or 0, ("E_IO", _CHECK))
     return StorageError(
@@ -125,14 +122,6 @@ def _from_system(error: OSError) -> StorageError:
         code=code,
         remedy=remedy,
     )
-
-
-def _is_homeless() -> bool:
-    try:
-        Path.cwd()
-    except OSError:
-        return True
-    return False
 
 
 def _bug(error: BaseException) -> DataprepError:

@@ -10,7 +10,7 @@ from dataprep.formats.errors import InputError
 from dataprep.formats.ordinary import open_ordinary
 from dataprep.formats.storage import storage_errors
 
-__all__ = ["ForeignLayout", "foreign_layout", "refuse_foreign"]
+__all__ = ["ForeignLayout", "foreign_layout", "refuse_foreign", "vectors_remedy"]
 
 ForeignLayout = Literal["jasper", "safetensors", "hdf5"]
 
@@ -51,11 +51,21 @@ def refuse_foreign(path: Path) -> None:
         return
     stem = path if found == "jasper" else path.with_suffix("")
     source, out = shlex.quote(str(path)), shlex.quote(f"{stem}-converted")
-    other = "" if found == "jasper" else (
-        "; vectors alone are read by `dataprep build --kind embeddings "
-        f"--input {source} --out {out}`"
-    )  # fmt: skip
+    other = "" if found == "jasper" else f" {vectors_remedy(path, found)}"
     raise InputError(
         f"is {_NAMES[found]}, not one of dataprep", where=str(path), code="E_LAYOUT",
-        remedy=f"Run `dataprep convert {source} {out}` and open {out}{other}.",
+        remedy=f"If `dataprep convert` wrote it, run `dataprep convert {source} {out}` and open "
+        f"{out}.{other}" if other else f"Run `dataprep convert {source} {out}` and open {out}.",
     )  # fmt: skip
+
+
+def vectors_remedy(path: Path, layout: Literal["safetensors", "hdf5"]) -> str:
+    """Return the commands that make a dataset of the file `path`, if it holds vectors alone."""
+    vectors = path.with_suffix(".npz") if layout == "hdf5" else path
+    out = shlex.quote(f"{path.with_suffix('')}-converted")
+    build = f"`dataprep build --kind embeddings --input {shlex.quote(str(vectors))} --out {out}`"
+    if layout == "safetensors":
+        return f"Vectors alone are read by {build}."
+    code = "import sys, h5py, numpy; numpy.savez(sys.argv[2], **h5py.File(sys.argv[1]))"
+    words = ["python", "-c", code, str(path), str(vectors)]
+    return f"Vectors alone: save them as .npz with `{shlex.join(words)}`, then run {build}."

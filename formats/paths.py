@@ -9,9 +9,9 @@ import os
 import re
 from pathlib import Path
 
-from dataprep.formats.errors import UsageError
+from dataprep.formats.errors import StorageError, UsageError
 
-__all__ = ["local_path", "refuse_address"]
+__all__ = ["local_path", "refuse_address", "without_directory"]
 
 # One slash is enough: Path("s3://bucket") is s3:/bucket.
 _ADDRESS = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/")
@@ -42,8 +42,24 @@ def refuse_address(path: str | os.PathLike[str]) -> None:
 def local_path(path: str | os.PathLike[str]) -> Path:
     """Return `path` as a `Path`; raise `UsageError` if it is an address.
 
+    Raises `StorageError` for a relative path if the working directory has been removed.
+
     >>> local_path("data/s3.jsonl").name
     's3.jsonl'
     """
     refuse_address(path)
+    if not Path(path).is_absolute() and (error := without_directory()):
+        raise error
     return Path(path)
+
+
+def without_directory() -> StorageError | None:
+    """Return the error to raise if the working directory has been removed, else None."""
+    try:
+        Path.cwd()
+    except FileNotFoundError:
+        return StorageError(
+            "the working directory has been removed", where=".", code="E_DIRECTORY",
+            remedy="Change to a directory that exists (cd), and run the command again.",
+        )  # fmt: skip
+    return None

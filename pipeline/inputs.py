@@ -17,6 +17,8 @@ from typing import Protocol
 import msgspec
 
 from dataprep.formats.errors import InputError, StorageError, UsageError
+from dataprep.formats.foreign import foreign_layout, vectors_remedy
+from dataprep.formats.paths import local_path
 from dataprep.formats.storage import storage_errors
 from dataprep.pipeline.sniffing import HEAD_BYTES, compression_of, json_kind
 
@@ -207,7 +209,7 @@ def _dataset(path: str, name: str, options: Search) -> Source:
 def _expand(spec: str, options: Search) -> Iterator[Path]:
     if not spec:
         raise UsageError("is empty", where="--input", remedy="Name a file, folder or glob.")
-    path = Path(spec)
+    path = local_path(spec)
     if path.is_dir():
         yield from _expand_folder(path, options)
     elif path.exists():
@@ -325,6 +327,9 @@ def _describe(path: Path, root: str, options: Search) -> Source:
     if kind is None and remedy:
         unread = (_PACKED | _TABLES)[suffix]
         raise input_error(f"{unread} is not read", str(path), remedy, "E_FORMAT")
+    if kind is None and foreign_layout(path) == "hdf5":
+        remedy = vectors_remedy(path, "hdf5")
+        raise input_error("HDF5 is not read", str(path), remedy, "E_FORMAT")
     if kind is None:
         raise input_error(
             f"cannot tell what a {path.suffix or 'nameless'} file holds", str(path),

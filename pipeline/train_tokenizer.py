@@ -22,7 +22,7 @@ from pathlib import Path
 import msgspec
 
 from dataprep.formats.errors import InputError, StorageError, UsageError
-from dataprep.formats.paths import refuse_address
+from dataprep.formats.paths import local_path
 from dataprep.formats.storage import write_file
 from dataprep.pipeline.tiktoken_import import CL100K_PATTERN, byte_level_config, byte_symbols
 
@@ -82,7 +82,7 @@ def train_tokenizer(
     """
     if max_bytes < 1:
         raise UsageError(f"must be at least 1, got {max_bytes}", where="max_bytes")
-    refuse_address(out)
+    local_path(out)
     _check_absent(out)
     feed = _Feed(texts, max_bytes)
     data = train_json(

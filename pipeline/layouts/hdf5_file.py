@@ -23,6 +23,8 @@ import numpy.typing as npt
 
 from dataprep.formats.array_manifest import BFLOAT16, ArrayManifest, storage_dtype
 from dataprep.formats.envelope import CONFIG_NAME, FORMAT_VERSION, MAX_CONFIG_BYTES, read
+from dataprep.formats.errors import InputError
+from dataprep.formats.foreign import vectors_remedy
 from dataprep.formats.storage import free_bytes, storage_errors, sync_file
 from dataprep.pipeline.layouts.columns import rows_of_block
 from dataprep.pipeline.layouts.file_sink import FileSink
@@ -110,11 +112,14 @@ def read_config(path: Path) -> bytes:
     """The config.json in `path`."""
     with open_file(path) as file, decoding_hdf5(path.name):
         if "files" not in file or CONFIG_NAME not in group(file, "files"):
-            theirs = "pair_data" in file
+            if "pair_data" not in file:
+                raise InputError(
+                    "holds no dataset of dataprep, only arrays", where=path.name, code="E_LAYOUT",
+                    remedy=vectors_remedy(path, "hdf5"),
+                )  # fmt: skip
             raise damaged(
                 path.name, "holds JASPER's arrays alone: give the directory with its config.json"
-                if theirs else "holds no dataset of dataprep",
-            )  # fmt: skip
+            )
         found = data_set(file, _CONFIG)
         if found.dtype != np.uint8 or len(found.shape) != 1 or found.size > MAX_CONFIG_BYTES:
             raise damaged(path.name, f"{_CONFIG} is not a file")

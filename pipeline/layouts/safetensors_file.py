@@ -20,7 +20,8 @@ import numpy.typing as npt
 
 from dataprep.formats.array_manifest import ArrayManifest, storage_dtype
 from dataprep.formats.envelope import CONFIG_NAME, read
-from dataprep.formats.errors import IntegrityError, StorageError
+from dataprep.formats.errors import InputError, IntegrityError, StorageError
+from dataprep.formats.foreign import vectors_remedy
 from dataprep.formats.ordinary import open_ordinary
 from dataprep.formats.storage import FileWriter, storage_errors, sync_file
 from dataprep.pipeline.layouts.parts import Done, Tensor, read_blocks, tensors_of
@@ -98,7 +99,10 @@ def read_config(path: Path) -> Header:
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise _damaged(path, f"its header is not that of safetensors ({error})") from None
     if _KEY not in metadata:
-        raise _damaged(path, "holds no dataset of dataprep, only tensors", foreign=True)
+        raise InputError(
+            "holds no dataset of dataprep, only tensors", where=path.name, code="E_LAYOUT",
+            remedy=vectors_remedy(path, "safetensors"),
+        )  # fmt: skip
     _require_filled(path, places, size - 8 - length)
     begins = {name: 8 + length + place.data_offsets[0] for name, place in places.items()}
     return Header(metadata[_KEY].encode(), begins, places)
@@ -147,9 +151,7 @@ def read_rows(
     return np.frombuffer(data, storage_dtype(tensor.dtype)).reshape(shape)
 
 
-def _damaged(path: Path, problem: str, *, foreign: bool = False) -> IntegrityError:
+def _damaged(path: Path, problem: str) -> IntegrityError:
     return IntegrityError(
-        problem, where=path.name, code="E_LAYOUT",
-        remedy="Make a dataset of it with `dataprep build --kind embeddings --input FILE`."
-        if foreign else "Copy or export the file again.",
-    )  # fmt: skip
+        problem, where=path.name, code="E_LAYOUT", remedy="Copy or export the file again."
+    )

@@ -281,12 +281,20 @@ def test_a_limit_of_open_files_leaves_nothing(tmp_path: Path, limit: int) -> Non
     assert done.returncode == 4 or limit > 8
 
 
+@pytest.mark.parametrize(
+    "command",
+    [
+        "build --input a.jsonl --out b", "verify a", "convert a b", "inspect a",
+        "order a --batch-size 2", "clean a", "tokenizer train --input a --out b",
+    ],
+)  # fmt: skip
 def test_a_working_directory_that_is_gone_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+    command: str,
+) -> None:  # fmt: skip
     """Relative paths lead nowhere then: exit code 4, and what to do."""
     (tmp_path / "gone").mkdir()
     monkeypatch.chdir(tmp_path / "gone")
     (tmp_path / "gone").rmdir()
-    assert main.run(["build", "--input", "a.jsonl", "--out", "b"]) == 4
-    assert "the working directory has been removed" in capsys.readouterr().err
+    assert main.run(command.split()) == 4
+    assert "E_DIRECTORY] .: the working directory has been removed" in capsys.readouterr().err

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import pytest
 
 import dataprep
-from dataprep.formats.errors import UsageError
+from dataprep.formats.errors import StorageError, UsageError
 from dataprep.formats.paths import local_path, refuse_address
 from dataprep.pipeline.layouts.single import open_single
 from dataprep.pipeline.train_tokenizer import train_tokenizer
@@ -109,3 +110,33 @@ def test_caches_at_an_address(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setenv("DATAPREP_CACHE", ADDRESS)
     with pytest.raises(UsageError, match="s3:// is not supported"):
         default_plan_dir()
+
+
+RELATIVE: list[Callable[[], Any]] = [
+    lambda: dataprep.verify("x"),
+    lambda: dataprep.open_dataset("x"),
+    lambda: dataprep.open_arrays("x"),
+    lambda: dataprep.open_pairs("x"),
+    lambda: dataprep.create_loader("x", "train", batch_size=2, seq_len=8),
+    lambda: dataprep.create_loader({"x": 1.0}, "train", batch_size=2, seq_len=8, seed=0),
+    lambda: dataprep.create_dataloaders("x.jsonl", tokenizer=None),
+    lambda: dataprep.UniversalDataModule("x", batch_size=2),
+    lambda: dataprep.convert("x", "y"),
+    lambda: _options(dataprep.BuildOptions),
+    lambda: train_tokenizer(iter(["text"]), vocab_size=300, out=Path("x")),
+]
+
+
+@pytest.mark.parametrize("call", RELATIVE, ids=map(str, range(len(RELATIVE))))
+def test_a_working_directory_that_is_gone(
+    call: Callable[[], Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every function says it of a relative path; an absolute one still works."""
+    importlib.import_module("torch")  # from there its import ends the process (MKL)
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    with pytest.raises(StorageError) as caught:
+        call()
+    assert caught.value.code == "E_DIRECTORY"
+    assert local_path(tmp_path) == tmp_path

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import re
 import shlex
+import subprocess
+import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +18,9 @@ import dataprep
 from dataprep.cli import main
 from dataprep.formats.arrays import open_arrays
 from dataprep.formats.errors import InputError
+from dataprep.pipeline.embeddings.build import build_embeddings
+from dataprep.pipeline.embeddings.options import EmbeddingOptions
+from dataprep.pipeline.layouts.convert import convert
 from dataprep.runtime.pair_data import open_pairs
 from tests.pair_datasets import random_pairs, write_pairs
 from tests.pipeline import jasper
@@ -74,7 +80,7 @@ def test_other_layouts_are_named_with_the_command(tmp_path: Path, name: str) -> 
         remedies.add(caught.value.remedy)
     assert main.run(["inspect", str(theirs)]) == 7
     [remedy] = remedies
-    found = re.search("Run `dataprep (.*?)` and open", remedy or "")
+    found = re.search("[Rr]un `dataprep (.*?)` and open", remedy or "")
     assert found
     words = shlex.split(found[1])
     run(*words)
@@ -82,15 +88,37 @@ def test_other_layouts_are_named_with_the_command(tmp_path: Path, name: str) -> 
     assert len(batch["question_emb"]) == 4
 
 
-def test_vectors_of_others_are_read_by_build(tmp_path: Path) -> None:
-    """A .safetensors file that is no dataset: the other command of the message works."""
-    file = tmp_path / "vectors.safetensors"
-    save_file({"embedding": np.ones((8, 3), np.float32)}, file)
-    with pytest.raises(InputError) as caught:
-        dataprep.create_loader(file, "train", 4)
-    found = re.search("by `dataprep (.*?)`", caught.value.remedy or "")
-    assert found
-    run(*shlex.split(found[1]))
+@pytest.mark.parametrize("name", ["my vectors.safetensors", "my vectors.h5"])
+def test_vectors_of_others_are_read_by_build(tmp_path: Path, name: str) -> None:
+    """A file that is no dataset: every command refuses it alike, and says what works."""
+    file = tmp_path / name
+    vectors = np.arange(24, dtype=np.float32).reshape(8, 3) + 1
+    if file.suffix == ".h5":
+        import h5py
+
+        with h5py.File(file, "w") as stream:
+            stream["embedding"] = vectors
+    else:
+        save_file({"embedding": vectors}, file)
+    tries: list[Callable[[], object]] = [partial(opener, file) for opener in OPENERS.values()]
+    tries.append(lambda: convert(file, tmp_path / "converted"))
+    if file.suffix == ".h5":
+        options = EmbeddingOptions(out=tmp_path / "built", input=(str(file),))
+        tries.append(lambda: build_embeddings(options))
+    remedies = set()
+    for attempt in tries:
+        with pytest.raises(InputError) as caught:
+            attempt()
+        assert caught.value.exit_code == 7
+        remedies.add((caught.value.remedy or "").partition("Vectors alone")[2])
+    [remedy] = remedies
+    *before, last = [shlex.split(command) for command in re.findall("`(.*?)`", remedy)]
+    for words in before:
+        assert words[0] == "python"
+        subprocess.run([sys.executable, *words[1:]], check=True, cwd=tmp_path)
+    assert last[0] == "dataprep"
+    run(*last[1:])
+    assert len(next(iter(dataprep.create_loader(last[-1], "train", 4)))["embedding"]) == 4
 
 
 def test_other_files_are_not_taken_for_datasets(tmp_path: Path) -> None:
