@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -48,6 +49,18 @@ def large(tmp_path: Path, records: Records) -> Path:
     from tests.pipeline.embed_inputs import write_records
 
     return write_records(tmp_path, "x.npy", records)
+
+
+@pytest.fixture(scope="module")
+def one_child() -> Iterator[None]:
+    """Foreign files are read in one child process for all tests of a module.
+
+    Beside other threads, as those of parallel tests, each child would be a fresh interpreter.
+    """
+    from dataprep.pipeline.apart import reading_apart
+
+    with reading_apart():
+        yield
 
 
 @pytest.fixture

@@ -29,6 +29,8 @@ from tests.pipeline import jasper
 from tests.pipeline.jasper import Content, assert_same
 from tests.support import examples
 
+pytestmark = pytest.mark.usefixtures("one_child")
+
 
 def test_item_89_the_whole_layout_is_read(tmp_path: Path, content: Content) -> None:
     """Item 89: every array, list, split and config key is in the dataset."""

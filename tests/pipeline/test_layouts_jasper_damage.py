@@ -19,6 +19,8 @@ from dataprep.pipeline.layouts.torch_read import require_lists
 from tests.pipeline import jasper
 from tests.pipeline.jasper import Content, assert_same
 
+pytestmark = pytest.mark.usefixtures("one_child")
+
 
 # Damage: what to do to the content, and what is said.
 def put(name: str, place: Any, value: Any) -> Callable[[Content], None]:

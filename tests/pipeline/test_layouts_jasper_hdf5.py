@@ -16,6 +16,8 @@ from dataprep.pipeline.layouts.detect import detect
 from tests.pipeline import jasper
 from tests.pipeline.jasper import Content, assert_same
 
+pytestmark = pytest.mark.usefixtures("one_child")
+
 
 def test_item_105_stale_hdf5_is_refused(tmp_path: Path, content: Content) -> None:
     """Item 105: two forms that differ are both named, with how to choose; equal ones are fine."""

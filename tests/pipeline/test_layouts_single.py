@@ -40,6 +40,8 @@ from tests.pipeline import jasper
 from tests.pipeline.single_reader import put_some, read_some
 from tests.support import REPOSITORY, examples
 
+pytestmark = pytest.mark.usefixtures("one_child")
+
 FORMS = ("safetensors", "h5")
 
 
