@@ -14,21 +14,23 @@ from __future__ import annotations
 import contextlib
 import faulthandler
 import functools
+import itertools
 import os
+import pickle
 import signal
-import subprocess
 import sys
 import threading
-import traceback
 import warnings
-from collections.abc import Callable, Generator, Iterator
-from multiprocessing import connection
+from collections.abc import Callable, Generator, Iterator, Sequence
 from pathlib import Path
-from typing import Any, NoReturn, ParamSpec, TypeVar, cast
+from typing import TYPE_CHECKING, Any, NoReturn, ParamSpec, TypeVar, cast
 
 import dataprep
 from dataprep.formats.errors import DataprepError, InputError, StorageError
 from dataprep.pipeline.orphan import end_without_reader
+
+if TYPE_CHECKING:  # at run time only a process with such a child loads it
+    from multiprocessing.connection import Connection
 
 __all__ = ["CRASHES", "FOREIGN", "apart", "crash_error", "reading_apart", "serve", "streamed_apart"]
 
@@ -61,14 +63,17 @@ class _Child:
     """The child process and the connection to it; a request at a time."""
 
     def __init__(self) -> None:
-        ours, theirs = connection.Pipe()
+        from multiprocessing.connection import Pipe
+
+        ours, theirs = Pipe()
         with theirs:
             alone = threading.active_count() == 1 or sys.modules.keys().isdisjoint(_WITH_LOCKS)
             free = sys.platform == "linux" and alone
-            self._wait = _fork(theirs) if free else _spawn(theirs)
-        self._connection: connection.Connection = ours
+            self._process = _fork(theirs) if free else _spawn(theirs)
+        self._connection: Connection = ours
         self._lock = threading.Lock()
-        self._streams = 0
+        self._numbers = itertools.count(1)
+        self._given_up: list[int] = []
         self._status: int | None = None
 
     def ask(self, where: str, *request: object, done: Callable[..., object] | None = None) -> Any:
@@ -77,36 +82,41 @@ class _Child:
         `done` is called here with what the function of a request is to call it with.
         """
         with self._lock:
+            given_up = [self._given_up.pop() for _ in range(len(self._given_up))]
             try:
-                self._connection.send(request)
-                while (found := self._connection.recv())[0] is None:
+                found = self._exchange(where, given_up, *request)
+                while found[0] is None:
                     if done is not None:
                         done(*found[1])
-                good, answer = found
-            except (EOFError, OSError):  # it has ended, now or in an earlier request
-                if _scope.child is self:
-                    _scope.child = None
-                raise self._death(where) from None
-            except BaseException:  # a signal: an answer may still be on its way
+                    found = self._exchange(where)
+            except BaseException:  # it has ended; or a signal, and an answer is still on its way
                 if _scope.child is self:
                     _scope.child = None
                 self.end()
                 raise
+        good, answer = found
         if not good:
             raise answer
         return answer
 
+    def _exchange(self, where: str, *request: object) -> Any:
+        """Send `request`, if any, and return what comes; raise an error if the child has ended."""
+        try:
+            if request:
+                self._connection.send(request)
+            return self._connection.recv()
+        except (EOFError, OSError):  # it has ended, now or in an earlier request
+            raise self._death(where) from None
+
     def stream(self, where: str, function: object, arguments: object) -> Generator[Any]:
         """Give the items of a generator of the child, each when it is asked for."""
-        self._streams += 1
-        number = self._streams
+        number = next(self._numbers)
         self.ask(where, "open", number, function, arguments)
         try:
             while item := self.ask(where, "next", number):
                 yield item[0]
-        finally:
-            if _scope.child is self:
-                self.ask(where, "close", number)
+        finally:  # perhaps in the garbage collector, which may run within `ask`: no request here
+            self._given_up.append(number)
 
     def _death(self, where: str) -> DataprepError:
         self.end()
@@ -120,10 +130,14 @@ class _Child:
         )  # fmt: skip
 
     def end(self) -> None:
-        """End it: without its reader it ends by itself, whatever it is doing."""
+        """Kill it, unless it has ended: it only reads, and may be in code that does not return."""
         self._connection.close()
         if self._status is None:
-            self._status = self._wait()
+            ended, status = os.waitpid(self._process, os.WNOHANG)
+            if not ended:
+                os.kill(self._process, signal.SIGKILL)  # a status that it already has is kept
+                status = os.waitpid(self._process, 0)[1]
+            self._status = os.waitstatus_to_exitcode(status)
 
 
 class _Scope:
@@ -132,7 +146,7 @@ class _Scope:
     def __init__(self) -> None:
         self.depth = 0
         self.child: _Child | None = None
-        self.lock = threading.Lock()
+        self.lock = threading.RLock()  # the garbage collector may leave a block of `reading_apart`
 
     def child_or_none(self) -> _Child | None:
         with self.lock:
@@ -199,7 +213,7 @@ def _name(file: object) -> str:
     return str(file) if isinstance(file, str | Path) else str(getattr(file, "name", file))
 
 
-def _fork(theirs: connection.Connection) -> Callable[[], int]:
+def _fork(theirs: Connection) -> int:
     with _as_if_configured(), warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # of threads that libraries keep idle
         pid = os.fork()
@@ -213,7 +227,7 @@ def _fork(theirs: connection.Connection) -> Callable[[], int]:
             serve(kept)
         finally:
             os._exit(1)
-    return lambda: os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    return pid
 
 
 @contextlib.contextmanager
@@ -228,7 +242,9 @@ def _as_if_configured() -> Iterator[None]:
             del os.environ[_PARALLELISM]
 
 
-def _spawn(theirs: connection.Connection) -> Callable[[], int]:
+def _spawn(theirs: Connection) -> int:
+    import subprocess
+
     root = str(Path(dataprep.__path__[0]).parent)
     start = (
         f"import sys; sys.path.append({root!r}); "
@@ -238,20 +254,23 @@ def _spawn(theirs: connection.Connection) -> Callable[[], int]:
         [sys.executable, "-P", "-c", start], stdin=subprocess.DEVNULL,
         pass_fds=(theirs.fileno(),),
     )  # fmt: skip
-    return process.wait
+    process.returncode = 0  # `_Child.end` waits for it
+    return process.pid
 
 
 def serve(descriptor: int) -> NoReturn:
     """Answer requests on the connection `descriptor` until its other end is closed."""
+    from multiprocessing.connection import Connection
+
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the one who asks decides
     os.dup2(2, 1)  # nothing that a library prints may get between the results
-    _scope.depth, _scope.child, _scope.lock = 0, None, threading.Lock()
+    _scope.depth, _scope.child, _scope.lock = 0, None, threading.RLock()
     end_without_reader(descriptor)
     faulthandler.disable()
     _leave_no_core()
     if "torch" in sys.modules:
         sys.modules["torch"].set_num_threads(1)  # those of OpenMP are not there after a fork
-    pipe = connection.Connection(descriptor)
+    pipe = Connection(descriptor)
     opened: dict[int, Iterator[Any]] = {}
     while True:
         try:
@@ -261,9 +280,15 @@ def serve(descriptor: int) -> NoReturn:
 
 
 def _answer(
-    pipe: connection.Connection, opened: dict[int, Iterator[Any]], verb: str, *request: Any
+    pipe: Connection,
+    opened: dict[int, Iterator[Any]],
+    given_up: Sequence[int],
+    verb: str,
+    *request: Any,
 ) -> tuple[bool, Any]:
     try:
+        for number in given_up:
+            opened.pop(number).close()  # type: ignore[attr-defined]
         match verb, request:
             case "call", (function, (args, kwargs), tells):
                 told = {"done": lambda *values: pipe.send((None, values))} if tells else {}
@@ -273,16 +298,26 @@ def _answer(
             case "next", (number,):
                 for item in opened[number]:
                     return True, (item,)
-            case "close", (number,):
-                opened.pop(number).close()  # type: ignore[attr-defined]
     except DataprepError as error:
         return False, error
     except MemoryError:
         return False, MemoryError()
     except Exception as error:  # raised where it was asked for, with the way it came
-        error.add_note(traceback.format_exc())
-        return False, error
+        import traceback
+
+        return False, _carried(error, traceback.format_exc())
     return True, None
+
+
+def _carried(error: Exception, way: str) -> Exception:
+    """Return `error` with the note `way`; or, if it cannot be pickled, an error that can."""
+    error.add_note(way)
+    try:
+        pickle.loads(pickle.dumps(error))  # noqa: S301 (our own bytes)
+    except Exception:  # those of other libraries may hold anything
+        error = RuntimeError(f"{type(error).__name__}: {error}")
+        error.add_note(way)
+    return error
 
 
 def _leave_no_core() -> None:

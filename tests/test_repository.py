@@ -160,6 +160,13 @@ def test_help_imports_neither_numpy_nor_rich() -> None:
     assert names == []
 
 
+def test_text_builds_import_nothing_of_processes_apart() -> None:
+    """Only the process that starts a child for foreign files loads what talks to one."""
+    loaded = loaded_after("import dataprep.pipeline.executor")
+    assert "dataprep.pipeline.apart" in loaded
+    assert "multiprocessing" not in loaded
+
+
 def loaded_after(code: str) -> set[str]:
     """All modules that are loaded when `code` has run in a fresh process."""
     done = subprocess.run(

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import sys
-import threading
+import textwrap
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from dataprep.pipeline.inputs import Source
 from dataprep.pipeline.staging import Staging
 from tests.pipeline import apart_functions as functions
 from tests.pipeline.apart_functions import Named
+from tests.support import REPOSITORY
 
 NAMED = Named("a.parquet")
 
@@ -53,6 +55,77 @@ def test_errors_are_raised_here() -> None:
             functions.fail(NAMED, ZeroDivisionError("by nought"))
         assert "apart_functions.py" in caught.value.__notes__[0]
         assert functions.process_of(NAMED) == child
+
+
+def test_errors_that_cannot_be_pickled() -> None:
+    """They come with their type and text, and the way they came; the child lives on."""
+    with reading_apart():
+        child = functions.process_of(NAMED)
+        with pytest.raises(RuntimeError, match="HoldingError: a lambda") as caught:
+            functions.fail_holding(NAMED)
+        assert "apart_functions.py" in caught.value.__notes__[0]
+        with pytest.raises(RuntimeError, match="TwoWordsError: two words"):
+            functions.fail_with_two_words(NAMED)
+        assert functions.process_of(NAMED) == child
+
+
+def test_a_stream_that_the_garbage_collector_closes() -> None:
+    """It may do so while the answer to another request is read; done in a process of its own."""
+    code = """
+        class Holder: pass
+
+        with reading_apart():
+            holder = Holder()
+            holder.itself, holder.items = holder, functions.counted(NAMED, 9)
+            next(holder.items)
+            del holder
+            assert len(functions.many_lists(NAMED)) == 20_000
+            gc.collect()
+            assert list(functions.counted(NAMED, 2))
+    """
+    with in_a_process(code) as process:
+        assert process.wait(60) == 0
+
+
+def test_an_interrupt_while_the_child_lets_no_thread_run() -> None:
+    """The child is killed, as nothing else ends it; done in a process of its own."""
+    code = """
+        with reading_apart():
+            functions.forever(NAMED)
+    """
+    with in_a_process(code) as process:
+        assert process.stderr is not None
+        assert process.stderr.readline() == b"begun\n"
+        process.send_signal(signal.SIGINT)
+        try:
+            assert process.wait(20) == -signal.SIGINT
+        finally:
+            process.kill()
+
+
+def in_a_process(code: str) -> subprocess.Popen[bytes]:
+    """Start a fresh interpreter that runs `code`, with what it needs imported."""
+    imports = """
+        import faulthandler, gc, os, sys, threading
+        from dataprep.pipeline.apart import reading_apart
+        from tests.pipeline import apart_functions as functions
+        NAMED = functions.Named("a.parquet")
+        faulthandler.dump_traceback_later(50, exit=True)
+    """
+    words = textwrap.dedent(imports) + textwrap.dedent(code)
+    return subprocess.Popen([sys.executable, "-c", words], cwd=REPOSITORY, stderr=subprocess.PIPE)
+
+
+def test_an_error_of_the_caller_is_not_the_end_of_the_child() -> None:
+    """Whatever is raised by what the caller lets be done comes out as it is."""
+
+    def done(step: int) -> None:
+        raise BrokenPipeError("progress is printed to a pipe")
+
+    with reading_apart():
+        with pytest.raises(BrokenPipeError, match="progress"):
+            functions.three_steps(NAMED, done=done)
+        assert functions.process_of(NAMED) != os.getpid()
 
 
 def test_what_is_done_is_told_here() -> None:
@@ -103,19 +176,25 @@ def test_a_worker_that_crashes_twice(
 
 
 def test_a_fork_is_not_tried_beside_threads() -> None:
-    """They may hold locks of the libraries that are loaded: the child is a fresh interpreter."""
-    import pyarrow  # noqa: F401
+    """They may hold locks of the libraries that are loaded: the child is a fresh interpreter.
 
-    over = threading.Event()
-    thread = threading.Thread(target=over.wait)
-    thread.start()
-    try:
+    In a process of its own, where no other thread runs.
+    """
+    code = """
+        import decimal, pyarrow
+
+        over = threading.Event()
+        thread = threading.Thread(target=over.wait)
+        thread.start()
         with reading_apart():
-            assert "pytest" not in functions.loaded(NAMED)
-    finally:
+            assert "decimal" not in functions.loaded(NAMED)
         over.set()
         thread.join()
-    if sys.platform == "linux" and threading.active_count() == 1:
+        assert threading.active_count() == 1
         with reading_apart():
-            assert "pytest" in functions.loaded(NAMED)
-    assert "TOKENIZERS_PARALLELISM" not in os.environ
+            assert ("decimal" in functions.loaded(NAMED)) == (sys.platform == "linux")
+        assert "TOKENIZERS_PARALLELISM" not in os.environ
+    """
+    process = in_a_process(code)
+    assert process.communicate(timeout=60)[1] == b""
+    assert process.returncode == 0
