@@ -33,6 +33,7 @@ import numpy.typing as npt
 
 from dataprep.formats.dataset import ReadBy
 from dataprep.formats.errors import BusyError, DataprepError, IntegrityError, StorageError
+from dataprep.formats.mounts import is_remote
 from dataprep.formats.ordinary import open_ordinary
 from dataprep.formats.paths import local_path
 from dataprep.formats.pread import File, FileArray
@@ -91,8 +92,9 @@ def stored_plan(
 
     `dtypes` names the arrays and their types, as ``{"rows": "<i8"}``. `plan_dir` is the folder that
     holds plans; None: `default_plan_dir`. Where the default cannot be written to, the plan is made
-    in memory, with a warning; where a `plan_dir` cannot, that is a `StorageError`. `io` as in
-    `open_dataset`: with ``"pread"`` nothing is mapped, and what cannot be read is an error.
+    in memory, with a warning; where a `plan_dir` cannot, that is a `StorageError`. With `io`
+    ``"pread"`` nothing is mapped, and what cannot be read is an error; nor is a plan mapped whose
+    folder is on a network file system or FUSE.
     """
     try:
         folder = default_plan_dir() if plan_dir is None else local_path(plan_dir).absolute()
@@ -161,7 +163,7 @@ def _open(
             raise _damaged(path, "it holds other arrays")
         whole = total <= _READ_WHOLE
         mapped = None
-        if io == "mmap" and not whole:
+        if io == "mmap" and not whole and not is_remote(path.parent):
             mapped = np.memmap(stream, np.uint8, "r").view(np.ndarray)
     arrays: dict[str, Any] = {}
     offset = block = 0
@@ -218,7 +220,7 @@ class _PlanArray(FileArray):
         self._bytes = length * self.dtype.itemsize
         self._crcs = crcs
         self._sound = np.zeros(len(crcs), np.bool_)
-        self._left = len(crcs)
+        self._all_sound = len(crcs) == 0
         self._in_block = _BLOCK_BYTES // self.dtype.itemsize
         self._shift = self._in_block.bit_length() - 1
         self._mapped = mapped
@@ -237,12 +239,35 @@ class _PlanArray(FileArray):
     def take(self, at: npt.NDArray[np.int64], mode: str = "clip") -> Array:
         if self._mapped is None:
             return super().take(at, mode)
-        if self._left:
+        if not self._all_sound:
             blocks = at >> self._shift
             if not self._sound[blocks].all():
                 self._compare(np.unique(blocks))
         found: Array = self._mapped[at]
         return found
+
+    def searchsorted(self, keys: npt.ArrayLike, side: str = "left") -> npt.NDArray[np.int64]:
+        """Return what numpy's does; the array ascends, as for any bisection.
+
+        A search in the map passes numbers that are not compared yet. What it finds is right where
+        the two numbers beside it are sound and enclose the key; else all blocks are compared.
+        """
+        if self._mapped is None:
+            return super().searchsorted(keys, side)
+        found: npt.NDArray[np.int64] = np.asarray(self._mapped.searchsorted(keys, side))  # type: ignore[call-overload]
+        if not self._all_sound and not self._enclose(found.reshape(-1), keys, side):
+            self._compare(np.arange(len(self._crcs)))
+        return found
+
+    def _enclose(self, places: npt.NDArray[np.int64], keys: npt.ArrayLike, side: str) -> bool:
+        """Tell whether the numbers before and at each of `places` have its key between them."""
+        wanted, last = np.asarray(keys).reshape(-1), len(self) - 1
+        before, after = self.take(np.maximum(places - 1, 0)), self.take(np.minimum(places, last))
+        if side == "right":
+            low, high = before <= wanted, after > wanted
+        else:
+            low, high = before < wanted, after >= wanted
+        return bool(((low | (places == 0)) & (high | (places > last))).all())
 
     def _read(self, start: int, stop: int) -> Array:
         blocks = np.arange(start // self._in_block, -(-stop // self._in_block))
@@ -256,14 +281,17 @@ class _PlanArray(FileArray):
             raise
 
     def _compare(self, blocks: npt.NDArray[np.int64]) -> None:
-        for block in blocks[~self._sound[blocks]].tolist():
+        """Raise `IntegrityError` unless `blocks` match their CRCs; several threads may do so."""
+        new = blocks[~self._sound[blocks]]
+        for block in new.tolist():
             if zlib.crc32(self._block(block)) != self._crcs[block]:
                 path = Path(self._file.name)
                 with contextlib.suppress(OSError):
                     path.unlink()
                 raise _damaged(path, "its bytes changed after it was made")
             self._sound[block] = True
-            self._left -= 1
+        if len(new) and self._sound.all():
+            self._all_sound = True
 
     def _block(self, block: int) -> bytes | memoryview:
         if self._mapped is not None:

@@ -9,6 +9,7 @@ import json
 import os
 import subprocess
 import sys
+import threading
 import time
 import zlib
 from collections.abc import Callable
@@ -19,6 +20,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from dataprep.formats import mounts
 from dataprep.formats.dataset import ReadBy
 from dataprep.formats.errors import InputError, IntegrityError, StorageError
 from dataprep.runtime import packing_store
@@ -29,6 +31,7 @@ from dataprep.runtime.packing_store import (
     plan_digest,
     stored_plan,
 )
+from tests.formats.test_mounts import fabricated
 from tests.support import REPOSITORY
 
 DEFINITION: dict[str, Any] = {"kind": "test", "build_id": "0" * 64, "size": 10}
@@ -280,6 +283,94 @@ def test_values_are_never_narrowed(tmp_path: Path) -> None:
 def _emit_large(emit: Emit) -> dict[str, int]:
     emit({"length": np.array([70_000])})
     return {}
+
+
+def _emit_ascending(emit: Emit) -> dict[str, int]:
+    emit({"rows": np.repeat(np.arange(10_000), 3), "length": np.empty(0, np.int64)})
+    return {"made": 1}
+
+
+@pytest.mark.usefixtures("large")
+def test_threads_that_compare_one_block_leave_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Blocks count as compared one by one, however many threads compare the same one at once."""
+    types = {"rows": "<i8", "length": "<i8"}
+    path = stored_plan(DEFINITION, types, _emit_ascending, tmp_path).path
+    assert path
+    changed = bytearray(path.read_bytes())
+    changed[29_000 * 8] ^= 1
+    path.write_bytes(changed)
+    rows = stored_plan(DEFINITION, types, never, tmp_path).arrays["rows"]
+    blocks = -(-len(rows) // 8192)
+    together, crc = threading.Barrier(blocks), zlib.crc32
+
+    def late(data: Any) -> int:
+        together.wait(10)
+        return crc(data)
+
+    monkeypatch.setattr(zlib, "crc32", late)
+    threads = [threading.Thread(target=rows.take, args=(np.array([5]),)) for _ in range(blocks)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    monkeypatch.undo()
+    with pytest.raises(IntegrityError, match="its bytes changed"):
+        rows.take(np.array([29_000]))
+
+
+@pytest.mark.usefixtures("large")
+@pytest.mark.parametrize("io", ["mmap", "pread"])
+def test_searching_a_large_plan(tmp_path: Path, io: ReadBy) -> None:
+    """Every key of a batch is found as numpy finds it, before and after all blocks are compared."""
+    types = {"rows": "<i8", "length": "<i8"}
+    plan = stored_plan(DEFINITION, types, _emit_ascending, tmp_path, io=io)
+    rows, known = plan.arrays["rows"], np.repeat(np.arange(10_000), 3)
+    keys = np.array([[-1, 0, 1], [5000, 9999, 10_000]])
+    for _ in range(2):
+        for side in ("left", "right"):
+            found = rows.searchsorted(keys, side)
+            assert found.tolist() == known.searchsorted(keys, side).tolist()
+            one = rows.searchsorted(77, side)
+            assert int(one) == known.searchsorted(77, side)
+        assert rows.searchsorted([]).shape == (0,)
+        assert plan.arrays["length"].searchsorted([3]).tolist() == [0]
+        rows[0 : len(rows)]
+
+
+@pytest.mark.usefixtures("large")
+@pytest.mark.parametrize("value", [-1, 1 << 40])
+def test_a_search_is_not_misled_by_a_changed_number(tmp_path: Path, value: int) -> None:
+    """Item 129: whichever way a changed number sends the search, no wrong place is returned."""
+    types = {"rows": "<i8", "length": "<i8"}
+    known = np.repeat(np.arange(10_000), 3)
+    path = stored_plan(DEFINITION, types, _emit_ascending, tmp_path).path
+    assert path
+    changed = bytearray(path.read_bytes())
+    changed[15_000 * 8 : 15_001 * 8] = value.to_bytes(8, "little", signed=True)  # the middle
+    caught = 0
+    for key in (10, 4999, 5000, 5001, 9000):
+        path.write_bytes(changed)
+        rows = stored_plan(DEFINITION, types, never, tmp_path).arrays["rows"]
+        try:
+            assert rows.searchsorted([key]).tolist() == [known.searchsorted(key)]
+        except IntegrityError:
+            caught += 1
+    assert caught >= 2
+
+
+@pytest.mark.usefixtures("large")
+@pytest.mark.parametrize(("kind", "mapped"), [("ext4", True), ("nfs4", False)])
+def test_plans_on_a_network_are_not_mapped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, *, mapped: bool
+) -> None:
+    """The folder of the plan decides, wherever the dataset is."""
+    monkeypatch.setattr(mounts, "_MOUNTS", fabricated(tmp_path, kind))
+    plan = stored_plan(DEFINITION, DTYPES, make, tmp_path / "plans", io="mmap")
+    check_all(plan)
+    maps = Path("/proc/self/maps").read_text()
+    assert (str(plan.path) in maps) == mapped
 
 
 def test_unwritable_plan_dir_is_an_error(tmp_path: Path) -> None:
