@@ -122,12 +122,14 @@ def foreign_loader(
 
     Raises `UsageError` for arguments that cannot be met, among them a dataset or collate function
     that worker processes could not be given, and `InputError` for tensors that cannot be stacked.
-    Reads the first sample, where `collate` has to be chosen, or may need a `sample_mask`.
+    Reads the first sample that is not skipped, where `collate` has to be chosen, or may need a
+    `sample_mask`.
     """
     if is_stream(dataset):
         raise UsageError("is a stream, which has no samples by number", where="dataset",
                          remedy="Use UniversalDataModule, which takes streams too.")  # fmt: skip
-    samples, light = _samples(dataset, config, collate, identity)
+    skip = list(skip)
+    samples, light = _samples(dataset, config, collate, identity, skip)
     if len(samples) == 0:
         warnings.warn(f"the {purpose} dataset is empty: its loader has no batches", stacklevel=3)
         config, sampler, buckets = replace(config, drop_last=False), None, None
@@ -140,11 +142,10 @@ def foreign_loader(
     order, definition = _order(samples, config, purpose, sampler)
     tagged = seeded or isinstance(order, WithEpoch)
     order = order.order if isinstance(order, WithEpoch) else order
-    skip = list(skip)
     count = len(order) if isinstance(order, SamplerOrder) else len(samples)
     budget = buckets is not None and buckets.max_tokens is not None
     left = None if budget else (count - len(set(skip))) % (config.batch_size * dp_size)
-    end = _end(samples, config, purpose, dp_size, left, own=is_own(dataset))
+    end = _end(samples, config, purpose, dp_size, left, own=is_own(dataset), skip=skip)
     if buckets is not None:
         require(sampler is None, "sampler", "buckets have an order of their own")
         known = lengths_for(samples if is_own(dataset) else dataset, buckets.lengths)
@@ -189,10 +190,12 @@ def _end(
     left: int | None,
     *,
     own: bool,
+    skip: list[int],
 ) -> End:
-    """What becomes of the `left` samples that fill no global batch; None: of as many as there are.
+    """Return what becomes of the `left` samples that fill no global batch; None: of any number.
 
-    See `LoaderConfig.drop_last`. Collates sample 0 where that depends on what a batch is.
+    See `LoaderConfig.drop_last`. Where that depends on what a batch is, the first sample that is
+    not skipped is collated.
     """
     if config.drop_last:
         return "drop"
@@ -205,7 +208,10 @@ def _end(
                 remedy="Make it with sample_mask=True, or use drop_last=True.",
             )  # fmt: skip
         return "pad"
-    batch: Any = samples.batch([0])
+    first = _first(len(samples), skip)
+    if first is None:
+        return "drop"  # refused, as nothing is left
+    batch: Any = samples.batch([first])
     if not isinstance(batch, Mapping):
         if config.drop_last is None and config.shuffle and purpose == "train":
             if left != 0:
@@ -221,6 +227,12 @@ def _end(
             marked(batch, np.ones(1, np.bool_))  # or not at all
     samples.sample_mask = True
     return "pad"
+
+
+def _first(count: int, skip: list[int]) -> int | None:
+    """Return the first of `count` samples that is not skipped, or None."""
+    skipped = set(skip)
+    return next((number for number in range(count) if number not in skipped), None)
 
 
 class _Tensors:
@@ -244,9 +256,13 @@ class _Tensors:
 
 
 def _samples(
-    dataset: Any, config: LoaderConfig, collate: Collate | None, identity: str | None
+    dataset: Any,
+    config: LoaderConfig,
+    collate: Collate | None,
+    identity: str | None,
+    skip: list[int],
 ) -> tuple[SampleDataset, bool]:
-    """The dataset as a loader takes it, and whether its samples are ready."""
+    """Return the dataset as a loader takes it, and whether its samples are ready."""
     collate = collate or config.collate_fn
     if is_own(dataset):
         require(collate is None, "collate_fn", "this dataset makes its batches itself")
@@ -258,7 +274,7 @@ def _samples(
             _check_tensors(whole)
         dataset = _Tensors(dataset)
     else:
-        chosen = collate or chosen_collate(dataset)
+        chosen = collate or chosen_collate(dataset, skip)
     if identity is None and isinstance(whole, PreprocessedDataset):
         identity = whole.identity
     if identity is None:
@@ -270,15 +286,16 @@ def _samples(
     return Collated(dataset, chosen, identity=identity), light
 
 
-def chosen_collate(dataset: Any) -> Collate:
-    """What suits the first sample: padding where it has token ids, else plain stacking."""
+def chosen_collate(dataset: Any, skip: list[int] | None = None) -> Collate:
+    """Return what suits the first sample that is not skipped: padding of token ids, or stacking."""
     first = None
-    if hasattr(dataset, "__len__") and len(dataset):
+    number = _first(len(dataset), skip or []) if hasattr(dataset, "__len__") else None
+    if number is not None:
         try:
             with isolated():
-                first = dataset[0]
+                first = dataset[number]
         except Exception as error:
-            raise failed("sample 0", "reading it", error) from error
+            raise failed(f"sample {number}", "reading it", error) from error
     if isinstance(first, Mapping) and any(str(name).endswith("input_ids") for name in first):
         from dataprep.runtime.collate import Padded
 

@@ -17,6 +17,7 @@ from torch.utils.data import IterableDataset, TensorDataset
 from dataprep.formats.errors import UsageError
 from dataprep.runtime.builder import DataLoaderBuilder
 from dataprep.runtime.data_module import UniversalDataModule
+from dataprep.runtime.foreign import foreign_loader
 from dataprep.runtime.loader_config import LoaderConfig
 from tests.runtime import ranks
 
@@ -171,6 +172,32 @@ def test_batches_that_cannot_have_a_mask_are_refused_at_once() -> None:
     with pytest.raises(UsageError, match="gives a Point, to which no sample_mask can be added"):
         named.with_shuffle(False).build_ranks(2)
     assert [len([*loader]) for loader in named.with_drop_last().build_ranks(2)] == [1, 1]
+
+
+class Broken(torch.utils.data.Dataset[Any]):
+    """Sample 0 cannot be read."""
+
+    def __len__(self) -> int:
+        return 9
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        if index == 0:
+            raise ValueError("broken")
+        return torch.tensor([index])
+
+
+@pytest.mark.parametrize("size", [1, 2])
+@pytest.mark.parametrize("collate", [None, torch.stack])
+def test_a_sample_that_is_skipped_is_not_looked_at(size: int, collate: Any) -> None:
+    """A broken sample 0 is skipped on any number of ranks."""
+    config = LoaderConfig(batch_size=2, shuffle=False, drop_last=False)
+    served = []
+    for rank in range(size):
+        place: dict[str, Any] = {"collate": collate, "dp_rank": rank, "dp_size": size}
+        served += [n for b in foreign_loader(Broken(), config, skip=[0], **place) for n in b]
+        with pytest.raises(UsageError, match="all 9 samples are skipped"):
+            foreign_loader(Broken(), config, skip=range(9), **place)
+    assert sorted(map(int, served)) == [*range(1, 9)]
 
 
 def test_lists_keep_being_lists() -> None:
