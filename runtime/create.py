@@ -28,7 +28,7 @@ from dataprep.runtime.mixture import By
 from dataprep.runtime.mixture_dataset import MixedDataset
 from dataprep.runtime.packing import Algorithm
 from dataprep.runtime.pair_data import PairData
-from dataprep.runtime.pairs import Applied
+from dataprep.runtime.pairs import Applied, PairDataset
 from dataprep.runtime.rows import Overlong, Rows, row_maker
 from dataprep.runtime.samples import SampleDataset, Transform
 from dataprep.runtime.sampling import End
@@ -207,7 +207,7 @@ def create_loader(  # noqa: PLR0917  (the names and the order that callers know)
     given_seed = None if seed is None else require_seed(seed)
     seed = given_seed or 0
     if transform is not None:
-        served = partial(_transformed, served, transform, seed)
+        served = partial(_transformed, served, transform, given_seed)
     weights_changed = flag("weights_changed", weights_changed)
     mixed_tokenizers = flag("mixed_tokenizers", mixed_tokenizers)
     options = {
@@ -248,13 +248,15 @@ def create_loader(  # noqa: PLR0917  (the names and the order that callers know)
 def _transformed(
     served: Callable[..., Loader],
     transform: Transform,
-    seed: int,
+    seed: int | None,
     samples: SampleDataset,
     **options: Any,
 ) -> Loader:
-    """`served` of the samples after `transform`."""
+    """Return `served` of the samples after `transform`; `seed` None: that of pairs, else 0."""
     from dataprep.runtime.transformed import TransformedDataset
 
+    if seed is None:
+        seed = samples.seed if isinstance(samples, PairDataset) else 0
     return served(TransformedDataset(samples, transform, seed=seed), **options)
 
 

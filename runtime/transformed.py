@@ -105,9 +105,10 @@ class TransformedDataset(BatchDataset):
             self.dataset.set_epoch(number)  # type: ignore[attr-defined]
 
     def snapshot(self) -> TransformedDataset:
-        """The dataset as it is now: what is changed later is not seen."""
+        """Return the dataset as it is now: what is changed later is not seen."""
         found = object.__new__(TransformedDataset)
         found.__dict__.update(self.__dict__)
+        found._epoch = self._epoch.clone()
         inner = getattr(self.dataset, "snapshot", None)
         if inner is not None:
             found.dataset = inner()

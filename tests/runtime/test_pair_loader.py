@@ -12,9 +12,10 @@ import numpy as np
 import pytest
 import torch
 
+from dataprep.formats.arrays import open_arrays
 from dataprep.formats.errors import IncompatibleError, InputError, UsageError
 from dataprep.runtime.create import create_loader
-from dataprep.runtime.curriculum import probabilities
+from dataprep.runtime.curriculum import probabilities, stored_seed
 from dataprep.runtime.first_batch import validate_first_batch
 from dataprep.runtime.loader import Loader, set_epoch
 from dataprep.runtime.pair_data import open_pairs
@@ -296,6 +297,21 @@ def test_batches_that_were_changed(path: Path, change: Any, field: str, problem:
         dataset.check_batch(batch, rows=8)
     assert caught.value.where == field
     assert problem in caught.value.problem
+
+
+def _seeds(batch: Batch, seeds: Any) -> Batch:
+    return {**batch, "seed": torch.from_numpy(seeds.view("i8"))}
+
+
+def test_a_transform_draws_by_the_seed_of_the_dataset(tmp_path: Path) -> None:
+    """Where no seed is given it is that of config.json, as for the order and the steering."""
+    path = write_pairs(tmp_path / "p", random_pairs(), seed=5)
+    assert stored_seed(open_arrays(path)) == 5
+    drawn = [
+        next(iter(make(path, seed=seed, transform=_seeds)))["seed"].tolist()
+        for seed in (None, 5, 0)
+    ]
+    assert drawn[0] == drawn[1] != drawn[2]
 
 
 def test_devices(path: Path) -> None:
