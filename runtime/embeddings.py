@@ -139,7 +139,8 @@ class EmbeddingDataset(BatchDataset):
         rows = rows_of(self.split, samples if real is None else np.where(real, samples, 0))
         check = not self._sound[rows].all()
         batch = {name: column.take(rows, check=check) for name, column in self._columns.items()}
-        self._sound[rows] = True
+        if check:
+            self._sound[rows] = True
         if real is not None:
             batch["sample_mask"] = torch.from_numpy(real)
         return batch

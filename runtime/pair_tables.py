@@ -3,13 +3,14 @@
 Embeddings come as float32 tensors on the device of the tables, numbers as numpy arrays on the host,
 where those that point at rows are checked before they are followed. Mapped, a batch is gathered
 from the files and nothing is kept. Held, the tables are read and checked once, and live on
-`device`. Tables of small numbers of up to 64 MiB together are checked when the dataset is opened.
+`device`. Tables of small numbers of up to 64 MiB together are checked when the dataset is opened,
+embeddings when a row is first gathered.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from math import isfinite, prod
+from math import prod
 from typing import Any, Protocol
 
 import numpy as np
@@ -86,9 +87,10 @@ class PairTables:
         total = sum(_row_bytes(array) * array.rows for array in small.values())
         whole = total <= _CHECKED_AT_OPENING
         self._sound_pairs = None if whole or preload else np.zeros(self.sizes.pairs, np.bool_)
-        self._sound_sources = np.zeros(self.sizes.sources, np.bool_)
+        self._sound_rows = {name: np.zeros(self.arrays[name].rows, np.bool_) for name in EMBEDDINGS}
         if whole:
-            self._check_tables(small)
+            held = NUMBERS if preload else ()  # `load` checks them
+            self._check_tables({name: a for name, a in small.items() if name not in held})
         if preload:
             self.load()
 
@@ -139,23 +141,20 @@ class PairTables:
     def vectors(self, name: str, rows: Rows) -> torch.Tensor:
         """Rows of the embeddings `name`: owned float32 [len(rows), dim] on the device."""
         if not self.preload:
-            found = self.arrays[name].take_known(rows)
-            if not _surely_finite(found):
-                self.check(name, rows, found)
+            found = self._sound_vectors(name, rows)
             return torch.from_numpy(found).to(self.device, torch.float32)
         if name not in self._vectors:
             self.load()  # after `close`
         return self._vectors[name].index_select(0, torch.from_numpy(rows).to(self.device)).float()
 
-    def sources(self, rows: Rows) -> torch.Tensor:
-        """Rows of ``"source_embs"``, of which many come again and again: each is checked once."""
-        if self.preload:
-            return self.vectors("source_embs", rows)
-        found = self.arrays["source_embs"].take_known(rows)
-        if not self._sound_sources[rows].all():
-            self.check("source_embs", rows, found)
-            self._sound_sources[rows] = True
-        return torch.from_numpy(found).to(self.device, torch.float32)
+    def _sound_vectors(self, name: str, rows: Rows) -> npt.NDArray[Any]:
+        """Return rows of the embeddings `name` as they are stored, each checked once."""
+        found = self.arrays[name].take_known(rows)
+        sound = self._sound_rows[name]
+        if not sound[rows].all():
+            self.check(name, rows, found)
+            sound[rows] = True
+        return found
 
     def are_sound(self, pairs: Rows) -> bool:
         """Tell whether all small numbers of `pairs` have been checked."""
@@ -191,10 +190,7 @@ class PairTables:
     def _gathered_steering(self, pairs: Rows, variants: Rows) -> npt.NDArray[np.float32]:
         steering = np.zeros((len(pairs), self.sizes.dim), np.float32)
         for name, rows in _of_variants(variants):
-            steering[rows] = self.arrays[name].take_known(pairs[rows])
-        if not _surely_finite(steering):
-            for name, rows in _of_variants(variants):
-                self.check(name, pairs[rows], steering[rows])
+            steering[rows] = self._sound_vectors(name, pairs[rows])
         return steering
 
     @property
@@ -221,12 +217,6 @@ def _of_variants(variants: Rows) -> Iterator[tuple[str, Rows]]:
             rows = (variants == variant).nonzero()[0]
             if len(rows):
                 yield name, rows
-
-
-def _surely_finite(vectors: npt.NDArray[Any]) -> bool:
-    """Tell quickly whether float32 numbers are all finite; False where that is not certain."""
-    flat = vectors.reshape(-1)
-    return vectors.dtype == np.float32 and isfinite(flat.dot(flat))
 
 
 def _blocks(array: NamedArray) -> Iterator[tuple[int, int]]:

@@ -224,7 +224,7 @@ class PairDataset(BatchDataset):
             "question_emb": vectors("question_embs", questions),
             "target_source_emb": vectors("source_embs", sources),
             "steering": self.tables.steering(pairs, variants),
-            "negative_embs": self.tables.sources(negatives.reshape(-1)).view(
+            "negative_embs": vectors("source_embs", negatives.reshape(-1)).view(
                 *negatives.shape, self.tables.sizes.dim
             ),
         }

@@ -12,11 +12,12 @@ import numpy.typing as npt
 import pytest
 import torch
 
-from dataprep.formats.arrays import open_arrays
+from dataprep.formats.arrays import NamedArray, open_arrays
 from dataprep.formats.curriculum import Curriculum
 from dataprep.formats.errors import InputError, IntegrityError, UsageError
 from dataprep.formats.steering import VARIANTS
 from dataprep.runtime import pair_tables
+from dataprep.runtime.array_checks import ValueRules
 from dataprep.runtime.epoch_index import with_epoch
 from dataprep.runtime.pair_data import PairData, open_pairs
 from dataprep.runtime.pairs import PairDataset
@@ -507,6 +508,39 @@ def test_vectors_that_are_not_finite_are_not_served(
         serve()
     assert caught.value.code == "E_FINITE"
     assert (caught.value.where or "").startswith(f"{name}/")
+
+
+@pytest.mark.parametrize("dtype", ["<f4", "<f2"])
+@pytest.mark.parametrize("preload", [False, True])
+def test_every_number_is_checked_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dtype: str, *, preload: bool
+) -> None:
+    """Rows that were found sound are not checked again, nor are tables that are held read twice."""
+    made = write_pairs(tmp_path / "p", random_pairs(dtype=dtype))
+    reads: list[Any] = []
+    checks: list[ValueRules] = []
+    read, check_values = NamedArray.read, ValueRules.check
+
+    def counted(array: NamedArray, *rows: int) -> Any:
+        reads.append((array.name, *rows))
+        return read(array, *rows)
+
+    def noted(rules: ValueRules, *given: Any) -> None:
+        checks.append(rules)
+        check_values(rules, *given)
+
+    monkeypatch.setattr(NamedArray, "read", counted)
+    monkeypatch.setattr(ValueRules, "check", noted)
+    pairs = open_pairs(made, preload=preload).split("train")
+    numbers = [name for name, *_ in reads if name in pair_tables.NUMBERS]
+    assert sorted(numbers) == sorted(pair_tables.NUMBERS)
+    pairs.force_steering("centroid")
+    checks.clear()
+    pairs.batch([1, 2, 3])
+    assert bool(checks) != preload
+    checks.clear()
+    pairs.batch([3, 1, 2])
+    assert checks == []
 
 
 def test_other_negatives_are_checked_anew(tmp_path: Path, given: Pairs) -> None:
