@@ -24,7 +24,13 @@ from dataprep.runtime.samples import SampleDataset
 from dataprep.runtime.transformed import TransformedDataset
 from dataprep.runtime.windows import Labels, WindowDataset
 
-__all__ = ["check_masked_options", "labels_for", "require_task", "with_hidden_tokens"]
+__all__ = [
+    "check_masked_options",
+    "labels_for",
+    "require_form",
+    "require_task",
+    "with_hidden_tokens",
+]
 
 _MASKED_OPTIONS = (
     "mask_id", "vocab_size", "special_ids", "probability", "mask_share", "random_share",
@@ -33,6 +39,8 @@ _MASKED_OPTIONS = (
 
 _ROWS = (WindowDataset, PackedDataset, DocumentDataset)
 _TASKS = {"pairs": "preference", "labels": "kto", "groups": "grpo"}
+_Held = tuple[str, tuple[str, ...]]
+_ROWS_HELD: _Held = ("rows of tokens", ("lm", "masked_lm"))
 
 
 def labels_for(split: Split) -> Labels:
@@ -50,19 +58,33 @@ def require_task(samples: Any, task: Any, *, asked: bool) -> None:
     if found is None:
         return
     holds, tasks = found
-    if task.modality != "text" or task.task_type not in tasks:
-        raise UsageError(
-            f"{task.name!r} is a task of {task.modality} ({task.task_type}), the data holds "
-            f"{holds}", where="task_spec", code="E_TASK",
-            remedy=f"Pass a task of text with the task_type {' or '.join(map(repr, tasks))}, or "
-            "none." if tasks else "Leave it out.",
-        )  # fmt: skip
+    _require(holds, tasks, task)
     shifted = any(map(_is_shifted, _parts(samples)))
     if shifted and (task.task_type == "masked_lm" or not asked):
         raise UsageError(
             "the labels of the data are the next tokens; those of a task stand under their own, "
             "for models that shift", where="labels", code="E_TASK",
             remedy="Make the rows with labels='unshifted', or leave task_spec out.",
+        )  # fmt: skip
+
+
+def require_form(split: Split, task: Any) -> None:
+    """Raise `UsageError` unless rows of `split` can be served for `task`; makes none."""
+    form = split.form if split.form in _TASKS else None
+    _require(*(_ROWS_HELD if form is None else _preferences(form)), task)
+
+
+def _preferences(form: str) -> _Held:
+    return f"preferences ({form})", (_TASKS[form],)
+
+
+def _require(holds: str, tasks: tuple[str, ...], task: Any) -> None:
+    if task.modality != "text" or task.task_type not in tasks:
+        raise UsageError(
+            f"{task.name!r} is a task of {task.modality} ({task.task_type}), the data holds "
+            f"{holds}", where="task_spec", code="E_TASK",
+            remedy=f"Pass a task of text with the task_type {' or '.join(map(repr, tasks))}, or "
+            "none." if tasks else "Leave it out.",
         )  # fmt: skip
 
 
@@ -104,14 +126,14 @@ def _parts(samples: Any) -> list[Any]:
     return list(samples.sources.values()) if isinstance(samples, MixtureDataset) else [samples]
 
 
-def _served(samples: Any) -> tuple[str, tuple[str, ...]] | None:
-    """What `samples` are, in words, and the task types that they can be served for."""
+def _served(samples: Any) -> _Held | None:
+    """Return what `samples` are, in words, and the task types that they can be served for."""
     inner = samples.dataset if isinstance(samples, TransformedDataset) else samples
     first = _parts(inner)[0]
     if isinstance(first, PreferenceDataset):
-        return f"preferences ({first.form})", (_TASKS[first.form],)
+        return _preferences(first.form)
     if isinstance(first, _ROWS):
-        return "rows of tokens", ("lm", "masked_lm")
+        return _ROWS_HELD
     if isinstance(first, PairDataset):
         return "pairs of embeddings", ()
     return ("embeddings", ()) if isinstance(first, EmbeddingDataset) else None

@@ -272,10 +272,12 @@ class UniversalDataModule:
         self._built = True
         train, part, options = name == "train", dataset.split(name), self._rows
         masked = self.dp_size > 1 and not (train and self.config.drop_last)
-        if self.task_spec is not None and not self._labels_asked:
-            from dataprep.runtime.built_tasks import labels_for
+        if self.task_spec is not None:
+            from dataprep.runtime.built_tasks import labels_for, require_form
 
-            options = {**options, "labels": labels_for(part)}
+            require_form(part, self.task_spec)
+            if not self._labels_asked:
+                options = {**options, "labels": labels_for(part)}
         return row_maker(**options, sample_mask=masked)(part)
 
     def _checked_rows(self, rows: Mapping[str, Any] | None) -> dict[str, Any]:
@@ -320,6 +322,8 @@ class UniversalDataModule:
         """Have datasets that make their batches themselves serve the task, or refuse it."""
         task = self.task_spec
         if task is None:
+            require(self.tokenizer is None, "tokenizer", "means nothing without a task_spec for a "
+                    "dataset that makes its batches itself: it holds ids already")  # fmt: skip
             return
         from dataprep.runtime import built_tasks
 

@@ -303,6 +303,27 @@ def test_what_shards_cannot_serve_is_refused(shards: Path) -> None:
         module(shards, MASKED, rows={**ROWS["windows"], "labels": "shifted"})
 
 
+@pytest.mark.parametrize("form", ["rows", "pairs"])
+def test_a_task_that_is_refused_is_refused_before_rows_are_made(tmp_path: Path, form: str) -> None:
+    """Item 125: the task is what is wrong, also where the data is too small for a row."""
+    path = tmp_path / "tiny"
+    if form == "rows":
+        make_dataset(path, {"train": random_split([[3]], seed=1)})
+    else:
+        make_preferences(path, form, [random_records(form, 8)])
+    with pytest.raises(UsageError, match="is a task of text") as caught:
+        module(path, TaskSpec(name="c", task_type="classification"))
+    assert caught.value.code == "E_TASK"
+
+
+def test_a_tokenizer_for_nothing_is_refused(shards: Path) -> None:
+    """Item 125: rows of ids need none; without the tokenizer they are served."""
+    with pytest.raises(UsageError, match="without a task_spec") as caught:
+        module(shards, None, rows=ROWS["windows"], tokenizer=Tokenizer())
+    assert caught.value.where == "tokenizer"
+    assert next(iter(module(shards, None, rows=ROWS["windows"]).train_dataloader()))
+
+
 def test_masked_options(shards: Path) -> None:
     """Item 125: options that rows of a build do not have, ids that it does not have."""
     with pytest.raises(UsageError, match=r"max_length: no option for rows .* mask_id"):
@@ -373,6 +394,9 @@ def test_a_transformed_dataset(shards: Path) -> None:
     again = pickle.loads(pickle.dumps(data))
     assert again.epoch == 3
     assert torch.equal(again[4]["input_ids"], data[4]["input_ids"])
+    before = data.snapshot()
+    data.set_epoch(4)
+    assert (before.epoch, data.epoch) == (3, 4)
     with pytest.raises(AttributeError):
         data.nothing  # noqa: B018
     with pytest.raises(UsageError, match="varies by epoch"):
