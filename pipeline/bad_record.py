@@ -16,7 +16,7 @@ from dataprep.pipeline.watch import SECONDS_VARIABLE
 if TYPE_CHECKING:
     from dataprep.pipeline.worker import Event
 
-__all__ = ["failure_of", "lines_before", "record_error"]
+__all__ = ["DECISIONS", "failure_of", "lines_before", "record_error"]
 
 _READ_BYTES = 1 << 20
 _SKIP = "leave such records out and list them with --on-error skip"
@@ -35,7 +35,10 @@ _REMEDIES = {
     "template": ("Mend it", "choose another --template"),
     "template_limit": ("Mend it", "choose another --template"),
     "roles": ("Mend it", "choose another --template"),
-    "unmaskable": ("Use a template with generation markers", "take --train-on all"),
+    "unmaskable": (
+        "Give a --template with generation markers (such as a named one)",
+        "take --train-on all",
+    ),
     "too_long": ("Cut the record into documents",),
     "unknown_shape": ("Say with --columns what its fields are, as in messages=dialog",),
     "unknown_role": ("Say with --columns what it stands for, as in user=Human",),
@@ -43,7 +46,7 @@ _REMEDIES = {
 }
 """What mends a record of each reason: one of these, or leaving it out."""
 
-_DECISIONS = {
+DECISIONS = {
     "template_time": "Mend the template, or choose another --template; the environment variable "
     f"{SECONDS_VARIABLE} sets the limit.",
     "template_crash": "Mend the template, or choose another --template.",
@@ -51,7 +54,7 @@ _DECISIONS = {
     "undecided": "Decide with --overlong error, drop, truncate-left, truncate-right or split; "
     "--dry-run tells how many records each would leave out.",
 }
-"""The same where a record cannot be left out."""
+"""What mends a failure of each reason for which no record is left out."""
 
 
 def failure_of(event: Event, sources: Sequence[Source], *, all_bad: bool = False) -> DataprepError:
@@ -79,7 +82,7 @@ def record_error(
     else:
         before = lines_before(Path(source.path), span.start) if span.start else 0
         where = f"{source.name}:{before + reject.line + 1} (byte {reject.offset})"
-    remedy = _DECISIONS.get(reject.reason) or _remedy(reject.reason, all_bad)
+    remedy = DECISIONS.get(reject.reason) or _remedy(reject.reason, all_bad)
     return RecordError(reject.detail, where=where, remedy=remedy, code=f"E_{reject.reason.upper()}")
 
 

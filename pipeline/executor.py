@@ -21,6 +21,7 @@ import numpy as np
 
 from dataprep.formats.errors import StorageError
 from dataprep.pipeline.apart import CRASHES, FOREIGN, crash_error
+from dataprep.pipeline.bad_record import DECISIONS
 from dataprep.pipeline.engine import Encoded
 from dataprep.pipeline.inputs import Source
 from dataprep.pipeline.launch import launch, release
@@ -292,17 +293,16 @@ class _Process:
         code = self.wait()
         if place is None or -code not in {OVERTIME, *CRASHES}:
             return None
+        reason = "template_time" if code == -OVERTIME else "template_crash"
         problem = f"{place.doing} takes more than {seconds_allowed():g} s of processor time"
         if code != -OVERTIME:
             problem = f"{place.doing} ends the process ({signal.Signals(-code).name})"
         if place.source == NO_SOURCE:
-            remedy = "Mend it, or choose another --template."
-            error = ("InputError", problem, "--template", remedy, "E_TEMPLATE")
+            error = ("InputError", problem, "--template", DECISIONS[reason], "E_TEMPLATE")
             return Event(unit=unit, error=error)
         reject = Reject(
             record=0, line=place.line, offset=place.offset, bytes=None,
-            reason="template_time" if code == -OVERTIME else "template_crash",
-            detail=problem, excerpt="",
+            reason=reason, detail=problem, excerpt="",
         )  # fmt: skip
         return Event(unit=unit, bad_record=(reject, Span(place.source, place.start, place.stop)))
 

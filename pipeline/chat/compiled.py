@@ -59,12 +59,12 @@ class RenderError(Exception):
 class CompiledTemplate:
     """A template and the variables that it sees besides a record's.
 
-    Raises `InputError` (E_TEMPLATE) for a template that is no Jinja, with its line.
+    Raises `InputError` (E_TEMPLATE) for a template that is no Jinja, with its `origin` and line.
     """
 
     def __init__(
         self, text: str, variables: Mapping[str, Any] | None = None, *,
-        environment: ChatEnvironment | None = None, date: str | None = None,
+        environment: ChatEnvironment | None = None, date: str | None = None, origin: str = "",
     ) -> None:  # fmt: skip
         self.environment = environment or ChatEnvironment(date)
         given = _GIVEN.intersection(variables or ())
@@ -72,8 +72,8 @@ class CompiledTemplate:
             raise UsageError(f"{min(given)} is what a record gives", where="--template-arg")
         if len(text) > _MAX_TEMPLATE:
             problem = f"{len(text):,} characters is over the limit of {_MAX_TEMPLATE:,}"
-            raise _unusable(problem, None)
-        with _told():
+            raise _unusable(problem, origin)
+        with _told(origin):
             parsed = self.environment.parse(text)
             self.has_markers = has_markers(parsed)
             self.escapes = parsed.find(nodes.EvalContextModifier) is not None
@@ -121,7 +121,7 @@ class CompiledTemplate:
 
 
 @contextmanager
-def _told() -> Iterator[None]:
+def _told(origin: str) -> Iterator[None]:
     """Raise `InputError` for whatever goes wrong in Jinja and Python with the text of a template.
 
     It may make them fail in any way: numbers of thousands of digits are a `ValueError`, what nests
@@ -132,17 +132,18 @@ def _told() -> Iterator[None]:
     except TemplateSyntaxError as error:
         compiling = isinstance(error, TemplateAssertionError)
         what = "it cannot be compiled" if compiling else "it is no Jinja template"
-        raise _unusable(f"{what}: {error.message}", error.lineno) from error
+        raise _unusable(f"{what}: {error.message}", origin, error.lineno) from error
     except (RecursionError, MemoryError) as error:
-        raise _unusable("it nests too deeply", None) from error
+        raise _unusable("it nests too deeply", origin) from error
     except Exception as error:
         problem = f"it cannot be compiled: {type(error).__name__}: {_short(str(error))}"
-        raise _unusable(problem, None) from error
+        raise _unusable(problem, origin) from error
 
 
-def _unusable(problem: str, line: int | None) -> InputError:
+def _unusable(problem: str, origin: str, line: int | None = None) -> InputError:
+    where = f"chat template {origin}".rstrip() + (f", line {line}" if line else "")
     return InputError(
-        problem, where="chat template" + (f", line {line}" if line else ""), code="E_TEMPLATE",
+        problem, where=where, code="E_TEMPLATE",
         remedy="Mend it, or give another with --template.",
     )  # fmt: skip
 

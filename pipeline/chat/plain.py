@@ -40,9 +40,9 @@ class PlainRenderer:
 
     def __init__(
         self, template: str, *, train_on: TrainOn, variables: Mapping[str, Any],
-        special_tokens: tuple[str, ...], literal: bool, date: str | None,
+        special_tokens: tuple[str, ...], literal: bool, date: str | None, origin: str = "",
     ) -> None:  # fmt: skip
-        self._template = CompiledTemplate(template, variables, date=date)
+        self._template = CompiledTemplate(template, variables, date=date, origin=origin)
         self._train_on = train_on
         self._special_tokens = special_tokens
         self._spelling = Spelling(special_tokens)
@@ -65,13 +65,14 @@ class PlainRenderer:
         self._check_roles(conversation)
         work = self._work(conversation)
         text = work.render(work.messages)
+        if not text:
+            raise RenderError("template", "the template makes no text of it")
         spans = find_spans(
             work, text, conversation, chosen, train_on=self._train_on,
             special_tokens=self._special_tokens,
         )  # fmt: skip
         if not spans:
-            why = "marks nothing in it as generated" if text else "makes no text of it"
-            raise RenderError("no_assistant", f"the template {why}")
+            raise RenderError("no_assistant", "the template marks nothing in it as generated")
         return Rendered(text, spans, self._literal_spans(work, text) if self._literal else [])
 
     def _work(self, conversation: Conversation) -> Work:

@@ -20,12 +20,8 @@ from typing import Any
 
 from dataprep.pipeline.chat.compiled import LIMITS, RenderError
 
-__all__ = ["INSTEAD", "Prefixes", "Render", "trimmed"]
+__all__ = ["Prefixes", "Render", "trimmed"]
 
-INSTEAD = (
-    "give a template with generation markers (such as a named one) by --template, or take"
-    " --train-on all"
-)
 _PROBE = "\ufdd2said\ufdd2"
 _MARK = "\ufdd3"
 
@@ -210,5 +206,4 @@ def trimmed(said: str, special_tokens: tuple[str, ...]) -> int:
 
 
 def _unmaskable(index: int, why: str) -> RenderError:
-    detail = f"where message {index + 1} stands cannot be told: {why}; {INSTEAD}"
-    return RenderError("unmaskable", detail)
+    return RenderError("unmaskable", f"where message {index + 1} stands cannot be told: {why}")

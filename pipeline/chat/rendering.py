@@ -44,8 +44,8 @@ class Renderer:
     """Renders conversations by one template; `special_text` counts what spells special tokens.
 
     `variables` are bos_token, eos_token and the like, and what else the template knows. `date`
-    (YYYY-MM-DD) is today to templates that ask. Raises `InputError` for a template that does not
-    compile.
+    (YYYY-MM-DD) is today to templates that ask, `origin` the name of the template in
+    errors. Raises `InputError` for a template that does not compile.
 
     >>> renderer = Renderer("{% for m in messages %}{{ m.role }}: {{ m.content }}\\n{% endfor %}"
     ...                     "{% if add_generation_prompt %}assistant: {% endif %}")
@@ -57,12 +57,12 @@ class Renderer:
     def __init__(
         self, template: str, *, train_on: TrainOn = "assistant",
         variables: Mapping[str, Any] | None = None, special_tokens: Sequence[str] = (),
-        literal: bool = True, date: str | None = None,
+        literal: bool = True, date: str | None = None, origin: str = "",
     ) -> None:  # fmt: skip
         tokens = tuple(filter(None, special_tokens))
         self._plain = PlainRenderer(
             template, train_on=train_on, variables=variables or {}, special_tokens=tokens,
-            literal=literal, date=date,
+            literal=literal, date=date, origin=origin,
         )  # fmt: skip
         self._new_planner = partial(
             Planner, template, train_on=train_on, variables=variables or {}, special_tokens=tokens,

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from dataprep.pipeline.chat.compiled import RenderError
 from dataprep.pipeline.chat.conversation import Conversation
-from dataprep.pipeline.chat.prefixes import INSTEAD, Prefixes
+from dataprep.pipeline.chat.prefixes import Prefixes
 from dataprep.pipeline.chat.work import Work
 
 __all__ = ["Span", "TrainOn", "find_spans", "wanted"]
@@ -126,5 +126,5 @@ def _says(message: Mapping[str, Any], text: str) -> bool:
 def _disjoint(spans: list[Span]) -> list[Span]:
     for before, after in pairwise(spans):
         if after[0] < before[1]:
-            raise RenderError("unmaskable", f"two of its messages are rendered as one; {INSTEAD}")
+            raise RenderError("unmaskable", "two of its messages are rendered as one")
     return spans

@@ -77,6 +77,7 @@ def renderer_of(
         return Renderer(
             chat.template, train_on=chat.train_on, variables=chat.variables,
             special_tokens=tuple(special_tokens), literal=chat.literal, date=chat.date,
+            origin=chat.template_origin,
         )  # fmt: skip
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from dataprep.pipeline.chat.compiled import CompiledTemplate, RenderError
 from dataprep.pipeline.chat.generation import unmark, unused
-from dataprep.pipeline.chat.prefixes import INSTEAD, Prefixes
+from dataprep.pipeline.chat.prefixes import Prefixes
 
 __all__ = ["Work", "marks_for"]
 
@@ -38,7 +38,8 @@ class Work:
             raise RenderError(
                 "template_limit",
                 f"finding what to train on in {len(self.messages):,} messages takes too many"
-                f" renderings of prefixes; {INSTEAD}",
+                " renderings of prefixes; give a --template with generation markers, or take"
+                " --train-on all",
             )
         return self.template.render(messages, self.tools, prompt=prompt, characters=self.characters)
 
@@ -55,11 +56,9 @@ class Work:
         try:
             same, spans = unmark(marked, marks)
         except ValueError as error:
-            raise RenderError("unmaskable", f"{error}; mend the template") from error
+            raise RenderError("unmaskable", str(error)) from error
         if same != text:
-            raise RenderError(
-                "unmaskable", "the template changes text by its own markers; mend the template"
-            )
+            raise RenderError("unmaskable", "the template changes text by its own markers")
         return spans
 
     def first_spans(self, marked: Sequence[Span], count: int) -> list[Span]:

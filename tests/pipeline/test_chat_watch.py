@@ -120,6 +120,30 @@ def test_a_template_that_does_not_compile_in_time(tmp_path: Path) -> None:
         "compiling the template slow.jinja takes more than 0.3 s of processor time"
     )
     assert (error.where, error.code) == ("--template", "E_TEMPLATE")
+    assert SECONDS_VARIABLE in (error.remedy or "")
+
+
+@pytest.mark.parametrize(
+    ("text", "train_on", "code", "where", "said"),
+    [
+        ("\n{% if x %}", "assistant", "E_TEMPLATE", "chat template slow.jinja, line 2", "endif"),
+        ("{% if 1 %}" * 600, "all", "E_TEMPLATE", "chat template slow.jinja", "too deeply"),
+        ("{{ messages[0].role }}", "assistant", "E_UNMASKABLE", "in.jsonl:1", "markers"),
+        ("", "all", "E_TEMPLATE", "in.jsonl:1", "makes no text of it"),
+        ("", "assistant", "E_TEMPLATE", "in.jsonl:1", "choose another --template"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_with_a_template(
+    tmp_path: Path, text: str, train_on: str, code: str, where: str, said: str
+) -> None:
+    """It is named; the remedy is told once, and is no option that is set already."""
+    source = records(tmp_path / "in.jsonl", 4, endless=-1)
+    error = ended(tmp_path / "out", source, slow_template(tmp_path, text), train_on=train_on)
+    assert error.code == code
+    assert str(error.where).split(" (")[0] == where
+    assert said in str(error)
+    assert str(error).count("--train-on all") == (code == "E_UNMASKABLE")
+    assert str(error).count("markers") == (code == "E_UNMASKABLE")
 
 
 @pytest.mark.long
