@@ -121,6 +121,8 @@ class Collated(Dataset[Batch]):
         self.sample_mask = sample_mask
         self.masks_whole = True
         """Whether batches in which no row only fills have the `sample_mask`, too."""
+        self.filler = 0
+        """The sample that a batch repeats in which every row only fills."""
         self.by_epoch = isinstance(collate, EpochCollate)
         """Whether the collate function is another in every epoch."""
         self._numbered = getattr(collate, "numbered", False) is True
@@ -181,10 +183,10 @@ class Collated(Dataset[Batch]):
         return nothing, nothing
 
     def _wanted(self, numbers: Positions, real: npt.NDArray[np.bool_]) -> list[int]:
-        """The samples to fetch: in rows that only fill, another of the batch, or sample 0."""
+        """Return the samples to fetch: in rows that only fill one of the batch, or the filler."""
         if not real.all():
             require(self.sample_mask, "sample_mask", "rows that only fill a batch need it")
-            numbers = np.where(real, numbers, numbers[real][:1] if real.any() else 0)
+            numbers = np.where(real, numbers, numbers[real][:1] if real.any() else self.filler)
         check_samples(numbers, len(self))
         return cast("list[int]", numbers.tolist())
 

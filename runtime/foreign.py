@@ -211,6 +211,7 @@ def _end(
     first = _first(len(samples), skip)
     if first is None:
         return "drop"  # refused, as nothing is left
+    samples.filler = first
     batch: Any = samples.batch([first])
     if not isinstance(batch, Mapping):
         if config.drop_last is None and config.shuffle and purpose == "train":

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import pytest
 import torch
-from torch.utils.data import IterableDataset, TensorDataset
+from torch.utils.data import IterableDataset, TensorDataset, default_collate
 
 from dataprep.formats.errors import UsageError
 from dataprep.runtime.builder import DataLoaderBuilder
@@ -178,26 +178,28 @@ class Broken(torch.utils.data.Dataset[Any]):
     """Sample 0 cannot be read."""
 
     def __len__(self) -> int:
-        return 9
+        return 10
 
-    def __getitem__(self, index: int) -> torch.Tensor:
+    def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
         if index == 0:
             raise ValueError("broken")
-        return torch.tensor([index])
+        return {"n": torch.tensor(index)}
 
 
 @pytest.mark.parametrize("size", [1, 2])
-@pytest.mark.parametrize("collate", [None, torch.stack])
+@pytest.mark.parametrize("collate", [None, default_collate])
 def test_a_sample_that_is_skipped_is_not_looked_at(size: int, collate: Any) -> None:
-    """A broken sample 0 is skipped on any number of ranks."""
+    """A broken sample 0 is skipped on any number of ranks, and fills no batch either."""
     config = LoaderConfig(batch_size=2, shuffle=False, drop_last=False)
-    served = []
+    served: list[int] = []
     for rank in range(size):
         place: dict[str, Any] = {"collate": collate, "dp_rank": rank, "dp_size": size}
-        served += [n for b in foreign_loader(Broken(), config, skip=[0], **place) for n in b]
-        with pytest.raises(UsageError, match="all 9 samples are skipped"):
-            foreign_loader(Broken(), config, skip=range(9), **place)
-    assert sorted(map(int, served)) == [*range(1, 9)]
+        for batch in foreign_loader(Broken(), config, skip=[0], **place):
+            real = batch.get("sample_mask", torch.ones(len(batch["n"]), dtype=torch.bool))
+            served += batch["n"][real].tolist()
+        with pytest.raises(UsageError, match="all 10 samples are skipped"):
+            foreign_loader(Broken(), config, skip=range(10), **place)
+    assert sorted(served) == [*range(1, 10)]
 
 
 def test_lists_keep_being_lists() -> None:
