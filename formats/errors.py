@@ -15,6 +15,7 @@ one line: ``error[E_SIZE] train/tokens-00003.bin: expected 8 bytes, found 6. Reb
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -29,6 +30,7 @@ __all__ = [
     "RecordError",
     "StorageError",
     "UsageError",
+    "describe_exit",
     "name_dataset",
     "naming_dataset",
     "require",
@@ -183,3 +185,17 @@ def naming_dataset(path: object) -> Iterator[None]:
     except DataprepError as error:
         name_dataset(error, path)
         raise
+
+
+def describe_exit(status: int) -> str:
+    """Return how a process ended, by its exit status: the negative number of a signal, or a code.
+
+    >>> describe_exit(-9), describe_exit(-35), describe_exit(3)
+    ('was killed by SIGKILL', 'was killed by signal 35', 'ended with status 3')
+    """
+    if status >= 0:
+        return f"ended with status {status}"
+    try:
+        return f"was killed by {signal.Signals(-status).name}"
+    except ValueError:  # a real-time signal
+        return f"was killed by signal {-status}"

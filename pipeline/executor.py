@@ -2,7 +2,8 @@
 
 Both give the same events for the same units, and units have no effect on one another, so the
 executor never changes the result. A worker that dies is replaced and its unit tried once more;
-if that one dies too, the build stops and says which unit it was.
+if that one dies too, the build stops and says which unit it was. A worker that a template or a
+record has ended is replaced too, and its unit has failed.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from dataprep.formats.errors import StorageError
+from dataprep.formats.errors import StorageError, describe_exit
 from dataprep.pipeline.apart import CRASHES, FOREIGN, crash_error
 from dataprep.pipeline.bad_record import DECISIONS
 from dataprep.pipeline.engine import Encoded
@@ -108,7 +109,7 @@ class Workers:
         event = next(process.events(), None) or process.failure(NO_UNIT)
         if event is None:
             raise StorageError(
-                f"the worker that takes a sample {_cause(process.wait())}", where="worker",
+                f"the worker that takes a sample {describe_exit(process.wait())}", where="worker",
                 code="E_WORKER", remedy="If memory ran out, free some; then run the command again.",
             )  # fmt: skip
         return event
@@ -151,10 +152,10 @@ class Workers:
             event = self._events.get()
             if isinstance(event, _Death):
                 if (failure := event.process.failure(event.unit)) is not None:
-                    on_event(failure)
-                    continue
-                self._count_death(event, inputs)
-                self._waiting.put(event.unit)
+                    on_event(failure)  # it stops the build only when all units before are done
+                else:
+                    self._count_death(event, inputs)
+                    self._waiting.put(event.unit)
                 self._feed_by_thread(self.start(), b"", None)
                 continue
             left -= event.finished
@@ -233,7 +234,9 @@ class Workers:
 
     def _count_death(self, death: _Death, inputs: Callable[[int], Sequence[Source]]) -> None:
         code = death.process.wait()
-        self.deaths.append(f"the worker {_cause(code)} in unit {death.unit}; it was done again")
+        self.deaths.append(
+            f"the worker {describe_exit(code)} in unit {death.unit}; it was done again"
+        )
         self._tries[death.unit] += 1
         if self._tries[death.unit] >= _ATTEMPTS:
             read = inputs(death.unit)
@@ -241,8 +244,8 @@ class Workers:
             if -code in CRASHES and all(source.format in FOREIGN for source in read):
                 raise crash_error(names, -code)
             raise StorageError(
-                f"the worker {_cause(code)} in unit {death.unit}, twice ({names})", where="worker",
-                code="E_WORKER",
+                f"the worker {describe_exit(code)} in unit {death.unit}, twice ({names})",
+                where="worker", code="E_WORKER",
                 remedy="If memory ran out, use fewer --workers; then run the command again: "
                 "finished work is kept.",
             )  # fmt: skip
@@ -319,12 +322,3 @@ class _Death:
     def __init__(self, unit: int, process: _Process) -> None:
         self.unit = unit
         self.process = process
-
-
-def _cause(code: int) -> str:
-    if code >= 0:
-        return f"ended with status {code}"
-    try:
-        return f"was killed by {signal.Signals(-code).name}"
-    except ValueError:
-        return f"was killed by signal {-code}"

@@ -20,7 +20,7 @@ from dataprep.pipeline.chat.options import ChatOptions
 from dataprep.pipeline.prepare import SAMPLE_BYTES
 from dataprep.pipeline.watch import NO_SOURCE, SECONDS_VARIABLE, Watch, new_note, place_in
 from tests.pipeline.chats import build_chats
-from tests.pipeline.corpora import SMALL_TOKENIZER
+from tests.pipeline.corpora import SMALL_TOKENIZER, shrink_units
 
 # One call of C code, which holds the interpreter for hours where a message says so.
 ENDLESS = (
@@ -110,6 +110,31 @@ def test_a_crash_while_a_record_is_rendered(
     error = ended(tmp_path / "out", source, slow_template(tmp_path, ENDLESS))
     assert error.code == "E_TEMPLATE_CRASH"
     assert "template slow.jinja ends the process (SIGSEGV)" in error.problem
+
+
+def test_a_killed_worker_and_records_that_end_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The unit of the killed one is done by a new worker, however the others have ended."""
+    source = records(tmp_path / "in.jsonl", 8000, endless=-1)
+    shrink_units(monkeypatch.setattr, source.stat().st_size // 4 + 1)
+    lines = source.read_text().splitlines()
+    for number in (2777, 4777):  # in the second and the third unit, outside the sample
+        lines[number] = lines[number].replace("words", "endless")
+    source.write_text("\n".join(lines))
+    send = executor._Process.send
+    killed: list[int] = []
+
+    def kill_at_the_first_unit(self: executor._Process, data: bytes) -> None:
+        if data.startswith(b"0 ") and not killed:
+            killed.append(self._popen.pid)
+            self.kill()
+        send(self, data)
+
+    monkeypatch.setattr(executor._Process, "send", kill_at_the_first_unit)
+    template = slow_template(tmp_path, ENDLESS)
+    assert named(ended(tmp_path / "out", source, template, workers=2), 2778)
+    assert killed
 
 
 def test_a_template_that_does_not_compile_in_time(tmp_path: Path) -> None:
