@@ -25,7 +25,7 @@ from typing import Any
 
 from dataprep.formats.dataset import Dataset, open_dataset
 from dataprep.formats.envelope import CONFIG_NAME
-from dataprep.formats.errors import BusyError, InputError, IntegrityError, UsageError
+from dataprep.formats.errors import BusyError, InputError, UsageError
 from dataprep.formats.storage import create_directory, remove_tree, storage_errors
 from dataprep.formats.verify import verify
 from dataprep.pipeline.apart import reading_apart
@@ -121,9 +121,6 @@ def _built(options: BuildOptions, cache: Path, sources: list[Source]) -> Dataset
     options = replace(options, out=cache / key)
     try:
         dataset = _open_or_build(options)
-    except IntegrityError:  # it is only a cache
-        build(replace(options, overwrite=True))
-        dataset = open_dataset(options.out)
     except UsageError as error:
         if error.code != "E_EOS":
             raise
@@ -136,17 +133,22 @@ def _built(options: BuildOptions, cache: Path, sources: list[Source]) -> Dataset
 
 
 def _open_or_build(options: BuildOptions) -> Dataset:
+    """Open the dataset; build it first if there is none, or one that is damaged.
+
+    If another process is at that, wait for it and check its result.
+    """
     deadline = time.monotonic() + _WAIT_S
-    was_there = (options.out / CONFIG_NAME).is_file()
-    while not (options.out / CONFIG_NAME).is_file():
+    while True:
+        there = (options.out / CONFIG_NAME).is_file()
+        if there and verify(options.out).ok:  # about as long as the texts took to hash
+            break
         try:
-            build(options)
+            build(replace(options, overwrite=there))
+            break
         except BusyError:
             if time.monotonic() > deadline:
                 raise
             time.sleep(0.1)
-    if was_there and not verify(options.out).ok:  # about as long as the texts took to hash
-        raise IntegrityError("was changed after it was built", where=str(options.out))
     return open_dataset(options.out)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ import pytest
 import torch
 
 from dataprep.formats.errors import DataprepError, InputError, RecordError, UsageError
+from dataprep.pipeline.text_cache import TextSource, cached_texts
 from dataprep.runtime.encode import TokenizeEngine
 from dataprep.runtime.packed import PackedDataset
 from dataprep.runtime.preprocess_stream import StreamingPreprocessedDataset
@@ -270,6 +272,33 @@ def test_a_damaged_cache_is_made_again(tmp_path: Path, tokenizer: Any, name: str
         data[len(data) // 2] ^= 1
         file.write_bytes(data)
     assert served() == expected
+
+
+def _served(path: Path, cache: Path, together: Any, answers: Any) -> None:
+    together.wait()
+    try:
+        answers.put(cached_texts(TextSource(path=(str(path),)), cache).splits["text"].documents)
+    except BaseException as error:
+        answers.put(f"{type(error).__name__}: {error}")
+
+
+def test_processes_that_find_the_cache_damaged(tmp_path: Path) -> None:
+    """One makes it again, and the others wait for it as for the first build."""
+    path, cache, fork = tmp_path / "a.txt", tmp_path / "own", multiprocessing.get_context("fork")
+    path.write_text("\n\n".join(DOCUMENTS))
+    cached_texts(TextSource(path=(str(path),)), cache)
+    (file,) = cache.rglob("tokens-00000.bin")
+    data = bytearray(file.read_bytes())
+    data[len(data) // 2] ^= 1
+    file.write_bytes(data)
+    together, answers = fork.Barrier(3), fork.Queue()
+    work = (path, cache, together, answers)
+    processes = [fork.Process(target=_served, args=work) for _ in range(3)]
+    for process in processes:
+        process.start()
+    assert [answers.get(timeout=60) for _ in processes] == [len(DOCUMENTS)] * 3
+    for process in processes:
+        process.join()
 
 
 @pytest.mark.parametrize("encoder", [Marked(), Plain()], ids=["dict", "list"])
