@@ -16,7 +16,7 @@ from pathlib import Path
 from dataprep.formats.errors import BusyError
 from dataprep.pipeline.ownership import open_own_file
 
-__all__ = ["hold", "holder", "is_dead", "refuse_if_held"]
+__all__ = ["excludes_others", "hold", "holder", "is_dead", "refuse_if_held"]
 
 _TRIES = 10
 _PAUSE = 0.02  # seconds
@@ -35,6 +35,28 @@ def hold(path: Path, out: Path, make_place: Callable[[], None]) -> Iterator[None
         with contextlib.suppress(OSError):  # a full disk: nobody will know our name
             _sign(descriptor)
         yield
+    finally:
+        _close(descriptor)
+
+
+def excludes_others(path: Path, out: Path) -> bool:
+    """Return whether a lock on the file `path` would keep others out; nothing is written.
+
+    Raises `BusyError` if a living process holds it. Without the file, which nobody has held then,
+    the answer is yes.
+    """
+    descriptor = open_own_file(path, create=False)
+    if descriptor is None:
+        return True
+    try:
+        _lock(descriptor, out)
+        second = open_own_file(path, create=False)
+        if second is None:
+            return True
+        try:
+            return not _try_lock(second)
+        finally:
+            _close(second)
     finally:
         _close(descriptor)
 

@@ -25,7 +25,7 @@ from dataprep.pipeline import lock
 from dataprep.pipeline.ownership import is_directory, read_own, require_own
 from dataprep.pipeline.task import UNIT_PREFIX, temporary_name
 
-__all__ = ["Staging", "abandoned", "leftovers"]
+__all__ = ["Staging", "abandoned", "half_removed", "leftovers"]
 
 EMBEDDINGS_NAME = "embeddings.json"
 ENGINE_NAME = "engine.json"
@@ -37,6 +37,7 @@ _ONLY_OURS = 0o700
 _TRIES = 10
 _SETTLED = 1.0  # seconds
 _REMOVALS = 3
+_NO_LOCKS = "this file system has no locks, so another host may be at work on it"
 _KEY = re.compile(r"[0-9a-f]{16}")
 _GONE_KEY = re.compile(r"[0-9a-f]{16}\.gone-[0-9a-f]{8}")
 
@@ -152,7 +153,8 @@ class Staging:
     def remove_if_abandoned(self, *, dry_run: bool) -> str | None:
         """Remove everything if it is provably nobody's, else return why that is not known.
 
-        Raises `BusyError` if a living process is at it, `StorageError` if it is not ours.
+        With `dry_run` nothing is changed. Raises `BusyError` if a living process is at it,
+        `StorageError` if it is not ours.
         """
         require_own(self.path)
         signed = lock.holder(self._lock)
@@ -160,14 +162,15 @@ class Staging:
             self.refuse_if_held()
             if signed[0] != os.uname().nodename:
                 return f"was begun on {signed[0]}: only there it is known whether it goes on"
+        if dry_run:
+            return None if lock.excludes_others(self._lock, self.out) else _NO_LOCKS
         with self.locked():
             try:
                 self.refuse_if_held()
             except BusyError:  # by us, as it should be
-                if not dry_run:
-                    self.discard()
+                self.discard()
                 return None
-        return "this file system has no locks, so another host may be at work on it"
+        return _NO_LOCKS
 
     def discard_if_idle(self) -> None:
         """Remove everything, unless a living process is at it."""
@@ -186,7 +189,7 @@ class Staging:
 
     def _remove_gone(self) -> None:
         """Remove what processes that were killed were about to remove."""
-        for path in _beside(self.out, _GONE_KEY):
+        for path in half_removed(self.out):
             with contextlib.suppress(StorageError):
                 remove_tree(path)
 
@@ -196,6 +199,11 @@ def leftovers(out: Path, key: str | None = None) -> list[Staging]:
     start = len(_prefix(out))
     keys = [path.name[start:] for path in _beside(out, _KEY)]
     return [Staging(out, other) for other in keys if other != key]
+
+
+def half_removed(out: Path) -> list[Path]:
+    """Return the directories of `out` whose removal has begun: nobody uses them any more."""
+    return _beside(out, _GONE_KEY)
 
 
 def _prefix(out: Path) -> str:

@@ -80,6 +80,35 @@ def test_only_the_builds_of_the_dead_are_removed(
     assert cleaned(capsys, out) == {"removed": [], "kept": []}
 
 
+def test_a_removal_that_was_killed_is_finished(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What it left is named, and removed unless only names were asked for."""
+    staging = Staging(tmp_path / "shards", KEYS[0])
+    staging.create()
+    gone = staging.path.rename(f"{staging.path}.gone-01234567")
+    expected = {"removed": [gone.name[-16:]], "kept": []}
+    assert cleaned(capsys, tmp_path / "shards", "--dry-run") == expected
+    assert gone.is_dir()
+    assert cleaned(capsys, tmp_path / "shards") == expected
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("signed", [None, "", '{"host": "%s", "pid": 999999999}'])
+def test_a_dry_run_changes_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], signed: str | None
+) -> None:
+    """No lock is made and none is signed."""
+    staging = Staging(tmp_path / "shards", KEYS[0])
+    staging.create()
+    lock = staging.path / "lock"
+    if signed is not None:
+        lock.write_text(signed.replace("%s", os.uname().nodename))
+    before = [(path, path.stat().st_mtime_ns) for path in sorted(tmp_path.rglob("*"))]
+    assert cleaned(capsys, tmp_path / "shards", "--dry-run")["removed"] == [KEYS[0]]
+    assert [(path, path.stat().st_mtime_ns) for path in sorted(tmp_path.rglob("*"))] == before
+
+
 def test_what_is_not_known_to_be_abandoned_is_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -94,6 +123,7 @@ def test_what_is_not_known_to_be_abandoned_is_kept(
     lock.write_text("")
     with monkeypatch.context() as patch:
         patch.setattr("fcntl.flock", lambda *_: None)
+        assert cleaned(capsys, tmp_path / "shards", "--dry-run")["kept"] == [KEYS[0]]
         assert cleaned(capsys, tmp_path / "shards")["kept"] == [KEYS[0]]
     assert staging.path.is_dir()
     assert cleaned(capsys, tmp_path / "shards")["removed"] == [KEYS[0]]
