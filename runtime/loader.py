@@ -19,7 +19,7 @@ from torch.utils.data import DataLoader, Dataset
 from dataprep.formats.errors import UsageError
 from dataprep.runtime.arguments import whole_number
 from dataprep.runtime.digest import DIGEST_MASK
-from dataprep.runtime.machine_error import raise_named, starting_workers, watched, whole
+from dataprep.runtime.machine_error import raise_named, starting_workers, usable, watched
 from dataprep.runtime.making import Announces, Asked, announced, made_here, varies, version
 from dataprep.runtime.prefetch import Ahead, Pace
 from dataprep.runtime.samples import Batch, SampleDataset, batch_of
@@ -169,7 +169,7 @@ class Loader(DataLoader[Batch]):
 
     def _renew_workers(self) -> None:
         """Let go of workers that know the dataset as it was before it was changed, or that died."""
-        now, workers = version(self.dataset_obj), whole(self._iterator)
+        now, workers = version(self.dataset_obj), usable(self._iterator)
         if now != self._version and workers is not None:
             workers._shutdown_workers()
             workers = None

@@ -1,6 +1,6 @@
-"""What the machine did to a loader, as errors of this package: memory, shared memory, dead workers.
+"""Errors for what the machine did to a loader: memory, shared memory, dead workers.
 
-torch and Python tell these by errors of many types: a `RuntimeError` for a worker that was killed
+torch and Python raise errors of many types for these: a `RuntimeError` for a worker that was killed
 or for shared memory that is full, a `MemoryError`, an `OSError`. `machine_error` makes one of them
 a `StorageError` that says what to do; the original is its `__cause__`.
 """
@@ -17,9 +17,9 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any, NoReturn
 
-from dataprep.formats.errors import StorageError
+from dataprep.formats.errors import StorageError, describe_exit
 
-__all__ = ["machine_error", "raise_named", "starting_workers", "watched", "whole"]
+__all__ = ["machine_error", "raise_named", "starting_workers", "usable", "watched"]
 
 _DIED = re.compile(r"DataLoader worker \(pid(?:\(s\))? ([\d, ]+)\)")
 _SIGNAL = re.compile(r"killed by signal: ([^.]+)")
@@ -31,9 +31,10 @@ _ITERATORS: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
 def machine_error(error: BaseException, *, starting: bool = False) -> StorageError | None:
-    """The `StorageError` for `error`, or None where the machine is not the cause of it.
+    """Return the `StorageError` for `error`, or None where the machine is not its cause.
 
-    `starting`: worker processes were being started, so that any error of the system is one of this.
+    `starting` says that worker processes were being started: any error of the system is one of
+    that then. Otherwise it may come from files or sockets of the user.
 
     >>> print(machine_error(MemoryError("1 TiB")))
     error[E_MEMORY] memory: there is not enough: 1 TiB. Use a smaller batch_size, fewer \
@@ -42,26 +43,26 @@ num_workers or a smaller prefetch, or give this process more memory.
     True
     """
     number = getattr(error, "errno", None) if isinstance(error, OSError) else None
-    text, told = " ".join(str(error).split()), str(error).lower()
+    text, lowered = " ".join(str(error).split()), str(error).lower()
     if _DIED.search(text):
         return _death(error, text)
-    if isinstance(error, MemoryError) or number == errno.ENOMEM or _has(told, _NO_MEMORY):
+    if isinstance(error, MemoryError) or number == errno.ENOMEM or _has(lowered, _NO_MEMORY):
         return StorageError(
             f"there is not enough: {text or 'an allocation failed'}", where="memory",
             code="E_MEMORY", remedy="Use a smaller batch_size, fewer num_workers or a smaller "
             "prefetch, or give this process more memory.",
         )  # fmt: skip
-    if number in (errno.EMFILE, errno.ENFILE) or _has(told, _FILES):
+    if number in (errno.EMFILE, errno.ENFILE) or _has(lowered, _FILES):
         return StorageError(
             f"too few can be open: {text}", where="files", code="E_FILES",
             remedy=f"{_NO_WORKERS}, or raise the limit (ulimit -n).",
         )  # fmt: skip
-    if number == errno.EAGAIN or "can't start new thread" in told:
+    if (starting and number == errno.EAGAIN) or "can't start new thread" in lowered:
         return StorageError(
             f"no more can be started: {text}", where="processes", code="E_PROCESSES",
             remedy=f"{_NO_WORKERS} and prefetch=0, or raise the limit (ulimit -u).",
         )  # fmt: skip
-    if (_has(told, _SHARED) and isinstance(error, RuntimeError)) or (starting and number):
+    if (_has(lowered, _SHARED) and isinstance(error, RuntimeError)) or (starting and number):
         return StorageError(
             f"worker processes cannot use it: {text}", where="/dev/shm",  # noqa: S108
             code="E_SHARED_MEMORY",
@@ -81,7 +82,7 @@ def raise_named(error: Exception, *, starting: bool = False) -> NoReturn:
 
 @contextmanager
 def starting_workers() -> Iterator[None]:
-    """Name what keeps worker processes from being started."""
+    """Raise what keeps worker processes from being started as a `StorageError`."""
     try:
         yield
     except (RuntimeError, OSError, MemoryError) as error:
@@ -89,9 +90,9 @@ def starting_workers() -> Iterator[None]:
 
 
 def watched(batches: Any) -> Any:
-    """The same iterator of a DataLoader; the death of one of its workers is a `StorageError`.
+    """Return the iterator `batches` of a DataLoader; a dead worker of it is a `StorageError`.
 
-    torch tells it by a signal handler, in whatever code this process is then.
+    torch raises its own error in a signal handler, wherever this process is then.
     """
     _ITERATORS.add(batches)
     if threading.current_thread() is threading.main_thread():
@@ -101,8 +102,8 @@ def watched(batches: Any) -> Any:
     return batches
 
 
-def whole(batches: Any) -> Any:
-    """The iterator of a DataLoader, if all its workers are there; None after a shutdown if not."""
+def usable(batches: Any) -> Any:
+    """Return the iterator of a DataLoader if all its workers live; else end them, return None."""
     if all(worker.is_alive() for worker in getattr(batches, "_workers", ())):
         return batches
     batches._shutdown_workers()
@@ -110,7 +111,7 @@ def whole(batches: Any) -> Any:
 
 
 def _on_death(handler: Any, number: int, frame: Any) -> None:
-    """What torch's `handler` does; deaths of workers of our own are named."""
+    """Call torch's `handler`; raise a `StorageError` for the death of a worker of our own."""
     try:
         handler(number, frame)
     except RuntimeError as error:
@@ -121,23 +122,24 @@ def _on_death(handler: Any, number: int, frame: Any) -> None:
 
 
 def _workers(pids: str) -> list[Any]:
-    """The workers of our own among these."""
+    """Return the workers of our own that have these process ids."""
     wanted = {int(pid) for pid in pids.split(",")}
     found = [worker for batches in _ITERATORS for worker in getattr(batches, "_workers", ())]
     return [worker for worker in found if worker.pid in wanted]
 
 
 def _death(error: BaseException, text: str) -> StorageError:
+    """Return the error for worker processes that torch found dead."""
     found = _DIED.search(text)
     pids = found[1] if found else ""
-    how, told = _how(error, pids), " ".join(str(e) for e in _chain(error))
+    how, chain = _exit_of(error, pids), " ".join(str(e) for e in _chain(error))
     remedy = f"{_NO_WORKERS} to see what fails."
     if how == "was killed by SIGKILL":
         remedy = (
             "Most often the system does so for lack of memory (its log says): use fewer "
             "num_workers or 0, a smaller batch_size, or give more memory."
         )
-    elif how == "was killed by SIGBUS" or "shared memory" in told:
+    elif how == "was killed by SIGBUS" or "shared memory" in chain:
         remedy = f"Most often /dev/shm is full: {_NO_WORKERS.lower()}, or have it larger."
     several = "," in pids
     return StorageError(
@@ -146,13 +148,11 @@ def _death(error: BaseException, text: str) -> StorageError:
     )  # fmt: skip
 
 
-def _how(error: BaseException, pids: str) -> str:
-    """How the first of these processes ended, as far as that is known."""
+def _exit_of(error: BaseException, pids: str) -> str:
+    """Return how the first of these processes ended, as far as that is known."""
     code = next((w.exitcode for w in _workers(pids) if w.exitcode is not None), None)
-    if code is not None and code < 0:
-        return f"was killed by {signal.Signals(-code).name}"
-    if code is not None:
-        return f"ended with exit code {code}{', as SIGTERM has it' * (code == 0)}"
+    if code is not None:  # torch's workers end with 0 on SIGTERM
+        return f"{describe_exit(code)}{', as after SIGTERM' * (code == 0)}"
     for one in _chain(error):
         named = _SIGNAL.search(str(one))
         if named is not None:
@@ -164,7 +164,7 @@ _NAMES = {signal.strsignal(number) or "": number.name for number in signal.Signa
 
 
 def _chain(error: BaseException | None) -> Iterator[BaseException]:
-    """`error`, and those that led to it."""
+    """Give `error` and those that led to it."""
     while error is not None:
         yield error
         error = error.__cause__ or error.__context__

@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader, get_worker_info
 
 from dataprep.formats.errors import UsageError
 from dataprep.runtime.arguments import flag, whole_number
-from dataprep.runtime.machine_error import starting_workers, watched, whole
+from dataprep.runtime.machine_error import starting_workers, usable, watched
 from dataprep.runtime.stats import LoaderStats, Tally
 from dataprep.runtime.stream import StreamDataset
 from dataprep.runtime.windows import Batch
@@ -51,7 +51,7 @@ class StreamLoader(DataLoader[Batch]):
     def __iter__(self) -> Iterator[Batch]:  # type: ignore[override]
         if self.num_workers == 0:  # the dataset counts its steps itself
             return self._timed(raising(super().__iter__()))
-        self._iterator = whole(self._iterator)
+        self._iterator = usable(self._iterator)
         with starting_workers():
             self.dataset_obj._shared.share()
             start = self.dataset_obj.begin(self.num_workers)

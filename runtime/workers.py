@@ -9,7 +9,7 @@ It sends errors as they are, each in place of a batch. torch sends their text, f
 an error of the same type: code, place and remedy would be gone.
 
 So are errors of the thread that sends batches, as where shared memory is full. Python prints these
-and drops the batch: the trainer would wait for it for ever.
+and drops the batch: the trainer would wait for it for ever. Other queues are left as they are.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import os
 import threading
 import traceback
 from collections.abc import Callable, Iterator
+from functools import partial
 from multiprocessing.connection import wait
 from multiprocessing.queues import Queue
 from typing import Any
@@ -36,13 +37,18 @@ _OF_THE_MACHINE = (RuntimeError, OSError, MemoryError)
 
 
 def begin_work(worker: int) -> None:
-    """What a DataLoader calls in each new worker, with its number."""
+    """Prepare a new worker process; a DataLoader calls this in each, with its number."""
     parent = multiprocessing.parent_process()
     if parent is not None:
         threading.Thread(
             target=_end_after, args=(parent.sentinel,), name="dataprep-orphan", daemon=True
         ).start()
-    Queue._on_queue_feeder_error = _unsent  # type: ignore[attr-defined]
+    process: Any = multiprocessing.current_process()
+    for queue in getattr(
+        process, "_args", ()
+    ):  # of torch's loop: those of this loader, and none of the user's
+        if isinstance(queue, Queue):
+            queue._on_queue_feeder_error = partial(_send_error, queue)  # type: ignore[attr-defined]
     info = get_worker_info()
     if info is not None:
         dataset: Any = info.dataset  # this process's own
@@ -84,7 +90,7 @@ def raising(batches: Iterator[Any]) -> Iterator[Any]:
         del batch  # its memory is the next one's
 
 
-def _unsent(queue: Any, error: Exception, sent: Any) -> None:
+def _send_error(queue: Any, error: Exception, sent: Any) -> None:
     """Send an error in place of the batch that could not be sent: `sent` is its number and itself.
 
     Called in the thread of the queue that sends.

@@ -85,6 +85,18 @@ def test_a_worker_that_is_killed(kind: str, shards: Path) -> None:
     assert len(list(loader)) >= 15
 
 
+def test_a_worker_that_a_real_time_signal_kills(shards: Path) -> None:
+    """It has no name in Python, and is told by its number."""
+    before = set(new_children(set()))
+    iterator = iter(make("map", shards))
+    next(iterator)
+    (worker,) = new_children(before)
+    with pytest.raises(StorageError, match=f"process {worker} was killed by signal 35"):
+        os.kill(worker, 35)
+        time.sleep(0.2)
+        list(iterator)
+
+
 def test_workers_of_others_are_told_as_ever(shards: Path) -> None:
     """A stock DataLoader keeps torch's own error, also after a loader of ours had workers."""
     list(make("map", shards))
@@ -206,6 +218,31 @@ def test_a_batch_that_cannot_be_sent(kind: str) -> None:
         list(made.with_collate_fn(as_it_is).build())
 
 
+class Metrics:
+    """Samples that are noted in a queue of the user's, where what is noted cannot be pickled."""
+
+    def __init__(self, noted: Any) -> None:
+        self.noted = noted
+
+    def __len__(self) -> int:
+        return 8
+
+    def __getitem__(self, index: int) -> int:
+        self.noted.put(Unsent())
+        self.noted.put((index, Unsent()))
+        time.sleep(0.02)  # of the thread that sends it
+        return index
+
+
+def test_queues_of_the_user_are_left_alone() -> None:
+    """What cannot be sent there ends nothing, and stands in no batch."""
+    noted: Any = multiprocessing.Queue()
+    made = DataLoaderBuilder().with_dataset(Metrics(noted))
+    made.with_workers(1, multiprocessing_context="fork").with_shuffle(False).with_batch_size(4)
+    assert list(made.with_collate_fn(as_it_is).build()) == [[0, 1, 2, 3], [4, 5, 6, 7]]
+    assert noted.empty()
+
+
 class Large:
     """Samples that take more memory than there is, each in another way."""
 
@@ -246,12 +283,16 @@ def test_errors_of_the_machine_are_told_from_others() -> None:
     for number, code in (
         (errno.ENOMEM, "E_MEMORY"), (errno.EMFILE, "E_FILES"), (errno.EAGAIN, "E_PROCESSES"),
     ):  # fmt: skip
-        named = machine_error(OSError(number, os.strerror(number)))
+        named = machine_error(OSError(number, os.strerror(number)), starting=True)
         assert named is not None
         assert named.code == code
     for other in (OSError(errno.ENOENT, "x"), RuntimeError("shapes differ"), ValueError("x")):
         assert machine_error(other) is None
     assert machine_error(OSError(errno.EROFS, "x")) is None  # of a file of the user's
+    assert machine_error(BlockingIOError(errno.EAGAIN, "x")) is None  # or of a socket
+    thread = machine_error(RuntimeError("can't start new thread"))
+    assert thread is not None
+    assert thread.code == "E_PROCESSES"
     assert machine_error(OSError(errno.EROFS, "x"), starting=True) is not None
     sent = StorageError("x")
     sent.__cause__ = MemoryError("y")
