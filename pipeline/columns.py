@@ -177,7 +177,8 @@ def _sizes_of(array: Any) -> npt.NDArray[np.int64]:
     if isinstance(array, pa.DictionaryArray):
         sizes = np.append(_sizes_of(array.dictionary), 0)
         places = pc.fill_null(array.indices.cast("int64"), len(sizes) - 1)
-        return np.asarray(sizes[places.to_numpy(zero_copy_only=False)], np.int64)
+        places = places.to_numpy(zero_copy_only=False)
+        return np.asarray(sizes.take(places, mode="clip"), np.int64)  # Arrow refuses odd ones later
     if pa.types.is_integer(array.type) or not len(array):
         return np.zeros(len(array), np.int64)
     if pa.types.is_string_view(array.type):

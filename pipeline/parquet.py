@@ -11,7 +11,7 @@ import contextlib
 from collections.abc import Callable
 from typing import Any
 
-from dataprep.formats.decoding import decoding
+from dataprep.formats.decoding import ErrorTypes, decoding
 from dataprep.formats.errors import InputError
 from dataprep.pipeline.apart import apart
 from dataprep.pipeline.inputs import Source, input_error, reading
@@ -20,6 +20,7 @@ from dataprep.pipeline.records import MAX_RECORD_BYTES
 __all__ = [
     "VALUE_BYTES",
     "TableShape",
+    "arrow_errors",
     "decoding_parquet",
     "open_parquet",
     "parquet_row_groups",
@@ -39,11 +40,21 @@ _UNSEEN_BYTES = 128 << 20
 _MOST_PACKED = 64
 
 
-def decoding_parquet(source: Source) -> contextlib.AbstractContextManager[None]:
-    """Name `source` in what pyarrow raises."""
+def arrow_errors() -> tuple[type[Exception], ...]:
+    """Return the exceptions that only a library raises when values of a file are converted."""
+    import pyarrow as pa
+
+    return pa.ArrowException, SystemError  # the latter of offsets that run backwards
+
+
+def decoding_parquet(
+    source: Source, of: ErrorTypes = Exception
+) -> contextlib.AbstractContextManager[None]:
+    """Name `source` in what pyarrow raises; `of` as in `decoding`."""
     return decoding(
-        source.name, "Parquet file", code="E_PARQUET", remedy="Fetch or write the file again."
-    )
+        source.name, "Parquet file", code="E_PARQUET", remedy="Fetch or write the file again.",
+        of=of,
+    )  # fmt: skip
 
 
 @apart

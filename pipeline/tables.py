@@ -18,7 +18,7 @@ from typing import Any
 import msgspec
 import xxhash
 
-from dataprep.formats.decoding import decoding, reason_of
+from dataprep.formats.decoding import ErrorTypes, decoding, each_decoded, reason_of
 from dataprep.formats.errors import InputError, StorageError
 from dataprep.pipeline.apart import apart, streamed_apart
 from dataprep.pipeline.columns import TEXT_BYTES, Columns
@@ -32,7 +32,7 @@ from dataprep.pipeline.inputs import (
     reading,
 )
 from dataprep.pipeline.launch import available_cores
-from dataprep.pipeline.parquet import decoding_parquet, open_parquet, require_bounded
+from dataprep.pipeline.parquet import arrow_errors, decoding_parquet, open_parquet, require_bounded
 from dataprep.pipeline.records import Batch, Span
 
 __all__ = [
@@ -88,15 +88,17 @@ def parquet_batches(
     """The records of the row groups of `span`, the first of which starts at `first_row`."""
     columns = Columns(field, key_field, source.name)
     check_unchanged(source)
-    with open_parquet(source) as file, reading(source.path), decoding_parquet(source):
-        columns.check(file.schema_arrow)
+    read, converted = (partial(decoding_parquet, source, of) for of in (Exception, arrow_errors()))
+    with open_parquet(source) as file, reading(source.path):
         groups = range(span.start, span.stop)
-        require_bounded(source, file.metadata, groups, first_row, columns.reads)
-        count = sum(file.metadata.row_group(i).num_rows for i in groups)
-        stored = _stored_bytes(source, file, groups)
+        with read():  # the footer
+            columns.check(file.schema_arrow)
+            require_bounded(source, file.metadata, groups, first_row, columns.reads)
+            count = sum(file.metadata.row_group(i).num_rows for i in groups)
+            stored = _stored_bytes(source, file, groups)
         done = 0
-        for rows in _read(source, file, groups, columns):
-            for batch in columns.batches(rows, first_row + done, done):
+        for rows in each_decoded(_read(source, file, groups, columns), read):
+            for batch in each_decoded(columns.batches(rows, first_row + done, done), converted):
                 before, done = done, done + batch.read
                 batch.consumed = stored * done // count - stored * before // count
                 yield batch
@@ -316,22 +318,26 @@ def hf_batches(
     rows = dataset.select_columns(columns.tops(dataset.column_names)).with_format("arrow")
     count = max(1, len(dataset))
     step = max(1, min(_BATCH_ROWS, _BATCH_BYTES * count // max(1, source.size)))
-    with decoding_hf(source):
-        for start in range(span.start, span.stop, step):
-            done = start
-            for batch in columns.batches(
-                rows[start : min(start + step, span.stop)], start, start - span.start
-            ):
-                before, done = done, done + batch.read
-                batch.consumed = source.size * done // count - source.size * before // count
-                yield batch
+    for start in range(span.start, span.stop, step):
+        with decoding_hf(source):
+            part = rows[start : min(start + step, span.stop)]
+        done = start
+        for batch in each_decoded(
+            columns.batches(part, start, start - span.start),
+            partial(decoding_hf, source, arrow_errors()),
+        ):
+            before, done = done, done + batch.read
+            batch.consumed = source.size * done // count - source.size * before // count
+            yield batch
     if _stamped(source, dataset) != source:
         raise changed_error(source)
 
 
-def decoding_hf(source: Source) -> contextlib.AbstractContextManager[None]:
-    """Name `source` in what is raised while rows of it are read."""
+def decoding_hf(
+    source: Source, of: ErrorTypes = Exception
+) -> contextlib.AbstractContextManager[None]:
+    """Name `source` in what is raised while rows of it are read; `of` as in `decoding`."""
     return decoding(
         source.name, "Hugging Face dataset", code="E_HF",
-        remedy="Fetch or save the dataset again.",
+        remedy="Fetch or save the dataset again.", of=of,
     )  # fmt: skip

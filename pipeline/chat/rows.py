@@ -7,9 +7,12 @@ row the fields of all. The place of a record is the number of its row.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from functools import partial
 from typing import Any
 
+from dataprep.formats.decoding import each_decoded
 from dataprep.pipeline.chat.collect import Collector
 from dataprep.pipeline.chat.conversation import ChatBatch
 from dataprep.pipeline.columns import TEXT_BYTES
@@ -28,6 +31,7 @@ from dataprep.pipeline.tables import decoding_hf, hf_dataset, hf_files
 __all__ = ["hf_records", "parquet_records"]
 
 _ROWS = 256
+_Decoding = Callable[[], AbstractContextManager[None]]
 _LONG_TEXT = 16 << 10
 
 
@@ -40,15 +44,19 @@ def parquet_records(
     stored = source.size * sum(size for _, size in weights[span.start : span.stop])
     stored //= sum(size for _, size in weights) or 1
     count = max(1, sum(rows for rows, _ in weights[span.start : span.stop]))
-    with open_parquet(source) as file, reading(source.path), decoding_parquet(source):
-        leaves = _leaves(file, _wanted(collect, file.schema_arrow.names, source.name))
+    within = partial(decoding_parquet, source)
+    with open_parquet(source) as file, reading(source.path):
         groups = range(span.start, span.stop)
-        require_bounded(source, file.metadata, groups, first_row, leaves.__contains__)
+        with within():  # the footer
+            leaves = _leaves(file, _wanted(collect, file.schema_arrow.names, source.name))
+            require_bounded(source, file.metadata, groups, first_row, leaves.__contains__)
         done = 0
         for group in groups:
-            size = _rows_at_once(source, file.metadata, group, leaves)
-            for rows in file.iter_batches(size, [group], leaves, use_threads=False):
-                for batch in _batches(rows, first_row + done, done, collect):
+            with within():
+                size = _rows_at_once(source, file.metadata, group, leaves)
+            parts = file.iter_batches(size, [group], leaves, use_threads=False)
+            for rows in each_decoded(parts, within):
+                for batch in _batches(rows, first_row + done, done, collect, within):
                     before, done = done, done + batch.read
                     batch.consumed = stored * done // count - stored * before // count
                     yield batch
@@ -64,14 +72,15 @@ def hf_records(
     rows = dataset.select_columns(wanted).with_format("arrow")
     count = max(1, len(dataset))
     step = max(1, min(_ROWS, TEXT_BYTES * count // max(1, source.size)))
-    with decoding_hf(source):
-        for start in range(span.start, span.stop, step):
-            done = start
+    within = partial(decoding_hf, source)
+    for start in range(span.start, span.stop, step):
+        done = start
+        with within():
             part = rows[start : min(start + step, span.stop)]
-            for batch in _batches(part, start, start - span.start, collect):
-                before, done = done, done + batch.read
-                batch.consumed = source.size * done // count - source.size * before // count
-                yield batch
+        for batch in _batches(part, start, start - span.start, collect, within):
+            before, done = done, done + batch.read
+            batch.consumed = source.size * done // count - source.size * before // count
+            yield batch
     hf_files(source, config, split)  # raises if they are others by now
 
 
@@ -138,12 +147,16 @@ def _longest_in(array: Any) -> int:
     return 0
 
 
-def _batches(rows: Any, first_row: int, first_record: int, collect: Collector) -> Iterator[Any]:
-    """The records of some Arrow rows."""
-    for part in _parts(rows):
+def _batches(
+    rows: Any, first_row: int, first_record: int, collect: Collector, within: _Decoding
+) -> Iterator[Any]:
+    """Yield the records of some Arrow rows, which become objects within `within()`."""
+    for part in each_decoded(_parts(rows), within):
         batch = collect.batch()
         size = part.nbytes // max(1, part.num_rows)
-        for number, value in enumerate(_values(part, size)):
+        with within():
+            values = _values(part, size)
+        for number, value in enumerate(values):
             at = Position(first_record + number, None, first_row + number)
             if isinstance(value, BadLineError):
                 batch.read += 1

@@ -179,6 +179,7 @@ def _scalars(array: Any, column: Column, problems: dict[int, Problem]) -> Values
 def _vectors(array: Any, column: Column) -> Values:
     import pyarrow.types as kinds
 
+    array.validate(full=True)  # its offsets: Arrow does not look at those of a file
     width, count = column.width, len(array)
     problems = {row: missing(column) for row in _null_rows(array)}
     numbers = array.values
@@ -229,11 +230,13 @@ def _labels(array: Any, column: Column, source: Source) -> Values:
         array = array.dictionary_decode()
     if not kinds.is_dictionary(array.type):
         array = array.dictionary_encode()
+    texts = _texts(array.dictionary, column, source)
+    array.validate(full=True)  # its indices
     problems = {row: missing(column) for row in _null_rows(array)}
     codes = array.indices.fill_null(0) if problems else array.indices
     return Values(
         array=codes.to_numpy(zero_copy_only=False).astype(np.int64),
-        categories=_texts(array.dictionary, column, source),
+        categories=texts,
         problems=problems,
     )
 

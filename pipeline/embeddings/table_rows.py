@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
-from dataprep.formats.decoding import decoding
+from dataprep.formats.decoding import ErrorTypes, decoding, each_decoded
 from dataprep.pipeline.apart import apart, streamed_apart
 from dataprep.pipeline.embeddings.arrow_rows import (
     arrow_rows,
@@ -23,6 +23,7 @@ from dataprep.pipeline.embeddings.rows import Column, FieldType, Rows, block_row
 from dataprep.pipeline.inputs import Source, check_unchanged, reading
 from dataprep.pipeline.parquet import (
     VALUE_BYTES,
+    arrow_errors,
     decoding_parquet,
     open_parquet,
     parquet_row_groups,
@@ -34,7 +35,8 @@ from dataprep.pipeline.tables import decoding_hf, hf_dataset, hf_files
 __all__ = ["arrow_count", "table_fields", "table_rows"]
 
 _LOOK_ROWS = 64
-_AGAIN = "Fetch or write the file again."
+
+_Decoding = Callable[..., contextlib.AbstractContextManager[None]]
 
 
 @apart
@@ -67,7 +69,7 @@ def _opened_table(
                 lambda names: iter(rows.select_columns(names)[:_LOOK_ROWS].to_batches()),
             )
     else:
-        with _opened(source) as (schema, batches):
+        with _opened(source) as (schema, batches), _decoding_arrow(source):
             first = [batch.slice(0, _LOOK_ROWS) for batch, _ in zip(batches, [0], strict=False)]
             yield schema, lambda _: iter(first)
 
@@ -111,9 +113,11 @@ def _parquet_rows(
 ) -> Iterator[Rows]:
     check_unchanged(source)
     groups = range(span.start, span.stop)
-    with open_parquet(source) as file, reading(source.path), decoding_parquet(source):
-        wanted = top_names(columns, file.schema_arrow.names)
-        require_bounded(source, file.metadata, groups, first_row, lambda at: _is_in(at, wanted))
+    within = partial(decoding_parquet, source)
+    with open_parquet(source) as file, reading(source.path):
+        with within():  # the footer
+            wanted = top_names(columns, file.schema_arrow.names)
+            require_bounded(source, file.metadata, groups, first_row, lambda at: _is_in(at, wanted))
         weights = parquet_row_groups(source)
         stored = source.size * sum(weights[at][1] for at in groups)
         stored //= sum(size for _, size in weights) or 1
@@ -121,8 +125,9 @@ def _parquet_rows(
         done = 0
         for group in groups:
             size = block_rows(_row_bytes(file.metadata.row_group(group), wanted))
-            for batch in file.iter_batches(size, [group], wanted, use_threads=False):
-                rows = arrow_rows(batch, columns, source, first_row + done)
+            batches = file.iter_batches(size, [group], wanted, use_threads=False)
+            for batch in each_decoded(batches, within):
+                rows = _converted(batch, columns, source, first_row + done, within)
                 before, done = done, done + rows.count
                 rows.consumed = stored * done // count - stored * before // count
                 yield rows
@@ -151,21 +156,31 @@ def _hf_rows(
     table = dataset.select_columns(wanted).with_format("arrow")
     count = max(1, len(dataset))
     step = block_rows(source.size // count)
-    with decoding_hf(source):
-        for start in range(span.start, span.stop, step):
-            at = start
-            for batch in table[start : min(start + step, span.stop)].to_batches():
-                rows = arrow_rows(batch, columns, source, at)
-                before, at = at, at + rows.count
-                rows.consumed = source.size * at // count - source.size * before // count
-                yield rows
+    within = partial(decoding_hf, source)
+    for start in range(span.start, span.stop, step):
+        at = start
+        with within():
+            batches = table[start : min(start + step, span.stop)].to_batches()
+        for batch in batches:
+            rows = _converted(batch, columns, source, at, within)
+            before, at = at, at + rows.count
+            rows.consumed = source.size * at // count - source.size * before // count
+            yield rows
     hf_files(source, config, split)  # complains if they are others by now
+
+
+def _converted(
+    batch: Any, columns: Sequence[Column], source: Source, first_row: int, within: _Decoding
+) -> Rows:
+    """Return the rows of `batch`; what Arrow raises about its values is an error of `source`."""
+    with within(of=arrow_errors()):
+        return arrow_rows(batch, columns, source, first_row)
 
 
 @apart
 def arrow_count(source: Source) -> int:
     """About how many rows an Arrow file has: by the first batch, and its size."""
-    with _opened(source) as (_, batches):
+    with _opened(source) as (_, batches), _decoding_arrow(source):
         first = next(iter(batches), None)
         return 0 if first is None else source.size * first.num_rows // max(1, first.nbytes)
 
@@ -173,13 +188,15 @@ def arrow_count(source: Source) -> int:
 def _arrow_file_rows(source: Source, columns: Sequence[Column]) -> Iterator[Rows]:
     check_unchanged(source)
     at = 0
+    within = partial(_decoding_arrow, source)
     with _opened(source) as (schema, batches):
         wanted = top_names(columns, schema.names)
         for whole in batches:
-            batch = whole.select(wanted)
-            step = block_rows(batch.nbytes // max(1, batch.num_rows))
+            with within(of=arrow_errors()):
+                batch = whole.select(wanted)
+                step = block_rows(batch.nbytes // max(1, batch.num_rows))
             for start in range(0, batch.num_rows, step):
-                rows = arrow_rows(batch.slice(start, step), columns, source, at)
+                rows = _converted(batch.slice(start, step), columns, source, at, within)
                 at += rows.count
                 yield rows
     check_unchanged(source)
@@ -190,12 +207,21 @@ def _opened(source: Source) -> Iterator[tuple[Any, Iterator[Any]]]:
     """The schema and the batches of an Arrow file, of either of its two forms."""
     import pyarrow as pa
 
-    with (
-        reading(source.path),
-        decoding(source.name, "Arrow file", code="E_ARROW", remedy=_AGAIN),
-        pa.OSFile(source.path) as file,
-    ):
-        yield _batches(file)
+    within = partial(_decoding_arrow, source)
+    with reading(source.path), contextlib.ExitStack() as stack:
+        with within():
+            file = stack.enter_context(pa.OSFile(source.path))
+            schema, batches = _batches(file)
+        yield schema, each_decoded(batches, within)
+
+
+def _decoding_arrow(
+    source: Source, of: ErrorTypes = Exception
+) -> contextlib.AbstractContextManager[None]:
+    """Name `source` in what Arrow raises; `of` as in `decoding`."""
+    return decoding(
+        source.name, "Arrow file", code="E_ARROW", remedy="Fetch or write the file again.", of=of
+    )
 
 
 def _batches(file: Any) -> tuple[Any, Iterator[Any]]:

@@ -12,12 +12,14 @@ import csv
 import io
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from io import BufferedReader
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
+from dataprep.formats.decoding import each_decoded
 from dataprep.formats.errors import InputError
 from dataprep.pipeline.apart import streamed_apart
 from dataprep.pipeline.inputs import Source, check_unchanged, input_error, reading
@@ -251,17 +253,21 @@ def _object(text: bytes, rows: Rows, offset: int, line: int) -> dict[str, Any] |
 
 @streamed_apart
 def _parquet(source: Source, chosen: Mapping[str, str]) -> Iterator[Rows]:
-    with open_parquet(source) as file, reading(source.path), decoding_parquet(source):
-        columns = _columns(file.schema_arrow.names, source, chosen)
-        wanted = set(columns.values())
-        groups = range(file.metadata.num_row_groups)
-        require_bounded(
-            source, file.metadata, groups, 0,
-            lambda at: at in wanted or at.split(".")[0] in wanted,
-        )  # fmt: skip
+    within = partial(decoding_parquet, source)
+    with open_parquet(source) as file, reading(source.path):
+        with within():  # the footer
+            columns = _columns(file.schema_arrow.names, source, chosen)
+            wanted = set(columns.values())
+            groups = range(file.metadata.num_row_groups)
+            require_bounded(
+                source, file.metadata, groups, 0,
+                lambda at: at in wanted or at.split(".")[0] in wanted,
+            )  # fmt: skip
         number = 0
-        for batch in file.iter_batches(_AT_ONCE, columns=[*columns.values()]):
-            lists = [batch.column(name).to_pylist() for name in columns.values()]
+        batches = file.iter_batches(_AT_ONCE, columns=[*columns.values()])
+        for batch in each_decoded(batches, within):
+            with within():
+                lists = [batch.column(name).to_pylist() for name in columns.values()]
             rows = Rows(present=frozenset(columns))
             for values in zip(*lists, strict=True):
                 rows.add(dict(zip(columns, values, strict=True)), number, None)

@@ -10,18 +10,19 @@ Refused, with the text and its row: a NaN or Inf, a row of zeros, a row of anoth
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from importlib import import_module
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from dataprep.formats.decoding import decoding
+from dataprep.formats.decoding import decoding, each_decoded
 from dataprep.formats.errors import InputError, UsageError
 from dataprep.pipeline.apart import streamed_apart
 from dataprep.pipeline.inputs import Source, check_unchanged, input_error, reading
 from dataprep.pipeline.pairs.search import Floats, unit
-from dataprep.pipeline.parquet import decoding_parquet, open_parquet, require_bounded
+from dataprep.pipeline.parquet import arrow_errors, decoding_parquet, open_parquet, require_bounded
 
 __all__ = ["CHUNK", "Encoder", "as_stored", "encode", "load_encoder", "read_vectors"]
 
@@ -104,23 +105,28 @@ def _from_parquet(
 def _parquet_batches(
     source: Source, columns: Sequence[str]
 ) -> Iterator[tuple[list[str | None], Floats, int]]:
-    with open_parquet(source) as file, reading(source.path), decoding_parquet(source):
-        for name in columns:
-            if name not in file.schema_arrow.names:
-                raise input_error(
-                    f"there is no column {name}, only {', '.join(file.schema_arrow.names)}",
-                    source.name, "Name both with --embedding-columns TEXT,VECTOR.", "E_COLUMN",
-                )  # fmt: skip
-        _require_texts(file.schema_arrow.field(columns[0]).type, source, columns[0])
-        groups = range(file.metadata.num_row_groups)
-        require_bounded(
-            source, file.metadata, groups, 0,
-            lambda at: at in columns or at.split(".")[0] in columns,
-        )  # fmt: skip
+    within = partial(decoding_parquet, source)
+    with open_parquet(source) as file, reading(source.path):
+        with within():  # the footer
+            for name in columns:
+                if name not in file.schema_arrow.names:
+                    raise input_error(
+                        f"there is no column {name}, only {', '.join(file.schema_arrow.names)}",
+                        source.name, "Name both with --embedding-columns TEXT,VECTOR.", "E_COLUMN",
+                    )  # fmt: skip
+            _require_texts(file.schema_arrow.field(columns[0]).type, source, columns[0])
+            groups = range(file.metadata.num_row_groups)
+            require_bounded(
+                source, file.metadata, groups, 0,
+                lambda at: at in columns or at.split(".")[0] in columns,
+            )  # fmt: skip
         first = 0
-        for batch in file.iter_batches(CHUNK, columns=[*columns]):
-            texts = batch.column(columns[0]).to_pylist()
-            yield texts, _vectors(batch.column(columns[1]), source.name, first), first
+        for batch in each_decoded(file.iter_batches(CHUNK, columns=[*columns]), within):
+            with within():
+                texts = batch.column(columns[0]).to_pylist()
+            with within(of=arrow_errors()):
+                vectors = _vectors(batch.column(columns[1]), source.name, first)
+            yield texts, vectors, first
             first += len(texts)
 
 
