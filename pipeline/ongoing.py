@@ -108,7 +108,7 @@ class Ongoing:
                 stop()
                 self.staging.discard()
             else:
-                self.staging.give_up()
+                self.staging.give_up(error)
             if beaten is not None:
                 raise beaten from error
             raise

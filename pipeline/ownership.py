@@ -16,7 +16,17 @@ from pathlib import Path
 from dataprep.formats.errors import StorageError
 from dataprep.formats.storage import storage_errors
 
-__all__ = ["is_directory", "open_for_reading", "open_own_file", "read_own", "require_own"]
+__all__ = [
+    "REFUSED",
+    "is_directory",
+    "open_for_reading",
+    "open_own_file",
+    "read_own",
+    "require_own",
+]
+
+REFUSED = "E_STAGING"
+"""The code of the error for what stands in the way of an unfinished build."""
 
 # O_NONBLOCK: opening a pipe that stands there would otherwise wait for ever.
 _FLAGS = os.O_RDWR | sum(getattr(os, flag, 0) for flag in ("O_NOFOLLOW", "O_NONBLOCK"))
@@ -88,6 +98,6 @@ def read_own(path: Path) -> bytes:
 
 def _refused(path: Path, problem: str) -> StorageError:
     return StorageError(
-        problem, where=str(path), code="E_STAGING",
+        problem, where=str(path), code=REFUSED,
         remedy="Have it removed, or choose another --out.",
     )  # fmt: skip

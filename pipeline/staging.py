@@ -22,7 +22,7 @@ from pathlib import Path
 from dataprep.formats.errors import BusyError, StorageError
 from dataprep.formats.storage import remove_tree, storage_errors, write_file
 from dataprep.pipeline import lock
-from dataprep.pipeline.ownership import is_directory, read_own, require_own
+from dataprep.pipeline.ownership import REFUSED, is_directory, read_own, require_own
 from dataprep.pipeline.task import UNIT_PREFIX, temporary_name
 
 __all__ = ["Staging", "abandoned", "half_removed", "leftovers"]
@@ -138,12 +138,14 @@ class Staging:
                 total += path.stat().st_size
         return total
 
-    def give_up(self) -> None:
-        """After a failure, with the lock held: remove everything, unless it is of use to anybody.
+    def give_up(self, error: BaseException) -> None:
+        """Remove everything after `error`, with the lock held, unless it is of use to anybody.
 
-        Finished units are; and where locks do nothing, others may be at work here.
+        Finished units are; and where locks do nothing, others may be at work here. Nothing is
+        removed either if `error` names something in the way, which the user is asked to remove.
         """
-        if self.has_work():
+        refused = isinstance(error, StorageError) and error.code == REFUSED
+        if refused or self.has_work():
             return
         try:
             self.refuse_if_held()

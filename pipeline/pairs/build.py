@@ -268,10 +268,10 @@ class _Build:
         """After a failure keep what is worth keeping, and nothing else."""
         try:
             yield
-        except BaseException:
+        except BaseException as error:
             if self._place is not None:
                 remove_tree(self._place)
-            self._staging.give_up()
+            self._staging.give_up(error)
             raise
 
     def _publish(self, root: Path) -> None:
