@@ -37,6 +37,7 @@ _MASKED_OPTIONS = (
     "whole_words", "continuations",
 )  # fmt: skip
 
+_OF_BUILD = "Pass the tokenizer of the build: the tokenizer.json in its directory."
 _ROWS = (WindowDataset, PackedDataset, DocumentDataset)
 _TASKS = {"pairs": "preference", "labels": "kto", "groups": "grpo"}
 _Held = tuple[str, tuple[str, ...]]
@@ -88,11 +89,14 @@ def _require(holds: str, tasks: tuple[str, ...], task: Any) -> None:
         )  # fmt: skip
 
 
-def with_hidden_tokens(samples: SampleDataset, collate: Any, *, seed: int) -> TransformedDataset:
+def with_hidden_tokens(
+    samples: SampleDataset, collate: Any, *, seed: int, tokenizer: Any = None
+) -> TransformedDataset:
     """Return `samples` with tokens hidden as `collate`, a `MaskedLM`, says.
 
     The special tokens that the build knows are not hidden either. Raises `UsageError` for a
-    vocabulary with ids that the data does not have.
+    vocabulary with ids that the data does not have, and for a `tokenizer` that has tokens of the
+    build under other ids.
     """
     if not isinstance(collate, MaskedLM):
         raise UsageError(
@@ -105,16 +109,29 @@ def with_hidden_tokens(samples: SampleDataset, collate: Any, *, seed: int) -> Tr
         if not isinstance(split, Split):
             continue
         manifest = split.dataset.manifest
-        tokenizer, known = manifest.tokenizer, manifest.tokens.vocab_size
-        special.update(t.id for t in (tokenizer.bos, tokenizer.eos, tokenizer.pad) if t is not None)
+        entry, known = manifest.tokenizer, manifest.tokens.vocab_size
+        special.update(t.id for t in (entry.bos, entry.eos, entry.pad) if t is not None)
         if collate.vocab_size > known:
             raise UsageError(
                 f"has {collate.vocab_size:,} ids, the data was built with one of {known:,}",
                 where="tokenizer", code="E_TOKENIZER",
-                remedy="Pass the tokenizer of the build: the tokenizer.json in its directory.",
+                remedy=_OF_BUILD,
             )  # fmt: skip
+        if tokenizer is not None:
+            _require_same_ids(tokenizer, split)
     collate = replace(collate, special_ids=tuple(sorted(special)))
     return TransformedDataset(samples, collate.hide, seed=seed)
+
+
+def _require_same_ids(tokenizer: Any, split: Split) -> None:
+    """Raise `UsageError` if `tokenizer` has a token of the build of `split` under another id."""
+    built = split.dataset.tokenizer.get_vocab()
+    for token, number in tokenizer.get_vocab().items():
+        if built.get(token, number) != number:
+            raise UsageError(
+                f"has {token!r} as id {number}, the data was built with one that has it as "
+                f"{built[token]}", where="tokenizer", code="E_TOKENIZER", remedy=_OF_BUILD,
+            )  # fmt: skip
 
 
 def _is_shifted(part: Any) -> bool:

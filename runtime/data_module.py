@@ -339,7 +339,9 @@ class UniversalDataModule:
             *(
                 None
                 if data is None
-                else built_tasks.with_hidden_tokens(data, collate, seed=self.seed)
+                else built_tasks.with_hidden_tokens(
+                    data, collate, seed=self.seed, tokenizer=self.tokenizer
+                )
                 for data in self._parts
             )
         )

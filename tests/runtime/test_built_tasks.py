@@ -9,12 +9,15 @@ from typing import Any
 
 import numpy as np
 import pytest
+import tokenizers
 import torch
 from torch.utils.data import ConcatDataset, DataLoader
 
 from dataprep.formats.arrays import open_arrays
 from dataprep.formats.dataset import open_dataset
 from dataprep.formats.errors import UsageError
+from dataprep.pipeline.build import build
+from dataprep.pipeline.options import BuildOptions
 from dataprep.runtime.collate_masked import MaskedLM
 from dataprep.runtime.create import create_loader
 from dataprep.runtime.data_module import UniversalDataModule
@@ -29,9 +32,11 @@ from dataprep.runtime.windows import WindowDataset
 from tests.datasets import EOS_ID, make_dataset, random_split
 from tests.pair_datasets import make_embeddings
 from tests.preferences import make_preferences, random_records
+from tests.support import REPOSITORY
 
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")
 MASK, VOCAB = 3, 257
+NARROW = REPOSITORY / "data_fixtures/golden/v1/narrow/tokenizer.json"
 MASKED = TaskSpec(name="bert", task_type="masked_lm")
 ROWS: dict[str, dict[str, Any]] = {
     "windows": {"rows": "windows", "seq_len": 16},
@@ -50,7 +55,7 @@ class Tokenizer:
     size: int = VOCAB
 
     def get_vocab(self) -> dict[str, int]:
-        return {str(number): number for number in range(self.size)}
+        return {f"<{number}>": number for number in range(self.size)}
 
 
 HIDE = MaskedLM(mask_id=MASK, vocab_size=VOCAB, special_ids=Tokenizer.all_special_ids).hide
@@ -338,6 +343,26 @@ def test_masked_options(shards: Path) -> None:
     loader = create_loader(shards, "train", 4, seq_len=16, transform=HIDE, labels=None)
     with pytest.raises(UsageError, match="labels missing"):
         next(iter(loader))
+
+
+def test_another_vocabulary_of_the_same_size(tmp_path: Path) -> None:
+    """Item 125: ids that mean other tokens are refused; the tokenizer of the build is not."""
+    shards, source = tmp_path / "shards", tmp_path / "in.txt"
+    source.write_text("some words\n" * 400)
+    build(BuildOptions(input=source, out=shards, tokenizer=str(NARROW), split="train=1", workers=1))
+    own = tokenizers.Tokenizer.from_file(str(shards / "tokenizer.json"))
+    names = list(own.get_vocab())
+    given = {"rows": ROWS["windows"], "collator_options": {"mask_id": 5}}
+    assert next(iter(module(shards, MASKED, tokenizer=own, **given).train_dataloader()))
+
+    class Permuted(Tokenizer):
+        def get_vocab(self) -> dict[str, int]:
+            found = own.get_vocab()
+            return dict(zip(names, [found[name] for name in names[1:] + names[:1]], strict=True))
+
+    with pytest.raises(UsageError, match=r"has .* as id .*, the data was built") as caught:
+        module(shards, MASKED, tokenizer=Permuted(), **given)
+    assert caught.value.code == "E_TOKENIZER"
 
 
 def drop(batch: Batch, seeds: Seeds) -> Batch:
