@@ -65,6 +65,17 @@ def outcome(target: Target, path: Path) -> tuple[str, str]:
     return "ok", ""
 
 
+def require_sound(target: Target, folder: Path) -> None:
+    """Read the sound files of `target`; raise what is raised about one."""
+    place = folder / "mutant"
+    seeds = sorted((folder / "seeds").iterdir())
+    for seed in [seed for seed in seeds if seed.name not in target.refused]:
+        shutil.rmtree(place, ignore_errors=True)
+        place.mkdir()
+        (shutil.copytree if seed.is_dir() else shutil.copyfile)(seed, place / seed.name)
+        target.read(place / seed.name)
+
+
 def peak_bytes() -> int:
     """The most that this process or a child of it took since `reset_peak`."""
     return max((_field(process, "VmHWM") for process in _processes()), default=0) << 10
@@ -99,6 +110,7 @@ def main(name: str, folder: Path, first: int, stop: int) -> None:
     target = TARGETS[name]
     base = 0
     with reading_apart():
+        require_sound(target, folder)
         for number in range(first, stop):
             path = write_mutant(name, number, folder)
             reset_peak()

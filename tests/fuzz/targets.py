@@ -24,11 +24,15 @@ TEXTS = [f"Text {n} of a few words, caf\u00e9 \U0001f600, and a number {n * n}."
 
 
 class Target(NamedTuple):
-    """`seeds` writes sound files (or folders) into a folder; `read` reads a mutant of one."""
+    """`seeds` writes sound files (or folders) into a folder; `read` reads a mutant of one.
+
+    Those of the names `refused` are errors as they are.
+    """
 
     seeds: Callable[[Path], None]
     read: Callable[[Path], None]
     inputs: int
+    refused: tuple[str, ...] = ()
 
 
 def _spans(path: Path, **options: Any) -> None:
@@ -153,6 +157,27 @@ def _plan(path: Path) -> None:
     from dataprep.pipeline.plan import load_plan
 
     (load_embed_plan if b'"stored_columns"' in path.read_bytes() else load_plan)(path)
+
+
+_NUMBERS = np.arange(300, dtype=np.int64)
+
+
+def _stored(folder: Path, name: str) -> Any:
+    """Open or make the plan `name` in `folder`."""
+    from dataprep.runtime.packing_store import stored_plan
+
+    def make(emit: Any) -> dict[str, int]:
+        emit({"rows": _NUMBERS})
+        return {"rows": len(_NUMBERS)}
+
+    return stored_plan({"kind": name}, {"rows": "<i8"}, make, folder)
+
+
+def _stored_plan(path: Path) -> None:
+    """Open a kept plan, which is made again where it is damaged: it serves the same numbers."""
+    found = _stored(path, "fuzz")
+    if not np.array_equal(found.arrays["rows"], _NUMBERS) or found.report != {"rows": 300}:
+        raise UnnoticedError("other numbers")
 
 
 class UnnoticedError(Exception):
@@ -343,7 +368,7 @@ def _ranks(folder: Path) -> None:
 
     words = [bytes([octet]) for octet in range(256)] + [b"th", b"the", b" the"]
     lines = [b64encode(word) + b" %d\n" % rank for rank, word in enumerate(words)]
-    (folder / "ranks.tiktoken").write_bytes(b"".join(lines))
+    (folder / "cl100k_base.tiktoken").write_bytes(b"".join(lines))
 
 
 def _sentencepieces(folder: Path) -> None:
@@ -376,6 +401,10 @@ def _plans(folder: Path) -> None:
     (folder / "plan.json").write_bytes(msgspec.json.encode(plan))
 
 
+def _stored_plans(folder: Path) -> None:
+    _stored(folder / "plans", "fuzz")
+
+
 def replace_sources(plan: Any) -> Any:
     """Return `plan` without the path of this machine."""
     import msgspec
@@ -392,7 +421,7 @@ TARGETS = {
     "parquet": Target(_parquets, _parquet, 9_000),
     "arrow": Target(_arrows, _rows, 6_000),
     "hf": Target(_saved, _spans, 1_500),
-    "npy": Target(_npys, _rows, 9_000),
+    "npy": Target(_npys, _rows, 9_000, ("fortran.npy",)),
     "npz": Target(_npzs, _rows, 6_000),
     "pt": Target(_pts, _rows, 3_000),
     "safetensors": Target(_safetensors, _rows, 9_000),
@@ -404,8 +433,11 @@ TARGETS = {
     "tokenizer_json": Target(_tokenizers, _tokenizer, 1_500),
     "tiktoken": Target(_ranks, _tokenizer, 1_500),
     "sentencepiece": Target(_sentencepieces, _tokenizer, 1_500),
-    "config": Target(_configs, _config, 5_000),
+    "config": Target(
+        _configs, _config, 5_000, ("narrow.json", "wide.json", "chat.json", "answers.json")
+    ),
     "plan": Target(_plans, _plan, 3_000),
+    "stored_plan": Target(_stored_plans, _stored_plan, 3_000),
 } | {
     f"dataset_{kind}": Target(partial(_golden, kind), partial(_damaged, kind), 850)
     for kind in KINDS
