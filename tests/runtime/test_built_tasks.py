@@ -349,7 +349,8 @@ def test_another_vocabulary_of_the_same_size(tmp_path: Path) -> None:
     """Item 125: ids that mean other tokens are refused; the tokenizer of the build is not."""
     shards, source = tmp_path / "shards", tmp_path / "in.txt"
     source.write_text("some words\n" * 400)
-    build(BuildOptions(input=source, out=shards, tokenizer=str(NARROW), split="train=1", workers=1))
+    inputs = (str(source),)
+    build(BuildOptions(input=inputs, out=shards, tokenizer=str(NARROW), split="train=1", workers=1))
     own = tokenizers.Tokenizer.from_file(str(shards / "tokenizer.json"))
     names = list(own.get_vocab())
     given = {"rows": ROWS["windows"], "collator_options": {"mask_id": 5}}
