@@ -53,10 +53,7 @@ num_workers or a smaller prefetch, or give this process more memory.
             "prefetch, or give this process more memory.",
         )  # fmt: skip
     if number in (errno.EMFILE, errno.ENFILE) or _has(lowered, _FILES):
-        return StorageError(
-            f"too few can be open: {text}", where="files", code="E_FILES",
-            remedy=f"{_NO_WORKERS}, or raise the limit (ulimit -n).",
-        )  # fmt: skip
+        return _too_many_files(text)
     if (starting and number == errno.EAGAIN) or "can't start new thread" in lowered:
         return StorageError(
             f"no more can be started: {text}", where="processes", code="E_PROCESSES",
@@ -128,11 +125,21 @@ def _workers(pids: str) -> list[Any]:
     return [worker for worker in found if worker.pid in wanted]
 
 
+def _too_many_files(text: str) -> StorageError:
+    """Return the error for a limit of open files."""
+    return StorageError(
+        f"too few can be open: {text}", where="files", code="E_FILES",
+        remedy=f"{_NO_WORKERS}, or raise the limit (ulimit -n).",
+    )  # fmt: skip
+
+
 def _death(error: BaseException, text: str) -> StorageError:
     """Return the error for worker processes that torch found dead."""
     found = _DIED.search(text)
     pids = found[1] if found else ""
     how, chain = _exit_of(error, pids), " ".join(str(e) for e in _chain(error))
+    if how == describe_exit(errno.EMFILE):  # see `workers`
+        return _too_many_files(f"worker process {pids} could open no more")
     remedy = f"{_NO_WORKERS} to see what fails."
     if how == "was killed by SIGKILL":
         remedy = (

@@ -9,17 +9,22 @@ It sends errors as they are, each in place of a batch. torch sends their text, f
 an error of the same type: code, place and remedy would be gone.
 
 So are errors of the thread that sends batches, as where shared memory is full. Python prints these
-and drops the batch: the trainer would wait for it for ever. Other queues are left as they are.
+and drops the batch: the trainer would wait for it for ever. Other queues are left as they are. The
+thread that hands out the files of tensors has nothing to send them by: without a free descriptor it
+tries for ever, so the worker ends, with the number of that error as its status.
 """
 
 from __future__ import annotations
 
+import errno
 import multiprocessing
 import os
+import sys
 import threading
 import traceback
 from collections.abc import Callable, Iterator
 from functools import partial
+from multiprocessing import resource_sharer
 from multiprocessing.connection import wait
 from multiprocessing.queues import Queue
 from typing import Any
@@ -43,10 +48,9 @@ def begin_work(worker: int) -> None:
         threading.Thread(
             target=_end_after, args=(parent.sentinel,), name="dataprep-orphan", daemon=True
         ).start()
+    sys.excepthook = partial(_end_without_files, sys.excepthook)
     process: Any = multiprocessing.current_process()
-    for queue in getattr(
-        process, "_args", ()
-    ):  # of torch's loop: those of this loader, and none of the user's
+    for queue in getattr(process, "_args", ()):  # of torch's loop: those of this loader alone
         if isinstance(queue, Queue):
             queue._on_queue_feeder_error = partial(_send_error, queue)  # type: ignore[attr-defined]
     info = get_worker_info()
@@ -106,6 +110,18 @@ def _send_error(queue: Any, error: Exception, sent: Any) -> None:
         )  # fmt: skip
     named.__cause__ = error
     queue.put((sent[0], named))
+
+
+def _end_without_files(before: Any, kind: Any, error: BaseException, trace: Any) -> None:
+    """End this process where a thread can open no more files, else call the hook `before`.
+
+    The thread of multiprocessing's resource_sharer calls the hook for what its `accept` raises.
+    """
+    sharer: Any = resource_sharer._resource_sharer  # type: ignore[attr-defined]
+    here = threading.current_thread() is sharer._thread
+    if here and isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE):
+        os._exit(errno.EMFILE)
+    before(kind, error, trace)
 
 
 def _end_after(sentinel: int) -> None:
