@@ -20,6 +20,7 @@ from dataprep.pipeline.apart import reading_apart
 from dataprep.pipeline.driven import naming
 from dataprep.pipeline.launch import available_cores
 from dataprep.pipeline.layout import JOIN_BELOW_BYTES, SMALL_PART
+from dataprep.pipeline.notes import split_notes
 from dataprep.pipeline.options import BuildOptions
 from dataprep.pipeline.prepare import SAMPLE_BYTES, Prepared, Survey, prepare, survey
 from dataprep.pipeline.splitting import exact_sizes, ordered_names
@@ -115,6 +116,12 @@ def estimate_prepared(prepared: Prepared) -> Estimate:
     size = tokens * int(plan.encoding.dtype[2])
     mask = tokens if plan.chat else 0
     output = size + mask + documents * (_PLACE_BYTES + _RECORD_BYTES) + len(prepared.tokenizer_json)
+    notes = [*getattr(prepared, "notes", ())]
+    if sample.keys:
+        notes += split_notes(
+            dict.fromkeys(prepared.shares, 1), prepared.shares, key=options.split_key,
+            keys=len(sample.keys), exact=options.split_mode == "count", sampled=True,
+        )  # fmt: skip
     parts, exact = _parts(prepared.shares, documents), options.split_mode == "count"
     peak = _peak_bytes(size, documents, parts, len(plan.units), exact=exact)
     peak += 2 * len(prepared.tokenizer_json) + 2 * mask  # which is always copied
@@ -137,7 +144,7 @@ def estimate_prepared(prepared: Prepared) -> Estimate:
         splits=prepared.shares,
         sampled_bytes=sample.stored_bytes,
         sampled_rejects=sample.rejects,
-        notes=tuple(getattr(prepared, "notes", ())),
+        notes=tuple(notes),
     )
 
 

@@ -20,12 +20,14 @@ def split_notes(
     key: str | None = None,
     keys: int = 0,
     exact: bool = False,
+    sampled: bool = False,
 ) -> Iterator[str]:
     """Say which splits were to have documents and got none, and why.
 
     `sizes` are the documents of each split; `shares` what was asked for (0 asks for nothing, None
     for the rest). `key` is the field that decides the split, if one does, which has `keys` distinct
-    values, or more than `FEW_KEYS`; `exact`: the sizes were given as numbers.
+    values, or more than `FEW_KEYS`; `exact`: the sizes were given as numbers;
+    `sampled`: the values are those of a sample.
 
     >>> list(split_notes({"train": 3, "val": 0}, {"train": 0.9, "val": 0.1}))[0][:30]
     'nothing fell to the split val:'
@@ -35,6 +37,7 @@ def split_notes(
     none = f"nothing fell to the {noun} {', '.join(empty)}: " if empty else ""
     if key is not None and len(sizes) > 1 and keys <= (FEW_KEYS if empty else _VERY_FEW_KEYS):
         found = f"only {keys} distinct values" if keys != 1 else "only one value"
+        found += " in the sample" if sampled else ""
         means = (
             "exact sizes cut the records of one value apart" if exact
             else "records with equal values stay together, whatever the shares"

@@ -17,6 +17,7 @@ from dataprep.pipeline.inputs import Source
 from dataprep.pipeline.plan import Unit
 from dataprep.pipeline.readers import ReadOptions, SpanReader
 from dataprep.pipeline.records import MAX_DOCUMENT_BYTES, MAX_RECORD_BYTES, Batch
+from dataprep.pipeline.splitting import FEW_KEYS
 
 __all__ = ["Sample", "take_sample"]
 
@@ -42,6 +43,8 @@ class Sample:
     documents: int = 0
     rejects: int = 0
     seconds: float = 0.0
+    keys: set[bytes] = field(default_factory=set)
+    """Distinct values of the field that decides the split, a few more than are counted."""
 
     def keep(self, texts: Iterable[str], room: int) -> int:
         """Keep the first `room` bytes of `texts`; returns the bytes that all of them have."""
@@ -95,6 +98,8 @@ def _look_at_records(sample: Sample, source: Source, reader: SpanReader, room: i
             stored += batch.consumed
             sample.documents += len(batch.texts)
             sample.rejects += len(batch.rejects)
+            if batch.keys and len(sample.keys) <= FEW_KEYS:
+                sample.keys.update(batch.keys)
             found += sample.keep(batch.texts, room)
             if found * 2 >= room or tries >= (
                 _TRIES if sample.rejects or found else MAX_RECORD_BYTES // room

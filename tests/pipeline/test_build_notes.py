@@ -17,7 +17,9 @@ from dataprep.formats.errors import InputError
 from dataprep.pipeline import tables
 from dataprep.pipeline.chat.build import build_chat
 from dataprep.pipeline.chat.options import ChatOptions
+from dataprep.pipeline.estimate import estimate
 from dataprep.pipeline.inputs import Source
+from dataprep.pipeline.options import BuildOptions
 from tests.pipeline.corpora import STORIES, build_into
 
 
@@ -47,6 +49,9 @@ def test_a_split_key_of_three_values(tmp_path: Path, mode: str) -> None:
         "".join(json.dumps({"messages": turns, "split": names[n % 3]}) + "\n" for n in range(30))
     )
     asked: dict[str, Any] = {"split_key": "split", "split_mode": mode, "workers": 1}
+    dry = estimate(BuildOptions(input=(str(data),), out=tmp_path / "text", **asked))
+    (note,) = dry.notes
+    assert "the field 'split' has only 3 distinct values in the sample" in note
     text = build_into(tmp_path / "text", data, **asked)
     chat = build_chat(ChatOptions(input=(str(talks),), out=tmp_path / "chat", **asked))
     for report in (text, chat):
