@@ -126,7 +126,11 @@ def storage_dtype(dtype: str) -> str:
 
 def load(directory: Path) -> ArrayManifest:
     """Read and validate `directory`/config.json."""
-    return parse(read(directory))
+    try:
+        return parse(read(directory))
+    except UsageError as error:  # of another kind
+        error.where = str(directory)
+        raise
 
 
 # Made at import, in one thread: msgspec 0.22 crashes where several are the first to use a type.

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
@@ -61,6 +62,7 @@ _HEAD_BYTES = 256  # within which every config.json of ours names its format
 NO_DIGEST = "0" * 64
 
 _NAME = re.compile(r"([a-z][a-z0-9_]{0,31}/)?[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+_OURS = re.compile(r"crc32\.npy|[a-z][a-z0-9_]{0,31}_idx\.pt")
 _SPLIT = re.compile(r"[a-z][a-z0-9_]{0,31}")
 
 Count = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]  # every size on disk
@@ -141,6 +143,14 @@ def read(directory: Path) -> bytes:
     """The bytes of `directory`/config.json, which must be an ordinary file of a sane size."""
     if not directory.is_dir():
         refuse_foreign(directory)
+        if directory.is_file():
+            raise InputError(
+                "is a file, not the directory of a dataset", where=str(directory),
+                code="E_NOT_FOUND",
+                remedy=f"`dataprep build --input {shlex.quote(str(directory))} --out DIR` makes a "
+                "dataset of texts, JSONL and Parquet, and with --kind embeddings of .npy and "
+                ".safetensors; then name DIR.",
+            )  # fmt: skip
         raise InputError(
             "no such dataset directory", where=str(directory), code="E_NOT_FOUND",
             remedy="Check the path; `dataprep build --out` makes one.",
@@ -151,6 +161,7 @@ def read(directory: Path) -> bytes:
         if error.code != "E_MISSING":
             raise
         refuse_foreign(directory)
+        _refuse_others(directory)
         raise IntegrityError(
             "there is no config.json, so this is not a finished dataset",
             where=str(directory),
@@ -165,6 +176,21 @@ def read(directory: Path) -> bytes:
     if b'"dataprep"' not in data[:_HEAD_BYTES]:
         refuse_foreign(directory)
     return data
+
+
+def _refuse_others(directory: Path) -> None:
+    """Raise `InputError` if `directory` holds files, and none that a build writes."""
+    with storage_errors(directory):
+        names = os.listdir(directory)  # noqa: PTH208
+    staging = ".building-" in directory.name
+    if names and not staging and not any(map(_OURS.fullmatch, names)):
+        raise InputError(
+            "there is no config.json and nothing that a build writes, so this is no dataset of "
+            "dataprep", where=str(directory), code="E_LAYOUT",
+            remedy="Name the directory that `dataprep build --out` made, or build one from these "
+            f"files if they are data: `dataprep build --input {shlex.quote(str(directory))} "
+            "--out DIR`.",
+        )  # fmt: skip
 
 
 # Made at import, in one thread: msgspec 0.22 crashes where several are the first to use a type.

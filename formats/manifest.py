@@ -195,7 +195,11 @@ def dump(manifest: Manifest) -> bytes:
 
 def load(directory: Path) -> Manifest:
     """Read and validate `directory`/config.json."""
-    return parse(read(directory))
+    try:
+        return parse(read(directory))
+    except UsageError as error:  # of another kind
+        error.where = str(directory)
+        raise
 
 
 # Made at import, in one thread: msgspec 0.22 crashes where several are the first to use a type.

@@ -146,7 +146,8 @@ def _of_text(
     if tokenizer is None and "pad_id" not in {**_configured(kind, task_spec), **options}:
         raise UsageError(
             "a text task needs a tokenizer, to know what to pad with", where="tokenizer",
-            code="E_NO_TOKENIZER", remedy="Pass tokenizer=..., or pad_id=... by itself.",
+            code="E_NO_TOKENIZER", remedy="Pass tokenizer=...; for samples that have ids, the "
+            "option pad_id is enough (of a data module: collator_options={'pad_id': ...}).",
         )  # fmt: skip
     known = dict(own)
     if tokenizer is not None:
@@ -229,10 +230,14 @@ def _checked(kind: type[Any], options: dict[str, Any], task_spec: Any) -> dict[s
     missing = [name for name in required if name not in options]
     if unknown or missing:
         what = f"no such option: {', '.join(unknown)}" if unknown else f"lacks {', '.join(missing)}"
-        raise UsageError(
-            what, where=kind.__name__, code="E_OPTIONS",
-            remedy=f"It takes {', '.join(_fields(kind))}.",
-        )  # fmt: skip
+        remedy = f"It takes {', '.join(_fields(kind))}."
+        if not unknown:
+            named = ", ".join(f"'{name}': ..." for name in missing)
+            remedy = (
+                "Pass a tokenizer=... that has them, or each as an option (of a data module: "
+                f"collator_options={{{named}}}). {remedy}"
+            )
+        raise UsageError(what, where=kind.__name__, code="E_OPTIONS", remedy=remedy)
     schema = options.get("schema", getattr(task_spec, "output_schema", None))
     if isinstance(schema, Mapping):
         schema = OutputSchema.from_dict(schema)

@@ -20,7 +20,7 @@ import torch
 
 from dataprep.formats.arrays import ArrayData
 from dataprep.formats.dataset import Dataset, Split
-from dataprep.formats.errors import UsageError
+from dataprep.formats.errors import UsageError, naming_dataset
 from dataprep.runtime.arguments import flag, flag_or_none
 from dataprep.runtime.create_arrays import array_loader, opened_any, refuse_array_options
 from dataprep.runtime.loader import Loader
@@ -46,7 +46,7 @@ Skip = Iterable[int] | Skips | Mapping[Any, Iterable[int] | Skips | None] | None
 def create_loader(  # noqa: PLR0917  (the names and the order that callers know)
     dataset_dir: Place | Mapping[str, float],
     split: str,
-    batch_size: int = 32,
+    batch_size: int | None = None,
     num_workers: int = 0,
     distributed: bool = False,
     epoch: int = 0,
@@ -94,9 +94,10 @@ def create_loader(  # noqa: PLR0917  (the names and the order that callers know)
             `open_pairs` give. Or several of tokens with a weight each, as ``{"prose": 0.7, "code":
             0.3}``: see below.
         split: ``"train"``, ``"val"``, ``"test"`` or whatever names the build gave.
-        batch_size: rows per step and rank; the global batch is `batch_size` x `dp_size`. The
-            default is that of `LoaderConfig`, and 0.5 MB a batch of windows: small enough to try
-            anything out with. What suits a run follows from its model and its accelerator.
+        batch_size: rows per step and rank; the global batch is `batch_size` x `dp_size`. None: 32,
+            as in `LoaderConfig`, which is 0.5 MB a batch of windows; or with a warning as many as
+            fill one global batch, where the samples are fewer and `drop_last` would leave out all
+            of them. What suits a run follows from its model and its accelerator.
         num_workers: worker processes, kept alive between epochs. They never change what is served,
             and for rows of tokens they make it slower.
         distributed: take `dp_rank` and `dp_size` from torch.distributed, which must be initialised.
@@ -115,7 +116,8 @@ def create_loader(  # noqa: PLR0917  (the names and the order that callers know)
             anywhere.
         seq_len: tokens per row; of documents and preferences, at most. None: 1,024, or of
             conversations and preferences the limit that they were built with if it is higher, as
-            longer ones than `seq_len` would be refused.
+            longer ones than `seq_len` would be refused; of windows, with a warning, as much as the
+            split fills where that is less.
         stride: of windows: tokens from the start of one to that of the next. None: `seq_len`. One
             that leaves out tokens between them warns.
         pack: of packed rows: ``"first-fit"`` (the default) or ``"best-fit"`` decreasing (that of
@@ -234,13 +236,15 @@ def create_loader(  # noqa: PLR0917  (the names and the order that callers know)
             pack=pack is not None, overlong=overlong is not None, labels=labels != "shifted",
             position_ids=position_ids, doc_ids=doc_ids, cu_seqlens=bool(cu_seqlens),
         )  # fmt: skip
-        return array_loader(
-            partial(served, skip=skip), data, split, seed=given_seed, shuffle=kind,
-            sample_mask=end == "pad", options=options,
-        )  # fmt: skip
+        with naming_dataset((data.data if isinstance(data, PairData) else data).path):
+            return array_loader(
+                partial(served, skip=skip), data, split, seed=given_seed, shuffle=kind,
+                sample_mask=end == "pad", options=options,
+            )  # fmt: skip
     refuse_array_options(options)
     part = data.split(split)
-    samples = make(part)
+    with naming_dataset(data.path):
+        samples = make(part)
     order, definition = build_order(samples, part, seed=seed, shuffle=kind)
     return served(samples, order=order, definition=definition, skip=skip)
 

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, Literal
 
 from dataprep.formats.arrays import ArrayData, ArraySplit, open_arrays
 from dataprep.formats.dataset import Dataset
-from dataprep.formats.errors import UsageError
+from dataprep.formats.errors import UsageError, naming_dataset
 from dataprep.runtime.embeddings import EmbeddingDataset
 from dataprep.runtime.loader import Loader
 from dataprep.runtime.pair_data import PairData
 from dataprep.runtime.pairs import PairDataset
 from dataprep.runtime.serve import Shuffle, build_order, opened
 
-__all__ = ["ArrayOptions", "array_loader", "opened_any", "refuse_array_options"]
+__all__ = ["ArrayOptions", "array_loader", "array_samples", "opened_any", "refuse_array_options"]
 
 ArrayOptions = Mapping[str, Any]
 _OF_EMBEDDINGS = ("fields", "raw", "dtype")
@@ -33,12 +34,14 @@ def opened_any(
                 remedy=f"Open it with io={io!r}, or give its path.",
             )  # fmt: skip
         return place
-    try:
-        return opened(place, io)
-    except UsageError as error:
-        if error.code != "E_KIND":
-            raise
-    return open_arrays(str(place), io=io)
+    named = naming_dataset(place) if isinstance(place, str | Path) else nullcontext()
+    with named:
+        try:
+            return opened(place, io)
+        except UsageError as error:
+            if error.code != "E_KIND":
+                raise
+        return open_arrays(str(place), io=io)
 
 
 def array_loader(
@@ -58,20 +61,26 @@ def array_loader(
     """
     samples: EmbeddingDataset | PairDataset
     given = {name: value for name, value in options.items() if value is not None}
-    if data.kind == "embeddings" and isinstance(data, ArrayData):
+    if data.kind == "embeddings":
         _refuse(given, _OF_PAIRS, "embeddings")
-        samples = EmbeddingDataset(data.split(split), sample_mask=sample_mask, **given)
     else:
         _refuse(given, _OF_EMBEDDINGS, "pairs")
-        if isinstance(data, PairData):
-            _refuse_of_opening(given)
-            samples = data.split(split, sample_mask=sample_mask, seed=seed, **given)
-        else:
-            samples = PairDataset(data.split(split), sample_mask=sample_mask, seed=seed, **given)
+        given["seed"] = seed
+    if isinstance(data, PairData):
+        _refuse_of_opening(given)
+        samples = data.split(split, sample_mask=sample_mask, **given)
+    else:
+        samples = array_samples(data.split(split), sample_mask=sample_mask, **given)
     part: ArraySplit = samples.split
     chosen = samples.seed if isinstance(samples, PairDataset) else seed or 0
     order, definition = build_order(samples, part, seed=chosen, shuffle=shuffle)
     return served(samples, order=order, definition=definition)
+
+
+def array_samples(split: ArraySplit, **options: Any) -> EmbeddingDataset | PairDataset:
+    """Return the samples of a split of embeddings or of pairs; the options are theirs."""
+    made = EmbeddingDataset if split.data.kind == "embeddings" else PairDataset
+    return made(split, **options)
 
 
 def refuse_array_options(options: ArrayOptions) -> None:

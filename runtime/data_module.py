@@ -14,6 +14,7 @@ Pass `use_distributed_sampler=False` to its Trainer, and `dp_rank` and `dp_size`
 
 from __future__ import annotations
 
+import re
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
@@ -22,14 +23,23 @@ from typing import Any, Literal, NamedTuple, Protocol, cast, runtime_checkable
 
 from torch.utils.data import default_collate
 
-from dataprep.formats.dataset import Dataset, open_dataset
-from dataprep.formats.errors import IncompatibleError, UsageError, require
+from dataprep.formats.arrays import ArrayData, ArraySplit
+from dataprep.formats.dataset import Dataset, Split
+from dataprep.formats.errors import (
+    DataprepError,
+    IncompatibleError,
+    UsageError,
+    naming_dataset,
+    require,
+)
 from dataprep.runtime.collated import Collate
+from dataprep.runtime.create_arrays import array_samples, opened_any
 from dataprep.runtime.draws import draws_nothing
 from dataprep.runtime.foreign import Buckets, foreign_loader, is_own, is_stream
 from dataprep.runtime.foreign_stream import ForeignStreamLoader, foreign_stream_loader
 from dataprep.runtime.loader import Loader
 from dataprep.runtime.loader_config import LoaderConfig
+from dataprep.runtime.pair_data import PairData
 from dataprep.runtime.parts import Part, check_fraction, split_by_fraction
 from dataprep.runtime.preprocess import PreprocessedDataset
 from dataprep.runtime.rows import row_maker
@@ -47,6 +57,9 @@ _ROWS: dict[str, Any] = {
 }  # fmt: skip
 _TEXT_TASKS = ("lm", "masked_lm", "classification", "multi_label", "regression")
 _AT_ONCE = 1000  # texts
+_ROW_OPTION = re.compile(rf"\b({'|'.join(_ROWS)})=('[^']*'|\w+)")
+_BUILT = (Dataset, ArrayData, PairData)
+_SPLITS = (Split, ArraySplit)
 _VAL_NAMES = ("val", "validation", "valid", "dev")
 
 
@@ -82,9 +95,11 @@ class UniversalDataModule:
     Arguments:
         train_data: samples by number (a list, of tensors or dicts; a torch dataset; a Hugging Face
             one), a stream of them, a mapping of splits to those (as a `DatasetDict`), or a dataset
-            that `dataprep build` made, open or by its path. Samples by number that are texts, or
-            have a field `text` and no ids, are tokenized where task and tokenizer are given; empty
-            texts in lists and Hugging Face datasets are left out, with a warning that counts them.
+            that `dataprep build` made, open or by its path: its splits are opened when their
+            loaders are asked for, and one that is empty has none. Samples by number that are texts,
+            or have a field `text` and no ids, are tokenized where task and tokenizer are given;
+            empty texts in lists and Hugging Face datasets are left out, with a warning that counts
+            them.
         val_data, test_data: the same, not divided.
         task_spec: chooses the collate function, from `collator_registry`.
         tokenizer: what the collate function of a text task takes its pad id from, and what texts
@@ -148,7 +163,7 @@ class UniversalDataModule:
         self.dp_rank, self.dp_size = data_parallel(distributed, dp_rank, dp_size)
         self.task_spec, self.tokenizer = task_spec, tokenizer
         self._rows, self._labels_asked = self._checked_rows(rows), "labels" in (rows or ())
-        self._built = False
+        self._built, self._hidden_by = False, cast("Collate | None", None)
         self._tokenizes = (
             tokenizer is not None
             and data_collator is None
@@ -211,9 +226,9 @@ class UniversalDataModule:
 
     def _divide(self, train: Any, val: Any, test: Any) -> _Parts:
         if isinstance(train, str | Path):
-            train = open_dataset(train)
-        if isinstance(train, Dataset):
-            train = {name: self._made(train, name) for name in train.splits}
+            train = opened_any(train, None)
+        if isinstance(train, _BUILT):
+            train = self._splits(train)
         if isinstance(train, Mapping):
             found = [train[name] for name in _VAL_NAMES if name in train]
             val = val if val is not None else (found[0] if found else None)
@@ -222,7 +237,8 @@ class UniversalDataModule:
                 raise UsageError(f"there is no 'train' in {', '.join(map(str, train))}",
                                  where="train_data", remedy="Name one split 'train'.")  # fmt: skip
             train = train["train"]
-        val, test = self._opened(val, "val"), self._opened(test, "test")
+        train = self._rows_of(train, "train")
+        val, test = self._found(val, "val"), self._found(test, "test")
         train, val, test = map(self._tokenized, (train, val, test))
         whole = val is not None or not self.val_split or is_stream(train) or is_own(train)
         if whole or len(train) == 0:
@@ -231,7 +247,8 @@ class UniversalDataModule:
 
     def _tokenized(self, data: Any) -> Any:
         """`data`, whose samples have `input_ids` where they were texts."""
-        if data is None or not self._tokenizes or is_own(data) or is_stream(data) or not len(data):
+        own = data is None or isinstance(data, _SPLITS) or is_own(data)
+        if own or not self._tokenizes or is_stream(data) or not len(data):
             return data
         with isolated():
             first = data[0]
@@ -263,22 +280,54 @@ class UniversalDataModule:
         )
         return wrapped.select(kept)
 
-    def _opened(self, data: Any, name: str) -> Any:
-        """Datasets that were built, by their path: the split of that name."""
-        data = open_dataset(data) if isinstance(data, str | Path) else data
-        return self._made(data, name) if isinstance(data, Dataset) else data
+    def _splits(self, data: Dataset | ArrayData | PairData) -> Mapping[str, Any]:
+        """Return the splits by name; of pairs that are open, samples that share their tables."""
+        if not isinstance(data, PairData):
+            return data.splits
+        return {
+            name: data.split(name, sample_mask=self._masked(name)) if len(split) else split
+            for name, split in data.data.splits.items()
+        }
 
-    def _made(self, dataset: Dataset, name: str) -> Any:
-        self._built = True
-        train, part, options = name == "train", dataset.split(name), self._rows
-        masked = self.dp_size > 1 and not (train and self.config.drop_last)
+    def _masked(self, name: str) -> bool:
+        """Return whether rows of the split only fill batches, and must be told."""
+        return self.dp_size > 1 and not (name == "train" and bool(self.config.drop_last))
+
+    def _found(self, data: Any, name: str) -> Any:
+        """Return `data`, of a dataset that was built the split of that name; None of an empty one.
+
+        Its rows are made when its loader is asked for.
+        """
+        data = opened_any(data, None) if isinstance(data, str | Path) else data
+        if isinstance(data, _BUILT):
+            held = self._splits(data)
+            data = data.split(name) if name not in held else held[name]
+        if isinstance(data, _SPLITS):
+            self._built = self._built or isinstance(data, Split)
+            return data if len(data) else None
+        return data
+
+    def _rows_of(self, data: Any, name: str) -> Any:
+        """Return the rows of the split `data` of a dataset that was built; other data as it is."""
+        if not isinstance(data, _SPLITS):
+            return data
+        masked = self._masked(name)
+        if isinstance(data, ArraySplit):
+            with naming_dataset(data.data.path):
+                return array_samples(data, sample_mask=masked)
+        self._built, options = True, self._rows
         if self.task_spec is not None:
             from dataprep.runtime.built_tasks import labels_for, require_form
 
-            require_form(part, self.task_spec)
+            require_form(data, self.task_spec)
             if not self._labels_asked:
-                options = {**options, "labels": labels_for(part)}
-        return row_maker(**options, sample_mask=masked)(part)
+                options = {**options, "labels": labels_for(data)}
+        try:
+            with naming_dataset(data.dataset.path):
+                return row_maker(**options, sample_mask=masked)(data)
+        except DataprepError as error:
+            error.remedy = _ROW_OPTION.sub(r'rows={"\1": \2}', error.remedy or "") or None
+            raise
 
     def _checked_rows(self, rows: Mapping[str, Any] | None) -> dict[str, Any]:
         unknown = sorted(set(rows or ()) - set(_ROWS))
@@ -334,23 +383,29 @@ class UniversalDataModule:
         built_tasks.check_masked_options(options)
         if self.tokenizer is None:
             options.setdefault("pad_id", 0)  # of no row: they come padded
-        collate = self._registered("masked_lm", options, registry)
-        self._parts = _Parts(
-            *(
-                None
-                if data is None
-                else built_tasks.with_hidden_tokens(
-                    data, collate, seed=self.seed, tokenizer=self.tokenizer
-                )
-                for data in self._parts
-            )
-        )
+        self._hidden_by = self._registered("masked_lm", options, registry)
+        self._parts = _Parts(*map(self._with_hidden_tokens, self._parts))
+
+    def _with_hidden_tokens(self, data: Any) -> Any:
+        """Return rows with tokens hidden, where the task hides some; splits have no rows yet."""
+        if data is None or self._hidden_by is None or isinstance(data, _SPLITS):
+            return data
+        from dataprep.runtime.built_tasks import with_hidden_tokens
+
+        return with_hidden_tokens(data, self._hidden_by, seed=self.seed, tokenizer=self.tokenizer)
 
     def _loader(self, name: Literal["train", "val", "test"]) -> Any:
         data = getattr(self._parts, name)
         if data is None:
             return None
         if name not in self._loaders:
+            if isinstance(data, _SPLITS):
+                data = self._rows_of(data, name)
+                if self.task_spec is not None and self._collate is None:
+                    from dataprep.runtime.built_tasks import require_task
+
+                    require_task(data, self.task_spec, asked=self._labels_asked)
+                data = self._with_hidden_tokens(data)
             self._loaders[name] = self._make(data, name)
         return self._loaders[name]
 

@@ -16,10 +16,10 @@ import torch
 
 from dataprep.formats.array_manifest import BFLOAT16, ArrayManifest
 from dataprep.formats.arrays import ArrayData, ArraySplit, NamedArray
-from dataprep.formats.errors import InputError, UsageError, require
+from dataprep.formats.errors import UsageError, require
 from dataprep.formats.pair_arrays import PROVENANCE
 from dataprep.runtime.array_checks import ValueRules, rows_of
-from dataprep.runtime.samples import Batch, BatchDataset, Indices, sample_numbers
+from dataprep.runtime.samples import Batch, BatchDataset, Indices, empty_split, sample_numbers
 from dataprep.runtime.tracks import spans_of
 from dataprep.runtime.windows import PADDING
 
@@ -190,12 +190,3 @@ class _Column:
 
 def _again(split: ArraySplit, options: dict[str, Any]) -> EmbeddingDataset:
     return EmbeddingDataset(split, **options)
-
-
-def empty_split(split: ArraySplit) -> InputError:
-    """The error of a split that has nothing to serve."""
-    full = [name for name, other in split.data.splits.items() if len(other)]
-    return InputError(
-        "has no rows", where=f"split {split.name}", code="E_EMPTY",
-        remedy=f"Use {' or '.join(full) or 'other data'}, or build with a larger share for it.",
-    )  # fmt: skip

@@ -16,7 +16,7 @@ from typing import Any, cast
 
 from torch.utils.data import DataLoader, Dataset
 
-from dataprep.formats.errors import UsageError
+from dataprep.formats.errors import DataprepError, UsageError, name_dataset
 from dataprep.runtime.arguments import whole_number
 from dataprep.runtime.digest import DIGEST_MASK
 from dataprep.runtime.machine_error import raise_named, starting_workers, usable, watched
@@ -187,6 +187,9 @@ class Loader(DataLoader[Batch]):
                     return
                 except (RuntimeError, OSError, MemoryError) as error:
                     raise_named(error)
+                except DataprepError as error:
+                    self._name(error)
+                    raise
                 step = taken()
                 tally.add(step, batch, perf_counter() - since, first=first)
                 first = False
@@ -280,6 +283,17 @@ class Loader(DataLoader[Batch]):
             return step, self.dataset_obj.batch(next(asked))
         except (RuntimeError, OSError, MemoryError) as error:
             raise_named(error)
+        except DataprepError as error:
+            self._name(error)
+            raise
+
+    def _name(self, error: DataprepError) -> None:
+        """Say of which dataset that was built `error` is; a mixture has said it already."""
+        split = getattr(self.dataset_obj, "split", None)
+        data = getattr(split, "dataset", None) or getattr(split, "data", None)
+        path = getattr(data, "path", None)
+        if path is not None:
+            name_dataset(error, path)
 
     def __getstate__(self) -> dict[str, Any]:
         """All but the thread and the workers of a pass: pickles and copies start their own."""

@@ -26,13 +26,12 @@ from dataprep.runtime.arguments import whole_number
 from dataprep.runtime.array_batch import check_pairs
 from dataprep.runtime.array_checks import rows_of
 from dataprep.runtime.curriculum import VariantDraw, stored_curriculum, stored_seed
-from dataprep.runtime.embeddings import empty_split
 from dataprep.runtime.epoch_index import MAX_EPOCH, epochs_of
 from dataprep.runtime.negatives import Given, Negatives, read_negatives
 from dataprep.runtime.pair_statistics import PairStatistics, statistics_of
 from dataprep.runtime.pair_tables import EMBEDDINGS, PairTables, device_of
 from dataprep.runtime.resident import MemoryReport, resident_bytes
-from dataprep.runtime.samples import Batch, BatchDataset, Indices, sample_numbers
+from dataprep.runtime.samples import Batch, BatchDataset, Indices, empty_split, sample_numbers
 from dataprep.runtime.tracks import spans_of
 from dataprep.runtime.windows import PADDING
 

@@ -19,7 +19,7 @@ import torch
 
 from dataprep.formats.boundaries import ragged
 from dataprep.formats.dataset import Split
-from dataprep.formats.errors import InputError, UsageError, require
+from dataprep.formats.errors import UsageError, require
 from dataprep.runtime.arguments import whole_number
 from dataprep.runtime.longest import require_fit, too_long
 from dataprep.runtime.packed import padding_id
@@ -32,7 +32,13 @@ from dataprep.runtime.preference_rows import (
     shared_prompts,
     token_views,
 )
-from dataprep.runtime.samples import BatchDataset, Indices, check_samples, sample_numbers
+from dataprep.runtime.samples import (
+    BatchDataset,
+    Indices,
+    check_samples,
+    empty_split,
+    sample_numbers,
+)
 from dataprep.runtime.windows import PADDING, Batch, Labels
 
 __all__ = ["FORMS", "Overlong", "PreferenceDataset"]
@@ -105,8 +111,6 @@ class PreferenceDataset(BatchDataset):
         self._check()
         self.pad_id = padding_id(split, pad_id)
         self._groups = split.groups
-        if len(self) == 0:
-            raise InputError("has no records", where=f"split {split.name}", code="E_TOO_FEW_TOKENS")
         if max_length is not None and overlong == "error":
             require_fit(split, max_length, plan_dir)
 
@@ -125,6 +129,8 @@ class PreferenceDataset(BatchDataset):
                 setattr(self, name, whole_number(name, number, 1))
         if self.pad_to == "max_length":
             require(self.max_length is not None, "max_length", "pad_to='max_length' needs it")
+        if not self.split.documents:
+            raise empty_split(self.split)
         if not self.split.has_groups:
             raise UsageError(
                 "has no preferences", where=f"split {self.split.name}", code="E_NO_GROUPS",

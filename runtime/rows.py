@@ -8,6 +8,7 @@ would train on the answers of preferences as if all of them were good.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Literal, get_args
@@ -17,6 +18,7 @@ from dataprep.formats.errors import UsageError
 from dataprep.runtime.arguments import flag, whole_number
 from dataprep.runtime.fields import segments_a_row
 from dataprep.runtime.mixture_dataset import MixedDataset
+from dataprep.runtime.samples import empty_split
 from dataprep.runtime.windows import WindowDataset
 
 __all__ = ["Overlong", "Rows", "default_rows", "row_maker"]
@@ -69,13 +71,18 @@ def _make(rows: Rows | None, options: Mapping[str, Any], split: Split) -> MixedD
     kind = rows or default_rows(split)
     _require_own(kind, options)
     _require_rows(kind, split)
+    if not split.documents:
+        raise empty_split(split)
     own = {
         name: value
         for name, value in options.items()
         if name not in _DEFAULTS or (name in _OWN[kind] and not _is_default(name, value))
     }
     if own["seq_len"] is None:
-        own["seq_len"] = _default_seq_len(split)
+        seq_len = _default_seq_len(split)
+        if kind == "windows":
+            seq_len = _window_len(split, seq_len, shifted=own["labels"] == "shifted")
+        own["seq_len"] = seq_len
     if kind == "windows":
         return WindowDataset(split, **own)
     if kind == "packed":
@@ -87,6 +94,18 @@ def _default_seq_len(split: Split) -> int:
     """Return 1,024, or the limit that a build of conversations kept to where that is more."""
     chat = split.dataset.chat
     return max(_SEQ_LEN, chat.max_tokens or 0) if chat is not None else _SEQ_LEN
+
+
+def _window_len(split: Split, seq_len: int, *, shifted: bool) -> int:
+    """Return `seq_len`, or with a warning as much as the tokens of `split` fill."""
+    most = split.tokens - shifted
+    if not 1 <= most < seq_len:
+        return seq_len
+    warnings.warn(
+        f"split {split.name} has {split.tokens:,} tokens, fewer than a window of {seq_len:,} takes:"
+        f" seq_len is {most:,} here; pass seq_len to have the same in every split", stacklevel=2,
+    )  # fmt: skip
+    return most
 
 
 def _is_default(name: str, value: Any) -> bool:

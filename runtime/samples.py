@@ -15,8 +15,11 @@ import numpy.typing as npt
 import torch
 from torch.utils.data import Dataset
 
+from dataprep.formats.arrays import ArrayData, ArraySplit
 from dataprep.formats.cuts import check_inside
-from dataprep.formats.errors import UsageError
+from dataprep.formats.dataset import Dataset as BuiltDataset
+from dataprep.formats.dataset import Split
+from dataprep.formats.errors import InputError, UsageError
 from dataprep.runtime.fields import OF_THE_BATCH
 
 __all__ = [
@@ -30,6 +33,7 @@ __all__ = [
     "Transform",
     "batch_of",
     "check_samples",
+    "empty_split",
     "from_the_end",
     "sample_numbers",
 ]
@@ -187,3 +191,14 @@ def _no_number(index: Any, samples: int) -> UsageError:
 
 def _outside(number: int, samples: int) -> IndexError:
     return IndexError(f"sample {number} is outside 0:{samples}")
+
+
+def empty_split(split: Split | ArraySplit) -> InputError:
+    """Return the error of a split that has nothing to serve."""
+    held: BuiltDataset | ArrayData = split.dataset if isinstance(split, Split) else split.data
+    full = [name for name, other in held.splits.items() if len(other)]
+    what = "0 documents" if isinstance(split, Split) else "no rows"
+    return InputError(
+        f"has {what}", where=f"split {split.name}", code="E_EMPTY",
+        remedy=f"Use {' or '.join(full) or 'other data'}, or build with a larger share for it.",
+    )  # fmt: skip

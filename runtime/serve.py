@@ -43,12 +43,17 @@ __all__ = [
 ]
 
 Shuffle = Literal["full", "blocks"]
+_BATCH_SIZE = 32
 _LONG = 512  # bytes of a definition that a state holds as it is
 
 
 def opened(place: str | Path | Dataset, io: Literal["mmap", "pread"] | None) -> Dataset:
     """The dataset at `place`, opened with `io` (None: mapped, or as it is if it is open)."""
-    if isinstance(place, list | tuple) and place:
+    if (
+        isinstance(place, list | tuple)
+        and place
+        and all(isinstance(part, str | os.PathLike | Dataset) for part in place)
+    ):
         weights = ", ".join(
             f'"{part}": {count}' for part, count in Counter(map(str, place)).items()
         )
@@ -57,7 +62,11 @@ def opened(place: str | Path | Dataset, io: Literal["mmap", "pread"] | None) -> 
             remedy=f"Pass {{{weights}}}.",
         )  # fmt: skip
     if not isinstance(place, str | os.PathLike | Dataset):
-        raise UsageError(f"must be a path or an open dataset, got {place!r}", where="dataset_dir")
+        raise UsageError(
+            f"must be a path or an open dataset, got a {type(place).__name__}",
+            where="dataset_dir",
+            remedy="Samples in memory are served by UniversalDataModule or DataLoaderBuilder.",
+        )
     if not isinstance(place, Dataset):
         return open_dataset(place, io=io)
     if io is not None and io != place.io:
@@ -122,7 +131,7 @@ def require_seed(seed: int) -> int:
 
 def serve(
     samples: SampleDataset,
-    batch_size: int,
+    batch_size: int | None,
     *,
     order: Order,
     definition: Mapping[str, Any],
@@ -142,7 +151,8 @@ def serve(
     """A `Loader` that serves `samples` in `order`.
 
     `definition` says what the order is a function of: a state is good for loaders with the same.
-    `positions` are those of an epoch, as many as there are samples if it is None.
+    `positions` are those of an epoch, as many as there are samples if it is None. `batch_size` None
+    is 32, or with a warning as many as fill one global batch where that would be dropped.
     `persistent_workers` False ends worker processes with each pass. The other arguments are those
     of `create_loader`.
 
@@ -153,6 +163,8 @@ def serve(
     """
     count = len(samples) if positions is None else positions
     skips = skips_of(skip)
+    if batch_size is None:
+        batch_size = _default_batch_size(count - len(skips), dp_size, end)
     sampler = GlobalBatchSampler(
         count, batch_size, order=order, epoch=epoch, dp_rank=dp_rank, dp_size=dp_size, end=end,
         skips=skips if len(skips) else None,
@@ -163,6 +175,18 @@ def serve(
         persistent_workers=persistent_workers, multiprocessing_context=multiprocessing_context,
         pin_memory=pin_memory, dp_rank=dp_rank, mock=mock,
     )  # fmt: skip
+
+
+def _default_batch_size(samples: int, dp_size: int, end: End) -> int:
+    """Return 32, or fewer, with a warning, where `samples` fill no global batch of that."""
+    most = samples // dp_size
+    if end != "drop" or not 1 <= most < _BATCH_SIZE:
+        return _BATCH_SIZE
+    warnings.warn(
+        f"there are {samples:,} samples: batch_size is {most:,}, not {_BATCH_SIZE}; pass "
+        "batch_size to choose", stacklevel=2,
+    )  # fmt: skip
+    return most
 
 
 def serve_steps(

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from dataprep.formats.errors import require
+from dataprep.formats.errors import UsageError, require
 from dataprep.runtime.arguments import whole_number
 from dataprep.runtime.epoch_index import MAX_EPOCH, MAX_SAMPLE, epochs_of
 from dataprep.runtime.samples import (
@@ -62,6 +62,12 @@ class TransformedDataset(BatchDataset):
                 f"a {type(dataset).__name__} has no {name}; it must be a dataset of this package",
             )  # fmt: skip
         require(callable(transform), "transform", f"must be callable, got {transform!r}")
+        if callable(getattr(transform, "hide", None)):  # it makes batches of single samples
+            name = type(transform).__name__
+            raise UsageError(
+                f"is a {name}, which is a collate function and not one of a batch and seeds",
+                where="transform", remedy=f"Pass its method: {name}(...).hide.",
+            )  # fmt: skip
         require(len(dataset) <= MAX_SAMPLE, "dataset", f"has more than {MAX_SAMPLE:,} samples")
         self.dataset = dataset
         self.transform = transform

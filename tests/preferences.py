@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -56,15 +57,24 @@ def _scores(form: str, answers: int, random: np.random.Generator) -> list[float]
     return rewards if given else [float("nan")] * answers
 
 
-def make_preferences(path: Path, form: str, shards: Sequence[Sequence[Record]]) -> Path:
-    """A dataset with one split, `train`, of these records by shard; returns `path`."""
+def make_preferences(
+    path: Path, form: str, shards: Sequence[Sequence[Record]], *, empty: Sequence[str] = ()
+) -> Path:
+    """Write a dataset whose split `train` has these records by shard; return `path`.
+
+    `empty` are the names of splits without records.
+    """
+    nothing: dict[str, list[Any]] = {name: [] for name in empty}
     answers = [[answer for record in shard for answer in record] for shard in shards]
     return make_dataset(
         path,
-        {"train": [[answer.ids for answer in shard] for shard in answers]},
-        masks={"train": [[answer.mask for answer in shard] for shard in answers]},
+        {"train": [[answer.ids for answer in shard] for shard in answers], **nothing},
+        masks={"train": [[answer.mask for answer in shard] for shard in answers], **nothing},
         form=form,
-        scores={"train": [[[a.score for a in record] for record in shard] for shard in shards]},
+        scores={
+            "train": [[[a.score for a in record] for record in shard] for shard in shards],
+            **nothing,
+        },
     )
 
 

@@ -67,7 +67,9 @@ def test_nothing_is_cut_without_asking(tmp_path: Path) -> None:
     for options in ({}, {"rows": "packed"}, {"rows": "documents"}):
         with pytest.raises(InputError) as caught:
             create_loader(chat, "train", 1, seq_len=39, **options)  # type: ignore[arg-type]
-        assert (caught.value.code, caught.value.where) == ("E_OVERLONG", "document 6")
+        assert (caught.value.code, caught.value.where) == (
+            "E_OVERLONG", f"document 6 of {chat}",
+        )  # fmt: skip
         assert "40 tokens" in caught.value.problem
     for overlong in ("split", "truncate", "drop"):
         create_loader(chat, "train", 1, seq_len=39, overlong=overlong)

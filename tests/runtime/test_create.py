@@ -71,6 +71,6 @@ def test_too_little_for_a_batch(tmp_path: Path) -> None:
     """Item 121: fewer rows than a batch: an error with the arithmetic, and a remedy that works."""
     path = make_dataset(tmp_path / "d", {"train": random_split([[5000]])})
     with pytest.raises(UsageError, match="batch_size") as caught:
-        create_loader(path, "train")
+        create_loader(path, "train", 32)
     assert "32" in str(caught.value)
     assert len(create_loader(path, "train", 4)) == 1

@@ -215,7 +215,7 @@ def test_rows_that_are_not_there(tmp_path: Path) -> None:
     loader = create_loader(made, "train", 6, shuffle=False)
     with pytest.raises(IntegrityError) as caught:
         next(iter(loader))
-    assert caught.value.where == "train_idx.pt"
+    assert caught.value.where == str(made / "train_idx.pt")
     assert "row 4 holds 9, but there are 9 rows" in caught.value.problem
 
 

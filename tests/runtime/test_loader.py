@@ -358,7 +358,7 @@ def test_errors_of_workers_are_whole(tmp_path: Path, method: str | None) -> None
     with pytest.raises(IntegrityError) as caught:
         list(iterator)
     assert str(caught.value) == (
-        "error[E_SIZE] train/tokens-00000.bin: expected 1800 bytes, found 64. "
+        f"error[E_SIZE] {path}/train/tokens-00000.bin: expected 1800 bytes, found 64. "
         "Restore this file, or build again with --overwrite."
     )
 

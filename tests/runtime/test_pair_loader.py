@@ -355,7 +355,7 @@ def test_small_and_empty_splits(tmp_path: Path) -> None:
     given = random_pairs(12)
     splits = {"train": np.arange(12), "test": np.arange(0)}
     made = write_pairs(tmp_path / "p", Pairs(arrays=given.arrays, splits=splits))
-    with pytest.raises(InputError, match=r"split test: has no rows\. Use train"):
+    with pytest.raises(InputError, match=r"split test of .*p: has no rows\. Use train"):
         make(made, "test")
     with pytest.raises(UsageError, match="12 samples are fewer than one global batch of 16"):
         make(made, batch_size=16)

@@ -143,7 +143,7 @@ def test_batches_equal_the_collators(
         if form == "pairs":
             options["equal_widths"] = own["equal_widths"] = equal
         if not records:
-            with pytest.raises(InputError, match="has no records"):
+            with pytest.raises(InputError, match="has 0 documents"):
                 PreferenceDataset(split, **options)
             return
         data = PreferenceDataset(split, **options)
