@@ -39,10 +39,6 @@ class Columns:
         """The columns to read."""
         return [self.field] + ([self.key_field] if self.key_field else [])
 
-    def reads(self, path: str) -> bool:
-        """Whether what stands at `path` in a Parquet file is read: a wanted column, or inside."""
-        return any(path == one or path.startswith(f"{one}.") for one in self.wanted())
-
     def tops(self, names: list[str]) -> list[str]:
         """The top-level columns that hold the wanted ones."""
         return sorted({self._steps(path, names)[0] for path in self.wanted()})

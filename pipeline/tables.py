@@ -32,7 +32,7 @@ from dataprep.pipeline.inputs import (
     reading,
 )
 from dataprep.pipeline.launch import available_cores
-from dataprep.pipeline.parquet import arrow_errors, decoding_parquet, open_parquet, require_bounded
+from dataprep.pipeline.parquet import arrow_errors, decoding_parquet, group_batches, open_parquet
 from dataprep.pipeline.records import Batch, Span
 
 __all__ = [
@@ -93,7 +93,6 @@ def parquet_batches(
         groups = range(span.start, span.stop)
         with read():  # the footer
             columns.check(file.schema_arrow)
-            require_bounded(source, file.metadata, groups, first_row, columns.reads)
             count = sum(file.metadata.row_group(i).num_rows for i in groups)
             stored = _stored_bytes(source, file, groups)
         done = 0
@@ -120,12 +119,8 @@ def _read(source: Source, file: Any, groups: range, columns: Columns) -> Iterato
 
     for group in groups:
         waiting: list[Any] = []
-        for part in file.iter_batches(
-            _rows_at_once(source, file, group, columns),
-            [group],
-            columns.wanted(),
-            use_threads=False,
-        ):
+        size = _rows_at_once(source, file, group, columns)
+        for part in group_batches(source, file, group, columns.wanted(), size):
             waiting.append(part)
             rows = sum(one.num_rows for one in waiting)
             if rows >= _BATCH_ROWS or sum(one.nbytes for one in waiting) >= _BATCH_BYTES:
@@ -157,7 +152,7 @@ def _longest_in_dictionaries(source: Source, metadata: Any, group: int, columns:
     if not paths or not described.num_rows:
         return 0
     with open_parquet(source, metadata=metadata, read_dictionary=paths) as file:
-        row = next(file.iter_batches(1, [group], paths, use_threads=False))
+        row = next(group_batches(source, file, group, paths, 1))
         return max(columns.longest(row, path) for path in paths)
 
 

@@ -27,6 +27,7 @@ __all__ = [
     "SECONDS_VARIABLE",
     "Place",
     "Watch",
+    "limited_memory",
     "new_note",
     "place_in",
     "seconds_allowed",
@@ -94,6 +95,25 @@ def place_in(note: IO[bytes]) -> Place | None:
     return Place(doing, source, start, stop, None if line == _NO_LINE else line, offset)
 
 
+@contextlib.contextmanager
+def limited_memory(room: int) -> Iterator[bool]:
+    """Give this process at most `room` bytes more of address space within the block.
+
+    Yields False where the system has no such limit, or the process has a lower one.
+    """
+    statm = _opened_statm()
+    try:
+        before = None if statm is None else _limit_memory(statm, room)
+    finally:
+        if statm is not None:
+            os.close(statm)
+    try:
+        yield before is not None
+    finally:
+        if before is not None:
+            resource.setrlimit(resource.RLIMIT_AS, before)
+
+
 class Watch:
     """The limits of this process; its place is written into the file `note`."""
 
@@ -118,7 +138,7 @@ class Watch:
     @contextlib.contextmanager
     def limits(self) -> Iterator[None]:
         """Keep the limits meanwhile; costs 5 us."""
-        before = None if self._statm is None else _limit_memory(self._statm)
+        before = None if self._statm is None else _limit_memory(self._statm, _MEMORY)
         signal.setitimer(signal.ITIMER_PROF, self.seconds)
         self._note[0] = 1
         try:
@@ -138,11 +158,11 @@ def _opened_statm() -> int | None:
         return None
 
 
-def _limit_memory(statm: int) -> tuple[int, int] | None:
-    """Limit the address space; returns the limits before, or None if nothing was changed."""
+def _limit_memory(statm: int, room: int) -> tuple[int, int] | None:
+    """Limit the address space to `room` more; return the limits before, or None if unchanged."""
     used = int(os.pread(statm, 64, 0).split(b" ", 1)[0]) * resource.getpagesize()
     soft, hard = resource.getrlimit(resource.RLIMIT_AS)
-    if soft != resource.RLIM_INFINITY and soft <= used + _MEMORY:
+    if soft != resource.RLIM_INFINITY and soft <= used + room:
         return None
-    resource.setrlimit(resource.RLIMIT_AS, (used + _MEMORY, hard))
+    resource.setrlimit(resource.RLIMIT_AS, (used + room, hard))
     return soft, hard

@@ -21,9 +21,9 @@ from dataprep.pipeline.json_rows import BadLineError
 from dataprep.pipeline.parquet import (
     VALUE_BYTES,
     decoding_parquet,
+    group_batches,
     open_parquet,
     parquet_row_groups,
-    require_bounded,
 )
 from dataprep.pipeline.records import MAX_RECORD_BYTES, Position, Span
 from dataprep.pipeline.tables import decoding_hf, hf_dataset, hf_files
@@ -49,12 +49,11 @@ def parquet_records(
         groups = range(span.start, span.stop)
         with within():  # the footer
             leaves = _leaves(file, _wanted(collect, file.schema_arrow.names, source.name))
-            require_bounded(source, file.metadata, groups, first_row, leaves.__contains__)
         done = 0
         for group in groups:
             with within():
                 size = _rows_at_once(source, file.metadata, group, leaves)
-            parts = file.iter_batches(size, [group], leaves, use_threads=False)
+            parts = group_batches(source, file, group, leaves, size)
             for rows in each_decoded(parts, within):
                 for batch in _batches(rows, first_row + done, done, collect, within):
                     before, done = done, done + batch.read
@@ -129,7 +128,7 @@ def _rows_at_once(source: Source, metadata: Any, group: int, leaves: Sequence[st
 def _longest(source: Source, metadata: Any, group: int, path: str) -> int:
     """Bytes of the longest text in the dictionary of a column of a row group."""
     with open_parquet(source, metadata=metadata, read_dictionary=[path]) as file:
-        rows = next(file.iter_batches(1, [group], [path], use_threads=False), None)
+        rows = next(group_batches(source, file, group, [path], 1), None)
         return 0 if rows is None else max(map(_longest_in, rows.columns), default=0)
 
 

@@ -25,9 +25,9 @@ from dataprep.pipeline.parquet import (
     VALUE_BYTES,
     arrow_errors,
     decoding_parquet,
+    group_batches,
     open_parquet,
     parquet_row_groups,
-    require_bounded,
 )
 from dataprep.pipeline.records import Span
 from dataprep.pipeline.tables import decoding_hf, hf_dataset, hf_files
@@ -78,11 +78,8 @@ def _first_of_parquet(file: Any, source: Source, names: list[str]) -> Iterator[A
     left = _LOOK_ROWS
     for group in range(file.metadata.num_row_groups):
         described = file.metadata.row_group(group)
-        require_bounded(
-            source, file.metadata, range(group, group + 1), 0, lambda at: _is_in(at, names)
-        )
         size = min(left, block_rows(_row_bytes(described, names)))
-        for batch in file.iter_batches(size, [group], names, use_threads=False):
+        for batch in group_batches(source, file, group, names, size):
             yield batch
             left -= batch.num_rows
             if left <= 0:
@@ -117,7 +114,6 @@ def _parquet_rows(
     with open_parquet(source) as file, reading(source.path):
         with within():  # the footer
             wanted = top_names(columns, file.schema_arrow.names)
-            require_bounded(source, file.metadata, groups, first_row, lambda at: _is_in(at, wanted))
         weights = parquet_row_groups(source)
         stored = source.size * sum(weights[at][1] for at in groups)
         stored //= sum(size for _, size in weights) or 1
@@ -125,7 +121,7 @@ def _parquet_rows(
         done = 0
         for group in groups:
             size = block_rows(_row_bytes(file.metadata.row_group(group), wanted))
-            batches = file.iter_batches(size, [group], wanted, use_threads=False)
+            batches = group_batches(source, file, group, wanted, size)
             for batch in each_decoded(batches, within):
                 rows = _converted(batch, columns, source, first_row + done, within)
                 before, done = done, done + rows.count

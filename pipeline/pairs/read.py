@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from io import BufferedReader
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ from dataprep.formats.errors import InputError
 from dataprep.pipeline.apart import streamed_apart
 from dataprep.pipeline.inputs import Source, check_unchanged, input_error, reading
 from dataprep.pipeline.pairs.cells import ALIASES, REQUIRED, resolve
-from dataprep.pipeline.parquet import decoding_parquet, open_parquet, require_bounded
+from dataprep.pipeline.parquet import decoding_parquet, group_batches, open_parquet
 from dataprep.pipeline.records import MAX_RECORD_BYTES, Reject, excerpt
 
 __all__ = ["Rows", "read_rows"]
@@ -257,17 +258,15 @@ def _parquet(source: Source, chosen: Mapping[str, str]) -> Iterator[Rows]:
     with open_parquet(source) as file, reading(source.path):
         with within():  # the footer
             columns = _columns(file.schema_arrow.names, source, chosen)
-            wanted = set(columns.values())
+            wanted = [*columns.values()]
             groups = range(file.metadata.num_row_groups)
-            require_bounded(
-                source, file.metadata, groups, 0,
-                lambda at: at in wanted or at.split(".")[0] in wanted,
-            )  # fmt: skip
         number = 0
-        batches = file.iter_batches(_AT_ONCE, columns=[*columns.values()])
+        batches = chain.from_iterable(
+            group_batches(source, file, group, wanted, _AT_ONCE) for group in groups
+        )
         for batch in each_decoded(batches, within):
             with within():
-                lists = [batch.column(name).to_pylist() for name in columns.values()]
+                lists = [batch.column(name).to_pylist() for name in wanted]
             rows = Rows(present=frozenset(columns))
             for values in zip(*lists, strict=True):
                 rows.add(dict(zip(columns, values, strict=True)), number, None)

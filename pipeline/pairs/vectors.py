@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from importlib import import_module
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -22,7 +23,7 @@ from dataprep.formats.errors import InputError, UsageError
 from dataprep.pipeline.apart import streamed_apart
 from dataprep.pipeline.inputs import Source, check_unchanged, input_error, reading
 from dataprep.pipeline.pairs.search import Floats, unit
-from dataprep.pipeline.parquet import arrow_errors, decoding_parquet, open_parquet, require_bounded
+from dataprep.pipeline.parquet import arrow_errors, decoding_parquet, group_batches, open_parquet
 
 __all__ = ["CHUNK", "Encoder", "as_stored", "encode", "load_encoder", "read_vectors"]
 
@@ -116,12 +117,11 @@ def _parquet_batches(
                     )  # fmt: skip
             _require_texts(file.schema_arrow.field(columns[0]).type, source, columns[0])
             groups = range(file.metadata.num_row_groups)
-            require_bounded(
-                source, file.metadata, groups, 0,
-                lambda at: at in columns or at.split(".")[0] in columns,
-            )  # fmt: skip
         first = 0
-        for batch in each_decoded(file.iter_batches(CHUNK, columns=[*columns]), within):
+        batches = chain.from_iterable(
+            group_batches(source, file, group, [*columns], CHUNK) for group in groups
+        )
+        for batch in each_decoded(batches, within):
             with within():
                 texts = batch.column(columns[0]).to_pylist()
             with within(of=arrow_errors()):
