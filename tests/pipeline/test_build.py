@@ -27,6 +27,8 @@ from tests.pipeline.corpora import (
 )
 from tests.support import SHARED_DATA, needs_shared_data
 
+pytestmark = pytest.mark.usefixtures("one_child")
+
 RATIOS = {"train": 0.6, "val": 0.3, "test": 0.1}
 SPLIT = "train=0.6,val=0.3,test=0.1"
 GPT2 = SHARED_DATA / "tokenizers" / "gpt2" / "tokenizer.json"

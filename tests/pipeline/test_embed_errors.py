@@ -15,6 +15,8 @@ from dataprep.formats.errors import DataprepError, InputError, RecordError
 from dataprep.formats.verify import verify
 from tests.pipeline.embed_inputs import arrays_of, build_vectors
 
+pytestmark = pytest.mark.usefixtures("one_child")
+
 GOOD = [1.0, 2.0, 3.0]
 NAN, INF = float("nan"), float("inf")
 SKIP = "or leave such records out and list them with --on-error skip."

@@ -29,6 +29,8 @@ from tests.pipeline.embed_inputs import (
     write_records,
 )
 
+pytestmark = pytest.mark.usefixtures("one_child")
+
 SPLIT = "train=0.6,val=0.3,test=0.1"
 NO_TEXT = ("x.safetensors", "x.pt")
 """Formats that hold numbers only."""

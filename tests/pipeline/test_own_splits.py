@@ -28,6 +28,8 @@ from dataprep.pipeline.own_splits import own_splits, split_named
 from dataprep.pipeline.pairs.build import build_pairs
 from dataprep.pipeline.pairs.options import PairOptions
 
+pytestmark = pytest.mark.usefixtures("one_child")
+
 
 @pytest.mark.parametrize(
     ("name", "split"),
