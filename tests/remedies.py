@@ -252,7 +252,7 @@ def _of_others(name: str) -> bool:
     module, *steps = name.split(".")
     found: Any = builtins
     if steps:
-        found = {"np": np, "torch": torch, "json": json, "sys": sys}.get(module)
+        found = {"np": np, "numpy": np, "torch": torch, "json": json, "sys": sys}.get(module)
     for step in steps or [module]:
         found = getattr(found, step, None)
     return callable(found)
@@ -293,9 +293,11 @@ KEYWORDS = {
     "user": "a role, in --columns",
     "embedding": "an array, in --columns",
     "weights_only": "of torch.load",
-    "row_group_size": "of pyarrow.parquet.write_table",
+    "write_batch_size": "of pyarrow.parquet.write_table",
+    "use_dictionary": "of pyarrow.parquet.write_table",
 }
 CALLS = {
+    "h5py.File": "of h5py, in a command that a test runs",
     "encode": "of a tokenizer that is given",
     "get_vocab": "of a tokenizer that is given",
     "array.astype": "of an array that is given",
