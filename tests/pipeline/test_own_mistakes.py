@@ -74,7 +74,7 @@ def read_vectors(path: Path) -> None:
         ("parquet", read_pairs, read.Rows, "add"),
         ("parquet", read_vectors, vectors, "_vectors"),
     ],
-    ids=str,
+    ids=lambda value: getattr(value, "__name__", str(value)),
 )
 def test_a_mistake_of_ours(
     kind: str, reader: Callable[[Path], None], owner: object, name: str,
