@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import reprlib
 import warnings
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -63,7 +64,7 @@ def opened(place: str | Path | Dataset, io: Literal["mmap", "pread"] | None) -> 
         )  # fmt: skip
     if not isinstance(place, str | os.PathLike | Dataset):
         raise UsageError(
-            f"must be a path or an open dataset, got a {type(place).__name__}",
+            f"must be a path or an open dataset, got {reprlib.repr(place)}",
             where="dataset_dir",
             remedy="Samples in memory are served by UniversalDataModule or DataLoaderBuilder.",
         )

@@ -122,9 +122,9 @@ def test_vectors_of_others_are_read_by_build(tmp_path: Path, name: str) -> None:
 
 
 def test_other_files_are_not_taken_for_datasets(tmp_path: Path) -> None:
-    """A file or directory of no known layout is told as before."""
+    """A file or directory of no known layout is told for what it is."""
     (tmp_path / "a.txt").write_text("hello")
-    with pytest.raises(InputError, match="no such dataset directory"):
+    with pytest.raises(InputError, match="is a file, not the directory of a dataset"):
         dataprep.open_dataset(tmp_path / "a.txt")
     with pytest.raises(dataprep.DataprepError, match="there is no config"):
         dataprep.open_dataset(tmp_path)
