@@ -168,4 +168,4 @@ def test_what_is_no_dataset(tmp_path: Path) -> None:
     (saved / "crc32.npy").write_bytes(b"")
     assert refused(saved, "train").code == "E_UNFINISHED"
     error = refused([1, 2, 3], "train")
-    assert "got a list" in error.problem and "weight" not in str(error)
+    assert "got [1, 2, 3]" in error.problem and "weight" not in str(error)
