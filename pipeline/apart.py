@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, ParamSpec, TypeVar, cast
 
 import dataprep
-from dataprep.formats.errors import DataprepError, InputError, StorageError
+from dataprep.formats.errors import DataprepError, InputError, StorageError, describe_exit
 from dataprep.pipeline.orphan import end_without_reader
 
 if TYPE_CHECKING:  # at run time only a process with such a child loads it
@@ -123,9 +123,8 @@ class _Child:
         status = self._status or 0
         if -status in CRASHES:
             return crash_error(where, -status)
-        how = f"was killed by {signal.Signals(-status).name}" if status < 0 else f"ended ({status})"
         return StorageError(
-            f"the process that read it {how}", where=where, code="E_WORKER",
+            f"the process that read it {describe_exit(status)}", where=where, code="E_WORKER",
             remedy="If memory ran out, free some; then run the command again.",
         )  # fmt: skip
 

@@ -151,6 +151,8 @@ def test_a_crash_is_an_error_of_the_file(number: signal.Signals) -> None:
 def test_a_kill_is_an_error_of_the_machine() -> None:
     with reading_apart(), pytest.raises(StorageError, match=r"E_WORKER.*SIGKILL"):
         functions.end_by(NAMED, signal.SIGKILL)
+    with reading_apart(), pytest.raises(StorageError, match=r"E_WORKER.*killed by signal 35"):
+        functions.end_by(NAMED, 35)  # a real-time signal has no name
 
 
 @pytest.mark.parametrize("kind", ["parquet", "jsonl"])
