@@ -144,7 +144,7 @@ def _manifest(
 ) -> Manifest:  # fmt: skip
     return Manifest(
         format="dataprep", format_version=manifests.FORMAT_VERSION, required_features=(),
-        kind="tokens", build_id=hashlib.sha256(content.encode()).hexdigest(),
+        kind="tokens", content_id=hashlib.sha256(content.encode()).hexdigest(),
         tokens=TokensEntry(dtype=dtype, vocab_size=VOCABULARY[dtype]),
         tokenizer=TokenizerEntry(
             file="tokenizer.json", sha256=hashlib.sha256(tokenizer).hexdigest(), engine="none",

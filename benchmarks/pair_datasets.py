@@ -92,7 +92,7 @@ class _Directory:
         )
         manifest = ArrayManifest(
             format="dataprep", format_version=FORMAT_VERSION, required_features=(), kind=kind,
-            build_id=hashlib.sha256(content).hexdigest(), rows=rows, arrays=self.arrays,
+            content_id=hashlib.sha256(content).hexdigest(), rows=rows, arrays=self.arrays,
             pairs=pairs, splits={"train": RowSplit(index="train_idx.pt", rows=rows)},
             inputs=(source,), options={},
             records=RecordCounts(read=rows, written=rows, rejected={}, blank_lines=0),

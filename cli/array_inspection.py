@@ -33,7 +33,7 @@ def array_facts(data: ArrayData) -> dict[str, Any]:
     sizes = {entry.name: entry.bytes for entry in manifest.files}
     return {
         "path": str(data.path),
-        "build_id": manifest.build_id,
+        "recipe_id": manifest.recipe_id,
         "format_version": manifest.format_version,
         "kind": manifest.kind,
         "rows": manifest.rows,

@@ -90,7 +90,7 @@ def _fact_rows(facts: Mapping[str, Any]) -> list[tuple[str, str]]:
     splits = [f"{name} {split['rows']:,}" for name, split in facts["splits"].items()]
     return [
         ("dataset", f"{facts['path']}, {bytes_text(facts['bytes'])}"),
-        ("build id", facts["build_id"]),
+        ("recipe", facts["recipe_id"]),
         ("kind", f"{facts['kind']}, {count_text(facts['rows'], 'row')}"),
         ("splits", ", ".join(splits) or "none"),
         *_category_rows(facts["arrays"]),

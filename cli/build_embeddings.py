@@ -139,7 +139,7 @@ def _lines(report: EmbeddingReport) -> list[str]:
     from dataprep.cli.summary import array_lines, reused_lines
 
     if report.reused:
-        return reused_lines(report.path, report.build_id)
+        return reused_lines(report.path, report.recipe_id)
     lines = array_lines(report.path, report.manifest, report.seconds)
     if report.resumed_units:
         lines.append(f"  resumed    {report.resumed_units} of {report.units} units were there")

@@ -149,7 +149,7 @@ def _lines(report: PairReport) -> list[str]:
     from dataprep.cli.summary import array_lines, duration_text, reused_lines
 
     if report.reused:
-        return reused_lines(report.path, report.build_id)
+        return reused_lines(report.path, report.recipe_id)
     lines = array_lines(report.path, report.manifest, report.seconds)
     steps = (f"{name} {duration_text(seconds)}" for name, seconds in report.steps.items())
     lines.append(f"  steps      {', '.join(steps)}")

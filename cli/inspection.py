@@ -165,7 +165,7 @@ def _facts(dataset: Dataset) -> dict[str, Any]:
     manifest, tokenizer = dataset.manifest, dataset.manifest.tokenizer
     return {
         "path": str(dataset.path),
-        "build_id": manifest.build_id,
+        "recipe_id": manifest.recipe_id,
         "format_version": manifest.format_version,
         "kind": manifest.kind,
         "dtype": manifest.tokens.dtype,

@@ -339,6 +339,15 @@ def require_datasets(
     """
     from dataprep.runtime import state_order
 
-    named = zip(datasets, names, strict=True)
-    known = [state_order.Open(dataset.build_id, name) for dataset, name in named]
+    split = _text(_order(state).get("split"))
+    known = [
+        state_order.Open(_content_id(dataset, split), name)
+        for dataset, name in zip(datasets, names, strict=True)
+    ]
     state_order.require_datasets(state, known, mixed=is_mixture(datasets, options, state))
+
+
+def _content_id(dataset: Dataset, split: str | None) -> str:
+    """The content id of the split that a state names; that of the dataset if it has no such one."""
+    found = dataset.splits.get(split or "")
+    return dataset.recipe_id if found is None else found.content_id

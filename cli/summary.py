@@ -67,7 +67,7 @@ def count_text(count: int, noun: str) -> str:
 def build_lines(report: BuildReport) -> list[str]:
     """What was built, and what to run next."""
     if report.reused:
-        return reused_lines(report.path, report.build_id)
+        return reused_lines(report.path, report.recipe_id)
     lines = [
         f"{report.path}: built in {duration_text(report.seconds)}{_speed(report)}",
         *_split_lines(report.manifest),
@@ -82,10 +82,10 @@ def build_lines(report: BuildReport) -> list[str]:
     return [*lines, f"Check it: dataprep verify {report.path}"]
 
 
-def reused_lines(path: Path, build_id: str) -> list[str]:
+def reused_lines(path: Path, recipe_id: str) -> list[str]:
     """That there was nothing to do."""
     return [
-        f"{path} already holds this build ({build_id[:12]}): nothing to do "
+        f"{path} already holds this build ({recipe_id[:12]}): nothing to do "
         f"(bytes not checked: dataprep verify {path}).",
     ]
 

@@ -77,7 +77,7 @@ def _fact_rows(facts: Mapping[str, Any]) -> list[tuple[str, str]]:
     found = ", ".join(f"{n:,} {token}" for token, n in tokenizer["special_text_found"].items())
     return [
         ("dataset", f"{facts['path']}, {bytes_text(facts['bytes'])}"),
-        ("build id", facts["build_id"]),
+        ("recipe", facts["recipe_id"]),
         ("ids", f"{facts['dtype']}, below {facts['vocab_size']:,}"),
         ("tokenizer", f"sha256 {tokenizer['sha256']}"),
         ("engine", f"{tokenizer['engine']} ({tokenizer['engine_reason']})"),

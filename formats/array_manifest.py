@@ -103,7 +103,7 @@ class ArrayManifest(Entry, frozen=True, kw_only=True, omit_defaults=False):
     format_version: int
     required_features: tuple[str, ...]
     kind: str
-    build_id: str
+    recipe_id: str
     rows: Count
     arrays: dict[str, ArrayEntry]
     pairs: dict[str, Any] | None

@@ -48,14 +48,14 @@ from dataprep.formats.storage import (
 )
 from dataprep.formats.torchfile import write_index
 
-__all__ = ["SHARD_BYTES", "ArrayWriter", "Ready", "build_id_of"]
+__all__ = ["SHARD_BYTES", "ArrayWriter", "Ready", "recipe_id_of"]
 
 SHARD_BYTES = 1 << 30
 Array = npt.NDArray[Any]
 Numbers = npt.NDArray[np.int64]
 
 
-def build_id_of(kind: str, inputs: Sequence[InputEntry], options: Mapping[str, Any]) -> str:
+def recipe_id_of(kind: str, inputs: Sequence[InputEntry], options: Mapping[str, Any]) -> str:
     """Hex digest that stands for what a dataset of arrays was built from, and how."""
     parts = {
         "format_version": FORMAT_VERSION,
@@ -215,7 +215,7 @@ class ArrayWriter:
             self._wrote(CRC_NAME, writer.close(), "<u4", crcs.shape)
         manifest = ArrayManifest(
             format="dataprep", format_version=FORMAT_VERSION, required_features=(), kind=kind,
-            build_id=build_id_of(kind, inputs, options), rows=rows, arrays=self._arrays,
+            recipe_id=recipe_id_of(kind, inputs, options), rows=rows, arrays=self._arrays,
             pairs=None if pairs is None else dict(pairs), splits=self._splits,
             inputs=tuple(inputs), records=records, options=dict(options),
             files=tuple(self._files[name] for name in sorted(self._files)),

@@ -7,6 +7,7 @@ is opened when first used, shared by all splits, and dropped on pickling.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from math import prod
 from pathlib import Path
@@ -44,7 +45,7 @@ def open_arrays(path: str | Path, *, io: ReadBy | None = None) -> ArrayData:
     io = choose_io(io, directory)
     standing = Standing(directory)
     manifest = standing.open(lambda: _check(directory))
-    standing.settle(manifest.build_id)
+    standing.settle(manifest.recipe_id)
     return ArrayData(directory, manifest, standing, io)
 
 
@@ -73,9 +74,9 @@ class ArrayData:
         }
 
     @property
-    def build_id(self) -> str:
-        """Hex digest that equal content shares."""
-        return self.manifest.build_id
+    def recipe_id(self) -> str:
+        """Hex digest of what was built, and how: see docs/format.md."""
+        return self.manifest.recipe_id
 
     @property
     def kind(self) -> str:
@@ -121,15 +122,15 @@ class ArrayData:
         return f"<dataprep.ArrayData {self.kind} {self.path} ({parts})>"
 
     def __reduce__(self) -> tuple[object, ...]:
-        return _reopen, (self.path, self.build_id, self.io)
+        return _reopen, (self.path, self.recipe_id, self.io)
 
 
-def _reopen(path: Path, build_id: str, io: ReadBy) -> ArrayData:
+def _reopen(path: Path, recipe_id: str, io: ReadBy) -> ArrayData:
     """Unpickle in another process: the directory must still hold the same build."""
     data = open_arrays(path, io=io)
-    if data.build_id != build_id:
+    if data.recipe_id != recipe_id:
         raise IntegrityError(
-            f"build {build_id[:12]} was replaced by {data.build_id[:12]}", where=str(path),
+            f"build {recipe_id[:12]} was replaced by {data.recipe_id[:12]}", where=str(path),
             code="E_REPLACED", remedy="Open the dataset again.",
         )  # fmt: skip
     return data
@@ -191,6 +192,11 @@ class ArraySplit:
         self.name = name
         self.entry = entry
         self._index: Any = None
+
+    @property
+    def content_id(self) -> str:
+        """Hex digest that splits with equal content share: orders and states are keyed by it."""
+        return hashlib.sha256(f"{self.data.recipe_id}/{self.name}".encode()).hexdigest()
 
     def __len__(self) -> int:
         return self.entry.rows

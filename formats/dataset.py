@@ -61,7 +61,7 @@ def open_dataset(path: str | Path, *, io: ReadBy | None = None) -> Dataset:
     io = choose_io(io, directory)
     standing = Standing(directory)
     manifest = standing.open(lambda: _check(directory))
-    standing.settle(manifest.build_id)
+    standing.settle(manifest.recipe_id)
     return Dataset(directory, manifest, standing, io)
 
 
@@ -90,9 +90,9 @@ class Dataset:
         }
 
     @property
-    def build_id(self) -> str:
-        """Hex digest that equal content shares."""
-        return self.manifest.build_id
+    def recipe_id(self) -> str:
+        """Hex digest of what was built, and how: see docs/format.md."""
+        return self.manifest.recipe_id
 
     @property
     def chat(self) -> ChatEntry | None:
@@ -164,15 +164,15 @@ class Dataset:
         return f"<dataprep.Dataset {self.path} ({parts})>"
 
     def __reduce__(self) -> tuple[object, ...]:
-        return _reopen, (self.path, self.build_id, self.io)
+        return _reopen, (self.path, self.recipe_id, self.io)
 
 
-def _reopen(path: Path, build_id: str, io: ReadBy) -> Dataset:
+def _reopen(path: Path, recipe_id: str, io: ReadBy) -> Dataset:
     """Unpickle in another process: the directory must still hold the same build."""
     dataset = open_dataset(path, io=io)
-    if dataset.build_id != build_id:
+    if dataset.recipe_id != recipe_id:
         raise IntegrityError(
-            f"build {build_id[:12]} was replaced by {dataset.build_id[:12]}", where=str(path),
+            f"build {recipe_id[:12]} was replaced by {dataset.recipe_id[:12]}", where=str(path),
             code="E_REPLACED", remedy="Open the dataset again.",
         )  # fmt: skip
     return dataset
@@ -215,6 +215,11 @@ class Split:
 
     def __reduce__(self) -> tuple[object, ...]:
         return Dataset.split, (self.dataset, self.name)
+
+    @property
+    def content_id(self) -> str:
+        """Hex digest that splits with equal content share: what orders and states are keyed by."""
+        return hashlib.sha256(f"{self.dataset.recipe_id}/{self.name}".encode()).hexdigest()
 
     def close(self) -> None:
         """Drop the maps; see `Dataset.close`."""

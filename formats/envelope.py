@@ -113,7 +113,7 @@ class Header(msgspec.Struct):
     format_version: int = 0
     required_features: tuple[str, ...] = ()
     kind: str = ""
-    build_id: str = ""
+    recipe_id: str = ""
 
 
 def check_name(name: str) -> str:

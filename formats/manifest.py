@@ -176,7 +176,7 @@ class Manifest(Entry, frozen=True, kw_only=True):
     format_version: int
     required_features: tuple[str, ...]
     kind: str
-    build_id: str
+    recipe_id: str
     tokens: TokensEntry
     tokenizer: TokenizerEntry
     splits: dict[str, SplitEntry]

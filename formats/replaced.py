@@ -42,7 +42,7 @@ class Standing:
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self._mark: Mark | None = None
-        self._build_id = ""
+        self._recipe_id = ""
 
     def open(self, opener: Callable[[], Found]) -> Found:
         """What `opener` gives, all of it from the same build, and from the one of the first time.
@@ -64,14 +64,14 @@ class Standing:
                 return found
         raise _replaced(self._directory, "it is being replaced again and again")
 
-    def settle(self, build_id: str) -> None:
+    def settle(self, recipe_id: str) -> None:
         """Name the build that was found."""
-        self._build_id = build_id
+        self._recipe_id = recipe_id
 
     def _require_same_build(self) -> None:
-        found = read_header(read(self._directory)).build_id
-        if found != self._build_id:
-            problem = f"build {self._build_id[:12]} was replaced by {found[:12]}"
+        found = read_header(read(self._directory)).recipe_id
+        if found != self._recipe_id:
+            problem = f"build {self._recipe_id[:12]} was replaced by {found[:12]}"
             raise _replaced(self._directory, problem)
 
 

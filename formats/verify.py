@@ -82,7 +82,7 @@ def verify(
         path=directory,
         level=level,
         kind=plan.kind,
-        build_id=plan.build_id,
+        recipe_id=plan.recipe_id,
         config_sha256=digest,
         files=len(plan.files) + 1,
         bytes=len(data) + sum(entry.bytes for entry in plan.files),

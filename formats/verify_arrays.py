@@ -36,7 +36,7 @@ def array_plan(manifest: ArrayManifest) -> Plan:
     names.update(shard.file for one in manifest.arrays.values() for shard in one.shards)
     return Plan(
         kind=manifest.kind,
-        build_id=manifest.build_id,
+        recipe_id=manifest.recipe_id,
         files=manifest.files,
         folders=frozenset(manifest.arrays),
         counts={"rows": manifest.rows, "arrays": len(manifest.arrays)},

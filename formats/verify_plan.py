@@ -27,7 +27,7 @@ class Plan:
     """
 
     kind: str
-    build_id: str
+    recipe_id: str
     files: tuple[FileEntry, ...]
     folders: frozenset[str]
     counts: dict[str, int]

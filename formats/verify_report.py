@@ -125,7 +125,7 @@ class VerifyReport:
 
     path: Path
     level: Level
-    build_id: str
+    recipe_id: str
     config_sha256: str
     files: int
     bytes: int
@@ -165,7 +165,7 @@ class VerifyReport:
             "path": str(self.path),
             "level": self.level,
             "kind": self.kind,
-            "build_id": self.build_id,
+            "recipe_id": self.recipe_id,
             "config_sha256": self.config_sha256,
             "files": self.files,
             "bytes": self.bytes,

@@ -28,7 +28,7 @@ def token_plan(manifest: Manifest) -> Plan:
     names.update(file for split in splits for shard in split.shards for file in shard.files)
     return Plan(
         kind=manifest.kind,
-        build_id=manifest.build_id,
+        recipe_id=manifest.recipe_id,
         files=manifest.files,
         folders=frozenset(manifest.splits),
         counts={

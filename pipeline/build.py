@@ -260,7 +260,7 @@ class _Build:
         self._unknown_tokens = sum(unit.unknown_tokens for unit in results)
         self._distinct_keys = len({key for unit in results for key in unit.keys})
         root, result = commit.assemble(results)
-        self._ongoing.publish(root, result.build_id)
+        self._ongoing.publish(root, result.recipe_id)
         return result
 
     def _results(self) -> list[UnitResult]:

@@ -69,13 +69,13 @@ from dataprep.pipeline.task import (
 )
 from dataprep.pipeline.writeback import sync_or_remove
 
-__all__ = ["Commit", "build_id_of", "final_rejects", "in_blocks", "input_entries"]
+__all__ = ["Commit", "final_rejects", "in_blocks", "input_entries", "recipe_id_of"]
 
 _KIND = "tokens"
 _BLOCK_BYTES = 1 << 18
 
 
-def build_id_of(
+def recipe_id_of(
     inputs: Sequence[InputEntry], options: Mapping[str, Any], tokenizer: TokenizerEntry
 ) -> str:
     """Hex digest that stands for what a dataset was built from, and how.
@@ -260,7 +260,7 @@ class Commit:
             format_version=FORMAT_VERSION,
             required_features=self._features(results),
             kind=_KIND,
-            build_id=build_id_of(inputs, self.options, tokenizer),
+            recipe_id=recipe_id_of(inputs, self.options, tokenizer),
             tokens=TokensEntry(dtype=encoding.dtype, vocab_size=encoding.vocab_size),
             tokenizer=tokenizer,
             splits=splits,

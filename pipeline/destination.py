@@ -22,7 +22,7 @@ from dataprep.formats.manifest import InputEntry, Manifest
 from dataprep.formats.replaced import Mark, mark_of
 from dataprep.formats.storage import storage_errors
 from dataprep.pipeline import tables
-from dataprep.pipeline.commit import build_id_of
+from dataprep.pipeline.commit import recipe_id_of
 from dataprep.pipeline.inputs import Source
 from dataprep.pipeline.prepare import Prepared
 
@@ -83,10 +83,10 @@ def refuse_newer(out: Path, seen: Mark) -> None:
         )  # fmt: skip
 
 
-def holds(out: Path, build_id: str) -> bool:
-    """Whether the dataset in `out` is the build `build_id`."""
+def holds(out: Path, recipe_id: str) -> bool:
+    """Whether the dataset in `out` is the build `recipe_id`."""
     try:
-        return read_header(read(out)).build_id == build_id
+        return read_header(read(out)).recipe_id == recipe_id
     except DataprepError:
         return False
 
@@ -216,8 +216,8 @@ def _difference(existing: Manifest, prepared: Prepared) -> str | None:
     inputs = same_inputs(existing.inputs, prepared.plan.sources, read.hf_config, read.hf_split)
     if isinstance(inputs, str):
         return inputs
-    same = build_id_of(inputs, prepared.stored_options, existing.tokenizer)
-    return None if same == existing.build_id else "made by another version"
+    same = recipe_id_of(inputs, prepared.stored_options, existing.tokenizer)
+    return None if same == existing.recipe_id else "made by another version"
 
 
 def same_inputs(

@@ -191,7 +191,7 @@ class Ongoing:
                 )
             )
 
-    def publish(self, root: Path, build_id: str) -> None:
+    def publish(self, root: Path, recipe_id: str) -> None:
         """Put the finished directory `root` in the place of `out`."""
         try:
             destination.refuse_newer(self.out, self._seen)
@@ -201,7 +201,7 @@ class Ongoing:
             else:
                 publish_directory(root, self.out)
         except BusyError:
-            if destination.holds(self.out, build_id):
+            if destination.holds(self.out, recipe_id):
                 self.staging.discard()  # nobody needs it any more
             raise
 

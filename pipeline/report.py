@@ -35,7 +35,7 @@ class BuildReport:
     """What a build did; `manifest` says what is in the dataset."""
 
     path: Path
-    build_id: str
+    recipe_id: str
     reused: bool
     """The same build stood there already; nothing was done."""
     manifest: Manifest = field(repr=False)
@@ -57,7 +57,7 @@ class BuildReport:
         }
         return {
             "path": str(self.path),
-            "build_id": self.build_id,
+            "recipe_id": self.recipe_id,
             "reused": self.reused,
             "seconds": round(self.seconds, 3),
             "units": self.units,
@@ -89,7 +89,7 @@ def report_of(
     """What there is to say of a build that is over, since `started` on `time.perf_counter`."""
     return BuildReport(
         path=prepared.options.out,
-        build_id=result.build_id,
+        recipe_id=result.recipe_id,
         reused=reused,
         manifest=result,
         seconds=time.perf_counter() - started,

@@ -42,7 +42,7 @@ class Blocks:
     defaults suit samples of 4 KiB (2,048 tokens of 2 bytes): blocks of 4 MiB, windows of 1 GiB.
     `block_sizes` gives the numbers for others. A window that holds all blocks is a full shuffle.
 
-    >>> order = Blocks(build_id="build", seed=0, purpose="train", block=3, window=2)
+    >>> order = Blocks(content_id="build", seed=0, purpose="train", block=3, window=2)
     >>> found = order.samples(np.arange(10), 10, epoch=0)
     >>> sorted(found.tolist()) == list(range(10))
     True
@@ -50,7 +50,7 @@ class Blocks:
     [0, 1, 2, 3, 4, 5, 6, 7, 8, 9]
     """
 
-    build_id: str
+    content_id: str
     seed: int
     purpose: str
     block: int = 1024
@@ -154,7 +154,7 @@ def _plan(order: Blocks, n: int, epoch: int) -> _Plan:
     block = min(order.block, n)
     blocks = -(-n // block)
     missing = blocks * block - n
-    names = (order.build_id, order.seed, epoch)
+    names = (order.content_id, order.seed, epoch)
     block_key = key(*names, f"{order.purpose}/blocks")
     last = unpermute(np.array([blocks - 1]), blocks, block_key)
     return _Plan(

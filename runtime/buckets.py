@@ -57,13 +57,13 @@ class Bucketed:
     """`order`, with samples of like length in blocks of `batch`.
 
     `batch` is the global batch: batch_size x dp_size. `pool` is rounded up to whole batches. Both
-    decide the order, so a run keeps them. `build_id`, `seed` and `purpose` are those of `order`;
+    decide the order, so a run keeps them. `content_id`, `seed` and `purpose` are those of `order`;
     they key the order of the blocks.
 
     >>> from dataprep.runtime.lengths import KnownLengths
     >>> from dataprep.runtime.order import Sequential
     >>> order = Bucketed(order=Sequential(), lengths=KnownLengths([9, 1, 8, 2, 7]), batch=2,
-    ...                  build_id="build", seed=0, purpose="train")
+    ...                  content_id="build", seed=0, purpose="train")
     >>> sorted(map(sorted, order.samples(np.arange(4), 5, 0).reshape(2, 2).tolist()))
     [[0, 2], [1, 3]]
     """
@@ -71,7 +71,7 @@ class Bucketed:
     order: Order
     lengths: Lengths
     batch: int
-    build_id: str
+    content_id: str
     seed: int
     purpose: str
     pool: int = POOL
@@ -123,7 +123,7 @@ class Bucketed:
         return blocks[self._block_order(len(blocks), number, epoch)].reshape(-1)
 
     def _block_order(self, blocks: int, number: int, epoch: int) -> Positions:
-        one = key(self.build_id, self.seed, epoch, f"{self.purpose}/buckets")
+        one = key(self.content_id, self.seed, epoch, f"{self.purpose}/buckets")
         places = np.arange(blocks, dtype=np.int64)
         return permute(places, blocks, one, np.full(blocks, number, np.int64))
 

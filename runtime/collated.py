@@ -131,7 +131,7 @@ class Collated(Dataset[Batch]):
     @property
     def definition(self) -> dict[str, Any]:
         """What decides what sample `i` is, as far as it is known: JSON values."""
-        return {"kind": "collated", "builds": [self.identity]}
+        return {"kind": "collated", "content": [self.identity]}
 
     def __len__(self) -> int:
         return len(self.dataset)
@@ -280,7 +280,7 @@ def collated_order(
     definition = {**samples.definition, "split": purpose, "samples": len(samples)}
     definition |= {"shuffle": "full" if shuffle else None, "seed": require_seed(seed)}
     if shuffle:
-        order = Shuffled(build_id="collated", seed=definition["seed"], purpose=purpose)
+        order = Shuffled(content_id="collated", seed=definition["seed"], purpose=purpose)
     return WithEpoch(order=order) if samples.by_epoch else order, definition
 
 

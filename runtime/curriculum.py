@@ -86,15 +86,15 @@ class VariantDraw:
     With `moving` the curriculum goes on with the epochs. Without, a pair has one variant for good,
     drawn by the `probabilities` of the curriculum: what is evaluated should not vary by itself.
 
-    >>> draw = VariantDraw(Curriculum(), build_id="b", seed=0, moving=True)
+    >>> draw = VariantDraw(Curriculum(), content_id="b", seed=0, moving=True)
     >>> draw.of(np.arange(8), np.zeros(8, np.int64)).tolist()
     [2, 2, 0, 3, 3, 0, 2, 1]
     """
 
-    def __init__(self, curriculum: Curriculum, *, build_id: str, seed: int, moving: bool) -> None:
+    def __init__(self, curriculum: Curriculum, *, content_id: str, seed: int, moving: bool) -> None:
         self.curriculum = curriculum
         self.moving = moving
-        self._name = [_DOMAIN, build_id, seed]
+        self._name = [_DOMAIN, content_id, seed]
         self._known: dict[int, tuple[np.uint64, npt.NDArray[np.float64]]] = {}
 
     def probabilities(self, epoch: int) -> npt.NDArray[np.float64]:

@@ -79,7 +79,7 @@ class Buckets:
         """`order`, with samples of like length in each global batch."""
         return Bucketed(
             order=order, lengths=known, batch=config.batch_size * dp_size, pool=self.pool,
-            build_id=_BUCKETS, seed=config.seed, purpose=purpose,
+            content_id=_BUCKETS, seed=config.seed, purpose=purpose,
         )  # fmt: skip
 
     def steps(
@@ -87,7 +87,7 @@ class Buckets:
     ) -> TokenBudgetSampler:
         """Steps of up to `max_tokens`; `place`: the epoch, the rank of how many, and the end."""
         return TokenBudgetSampler(
-            known, self.max_tokens or 0, order=order, build_id=_BUCKETS, seed=config.seed,
+            known, self.max_tokens or 0, order=order, content_id=_BUCKETS, seed=config.seed,
             purpose=purpose, max_rows=self.max_rows, rows_multiple=self.rows_multiple,
             pool=self.pool, **place,
         )  # fmt: skip

@@ -213,7 +213,7 @@ def foreign_stream_loader(
     quiet = draws is False or (draws is None and draws_nothing(source, chosen))
     return ForeignStreamLoader(
         stream,
-        {"kind": "stream", "builds": [identity or _name(source)], "seed": config.seed,
+        {"kind": "stream", "content": [identity or _name(source)], "seed": config.seed,
          "buffer": stream.buffer},
         ahead=config.prefetch_factor if quiet and not workers else 0,
         num_workers=workers,

@@ -73,7 +73,7 @@ def kept_documents(
     if min_tokens <= _fewest_tokens(split):
         return KeptDocuments(count=split.documents, before=np.empty(0, np.int64))
     definition = {
-        "kind": "documents", "build_id": split.dataset.build_id, "split": split.name,
+        "kind": "documents", "content_id": split.content_id, "split": split.name,
         "min_tokens": min_tokens, "version": 1,
     }  # fmt: skip
 

@@ -23,7 +23,7 @@ def longest_document(split: Split, plan_dir: str | Path | None = None) -> tuple[
     (5121, 3077)
     """
     definition = {
-        "kind": "longest", "build_id": split.dataset.build_id, "split": split.name, "version": 1,
+        "kind": "longest", "content_id": split.content_id, "split": split.name, "version": 1,
     }  # fmt: skip
 
     def make(_: Emit) -> dict[str, int]:

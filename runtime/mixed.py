@@ -234,7 +234,7 @@ def _in_blocks(
         split = part.split
         block, window = block_sizes(max(1, split.tokens * split.dtype.itemsize // len(part)))
         orders.append(Blocks(
-            build_id=source.build_id, seed=seed, purpose=purpose, block=block,
+            content_id=source.content_id, seed=seed, purpose=purpose, block=block,
             window=max(_LEAST_BLOCKS, window // len(parts)),
         ))  # fmt: skip
     return tuple(orders)

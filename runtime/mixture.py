@@ -58,7 +58,7 @@ class Source:
     """
 
     name: str
-    build_id: str
+    content_id: str
     samples: int
     weight: Weight
     tokens_per_sample: Weight | None = None
@@ -78,8 +78,8 @@ class Mixture:
     `max_period` and `tolerance` are those of `whole_weights`, whose errors this raises, besides
     `UsageError` for names that occur twice and for missing means.
 
-    >>> prose = Source(name="prose", build_id="a", samples=100, weight=0.75)
-    >>> code = Source(name="code", build_id="b", samples=10, weight=0.25)
+    >>> prose = Source(name="prose", content_id="a", samples=100, weight=0.75)
+    >>> code = Source(name="code", content_id="b", samples=10, weight=0.25)
     >>> mixture = Mixture([prose, code])
     >>> mixture.schedule.weights, mixture.samples
     ((3, 1), 110)
@@ -116,15 +116,15 @@ class Mixture:
         """What decides which sample stands where, besides the seed: JSON values.
 
         `builds`, `weights` (those of the period) and `samples` have one for each source, in order.
-        The other values stay short however many sources there are: `builds_sha256` and
+        The other values stay short however many sources there are: `content_sha256` and
         `weights_sha256` are the first 16 digits of the hash of the list.
         """
-        builds, weights = [s.build_id for s in self.sources], list(self.schedule.weights)
+        builds, weights = [s.content_id for s in self.sources], list(self.schedule.weights)
         return {
             "kind": "mixture", "sources": len(builds), "by": self.by,
             "period": self.schedule.period, "positions": self.samples,
-            "builds_sha256": _digest(builds), "weights_sha256": _digest(weights),
-            "builds": builds, "weights": weights, "samples": self.sizes.tolist(),
+            "content_sha256": _digest(builds), "weights_sha256": _digest(weights),
+            "content": builds, "weights": weights, "samples": self.sizes.tolist(),
         }  # fmt: skip
 
     def realised(self, served: int) -> dict[str, Realised]:
@@ -158,8 +158,8 @@ class Mixture:
         seen: Counter[str] = Counter()
         found = []
         for source in self.sources:
-            found.append(f"{purpose}/{seen[source.build_id]}")
-            seen[source.build_id] += 1
+            found.append(f"{purpose}/{seen[source.content_id]}")
+            seen[source.content_id] += 1
         return found
 
     def order(
@@ -181,7 +181,7 @@ class Mixture:
             f"must be a bool, got {shuffle!r}; for other orders use MixtureOrder(orders=...)",
         )  # fmt: skip
         orders: list[Order] = [
-            Shuffled(build_id=s.build_id, seed=seed, purpose=own) if shuffle else Sequential()
+            Shuffled(content_id=s.content_id, seed=seed, purpose=own) if shuffle else Sequential()
             for s, own in zip(self.sources, self.purposes(purpose), strict=True)
         ]
         return MixtureOrder(

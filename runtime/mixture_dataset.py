@@ -100,7 +100,7 @@ class MixtureDataset(BatchDataset):
     def definition(self) -> dict[str, Any]:
         """What decides what sample `i` is, builds and all: JSON values."""
         return {
-            "kind": "mixture", "builds": [_build_id(d) for d in self._datasets],
+            "kind": "mixture", "content": [d.split.content_id for d in self._datasets],
             "samples": [len(d) for d in self._datasets],
             "rows": [dict(d.definition) for d in self._datasets],
         }  # fmt: skip
@@ -125,7 +125,7 @@ class MixtureDataset(BatchDataset):
                 )  # fmt: skip
         sources = [
             Source(
-                name=name, build_id=_build_id(dataset), samples=len(dataset),
+                name=name, content_id=dataset.split.content_id, samples=len(dataset),
                 weight=weights[name], tokens_per_sample=means.get(name),
             )
             for name, dataset in self.sources.items()
@@ -257,7 +257,3 @@ def _other_tokenizer(name: str, ours: str, first: str, theirs: str) -> Incompati
         code="E_TOKENIZER",
         remedy="Build them with the same options, or pass mixed_tokenizers=True.",
     )  # fmt: skip
-
-
-def _build_id(dataset: MixedDataset) -> str:
-    return dataset.split.dataset.build_id

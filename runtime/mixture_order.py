@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 __all__ = ["CHANGING", "MixtureOrder"]
 
 CHANGING = frozenset({
-    "sources", "by", "period", "positions", "builds", "builds_sha256", "weights", "weights_sha256",
-    "samples", "blocks", "sha256",
+    "sources", "by", "period", "positions", "content", "content_sha256", "weights",
+    "weights_sha256", "samples", "blocks", "sha256",
 })  # fmt: skip
 """The fields of its definition that other weights, or other sources, change."""
 
@@ -182,7 +182,7 @@ class MixtureOrder:
         """The phase of a run that begins."""
         sources, purposes = self.mixture.sources, self.mixture.purposes("")
         named = [
-            f"{source.build_id[:16]}{purpose}/{_fingerprint(order, source.samples)}"
+            f"{source.content_id[:16]}{purpose}/{_fingerprint(order, source.samples)}"
             for source, purpose, order in zip(sources, purposes, self.orders, strict=True)
         ]
         return Phase(

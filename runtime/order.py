@@ -63,18 +63,18 @@ class OrderKey:
     rounds: tuple[tuple[int, int], ...]
 
 
-def key(build_id: str, seed: int, epoch: int, purpose: str) -> OrderKey:
+def key(content_id: str, seed: int, epoch: int, purpose: str) -> OrderKey:
     """The key of one epoch's order, by hashing everything that it depends on.
 
     Neighbouring seeds and epochs have nothing in common: (seed 1, epoch 2) is not (seed 2,
     epoch 1). Costs some ten microseconds the first time.
     """
-    return _key(build_id, seed, epoch, purpose)
+    return _key(content_id, seed, epoch, purpose)
 
 
 @lru_cache(maxsize=_KEPT, typed=True)  # typed: True is not 1 in the name that is hashed
-def _key(build_id: str, seed: int, epoch: int, purpose: str) -> OrderKey:
-    name = json.dumps([_DOMAIN, build_id, seed, epoch, purpose]).encode()
+def _key(content_id: str, seed: int, epoch: int, purpose: str) -> OrderKey:
+    name = json.dumps([_DOMAIN, content_id, seed, epoch, purpose]).encode()
     words = np.frombuffer(hashlib.shake_256(name).digest(16 * _ROUNDS), "<u8").tolist()
     return OrderKey(tuple((m | 1, a) for m, a in zip(words[::2], words[1::2], strict=True)))
 
@@ -95,17 +95,17 @@ class Order(Protocol):
 class Shuffled:
     """Every epoch a new permutation of all samples. Two `purpose`s share no order."""
 
-    build_id: str
+    content_id: str
     seed: int
     purpose: str
 
     def samples(self, positions: Positions, n: int, epoch: int) -> Positions:
         """See `permute`."""
-        return permute(positions, n, key(self.build_id, self.seed, epoch, self.purpose))
+        return permute(positions, n, key(self.content_id, self.seed, epoch, self.purpose))
 
     def positions(self, samples: Positions, n: int, epoch: int) -> Positions:
         """See `unpermute`."""
-        return unpermute(samples, n, key(self.build_id, self.seed, epoch, self.purpose))
+        return unpermute(samples, n, key(self.content_id, self.seed, epoch, self.purpose))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -30,7 +30,7 @@ def packing_plan(
     `document`, `start` in the split's stream, `length` in tokens, and `more`, 1 if the document
     goes on in another piece. Report: the fields of `PackingReport`, and the `most_pieces` of a row.
     """
-    definition = {**packing_definition(split, options), "build_id": split.dataset.build_id}
+    definition = {**packing_definition(split, options), "content_id": split.content_id}
     dtypes = {
         "rows": "<i8", "document": _width(split.documents), "start": _width(split.tokens),
         "length": _width(options.seq_len), "more": "|u1",

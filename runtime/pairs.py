@@ -111,8 +111,10 @@ class PairDataset(BatchDataset):
         self._forced: int | None = None
         self._negatives: Negatives | None = None
         moving = curriculum == "all" or split.name == "train"
-        build_id = split.data.build_id
-        self._draw = VariantDraw(self.schedule, build_id=build_id, seed=self.seed, moving=moving)
+        content_id = split.content_id
+        self._draw = VariantDraw(
+            self.schedule, content_id=content_id, seed=self.seed, moving=moving
+        )
 
     def _of_clusters(self, clusters: Rows) -> Rows:
         """The pairs of the split that are in `clusters`, in order."""

@@ -88,16 +88,16 @@ def build_order(
     """
     kind = shuffle_kind(shuffle)
     seed = require_seed(seed)
-    build_id, n = _build_id(split), len(samples)
-    definition: dict[str, Any] = {"builds": [build_id], **samples.definition, "samples": n}
+    content_id, n = split.content_id, len(samples)
+    definition: dict[str, Any] = {"content": [content_id], **samples.definition, "samples": n}
     if kind is False:
         return Sequential(), definition | {"shuffle": None}
     definition |= {"shuffle": kind, "seed": seed}
     purpose = f"{samples.definition['kind']}/{split.name}"
     if kind == "full":
-        return Shuffled(build_id=build_id, seed=seed, purpose=purpose), definition
+        return Shuffled(content_id=content_id, seed=seed, purpose=purpose), definition
     block, window = block_sizes(_sample_bytes(samples, split))
-    order = Blocks(build_id=build_id, seed=seed, purpose=purpose, block=block, window=window)
+    order = Blocks(content_id=content_id, seed=seed, purpose=purpose, block=block, window=window)
     return order, definition | {"block": block, "window": window}
 
 
@@ -109,10 +109,6 @@ def shuffle_kind(shuffle: Shuffle | bool) -> Shuffle | Literal[False]:
     if kind not in get_args(Shuffle):
         raise UsageError(f"must be a bool, 'full' or 'blocks', got {shuffle!r}", where="shuffle")
     return kind
-
-
-def _build_id(split: Split | ArraySplit) -> str:
-    return (split.dataset if isinstance(split, Split) else split.data).build_id
 
 
 def _sample_bytes(samples: SampleDataset, split: Split | ArraySplit) -> int:

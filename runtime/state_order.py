@@ -25,7 +25,7 @@ REMEDY = "Make the loader as it was made when the state was taken."
 _ID = 16  # digits of a build id in the phases of a state
 _SHOWN = 12
 _FOLLOWING = {
-    "samples", "positions", "sources", "period", "builds", "weights_sha256", "builds_sha256",
+    "samples", "positions", "sources", "period", "content", "weights_sha256", "content_sha256",
     "sha256",
 }  # fmt: skip
 _NAMES = {"kind": "rows", "by": "weigh_by", "positions": "samples in all"}
@@ -34,7 +34,7 @@ _NAMES = {"kind": "rows", "by": "weigh_by", "positions": "samples in all"}
 class Open(NamedTuple):
     """A dataset that is open here: its build, and what messages call it."""
 
-    build_id: str
+    content_id: str
     name: str
 
 
@@ -54,11 +54,14 @@ def served_by(order: Order, samples: object) -> Served:
     if isinstance(order, MixtureOrder):
         sources = order.mixture.sources
         return Served(
-            datasets=tuple(Open(source.build_id, source.name) for source in sources),
+            datasets=tuple(Open(source.content_id, source.name) for source in sources),
             weights=order.mixture.schedule.weights,
         )
-    dataset = getattr(getattr(samples, "split", None), "dataset", None)
-    return Served() if dataset is None else Served(datasets=(Open(dataset.build_id, dataset.path),))
+    split = getattr(samples, "split", None)
+    dataset = getattr(split, "dataset", None)
+    if split is None or dataset is None:
+        return Served()
+    return Served(datasets=(Open(split.content_id, dataset.path),))
 
 
 def require_order(
@@ -75,13 +78,13 @@ def require_order(
     names = [name for name in odd if name not in changing]
     mixed = _is_mixture(stored), _is_mixture(order)
     was = _builds(state, stored)
-    now = [found.build_id for found in served.datasets] or list(_builds({}, order))
+    now = [found.content_id for found in served.datasets] or list(_builds({}, order))
     common = {build[:_ID] for build in was} & {build[:_ID] for build in now}
     helps = all(mixed) and not changing and CHANGING.issuperset(odd) and bool(common)
     other = " Or pass weights_changed=True to go on with other weights." if helps else ""
     # A long definition has the hash of its lists alone, and how long it is, is up to the options.
-    builds = "builds_sha256" if all(mixed) else "builds"
-    if mixed[0] != mixed[1] or builds in names:
+    builds = "content_sha256" if all(mixed) else "content"
+    if mixed[0] != mixed[1] or (builds in names and "split" not in names):
         raise _of_others(mixed, was, now, served.datasets, other)
     if names:
         listed = ", ".join(_differences(state, stored, order, names, served.weights))
@@ -96,7 +99,7 @@ def require_datasets(state: Mapping[str, Any], datasets: Sequence[Open], *, mixe
     `mixed`: whether these are to be served as a mixture.
     """
     stored: Mapping[str, Any] = state["order"]
-    was, now = _builds(state, stored), [found.build_id for found in datasets]
+    was, now = _builds(state, stored), [found.content_id for found in datasets]
     of_mixture = _is_mixture(stored)
     if of_mixture and mixed and not was:
         return  # damaged, which the loader sees
@@ -110,7 +113,7 @@ def _is_mixture(order: Mapping[str, Any]) -> bool:
 
 def _builds(state: Mapping[str, Any], order: Mapping[str, Any]) -> Sequence[str]:
     """The builds that a state is of: whole ids or their first digits, and none if it has none."""
-    builds = order.get("builds")
+    builds = order.get("content")
     if not isinstance(builds, list | tuple):
         sources = _last_phase(state).get("sources")
         builds = sources if isinstance(sources, list | tuple) else ()
@@ -154,7 +157,7 @@ def _of_others(
         if mixed[0]:
             remedy = "Give all that it was taken on, in that order, each with its weight."
         elif mixed[1]:
-            known = {found.build_id: found.name for found in datasets}
+            known = {found.content_id: found.name for found in datasets}
             alone = known.get(was[0]) if len(was) == 1 else None
             which = "the dataset that it was taken on" if alone is None else alone
             remedy = f"Give {which} by itself, without a weight."
@@ -169,7 +172,7 @@ def _called(builds: Sequence[str], datasets: Sequence[Open]) -> str:
     """These builds by the names of the datasets that are open, each of which is one of them."""
     left, names = list(datasets), []
     for build in builds:
-        found = next((one for one in left if one.build_id[:_ID] == build[:_ID]), None)
+        found = next((one for one in left if one.content_id[:_ID] == build[:_ID]), None)
         if found is not None:
             left.remove(found)
         names.append(f"build {build[:_SHOWN]}" if found is None else str(found.name))

@@ -131,7 +131,7 @@ class StreamDataset(IterableDataset[Batch]):
             for name, given, size in zip(("block", "window"), (block, window), sizes, strict=True)
         )
         self.order = stream_order(
-            dataset.split.dataset.build_id, dataset.split.name, self.seed, shuffle=shuffle,
+            dataset.split.content_id, dataset.split.name, self.seed, shuffle=shuffle,
             block=self.block, window=window, buffer=whole_number("buffer", buffer, 1),
         )  # fmt: skip
         self._now = self._start = Place(0)
@@ -296,7 +296,7 @@ class StreamDataset(IterableDataset[Batch]):
     def _identity(self) -> dict[str, Any]:
         """What a state must agree with: everything that decides the order, but the topology."""
         return {
-            "build_id": self.dataset.split.dataset.build_id,
+            "content_id": self.dataset.split.content_id,
             "definition": dict(self.dataset.definition), "samples": self._n, "seed": self.seed,
             "end": self.end, **described(self.order),
         }  # fmt: skip

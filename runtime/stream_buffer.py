@@ -36,7 +36,7 @@ class ShuffleBuffer:
 
     >>> from dataprep.runtime.order import Sequential
     >>> order = ShuffleBuffer(
-    ...     source=Sequential(), build_id="build", seed=0, purpose="train", size=4
+    ...     source=Sequential(), content_id="build", seed=0, purpose="train", size=4
     ... )
     >>> found = order.samples(np.arange(10), 10, epoch=0)
     >>> sorted(found.tolist()) == list(range(10))
@@ -46,7 +46,7 @@ class ShuffleBuffer:
     """
 
     source: Order
-    build_id: str
+    content_id: str
     seed: int
     purpose: str
     size: int
@@ -165,7 +165,7 @@ class _Draws:
 
 @lru_cache(maxsize=16)
 def _draws(order: ShuffleBuffer, n: int, epoch: int) -> _Draws:
-    names = (order.build_id, order.seed, epoch)
+    names = (order.content_id, order.seed, epoch)
     slots, rest = (key(*names, f"{order.purpose}/buffer {part}") for part in ("slots", "rest"))
     return _Draws(order.size, n, slots, rest)
 

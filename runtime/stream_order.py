@@ -46,7 +46,7 @@ def stream_sizes(sample_bytes: int) -> tuple[int, int]:
 
 
 def stream_order(
-    build_id: str,
+    content_id: str,
     split: str,
     seed: int,
     *,
@@ -58,14 +58,16 @@ def stream_order(
     """The order that `shuffle` names. A buffer is fed with permuted blocks."""
     purpose = f"stream/{split}"
     blocks = Blocks(
-        build_id=build_id, seed=seed, purpose=purpose, block=block,
+        content_id=content_id, seed=seed, purpose=purpose, block=block,
         window=window if shuffle == "blocks" else 1,
     )  # fmt: skip
     if shuffle is None:
         return Sequential()
     if shuffle == "blocks":
         return blocks
-    return ShuffleBuffer(source=blocks, build_id=build_id, seed=seed, purpose=purpose, size=buffer)
+    return ShuffleBuffer(
+        source=blocks, content_id=content_id, seed=seed, purpose=purpose, size=buffer
+    )
 
 
 def described(order: StreamOrder) -> dict[str, Any]:

@@ -168,7 +168,7 @@ def parse_state(
         if state[name] != value:
             raise IncompatibleError(
                 f"was taken with {name} {state[name]!r}, this stream has {value!r}",
-                where="state", code="E_STATE_DATASET" if name == "build_id" else "E_STATE",
+                where="state", code="E_STATE_DATASET" if name == "content_id" else "E_STATE",
                 remedy="Make the stream as it was, or begin anew without this state.",
             )  # fmt: skip
     place = Place(whole(state.get("epoch"), "epoch"), _stages(state.get("served")))

@@ -51,7 +51,7 @@ class TokenBudgetSampler(Sampler[list[int]]):
         lengths: of every sample, in tokens.
         max_tokens: the most ids of a batch of one rank, padding included.
         order: of the samples before they are sorted in pools; a full shuffle, usually.
-        build_id, seed, purpose: those of `order`; they key the order of the steps in a pool.
+        content_id, seed, purpose: those of `order`; they key the order of the steps in a pool.
         max_rows: the most rows of a batch of one rank, however short they are.
         rows_multiple: rows of a global step are a multiple of it. None: `dp_size`.
         pool: samples that are sorted together, rounded up to a multiple of `rows_multiple`.
@@ -67,7 +67,7 @@ class TokenBudgetSampler(Sampler[list[int]]):
         max_tokens: int,
         *,
         order: Order,
-        build_id: str,
+        content_id: str,
         seed: int,
         purpose: str,
         max_rows: int = 1024,
@@ -89,7 +89,7 @@ class TokenBudgetSampler(Sampler[list[int]]):
         self.rows_multiple = whole_number("rows_multiple", multiple, 1)
         self._check()
         self.pool = -(-whole_number("pool", pool, 1) // self.rows_multiple) * self.rows_multiple
-        self._key = (build_id, seed, f"{purpose}/token budget")
+        self._key = (content_id, seed, f"{purpose}/token budget")
         self._cache = PoolCache()
         self._counted: tuple[int, int] | None = None
         self._lent: Iterator[list[int]] | None = None
@@ -224,10 +224,10 @@ class TokenBudgetSampler(Sampler[list[int]]):
         samples, lengths = samples[by_length], lengths[by_length]
         bounds = self._bounds(samples, lengths)
         sizes = np.diff(bounds)
-        build_id, seed, purpose = self._key
+        content_id, seed, purpose = self._key
         streams = np.full(len(sizes), number, np.int64)
         turn = permute(
-            np.arange(len(sizes)), len(sizes), key(build_id, seed, epoch, purpose), streams
+            np.arange(len(sizes)), len(sizes), key(content_id, seed, epoch, purpose), streams
         )
         stops = np.cumsum(sizes[turn])
         at = np.arange(len(samples)) + np.repeat(bounds[turn] - (stops - sizes[turn]), sizes[turn])

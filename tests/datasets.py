@@ -153,7 +153,7 @@ def make_dataset(
         required_features=(manifests.LOSS_MASK,) * bool(masks)
         + (manifests.PREFERENCE,) * bool(scores),
         kind="tokens",
-        build_id=content.hexdigest(),
+        recipe_id=content.hexdigest(),
         tokens=TokensEntry(dtype=_dtype(vocab_size), vocab_size=vocab_size),
         tokenizer=_tokenizer_entry(tokenizer, add_eos),
         splits=entries,

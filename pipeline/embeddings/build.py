@@ -15,7 +15,7 @@ import msgspec
 
 from dataprep.formats import array_manifest
 from dataprep.formats.array_manifest import ArrayManifest
-from dataprep.formats.array_writer import build_id_of
+from dataprep.formats.array_writer import recipe_id_of
 from dataprep.formats.errors import InputError, UsageError
 from dataprep.formats.replaced import Mark, mark_of
 from dataprep.formats.storage import storage_errors, sync_directory
@@ -78,7 +78,7 @@ def _reuse(prepared: EmbedPrepared, existing: ArrayManifest, started: float) -> 
     sync_directory(out.parent)  # a run killed after its rename has not done it
     Staging(out, prepared.plan.key).discard_if_idle()  # of one killed after it had published
     return EmbeddingReport(
-        path=out, build_id=existing.build_id, reused=True, manifest=existing,
+        path=out, recipe_id=existing.recipe_id, reused=True, manifest=existing,
         seconds=time.perf_counter() - started, units=len(prepared.plan.units), resumed_units=0,
         workers=0, profile=Profile(prepare=time.perf_counter() - started), notes=prepared.notes,
     )  # fmt: skip
@@ -94,8 +94,8 @@ def _difference(existing: ArrayManifest, prepared: EmbedPrepared) -> str | None:
     inputs = destination.same_inputs(existing.inputs, plan.sources, plan.hf_config, plan.hf_split)
     if isinstance(inputs, str):
         return inputs
-    same = build_id_of("embeddings", inputs, stored)
-    return None if same == existing.build_id else "made by another version"
+    same = recipe_id_of("embeddings", inputs, stored)
+    return None if same == existing.recipe_id else "made by another version"
 
 
 class _Build:
@@ -144,7 +144,7 @@ class _Build:
             profile.units = done - begun
             profile.commit = time.perf_counter() - done
         return EmbeddingReport(
-            path=self._prepared.options.out, build_id=result.build_id, reused=False,
+            path=self._prepared.options.out, recipe_id=result.recipe_id, reused=False,
             manifest=result, seconds=time.perf_counter() - self._started,
             units=len(self._plan.units), resumed_units=resumed,
             workers=max(workers.count, min(1, len(left))), profile=profile,
@@ -202,7 +202,7 @@ class _Build:
         )  # fmt: skip
         root, result = commit.assemble(results)
         self._count_keys(results)
-        self._ongoing.publish(root, result.build_id)
+        self._ongoing.publish(root, result.recipe_id)
         return result
 
     def _count_keys(self, results: Sequence[EmbedResult]) -> None:

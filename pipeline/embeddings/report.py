@@ -19,7 +19,7 @@ class EmbeddingReport:
     """What a build did; `manifest` says what is in the dataset."""
 
     path: Path
-    build_id: str
+    recipe_id: str
     reused: bool
     """The same build stood there already; nothing was done."""
     manifest: ArrayManifest = field(repr=False)
@@ -35,7 +35,7 @@ class EmbeddingReport:
         """The fields that ``--json`` prints."""
         return {
             "path": str(self.path),
-            "build_id": self.build_id,
+            "recipe_id": self.recipe_id,
             "kind": self.manifest.kind,
             "reused": self.reused,
             "seconds": round(self.seconds, 3),

@@ -54,7 +54,7 @@ class ConvertReport:
     rows: int
     arrays: int
     splits: dict[str, int]
-    build_id: str
+    recipe_id: str
     bytes: int
     seconds: float
     notes: tuple[str, ...]
@@ -111,7 +111,7 @@ def convert(
         source=source, path=out, source_layout=found, layout=layout, kind=manifest.kind,
         rows=manifest.rows, arrays=len(manifest.arrays),
         splits={name: split.rows for name, split in manifest.splits.items()},
-        build_id=manifest.build_id, bytes=size, seconds=time.perf_counter() - began,
+        recipe_id=manifest.recipe_id, bytes=size, seconds=time.perf_counter() - began,
         notes=tuple(notes),
     )  # fmt: skip
 

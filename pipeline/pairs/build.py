@@ -22,7 +22,7 @@ import msgspec
 
 import dataprep
 from dataprep.formats.array_manifest import ArrayManifest
-from dataprep.formats.array_writer import build_id_of
+from dataprep.formats.array_writer import recipe_id_of
 from dataprep.formats.arrays import open_arrays
 from dataprep.formats.envelope import FORMAT_VERSION
 from dataprep.formats.errors import UsageError
@@ -63,7 +63,7 @@ class PairReport:
     """What a build of pairs did; `manifest` says what is in the dataset."""
 
     path: Path
-    build_id: str
+    recipe_id: str
     reused: bool
     """The same build stood there already; nothing was done."""
     manifest: ArrayManifest = field(repr=False)
@@ -79,7 +79,7 @@ class PairReport:
         pairs = self.manifest.pairs or {}
         return {
             "path": str(self.path),
-            "build_id": self.build_id,
+            "recipe_id": self.recipe_id,
             "reused": self.reused,
             "seconds": round(self.seconds, 3),
             "steps": {name: round(seconds, 3) for name, seconds in self.steps.items()},
@@ -151,7 +151,9 @@ def _reuse(
         why = f"different {', '.join(different)}"
     elif found != existing.inputs:
         why = "made from other inputs"
-    elif existing.kind != _KIND or build_id_of(_KIND, found, existing.options) != existing.build_id:
+    elif (
+        existing.kind != _KIND or recipe_id_of(_KIND, found, existing.options) != existing.recipe_id
+    ):
         why = "made by another version"
     if why:
         raise UsageError(
@@ -161,7 +163,7 @@ def _reuse(
     open_arrays(options.out).close()  # every file is there, in its size
     Staging(options.out, _key(options, inputs)).discard_if_idle()  # of one killed at the very end
     return PairReport(
-        path=options.out, build_id=existing.build_id, reused=True, manifest=existing,
+        path=options.out, recipe_id=existing.recipe_id, reused=True, manifest=existing,
         seconds=steps.total(), steps=steps.seconds, resumed=0, notes=(),
     )  # fmt: skip
 
@@ -199,7 +201,7 @@ class _Build:
                 self._publish(root)
             self._staging.discard()
         return PairReport(
-            path=options.out, build_id=manifest.build_id, reused=False, manifest=manifest,
+            path=options.out, recipe_id=manifest.recipe_id, reused=False, manifest=manifest,
             seconds=self._steps.total(), steps=self._steps.seconds, resumed=kept.reused,
             notes=(*content.notes(), *self._notes(content)),
         )  # fmt: skip

@@ -101,7 +101,7 @@ def test_json_is_one_object(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     report = json.loads(done.stdout)
     assert (done.stdout.count("\n"), done.stderr) == (1, "")
     assert report["reused"] is False
-    assert report["build_id"] == open_dataset(tmp_path / "shards").build_id
+    assert report["recipe_id"] == open_dataset(tmp_path / "shards").recipe_id
 
 
 def test_quiet_is_silent(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -101,7 +101,7 @@ def test_tiers_of_real_questions(tmp_path: Path) -> None:
         )
         for workers in (1, 3)
     ]  # fmt: skip
-    assert reports[0].build_id == reports[1].build_id
+    assert reports[0].recipe_id == reports[1].recipe_id
     assert reports[0].manifest.files == reports[1].manifest.files
     means, nearest = similarities(tmp_path / "1")
     assert means[4] < means[2] < means[1] < means[3]

@@ -204,7 +204,7 @@ def test_a_build_that_has_ended_survives(
             disk.remount()
             assert verify(out).findings == ()
             config = json.loads((out / "config.json").read_bytes())
-            assert config["build_id"] == json.loads(done.stdout)["build_id"]
+            assert config["recipe_id"] == json.loads(done.stdout)["recipe_id"]
             points += 1
     figures.add(points=points, recovered=points, place=disk.place)
 

@@ -43,7 +43,7 @@ class Builds:
             shards = random_split([[LENGTH] * DOCUMENTS] * SHARDS, seed=seed)
             self._stores.append(make_dataset(folder / f"store-{seed}", {"train": shards}))
             with open_dataset(self._stores[-1]) as dataset:
-                self.tokens[dataset.build_id] = read(dataset)
+                self.tokens[dataset.recipe_id] = read(dataset)
         shutil.copytree(self._stores[0], self.out)
         self._count = 0
 
@@ -112,7 +112,7 @@ def test_the_same_build_again(builds: Builds, what: str) -> None:
     with open_dataset(builds.out) as dataset:
         builds.rebuild(0)
         READS[what](dataset)
-        assert read(dataset) == builds.tokens[dataset.build_id]
+        assert read(dataset) == builds.tokens[dataset.recipe_id]
 
 
 def test_what_was_open_stays(builds: Builds) -> None:
@@ -121,7 +121,7 @@ def test_what_was_open_stays(builds: Builds) -> None:
         mine = read(dataset)
         for number in (1, 0, 1):
             builds.rebuild(number)
-            assert read(dataset) == mine == builds.tokens[dataset.build_id]
+            assert read(dataset) == mine == builds.tokens[dataset.recipe_id]
 
 
 def test_a_dataset_that_is_gone(builds: Builds) -> None:
@@ -144,7 +144,7 @@ def test_replaced_while_it_is_opened(builds: Builds, monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr("dataprep.formats.files.check_size", check)
     with open_dataset(builds.out) as dataset:
-        assert read(dataset) == builds.tokens[dataset.build_id]
+        assert read(dataset) == builds.tokens[dataset.recipe_id]
 
 
 def test_replaced_while_a_shard_is_mapped(builds: Builds, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -167,7 +167,7 @@ def race_to_read(builds: Builds, seconds: float) -> Counter[str]:
         while time.monotonic() < until:
             try:
                 with open_dataset(builds.out) as dataset:
-                    whole = read(dataset) == builds.tokens[dataset.build_id]
+                    whole = read(dataset) == builds.tokens[dataset.recipe_id]
                     assert whole, "tokens of another build"
                     counts["read"] += 1
             except IntegrityError as error:

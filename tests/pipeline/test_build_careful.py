@@ -256,7 +256,7 @@ def test_resolved_tokens_are_part_of_the_build_id(tmp_path: Path) -> None:
     for number, eos in enumerate(("<|endoftext|>", "<|im_end|>")):
         (folder / "tokenizer_config.json").write_text(json.dumps({"eos_token": eos}))
         report = build_into(tmp_path / str(number), STORIES, tokenizer=str(folder))
-        ids.add(report.build_id)
+        ids.add(report.recipe_id)
     assert len(ids) == 2
     with pytest.raises(UsageError, match="another tokenizer setting: eos"):
         build_into(tmp_path / "0", STORIES, tokenizer=str(folder))

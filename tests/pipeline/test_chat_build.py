@@ -80,7 +80,7 @@ def test_another_template_is_another_build(built: Path, tmp_path: Path) -> None:
         template.parent.mkdir()
         template.write_text(changed, "utf-8")
         build_chats(tmp_path / f"out{number}", TALKS, template=str(template))
-        ids.append(config(tmp_path / f"out{number}")["build_id"])
+        ids.append(config(tmp_path / f"out{number}")["recipe_id"])
     assert ids[0] == ids[1] != ids[2]
 
 

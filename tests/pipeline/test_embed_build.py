@@ -117,7 +117,7 @@ def test_built_already(tmp_path: Path, large: Path) -> None:
     first = build_vectors(tmp_path / "out", large)
     again = build_vectors(tmp_path / "out", large)
     assert again.reused
-    assert again.build_id == first.build_id
+    assert again.recipe_id == first.recipe_id
     with pytest.raises(UsageError, match="different dtype"):
         build_vectors(tmp_path / "out", large, dtype="float16")
     shard = tmp_path / "out" / "embedding" / "00000.npy"

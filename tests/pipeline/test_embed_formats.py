@@ -282,4 +282,4 @@ def test_the_manifest_tells_all(records: Records, tmp_path: Path) -> None:
     assert told["splits"]["train"]["rows"] == manifest.splits["train"].rows
     assert verify(tmp_path / "out").ok
     with open_arrays(tmp_path / "out") as data:
-        assert data.build_id == report.build_id
+        assert data.recipe_id == report.recipe_id

@@ -106,7 +106,7 @@ def test_item_104_a_file_is_the_whole_dataset(
     assert report.bytes == (tmp_path / f"a.{form}").stat().st_size
     again = convert(tmp_path / f"a.{form}", tmp_path / "again")
     assert files(tmp_path / "again") == files(dataset)
-    assert again.build_id == report.build_id == load(dataset).build_id
+    assert again.recipe_id == report.recipe_id == load(dataset).recipe_id
     with open_arrays(tmp_path / "again") as data, open_single(tmp_path / f"a.{form}") as single:
         for name, array in data.arrays.items():
             rows = array.read(0, array.rows)
@@ -177,7 +177,7 @@ def test_the_reference_library_reads_it(tmp_path: Path) -> None:
             np.testing.assert_array_equal(found[name].numpy(), rows)
     with library.safe_open(tmp_path / "a.safetensors", "pt") as file:
         metadata = file.metadata()
-    assert json.loads(metadata["dataprep"])["build_id"] == load(dataset).build_id
+    assert json.loads(metadata["dataprep"])["recipe_id"] == load(dataset).recipe_id
     again = load_file(tmp_path / "a.safetensors")
     save_file(again, tmp_path / "b.safetensors", metadata)  # in its own order
     convert(tmp_path / "b.safetensors", tmp_path / "back")

@@ -353,14 +353,14 @@ def test_the_same_command_again_does_nothing(tmp_path: Path) -> None:
     options = options_for(tmp_path)
     first = build(options)
     again = build(options)
-    assert (again.reused, again.build_id) == (True, first.build_id)
+    assert (again.reused, again.recipe_id) == (True, first.recipe_id)
     with pytest.raises(UsageError, match="different n_neg"):
         build(options_for(tmp_path, n_neg=3))
     before = bytes_of(tmp_path / "out")
     other = build(options_for(tmp_path, n_neg=3, overwrite=True))
-    assert other.build_id != first.build_id
+    assert other.recipe_id != first.recipe_id
     back = build(options_for(tmp_path, overwrite=True))
-    assert back.build_id == first.build_id
+    assert back.recipe_id == first.recipe_id
     assert bytes_of(tmp_path / "out") == before
     write_rows(tmp_path / "rows.jsonl", relevance=0.5)
     with pytest.raises(UsageError, match="made from other inputs"):
@@ -371,7 +371,7 @@ def test_another_encoder_of_the_same_name_makes_another_build(tmp_path: Path) ->
     """The build id stands for the vectors, not for the encoder's name."""
     one = build(options_for(tmp_path, "one"))
     two = build_pairs(options_for(tmp_path, "two"), encoder=lambda texts: vectors_of(texts) * 2)
-    assert one.build_id != two.build_id
+    assert one.recipe_id != two.recipe_id
 
 
 def test_the_folder_of_an_encoder_is_an_input(tmp_path: Path) -> None:
@@ -382,7 +382,7 @@ def test_the_folder_of_an_encoder_is_an_input(tmp_path: Path) -> None:
         folder.mkdir(parents=True)
         (folder / "weights").write_text(weights)
         reports.append(build(options_for(tmp_path, f"out-{place}", encoder=str(folder))))
-    first, second, third = (report.build_id for report in reports)
+    first, second, third = (report.recipe_id for report in reports)
     assert first == second != third
     assert reports[0].manifest.options["encoder"] == "model"
     assert str(tmp_path) not in (tmp_path / "out-a" / "config.json").read_text()

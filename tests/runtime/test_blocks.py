@@ -20,7 +20,7 @@ SMALL = [6, 8, 7, 9, 4, 5, 3, 0, 2, 1]
 
 
 def blocks(block: int, window: int, seed: int = 1) -> Blocks:
-    return Blocks(build_id="build", seed=seed, purpose="p", block=block, window=window)
+    return Blocks(content_id="build", seed=seed, purpose="p", block=block, window=window)
 
 
 def shuffled(items: list[int], where: OrderKey, stream: int = 0) -> list[int]:
@@ -30,7 +30,7 @@ def shuffled(items: list[int], where: OrderKey, stream: int = 0) -> list[int]:
 
 def by_lists(by: Blocks, n: int, epoch: int) -> list[int]:
     """The whole epoch: cut into blocks, shuffle them, chain each window, shuffle it."""
-    names = (by.build_id, by.seed, epoch)
+    names = (by.content_id, by.seed, epoch)
     numbers = list(range(-(-n // by.block)))
     row = shuffled(numbers, key(*names, f"{by.purpose}/blocks"))
     found: list[int] = []
@@ -92,9 +92,9 @@ def test_portions_and_shapes_do_not_matter() -> None:
 
 def test_order_never_changes() -> None:
     """The numbers themselves: a run that stopped under one release resumes under the next."""
-    by = Blocks(build_id="0" * 64, seed=17, purpose="windows/train", block=100, window=4)
+    by = Blocks(content_id="0" * 64, seed=17, purpose="windows/train", block=100, window=4)
     assert by.samples(np.arange(8), 1_003, 3).tolist() == GOLDEN
-    small = Blocks(build_id="0" * 64, seed=17, purpose="windows/train", block=3, window=1)
+    small = Blocks(content_id="0" * 64, seed=17, purpose="windows/train", block=3, window=1)
     assert small.samples(np.arange(10), 10, 3).tolist() == SMALL
 
 
@@ -130,7 +130,7 @@ def test_battery_passes_for_the_blocks(n: int) -> None:
 
     def row(positions: Ints, n: int, where: OrderKey) -> Ints:
         seed, epoch, purpose = NAMES[where]
-        by = Blocks(build_id="build", seed=seed, purpose=purpose, block=3, window=1)
+        by = Blocks(content_id="build", seed=seed, purpose=purpose, block=3, window=1)
         return by.samples(positions * 3, n * 3, epoch) // 3
 
     assert failures(row, n) == {}

@@ -23,7 +23,7 @@ from dataprep.runtime.skips import Skips
 from dataprep.runtime.token_budget import TokenBudgetSampler
 from tests.support import SHARED_DATA, examples, needs_shared_data
 
-KEYS: dict[str, Any] = {"build_id": "build", "seed": 3, "purpose": "train"}
+KEYS: dict[str, Any] = {"content_id": "build", "seed": 3, "purpose": "train"}
 SHUFFLED = Shuffled(**KEYS)
 RAGGED = np.random.default_rng(0).geometric(0.02, 1000)
 

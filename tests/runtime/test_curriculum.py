@@ -46,7 +46,7 @@ def reference(curriculum: Curriculum, epoch: int) -> list[float]:
 
 
 def draw(curriculum: Curriculum, *, seed: int = 0, moving: bool = True) -> VariantDraw:
-    return VariantDraw(curriculum, build_id="build", seed=seed, moving=moving)
+    return VariantDraw(curriculum, content_id="build", seed=seed, moving=moving)
 
 
 def variants(curriculum: Curriculum, epoch: int, **options: Any) -> np.ndarray[Any, Any]:
@@ -80,7 +80,7 @@ def test_draws_have_nothing_in_common() -> None:
     one = variants(even, 3)
     others = [variants(even, 4), variants(even, 3, seed=1)]
     others.append(
-        VariantDraw(even, build_id="other", seed=0, moving=True).of(PAIRS, np.full(len(PAIRS), 3))
+        VariantDraw(even, content_id="other", seed=0, moving=True).of(PAIRS, np.full(len(PAIRS), 3))
     )
     others.append(np.roll(one, 1))
     for other in others:

@@ -33,7 +33,7 @@ def mixture(
 ) -> Mixture:
     """Sources named a, b, ... of one build."""
     sources = [
-        Source(name=chr(97 + i), build_id="build", samples=size, weight=weight,
+        Source(name=chr(97 + i), content_id="build", samples=size, weight=weight,
                tokens_per_sample=means[i] if means else None)
         for i, (size, weight) in enumerate(zip(sizes, weights, strict=True))
     ]  # fmt: skip
@@ -154,8 +154,8 @@ def test_realised_equals_a_run(mixed: Mixture, served: int) -> None:
 
 def test_hard_mixtures_realise_their_shares() -> None:
     """200 small sources beside a large one, and 1e-6 beside 1, run whole: counts and shares."""
-    small = [Source(name=f"s{i}", build_id="s", samples=10 + i, weight=1) for i in range(200)]
-    large = Source(name="large", build_id="l", samples=10_000, weight=800)
+    small = [Source(name=f"s{i}", content_id="s", samples=10 + i, weight=1) for i in range(200)]
+    large = Source(name="large", content_id="l", samples=10_000, weight=800)
     for mixed in (Mixture([*small, large]), mixture([1000, 10], [1, 1e-6])):
         stop = 20_000
         samples = mixed.order(seed=0).samples(np.arange(stop), stop, 0)
@@ -239,7 +239,7 @@ def test_far_epochs() -> None:
 
 def test_bad_arguments_are_named() -> None:
     """Each mistake is an error that names what was wrong."""
-    source = Source(name="a", build_id="b", samples=5, weight=1)
+    source = Source(name="a", content_id="b", samples=5, weight=1)
     with pytest.raises(UsageError, match="given twice: a"):
         Mixture([source, source])
     with pytest.raises(UsageError, match="no tokens_per_sample"):
@@ -247,9 +247,9 @@ def test_bad_arguments_are_named() -> None:
     with pytest.raises(UsageError, match="must be one of"):
         Mixture([source], by="bytes")  # type: ignore[arg-type]
     with pytest.raises(UsageError, match="has 0 samples"):
-        Source(name="a", build_id="b", samples=0, weight=1)
+        Source(name="a", content_id="b", samples=0, weight=1)
     with pytest.raises(UsageError, match="weight a"):
-        Mixture([Source(name="a", build_id="b", samples=5, weight=0)])
+        Mixture([Source(name="a", content_id="b", samples=5, weight=0)])
     with pytest.raises(UsageError, match="2 orders for 1 sources"):
         MixtureOrder(mixture=Mixture([source]), orders=(Sequential(), Sequential()))
     order = Mixture([source]).order(seed=0)
@@ -269,11 +269,11 @@ def test_definition_is_json_and_says_all() -> None:
     """Equal definitions mean equal orders; every ingredient is in it, and no name."""
     mixed = mixture([10, 20], [0.7, 0.3])
     found: dict[str, Any] = json.loads(json.dumps(mixed.definition))
-    assert found.pop("builds_sha256") == "9d43abacb307b05d"
+    assert found.pop("content_sha256") == "9d43abacb307b05d"
     assert found.pop("weights_sha256") == "ffffbc77070e2b1f"
     assert found == {
         "kind": "mixture", "sources": 2, "by": "samples", "period": 10, "positions": 30,
-        "builds": ["build", "build"], "weights": [7, 3], "samples": [10, 20],
+        "content": ["build", "build"], "weights": [7, 3], "samples": [10, 20],
     }  # fmt: skip
     others = [mixture([11, 20], [0.7, 0.3]), mixture([10, 20], [0.6, 0.4])]
     assert all(other.definition != mixed.definition for other in others)
@@ -284,7 +284,7 @@ def test_short_fields_tell_builds_from_weights() -> None:
 
     def short(builds: Sequence[str], weights: Sequence[int]) -> dict[str, Any]:
         sources = [
-            Source(name=str(i), build_id=build, samples=5, weight=weight)
+            Source(name=str(i), content_id=build, samples=5, weight=weight)
             for i, (build, weight) in enumerate(zip(builds, weights, strict=True))
         ]
         definition = Mixture(sources).definition
@@ -293,7 +293,7 @@ def test_short_fields_tell_builds_from_weights() -> None:
     one = short(["x", "y"] * 50, [1, 2] * 50)
     assert len(json.dumps(one)) < 200
     builds, weights = short(["x", "z"] * 50, [1, 2] * 50), short(["x", "y"] * 50, [2, 1] * 50)
-    assert [name for name in one if one[name] != builds[name]] == ["builds_sha256"]
+    assert [name for name in one if one[name] != builds[name]] == ["content_sha256"]
     assert [name for name in one if one[name] != weights[name]] == ["weights_sha256"]
 
 
@@ -302,7 +302,7 @@ def test_names_decide_nothing() -> None:
 
     def named(names: str) -> Mixture:
         return Mixture([
-            Source(name=name, build_id=build, samples=50, weight=1)
+            Source(name=name, content_id=build, samples=50, weight=1)
             for name, build in zip(names, ("one", "two", "one"), strict=True)
         ])  # fmt: skip
 

@@ -283,7 +283,7 @@ def test_mixture_of_the_sources(both: MixtureDataset) -> None:
     """Names, builds and sizes go into the mixture; weights are given by name."""
     mixed = both.mixture({"code": 0.25, "prose": 0.75})
     assert mixed.schedule.weights == (3, 1)
-    assert both.definition["builds"] == [split.dataset.build_id for split in both.splits]
+    assert both.definition["content"] == [split.content_id for split in both.splits]
     assert both.definition["rows"] == [dict(d.definition) for d in both.sources.values()]
     assert json.loads(json.dumps(both.definition)) == both.definition
     means = {"code": 8, "prose": 4}

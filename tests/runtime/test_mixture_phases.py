@@ -28,7 +28,7 @@ Lists = Mapping[str, set[int]]
 def order_of(weights: Mapping[str, int], skip: Lists | None = None) -> MixtureOrder:
     """The order of some of the sources, each a build of its own."""
     sources = [
-        Source(name=name, build_id=f"build {name}", samples=SIZES[name], weight=weight)
+        Source(name=name, content_id=f"build {name}", samples=SIZES[name], weight=weight)
         for name, weight in weights.items()
     ]
     lists = {name: Skips(sorted(samples)) for name, samples in (skip or {}).items()}
@@ -78,7 +78,7 @@ class Run:
 
     def serve(self, name: str) -> int:
         turn, at = self.stands.get(name, (0, 0))
-        order = Shuffled(build_id=f"build {name}", seed=3, purpose="mixture/0")
+        order = Shuffled(content_id=f"build {name}", seed=3, purpose="mixture/0")
         while True:
             full = order.samples(np.arange(SIZES[name]), SIZES[name], turn).tolist()
             for place in range(at, len(full)):

@@ -228,7 +228,7 @@ def test_sequential_is_the_identity() -> None:
 
 def test_shuffled_finds_its_samples() -> None:
     """`positions` is the inverse of `samples`, in the same epoch and in no other."""
-    shuffled, positions = Shuffled(build_id="b", seed=1, purpose="p"), np.arange(100)
+    shuffled, positions = Shuffled(content_id="b", seed=1, purpose="p"), np.arange(100)
     found = shuffled.samples(positions, 100, 4)
     assert np.array_equal(shuffled.positions(found, 100, 4), positions)
     assert not np.array_equal(shuffled.positions(found, 100, 5), positions)
@@ -236,7 +236,7 @@ def test_shuffled_finds_its_samples() -> None:
 
 def test_orders_travel_to_other_processes() -> None:
     """A pickled order gives the same samples."""
-    shuffled = Shuffled(build_id="b", seed=1, purpose="p")
+    shuffled = Shuffled(content_id="b", seed=1, purpose="p")
     again = pickle.loads(pickle.dumps(shuffled))
     assert np.array_equal(again.samples(np.arange(9), 9, 4), shuffled.samples(np.arange(9), 9, 4))
 

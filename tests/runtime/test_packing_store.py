@@ -34,7 +34,7 @@ from dataprep.runtime.packing_store import (
 from tests.formats.test_mounts import fabricated
 from tests.support import REPOSITORY
 
-DEFINITION: dict[str, Any] = {"kind": "test", "build_id": "0" * 64, "size": 10}
+DEFINITION: dict[str, Any] = {"kind": "test", "content_id": "0" * 64, "size": 10}
 DTYPES = {"rows": "<i8", "length": "<u2"}
 
 
@@ -86,7 +86,7 @@ def test_made_once_then_opened(tmp_path: Path) -> None:
 def test_other_definitions_have_other_plans(tmp_path: Path) -> None:
     """Every field of the definition counts."""
     stored_plan(DEFINITION, DTYPES, make, tmp_path)
-    for change in ({"size": 11}, {"build_id": "1" * 64}, {"more": None}):
+    for change in ({"size": 11}, {"content_id": "1" * 64}, {"more": None}):
         with pytest.raises(AssertionError, match="need not be made"):
             stored_plan({**DEFINITION, **change}, DTYPES, never, tmp_path)
     assert [p.name for p in tmp_path.iterdir()] == [f"{plan_digest(DEFINITION)}.plan"]
@@ -421,7 +421,7 @@ def make(emit):
 print("ready", flush=True)
 while not go.exists():
     time.sleep(0.001)
-definition = {"kind": "test", "build_id": "0" * 64, "size": 10}
+definition = {"kind": "test", "content_id": "0" * 64, "size": 10}
 plan = stored_plan(definition, {"rows": "<i8", "length": "<u2"}, make, folder)
 assert plan.arrays["rows"][-1] == 2999
 print(plan.path.stat().st_ino)

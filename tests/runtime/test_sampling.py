@@ -14,7 +14,7 @@ from dataprep.runtime.sampling import End, GlobalBatchSampler
 from dataprep.runtime.skips import Skips
 from dataprep.runtime.windows import PADDING
 
-SHUFFLED = Shuffled(build_id="build", seed=3, purpose="test")
+SHUFFLED = Shuffled(content_id="build", seed=3, purpose="test")
 
 
 def ranks(

@@ -18,9 +18,9 @@ from dataprep.runtime.blocks import Blocks
 from dataprep.runtime.order import Order, Positions, Sequential, Shuffled
 from dataprep.runtime.skips import Skips, read_skips
 
-SHUFFLED = Shuffled(build_id="build", seed=3, purpose="test")
+SHUFFLED = Shuffled(content_id="build", seed=3, purpose="test")
 ORDERS: list[Order] = [
-    SHUFFLED, Sequential(), Blocks(build_id="build", seed=3, purpose="test", block=7, window=3)
+    SHUFFLED, Sequential(), Blocks(content_id="build", seed=3, purpose="test", block=7, window=3)
 ]  # fmt: skip
 
 

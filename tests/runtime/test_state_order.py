@@ -49,7 +49,7 @@ def refused(loader: Loader, state: Any) -> DataprepError:
 
 
 def build(name: str) -> str:
-    return f"build {open_dataset(name).build_id[:12]}"
+    return f"build {open_dataset(name).split('train').content_id[:12]}"
 
 
 def test_one_dataset_is_no_mixture() -> None:
@@ -195,7 +195,7 @@ def test_a_stream_state_that_lacks_a_field_is_damaged() -> None:
     samples = WindowDataset(open_dataset("a").split("train"), seq_len=8)
     stream = StreamDataset(samples, batch_size=4, seed=7)
     state = stream.state_dict()
-    for name in ("seed", "build_id", "definition", "samples", "end"):
+    for name in ("seed", "content_id", "definition", "samples", "end"):
         with pytest.raises(UsageError, match=rf"is damaged \({name} is missing\)"):
             stream.load_state_dict({key: state[key] for key in state if key != name})
 

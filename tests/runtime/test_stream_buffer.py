@@ -17,16 +17,16 @@ from tests.support import examples
 def buffer(size: int, seed: int = 0, block: int | None = None) -> ShuffleBuffer:
     source = (
         Sequential() if block is None
-        else Blocks(build_id="build", seed=seed, purpose="test", block=block, window=1)
+        else Blocks(content_id="build", seed=seed, purpose="test", block=block, window=1)
     )  # fmt: skip
-    return ShuffleBuffer(source=source, build_id="build", seed=seed, purpose="test", size=size)
+    return ShuffleBuffer(source=source, content_id="build", seed=seed, purpose="test", size=size)
 
 
 def reference(order: ShuffleBuffer, n: int, epoch: int) -> list[int]:
     """A buffer as every streaming loader has it, one draw at a time."""
     size = min(order.size, n)
-    slots_key = key(order.build_id, order.seed, epoch, f"{order.purpose}/buffer slots")
-    rest_key = key(order.build_id, order.seed, epoch, f"{order.purpose}/buffer rest")
+    slots_key = key(order.content_id, order.seed, epoch, f"{order.purpose}/buffer slots")
+    rest_key = key(order.content_id, order.seed, epoch, f"{order.purpose}/buffer rest")
     waiting = iter(order.source.samples(np.arange(n), n, epoch).tolist())
     slots = [next(waiting) for _ in range(size)]
     draws = permute(np.arange(n - size), -(-n // size) * size, slots_key) % size

@@ -119,7 +119,7 @@ def test_a_look_at_the_first_batch_leaves_no_trace(
         ({"kind": "other"}, UsageError, "not the state of a dataprep stream"),
         ({"version": 2}, IncompatibleError, "version"),
         ({"version": "1"}, UsageError, "version"),
-        ({"build_id": "0" * 64}, IncompatibleError, "build_id"),
+        ({"content_id": "0" * 64}, IncompatibleError, "content_id"),
         ({"seed": 5}, IncompatibleError, "seed"),
         ({"shuffle": "buffer"}, IncompatibleError, "shuffle"),
         ({"block": 6}, IncompatibleError, "block"),

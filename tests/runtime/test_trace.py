@@ -37,8 +37,8 @@ LENGTHS = [[0, 5, 1, 0, 0, 40, 0], [], [12, 3], [0], [30, 0, 7, 1, 1, 1, 20, 9]]
 FLAT = [length for shard in LENGTHS for length in shard]
 OWNER = [number for number, length in enumerate(FLAT) for _ in range(length)]
 ORDERS: list[Order] = [
-    Shuffled(build_id="build", seed=3, purpose="test"), Sequential(),
-    Blocks(build_id="build", seed=3, purpose="test", block=4, window=2),
+    Shuffled(content_id="build", seed=3, purpose="test"), Sequential(),
+    Blocks(content_id="build", seed=3, purpose="test", block=4, window=2),
 ]  # fmt: skip
 Part = tuple[int, int, int]  # document, first and stop token in it
 
