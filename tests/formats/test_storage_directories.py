@@ -89,6 +89,27 @@ def _pair(tmp_path: Path) -> tuple[Path, Path]:
     return source, target
 
 
+_FEW = """
+import resource, sys
+from pathlib import Path
+from dataprep.formats.storage import remove_tree
+resource.setrlimit(resource.RLIMIT_NOFILE, (12, 12))
+remove_tree(Path(sys.argv[1]))
+"""
+
+
+def test_a_deep_tree_is_removed_with_few_descriptors(tmp_path: Path) -> None:
+    """Thirty levels, each with a file and a link, where a process may have 12 files open."""
+    folder = tmp_path / "tree"
+    for _ in range(30):
+        folder /= "level"
+        folder.mkdir(parents=True)
+        (folder / "file").write_bytes(b"x")
+        (folder / "link").symlink_to(tmp_path)
+    subprocess.run([sys.executable, "-c", _FEW, str(tmp_path / "tree")], check=True)
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_publishing_where_something_stands(tmp_path: Path) -> None:
     """A directory that holds anything is another build's (5); an empty one is taken."""
     source, target = _pair(tmp_path)

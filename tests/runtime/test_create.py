@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -65,6 +66,18 @@ def test_conversations_as_long_as_they_were_built(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"has 1,500 tokens.* a larger seq_len"):
         create_loader(free, "train")
     assert next(iter(create_loader(free, "train", seq_len=1500)))["input_ids"].shape == (32, 1500)
+
+
+def test_a_list_is_no_mixture(tmp_path: Path) -> None:
+    """A list of datasets is answered by the weights to give; one of other things is no dataset."""
+    path = make_dataset(tmp_path / "d", {"train": random_split([[5000]])})
+    several: Any = [str(path), path]
+    with pytest.raises(UsageError, match="with a weight each") as caught:
+        create_loader(several, "train")
+    assert caught.value.remedy == f'Pass {{"{path}": 2}}.'
+    odd: Any = [path, 7]
+    with pytest.raises(UsageError, match="must be a path or an open dataset"):
+        create_loader(odd, "train")
 
 
 def test_too_little_for_a_batch(tmp_path: Path) -> None:
