@@ -1,37 +1,71 @@
-"""Which steering variant a pair is served with: drawn anew each epoch, the same for everybody.
+"""Which steering variant a pair is served with: drawn anew each epoch, the same in every process.
 
-The variant is a hash of (build id, seed, epoch, pair), compared with the probabilities that the
+The variant is a hash of (content id, seed, epoch, pair), compared with three thresholds that the
 curriculum has for the epoch. No generator has a state, so worker processes, ranks, batch size,
 order and a resumed run change nothing, and a look at a pair takes nothing from the next.
+
+Thresholds follow from the stored curriculum by integer arithmetic alone, so that no rounding of
+floats and no mathematical library decides a draw. docs/format.md has the algorithm for readers in
+other languages; `VERSION` is its number, in the name that is hashed and in the order definition.
 """
 
 from __future__ import annotations
 
 import hashlib
-import json
-import math
+from itertools import pairwise
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 
 from dataprep.formats.arrays import ArrayData
+from dataprep.formats.canonical import canonical_json
 from dataprep.formats.curriculum import Curriculum
 from dataprep.formats.envelope import damaged
 from dataprep.formats.errors import UsageError
 from dataprep.formats.pair_arrays import FOREIGN
-from dataprep.formats.steering import VARIANTS
 from dataprep.runtime.order import Positions
 from dataprep.runtime.splitmix import GOLDEN, finalise
 
-__all__ = ["VariantDraw", "probabilities", "stored_curriculum", "stored_seed"]
+__all__ = [
+    "VERSION",
+    "VariantDraw",
+    "probabilities",
+    "stored_curriculum",
+    "stored_seed",
+    "thresholds",
+]
 
-_DOMAIN = "dataprep steering 1"
+VERSION = 1
+"""Of everything that decides a draw: the hash, the comparison and the thresholds."""
+_DOMAIN = f"dataprep steering {VERSION}"
+_BITS = 62  # of a draw; two fewer than a word, so that 1 and sums of shares fit in 64 bits
+_ONE = 1 << _BITS
+_QUARTER_PI = 0xC90FDAA22168C234  # pi / 4 in units of 2**-64, rounded down
 _KEPT = 8  # epochs whose thresholds are remembered: those of the passes under way
 
 
+def thresholds(curriculum: Curriculum, epoch: int) -> tuple[int, int, int]:
+    """Return the thresholds of `epoch`: integers in 0 .. 2**62, none below the one before it.
+
+    The variant of a pair is the number of thresholds that are at most its draw, the upper 62 bits
+    of its hash.
+
+    >>> thresholds(Curriculum(probabilities=(0, 1, 0, 0)), 50) == (0, 1 << 62, 1 << 62)
+    True
+    """
+    base = [int(share * _ONE) for share in curriculum.probabilities]  # exact but for the cut
+    if curriculum.mode == "fixed":
+        first, second, third = (_part(base, number) for number in (1, 2, 3))
+        return first, second, third
+    rest = base[1:] if any(base[1:]) else [1, 1, 1]
+    zero = _zero(curriculum, epoch)
+    second, third = (zero + _times(_ONE - zero, _part(rest, number)) for number in (1, 2))
+    return zero, second, third
+
+
 def probabilities(curriculum: Curriculum, epoch: int) -> npt.NDArray[np.float64]:
-    """Of the four variants in `epoch`: float64 [4], together 1.
+    """Return the probabilities of the four variants in `epoch`: float64 [4], together 1.
 
     >>> rising = Curriculum(mode="linear", zero_start=0.5, zero_end=0.1, epochs=100)
     >>> probabilities(rising, 50).round(3).tolist()
@@ -39,16 +73,44 @@ def probabilities(curriculum: Curriculum, epoch: int) -> npt.NDArray[np.float64]
     >>> probabilities(Curriculum(probabilities=(0, 1, 0, 0)), 50).tolist()
     [0.0, 1.0, 0.0, 0.0]
     """
-    base = np.array(curriculum.probabilities, np.float64)
-    if curriculum.mode != "fixed":
-        passed = min(epoch / curriculum.epochs, 1.0)
-        if curriculum.mode == "cosine":
-            passed = (1 - math.cos(math.pi * passed)) / 2
-        zero = curriculum.zero_start + (curriculum.zero_end - curriculum.zero_start) * passed
-        rest = base[1:] if base[1:].any() else np.ones(len(base) - 1)
-        base = np.concatenate([[zero], rest / rest.sum() * (1 - zero)])
-    found: npt.NDArray[np.float64] = base / base.sum()
-    return found
+    ends = [*thresholds(curriculum, epoch), _ONE]
+    return np.array([end - start for start, end in pairwise([0, *ends])]) / _ONE
+
+
+def _part(shares: list[int], number: int) -> int:
+    """Return the part that the first `number` of `shares` are of all."""
+    return sum(shares[:number]) * _ONE // sum(shares)
+
+
+def _times(one: int, two: int) -> int:
+    return one * two >> _BITS
+
+
+def _zero(curriculum: Curriculum, epoch: int) -> int:
+    """Return the share of `zero` in `epoch` of a curriculum that moves."""
+    start, end = int(curriculum.zero_start * _ONE), int(curriculum.zero_end * _ONE)
+    last = curriculum.epochs
+    now = min(epoch, last)
+    passed = now * _ONE // last if curriculum.mode == "linear" else _half_wave(now, last)
+    way = _times(abs(end - start), passed)
+    return start + way if end >= start else start - way
+
+
+def _half_wave(now: int, last: int) -> int:
+    """Return (1 - cos(pi now / last)) / 2, the square of the sine of half the angle.
+
+    The sine is a Taylor series of 64-bit products, each rounded down; the error is below 2**-60.
+    """
+    if 2 * now > last:
+        return _ONE - _half_wave(last - now, last)
+    angle = _QUARTER_PI * 2 * now // last
+    term = sine = angle
+    number = 1
+    while term:
+        term = ((term * angle >> 64) * angle >> 64) // (2 * number * (2 * number + 1))
+        sine += -term if number % 2 else term
+        number += 1
+    return (sine * sine >> 64) >> (64 - _BITS)
 
 
 def stored_curriculum(data: ArrayData) -> Curriculum:
@@ -88,22 +150,16 @@ class VariantDraw:
 
     >>> draw = VariantDraw(Curriculum(), content_id="b", seed=0, moving=True)
     >>> draw.of(np.arange(8), np.zeros(8, np.int64)).tolist()
-    [2, 2, 0, 3, 3, 0, 2, 1]
+    [2, 0, 3, 2, 0, 2, 1, 0]
     """
 
     def __init__(self, curriculum: Curriculum, *, content_id: str, seed: int, moving: bool) -> None:
-        self.curriculum = curriculum
+        self.curriculum = (
+            curriculum if moving else msgspec.structs.replace(curriculum, mode="fixed")
+        )
         self.moving = moving
         self._name = [_DOMAIN, content_id, seed]
-        self._known: dict[int, tuple[np.uint64, npt.NDArray[np.float64]]] = {}
-
-    def probabilities(self, epoch: int) -> npt.NDArray[np.float64]:
-        """Of the four variants in `epoch`: float64 [4]."""
-        if self.moving:
-            return probabilities(self.curriculum, epoch)
-        base = np.array(self.curriculum.probabilities, np.float64)
-        found: npt.NDArray[np.float64] = base / base.sum()
-        return found
+        self._known: dict[int, tuple[np.uint64, npt.NDArray[np.uint64]]] = {}
 
     def of(self, pairs: Positions, epochs: Positions) -> Positions:
         """The variant of each of `pairs` (rows of the dataset) in its epoch: int64 [k], 0 .. 3.
@@ -124,17 +180,15 @@ class VariantDraw:
     def _of_one(self, pairs: Positions, epoch: int) -> Positions:
         key, bounds = self._known.get(epoch) or self._learn(epoch)
         words = finalise(pairs.astype(np.int64).view(np.uint64) * np.uint64(GOLDEN) + key)
-        numbers = (words >> np.uint64(11)) * 2.0**-53  # all floats in 0 .. 1 alike
-        found: Positions = bounds.searchsorted(numbers, "right").astype(np.int64, copy=False)
+        draws = words >> np.uint64(64 - _BITS)
+        found: Positions = bounds.searchsorted(draws, "right").astype(np.int64, copy=False)
         return found
 
-    def _learn(self, epoch: int) -> tuple[np.uint64, npt.NDArray[np.float64]]:
-        """The key of an epoch, and where in 0 .. 1 each variant but the last begins to end."""
-        name = json.dumps([*self._name, epoch if self.moving else None]).encode()
+    def _learn(self, epoch: int) -> tuple[np.uint64, npt.NDArray[np.uint64]]:
+        """The key of an epoch, and its thresholds."""
+        name = canonical_json([*self._name, epoch if self.moving else None])
         key = np.frombuffer(hashlib.sha256(name).digest(), "<u8")[0]
-        shares = self.probabilities(epoch)
-        bounds = np.cumsum(shares)[: len(VARIANTS) - 1]
-        bounds[np.flatnonzero(shares)[-1] :] = 1.0  # a sum of floats may end a little before
+        bounds = np.array(thresholds(self.curriculum, epoch), np.uint64)
         while len(self._known) >= _KEPT:
             self._known.pop(next(iter(self._known)), None)
         found = self._known[epoch] = key, bounds

@@ -2,7 +2,7 @@
 
 A batch is gathered from maps of the files: nothing is read at opening, and nothing is kept in
 memory unless that is asked for. Which steering variant a pair is served with is a function of
-(build id, seed, epoch, pair) alone (runtime/curriculum.py), and the epoch comes with every index
+(content id, seed, epoch, pair) alone (runtime/curriculum.py), and the epoch comes with every index
 (runtime/epoch_index.py): workers, ranks, batch size and resuming change nothing.
 """
 
@@ -25,7 +25,7 @@ from dataprep.formats.stream import check_inside
 from dataprep.runtime.arguments import whole_number
 from dataprep.runtime.array_batch import check_pairs
 from dataprep.runtime.array_checks import rows_of
-from dataprep.runtime.curriculum import VariantDraw, stored_curriculum, stored_seed
+from dataprep.runtime.curriculum import VERSION, VariantDraw, stored_curriculum, stored_seed
 from dataprep.runtime.epoch_index import MAX_EPOCH, epochs_of
 from dataprep.runtime.negatives import Given, Negatives, read_negatives
 from dataprep.runtime.pair_statistics import PairStatistics, statistics_of
@@ -141,7 +141,9 @@ class PairDataset(BatchDataset):
     def definition(self) -> dict[str, Any]:
         """What decides, besides the build id, what sample `i` is: JSON values."""
         schedule = msgspec.json.decode(msgspec.json.encode(self.schedule))  # lists, as states have
-        steering = {"seed": self.seed, "moves": self._draw.moving, **schedule}
+        steering = {
+            "version": VERSION, "seed": self.seed, "moves": self._draw.moving, **schedule
+        }  # fmt: skip
         found = {"kind": "pairs", "split": self.split.name, "steering": steering}
         if self.clusters is not None:
             found["clusters"] = self.clusters.tolist()

@@ -98,7 +98,7 @@ def test_the_shortest_readers_read(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     (tmp_path / "vectors").symlink_to(golden / "embeddings")
     monkeypatch.chdir(tmp_path)
     text = (REPOSITORY / "docs" / "format.md").read_text(encoding="utf-8")
-    tokens, arrays = (code for language, code in _BLOCK.findall(text) if language == "python")
+    tokens, arrays, *_ = (code for language, code in _BLOCK.findall(text) if language == "python")
     found: dict[str, Any] = {}
     exec(compile(tokens, "format.md", "exec"), found)
     expected = json.loads((golden / "narrow.expected.json").read_text())

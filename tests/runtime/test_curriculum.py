@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +17,14 @@ from dataprep.formats.arrays import open_arrays
 from dataprep.formats.curriculum import Curriculum
 from dataprep.formats.errors import IntegrityError, UsageError
 from dataprep.formats.steering import VARIANTS
-from dataprep.runtime.curriculum import VariantDraw, probabilities, stored_curriculum
+from dataprep.runtime.curriculum import VariantDraw, probabilities, stored_curriculum, thresholds
 from dataprep.runtime.epoch_index import MAX_EPOCH, epochs_of, with_epoch
 from dataprep.runtime.windows import PADDING
 from tests.pair_datasets import random_pairs, write_pairs
 
 PAIRS = np.arange(40_000)
+ONE = 1 << 62
+DOCS = Path(__file__).parents[2] / "docs"
 BASE = (0.4, 0.3, 0.2, 0.1)
 MODES = [
     Curriculum(probabilities=BASE),
@@ -74,6 +77,77 @@ def test_frequencies_match_at_every_epoch(curriculum: Curriculum) -> None:
         assert statistic < 31  # once in a million draws at three degrees of freedom
 
 
+@pytest.mark.parametrize("mode", ["linear", "cosine"])
+def test_thresholds_agree_with_floats(mode: Any) -> None:
+    """Item 91: shares are those of `math.cos` to 1e-9; draws differ only so close to a bound."""
+    for last, start, end in ((1, 0.3, 0.7), (7, 0.0, 1.0), (1000, 0.9, 0.05), (4_000_000, 1, 0)):
+        curriculum = Curriculum(
+            mode=mode, probabilities=BASE, zero_start=start, zero_end=end, epochs=last
+        )
+        for epoch in {*range(0, last + 2, max(1, last // 60)), last // 2, last // 3, last}:
+            ends = np.cumsum(reference(curriculum, epoch))[:3]
+            found = np.array(thresholds(curriculum, epoch)) / ONE
+            np.testing.assert_allclose(found, ends, rtol=0, atol=1e-9)
+            drawn = np.random.default_rng(epoch).integers(0, ONE, 2000, np.uint64)
+            drawn[:9] = np.clip(
+                [int(end * ONE) + off for end in ends for off in (-(2**34), 0, 2**34)], 0, ONE - 1
+            )
+            ours = np.searchsorted(
+                np.array(thresholds(curriculum, epoch), np.uint64), drawn, "right"
+            )
+            theirs = np.searchsorted(ends, drawn / ONE, "right")
+            near = (np.abs((drawn / ONE)[:, None] - ends) < 1e-9).any(axis=1)
+            np.testing.assert_array_equal(ours[~near], theirs[~near])
+
+
+@given(
+    st.lists(st.floats(0, 1), min_size=4, max_size=4).filter(lambda s: sum(s) > 1e-3),
+    st.floats(0, 1), st.floats(0, 1), st.integers(1, (1 << 22) - 1), st.integers(0, 1 << 22),
+    st.sampled_from(["fixed", "linear"]),
+)  # fmt: skip
+def test_thresholds_are_exact(
+    shares: list[float], start: float, end: float, last: int, epoch: int, mode: Any
+) -> None:
+    """Item 91: within five units of the rational numbers; a share of 0 is never drawn."""
+    one, two, three, four = (share / math.fsum(shares) for share in shares)
+    base = (one, two, three, four)
+    curriculum = Curriculum(
+        mode=mode, probabilities=base, zero_start=start, zero_end=end, epochs=last
+    )
+    found = thresholds(curriculum, epoch)
+    exact = [Fraction(share) for share in base]
+    if mode == "linear":
+        passed = Fraction(min(epoch, last), last)
+        zero = Fraction(start) + (Fraction(end) - Fraction(start)) * passed
+        rest = exact[1:] if any(share >= 1 / ONE for share in base[1:]) else [Fraction(1)] * 3
+        exact = [zero, *((1 - zero) * share / sum(rest) for share in rest)]
+    ends = [sum(exact[:number]) / sum(exact) * ONE for number in (1, 2, 3)]
+    assert all(abs(one - two) <= 5 for one, two in zip(found, ends, strict=True))
+    bounds = [0, *found, ONE]
+    assert bounds == sorted(bounds)
+    for number, share in enumerate(exact):
+        assert share or bounds[number] == bounds[number + 1]
+
+
+def test_golden_thresholds() -> None:
+    """Readers in other languages have these numbers: they never change."""
+    wave = Curriculum(mode="cosine", probabilities=BASE, zero_start=0.5, zero_end=0.1, epochs=100)
+    assert [thresholds(wave, epoch) for epoch in (0, 1, 33, 50, 99, 100, 101)] == WAVE
+
+
+def test_thresholds_are_documented() -> None:
+    """Item 91: the function in docs/format.md, which readers in other languages follow."""
+    blocks = (DOCS / "format.md").read_text("utf-8").split("```python\n")
+    names: dict[str, Any] = {}
+    exec(next(b for b in blocks if "def half_wave" in b).partition("```")[0], names)
+    for curriculum in (*MODES, Curriculum(mode="cosine", epochs=99, zero_end=1)):
+        fields = msgspec.structs.asdict(curriculum)
+        for epoch in range(101):
+            assert tuple(names["thresholds"](**fields, epoch=epoch)) == thresholds(
+                curriculum, epoch
+            )
+
+
 def test_draws_have_nothing_in_common() -> None:
     """Items 93, 94: other epochs, seeds and builds are drawn as if by other dice."""
     even = Curriculum()
@@ -114,10 +188,19 @@ def test_golden_variants() -> None:
     drawn = draw(MODES[1], seed=7)
     found = "".join(map(str, drawn.of(np.arange(32), np.full(32, 2))))
     assert found == GOLDEN
-    assert drawn.of(np.array([(1 << 40) - 1]), np.array([4_000_000])).tolist() == [1]
+    assert drawn.of(np.array([(1 << 40) - 1]), np.array([4_000_000])).tolist() == [0]
 
 
-GOLDEN = "02121302000120322102012012101010"
+GOLDEN = "12010031211111120102232031120013"
+WAVE = [
+    (2305843009213693952, 3458764513820540874, 4227378850225105560),
+    (2305387891481235212, 3458536954954311504, 4227302997269695770),
+    (1853013641491510468, 3232349829959449121, 4151907288938074976),
+    (1383505805528216385, 2997595911977802069, 4073655982944192625),
+    (461623719575197557, 2536654869001292634, 3920008968618689480),
+    (461168601842738816, 2536427310135063263, 3919933115663279689),
+    (461168601842738816, 2536427310135063263, 3919933115663279689),
+]
 
 
 @given(st.lists(st.integers(0, (1 << 40) - 1), max_size=9), st.integers(0, MAX_EPOCH))
