@@ -97,7 +97,8 @@ def raising(batches: Iterator[Any]) -> Iterator[Any]:
 def _send_error(queue: Any, error: Exception, sent: Any) -> None:
     """Send an error in place of the batch that could not be sent: `sent` is its number and itself.
 
-    Called in the thread of the queue that sends.
+    Called in the thread of the queue that sends. The error goes before what is waiting there:
+    behind the message that ends a stream, nothing is received any more.
     """
     if not isinstance(sent, tuple):  # the pipe itself failed
         traceback.print_exception(error)
@@ -109,7 +110,8 @@ def _send_error(queue: Any, error: Exception, sent: Any) -> None:
             where="a batch", remedy="Use num_workers=0, or have it hold what can be pickled.",
         )  # fmt: skip
     named.__cause__ = error
-    queue.put((sent[0], named))
+    queue._sem.acquire()  # as `put` does; the thread has released it for what it could not send
+    queue._buffer.appendleft((sent[0], named))
 
 
 def _end_without_files(before: Any, kind: Any, error: BaseException, trace: Any) -> None:

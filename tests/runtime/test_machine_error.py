@@ -202,6 +202,7 @@ class Unsent:
     """A sample that cannot be pickled."""
 
     def __reduce__(self) -> Any:
+        time.sleep(0.1)  # in the thread that sends it: the worker meanwhile comes to its end
         raise TypeError("not this one")
 
 
