@@ -54,9 +54,11 @@ class MappedFiles:
         self._path = path
         row = files.width * self.dtype.itemsize
         self._places, self._bytes = place(np.array(files.sizes, np.int64), row)
-        self.first = (self._places + files.offset) // self.dtype.itemsize
+        begins = self._places + files.offsets
+        self.first = begins // self.dtype.itemsize
         """Where the numbers of each file begin in the range, in numbers."""
-        self._lines = lines_of(self._places, files.first_rows[:-1], row)
+        self._table_at = int(begins[0]) if len(begins) else 0
+        self._lines = lines_of(begins - self._table_at, files.first_rows[:-1], row)
         self._maps: _Maps | None = self._reserved()
 
     def rows(self, shards: Positions | int, local: Positions, length: int) -> Numbers:
@@ -84,7 +86,7 @@ class MappedFiles:
         if self._lines is None:
             local = (rows - files.first_rows[shards]) * files.width
             return self.rows(shards, local, files.width)
-        table = self._ready(shards).table(files.offset, files.width)
+        table = self._ready(shards).table(self._table_at, files.width)
         lines = rows + self._lines[shards] if len(self._lines) > 1 else rows
         return table.take(lines, axis=0, mode="clip")  # they are there: nothing is clipped
 
@@ -111,7 +113,8 @@ class MappedFiles:
 
     def _reserved(self) -> _Maps:
         maps = _Maps(self._bytes, self.dtype, len(self._files.sizes))
-        maps.open[np.array(self._files.sizes, np.int64) <= self._files.offset] = True  # of nothing
+        empty = np.array(self._files.sizes, np.int64) <= self._files.offsets
+        maps.open[empty] = True
         return maps
 
     def _ready(self, shards: Positions | int) -> _Maps:

@@ -67,7 +67,7 @@ def recipe_id_of(kind: str, inputs: Sequence[InputEntry], options: Mapping[str, 
 
 
 class Ready(NamedTuple):
-    """A .npy file of `rows` rows, as `npy.header` begins it, and its hash."""
+    """A .npy file of `rows` rows, whose numbers begin at `npy.PAGE` as in a shard, and its hash."""
 
     path: Path
     rows: int
@@ -150,7 +150,7 @@ class ArrayWriter:
 
     def _link(self, name: str, ready: Ready, row: tuple[int, ...], dtype: str) -> ArrayShard:
         shape = (ready.rows, *row)
-        if ready.hashed.size != npy.file_size(dtype, shape):
+        if ready.hashed.size != npy.file_size(dtype, shape, npy.PAGE):
             raise ValueError(f"{ready.path} is no array of type {dtype} and shape {shape}")
         link_file(ready.path, self.root / name)
         self._wrote(name, ready.hashed, dtype, shape)
@@ -161,7 +161,7 @@ class ArrayWriter:
     ) -> ArrayShard:
         shape = (rows, *row)
         with FileWriter(self.root / name) as writer:
-            writer.write(npy.header(dtype, shape))
+            writer.write(npy.header(dtype, shape, npy.PAGE))
             for block in blocks:
                 if block.size:  # of nothing there is no view
                     writer.write(np.ascontiguousarray(block).reshape(-1).view(np.uint8).data)

@@ -17,7 +17,6 @@ import numpy as np
 import numpy.typing as npt
 
 from dataprep.formats import array_manifest as manifests
-from dataprep.formats import npy
 from dataprep.formats.array_manifest import ArrayEntry, ArrayManifest, RowSplit, storage_dtype
 from dataprep.formats.errors import IntegrityError, UsageError
 from dataprep.formats.files import Files, ReadBy, check_files_of, choose_io
@@ -148,11 +147,10 @@ class NamedArray:
         self.dtype: np.dtype[Any] = np.dtype(storage_dtype(entry.dtype))
         self._width = prod(entry.row)
         self._vectors = len(entry.row) == 1
-        offset = len(npy.header(self.dtype.str, (0, *entry.row)))  # one length for any rows
         names = [shard.file for shard in entry.shards]
-        self.files = files.read_from(names, self.dtype.str, offset)
-        source = files.source(names, self.dtype.str, offset, self._width)
         lengths = [shard.rows * self._width for shard in entry.shards]
+        self.files = files.read_from(names, self.dtype.str, lengths)
+        source = files.source(names, self.dtype.str, lengths, self._width)
         self.stream = Stream(source, lengths, width=self._width)
 
     def __len__(self) -> int:

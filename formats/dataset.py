@@ -17,7 +17,6 @@ import numpy as np
 import numpy.typing as npt
 
 from dataprep.formats import manifest as manifests
-from dataprep.formats import npy
 from dataprep.formats.boundaries import Boundaries, Parts
 from dataprep.formats.errors import IncompatibleError, IntegrityError, UsageError
 from dataprep.formats.files import Files, ReadBy, check_files_of, choose_io
@@ -194,8 +193,8 @@ class Split:
         shards = entry.shards
         lengths = [shard.length for shard in shards]
         names = [shard.tokens for shard in shards]
-        self.files = dataset.files.read_from(names, self.dtype.str)
-        self.stream = Stream(dataset.files.source(names, self.dtype.str), lengths)
+        self.files = dataset.files.read_from(names, self.dtype.str, lengths)
+        self.stream = Stream(dataset.files.source(names, self.dtype.str, lengths), lengths)
         self._masks = self._mask_stream(lengths)
         self._token_base = self.stream.base
         self._document_base = bases(shard.documents for shard in shards)
@@ -306,8 +305,7 @@ class Split:
         names = [shard.mask for shard in self.entry.shards if shard.mask is not None]
         if not names:
             return None
-        offset = len(npy.header("|u1", (0,)))  # one length for any shape
-        return Stream(self.dataset.files.source(names, "|u1", offset), lengths)
+        return Stream(self.dataset.files.source(names, "|u1", lengths), lengths)
 
     def _shard_docs(self, shard: int) -> Ids:
         return self._array(self.entry.shards[shard].docs)

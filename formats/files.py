@@ -45,22 +45,27 @@ class Files:
         self._standing = standing
         self._maps = MapCache()
 
-    def source(self, names: Sequence[str], dtype: str, offset: int = 0, width: int = 1) -> Source:
-        """Numbers of type `dtype` behind `offset` bytes of each file, mapped where `io` says so.
+    def source(
+        self, names: Sequence[str], dtype: str, counts: Sequence[int], width: int = 1
+    ) -> Source:
+        """Return the last `counts` numbers of each file, of type `dtype`, mapped where `io` says.
 
-        They are rows of `width`, of which each file holds whole ones.
+        They are rows of `width`, of which each file holds whole ones. What stands before them is
+        a header, which is compared with the manifest when the file is opened.
         """
-        files = self.read_from(names, dtype, offset, width)
+        files = self.read_from(names, dtype, counts, width)
         if self.io == "mmap":
             with contextlib.suppress(OSError):  # a limit of virtual memory (ulimit -v)
                 return MappedFiles(files, path=lambda name: f"{self.path}/{name}")
         return files
 
     def read_from(
-        self, names: Sequence[str], dtype: str, offset: int = 0, width: int = 1
+        self, names: Sequence[str], dtype: str, counts: Sequence[int], width: int = 1
     ) -> PreadFiles:
         """The same, never mapped."""
         sizes = [self.entries[name].bytes for name in names]
+        numbers = np.array(counts, np.int64) * np.dtype(dtype).itemsize
+        offset = np.array(sizes, np.int64) - numbers
         return PreadFiles(
             names, sizes, dtype, open=self.open, cache=self._maps, offset=offset, width=width
         )
@@ -101,14 +106,14 @@ class Files:
             mapped = npy.open_array(self.path / name, dtype, shape)
             return np.asarray(mapped).view(np.ndarray)  # slicing np.memmap costs microseconds
         file = self._open_file(name, self.entries[name].bytes)
-        offset = len(npy.header(dtype, shape))
+        offset = npy.begin(file.size, dtype, shape) or 0
         return cast(Array, FileArray(file, dtype, shape, offset))
 
     def _open_file(self, name: str, size: int) -> File:
         file, entry = open_file(self.path / name, name, size), self.entries[name]
         if name.endswith(".npy"):
             dtype, shape = str(entry.dtype), entry.shape or ()
-            found = bytearray(min(size, len(npy.header(dtype, shape))))
+            found = bytearray(npy.begin(size, dtype, shape) or 0)
             file.read_into(memoryview(found), 0)
             npy.check(bytes(found), size, dtype, shape, where=name)
         return file

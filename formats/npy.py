@@ -1,7 +1,8 @@
 """`.npy` headers, written and read without numpy's pickle path.
 
-Only format 1.0, C order and the unsigned little-endian types of this format are accepted, and the
-header must describe exactly the file that holds it; see
+Only format 1.0, C order and the little-endian types of this format are accepted, and the header
+must describe exactly the file that holds it. Where the numbers begin follows from the size of the
+file; the length field of the header must say the same, and padding is free: see
 https://numpy.org/doc/stable/reference/generated/numpy.lib.format.html
 """
 
@@ -20,14 +21,28 @@ import numpy.typing as npt
 from dataprep.formats.errors import IntegrityError
 from dataprep.formats.storage import storage_errors
 
-__all__ = ["check", "describes", "file_size", "header", "open_array", "read_array"]
+__all__ = [
+    "PAGE",
+    "begin",
+    "check",
+    "describes",
+    "file_size",
+    "header",
+    "open_array",
+    "read_array",
+]
 
+PAGE = 4096
+"""Shards of arrays begin their numbers at a multiple of this: direct I/O and maps need it."""
 _MAGIC = b"\x93NUMPY\x01\x00"
 _ALIGN = 64
+_LONGEST = 1 << 16  # bytes of a header: the largest multiple of 64 that its length field can say
 
 
-def header(dtype: str, shape: tuple[int, ...]) -> bytes:
-    """The bytes that stand before the data: a multiple of 64, equal to what numpy writes.
+def header(dtype: str, shape: tuple[int, ...], align: int = _ALIGN) -> bytes:
+    """Return the bytes that stand before the numbers, a multiple of `align`.
+
+    With 64 they equal what numpy writes.
 
     >>> header("<u8", (3,))[:8]
     b'\\x93NUMPY\\x01\\x00'
@@ -35,7 +50,7 @@ def header(dtype: str, shape: tuple[int, ...]) -> bytes:
     text = f"{{'descr': '{dtype}', 'fortran_order': False, 'shape': {_tuple(shape)}, }}"
     growth = " " * (21 - len(str(shape[0])))  # numpy leaves room for the first axis to grow
     body = (text + growth).encode("latin1")
-    pad = -(len(_MAGIC) + 2 + len(body) + 1) % _ALIGN
+    pad = -(len(_MAGIC) + 2 + len(body) + 1) % align
     body += b" " * pad + b"\n"
     return _MAGIC + len(body).to_bytes(2, "little") + body
 
@@ -44,22 +59,39 @@ def _tuple(shape: tuple[int, ...]) -> str:
     return f"({shape[0]},)" if len(shape) == 1 else f"({', '.join(map(str, shape))})"
 
 
-def file_size(dtype: str, shape: tuple[int, ...]) -> int:
-    """Bytes of the whole file."""
-    return len(header(dtype, shape)) + prod(shape) * np.dtype(dtype).itemsize
+def file_size(dtype: str, shape: tuple[int, ...], align: int = _ALIGN) -> int:
+    """Return the bytes of the whole file that begins with `header`."""
+    return len(header(dtype, shape, align)) + prod(shape) * np.dtype(dtype).itemsize
+
+
+def begin(size: int, dtype: str, shape: tuple[int, ...]) -> int | None:
+    """Return where the numbers begin in a file of `size` bytes: its bytes less theirs.
+
+    None where no header has so many bytes: the file is not this array.
+
+    >>> begin(128 + 24, "<u8", (3,)), begin(100 + 24, "<u8", (3,))
+    (128, None)
+    """
+    at = size - prod(shape) * np.dtype(dtype).itemsize
+    return at if _ALIGN <= at <= _LONGEST and at % _ALIGN == 0 else None
 
 
 def describes(found: bytes, dtype: str, shape: tuple[int, ...]) -> bool:
-    """Whether the header `found` says `dtype` and `shape`; only its padding is free."""
-    return _fields(found) == _fields(header(dtype, shape))
+    """Return whether the header `found` says its own length, `dtype` and `shape`."""
+    length = len(found) - len(_MAGIC) - 2
+    return (
+        length >= 0
+        and found[: len(_MAGIC) + 2] == _MAGIC + (length & 0xFFFF).to_bytes(2, "little")
+        and _description(found) == _description(header(dtype, shape))
+    )
 
 
 def check(found: bytes, size: int, dtype: str, shape: tuple[int, ...], *, where: str) -> None:
-    """Raise `IntegrityError` unless a file is this array: `found` begins it, `size` is its bytes.
+    """Raise `IntegrityError` unless a file of `size` bytes is this array.
 
-    `found` has as many bytes as the header, where the file has so many.
+    `found` are its first `begin` bytes; none where that is None.
     """
-    if not describes(found, dtype, shape) or size != file_size(dtype, shape):
+    if begin(size, dtype, shape) != len(found) or not describes(found, dtype, shape):
         raise IntegrityError(
             f"expected a .npy array of type {dtype} and shape {shape}", where=where,
             code="E_ARRAY", remedy="Restore this file, or build again with --overwrite.",
@@ -69,10 +101,10 @@ def check(found: bytes, size: int, dtype: str, shape: tuple[int, ...], *, where:
 def open_array(path: Path, dtype: str, shape: tuple[int, ...]) -> npt.NDArray[Any]:
     """Map the array in `path` read-only, or raise `IntegrityError` if it is not this array."""
     with path.open("rb") as stream:
-        begin = _check_file(stream, path, dtype, shape)
+        at = _check_file(stream, path, dtype, shape)
         if prod(shape) == 0:
             return np.empty(shape, dtype)
-        return np.memmap(stream, dtype, "r", begin, shape)
+        return np.memmap(stream, dtype, "r", at, shape)
 
 
 def read_array(path: Path, dtype: str, shape: tuple[int, ...]) -> npt.NDArray[Any]:
@@ -90,13 +122,13 @@ def read_array(path: Path, dtype: str, shape: tuple[int, ...]) -> npt.NDArray[An
 
 
 def _check_file(stream: BinaryIO | FileIO, path: Path, dtype: str, shape: tuple[int, ...]) -> int:
-    """Check an open file; where its numbers begin."""
-    begin = len(header(dtype, shape))
+    """Check an open file; return where its numbers begin."""
     size = os.fstat(stream.fileno()).st_size
-    check(stream.read(begin), size, dtype, shape, where=f"{path.parent.name}/{path.name}")
-    return begin
+    at = begin(size, dtype, shape) or 0
+    check(stream.read(at), size, dtype, shape, where=f"{path.parent.name}/{path.name}")
+    return at
 
 
-def _fields(data: bytes) -> tuple[bytes, bytes]:
-    """Magic with length, and the description without its padding."""
-    return data[:10], data[10:].replace(b" ", b"")
+def _description(data: bytes) -> bytes:
+    """Return what a header says, without its padding."""
+    return data[len(_MAGIC) + 2 :].replace(b" ", b"")

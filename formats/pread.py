@@ -76,9 +76,10 @@ def open_file(path: Path, name: str, size: int) -> File:
 
 
 class PreadFiles:
-    """Files of `dtype` numbers behind `offset` bytes each, opened when first read.
+    """Files of `dtype` numbers, opened when first read.
 
-    `sizes` are in bytes; `open(name, size)` gives one, checked. Open files are kept in
+    `sizes` are in bytes, and `offset` bytes, one number for all or one for each, stand before the
+    numbers; `open(name, size)` gives one, checked. Open files are kept in
     `cache`, so they count towards its limit. `width` numbers make a row, for `take_rows`.
     """
 
@@ -90,18 +91,18 @@ class PreadFiles:
         *,
         open: Callable[[str, int], File],  # noqa: A002  (what it does)
         cache: MapCache,
-        offset: int = 0,
+        offset: int | Positions = 0,
         width: int = 1,
     ) -> None:
         self.dtype = np.dtype(dtype)
-        self.offset = offset
+        self.offsets: Positions = np.broadcast_to(np.asarray(offset, np.int64), len(sizes))
         self.width = width
         self.names = names
         self.sizes = sizes
         self.open = open
         self._cache = cache
         row = max(1, width) * self.dtype.itemsize
-        self.first_rows = bases((np.array(sizes, np.int64) - offset) // row)
+        self.first_rows = bases((np.array(sizes, np.int64) - self.offsets) // row)
 
     def file(self, shard: int) -> File:
         """The open file of `shard`."""
@@ -113,7 +114,7 @@ class PreadFiles:
         out = np.empty((len(local), length), self.dtype)
         view, size = out.data.cast("B"), length * self.dtype.itemsize
         owners = np.broadcast_to(shards, local.shape).tolist()
-        places = (local * self.dtype.itemsize + self.offset).tolist()
+        places = (local * self.dtype.itemsize + self.offsets[shards]).tolist()
         for row, (shard, at) in enumerate(zip(owners, places, strict=True)):
             self.file(shard).read_into(view[row * size : row * size + size], at)
         return out
@@ -127,14 +128,14 @@ class PreadFiles:
     ) -> None:
         """See `Source`: one system call a piece."""
         view, item = out.data.cast("B"), self.dtype.itemsize
-        columns = (shards, local * item + self.offset, lengths * item, at * item)
+        columns = (shards, local * item + self.offsets[shards], lengths * item, at * item)
         rows = zip(*(column.tolist() for column in columns), strict=True)
         for shard, place, size, to in rows:
             self.file(shard).read_into(view[to : to + size], place)
 
     def fill(self, out: Numbers, shard: int, local: int) -> None:
         """See `Source`."""
-        at = local * self.dtype.itemsize + self.offset
+        at = local * self.dtype.itemsize + int(self.offsets[shard])
         self.file(shard).read_into(out.data.cast("B"), at)
 
     def windows(self, length: int) -> None:

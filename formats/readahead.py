@@ -150,7 +150,7 @@ class ReadAhead:
         """Whether number `at` is in memory; they are numbered as `spans` does."""
         shard = int(self._files.base.searchsorted(at, "right")) - 1
         byte = (at - int(self._files.base[shard])) * int(self._files.item[shard])
-        return in_memory(self._files.file(shard), byte)
+        return in_memory(self._files.file(shard), byte + int(self._files.offset[shard]))
 
     def _in_memory(self, samples: Positions) -> bool:
         shards, begins, _ = self._ranges(samples)
@@ -169,19 +169,21 @@ class ReadAhead:
         ends = np.minimum(stops[row], base[shard + 1]) - base[shard]
         full = ends > begins  # of shards without tokens nothing is read
         shard, item = shard[full], self._files.item[shard[full]]
-        return shard, begins[full] * item, ends[full] * item
+        offset = self._files.offset[shard]
+        return shard, begins[full] * item + offset, ends[full] * item + offset
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Files:
     """The token files of one split, or of several one after the other.
 
-    `base` says at which token each begins (and where the last one ends), `item` and `sizes` the
-    bytes of a token and of the file; int64. `file(k)` opens one.
+    `base` says at which token each begins (and where the last one ends), `item`, `offset` and
+    `sizes` the bytes of a token, before the first one, and of the file; int64. `file(k)` opens one.
     """
 
     base: Positions
     item: Positions
+    offset: Positions
     sizes: Positions
     file: Callable[[int], File]
 
@@ -203,6 +205,7 @@ def _files(dataset: object) -> _Files:
     return _Files(
         base=bases(np.concatenate(lengths).tolist()),
         item=np.repeat([split.dtype.itemsize for split in splits], counts).astype(np.int64),
+        offset=np.concatenate([split.files.offsets for split in splits]),
         sizes=np.array([size for split in splits for size in split.files.sizes], np.int64),
         file=file,
     )

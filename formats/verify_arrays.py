@@ -125,7 +125,7 @@ def _check_scaled(run: Run, manifest: ArrayManifest, name: str, scale: str) -> N
             if found is not None:
                 at, problem = found
                 row, told = start + at // width, f"{problem}, times its scale in {scale}"
-                run.findings.add(finding_at(numbers.entry, row, at % width, rule.code, told))
+                run.findings.add(finding_at(numbers, row, at % width, rule.code, told))
                 return
     except DataprepError as error:
         run.findings.add_error(error, name)

@@ -171,5 +171,5 @@ class _Negatives:
 
     def _tell(self, row: int, column: int, source: int, question: int) -> None:
         problem = f"is source {source}, must be no known positive of question {question}"
-        found = finding_at(self.negatives.entry, row, column, "E_POSITIVE", problem)
+        found = finding_at(self.negatives, row, column, "E_POSITIVE", problem)
         self.run.findings.add(found)

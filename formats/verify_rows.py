@@ -11,8 +11,7 @@ from math import prod
 
 import numpy as np
 
-from dataprep.formats import npy
-from dataprep.formats.array_manifest import ArrayEntry, ArrayManifest, storage_dtype
+from dataprep.formats.array_manifest import ArrayManifest
 from dataprep.formats.arrays import NamedArray
 from dataprep.formats.checksums import BLOCK_BYTES
 from dataprep.formats.files import Files
@@ -38,17 +37,14 @@ def blocks(run: Run, rows: int, width: int) -> Iterator[tuple[int, int]]:
         yield start, min(start + step, rows)
 
 
-def finding_at(entry: ArrayEntry, row: int, at: int, code: str, problem: str) -> Finding:
+def finding_at(array: NamedArray, row: int, at: int, code: str, problem: str) -> Finding:
     """A finding about number `at` of row `row`, in the shard that holds it."""
-    dtype = storage_dtype(entry.dtype)
-    first = 0
-    for shard in entry.shards:
-        if row < first + shard.rows:
-            break
-        first += shard.rows
-    item, local = np.dtype(dtype).itemsize, (row - first) * prod(entry.row) + at
-    start = len(npy.header(dtype, (shard.rows, *entry.row))) + item * local
+    entry, item, base = array.entry, array.dtype.itemsize, array.stream.base
+    number = row * prod(entry.row) + at
+    shard = int(np.searchsorted(base, number, "right")) - 1
+    start = int(array.files.offsets[shard]) + item * (number - int(base[shard]))
     return Finding(
-        code=code, file=shard.file, problem=f"row {row}{place(entry.row, at)} {problem}",
+        code=code, file=entry.shards[shard].file,
+        problem=f"row {row}{place(entry.row, at)} {problem}",
         start=start, stop=start + item, block=start // BLOCK_BYTES, row=row,
     )  # fmt: skip

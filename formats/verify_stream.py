@@ -100,7 +100,7 @@ class Run:
         """The CRC-32 of each MiB of a file as it was built; None where that is not known."""
         if not self._crc_usable or entry.name not in self._blocks:
             return None
-        header = len(npy.header("<u4", (self._block_total,)))
+        header = npy.begin(self.files[CRC_NAME].bytes, "<u4", (self._block_total,)) or 0
         with open_ordinary(self.directory / CRC_NAME, CRC_NAME) as stream:
             stream.seek(header + 4 * self._blocks[entry.name])
             return np.frombuffer(stream.read(4 * block_count([entry.bytes])), "<u4")
@@ -219,17 +219,17 @@ class Reader:
 
     def expect_array(self, dtype: str, shape: tuple[int, ...]) -> int:
         """Read the `.npy` header, refuse any but this one, and return its length in bytes."""
-        expected = npy.header(dtype, shape)
         described = self._entry.dtype == dtype and self._entry.shape == shape
-        size = npy.file_size(dtype, shape)
-        if not described or self.size != size:
+        begin = npy.begin(self.size, dtype, shape)
+        if not described or begin is None:
             raise Refused(self.finding(
-                "E_ARRAY", f"must be a .npy array of type {dtype} and shape {shape}, {size} bytes"
+                "E_ARRAY", f"must be a .npy array of type {dtype} and shape {shape}: its "
+                f"{self.size} bytes are not a header and these numbers",
             ))  # fmt: skip
-        if not npy.describes(bytes(self.read(len(expected))), dtype, shape):
+        if not npy.describes(bytes(self.read(begin)), dtype, shape):
             problem = f"its header does not say type {dtype} and shape {shape}"
-            raise Refused(self.finding("E_ARRAY", problem, 0, len(expected)))
-        return len(expected)
+            raise Refused(self.finding("E_ARRAY", problem, 0, begin))
+        return begin
 
     def finding(
         self,

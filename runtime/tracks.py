@@ -17,21 +17,15 @@ from dataprep.formats.arrays import NamedArray
 __all__ = ["spans_of"]
 
 Rows = npt.NDArray[np.int64]
-_HEADER = 128  # bytes before the first number of a .npy file, which the numbering leaves out
 
 
 def spans_of(tracks: Sequence[NamedArray], rows: Sequence[Rows]) -> tuple[Rows, Rows]:
-    """Starts and stops, in numbers of all `tracks` end to end, of `rows` of each.
-
-    A stop lies a header further on than the row, as far as the track goes: places in a file are
-    counted without the header.
-    """
+    """Return starts and stops, in numbers of all `tracks` end to end, of `rows` of each."""
     starts, stops, base = [], [], 0
     for track, chosen in zip(tracks, rows, strict=True):
         width, total = prod(track.row_shape), len(track.stream)
         begins = chosen * width
         starts.append(begins + base)
-        ends = np.minimum(begins + width + _HEADER // track.dtype.itemsize, total)
-        stops.append(ends + base)
+        stops.append(begins + width + base)
         base += total
     return np.concatenate(starts), np.concatenate(stops)

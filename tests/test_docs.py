@@ -132,7 +132,7 @@ def test_the_bytes_of_a_pair() -> None:
     dim, negatives = config["pairs"]["dim"], config["pairs"]["negatives"]
     sizes = {
         name: 8 * entry["rows"] if name == "pair_keyword_ids" else sum(
-            file["bytes"] - 128 for file in config["files"] if file["name"].startswith(f"{name}/")
+            file["bytes"] - 4096 for file in config["files"] if file["name"].startswith(f"{name}/")
         )
         for name, entry in config["arrays"].items()
         if not name.endswith("_embs")

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from dataprep.formats import array_manifest
+from dataprep.formats import array_manifest, npy
 from dataprep.formats.errors import StorageError
 from dataprep.formats.storage import free_bytes
 from dataprep.pipeline import destination
@@ -77,9 +77,10 @@ def estimate_prepared(prepared: EmbedPrepared) -> EmbeddingEstimate:
         rows_in(source, plan.columns, plan.hf_config, plan.hf_split) for source in plan.sources
     )
     row_bytes = _row_bytes(plan)
-    output = rows * (sum(row_bytes.values()) + _INDEX_BYTES)
+    headers = npy.PAGE * len(row_bytes)
+    output = rows * (sum(row_bytes.values()) + _INDEX_BYTES) + headers
     small = sum(size for size in row_bytes.values() if rows * size < LINK_BYTES * len(plan.units))
-    peak = output + rows * (small + _HASH_BYTES)
+    peak = output + rows * (small + _HASH_BYTES) + headers * len(plan.units)
     workers = min(options.workers or available_cores(), max(1, len(plan.units)))
     return EmbeddingEstimate(
         inputs=len(plan.sources), input_bytes=plan.input_bytes, rows=rows, row_bytes=row_bytes,

@@ -134,7 +134,7 @@ class _Task:
             arrays[HASHES] = Stored("<u8", ())
         self._planned = planned_rows(plan.sources, unit.spans)
         self._headers = {
-            name: npy.header(storage_dtype(kind.dtype), (self._planned, *kind.row))
+            name: npy.header(storage_dtype(kind.dtype), (self._planned, *kind.row), npy.PAGE)
             for name, kind in arrays.items()
         }
         self._writers = {name: FileWriter(scratch / piece_name(name), clock.lap) for name in arrays}

@@ -81,7 +81,7 @@ class UnitRows:
         count = max(1, _BLOCK_BYTES // max(1, prod(row) * kind.itemsize))
         path = self._units / unit_name(result.number) / piece_name(name)
         with storage_errors(path), path.open("rb", buffering=0) as stream:
-            stream.seek(len(npy.header(dtype, (result.planned, *row))))
+            stream.seek(len(npy.header(dtype, (result.planned, *row), npy.PAGE)))
             for start in range(0, result.rows, count):
                 block = np.empty((min(count, result.rows - start), *row), kind)
                 left = block.reshape(-1).view(np.uint8).data

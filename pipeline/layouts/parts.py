@@ -104,8 +104,10 @@ def tensors_of(manifest: ArrayManifest) -> dict[str, Tensor]:
 
 
 def _head(part: Part) -> bytes:
+    """Return what stands before the numbers, as long as the size of the file says."""
     if part.kind == "array":
-        return npy.header(str(part.entry.dtype), part.entry.shape or ())
+        dtype, shape = str(part.entry.dtype), part.entry.shape or ()
+        return npy.header(dtype, shape, npy.begin(part.entry.bytes, dtype, shape) or npy.PAGE)
     return torchfile.head(part.rows) if part.kind == "index" else b""
 
 

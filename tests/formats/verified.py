@@ -109,7 +109,7 @@ def put(path: Path, manifest: ArrayManifest, array: str, row: int, at: int, valu
             break
         row -= shard.rows
     width = int(np.prod(entry.row, dtype=np.int64))
-    offset = len(npy.header(dtype, (shard.rows, *entry.row)))
+    offset = npy.PAGE
     as_bytes = "|u1" if dtype == "|b1" else dtype
     edit(path, shard.file, as_bytes, offset, {row * width + at: value})
     return shard.file
