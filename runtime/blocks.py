@@ -1,18 +1,42 @@
-"""An order for data larger than the page cache: whole blocks shuffled, samples shuffled in windows.
+"""An order for data larger than the page cache: blocks dealt to windows, samples shuffled there.
 
 The samples are cut into blocks of `block` consecutive ones (the last may be shorter). Every epoch
-permutes the blocks, puts them in a row, and permutes the samples inside each `window` consecutive
-blocks of that row. Like the full shuffle it is a pure function in O(1) memory, with an inverse.
+deals the blocks to windows of at most `window` blocks, and permutes the samples inside each window.
+Like the full shuffle it is a pure function in O(1) memory, with an inverse.
 
-Locality: to serve a window's positions, `window` blocks are read, each a contiguous piece of the
-file, and no other; every page is wanted within one window and then not again in the epoch. So what
-must fit in the page cache is two windows (one served, one read ahead), whatever the dataset's size.
+The deal. Of B blocks there are V = ceil(B / window) windows and S = ceil(B / V) strata. The blocks
+are numbered cyclically: block b has the number (b + offset) mod B, and stratum j has the numbers
+j * V .. (j + 1) * V - 1, the last stratum those that are left: L of them, 1 to V. Each stratum
+gives one block to each window, in a random order of its own; the last one to the windows
+0 .. L - 1. So these windows have S blocks and the others S - 1. With the keys of the purposes
+"PURPOSE/blocks" and "PURPOSE/inside blocks":
 
-Shuffling: a sample stands anywhere in its window with equal chance, but only there. Of the samples
-of a global batch of G, about G**2 / (2 * window) pairs come from the same block (full shuffle:
-G**2 * block / (2 * n)): with the default window of 256 blocks, 2 pairs in a batch of 32 and 512 in
-one of 512. Two samples of a block lie within a window's length of each other in every epoch; which
-other blocks share the window is new in each. Where the data fits the page cache, prefer `Shuffled`.
+    offset = permute(0; n=B, blocks key, stream 0)
+    the block of stratum j in window w has the number
+        j * V + permute(w; n=V, or L for the last stratum, blocks key, stream j + 1)
+    the samples of window w are those of its blocks, strata in order, each block in stored order
+    position i of window w serves, of these, the one at
+        permute(i; n=samples of the window, inside key, stream w)
+
+The windows follow one another; the short last block counts as many positions as it has samples.
+
+Mixing: of the V blocks of a stratum each window has one. So a source that is stored in one piece
+and has a share p of the blocks has p * S blocks in every window, give or take one at either end of
+the piece, and one for the last stratum where it is shorter than the others. Where p * S is 2 or
+more, nearly every window has one of its blocks (benchmarks/shares.py measures it). The offset moves
+the strata from epoch to epoch, and gives every block the same chance to be in the last one.
+
+Locality: to serve a window's positions, at most `window` blocks are read, each a contiguous piece
+of the file, and no other; every page is wanted within one window and then not again in the epoch.
+So what must fit in the page cache is two windows (one served, one read ahead), whatever the
+dataset's size.
+
+Shuffling: over the seeds a sample stands at every position with equal chance. In one epoch it
+stands anywhere in its window with equal chance, and only there. Of the samples of a global batch of
+G, about G**2 / (2 * window) pairs come from the same block (full shuffle: G**2 * block / (2 * n)):
+with the default window of 256 blocks, 2 pairs in a batch of 32 and 512 in one of 512. Two samples
+of a block lie within a window's length of each other in every epoch; which other blocks share the
+window is new in each. Where the data fits the page cache, prefer `Shuffled`.
 
 Costs three times a full shuffle, in either direction: about 70 ns a position.
 """
@@ -36,11 +60,12 @@ _WINDOW_BYTES = 1 << 30
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Blocks:
-    """Blocks permuted in every epoch, and samples within windows of them.
+    """Blocks dealt to windows anew in every epoch, and samples permuted within each window.
 
-    `block` is in samples, `window` in blocks; both decide the order, so a run keeps them. The
-    defaults suit samples of 4 KiB (2,048 tokens of 2 bytes): blocks of 4 MiB, windows of 1 GiB.
-    `block_sizes` gives the numbers for others. A window that holds all blocks is a full shuffle.
+    `block` is in samples, `window` in blocks; both decide the order, so a run keeps them. Windows
+    have at most `window` blocks, and equally many but for one. The defaults suit samples of 4 KiB
+    (2,048 tokens of 2 bytes): blocks of 4 MiB, windows of 1 GiB. `block_sizes` gives the numbers
+    for others. A window that holds all blocks is a full shuffle.
 
     >>> order = Blocks(content_id="build", seed=0, purpose="train", block=3, window=2)
     >>> found = order.samples(np.arange(10), 10, epoch=0)
@@ -70,13 +95,11 @@ class Blocks:
         if n == 0:
             return positions
         plan = _plan(self, n, epoch)
-        windows = plan.open(positions) // plan.length
+        windows = plan.window(plan.open(positions) // plan.block)
         starts, stops = plan.bounds(windows)
-        inside = plan.within(positions - starts, stops - starts, windows)
-        rows = plan.open(starts + inside)
+        rows = plan.open(starts + plan.within(positions - starts, stops - starts, windows))
         places = rows // plan.block
-        blocks = permute(places, plan.blocks, plan.block_key)
-        return rows + (blocks - places) * plan.block
+        return rows + (plan.blocks_at(places) - places) * plan.block
 
     def positions(self, samples: Positions, n: int, epoch: int) -> Positions:
         """Where each of `samples` stands: the inverse of `samples`."""
@@ -85,12 +108,22 @@ class Blocks:
             return samples
         plan = _plan(self, n, epoch)
         blocks = samples // plan.block
-        places = unpermute(blocks, plan.blocks, plan.block_key)
-        rows = samples + (places - blocks) * plan.block
-        windows = rows // plan.length
+        windows, places = plan.places_of(blocks)
+        inside = plan.close(samples + (places - blocks) * plan.block)
         starts, stops = plan.bounds(windows)
-        inside = plan.close(rows) - starts
-        return starts + plan.within(inside, stops - starts, windows, back=True)
+        return starts + plan.within(inside - starts, stops - starts, windows, back=True)
+
+    def window_end(self, position: int, n: int, epoch: int) -> int:
+        """Return the first position behind the window in which `position` stands.
+
+        >>> order = Blocks(content_id="build", seed=0, purpose="train", block=3, window=2)
+        >>> order.window_end(0, 12, epoch=0)
+        6
+        """
+        at = np.array([position])
+        _check(at, n, "position")
+        plan = _plan(self, n, epoch)
+        return int(plan.bounds(plan.window(plan.open(at) // plan.block))[1][0])
 
 
 def block_sizes(sample_bytes: int) -> tuple[int, int]:
@@ -111,14 +144,21 @@ def block_sizes(sample_bytes: int) -> tuple[int, int]:
 class _Plan(NamedTuple):
     """The arithmetic of one epoch.
 
-    The permuted blocks stand in a row. Counted in rows of full blocks (`open`) there is a hole
-    behind the short block; counted without it (`close`) they are the positions.
+    The dealt blocks stand in a row, window after window: each has a **place** there, and each
+    sample a **row** among the samples of the places, counted as if no block were short. There is a
+    hole behind the short block (`open` passes over it); counted without it (`close`) rows are
+    positions, but for the permutation inside each window.
     """
 
     n: int
     block: int
     blocks: int
-    length: int  # of a window, in samples, when no block is short
+    windows: int
+    strata: int
+    long: (
+        int  # the first so many windows have a block of every stratum, the others none of the last
+    )
+    offset: int
     missing: int  # samples that the last block lacks
     hole: int  # where they would stand
     block_key: OrderKey
@@ -130,15 +170,25 @@ class _Plan(NamedTuple):
     def close(self, rows: Positions) -> Positions:
         return rows - self.missing * (rows > self.hole)
 
+    def first(self, windows: Positions) -> Positions:
+        """First place of each window."""
+        return windows * (self.strata - 1) + np.minimum(windows, self.long)
+
+    def window(self, places: Positions) -> Positions:
+        """The window of each place."""
+        beyond = places - self.long * self.strata
+        shorter = self.long + beyond // max(1, self.strata - 1)
+        return np.where(beyond < 0, places // self.strata, shorter)
+
     def bounds(self, windows: Positions) -> tuple[Positions, Positions]:
         """First position of each window, and the one behind its last."""
-        starts = windows * self.length
-        return self.close(starts), np.minimum(self.close(starts + self.length), self.n)
+        starts, stops = (self.first(each) * self.block for each in (windows, windows + 1))
+        return self.close(starts), np.minimum(self.close(stops), self.n)
 
     def within(
         self, inside: Positions, sizes: Positions, windows: Positions, *, back: bool = False
     ) -> Positions:
-        """Permute inside windows of `sizes`, of which there are at most three different ones."""
+        """Permute inside windows of `sizes`, of which there are at most four different ones."""
         walk = unpermute if back else permute
         if inside.size and (size := int(sizes.min())) == sizes.max():
             return walk(inside, size, self.inside_key, windows)
@@ -148,20 +198,56 @@ class _Plan(NamedTuple):
             out[here] = walk(inside[here], size, self.inside_key, windows[here])
         return out
 
+    def blocks_at(self, places: Positions) -> Positions:
+        """The block at each place; each place between the first and the last is dealt once."""
+        if places.size:
+            low, stop = int(places.min()), int(places.max()) + 1
+            if stop - low < places.size:
+                return self._dealt(np.arange(low, stop))[places - low]
+        return self._dealt(places)
 
-@lru_cache(maxsize=16)
+    def _dealt(self, places: Positions) -> Positions:
+        windows = self.window(places)
+        strata = places - self.first(windows)
+        blocks = strata * self.windows + self._deal(windows, strata) - self.offset
+        return blocks + self.blocks * (blocks < 0)
+
+    def places_of(self, blocks: Positions) -> tuple[Positions, Positions]:
+        """The window of each block, and its place: the inverse of `blocks_at`."""
+        numbers = blocks + self.offset
+        numbers = numbers - self.blocks * (numbers >= self.blocks)
+        strata = numbers // self.windows
+        windows = self._deal(numbers - strata * self.windows, strata, back=True)
+        return windows, self.first(windows) + strata
+
+    def _deal(self, numbers: Positions, strata: Positions, *, back: bool = False) -> Positions:
+        """The block of a stratum that each window gets, or with `back` the window of each block."""
+        walk, streams = unpermute if back else permute, strata + 1
+        if self.long == self.windows:
+            return walk(numbers, self.windows, self.block_key, streams)
+        out, last = np.empty_like(numbers), strata == self.strata - 1
+        for here, size in ((~last, self.windows), (last, self.long)):
+            out[here] = walk(numbers[here], size, self.block_key, streams[here])
+        return out
+
+
+@lru_cache(maxsize=128)  # sources of a mixture are asked in turn
 def _plan(order: Blocks, n: int, epoch: int) -> _Plan:
     block = min(order.block, n)
     blocks = -(-n // block)
+    windows = -(-blocks // order.window)
+    strata = -(-blocks // windows)
     missing = blocks * block - n
     names = (order.content_id, order.seed, epoch)
     block_key = key(*names, f"{order.purpose}/blocks")
-    last = unpermute(np.array([blocks - 1]), blocks, block_key)
-    return _Plan(
-        n=n, block=block, blocks=blocks, length=block * min(order.window, blocks),
-        missing=missing, hole=(int(last[0]) + 1) * block - missing, block_key=block_key,
-        inside_key=key(*names, f"{order.purpose}/inside blocks"),
+    plan = _Plan(
+        n=n, block=block, blocks=blocks, windows=windows, strata=strata,
+        long=blocks - windows * (strata - 1),
+        offset=int(permute(np.array([0]), blocks, block_key)[0]), missing=missing, hole=0,
+        block_key=block_key, inside_key=key(*names, f"{order.purpose}/inside blocks"),
     )  # fmt: skip
+    _, last = plan.places_of(np.array([blocks - 1]))
+    return plan._replace(hole=(int(last[0]) + 1) * block - missing)
 
 
 def _check(numbers: Positions, n: int, noun: str) -> None:

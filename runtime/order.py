@@ -2,17 +2,20 @@
 
 `permute` is a Feistel network over the positions `0 .. n - 1`: a bijection whatever its round
 function, in O(1) memory for any n up to 2**48, computed for a whole batch at once. `unpermute` runs
-it backwards, and so finds where a sample stands without looking for it. The same (build id, seed,
+it backwards, and so finds where a sample stands without a search. The same (content id, seed,
 epoch, purpose, n) gives the same order for ever: changing anything below would break every resumed
 run, so it needs a new `_DOMAIN`.
 
-Eight rounds of a multiply-xorshift-multiply hash, of which the high bits are used. Fewer rounds, or
-the low bits of a multiply-add, leave a pattern that a look at the first hundred samples does not
-show but a test does (tests/runtime/test_order.py). The two halves are 2**r values on the right and
+Eight rounds of a multiply-xorshift-multiply hash, of which the high bits are used, and sixteen for
+n up to 64: halves of a few bits mix slowly, and with eight rounds a count of all pairs of positions
+over many keys differs from chance up to n = 16 (benchmarks/rounds.py). Fewer rounds, or the low
+bits of a multiply-add, leave a pattern that a look at the first hundred samples does not show but a
+test does (tests/runtime/test_order.py). The two halves are 2**r values on the right and
 ceil(n / 2**r) on the left, so that less than one position in sqrt(n) needs a second walk.
 
 Costs about 30 microseconds for a batch of 32, and 20 ns a position from a few thousand on, in
-either direction. For data larger than the page cache, see `dataprep.runtime.blocks`.
+either direction; twice that for n up to 64. For data larger than the page cache, see
+`dataprep.runtime.blocks`.
 """
 
 from __future__ import annotations
@@ -46,6 +49,8 @@ MAX_SAMPLES = 1 << 48
 
 _DOMAIN = "dataprep order 1"
 _ROUNDS = 8
+_ROUNDS_SMALL = 16  # for n up to _SMALL; the first eight are those of a larger n
+_SMALL = 64
 _MIX = 0xD6E8FEB86659FD93  # odd, about half of its bits set: the multiplier of degski's mixer
 _MASK = (1 << 64) - 1
 _BLOCK = 8192  # positions walked at once: three arrays of this fit in the L2 cache
@@ -62,6 +67,10 @@ class OrderKey:
 
     rounds: tuple[tuple[int, int], ...]
 
+    def rounds_for(self, n: int) -> tuple[tuple[int, int], ...]:
+        """Return the rounds that permute `range(n)`: all 16 for n up to 64, else the first 8."""
+        return self.rounds if n <= _SMALL else self.rounds[:_ROUNDS]
+
 
 def key(content_id: str, seed: int, epoch: int, purpose: str) -> OrderKey:
     """The key of one epoch's order, by hashing everything that it depends on.
@@ -75,7 +84,7 @@ def key(content_id: str, seed: int, epoch: int, purpose: str) -> OrderKey:
 @lru_cache(maxsize=_KEPT, typed=True)  # typed: True is not 1 in the name that is hashed
 def _key(content_id: str, seed: int, epoch: int, purpose: str) -> OrderKey:
     name = json.dumps([_DOMAIN, content_id, seed, epoch, purpose]).encode()
-    words = np.frombuffer(hashlib.shake_256(name).digest(16 * _ROUNDS), "<u8").tolist()
+    words = np.frombuffer(hashlib.shake_256(name).digest(16 * _ROUNDS_SMALL), "<u8").tolist()
     return OrderKey(tuple((m | 1, a) for m, a in zip(words[::2], words[1::2], strict=True)))
 
 
@@ -159,7 +168,7 @@ def _permute_one(position: int, n: int, key: OrderKey, stream: int = 0) -> int:
     shift = _mix_one(stream)
     while True:
         left, right = position >> bits, position & ((1 << bits) - 1)
-        for number, (multiplier, addend) in enumerate(key.rounds):
+        for number, (multiplier, addend) in enumerate(key.rounds_for(n)):
             word = (((right if number % 2 else left) + shift) * multiplier + addend) & _MASK
             word = ((word ^ (word >> 32)) * _MIX) & _MASK
             if number % 2:
@@ -195,7 +204,9 @@ class _Network:
         self._bits = _word(bits)
         self._low = _word((1 << bits) - 1)
         self._high = _word(64 - bits)
-        self._rounds = [_Round(i % 2, _word(m), _word(a)) for i, (m, a) in enumerate(key.rounds)]
+        self._rounds = [
+            _Round(i % 2, _word(m), _word(a)) for i, (m, a) in enumerate(key.rounds_for(n))
+        ]
         self._beyond = (int(self._size) << bits) - n
         """Numbers from n on that the network may give: fewer than 2**bits."""
         self._tables: dict[bool, _Words] = {}

@@ -107,21 +107,10 @@ def _cut(order: StreamOrder, block: int, at: int, n: int, epoch: int) -> int:
         return (at // block + 1) * block
     if isinstance(order, ShuffleBuffer):
         # As much enters as whole blocks bring, at least half of what is carried over.
-        size = min(order.size, n)
-        length = min(block, n) * max(1, -(-size // (2 * block)))
+        size, source = min(order.size, n), cast(Blocks, order.source)  # windows of one block
+        further = min(block, n) * (max(1, -(-size // (2 * block))) - 1)
         if at >= n - size:
             return n
-        entered = _cut_blocks(cast(Blocks, order.source), length, at + size, n, epoch)
+        entered = source.window_end(min(at + size + further, n - 1), n, epoch)
         return min(max(entered - size, at + 1), n - size)
-    return _cut_blocks(order, min(block, n) * order.window, at, n, epoch)
-
-
-def _cut_blocks(order: Blocks, length: int, at: int, n: int, epoch: int) -> int:
-    """The same where blocks of together `length` samples are read; one block may be short."""
-    if at >= n:
-        return n
-    missing = -n % min(order.block, n)
-    short = int(order.positions(np.array([n - 1]), n, epoch)[0]) // length
-    if at // length < short:
-        return (at // length + 1) * length
-    return min(((at + missing) // length + 1) * length - missing, n)
+    return order.window_end(at, n, epoch)

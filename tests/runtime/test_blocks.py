@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pickle
+from collections.abc import Sequence
+from typing import TypeVar
 
 import numpy as np
 import pytest
@@ -13,35 +15,42 @@ from dataprep.formats.errors import UsageError
 from dataprep.runtime import order
 from dataprep.runtime.blocks import Blocks, block_sizes
 from dataprep.runtime.order import OrderKey, key
-from tests.runtime.battery import LIMIT, NAMES, SIZES, Ints, failures, pair_tests
+from tests.runtime.battery import LIMIT, NAMES, SIZES, Ints, chi_square, failures, pair_tests
 
-GOLDEN = [864, 273, 852, 115, 126, 192, 162, 285]
-SMALL = [6, 8, 7, 9, 4, 5, 3, 0, 2, 1]
+T = TypeVar("T")
+
+GOLDEN = [104, 213, 677, 658, 891, 281, 250, 171]
+SMALL = [8, 7, 6, 9, 2, 0, 1, 4, 3, 5]
 
 
 def blocks(block: int, window: int, seed: int = 1) -> Blocks:
     return Blocks(content_id="build", seed=seed, purpose="p", block=block, window=window)
 
 
-def shuffled(items: list[int], where: OrderKey, stream: int = 0) -> list[int]:
+def shuffled(items: Sequence[T], where: OrderKey, stream: int = 0) -> list[T]:
     """`items` in the order of `where`, by the plain definition."""
     return [items[order._permute_one(i, len(items), where, stream)] for i in range(len(items))]
 
 
-def by_lists(by: Blocks, n: int, epoch: int) -> list[int]:
-    """The whole epoch: cut into blocks, shuffle them, chain each window, shuffle it."""
+def by_lists(by: Blocks, n: int, epoch: int) -> list[list[int]]:
+    """The windows of a whole epoch: deal the blocks of each stratum, chain each window, shuffle it.
+
+    In plain lists, from the words of the module's docstring.
+    """
+    if n == 0:
+        return []
     names = (by.content_id, by.seed, epoch)
-    numbers = list(range(-(-n // by.block)))
-    row = shuffled(numbers, key(*names, f"{by.purpose}/blocks"))
-    found: list[int] = []
-    for number, first in enumerate(range(0, len(row), by.window)):
-        samples = [
-            sample
-            for block in row[first : first + by.window]
-            for sample in range(block * by.block, min(n, (block + 1) * by.block))
-        ]
-        found += shuffled(samples, key(*names, f"{by.purpose}/inside blocks"), number)
-    return found
+    deal, inside = (key(*names, f"{by.purpose}/{part}") for part in ("blocks", "inside blocks"))
+    stored = [range(at, min(n, at + by.block)) for at in range(0, n, by.block)]
+    offset = order._permute_one(0, len(stored), deal)
+    numbered = [stored[number - offset] for number in range(len(stored))]  # below 0: from the end
+    count = -(-len(stored) // by.window)
+    windows: list[list[int]] = [[] for _ in range(count)]
+    for stratum, first in enumerate(range(0, len(stored), count)):
+        given = shuffled(numbered[first : first + count], deal, stratum + 1)
+        for window, block in enumerate(given):
+            windows[window] += block
+    return [shuffled(window, inside, number) for number, window in enumerate(windows)]
 
 
 @given(
@@ -49,10 +58,13 @@ def by_lists(by: Blocks, n: int, epoch: int) -> list[int]:
     epoch=st.integers(0, 1 << 31),
 )  # fmt: skip
 def test_equals_shuffled_lists(n: int, block: int, window: int, epoch: int) -> None:
-    """The arithmetic gives what cutting and shuffling lists gives, and its inverse."""
+    """The arithmetic gives what dealing and shuffling lists gives, its inverse, and its windows."""
     by = blocks(block, window)
-    found = by.samples(np.arange(n), n, epoch)
-    assert found.tolist() == by_lists(by, n, epoch)
+    found, expected = by.samples(np.arange(n), n, epoch), by_lists(by, n, epoch)
+    assert found.tolist() == [sample for samples in expected for sample in samples]
+    ends = np.cumsum([len(samples) for samples in expected]).tolist()
+    for start, end in zip([0, *ends], ends, strict=False):
+        assert {by.window_end(at, n, epoch) for at in range(start, end)} == {end}
     assert sorted(found.tolist()) == list(range(n))
     assert np.array_equal(by.positions(found, n, epoch), np.arange(n))
 
@@ -98,11 +110,54 @@ def test_order_never_changes() -> None:
     assert small.samples(np.arange(10), 10, 3).tolist() == SMALL
 
 
-def test_windows_hold_whole_blocks() -> None:
-    """The positions of a window are the samples of so many blocks: what locality rests on."""
-    by, n = blocks(50, 8), 50 * 8 * 25
-    windows = by.samples(np.arange(n), n, 0).reshape(25, -1)
-    assert {len(np.unique(window // 50)) for window in windows} == {8}
+def dealt(by: Blocks, n: int, epoch: int) -> list[list[int]]:
+    """The blocks of each window."""
+    found, at = [], 0
+    while at < n:
+        stop = by.window_end(at, n, epoch)
+        found.append(np.unique(by.samples(np.arange(at, stop), n, epoch) // by.block).tolist())
+        at = stop
+    return found
+
+
+@given(count=st.integers(1, 400), window=st.integers(1, 40), epoch=st.integers(0, 1 << 31))
+def test_windows_are_dealt_from_strata(count: int, window: int, epoch: int) -> None:
+    """Windows share no block, are as large as each other but for one block, and have one block of
+    each run of as many stored blocks as there are windows.
+    """
+    windows = dealt(blocks(2, window), 2 * count, epoch)
+    assert sorted(block for each in windows for block in each) == list(range(count))
+    assert len(windows) == -(-count // window)
+    assert len(windows[0]) <= window
+    sizes = [len(each) for each in windows]
+    assert sizes == sorted(sizes, reverse=True)
+    assert sizes[0] - sizes[-1] <= 1
+    offset = order._permute_one(0, count, key("build", 1, epoch, "p/blocks"))
+    strata = [
+        sorted((block + offset) % count // len(windows) for block in each) for each in windows
+    ]
+    assert all(each == list(range(len(each))) for each in strata)
+
+
+@pytest.mark.parametrize("share", [0.01, 0.05, 0.3])
+def test_sources_are_in_every_window(share: float) -> None:
+    """A source stored in one piece has its share of the blocks of each window, give or take two."""
+    count, window = 16_407, 256
+    first, stop = 5_000, 5_000 + round(share * count)
+    for epoch in range(3):
+        for each in dealt(blocks(1, window), count, epoch):
+            of_source = sum(first <= block < stop for block in each)
+            assert abs(of_source - share * len(each)) < 2
+
+
+def test_every_block_is_in_every_window_as_often() -> None:
+    """Over 600 epochs no block, at the end or elsewhere, prefers a window: 11 blocks, 4 windows
+    of 3, 3, 3 and 2.
+    """
+    counts = np.zeros((11, 11), np.int64)
+    for epoch in range(600):
+        counts[np.arange(11), blocks(1, 3).samples(np.arange(11), 11, epoch)] += 1
+    assert abs(chi_square(counts.reshape(-1))) < LIMIT
 
 
 def test_epochs_differ_in_blocks_and_inside() -> None:

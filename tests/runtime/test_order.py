@@ -16,6 +16,7 @@ from dataprep.runtime.order import OrderKey, Sequential, Shuffled, key, permute,
 from tests.runtime.battery import LIMIT, SIZES, Ints, Permutation, chi_square, failures, pair_tests
 
 GOLDEN = [969028, 648426, 551630, 782917, 400143, 172375, 520516, 46694]
+SMALL = {5: [4, 0, 1, 3, 2], 64: [30, 13, 42, 19, 9], 65: [37, 11, 51, 46, 2]}
 STREAMED = [57, 18, 39, 81, 62, 85, 3, 30]
 
 
@@ -77,9 +78,10 @@ def unpermute_one(sample: int, n: int, where: OrderKey) -> int:
         return 0
     bits = (n - 1).bit_length() // 2 or 1
     size = -(-n >> bits)
+    rounds = where.rounds[: 16 if n <= 64 else 8]
     while True:
         left, right = sample >> bits, sample & ((1 << bits) - 1)
-        for number, (multiplier, addend) in reversed(list(enumerate(where.rounds))):
+        for number, (multiplier, addend) in reversed(list(enumerate(rounds))):
             word = ((right if number % 2 else left) * multiplier + addend) % 2**64
             word = (word ^ word >> 32) * order._MIX % 2**64
             if number % 2:
@@ -168,6 +170,18 @@ def test_order_never_changes() -> None:
     assert permute(np.arange(8), 1_000_003, where).tolist() == GOLDEN
     assert unpermute(np.array(GOLDEN), 1_000_003, where).tolist() == list(range(8))
     assert permute(np.arange(8), 99, where, np.arange(1, 9)).tolist() == STREAMED
+    for n, expected in SMALL.items():
+        assert permute(np.arange(5), n, where).tolist() == expected
+
+
+def test_small_sizes_have_more_rounds() -> None:
+    """Up to 64 samples all 16 rounds of a key are used, above that the first 8."""
+    where = key("build", 1, 2, "p")
+    short = OrderKey(where.rounds[:8])
+    assert len(where.rounds) == 16
+    for n in (63, 64, 65, 1000):
+        same = np.array_equal(permute(np.arange(n), n, where), permute(np.arange(n), n, short))
+        assert same == (n > 64)
 
 
 def test_positions_can_be_asked_in_any_portion() -> None:
