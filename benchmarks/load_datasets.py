@@ -71,11 +71,12 @@ def write_dataset(
     _entry(files, "tokenizer.json", len(tokenizer), None, None)
     blocks = sum(-(-entry.bytes // _CRC_BLOCK) for entry in files.values())
     _npy(path, files, manifests.CRC_NAME, "<u4", (blocks,))
+    content = f"{tokens} {shards} {dtype} {document} {sparse}"
     split = SplitEntry(
-        index="train_idx.pt", documents=documents, tokens=tokens, text_bytes=0,
+        content_id=hashlib.sha256(content.encode()).hexdigest(), index="train_idx.pt",
+        documents=documents, tokens=tokens, text_bytes=0,
         zero_token_documents=0, shards=tuple(entries),
     )  # fmt: skip
-    content = f"{tokens} {shards} {dtype} {document} {sparse}"
     data = manifests.dump(_manifest(split, dtype, documents, tokenizer, content, files))
     (path / manifests.CONFIG_NAME).write_bytes(data)
     return path
@@ -144,7 +145,7 @@ def _manifest(
 ) -> Manifest:  # fmt: skip
     return Manifest(
         format="dataprep", format_version=manifests.FORMAT_VERSION, required_features=(),
-        kind="tokens", content_id=hashlib.sha256(content.encode()).hexdigest(),
+        kind="tokens", recipe_id=hashlib.sha256(content.encode()).hexdigest(),
         tokens=TokensEntry(dtype=dtype, vocab_size=VOCABULARY[dtype]),
         tokenizer=TokenizerEntry(
             file="tokenizer.json", sha256=hashlib.sha256(tokenizer).hexdigest(), engine="none",

@@ -86,14 +86,15 @@ class _Directory:
         self.wrote("train_idx.pt", "<i8", (rows,))
         (self.path / CRC_NAME).write_bytes(npy.header("<u4", (0,)))
         self.wrote(CRC_NAME, "<u4", (0,))
-        content = f"{kind} {rows} {self.sparse} {sorted(self.files)}".encode()
+        digest = hashlib.sha256(f"{kind} {rows} {sorted(self.files)}".encode()).hexdigest()
         source = InputEntry(
             name="random.npy", format="npy", unit="row", bytes=0, fingerprint="", records=rows
         )
         manifest = ArrayManifest(
             format="dataprep", format_version=FORMAT_VERSION, required_features=(), kind=kind,
-            content_id=hashlib.sha256(content).hexdigest(), rows=rows, arrays=self.arrays,
-            pairs=pairs, splits={"train": RowSplit(index="train_idx.pt", rows=rows)},
+            recipe_id=digest, rows=rows, arrays=self.arrays,
+            pairs=pairs,
+            splits={"train": RowSplit(content_id=digest, index="train_idx.pt", rows=rows)},
             inputs=(source,), options={},
             records=RecordCounts(read=rows, written=rows, rejected={}, blank_lines=0),
             files=tuple(self.files[name] for name in sorted(self.files)),

@@ -26,6 +26,7 @@ from dataprep.formats.envelope import (
     FileEntry,
     InputEntry,
     RecordCounts,
+    check_content_id,
     check_digest,
     check_files,
     check_records,
@@ -86,8 +87,12 @@ class ArrayEntry(Entry, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class RowSplit(Entry, frozen=True, kw_only=True):
-    """`index` names the file with the `rows` row numbers of a split, in increasing order."""
+    """`index` names the file with the `rows` row numbers of a split, in increasing order.
 
+    `content_id` is the digest of what it holds, see `content`.
+    """
+
+    content_id: str
     index: str
     rows: Count
 
@@ -164,6 +169,7 @@ def _check_consistency(manifest: ArrayManifest) -> None:
         _check_array(name, entry, manifest, files)
     for name, split in manifest.splits.items():
         check_split_name(name)
+        check_content_id(name, split.content_id)
         found = files.get(split.index)
         insist(
             found is not None and (found.dtype, found.shape) == ("<i8", (split.rows,)),

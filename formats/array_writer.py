@@ -28,6 +28,7 @@ from dataprep.formats.array_manifest import (
     storage_dtype,
 )
 from dataprep.formats.checksums import FileHash
+from dataprep.formats.content import array_content_id, crc32_combine, crc32_of_numbers
 from dataprep.formats.envelope import (
     CONFIG_NAME,
     CRC_NAME,
@@ -88,9 +89,10 @@ class ArrayWriter:
         self.root = root
         self._shard_bytes = shard_bytes
         self._arrays: dict[str, ArrayEntry] = {}
-        self._splits: dict[str, RowSplit] = {}
+        self._splits: dict[str, _Index] = {}
         self._files: dict[str, FileEntry] = {}
         self._crcs: dict[str, npt.NDArray[np.uint32]] = {}
+        self._numbers: dict[str, int] = {}
 
     def array(
         self,
@@ -132,6 +134,7 @@ class ArrayWriter:
         a number of rows and the blocks that they come in, as `array` takes them.
         """
         create_directory(self.root / name)
+        self._numbers[name] = 0
         stored = np.dtype(storage_dtype(dtype))
         a_shard = max(1, self._shard_bytes // max(1, prod(row) * stored.itemsize))
         shards: list[ArrayShard] = []
@@ -153,7 +156,7 @@ class ArrayWriter:
         if ready.hashed.size != npy.file_size(dtype, shape, npy.PAGE):
             raise ValueError(f"{ready.path} is no array of type {dtype} and shape {shape}")
         link_file(ready.path, self.root / name)
-        self._wrote(name, ready.hashed, dtype, shape)
+        self._wrote_shard(name, ready.hashed, dtype, shape)
         return ArrayShard(file=name, rows=ready.rows)
 
     def _shard(
@@ -165,7 +168,7 @@ class ArrayWriter:
             for block in blocks:
                 if block.size:  # of nothing there is no view
                     writer.write(np.ascontiguousarray(block).reshape(-1).view(np.uint8).data)
-            self._wrote(name, writer.close(), dtype, shape)
+            self._wrote_shard(name, writer.close(), dtype, shape)
         return ArrayShard(file=name, rows=rows)
 
     def split(
@@ -181,9 +184,9 @@ class ArrayWriter:
             raise ValueError(f"split {name}: needs rows")
         index = f"{name}_idx.pt"
         with FileWriter(self.root / index) as writer:
-            write_index(writer, numbers, rows)  # type: ignore[arg-type]
+            crc = write_index(writer, numbers, rows)  # type: ignore[arg-type]
             self._wrote(index, writer.close(), "<i8", (rows,))
-        self._splits[name] = RowSplit(index=index, rows=rows)
+        self._splits[name] = _Index(index, rows, crc)
 
     def file(self, name: str, data: bytes) -> None:
         """Write a file that is no array."""
@@ -216,7 +219,7 @@ class ArrayWriter:
         manifest = ArrayManifest(
             format="dataprep", format_version=FORMAT_VERSION, required_features=(), kind=kind,
             recipe_id=recipe_id_of(kind, inputs, options), rows=rows, arrays=self._arrays,
-            pairs=None if pairs is None else dict(pairs), splits=self._splits,
+            pairs=None if pairs is None else dict(pairs), splits=self._row_splits(kind),
             inputs=tuple(inputs), records=records, options=dict(options),
             files=tuple(self._files[name] for name in sorted(self._files)),
         )  # fmt: skip
@@ -224,6 +227,25 @@ class ArrayWriter:
         write_file(self.root / CONFIG_NAME, data)
         self._sync()
         return parse(data)
+
+    def _row_splits(self, kind: str) -> dict[str, RowSplit]:
+        return {
+            name: RowSplit(
+                content_id=array_content_id(
+                    kind, self._arrays, self._numbers, split.rows, split.crc32
+                ),
+                index=split.file, rows=split.rows,
+            )
+            for name, split in self._splits.items()
+        }  # fmt: skip
+
+    def _wrote_shard(self, name: str, found: FileHash, dtype: str, shape: tuple[int, ...]) -> None:
+        """Take a shard into the list of files, and its numbers into the content of its array."""
+        self._wrote(name, found, dtype, shape)
+        array, header = name.partition("/")[0], npy.header(dtype, shape, npy.PAGE)
+        self._numbers[array] = crc32_combine(
+            self._numbers[array], crc32_of_numbers(found, header), found.size - len(header)
+        )
 
     def _wrote(
         self, name: str, found: FileHash, dtype: str | None = None,
@@ -239,6 +261,14 @@ class ArrayWriter:
             sync_file(self.root / name)
         for folder in (*self._arrays, ""):
             sync_directory(self.root / folder)
+
+
+class _Index(NamedTuple):
+    """The index file of a split: its rows, and the CRC-32 of their numbers."""
+
+    file: str
+    rows: int
+    crc32: int
 
 
 def _shard_name(name: str, before: Sequence[ArrayShard]) -> str:

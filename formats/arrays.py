@@ -7,7 +7,6 @@ is opened when first used, shared by all splits, and dropped on pickling.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping
 from math import prod
 from pathlib import Path
@@ -194,7 +193,7 @@ class ArraySplit:
     @property
     def content_id(self) -> str:
         """Hex digest that splits with equal content share: orders and states are keyed by it."""
-        return hashlib.sha256(f"{self.data.recipe_id}/{self.name}".encode()).hexdigest()
+        return self.entry.content_id
 
     def __len__(self) -> int:
         return self.entry.rows

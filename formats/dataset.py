@@ -218,7 +218,7 @@ class Split:
     @property
     def content_id(self) -> str:
         """Hex digest that splits with equal content share: what orders and states are keyed by."""
-        return hashlib.sha256(f"{self.dataset.recipe_id}/{self.name}".encode()).hexdigest()
+        return self.entry.content_id
 
     def close(self) -> None:
         """Drop the maps; see `Dataset.close`."""

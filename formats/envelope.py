@@ -37,6 +37,7 @@ __all__ = [
     "Header",
     "InputEntry",
     "RecordCounts",
+    "check_content_id",
     "check_digest",
     "check_files",
     "check_name",
@@ -64,6 +65,7 @@ NO_DIGEST = "0" * 64
 _NAME = re.compile(r"([a-z][a-z0-9_]{0,31}/)?[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 _OURS = re.compile(r"crc32\.npy|[a-z][a-z0-9_]{0,31}_idx\.pt")
 _SPLIT = re.compile(r"[a-z][a-z0-9_]{0,31}")
+_DIGEST = re.compile(r"[0-9a-f]{64}")
 
 Count = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]  # every size on disk
 
@@ -263,6 +265,11 @@ def check_records(
 def check_split_name(name: str) -> None:
     """Raise unless `name` may name a split."""
     insist(bool(_SPLIT.fullmatch(name)), f"{name!r} cannot name a split")
+
+
+def check_content_id(split: str, content_id: str) -> None:
+    """Raise unless the `content_id` of `split` is 64 lower-case hex digits."""
+    insist(bool(_DIGEST.fullmatch(content_id)), f"splits.{split}.content_id is no SHA-256")
 
 
 def insist(condition: bool, problem: str) -> None:

@@ -28,6 +28,7 @@ from dataprep.formats.envelope import (
     FileEntry,
     InputEntry,
     RecordCounts,
+    check_content_id,
     check_digest,
     check_files,
     check_name,
@@ -97,9 +98,11 @@ class ShardEntry(Entry, frozen=True, kw_only=True, omit_defaults=True):
 class SplitEntry(Entry, frozen=True, kw_only=True, omit_defaults=True):
     """One stream of tokens; `text_bytes` is its size as UTF-8 before tokenizing.
 
+    `content_id` is the digest of what it holds, see `content`.
     `records` is told where a record may have several documents.
     """
 
+    content_id: str
     index: str
     documents: Count
     tokens: Count
@@ -237,6 +240,7 @@ def _check_consistency(manifest: Manifest) -> None:
     _check_references(manifest)
     for name, split in manifest.splits.items():
         check_split_name(name)
+        check_content_id(name, split.content_id)
         _check_split(name, split, files, manifest.tokens.dtype)
     _check_chat(manifest, files)
     masked = any(s.mask is not None for split in manifest.splits.values() for s in split.shards)

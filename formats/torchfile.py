@@ -39,8 +39,11 @@ _MAX32 = (1 << 32) - 1
 _MODE = 0o644 << 16
 
 
-def write_index(stream: BinaryIO, chunks: Iterable[npt.NDArray[np.int64]], count: int) -> None:
-    """Write the `count` numbers of `chunks` to `stream`, front to back, in O(chunk) memory."""
+def write_index(stream: BinaryIO, chunks: Iterable[npt.NDArray[np.int64]], count: int) -> int:
+    """Write the `count` numbers of `chunks` to `stream`, front to back; return their CRC-32.
+
+    Takes O(chunk) memory.
+    """
     stream.write(head(count))
     crc = written = 0
     for chunk in chunks:
@@ -51,6 +54,7 @@ def write_index(stream: BinaryIO, chunks: Iterable[npt.NDArray[np.int64]], count
     if written != count:
         raise ValueError(f"{written} numbers were given, {count} promised")
     stream.write(tail(count, crc))
+    return crc
 
 
 def open_index(path: Path, count: int) -> npt.NDArray[np.int64]:

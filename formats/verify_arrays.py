@@ -12,8 +12,11 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from math import prod
 
+import numpy as np
+
 from dataprep.formats.array_manifest import ArrayEntry, ArrayManifest, ArrayShard, storage_dtype
 from dataprep.formats.array_rules import array_rules
+from dataprep.formats.content import UNSERVED, array_content_id, crc32_combine
 from dataprep.formats.errors import DataprepError
 from dataprep.formats.pair_arrays import PROVENANCE, pair_sizes
 from dataprep.formats.verify_pairs import check_known_positives, check_offsets
@@ -58,6 +61,26 @@ def _check(manifest: ArrayManifest, run: Run, others: Sequence[Task]) -> None:
             first += shard.rows
     do([*alone, *others], run)
     do(list(_together(run, manifest)), run)
+    _check_content(run, manifest)
+
+
+def _check_content(run: Run, manifest: ArrayManifest) -> None:
+    """The content id of every split is that of the arrays and its index."""
+    crcs: dict[str, int] = {}
+    for name, entry in manifest.arrays.items():
+        if name in UNSERVED:
+            continue
+        crcs[name] = 0
+        width = prod(entry.row) * np.dtype(storage_dtype(entry.dtype)).itemsize
+        if not run.added_up(shard.file for shard in entry.shards):
+            return
+        for shard in entry.shards:
+            crcs[name] = crc32_combine(crcs[name], run.numbers[shard.file], shard.rows * width)
+    for name, split in manifest.splits.items():
+        if run.added_up([split.index]):
+            index = run.numbers[split.index]
+            found = array_content_id(manifest.kind, manifest.arrays, crcs, split.rows, index)
+            run.check_content(name, split.content_id, found)
 
 
 def _check_shard(

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 from typing import Any
+from zlib import crc32
 
 import numpy as np
 import numpy.typing as npt
@@ -97,6 +98,7 @@ class _Starts:
                 wanted = "one or more" if self._size is None else f"{self._size}"
                 problem = f"record {record} has {sizes[wrong[0]]} documents, must have {wanted}"
                 raise self._refused(header, record + 1, problem)
+            reader.numbers = crc32(sizes.astype("<u8").data, reader.numbers or 0)
             last = starts[-1:]
             yield starts
         if last[0] != shard.documents:

@@ -89,7 +89,7 @@ class Hashes:
 
     def __init__(self, entry: FileEntry, table: Crcs | None) -> None:
         self._entry = entry
-        self._table = table
+        self.table = table
         self._sha = hashlib.sha256()
         self._blocks = None if table is None else BlockSum(entry.bytes)
 
@@ -103,12 +103,12 @@ class Hashes:
         """What is wrong, once all of the file was given; `read_again` hashes it block by block."""
         digest = self._sha.hexdigest()
         sound = digest == self._entry.sha256
-        if self._table is None or self._blocks is None:
+        if self.table is None or self._blocks is None:
             if not sound:
                 why = "" if self._entry.name == CRC_NAME else "; crc32.npy cannot say where"
                 yield self._finding(f"its SHA-256 differs from the manifest's{why}")
-        elif not sound or not self._blocks.fits(self._table):
-            yield from self._differences(digest, read_again(), self._table)
+        elif not sound or not self._blocks.fits(self.table):
+            yield from self._differences(digest, read_again(), self.table)
 
     def _differences(self, digest: str, again: FileHash, table: Crcs) -> Iterator[Finding]:
         damaged = np.flatnonzero(again.crc32 != table)

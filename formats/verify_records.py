@@ -153,7 +153,7 @@ def _check_index(reader: Reader, index: _Index, bits: Bits | None) -> None:
         raise Refused(reader.finding(
             "E_INDEX", f"has {distinct} {index.number}s, must have {index.distinct}"
         ))  # fmt: skip
-    start = reader.at
+    reader.numbers, start = crc, reader.at
     if reader.read() != torchfile.tail(count, crc):
         problem = "does not end as dataprep writes it"
         raise Refused(reader.finding("E_INDEX", problem, start, reader.at))

@@ -11,6 +11,7 @@ import contextlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
+from zlib import crc32
 
 import msgspec
 import numpy as np
@@ -123,6 +124,7 @@ class _Offsets:
         if offsets is None:
             return False
         lengths = np.diff(offsets)
+        self._reader.numbers = crc32(lengths.astype("<u8").data, self._reader.numbers or 0)
         full = lengths > 0
         self.zero_tokens += int(np.count_nonzero(lengths <= self._rules.frame))
         if self._rules.bos is not None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -21,7 +21,8 @@ import numpy.typing as npt
 
 from dataprep.formats import npy
 from dataprep.formats.checksums import BLOCK_BYTES, FileHash, FileHasher, block_count
-from dataprep.formats.envelope import CRC_NAME, FileEntry
+from dataprep.formats.content import crc32_of_numbers
+from dataprep.formats.envelope import CONFIG_NAME, CRC_NAME, FileEntry
 from dataprep.formats.errors import DataprepError, IntegrityError
 from dataprep.formats.ordinary import open_ordinary
 from dataprep.formats.storage import storage_errors
@@ -57,6 +58,8 @@ class Run:
         self.findings = Findings()
         self.files = {entry.name: entry for entry in files}
         self.stop = threading.Event()
+        self.numbers: dict[str, int] = {}
+        """Of sound files that were hashed: the CRC-32 of what each adds to the content."""
         self.total = 0
         self._done = 0
         self._progress = progress
@@ -96,6 +99,19 @@ class Run:
                 reader.expect_array("<u4", (self._block_total,))
         self._crc_usable = self.hashing and self.sound(CRC_NAME)
 
+    def added_up(self, names: Iterable[str]) -> bool:
+        """Whether the content of these files is known and nothing was found against them."""
+        return all(name in self.numbers and self.sound(name) for name in names)
+
+    def check_content(self, split: str, stored: str, found: str) -> None:
+        """Compare the content id of a split with the one that its files give."""
+        if stored != found:
+            self.findings.add(Finding(
+                code="E_CONTENT", file=CONFIG_NAME,
+                problem=f"splits.{split}.content_id is {stored[:16]}..., the data give "
+                f"{found[:16]}...",
+            ))  # fmt: skip
+
     def expected_crcs(self, entry: FileEntry) -> npt.NDArray[np.uint32] | None:
         """The CRC-32 of each MiB of a file as it was built; None where that is not known."""
         if not self._crc_usable or entry.name not in self._blocks:
@@ -120,6 +136,9 @@ class Reader:
         self._entry = entry
         self._hashes = Hashes(entry, run.expected_crcs(entry)) if run.hashing else None
         self._failed = False
+        self._header = b""
+        self.numbers: int | None = None
+        """The CRC-32 of what the file adds to the content, where that is not its numbers."""
         self._buffer = bytearray(min(BLOCK_BYTES, max(entry.bytes, 1)))
 
     def __enter__(self) -> Reader:
@@ -152,10 +171,21 @@ class Reader:
         try:
             while self.read():
                 pass
-            for finding in self._hashes.findings(self._read_again):
+            found = list(self._hashes.findings(self._read_again))
+            for finding in found:
                 self._run.findings.add(finding)
+            if not found:
+                self._add_up(self._hashes.table)
         except DataprepError as error:
             self._run.findings.add_error(error, self.name)
+
+    def _add_up(self, table: npt.NDArray[np.uint32] | None) -> None:
+        """Note what the file adds to the content; `table` has the CRC-32 of each MiB of it."""
+        if self.numbers is None and table is not None:
+            hashed = FileHash(size=self.size, sha256=self._entry.sha256, crc32=table)
+            self.numbers = crc32_of_numbers(hashed, self._header)
+        if self.numbers is not None:
+            self._run.numbers[self.name] = self.numbers
 
     def read(self, limit: int = BLOCK_BYTES) -> memoryview:
         """The next bytes, `limit` of them unless the file ends; valid until the next call."""
@@ -226,7 +256,8 @@ class Reader:
                 "E_ARRAY", f"must be a .npy array of type {dtype} and shape {shape}: its "
                 f"{self.size} bytes are not a header and these numbers",
             ))  # fmt: skip
-        if not npy.describes(bytes(self.read(begin)), dtype, shape):
+        self._header = bytes(self.read(begin))
+        if not npy.describes(self._header, dtype, shape):
             problem = f"its header does not say type {dtype} and shape {shape}"
             raise Refused(self.finding("E_ARRAY", problem, 0, begin))
         return begin

@@ -8,8 +8,9 @@ from functools import partial
 import msgspec
 
 from dataprep.formats import manifest as manifests
+from dataprep.formats.content import TokenContent
 from dataprep.formats.envelope import CONFIG_NAME
-from dataprep.formats.manifest import Manifest, SplitEntry
+from dataprep.formats.manifest import Manifest, ShardEntry, SplitEntry
 from dataprep.formats.verify_groups import check_groups, check_records_of_groups
 from dataprep.formats.verify_plan import Plan, Task, do
 from dataprep.formats.verify_records import REJECTS_NAME, check_records
@@ -60,6 +61,30 @@ def _check(manifest: Manifest, run: Run, others: Sequence[Task]) -> None:
     _check_trained(run, manifest, results[len(shards) : len(shards) + len(masked)])
     if manifests.PREFERENCE in manifest.required_features:
         check_records_of_groups(run, manifest)
+    for name, split in manifest.splits.items():
+        if run.added_up(file for shard in split.shards for file in _served(shard)):
+            found = _content_id(run, split, manifest.tokens.dtype)
+            run.check_content(name, split.content_id, found)
+
+
+def _served(shard: ShardEntry) -> dict[str, tuple[str, int]]:
+    """Return the role and the count of what each file adds to the content of the split."""
+    files = {
+        shard.tokens: ("tokens", shard.length),
+        shard.docs: ("lengths", shard.documents),
+        shard.mask: ("mask", shard.length),
+        shard.groups: ("groups", shard.records or 0),
+        shard.scores: ("scores", shard.documents),
+    }
+    return {file: part for file, part in files.items() if file is not None}
+
+
+def _content_id(run: Run, split: SplitEntry, dtype: str) -> str:
+    content = TokenContent(dtype)
+    for shard in split.shards:
+        for file, (role, count) in _served(shard).items():
+            content.add(role, count, run.numbers[file])
+    return content.content_id
 
 
 def _check_trained(run: Run, manifest: Manifest, counts: Sequence[int | None]) -> None:

@@ -21,6 +21,7 @@ import numpy as np
 
 from dataprep.formats import manifest as manifests
 from dataprep.formats import npy
+from dataprep.formats.content import TokenContent
 from dataprep.formats.errors import InputError
 from dataprep.formats.manifest import (
     FORMAT_VERSION,
@@ -228,6 +229,7 @@ class Commit:
                 WrittenFile(name=index, hashed=writer.close(), dtype="<i8", shape=(documents,))
             )
         return SplitEntry(
+            content_id=_content_id(placed, dtype),
             index=index,
             documents=documents,
             tokens=sum(shard.length for shard in shards),
@@ -304,6 +306,19 @@ class Commit:
         sync_file(root / manifests.CONFIG_NAME)
         for folder in sorted({path.parent for path in paths}):
             sync_directory(folder)
+
+
+def _content_id(placed: Sequence[PlacedPiece], dtype: str) -> str:
+    """Return the content id of a split of these pieces, in order."""
+    content = TokenContent(dtype)
+    for piece in (one.piece for one in placed):
+        counts = {
+            "tokens": piece.length, "lengths": piece.documents, "mask": piece.length,
+            "groups": piece.records, "scores": piece.documents,
+        }  # fmt: skip
+        for role, crc in piece.crc32.items():
+            content.add(role, counts[role], crc)
+    return content.content_id
 
 
 class _Result(Protocol):

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
+from zlib import crc32
 
 import msgspec
 import numpy as np
@@ -18,6 +19,7 @@ import numpy.typing as npt
 
 from dataprep.formats import npy
 from dataprep.formats.checksums import FileHash
+from dataprep.formats.content import crc32_of_numbers
 from dataprep.formats.storage import FileWriter
 
 __all__ = ["ARRAYS", "Marks", "Piece", "PieceFile", "PieceWriter", "Rows", "write_array"]
@@ -47,7 +49,8 @@ class Piece(msgspec.Struct, frozen=True, kw_only=True):
     With exact splits there is a fifth, `.keys`: uint64 [documents, 2], the hash of the split key
     and the bytes of text of each document. With `Marks` also `.mask`, bytes without a header, and
     with scores `.scores` and `.groups`, where documents of one record stand together: uint64
-    [records + 1]. `trained` tokens have a mask of 1.
+    [records + 1]. `trained` tokens have a mask of 1. `crc32` has the CRC-32 of each part of the
+    content, see `formats.content`.
     """
 
     split: str
@@ -57,6 +60,7 @@ class Piece(msgspec.Struct, frozen=True, kw_only=True):
     text_bytes: int
     zero_token_documents: int
     files: dict[str, PieceFile]
+    crc32: dict[str, int]
     records: int
     trained: int = 0
 
@@ -214,13 +218,19 @@ class _OpenPiece:
         }  # fmt: skip
         if keys:
             arrays["keys"] = np.stack([rows.hashes, rows.sizes.view(np.uint64)], 1)
-        files = {"tokens": PieceFile.of(self._tokens.close())}
+        tokens = self._tokens.close()
+        files = {"tokens": PieceFile.of(tokens)}
+        content = {"tokens": crc32_of_numbers(tokens), "lengths": _crc32(lengths)}
         starts = np.flatnonzero(np.diff(rows.records, prepend=-1))
         if self._mask is not None:
-            files["mask"] = PieceFile.of(self._mask.close())
+            mask = self._mask.close()
+            files["mask"] = PieceFile.of(mask)
+            content["mask"] = crc32_of_numbers(mask)
         if self._scores:
             arrays["groups"] = np.append(starts, len(rows)).astype(np.uint64)
             arrays["scores"] = np.concatenate(self._scores)
+            content["groups"] = _crc32(np.diff(arrays["groups"]))
+            content["scores"] = _crc32(arrays["scores"])
         for kind, array in arrays.items():
             path = self._directory / f"{self._stem}.{kind}"
             files[kind] = PieceFile.of(write_array(path, array))
@@ -232,9 +242,14 @@ class _OpenPiece:
             text_bytes=int(rows.sizes.sum()),
             zero_token_documents=int(np.count_nonzero(lengths == added)),
             files=files,
+            crc32=content,
             records=len(starts),
             trained=self._trained,
         )
+
+
+def _crc32(numbers: npt.NDArray[Any]) -> int:
+    return crc32(np.ascontiguousarray(numbers, numbers.dtype.newbyteorder("<")).data)
 
 
 def write_array(path: Path, array: npt.NDArray[Any]) -> FileHash:

@@ -38,6 +38,7 @@ from dataprep.formats.manifest import (
 )
 from dataprep.formats.storage import FileWriter, write_file
 from dataprep.formats.torchfile import write_index
+from tests.contents import token_content_id
 
 __all__ = ["BYTE_VOCAB", "EOS_ID", "EOS_TEXT", "byte_tokenizer", "make_dataset", "random_split"]
 
@@ -146,6 +147,7 @@ def make_dataset(
         first += entries[name].documents if records is None else records
         for ids in (ids for shard in arrays for ids in shard):  # how it is sharded does not matter
             content.update(f"{name} {len(ids)} ".encode() + ids.tobytes())
+        entries[name] = _identified(path, entries[name], _dtype(vocab_size))
     _write_crc(path, hashes)
     manifest = Manifest(
         format="dataprep",
@@ -236,10 +238,17 @@ def _write_split(
         hashes[index] = (writer.close(), "<i8", every.shape)
     text = [len(ids) - add_eos for shard in shards for ids in shard]
     return SplitEntry(
-        index=index, documents=len(text), tokens=sum(entry.length for entry in entries),
+        content_id="", index=index, documents=len(text),
+        tokens=sum(entry.length for entry in entries),
         text_bytes=sum(text), zero_token_documents=text.count(0), shards=tuple(entries),
         records=None if sizes is None else record - first_record,
     )  # fmt: skip
+
+
+def _identified(path: Path, entry: SplitEntry, dtype: str) -> SplitEntry:
+    shards = [msgspec.to_builtins(shard) for shard in entry.shards]
+    content_id = token_content_id(path, dtype, shards)
+    return msgspec.structs.replace(entry, content_id=content_id)
 
 
 def _write_groups(

@@ -22,7 +22,7 @@ from dataprep.formats.envelope import CONFIG_NAME
 from dataprep.formats.errors import IntegrityError
 from dataprep.formats.verify import verify
 from tests.array_datasets import make_embeddings, make_pairs
-from tests.formats.verified import put, reseal
+from tests.formats.verified import content_of, put, reseal
 from tests.formats.verified_arrays import MANY, Copied
 from tests.formats.verified_arrays import check_bytes as _check_bytes
 from tests.support import examples
@@ -176,6 +176,7 @@ def test_negatives_of_another_layout_are_as_they_were_there(copied: Copied) -> N
         put(path, manifest, "hard_negatives", 3, at, source)
     reseal(path)
     assert {finding.code for finding in verify(path).findings} == {"E_REPEAT"}
+    reseal(path, content_of(path))
     reseal(path, _pairs(foreign={"n_neg": 4}))
     assert verify(path).findings == ()
     put(path, manifest, "hard_negatives", 4, 3, pairs[1][1])

@@ -25,7 +25,7 @@ from dataprep.formats.verify_stream import Reader
 from tests.datasets import make_dataset, random_split
 from tests.formats.grouped import FORMS, NAN, shards_of_ones
 from tests.formats.test_verify_records import _write_index
-from tests.formats.verified import LEVELS, codes, edit, reseal
+from tests.formats.verified import LEVELS, codes, content_of, edit, reseal
 from tests.preferences import written
 from tests.support import REPOSITORY, examples
 
@@ -115,7 +115,7 @@ def test_records_may_be_without_scores(groups: Path) -> None:
     """All of a record, next to ones with scores, is not mixed."""
     edit(groups, SCORES, "<f4", 128, {2: NAN})
     edit(groups, "train/scores-00001.npy", "<f4", 128, {2: NAN, 3: NAN, 4: NAN})
-    reseal(groups)
+    reseal(groups, content_of(groups))
     assert verify(groups).findings == ()
 
 

@@ -16,12 +16,14 @@ from dataprep.formats.errors import IncompatibleError, IntegrityError
 from dataprep.formats.manifest import CONFIG_NAME, CRC_NAME
 from dataprep.formats.storage import write_file
 from dataprep.formats.verify import VerifyReport, verify
+from tests.contents import content_ids
 from tests.datasets import make_dataset, random_split
 
 __all__ = [
     "LEVELS",
     "MIB",
     "codes",
+    "content_of",
     "edit",
     "files_of",
     "outcome",
@@ -81,6 +83,20 @@ def reseal(path: Path, change: Callable[[Any], Any] = lambda manifest: manifest)
     (path / CONFIG_NAME).write_bytes(
         envelope.dump_json(change(msgspec.structs.replace(manifest, files=files)))
     )
+
+
+def content_of(path: Path) -> Callable[[Any], Any]:
+    """Return what gives a manifest the content ids of the data in `path`."""
+
+    def change(manifest: Any) -> Any:
+        ids = content_ids(path)
+        splits = {
+            name: msgspec.structs.replace(split, content_id=ids[name])
+            for name, split in manifest.splits.items()
+        }
+        return msgspec.structs.replace(manifest, splits=splits)
+
+    return change
 
 
 def outcome(path: Path, level: verify_report.Level = "full") -> list[str]:

@@ -230,7 +230,7 @@ def test_what_is_joined_is_counted(total: int) -> None:
 def _piece(name: str, size: int) -> PlacedPiece:
     piece = Piece(
         split=name, stem=name, documents=1, length=size // 2, text_bytes=0,
-        zero_token_documents=0, records=0, files={"tokens": PieceFile(size, "", ())},
+        zero_token_documents=0, records=0, crc32={}, files={"tokens": PieceFile(size, "", ())},
     )  # fmt: skip
     return PlacedPiece(piece=piece, directory=Path(), first_record=0)
 

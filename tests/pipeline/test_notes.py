@@ -10,7 +10,8 @@ from dataprep.pipeline.notes import split_notes, unknown_notes
 
 def split(documents: int, tokens: int) -> SplitEntry:
     return SplitEntry(
-        index="x_idx.pt", documents=documents, tokens=tokens, text_bytes=0, zero_token_documents=0,
+        content_id="0" * 64, index="x_idx.pt", documents=documents, tokens=tokens, text_bytes=0,
+        zero_token_documents=0,
         shards=(),
     )  # fmt: skip
 

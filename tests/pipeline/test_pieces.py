@@ -140,7 +140,7 @@ def imagined(sizes: list[int]) -> list[PlacedPiece]:
     def piece(number: int, size: int) -> Piece:
         return Piece(
             split="train", stem=f"{number}", documents=1, length=size // 2, text_bytes=0,
-            zero_token_documents=0, records=0, files={"tokens": PieceFile(size, "", ())},
+            zero_token_documents=0, records=0, crc32={}, files={"tokens": PieceFile(size, "", ())},
         )  # fmt: skip
 
     return [
