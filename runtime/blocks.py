@@ -43,9 +43,9 @@ Costs three times a full shuffle, in either direction: about 70 ns a position.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -80,6 +80,16 @@ class Blocks:
     purpose: str
     block: int = 1024
     window: int = 256
+    default_sizes: bool = field(default=False, compare=False)
+    """Whether `block` and `window` are defaults: a state that is loaded overrules them."""
+
+    @property
+    def definition(self) -> dict[str, Any]:
+        """What it is besides the content id: JSON values."""
+        return {
+            "kind": "blocks", "seed": self.seed, "purpose": self.purpose, "block": self.block,
+            "window": self.window,
+        }  # fmt: skip
 
     def __post_init__(self) -> None:
         for name, value in (("block", self.block), ("window", self.window)):

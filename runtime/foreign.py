@@ -153,7 +153,7 @@ def foreign_loader(
             require(not skip, "skip", "is for batches of rows, not of tokens")
             steps = buckets.steps(
                 WithEpoch(order=order) if tagged else order, known, config, purpose, epoch=epoch,
-                dp_rank=dp_rank, dp_size=dp_size, end=end,
+                dp_rank=dp_rank, dp_size=dp_size, end=end, content=definition.get("content", ()),
             )  # fmt: skip
             definition |= steps.definition
             return serve_steps(samples, steps, definition=definition, dp_rank=dp_rank, **run)
@@ -327,7 +327,8 @@ def _order(
         return build_order(samples, split, seed=config.seed, shuffle=config.shuffle)
     if sampler is None:
         raise UsageError("has no order of its own", where="sampler", remedy="Pass an Order.")
-    definition = {**samples.definition, "samples": len(samples), "seed": config.seed}
+    content = {} if split is None else {"content": [split.content_id]}
+    definition = {**content, **samples.definition, "samples": len(samples), "seed": config.seed}
     definition["sampler"] = type(sampler).__name__
     if hasattr(sampler, "positions") and hasattr(sampler, "samples"):
         return cast("Order", sampler), definition

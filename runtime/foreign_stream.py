@@ -33,6 +33,7 @@ from dataprep.runtime.draws import draws_nothing
 from dataprep.runtime.foreign_batches import ForeignStream
 from dataprep.runtime.loader_config import LoaderConfig
 from dataprep.runtime.machine_error import starting_workers, watched
+from dataprep.runtime.order import ALGORITHM
 from dataprep.runtime.picklable import require_picklable
 from dataprep.runtime.prefetch import Ahead, Pace
 from dataprep.runtime.preprocess_stream import StreamingPreprocessedDataset
@@ -213,8 +214,8 @@ def foreign_stream_loader(
     quiet = draws is False or (draws is None and draws_nothing(source, chosen))
     return ForeignStreamLoader(
         stream,
-        {"kind": "stream", "content": [identity or _name(source)], "seed": config.seed,
-         "buffer": stream.buffer},
+        {"algorithm": ALGORITHM, "kind": "stream", "content": [identity or _name(source)],
+         "seed": config.seed, "buffer": stream.buffer},
         ahead=config.prefetch_factor if quiet and not workers else 0,
         num_workers=workers,
         pin_memory=_pins(config.pin_memory),

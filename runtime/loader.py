@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Generator, Iterator, Mapping
+from dataclasses import replace
 from time import perf_counter
 from typing import Any, cast
 
@@ -18,6 +19,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from dataprep.formats.errors import DataprepError, UsageError, name_dataset
 from dataprep.runtime.arguments import whole_number
+from dataprep.runtime.blocks import Blocks
 from dataprep.runtime.digest import DIGEST_MASK
 from dataprep.runtime.machine_error import raise_named, starting_workers, usable, watched
 from dataprep.runtime.making import Announces, Asked, announced, made_here, varies, version
@@ -25,7 +27,7 @@ from dataprep.runtime.prefetch import Ahead, Pace
 from dataprep.runtime.samples import Batch, SampleDataset, batch_of
 from dataprep.runtime.sampling import GlobalBatchSampler, Step, StepSampler
 from dataprep.runtime.state import Progress, progress_from, state_of
-from dataprep.runtime.state_head import warn_of_dropped
+from dataprep.runtime.state_head import warn_of_dropped, whole
 from dataprep.runtime.state_order import served_by
 from dataprep.runtime.stats import LoaderStats, Tally
 from dataprep.runtime.workers import raising
@@ -234,7 +236,10 @@ class Loader(DataLoader[Batch]):
         sampler, place = self.sampler_obj, self._place
         changing: frozenset[str] = getattr(sampler.order, "changing", frozenset())
         served = served_by(sampler.order, self.dataset_obj)
-        progress = stood = progress_from(state, self.order, sampler.samples, changing, served)
+        sized, definition = self._sized_as(state)
+        progress = stood = progress_from(state, definition, sampler.samples, changing, served)
+        if sized is not None:
+            sampler.order, self.order = sized, definition
         count = sampler.count(stood.position, stood.epoch)
         over = sampler.ended(count)  # less than a global batch was left
         if over:
@@ -245,6 +250,19 @@ class Loader(DataLoader[Batch]):
         place.next, place.loaded = progress, progress != Progress()
         place.served = (progress.epoch, count, progress.digest)
         place.digest = progress.digest
+
+    def _sized_as(self, state: object) -> tuple[Blocks | None, dict[str, Any]]:
+        """Return the order with the block and window of `state`, where its own are defaults."""
+        order = getattr(self.sampler_obj, "order", None)
+        stored = state.get("order") if isinstance(state, Mapping) else None
+        if not (isinstance(order, Blocks) and order.default_sizes and isinstance(stored, Mapping)):
+            return None, self.order
+        sizes = {name: stored.get(name) for name in ("block", "window")}
+        if stored.get("shuffle") != "blocks" or None in sizes.values():
+            return None, self.order
+        found = {name: whole(value, name) for name, value in sizes.items()}
+        sized = replace(order, block=found["block"], window=found["window"])
+        return sized, {**self.order, **found}
 
     def with_batch_size(self, batch_size: int) -> Loader:
         """A loader of the same order that goes on where this one stands, in other batches.

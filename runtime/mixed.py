@@ -1,7 +1,7 @@
 """A loader over several datasets: the rows of all, one order, the exact shares of the weights.
 
 `create_loader` comes here when it is given datasets with weights. What is served is fixed by the
-builds in the order given, the weights, the seed and the options of the rows, and by no path: a
+contents in the order given, the weights, the seed and the options of the rows, and by no path: a
 dataset may be moved, or named in another way, and states stay good.
 """
 
@@ -24,7 +24,7 @@ from dataprep.runtime.loader import Loader
 from dataprep.runtime.mixture import By, Mixture, MixtureOrder, Realised
 from dataprep.runtime.mixture_dataset import MixedDataset, MixtureDataset
 from dataprep.runtime.packed import PackedDataset
-from dataprep.runtime.phases import Phase, Spot
+from dataprep.runtime.phases import Phase, Spot, source_of
 from dataprep.runtime.preference import PreferenceDataset
 from dataprep.runtime.serve import Shuffle, opened, shuffle_kind
 from dataprep.runtime.skips import Skips, skips_of
@@ -89,7 +89,6 @@ def mixed_loader(
     if kind == "blocks":
         orders = _in_blocks(mixture, parts, seed)
         order = replace(order, orders=orders, phases=())
-        definition["blocks"] = [[own.block, own.window] for own in orders]
     return served(samples, order=order, definition=definition, positions=mixture.samples)
 
 
@@ -99,7 +98,7 @@ def realised(loader: Loader) -> dict[str, Realised]:
     Counted from its state and not kept: from epoch 0 on, as this loader serves it with its batch
     size (what `drop_last` leaves out at the end of an epoch does not count), up to the last batch
     handed over; so a resumed run counts what ran before, with other weights too: a dataset that is
-    no longer there goes by its build id. `tokens` are samples times their mean, and None for
+    no longer there goes by its content id. `tokens` are samples times their mean, and None for
     documents weighed by samples; `passes` are as long as they are now. Raises `UsageError` for the
     loader of a single dataset. Costs some 20 microseconds, and with `drop_last` as much for every
     epoch; after a change of weights also the schedule of those before.
@@ -125,7 +124,7 @@ def realised(loader: Loader) -> dict[str, Realised]:
                 samples[key] += sign * count
     found = mixture.drawn(np.array([samples.pop(key) for key in now.sources]), order.served)
     for key, count in samples.items():
-        name = f"build {key.rpartition('/')[0]}"
+        name = f"content {source_of(key)}"
         found[name] = Realised(samples=count, tokens=None, passes=count / sizes[key])
     return found
 
@@ -235,6 +234,6 @@ def _in_blocks(
         block, window = block_sizes(max(1, split.tokens * split.dtype.itemsize // len(part)))
         orders.append(Blocks(
             content_id=source.content_id, seed=seed, purpose=purpose, block=block,
-            window=max(_LEAST_BLOCKS, window // len(parts)),
+            window=max(_LEAST_BLOCKS, window // len(parts)), default_sizes=True,
         ))  # fmt: skip
     return tuple(orders)

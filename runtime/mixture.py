@@ -17,8 +17,6 @@ pass in the positions asked for at once: ask for thousands.
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -27,6 +25,7 @@ from typing import Any, Literal, TypedDict, get_args
 
 import numpy as np
 
+from dataprep.formats.canonical import digest_of
 from dataprep.formats.errors import UsageError, require
 from dataprep.runtime.mixture_order import MixtureOrder
 from dataprep.runtime.order import MAX_SAMPLES, Order, Positions, Sequential, Shuffled
@@ -115,16 +114,17 @@ class Mixture:
     def definition(self) -> dict[str, Any]:
         """What decides which sample stands where, besides the seed: JSON values.
 
-        `builds`, `weights` (those of the period) and `samples` have one for each source, in order.
+        `content`, `weights` (those of the period) and `samples` have one for each source, in order.
         The other values stay short however many sources there are: `content_sha256` and
-        `weights_sha256` are the first 16 digits of the hash of the list.
+        `weights_sha256` are the first 16 digits of the SHA-256 of the canonical JSON of the list.
         """
-        builds, weights = [s.content_id for s in self.sources], list(self.schedule.weights)
+        content, weights = [s.content_id for s in self.sources], list(self.schedule.weights)
         return {
-            "kind": "mixture", "sources": len(builds), "by": self.by,
+            "kind": "mixture", "sources": len(content), "by": self.by,
             "period": self.schedule.period, "positions": self.samples,
-            "content_sha256": _digest(builds), "weights_sha256": _digest(weights),
-            "content": builds, "weights": weights, "samples": self.sizes.tolist(),
+            "content_sha256": digest_of(content)[:16],
+            "weights_sha256": digest_of(weights)[:16],
+            "content": content, "weights": weights, "samples": self.sizes.tolist(),
         }  # fmt: skip
 
     def realised(self, served: int) -> dict[str, Realised]:
@@ -151,9 +151,9 @@ class Mixture:
         }  # fmt: skip
 
     def purposes(self, purpose: str = "mixture") -> list[str]:
-        """What the order of each source is made for, so that two sources of one build share none.
+        """What the order of each source is made for, so that two sources of one content share none.
 
-        `purpose` and the number of the source among those of its build, in the order given.
+        `purpose` and the number of the source among those of its content, in the order given.
         """
         seen: Counter[str] = Counter()
         found = []
@@ -186,7 +186,7 @@ class Mixture:
         ]
         return MixtureOrder(
             mixture=self, orders=tuple(orders), skips=self.skips(skip or {}),
-            weights_changed=weights_changed,
+            weights_changed=weights_changed, seed=seed if shuffle else 0,
         )  # fmt: skip
 
     def skips(self, named: Mapping[str, Skips]) -> tuple[Skips, ...]:
@@ -196,10 +196,6 @@ class Mixture:
         if not any(map(len, named.values())):
             return ()
         return tuple(named.get(source.name, Skips([])) for source in self.sources)
-
-
-def _digest(values: Sequence[object]) -> str:
-    return hashlib.sha256(json.dumps(values).encode()).hexdigest()[:16]
 
 
 def _per_token(source: Source) -> Fraction:

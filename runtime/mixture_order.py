@@ -12,27 +12,28 @@ stands: one number for each source, its lead.
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Iterator
-from dataclasses import dataclass, field, is_dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
+from dataprep.formats.canonical import digest_of
 from dataprep.formats.errors import UsageError, require
-from dataprep.runtime.order import Order, Positions
-from dataprep.runtime.phases import MAX_POSITION, Phase, Spot
+from dataprep.runtime.blocks import Blocks
+from dataprep.runtime.order import Order, OrderKey, Positions, key
+from dataprep.runtime.phases import MAX_POSITION, Phase, Spot, sizes_of, source_of
 from dataprep.runtime.skips import Skips
 
 if TYPE_CHECKING:
-    from dataprep.runtime.mixture import Mixture
+    from dataprep.runtime.mixture import Mixture, Source
 
 __all__ = ["CHANGING", "MixtureOrder"]
 
 CHANGING = frozenset({
     "sources", "by", "period", "positions", "content", "content_sha256", "weights",
-    "weights_sha256", "samples", "blocks", "sha256",
+    "weights_sha256", "samples", "sha256",
 })  # fmt: skip
 """The fields of its definition that other weights, or other sources, change."""
 
@@ -45,7 +46,7 @@ class MixtureOrder:
     `Mixture.order`; any `Order` will do. `skips` has the samples to leave out of each source, by
     their numbers in it, or is empty. `phases` are those of the run, the last of which this is;
     empty, it is the only one. `weights_changed` says that the run whose state is loaded may have
-    had other weights.
+    had other weights. `seed` decides which rank serves which row of a global batch.
 
     Skipped samples cost a bisection for each position, and the inverse of a permutation for each
     pass over a source that has some.
@@ -61,6 +62,7 @@ class MixtureOrder:
     skips: tuple[Skips, ...] = ()
     phases: tuple[Phase, ...] = ()
     weights_changed: bool = False
+    seed: int = 0
     served: Positions = field(init=False, repr=False, compare=False)
     """Samples in a pass over each source, int64 [sources]."""
     lead: Positions = field(init=False, repr=False, compare=False)
@@ -96,6 +98,33 @@ class MixtureOrder:
         """The samples that are left out of each source; empty where there are none at all."""
         some = any(map(len, self.skips))
         return [skips.to_json() for skips in self.skips] if some else []
+
+    def deal_key(self, epoch: int) -> OrderKey:
+        """Return the key by which the rows of the global batches of `epoch` are dealt to the ranks.
+
+        Slot j of the n rows of the batch that begins at position p has row ``permute(j, n, key,
+        streams=p)``, and the slots are cut into the parts of the ranks. The schedule and the ranks
+        would go in step without that: with weights 3:1 and one row for each of four ranks, one rank
+        would get the whole second source.
+        """
+        content = digest_of([source.content_id for source in self.mixture.sources])
+        return key(content, self.seed, epoch, "mixture/deal")
+
+    def sized_as(self, keys: Iterable[str]) -> MixtureOrder:
+        """Return the order with the `block` and `window` of a state where its own are defaults.
+
+        `keys` are the sources of the state.
+        """
+        sizes = {source_of(key): sizes_of(key) for key in keys}
+        orders = tuple(
+            replace(own, block=found[0], window=found[1])
+            if isinstance(own, Blocks)
+            and own.default_sizes
+            and (found := sizes.get(source_of(key)))
+            else own
+            for key, own in zip(self.phase.sources, self.orders, strict=True)
+        )
+        return self if orders == self.orders else replace(self, orders=orders, phases=())
 
     def history(self, n: int) -> list[dict[str, Any]]:
         """The phases as JSON has them, with epochs of `n` positions in the one under way."""
@@ -181,10 +210,7 @@ class MixtureOrder:
     def _first(self) -> Phase:
         """The phase of a run that begins."""
         sources, purposes = self.mixture.sources, self.mixture.purposes("")
-        named = [
-            f"{source.content_id[:16]}{purpose}/{_fingerprint(order, source.samples)}"
-            for source, purpose, order in zip(sources, purposes, self.orders, strict=True)
-        ]
+        named = map(_key_of, sources, purposes, self.orders)
         return Phase(
             positions=self.mixture.samples, weights=self.mixture.schedule.weights,
             sources=tuple(named), samples=tuple(source.samples for source in sources),
@@ -257,10 +283,17 @@ def _before(what: str, phase: Phase) -> UsageError:
     )  # fmt: skip
 
 
-def _fingerprint(order: Order, samples: int) -> str:
-    """8 digits in which orders differ that a run may not go on with."""
-    text = f"{samples} {repr(order) if is_dataclass(order) else type(order).__qualname__}"
-    return hashlib.sha256(text.encode()).hexdigest()[:8]
+def _key_of(source: Source, number: str, order: Order) -> str:
+    """Return what states call a source: CONTENT/NUMBER/ORDER, and /BLOCK/WINDOW if it is in blocks.
+
+    CONTENT is the first 16 digits of its content id, NUMBER counts the sources of equal content,
+    and ORDER is the first 16 digits of the SHA-256 of the canonical JSON of the order's definition
+    with the number of samples; of an order without a definition, of the name of its type.
+    """
+    known = getattr(order, "definition", {"kind": type(order).__qualname__})
+    found = digest_of({"samples": source.samples, **known})[:16]
+    sizes = f"/{order.block}/{order.window}" if isinstance(order, Blocks) else ""
+    return f"{source.content_id[:16]}{number}/{found}{sizes}"
 
 
 def _groups(source: Positions, passes: Positions) -> Iterator[tuple[int, int, Positions]]:

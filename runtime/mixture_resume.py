@@ -23,7 +23,7 @@ import numpy as np
 from dataprep.formats.errors import IncompatibleError, UsageError
 from dataprep.runtime.mixture_order import MixtureOrder
 from dataprep.runtime.order import Order
-from dataprep.runtime.phases import Parked, Phase, Spot, Stand, phases_from
+from dataprep.runtime.phases import Parked, Phase, Spot, Stand, phases_from, source_of
 from dataprep.runtime.schedule import Schedule
 from dataprep.runtime.skips import Skips
 from dataprep.runtime.state import warn_of_forgotten
@@ -44,6 +44,7 @@ def going_on(
     """
     phases = phases_from(state)
     last, mixture = phases[-1], order.mixture
+    order = order.sized_as((*last.parked, *last.sources))
     skipped = _skipped(state, last)
     if not last.begin <= stood or stood.position > last.positions:
         raise damaged(f"it stands at {stood}")
@@ -119,8 +120,8 @@ def _stand(was: Parked | None, order: Order, samples: int) -> Stand:
 
 def _require_same_sources(keys: Sequence[str], last: Phase) -> None:
     """A source that is known is that source, with its samples in their order; and one is known."""
-    known = {_build(key): key for key in (*last.parked, *last.sources)}
-    found = [(key, known[_build(key)]) for key in keys if _build(key) in known]
+    known = {source_of(key): key for key in (*last.parked, *last.sources)}
+    found = [(key, known[source_of(key)]) for key in keys if source_of(key) in known]
     if not found:
         raise IncompatibleError(
             "has none of these datasets", where="state", code="E_STATE_DATASET",
@@ -129,14 +130,10 @@ def _require_same_sources(keys: Sequence[str], last: Phase) -> None:
     for key, was in found:
         if key != was:
             raise IncompatibleError(
-                f"has build {_build(key)} with other samples, or in another order", where="state",
-                code="E_STATE", remedy="Make the loader with the options of that time.",
+                f"has content {source_of(key)} with other samples, or in another order",
+                where="state", code="E_STATE",
+                remedy="Make the loader with the options of that time.",
             )  # fmt: skip
-
-
-def _build(key: str) -> str:
-    """A source without the fingerprint of its order."""
-    return key.rpartition("/")[0]
 
 
 def _warn_of_forgotten(now: Mapping[str, Skips], last: Phase, skipped: Sequence[Skips]) -> None:

@@ -24,7 +24,7 @@ import hashlib
 import json
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -34,6 +34,7 @@ from dataprep.formats.errors import UsageError
 from dataprep.runtime.splitmix import FIRST, GOLDEN, SECOND, finalise
 
 __all__ = [
+    "ALGORITHM",
     "MAX_SAMPLES",
     "Order",
     "OrderKey",
@@ -46,6 +47,9 @@ __all__ = [
 ]
 
 MAX_SAMPLES = 1 << 48
+
+ALGORITHM = 1
+"""The version of everything that decides which sample is served when; part of every state."""
 
 _DOMAIN = "dataprep order 1"
 _ROUNDS = 8
@@ -75,6 +79,10 @@ class OrderKey:
 def key(content_id: str, seed: int, epoch: int, purpose: str) -> OrderKey:
     """The key of one epoch's order, by hashing everything that it depends on.
 
+    What is hashed is ``["dataprep order 1", "CONTENT", SEED, EPOCH, "PURPOSE"]``: JSON in ASCII
+    with one blank after each comma, as Python's `json.dumps` writes a list. Word 2i of its
+    SHAKE-256 (64 bits, little-endian), made odd, is the multiplier of round i, and word 2i + 1 its
+    addend.
     Neighbouring seeds and epochs have nothing in common: (seed 1, epoch 2) is not (seed 2,
     epoch 1). Costs some ten microseconds the first time.
     """
@@ -108,6 +116,11 @@ class Shuffled:
     seed: int
     purpose: str
 
+    @property
+    def definition(self) -> dict[str, Any]:
+        """What it is besides the content id: JSON values."""
+        return {"kind": "full", "seed": self.seed, "purpose": self.purpose}
+
     def samples(self, positions: Positions, n: int, epoch: int) -> Positions:
         """See `permute`."""
         return permute(positions, n, key(self.content_id, self.seed, epoch, self.purpose))
@@ -120,6 +133,11 @@ class Shuffled:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Sequential:
     """The stored order, the same in every epoch."""
+
+    @property
+    def definition(self) -> dict[str, Any]:
+        """What it is: JSON values."""
+        return {"kind": "stored"}
 
     def samples(self, positions: Positions, n: int, epoch: int) -> Positions:
         """The positions themselves."""

@@ -8,6 +8,7 @@ place of the run. They are plain JSON, some 60 bytes for each source of a phase.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -18,7 +19,16 @@ from dataprep.runtime.schedule import MAX_SOURCES, Schedule
 from dataprep.runtime.state_head import damaged
 from dataprep.runtime.weights import MAX_PERIOD
 
-__all__ = ["MAX_POSITION", "Parked", "Phase", "Spot", "Stand", "phases_from"]
+__all__ = [
+    "MAX_POSITION",
+    "Parked",
+    "Phase",
+    "Spot",
+    "Stand",
+    "phases_from",
+    "sizes_of",
+    "source_of",
+]
 
 MAX_POSITION = 1 << 62
 
@@ -152,6 +162,29 @@ def phases_from(state: Mapping[str, Any]) -> tuple[Phase, ...]:
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise damaged(repr(error)) from None
     return phases
+
+
+def source_of(key: str) -> str:
+    """Return the content and the number of a source, without its order.
+
+    >>> source_of("9f86d081884c7d65/0/60303ae22b998861/1024/64")
+    '9f86d081884c7d65/0'
+    """
+    return "/".join(key.split("/")[:2])
+
+
+def sizes_of(key: str) -> tuple[int, int] | None:
+    """Return the `block` and `window` of the order of a source; None of other orders.
+
+    >>> sizes_of("9f86d081884c7d65/0/60303ae22b998861/1024/64")
+    (1024, 64)
+    """
+    sizes = key.split("/")[3:]
+    if not sizes:
+        return None
+    if len(sizes) != 2 or not all(re.fullmatch("[1-9][0-9]{0,14}", size) for size in sizes):
+        raise damaged(f"its source {key!r}")
+    return int(sizes[0]), int(sizes[1])
 
 
 def _phase(value: Mapping[str, Any]) -> Phase:

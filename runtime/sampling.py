@@ -1,15 +1,16 @@
 """Which samples make up a step of a rank: arithmetic on positions, and the order's answer.
 
 Global batch `g` of an epoch covers positions g * GB to (g + 1) * GB, where GB = batch_size *
-dp_size, and rank `r` takes the `r`-th of its `dp_size` equal, contiguous parts. So at an equal
-global batch every number of ranks serves the same samples in the same order, and every rank makes
+dp_size, and rank `r` takes the `r`-th of its `dp_size` equal, contiguous parts; of a mixture, after
+the rows of the batch were permuted (`MixtureOrder.deal_key`). So at an equal global batch every
+number of ranks serves the same samples in the same order, and every rank makes
 the same number of steps: both follow from the counts, nothing is negotiated. A pass may begin at
 any position, and then cuts what is left of the epoch in the same way.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain, repeat
 from typing import Any, Literal, NamedTuple, Protocol, get_args
 
@@ -18,10 +19,10 @@ from torch.utils.data import Sampler
 
 from dataprep.formats.errors import UsageError, require
 from dataprep.runtime.arguments import whole_number
-from dataprep.runtime.digest import DIGEST_MASK, contributions
+from dataprep.runtime.digest import DIGEST_MASK, contributions, digest_seed
 from dataprep.runtime.mixture_order import MixtureOrder
 from dataprep.runtime.mixture_resume import going_on
-from dataprep.runtime.order import MAX_SAMPLES, Order, Positions
+from dataprep.runtime.order import MAX_SAMPLES, Order, Positions, permute
 from dataprep.runtime.phases import Spot
 from dataprep.runtime.skips import Skips
 from dataprep.runtime.state import Progress, warn_of_forgotten
@@ -119,7 +120,8 @@ class GlobalBatchSampler(Sampler[list[int]]):
     - ``"pad"``: they are divided among the ranks as evenly as can be, and every rank fills its
       batch up with `PADDING`, so all steps have one shape and no sample is served twice.
 
-    `skips` are left out: the other samples keep their relative order, and move up.
+    `skips` are left out: the other samples keep their relative order, and move up. `content` has
+    the content ids of the datasets that the samples are from, which the digests are seeded with.
 
     Iterating serves `epoch`, and serves it again until `set_epoch`. Memory and start-up do not
     depend on the number of samples. Ordering the positions of all ranks, for the digest, costs 30
@@ -137,6 +139,7 @@ class GlobalBatchSampler(Sampler[list[int]]):
         dp_size: int = 1,
         end: End = "drop",
         skips: Skips | None = None,
+        content: Sequence[str] = (),
     ) -> None:
         batch_size = whole_number("batch_size", batch_size, 1)
         least = int(end == "drop")  # of nothing, nothing is served; with "drop" it is a mistake
@@ -153,6 +156,8 @@ class GlobalBatchSampler(Sampler[list[int]]):
         self.dp_size = dp_size
         self.end = end
         self.skips = skips
+        self.content = tuple(content)
+        self._digest_seed = digest_seed(self.content)
         self.served = samples - (len(skips) if skips else 0)
         if skips is not None:
             require(
@@ -183,7 +188,7 @@ class GlobalBatchSampler(Sampler[list[int]]):
         """The same order in batches of `batch_size`."""
         return GlobalBatchSampler(
             self.samples, batch_size, order=self.order, epoch=self.epoch, dp_rank=self.dp_rank,
-            dp_size=self.dp_size, end=self.end, skips=self.skips,
+            dp_size=self.dp_size, end=self.end, skips=self.skips, content=self.content,
         )  # fmt: skip
 
     def __len__(self) -> int:
@@ -271,9 +276,10 @@ class GlobalBatchSampler(Sampler[list[int]]):
             begin = start + first * size
             positions = np.arange(begin, begin + count * size, dtype=np.int64)
             samples, digests = self._ordered(order, positions.reshape(count, size), epoch)
+            samples = self._dealt(order, samples, positions[::size, None], mine, epoch)
             stops = range(begin + size, begin + count * size + 1, size)
             ends = chain(repeat(False, count - 1), (first + count == total,))
-            yield from map(Step, samples[:, mine], stops, digests, ends)
+            yield from map(Step, samples, stops, digests, ends)
         if whole < total:
             yield self._last(order, epoch, start + whole * size)
 
@@ -282,7 +288,7 @@ class GlobalBatchSampler(Sampler[list[int]]):
     ) -> tuple[Positions, list[int]]:
         """The samples at `positions` [steps, samples], and the digest of each step."""
         samples = self._at(order, positions, epoch)
-        parts = contributions(samples, positions, epoch)
+        parts = contributions(samples, positions, epoch, self._digest_seed)
         return samples, parts.sum(axis=1, dtype=np.uint64).tolist()
 
     def _last(self, order: Order, epoch: int, begin: int) -> Step:
@@ -290,11 +296,23 @@ class GlobalBatchSampler(Sampler[list[int]]):
         rest = self.served - begin
         samples, (digest,) = self._ordered(order, np.arange(begin, self.served)[None], epoch)
         first, stop = (rest * rank // self.dp_size for rank in (self.dp_rank, self.dp_rank + 1))
-        mine = samples[0, first:stop]
+        (mine,) = self._dealt(order, samples, np.array([[begin]]), slice(first, stop), epoch)
         if self.end == "pad":
             filling = np.full(self.batch_size - len(mine), PADDING, np.int64)
             mine = np.concatenate([mine, filling])
         return Step(mine, self.served, digest & DIGEST_MASK, last=True)
+
+    @staticmethod
+    def _dealt(
+        order: Order, samples: Positions, begins: Positions, mine: slice, epoch: int
+    ) -> Positions:
+        """Return this rank's part of each step [steps, samples]; see `MixtureOrder.deal_key`."""
+        if not isinstance(order, MixtureOrder):
+            return samples[:, mine]
+        rows = samples.shape[1]
+        slots, streams = np.broadcast_arrays(np.arange(rows, dtype=np.int64)[mine], begins)
+        dealt = permute(slots, rows, order.deal_key(epoch), streams)
+        return np.take_along_axis(samples, dealt, axis=1)
 
     def _at(self, order: Order, positions: Positions, epoch: int) -> Positions:
         if self.skips is not None:

@@ -20,6 +20,7 @@ import numpy as np
 import torch
 
 from dataprep.formats.arrays import ArraySplit
+from dataprep.formats.canonical import canonical_json, digest_of
 from dataprep.formats.dataset import Dataset, Split, open_dataset
 from dataprep.formats.errors import UsageError
 from dataprep.formats.readahead import ReadAhead, memory
@@ -27,7 +28,7 @@ from dataprep.runtime.arguments import flag, flag_or_none, whole_number
 from dataprep.runtime.blocks import Blocks, block_sizes
 from dataprep.runtime.loader import Loader
 from dataprep.runtime.mock import MockDataset
-from dataprep.runtime.order import Order, Sequential, Shuffled
+from dataprep.runtime.order import ALGORITHM, Order, Sequential, Shuffled
 from dataprep.runtime.samples import SampleDataset
 from dataprep.runtime.sampling import End, GlobalBatchSampler, StepSampler
 from dataprep.runtime.skips import Skips, skips_of
@@ -45,7 +46,7 @@ __all__ = [
 
 Shuffle = Literal["full", "blocks"]
 _BATCH_SIZE = 32
-_LONG = 512  # bytes of a definition that a state holds as it is
+_LONG = 384  # bytes of lists in a definition that a state holds as they are
 
 
 def opened(place: str | Path | Dataset, io: Literal["mmap", "pread"] | None) -> Dataset:
@@ -97,7 +98,8 @@ def build_order(
     if kind == "full":
         return Shuffled(content_id=content_id, seed=seed, purpose=purpose), definition
     block, window = block_sizes(_sample_bytes(samples, split))
-    order = Blocks(content_id=content_id, seed=seed, purpose=purpose, block=block, window=window)
+    order = Blocks(content_id=content_id, seed=seed, purpose=purpose, block=block, window=window,
+                   default_sizes=True)  # fmt: skip
     return order, definition | {"block": block, "window": window}
 
 
@@ -148,7 +150,8 @@ def serve(
     """A `Loader` that serves `samples` in `order`.
 
     `definition` says what the order is a function of: a state is good for loaders with the same.
-    `positions` are those of an epoch, as many as there are samples if it is None. `batch_size` None
+    Its `content`, a list of content ids, seeds the digests. `positions` are those of an epoch, as
+    many as there are samples if it is None. `batch_size` None
     is 32, or with a warning as many as fill one global batch where that would be dropped.
     `persistent_workers` False ends worker processes with each pass. The other arguments are those
     of `create_loader`.
@@ -164,7 +167,7 @@ def serve(
         batch_size = _default_batch_size(count - len(skips), dp_size, end)
     sampler = GlobalBatchSampler(
         count, batch_size, order=order, epoch=epoch, dp_rank=dp_rank, dp_size=dp_size, end=end,
-        skips=skips if len(skips) else None,
+        skips=skips if len(skips) else None, content=definition.get("content", ()),
     )  # fmt: skip
     _require_memory(sampler, definition.get("seq_len", 1))
     return serve_steps(
@@ -208,7 +211,7 @@ def serve_steps(
     return Loader(
         MockDataset(samples) if mock else samples,
         sampler,
-        order=_brief({**definition, "mock": True} if mock else definition),
+        order=_brief({"algorithm": ALGORITHM, **definition, **({"mock": True} if mock else {})}),
         prefetch=prefetch,
         vocab_size=_vocab_size(samples),
         announcer=None if mock else _announcer(samples),
@@ -230,12 +233,13 @@ def _worker_seed(definition: Mapping[str, Any], dp_rank: int) -> int:
 
 
 def _brief(definition: Mapping[str, Any]) -> dict[str, Any]:
-    """A definition as states hold it; of a long one, as of many sources, the hash."""
-    text = json.dumps(definition, sort_keys=True)
-    if len(text) <= _LONG:
+    """A definition as states hold it: of long lists, as those of many sources, the hash alone."""
+    single = str | int | float | None
+    short = {name: value for name, value in definition.items() if isinstance(value, single)}
+    lists = {name: value for name, value in definition.items() if name not in short}
+    if len(canonical_json(lists)) <= _LONG:
         return dict(definition)
-    short = {name: value for name, value in definition.items() if isinstance(value, str | int)}
-    return {**short, "sha256": hashlib.sha256(text.encode()).hexdigest()}
+    return {**short, "sha256": digest_of(lists)}
 
 
 def _announcer(samples: SampleDataset) -> ReadAhead | None:

@@ -2,7 +2,7 @@
 
 The order of one dataset and that of a mixture are two things, also where the mixture is of one
 dataset; and in a mixture the datasets have an order. An error names the datasets by their paths as
-far as they are open here, and says what to give; by their build ids where they are not.
+far as they are open here, and says what to give; by their content ids where they are not.
 """
 
 from __future__ import annotations
@@ -14,15 +14,24 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dataprep.formats.errors import IncompatibleError
 from dataprep.runtime.mixture_order import CHANGING, MixtureOrder
+from dataprep.runtime.order import ALGORITHM
 from dataprep.runtime.state_head import damaged
 
 if TYPE_CHECKING:
     from dataprep.runtime.order import Order
 
-__all__ = ["REMEDY", "Open", "Served", "require_datasets", "require_order", "served_by"]
+__all__ = [
+    "REMEDY",
+    "Open",
+    "Served",
+    "require_algorithm",
+    "require_datasets",
+    "require_order",
+    "served_by",
+]
 
 REMEDY = "Make the loader as it was made when the state was taken."
-_ID = 16  # digits of a build id in the phases of a state
+_ID = 16  # digits of a content id in the phases of a state
 _SHOWN = 12
 _FOLLOWING = {
     "samples", "positions", "sources", "period", "content", "weights_sha256", "content_sha256",
@@ -32,7 +41,7 @@ _NAMES = {"kind": "rows", "by": "weigh_by", "positions": "samples in all"}
 
 
 class Open(NamedTuple):
-    """A dataset that is open here: its build, and what messages call it."""
+    """A split that is open here: its content id, and what messages call its dataset."""
 
     content_id: str
     name: str
@@ -42,7 +51,7 @@ class Open(NamedTuple):
 class Served:
     """What a loader serves, as far as its definition does not say: datasets, in order, and weights.
 
-    Empty where it is not known: then messages have build ids.
+    Empty where it is not known: then messages have content ids.
     """
 
     datasets: tuple[Open, ...] = ()
@@ -74,17 +83,18 @@ def require_order(
     stored = state.get("order")
     if not isinstance(stored, Mapping):
         raise damaged("it does not say which order it is of")
+    require_algorithm(stored.get("algorithm"))
     odd = [name for name in {**stored, **order} if stored.get(name) != order.get(name)]
     names = [name for name in odd if name not in changing]
     mixed = _is_mixture(stored), _is_mixture(order)
-    was = _builds(state, stored)
-    now = [found.content_id for found in served.datasets] or list(_builds({}, order))
-    common = {build[:_ID] for build in was} & {build[:_ID] for build in now}
+    was = _contents(state, stored)
+    now = [found.content_id for found in served.datasets] or list(_contents({}, order))
+    common = {content[:_ID] for content in was} & {content[:_ID] for content in now}
     helps = all(mixed) and not changing and CHANGING.issuperset(odd) and bool(common)
     other = " Or pass weights_changed=True to go on with other weights." if helps else ""
     # A long definition has the hash of its lists alone, and how long it is, is up to the options.
-    builds = "content_sha256" if all(mixed) else "content"
-    if mixed[0] != mixed[1] or (builds in names and "split" not in names):
+    contents = "content_sha256" if all(mixed) else "content"
+    if mixed[0] != mixed[1] or (contents in names and "split" not in names):
         raise _of_others(mixed, was, now, served.datasets, other)
     if names:
         listed = ", ".join(_differences(state, stored, order, names, served.weights))
@@ -93,13 +103,28 @@ def require_order(
         )
 
 
+def require_algorithm(found: object) -> None:
+    """Raise unless `found`, the algorithm that a state names, is the one of this dataprep.
+
+    `IncompatibleError` for another one, and `UsageError` for what is no version.
+    """
+    if type(found) is not int:
+        raise damaged(f"algorithm {found!r}")
+    if found != ALGORITHM:
+        raise IncompatibleError(
+            f"was taken with sample order {found}; this dataprep has {ALGORITHM}", where="state",
+            code="E_VERSION", remedy="Install the dataprep that wrote it.",
+        )  # fmt: skip
+
+
 def require_datasets(state: Mapping[str, Any], datasets: Sequence[Open], *, mixed: bool) -> None:
     """Raise what `require_order` raises for a state of other datasets; of the rest nothing is said.
 
     `mixed`: whether these are to be served as a mixture.
     """
     stored: Mapping[str, Any] = state["order"]
-    was, now = _builds(state, stored), [found.content_id for found in datasets]
+    require_algorithm(stored.get("algorithm"))
+    was, now = _contents(state, stored), [found.content_id for found in datasets]
     of_mixture = _is_mixture(stored)
     if of_mixture and mixed and not was:
         return  # damaged, which the loader sees
@@ -111,14 +136,14 @@ def _is_mixture(order: Mapping[str, Any]) -> bool:
     return order.get("kind") == "mixture"
 
 
-def _builds(state: Mapping[str, Any], order: Mapping[str, Any]) -> Sequence[str]:
-    """The builds that a state is of: whole ids or their first digits, and none if it has none."""
-    builds = order.get("content")
-    if not isinstance(builds, list | tuple):
+def _contents(state: Mapping[str, Any], order: Mapping[str, Any]) -> Sequence[str]:
+    """The contents that a state is of: whole ids or their first digits, and none if it has none."""
+    contents = order.get("content")
+    if not isinstance(contents, list | tuple):
         sources = _last_phase(state).get("sources")
-        builds = sources if isinstance(sources, list | tuple) else ()
-        return [str(source)[:_ID] for source in builds]
-    return list(map(str, builds))
+        contents = sources if isinstance(sources, list | tuple) else ()
+        return [str(source)[:_ID] for source in contents]
+    return list(map(str, contents))
 
 
 def _last_phase(state: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -164,18 +189,18 @@ def _of_others(
     return IncompatibleError(problem, where="state", code=code, remedy=remedy + other)
 
 
-def _counted(builds: Iterable[str]) -> Counter[str]:
-    return Counter(build[:_ID] for build in builds)
+def _counted(contents: Iterable[str]) -> Counter[str]:
+    return Counter(content[:_ID] for content in contents)
 
 
-def _called(builds: Sequence[str], datasets: Sequence[Open]) -> str:
-    """These builds by the names of the datasets that are open, each of which is one of them."""
+def _called(contents: Sequence[str], datasets: Sequence[Open]) -> str:
+    """These contents by the names of the datasets that are open, each of which is one of them."""
     left, names = list(datasets), []
-    for build in builds:
-        found = next((one for one in left if one.content_id[:_ID] == build[:_ID]), None)
+    for content in contents:
+        found = next((one for one in left if one.content_id[:_ID] == content[:_ID]), None)
         if found is not None:
             left.remove(found)
-        names.append(f"build {build[:_SHOWN]}" if found is None else str(found.name))
+        names.append(f"content {content[:_SHOWN]}" if found is None else str(found.name))
     return _listed(names) if names else "datasets that it does not name"
 
 

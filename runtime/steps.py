@@ -12,7 +12,8 @@ from typing import Any, Protocol
 import numpy as np
 
 from dataprep.formats.errors import UsageError
-from dataprep.runtime.order import Order, Positions
+from dataprep.runtime.mixture_order import MixtureOrder
+from dataprep.runtime.order import Order, OrderKey, Positions, permute, unpermute
 from dataprep.runtime.skips import Skips
 
 __all__ = ["NOT_SERVED", "Served", "Steps"]
@@ -69,10 +70,12 @@ class Steps:
     batch: int
     ranks: int
     end: str
+    deal: OrderKey | None = None
+    """How the rows of a global batch are dealt to the ranks; None: in their order."""
 
     @classmethod
-    def of(cls, sampler: Served, start: int = 0) -> Steps:
-        """The steps of `sampler`.
+    def of(cls, sampler: Served, start: int = 0, *, epoch: int = 0) -> Steps:
+        """The steps of `sampler` in `epoch`.
 
         Raises `UsageError` for a start behind the last sample, and for skips that do not fit.
         """
@@ -82,10 +85,12 @@ class Steps:
             served -= len(sampler.skips)
         if not 0 <= start <= served:
             raise UsageError(f"{start} is not in 0 .. {served}", where="start")
+        order = sampler.order
         whole, rest = divmod(served - start, sampler.batch_size * sampler.dp_size)
         return cls(
             start=start, whole=whole, rest=rest, batch=sampler.batch_size, ranks=sampler.dp_size,
             end=sampler.end,
+            deal=order.deal_key(epoch) if isinstance(order, MixtureOrder) else None,
         )  # fmt: skip
 
     @property
@@ -96,16 +101,24 @@ class Steps:
     def places(self, step: int) -> tuple[Positions, Positions, Positions]:
         """Rank, row and place of all that is served in `step`: three int64 [k]."""
         size = self.batch * self.ranks
-        offsets = np.arange(size if step < self.whole else self.rest, dtype=np.int64)
-        ranks, rows = self._divided(offsets, np.full(len(offsets), step < self.whole))
-        return ranks, rows, self.start + step * size + offsets
+        slots = np.arange(size if step < self.whole else self.rest, dtype=np.int64)
+        ranks, rows = self._divided(slots, np.full(len(slots), step < self.whole))
+        begin = self.start + step * size
+        if self.deal is not None:
+            slots = permute(slots, len(slots), self.deal, np.full_like(slots, begin))
+        return ranks, rows, begin + slots
 
     def locate(self, places: Positions) -> tuple[Positions, Positions, Positions]:
         """Step, rank and row at which each of `places` is served, or `NOT_SERVED` and zeros."""
         size = self.batch * self.ranks
         steps, offsets = np.divmod(places - self.start, size)
-        ranks, rows = self._divided(offsets, steps < self.whole)
         out = (places < self.start) | (steps >= self.count)
+        if self.deal is not None:
+            begins = places - offsets
+            for some, n in ((steps < self.whole, size), (steps == self.whole, self.rest)):
+                here = np.flatnonzero(some & ~out)
+                offsets[here] = unpermute(offsets[here], n, self.deal, begins[here])
+        ranks, rows = self._divided(offsets, steps < self.whole)
         return np.where(out, NOT_SERVED, steps), np.where(out, 0, ranks), np.where(out, 0, rows)
 
     def _divided(self, offsets: Positions, whole: Any) -> tuple[Positions, Positions]:

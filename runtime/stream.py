@@ -26,10 +26,16 @@ from torch.utils.data import IterableDataset, get_worker_info
 from dataprep.formats.errors import DataprepError, UsageError, require
 from dataprep.runtime.arguments import flag, whole_number
 from dataprep.runtime.fields import OF_THE_BATCH
-from dataprep.runtime.order import MAX_SAMPLES, Positions, Sequential
+from dataprep.runtime.order import ALGORITHM, MAX_SAMPLES, Positions
 from dataprep.runtime.serve import require_seed
-from dataprep.runtime.state_head import warn_of_dropped
-from dataprep.runtime.stream_order import Shuffle, described, stream_order, stream_sizes
+from dataprep.runtime.state_head import warn_of_dropped, whole
+from dataprep.runtime.stream_order import (
+    Shuffle,
+    StreamOrder,
+    described,
+    stream_order,
+    stream_sizes,
+)
 from dataprep.runtime.stream_plan import (
     Deal,
     Stage,
@@ -41,7 +47,7 @@ from dataprep.runtime.stream_plan import (
     runs_of,
 )
 from dataprep.runtime.stream_read import Readable, Reader
-from dataprep.runtime.stream_state import Place, SharedPlace, dump_state, parse_state
+from dataprep.runtime.stream_state import Place, SharedPlace, Sizes, dump_state, parse_state
 from dataprep.runtime.windows import PADDING, Batch
 from dataprep.runtime.workers import telling
 
@@ -64,7 +70,8 @@ class StreamDataset(IterableDataset[Batch]):
             ``"buffer"`` (permuted blocks read through a buffer; see `ShuffleBuffer`), or None.
         block: samples read together. None: 2 MiB of tokens; see `stream_sizes`.
         window: blocks that are shuffled together and held in memory. None: 64 MiB of tokens.
-        buffer: samples in the shuffle buffer.
+        buffer: samples in the shuffle buffer. None: 8,192. Where `block`, `window` or `buffer` is
+            None, `load_state_dict` takes over that of the state.
         dp_rank, dp_size: this process among the data-parallel ones.
         end: what becomes of samples that do not fill a step of all ranks: ``"drop"`` (fewer than
             dp_size x batch_size), ``"pad"`` (rows of `PADDING` fill up, told by `sample_mask`), or
@@ -95,7 +102,7 @@ class StreamDataset(IterableDataset[Batch]):
         shuffle: Shuffle | None = "blocks",
         block: int | None = None,
         window: int | None = None,
-        buffer: int = _BUFFER,
+        buffer: int | None = None,
         dp_rank: int = 0,
         dp_size: int = 1,
         end: StreamEnd = "drop",
@@ -125,15 +132,14 @@ class StreamDataset(IterableDataset[Batch]):
         require(0 < self._n <= MAX_SAMPLES, "dataset", f"has {self._n} samples")
         if self._deal(topology).steps == 0:
             raise _too_few(self._n, topology)
-        sizes = stream_sizes(dataset.split.tokens * dataset.split.dtype.itemsize // self._n)
-        self.block, window = (
-            size if given is None else whole_number(name, given, 1)
-            for name, given, size in zip(("block", "window"), (block, window), sizes, strict=True)
-        )
-        self.order = stream_order(
-            dataset.split.content_id, dataset.split.name, self.seed, shuffle=shuffle,
-            block=self.block, window=window, buffer=whole_number("buffer", buffer, 1),
-        )  # fmt: skip
+        defaults = stream_sizes(dataset.split.tokens * dataset.split.dtype.itemsize // self._n)
+        given = {"block": block, "window": window, "buffer": buffer}
+        self._defaults = frozenset(name for name, size in given.items() if size is None)
+        self._shuffle: Shuffle | None = shuffle
+        self._set_sizes(*(
+            default if size is None else whole_number(name, size, 1)
+            for (name, size), default in zip(given.items(), (*defaults, _BUFFER), strict=True)
+        ))  # fmt: skip
         self._now = self._start = Place(0)
         self._shared = SharedPlace()
         self._counted = False  # by `stream_loader`
@@ -184,7 +190,9 @@ class StreamDataset(IterableDataset[Batch]):
             start = self.begin(1)
             return self.count(self._serve(start, 0), start)
         # Read now: a generator's body would only run when the first batch is asked for.
-        start = self._shared.read(worker.id, warn=self.order != Sequential())
+        start = self._shared.read(worker.id, warn=self._shuffle is not None)
+        if self._sizes != self._shared.sizes:  # of a state that was loaded after the worker began
+            self._set_sizes(*self._shared.sizes)
         return self._in_worker(self._enter(start, worker.num_workers), worker.id)
 
     def begin(self, workers: int) -> Place:
@@ -224,7 +232,7 @@ class StreamDataset(IterableDataset[Batch]):
                 "worker processes read this stream, and what the trainer took of it is not known",
                 where="state_dict", remedy="Use stream_loader(dataset, num_workers=...).",
             )  # fmt: skip
-        return dump_state(self._identity(), self._now, self._n, self.end)
+        return dump_state(self._identity(self.order), self._now, self._n, self.end)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Make the next pass go on where `state` was taken, on this topology or another.
@@ -237,7 +245,9 @@ class StreamDataset(IterableDataset[Batch]):
         Raises `IncompatibleError` for a state of a newer version, another dataset, seed or shuffle,
         and `UsageError` for one that is damaged. O(1); O(ranks x workers) after a change of them.
         """
-        place = parse_state(state, self._identity(), self._n, self.end)
+        sizes = self._sizes_of(state)
+        place = parse_state(state, self._identity(self._ordered(*sizes)), self._n, self.end)
+        self._set_sizes(*sizes)
         left = left_after(self._n, place.stages, self.end).total
         over = Deal(samples=left, topology=self.topology(), end=self.end).steps == 0
         self._go_to(Place(place.epoch + 1) if over else place)
@@ -247,7 +257,24 @@ class StreamDataset(IterableDataset[Batch]):
 
     def _go_to(self, place: Place) -> None:
         self._start = self._now = place
-        self._shared.write(place)
+        self._shared.write(place, self._sizes)
+
+    def _set_sizes(self, block: int, window: int, buffer: int) -> None:
+        self._sizes = Sizes(block, window, buffer)
+        self.block, self.order = block, self._ordered(*self._sizes)
+
+    def _ordered(self, block: int, window: int, buffer: int) -> StreamOrder:
+        split = self.dataset.split
+        return stream_order(
+            split.content_id, split.name, self.seed, shuffle=self._shuffle, block=block,
+            window=window, buffer=buffer,
+        )  # fmt: skip
+
+    def _sizes_of(self, state: object) -> Sizes:
+        """Return the sizes of `state` where those of this stream are defaults."""
+        stored = state if isinstance(state, Mapping) else {}
+        names = [name for name in Sizes._fields if name in self._defaults and name in stored]
+        return self._sizes._replace(**{name: whole(stored[name], name) for name in names})
 
     def _next(self, workers: int) -> Place:
         return self._enter(self._now if self.infinite else self._start, workers)
@@ -293,12 +320,12 @@ class StreamDataset(IterableDataset[Batch]):
             return batch
         return {name: field if name in OF_THE_BATCH else field[0] for name, field in batch.items()}
 
-    def _identity(self) -> dict[str, Any]:
+    def _identity(self, order: StreamOrder) -> dict[str, Any]:
         """What a state must agree with: everything that decides the order, but the topology."""
         return {
-            "content_id": self.dataset.split.content_id,
+            "algorithm": ALGORITHM, "content_id": self.dataset.split.content_id,
             "definition": dict(self.dataset.definition), "samples": self._n, "seed": self.seed,
-            "end": self.end, **described(self.order),
+            "end": self.end, **described(order),
         }  # fmt: skip
 
 

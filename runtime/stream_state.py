@@ -12,12 +12,13 @@ import warnings
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
 from dataprep.formats.errors import IncompatibleError, StorageError
 from dataprep.runtime.state_head import check_head, damaged, whole
+from dataprep.runtime.state_order import require_algorithm
 from dataprep.runtime.stream_plan import (
     MAX_STAGES,
     Deal,
@@ -27,13 +28,14 @@ from dataprep.runtime.stream_plan import (
     left_after,
 )
 
-__all__ = ["STATE_VERSION", "Place", "SharedPlace", "dump_state", "parse_state", "shared"]
+__all__ = ["STATE_VERSION", "Place", "SharedPlace", "Sizes", "dump_state", "parse_state", "shared"]
 
 STATE_VERSION = 1
 
 _KIND = "dataprep stream"
 _WORDS = 4  # of a stage: ranks, workers, batch size, steps
-_SIZE = 4 + (MAX_STAGES + 1) * _WORDS  # checksum, version, epoch, number of stages, stages
+_HEAD = 7  # checksum, version, epoch, number of stages, sizes
+_SIZE = _HEAD + (MAX_STAGES + 1) * _WORDS
 _SUM = 0x5DEECE66D  # what an empty tensor does not have
 _MARKED = 256  # workers that are told when they serve an epoch again
 
@@ -58,8 +60,16 @@ class Place:
         return samples - deal.samples + deal.taken(self.stages[-1].steps)
 
 
+class Sizes(NamedTuple):
+    """The sizes that an order is made with; a state that is loaded may change them."""
+
+    block: int
+    window: int
+    buffer: int
+
+
 class SharedPlace:
-    """A `Place` that every process which inherits or unpickles this object sees.
+    """A `Place`, and the `sizes` of its order, that all processes see which have this object.
 
     One process writes. A reader in the middle of that tries again: the words carry a checksum.
     Where memory cannot be shared it is of this process alone, and others cannot `read`.
@@ -70,6 +80,7 @@ class SharedPlace:
         # The version that a worker has read last, and the last that each worker has finished.
         self._flags = shared(torch.zeros(1 + _MARKED, dtype=torch.int64))
         self.version = 0
+        self.sizes = Sizes(1, 1, 1)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Shared again where the pickle was not one that torch sends to a worker."""
@@ -91,17 +102,18 @@ class SharedPlace:
         """Whether a worker process has read the place that is written now."""
         return int(self._flags[0]) == self.version
 
-    def write(self, place: Place) -> None:
-        """Make `place` the one that passes begin with from now on."""
+    def write(self, place: Place, sizes: Sizes) -> None:
+        """Make `place` the one that passes begin with from now on, in an order of these `sizes`."""
         self.version += 1
+        self.sizes = sizes
         stages = [
             word for stage in place.stages
             for word in (stage.topology.dp_size, stage.topology.workers,
                          stage.topology.batch_size, stage.steps)
         ]  # fmt: skip
         words = torch.zeros(_SIZE, dtype=torch.int64)
-        words[1 : 4 + len(stages)] = torch.tensor(
-            [self.version, place.epoch, len(place.stages), *stages]
+        words[1 : _HEAD + len(stages)] = torch.tensor(
+            [self.version, place.epoch, len(place.stages), *sizes, *stages]
         )
         words[0] = words[1:].sum() ^ _SUM
         self._words.copy_(words)
@@ -116,6 +128,7 @@ class SharedPlace:
             )  # fmt: skip
         words = self._settled()
         self.version, epoch, count = words[1:4]
+        self.sizes = Sizes(*words[4:_HEAD])
         if warn and worker < _MARKED and int(self._flags[1 + worker]) == self.version:
             warnings.warn(
                 f"epoch {epoch} is served again in the same order; call set_epoch between passes, "
@@ -123,7 +136,7 @@ class SharedPlace:
                 stacklevel=3,
             )
         self._flags[0] = self.version
-        stages = [words[4 + _WORDS * i : 4 + _WORDS * (i + 1)] for i in range(count)]
+        stages = [words[_HEAD + _WORDS * i : _HEAD + _WORDS * (i + 1)] for i in range(count)]
         return Place(epoch, tuple(_stage(stage) for stage in stages))
 
     def finish(self, worker: int, version: int) -> None:
@@ -162,6 +175,7 @@ def parse_state(
 ) -> Place:
     """The place in `state`, which must be of a stream with this `identity`."""
     check_head(state, _KIND, STATE_VERSION)
+    require_algorithm(state.get("algorithm"))
     for name, value in identity.items():
         if name not in state:
             raise damaged(f"{name} is missing")

@@ -16,7 +16,7 @@ microseconds a sample, once an epoch. Serving looks at one pool of samples at a 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple, get_args
 
@@ -26,7 +26,7 @@ from torch.utils.data import Sampler
 from dataprep.formats.errors import IncompatibleError, InputError, UsageError, require
 from dataprep.runtime.arguments import whole_number
 from dataprep.runtime.buckets import POOL, PoolCache
-from dataprep.runtime.digest import DIGEST_MASK, contributions
+from dataprep.runtime.digest import DIGEST_MASK, contributions, digest_seed
 from dataprep.runtime.lengths import Lengths
 from dataprep.runtime.order import MAX_SAMPLES, Order, Positions, key, permute
 from dataprep.runtime.sampling import End, Step
@@ -56,6 +56,7 @@ class TokenBudgetSampler(Sampler[list[int]]):
         rows_multiple: rows of a global step are a multiple of it. None: `dp_size`.
         pool: samples that are sorted together, rounded up to a multiple of `rows_multiple`.
         end: of the last samples, fewer than `rows_multiple`: see `GlobalBatchSampler`.
+        content: the content ids that the digests are seeded with.
 
     Raises `UsageError` for arguments that cannot be met, and when it meets them, `InputError` that
     names a sample of which `rows_multiple` are over the budget of all ranks.
@@ -77,6 +78,7 @@ class TokenBudgetSampler(Sampler[list[int]]):
         dp_rank: int = 0,
         dp_size: int = 1,
         end: End = "drop",
+        content: Sequence[str] = (),
     ) -> None:
         self.lengths, self.order = lengths, order
         self.samples = len(lengths)
@@ -85,6 +87,7 @@ class TokenBudgetSampler(Sampler[list[int]]):
         self.dp_size = whole_number("dp_size", dp_size, 1)
         self.dp_rank = whole_number("dp_rank", dp_rank)
         self.end = end
+        self._digest_seed = digest_seed(content)
         multiple = self.dp_size if rows_multiple is None else rows_multiple
         self.rows_multiple = whole_number("rows_multiple", multiple, 1)
         self._check()
@@ -232,7 +235,7 @@ class TokenBudgetSampler(Sampler[list[int]]):
         stops = np.cumsum(sizes[turn])
         at = np.arange(len(samples)) + np.repeat(bounds[turn] - (stops - sizes[turn]), sizes[turn])
         samples = samples[at]
-        parts = contributions(samples, places, epoch)
+        parts = contributions(samples, places, epoch, self._digest_seed)
         digests = np.add.reduceat(parts, stops - sizes[turn]).tolist()
         return _Pool(samples, stops, digests)
 
@@ -259,7 +262,8 @@ class TokenBudgetSampler(Sampler[list[int]]):
         lengths = self.lengths.of(samples % MAX_SAMPLES)
         if self.rows_multiple * int(lengths.max()) > self.max_tokens * self.dp_size:
             raise self._over(int(samples[lengths.argmax()]), int(lengths.max()))
-        digest = int(contributions(samples, places, epoch).sum(dtype=np.uint64)) & DIGEST_MASK
+        parts = contributions(samples, places, epoch, self._digest_seed)
+        digest = int(parts.sum(dtype=np.uint64)) & DIGEST_MASK
         first, stop = (
             self._rest * rank // self.dp_size for rank in (self.dp_rank, self.dp_rank + 1)
         )

@@ -158,7 +158,7 @@ def trace_step(
     from there. Costs some microseconds a sample. Raises `UsageError` for a step or rank that there
     is not.
     """
-    steps = Steps.of(sampler, start)
+    steps = Steps.of(sampler, start, epoch=epoch)
     _check_step(step, steps.count, epoch, whole=start == 0)
     if rank is not None and not 0 <= rank < steps.ranks:
         raise UsageError(f"{rank} is not in 0 .. {steps.ranks - 1}", where="rank")
@@ -222,7 +222,7 @@ def _located(
     """Step, rank and row of each sample, or why there is none."""
     order, n, skips = sampler.order, sampler.samples, sampler.skips
     places = positions if skips is None else skips.places(positions, order, n, epoch)
-    step, rank, row = Steps.of(sampler, start).locate(places)
+    step, rank, row = Steps.of(sampler, start, epoch=epoch).locate(places)
     step[places < start] = EARLIER
     step[positions < 0] = NOT_DRAWN
     if skips is not None:

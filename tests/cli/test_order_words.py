@@ -129,7 +129,7 @@ def test_states_and_datasets(capsys: Capture) -> None:
         "Give them, and their weights, in this order: a and b."
     )
     error = refused(capsys, "a", *state, code=6)
-    assert "--state: is of another dataset: a mixture of a and build " in error
+    assert "--state: is of another dataset: a mixture of a and content " in error
     assert error.endswith("Give all that it was taken on, in that order, each with its weight.")
     saved({"a": 1})
     assert len(samples(capsys, "a", *state)) == 8

@@ -7,6 +7,7 @@ import pickle
 from collections import Counter
 from collections.abc import Sequence
 from fractions import Fraction
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -15,10 +16,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dataprep.formats.canonical import digest_of
 from dataprep.formats.errors import UsageError
 from dataprep.runtime.mixture import By, Mixture, MixtureOrder, Source
 from dataprep.runtime.order import Sequential, key, permute
-from dataprep.runtime.sampling import GlobalBatchSampler
+from dataprep.runtime.sampling import End, GlobalBatchSampler
 from tests.support import examples
 
 Ints = npt.NDArray[np.int64]
@@ -214,15 +216,66 @@ GOLDEN = [772, 807, 1034, 514, 1041, 834, 915, 1018, 37, 1051, 726, 541]
 
 @pytest.mark.parametrize("size", [1, 2, 4])
 def test_ranks_cover_the_mixture(size: int) -> None:
-    """A mixture under the batch sampler: ranks together serve the sequence, at any number."""
+    """A mixture under the batch sampler: ranks together serve each batch of the sequence."""
     mixed = mixture([40, 13], [3, 1])
     order = mixed.order(seed=5)
     ranks = [
         list(GlobalBatchSampler(96, 8 // size, order=order, dp_rank=rank, dp_size=size, epoch=1))
         for rank in range(size)
     ]
-    served = [i for step in zip(*ranks, strict=True) for part in step for i in part]
-    assert served == sequence(mixed, 192, 5)[96:].tolist()
+    served = [[i for part in step for i in part] for step in zip(*ranks, strict=True)]
+    expected = sequence(mixed, 192, 5)[96:].reshape(-1, 8).tolist()
+    assert list(map(sorted, served)) == list(map(sorted, expected))
+    assert served == list(GlobalBatchSampler(96, 8, order=order, epoch=1))
+    assert served != expected
+
+
+@pytest.mark.parametrize("ranks", [4, 8])
+def test_every_rank_sees_every_source(ranks: int) -> None:
+    """Weights 3:1 and a row for each rank: the schedule does not go in step with the ranks."""
+    order = mixture([1000, 1000], [3, 1]).order(seed=0)
+    steps = 200
+    seconds = []
+    for rank in range(ranks):
+        sampler = GlobalBatchSampler(2000, 1, order=order, dp_rank=rank, dp_size=ranks)
+        samples = np.concatenate([step.samples for step in islice(sampler.steps(0), steps)])
+        seconds.append(int((samples >= 1000).sum()))
+    assert sum(seconds) == steps * ranks // 4  # the sequence is exact as ever
+    assert all(abs(count - steps / 4) < 4 * (steps * 3 / 16) ** 0.5 for count in seconds), seconds
+
+
+@pytest.mark.parametrize("end", ["drop", "pad"])
+@pytest.mark.parametrize("start", [0, 7])
+def test_ranks_end_to_end_are_one_batch(end: End, start: int) -> None:
+    """Whatever the number of ranks, at an equal global batch; the digests are the same too."""
+    order = mixture([40, 13], [3, 1]).order(seed=5)
+    found = []
+    for size in (1, 2, 4, 8):
+        ranks = [
+            list(GlobalBatchSampler(53, 8 // size, order=order, dp_rank=rank, dp_size=size, end=end)
+                 .steps(2, start))
+            for rank in range(size)
+        ]  # fmt: skip
+        steps = list(zip(*ranks, strict=True))
+        rows = [[i for part in step for i in part.samples.tolist() if i >= 0] for step in steps]
+        firsts = [(step[0].stop, step[0].digest) for step in steps]
+        found.append(list(zip(rows, firsts, strict=True)))
+    assert found[1:] == found[:1] * 3
+    served = [i for rows, *_ in found[0] for i in rows]
+    sequence = order.samples(np.arange(start, 53), 53, 2).tolist()
+    assert served != sequence[: len(served)]
+    for number, (rows, *_) in enumerate(found[0]):
+        assert sorted(rows) == sorted(sequence[number * 8 : number * 8 + 8])
+
+
+def test_a_dealt_batch() -> None:
+    """Slot j has row `permute(j)` of the batch, with the position of the batch as the stream."""
+    mixed = mixture([40, 13], [3, 1])
+    order = mixed.order(seed=5)
+    content = digest_of([source.content_id for source in mixed.sources])
+    rows = permute(np.arange(8), 8, key(content, 5, 2, "mixture/deal"), np.full(8, 16, np.int64))
+    step = next(GlobalBatchSampler(53, 8, order=order).steps(2, 16))
+    assert step.samples.tolist() == order.samples(16 + rows, 53, 2).tolist()
 
 
 def test_far_epochs() -> None:
@@ -269,8 +322,8 @@ def test_definition_is_json_and_says_all() -> None:
     """Equal definitions mean equal orders; every ingredient is in it, and no name."""
     mixed = mixture([10, 20], [0.7, 0.3])
     found: dict[str, Any] = json.loads(json.dumps(mixed.definition))
-    assert found.pop("content_sha256") == "9d43abacb307b05d"
-    assert found.pop("weights_sha256") == "ffffbc77070e2b1f"
+    assert found.pop("content_sha256") == digest_of(["build", "build"])[:16]
+    assert found.pop("weights_sha256") == digest_of([7, 3])[:16]
     assert found == {
         "kind": "mixture", "sources": 2, "by": "samples", "period": 10, "positions": 30,
         "content": ["build", "build"], "weights": [7, 3], "samples": [10, 20],

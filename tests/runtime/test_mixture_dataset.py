@@ -304,7 +304,11 @@ def test_through_a_dataloader(both: MixtureDataset, workers: int) -> None:
     sampler = GlobalBatchSampler(len(both), 4, order=order, epoch=2, end="pad")
     loader = DataLoader(both, batch_sampler=sampler, num_workers=workers)
     rows = torch.cat([batch["input_ids"] for batch in loader])[: len(both)]
-    samples = order.samples(np.arange(len(both)), len(both), 2)
+    samples = [i for step in sampler.steps(2) for i in step.samples.tolist() if i != PADDING]
+    served = order.samples(np.arange(len(both)), len(both), 2)
+    assert [sorted(samples[at : at + 4]) for at in range(0, len(both), 4)] == [
+        sorted(served[at : at + 4].tolist()) for at in range(0, len(both), 4)
+    ]
     assert torch.equal(rows, both.batch(samples)["input_ids"])
 
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dataprep.formats.errors import UsageError
-from dataprep.runtime.digest import contributions
+from dataprep.runtime.digest import contributions, digest_seed
 from dataprep.runtime.order import Order, Sequential, Shuffled
 from dataprep.runtime.sampling import End, GlobalBatchSampler
 from dataprep.runtime.skips import Skips
@@ -110,7 +110,7 @@ def test_steps_do_not_depend_on_what_is_ordered_at_once(batch: int, start: int) 
     for step in steps[:-1]:
         assert step.samples.tolist() == order[at + batch : at + 2 * batch].tolist()
         positions = np.arange(at, at + 2 * batch)
-        parts = contributions(order[positions], positions, 3)
+        parts = contributions(order[positions], positions, 3, digest_seed(()))
         assert step.digest == int(parts.sum(dtype=np.uint64))
         at += 2 * batch
         assert step.stop == at

@@ -395,7 +395,7 @@ def test_pinning_needs_an_accelerator(shards: Path) -> None:
 
 def test_a_state_stands_at_the_end_at_most() -> None:
     """At the last position of all an epoch is over; there is none behind it."""
-    order = {"kind": "windows"}
+    order = {"algorithm": 1, "kind": "windows"}
     end = progress_from(state_of(order, Progress(position=9), []), order, 9)
     assert end.position == 9
     behind = state_of(order, Progress(position=10), [])

@@ -49,7 +49,7 @@ def refused(loader: Loader, state: Any) -> DataprepError:
 
 
 def build(name: str) -> str:
-    return f"build {open_dataset(name).split('train').content_id[:12]}"
+    return f"content {open_dataset(name).split('train').content_id[:12]}"
 
 
 def test_one_dataset_is_no_mixture() -> None:
@@ -81,7 +81,7 @@ def test_a_mixture_and_one_of_its_datasets() -> None:
 
 @pytest.mark.parametrize("names", ["ab", "abc"])
 def test_datasets_in_another_order(names: str) -> None:
-    """They are the same, so the order is what to give; of many the state has no list of builds."""
+    """They are the same, so the order is what to give; a state of many has no list of them."""
     first, last = " and ".join(", ".join(names).rsplit(", ", 1)), names[::-1]
     error = refused(make(last), make(names).state_dict())
     assert error.code == "E_STATE"
@@ -95,7 +95,7 @@ def test_datasets_in_another_order(names: str) -> None:
 
 
 def test_other_datasets_of_many() -> None:
-    """Build ids stand beside paths, and no digest of a list does."""
+    """Content ids stand beside paths, and no digest of a list does."""
     error = refused(make("abd"), make("abc").state_dict())
     assert error.code == "E_STATE_DATASET"
     assert error.problem == (

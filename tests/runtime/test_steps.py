@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dataprep.formats.errors import UsageError
-from dataprep.runtime.order import Sequential
+from dataprep.runtime.mixture import Mixture, Source
+from dataprep.runtime.order import Order, Sequential
 from dataprep.runtime.sampling import End, GlobalBatchSampler
 from dataprep.runtime.skips import Skips
 from dataprep.runtime.steps import NOT_SERVED, Steps
@@ -16,23 +17,32 @@ from dataprep.runtime.windows import PADDING
 
 
 def sampler(
-    n: int, batch: int, size: int, end: End, rank: int = 0, skips: Skips | None = None
+    n: int,
+    batch: int,
+    size: int,
+    end: End,
+    rank: int = 0,
+    *,
+    skips: Skips | None = None,
+    order: Order | None = None,
 ) -> GlobalBatchSampler:
     return GlobalBatchSampler(
-        n, batch, order=Sequential(), dp_rank=rank, dp_size=size, end=end, skips=skips
+        n, batch, order=order or Sequential(), dp_rank=rank, dp_size=size, end=end, skips=skips
     )  # fmt: skip
 
 
 @given(
     n=st.integers(1, 200), batch=st.integers(1, 9), size=st.integers(1, 5),
-    end=st.sampled_from(["drop", "pad", "partial"]),
+    end=st.sampled_from(["drop", "pad", "partial"]), mixed=st.booleans(),
 )  # fmt: skip
-def test_equals_the_sampler(n: int, batch: int, size: int, end: End) -> None:
+def test_equals_the_sampler(n: int, batch: int, size: int, end: End, mixed: bool) -> None:
     """Every rank's every batch is what `places` says, and `locate` finds it there."""
     if (end == "partial" and size > 1) or (end == "drop" and n < batch * size):
         return
-    steps = Steps.of(sampler(n, batch, size, end))
-    served = [list(sampler(n, batch, size, end, rank)) for rank in range(size)]
+    source = Source(name="a", content_id="a", samples=n, weight=1)
+    order = Mixture([source]).order(seed=0, shuffle=False) if mixed else Sequential()
+    steps = Steps.of(sampler(n, batch, size, end, order=order))
+    served = [list(sampler(n, batch, size, end, rank, order=order)) for rank in range(size)]
     expected = {
         place: (step, rank, row)
         for rank in range(size)
