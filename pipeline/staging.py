@@ -31,6 +31,7 @@ EMBEDDINGS_NAME = "embeddings.json"
 ENGINE_NAME = "engine.json"
 LOCK_NAME = "lock"
 PLAN_NAME = "plan.json"
+PROBE_NAME = "probe.json"
 TOKENIZER_NAME = "tokenizer.json"
 
 _ONLY_OURS = 0o700
@@ -54,6 +55,8 @@ class Staging:
         self.embeddings = self.path / EMBEDDINGS_NAME
         """The plan of a build of embeddings; `plan` is that of a build of tokens."""
         self.engine = self.path / ENGINE_NAME
+        self.probe = self.path / PROBE_NAME
+        """That of the encoder, where one is at work."""
         self.tokenizer = self.path / TOKENIZER_NAME
         self._lock = self.path / LOCK_NAME
 

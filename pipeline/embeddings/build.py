@@ -28,6 +28,7 @@ from dataprep.pipeline.embeddings.prepare import EmbedPrepared, prepare_embeddin
 from dataprep.pipeline.embeddings.report import EmbeddingReport
 from dataprep.pipeline.embeddings.task import EmbedResult, load_embed_result, make_job
 from dataprep.pipeline.embeddings.unit_rows import UnitRows
+from dataprep.pipeline.encoder_probe import OPTION, OTHER_VECTORS
 from dataprep.pipeline.executor import Workers, run_here
 from dataprep.pipeline.launch import available_cores, release
 from dataprep.pipeline.notes import split_notes
@@ -61,7 +62,7 @@ def build_embeddings(
     options = replace(options, out=destination.resolve(options.out))
     seen = mark_of(options.out)
     existing = destination.check(options.out, array_manifest.load, overwrite=options.overwrite)
-    prepared = prepare_embeddings(options)
+    prepared = prepare_embeddings(options, existing)
     for other in leftovers(options.out, prepared.plan.key):
         other.refuse_if_held()
     if existing is not None and not options.overwrite:
@@ -88,13 +89,15 @@ def _difference(existing: ArrayManifest, prepared: EmbedPrepared) -> str | None:
     stored, plan = prepared.stored_options, prepared.plan
     if existing.kind != "embeddings":
         return f"of the kind {existing.kind}"
-    different = [name for name in stored if stored[name] != existing.options.get(name)]
-    if different:
-        return f"different {', '.join(different)}"
+    different = {name for name in stored if stored[name] != existing.options.get(name)}
+    if told := sorted(different - {"encoder", OPTION}):
+        return f"different {', '.join(told)}"
+    if OPTION in different:
+        return OTHER_VECTORS
     inputs = destination.same_inputs(existing.inputs, plan.sources, plan.hf_config, plan.hf_split)
     if isinstance(inputs, str):
         return inputs
-    same = recipe_id_of("embeddings", inputs, stored)
+    same = recipe_id_of("embeddings", inputs, existing.options)
     return None if same == existing.recipe_id else "made by another version"
 
 
@@ -127,6 +130,8 @@ class _Build:
             resumed = self._resume()
             check_embedding_disk(self._prepared, already=self._staging.size())
             self._staging.put(self._staging.embeddings, msgspec.json.encode(self._plan))
+            if self._prepared.probe is not None:
+                self._staging.put(self._staging.probe, msgspec.json.encode(self._prepared.probe))
             begun = time.perf_counter()
             left = ongoing.left()
             workers = Workers(self._workers_for(len(left)))

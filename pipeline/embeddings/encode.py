@@ -15,11 +15,11 @@ import numpy.typing as npt
 
 from dataprep.formats.errors import InputError, UsageError
 from dataprep.pipeline.embeddings.options import Encoder, encoder_name
+from dataprep.pipeline.encoder_probe import TEXTS
 
-__all__ = ["Encode", "encode_texts", "load_encoder", "probe"]
+__all__ = ["Encode", "encode_texts", "load_encoder", "probe_vectors"]
 
 Encode = Encoder
-_PROBE = "The quick brown fox jumps over the lazy dog."
 
 
 def load_encoder(encoder: str | Encoder) -> Encode:
@@ -46,10 +46,9 @@ def load_encoder(encoder: str | Encoder) -> Encode:
     )
 
 
-def probe(encode: Encode, encoder: str | Encoder) -> npt.NDArray[np.float32]:
-    """What `encode` makes of one short text: float32 [width]."""
-    found: npt.NDArray[np.float32] = _checked(encode, [_PROBE], None, encoder)[0]
-    return found
+def probe_vectors(encode: Encode, encoder: str | Encoder) -> npt.NDArray[np.float32]:
+    """Return what `encode` gives for the texts of the probe: float32 [texts, width]."""
+    return _checked(encode, list(TEXTS), None, encoder)
 
 
 def encode_texts(

@@ -210,12 +210,14 @@ def _check_names(wishes: Sequence[Wish], options: EmbeddingOptions) -> None:
 
 
 def encoder_name(encoder: str | Encoder | None) -> str | None:
-    """What stands in config.json for an encoder; a function is called by its own name.
+    """Return what config.json calls an encoder: a name, the name of a folder, or of a function.
 
     >>> encoder_name("all-MiniLM-L6-v2"), encoder_name(encoder_name)
     ('all-MiniLM-L6-v2', 'dataprep.pipeline.embeddings.options:encoder_name')
     """
-    if encoder is None or isinstance(encoder, str):
-        return encoder
+    if isinstance(encoder, str):
+        return Path(encoder).resolve().name if Path(encoder).is_dir() else encoder
+    if encoder is None:
+        return None
     home = encoder if hasattr(encoder, "__qualname__") else type(encoder)
     return f"{home.__module__}:{home.__qualname__}"

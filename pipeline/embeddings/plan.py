@@ -36,8 +36,7 @@ class EmbedPlan(msgspec.Struct, frozen=True, kw_only=True):
     """What is to be done; equal plans give equal units.
 
     `columns` are read; one of kind ``key`` decides the split, and one of kind ``text`` is encoded,
-    so many texts at a time. `probe` is what the encoder made of a text: whoever makes another thing
-    of it must not go on with this plan.
+    so many texts at a time. `key` stands for the probe of the encoder too.
     """
 
     key: str
@@ -47,7 +46,6 @@ class EmbedPlan(msgspec.Struct, frozen=True, kw_only=True):
     dtype: str
     normalize: bool
     encode_batch: int
-    probe: tuple[float, ...]
     hf_config: str | None
     hf_split: str | None
     splitting: Splitting

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import dataprep
+from dataprep.formats.array_manifest import ArrayManifest
 from dataprep.formats.errors import InputError, UsageError
-from dataprep.pipeline.embeddings.encode import Encode, load_encoder, probe
+from dataprep.pipeline.embeddings.encode import Encode, load_encoder, probe_vectors
 from dataprep.pipeline.embeddings.options import (
     EMBEDDING,
     EmbeddingOptions,
@@ -19,6 +20,13 @@ from dataprep.pipeline.embeddings.options import (
 from dataprep.pipeline.embeddings.plan import EmbedPlan, make_embed_units
 from dataprep.pipeline.embeddings.readers import ARRAYS, fields_of
 from dataprep.pipeline.embeddings.rows import Column, FieldType
+from dataprep.pipeline.encoder_probe import (
+    OPTION,
+    Probe,
+    known_as,
+    make_probe,
+    unfinished_probes,
+)
 from dataprep.pipeline.inputs import Source, find_sources, folder_notes, input_error
 from dataprep.pipeline.options import parse_split
 from dataprep.pipeline.own_splits import own_split_notes
@@ -47,37 +55,56 @@ class EmbedPrepared:
     options: EmbeddingOptions
     plan: EmbedPlan
     encode: Encode | None
+    probe: Probe | None
+    """Of the encoder, as the stored options have it."""
     shares: dict[str, float | int | None]
     stored_options: dict[str, Any]
     notes: tuple[str, ...]
 
 
-def prepare_embeddings(options: EmbeddingOptions) -> EmbedPrepared:
-    """Settle everything that can be settled without reading the inputs through."""
+def prepare_embeddings(
+    options: EmbeddingOptions, existing: ArrayManifest | None = None
+) -> EmbedPrepared:
+    """Settle everything that can be settled without reading the inputs through.
+
+    The probe of the encoder is that of the `existing` dataset, or of an unfinished build, where
+    these are of the same encoder.
+    """
     sources = tuple(find_sources(options))
     _check_sources(options, sources)
-    encode = load_encoder(options.encoder) if options.encoder is not None else None
-    probed: tuple[float, ...] = ()
-    if encode is not None and options.encoder is not None:
-        probed = tuple(probe(encode, options.encoder).tolist())
-    columns = _columns(options, sources, len(probed))
+    encode, probe, width = _encoder(options, existing)
+    columns = _columns(options, sources, width)
     shares = parse_split(options.split, options.split_mode)
     splitting = _splitting(options, shares)
     units = make_embed_units(sources, columns, options.hf_config, options.hf_split)
-    stored = _stored_options(options)
-    key = plan_key([dataprep.__version__, "embeddings", sources, units, columns, probed, stored])
+    stored = _stored_options(options) | ({} if probe is None else {OPTION: probe})
+    key = plan_key([dataprep.__version__, "embeddings", sources, units, columns, stored])
     plan = EmbedPlan(
         key=key, sources=sources, units=units, columns=columns, dtype=options.dtype,
-        normalize=options.normalize, encode_batch=options.encode_batch, probe=probed,
+        normalize=options.normalize, encode_batch=options.encode_batch,
         hf_config=options.hf_config, hf_split=options.hf_split, splitting=splitting,
         on_error=options.on_error,
     )  # fmt: skip
     return EmbedPrepared(
-        options=options, plan=plan, encode=encode, shares=shares, stored_options=stored,
+        options=options, plan=plan, encode=encode, probe=probe, shares=shares,
+        stored_options=stored,
         notes=(
             *folder_notes(options), *own_split_notes(options, sources, shares, "embeddings"),
         ),
     )  # fmt: skip
+
+
+def _encoder(
+    options: EmbeddingOptions, existing: ArrayManifest | None
+) -> tuple[Encode | None, Probe | None, int]:
+    """Return the encoder, its probe, and the width of its vectors, where there is an encoder."""
+    if options.encoder is None:
+        return None, None, 0
+    encode = load_encoder(options.encoder)
+    vectors = probe_vectors(encode, options.encoder)
+    found = make_probe(vectors, encoder_name(options.encoder) or "")
+    known = [] if existing is None else [existing.options.get(OPTION)]
+    return encode, known_as(found, [*known, *unfinished_probes(options.out)]), vectors.shape[1]
 
 
 def _check_sources(options: EmbeddingOptions, sources: Sequence[Source]) -> None:

@@ -35,18 +35,25 @@ from dataprep.formats.storage import (
 )
 from dataprep.pipeline import destination
 from dataprep.pipeline.apart import reading_apart
+from dataprep.pipeline.encoder_probe import (
+    OPTION,
+    OTHER_VECTORS,
+    Probe,
+    known_as,
+    unfinished_probes,
+)
 from dataprep.pipeline.own_splits import own_splits
 from dataprep.pipeline.pairs.clustering import cluster, require_clusters
-from dataprep.pipeline.pairs.embed import Embedding
+from dataprep.pipeline.pairs.embed import Embedding, encoder_is_needed
 from dataprep.pipeline.pairs.faiss import choose_search, faiss_search
 from dataprep.pipeline.pairs.kept import Kept
 from dataprep.pipeline.pairs.mining import mine_kept
 from dataprep.pipeline.pairs.options import PairOptions
 from dataprep.pipeline.pairs.place import existing_dataset
-from dataprep.pipeline.pairs.prepare import Inputs, find_inputs, read_pairs
+from dataprep.pipeline.pairs.prepare import Inputs, Table, find_inputs, read_pairs
 from dataprep.pipeline.pairs.split import require_splits, splits_of
 from dataprep.pipeline.pairs.steps import Steps, StepsCallback
-from dataprep.pipeline.pairs.vectors import Encoder, load_encoder
+from dataprep.pipeline.pairs.vectors import Encoder, load_encoder, probe_of
 from dataprep.pipeline.pairs.write import Content, write_pairs
 from dataprep.pipeline.staging import Staging, leftovers
 from dataprep.pipeline.task import temporary_name
@@ -54,8 +61,6 @@ from dataprep.pipeline.task import temporary_name
 __all__ = ["PairReport", "build_pairs"]
 
 _KIND = "pairs"
-_RESOLVED = ("vectors_sha256", "search")
-"""What stored options have that the command does not say."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -120,8 +125,9 @@ def build_pairs(
     existing = existing_dataset(options.out, options.overwrite)
     inputs = find_inputs(options)
     if existing is not None and not options.overwrite:
-        return _reuse(options, inputs, existing, steps)
-    return _Build(options, inputs, encoder, steps, seen).run()
+        return _reuse(options, inputs, encoder, existing, steps)
+    prepared = _prepare(options, inputs, encoder, existing, steps)
+    return _Build(prepared, steps, seen).run()
 
 
 def _require_libraries(options: PairOptions, encoder: Encoder | None) -> None:
@@ -139,59 +145,126 @@ def _require_libraries(options: PairOptions, encoder: Encoder | None) -> None:
 
 
 def _reuse(
-    options: PairOptions, inputs: Inputs, existing: ArrayManifest, steps: Steps
+    options: PairOptions,
+    inputs: Inputs,
+    encoder: Encoder | None,
+    existing: ArrayManifest,
+    steps: Steps,
 ) -> PairReport:
     """Report `existing`, which must be what would be built."""
-    stored = {k: v for k, v in existing.options.items() if k not in _RESOLVED}
-    asked = {k: v for k, v in options.stored().items() if k not in _RESOLVED}
-    found = inputs.entries([entry.records for entry in existing.inputs])
-    different = [name for name in asked if asked[name] != stored.get(name)]
-    why = ""
-    if different:
-        why = f"different {', '.join(different)}"
-    elif found != existing.inputs:
-        why = "made from other inputs"
-    elif (
-        existing.kind != _KIND or recipe_id_of(_KIND, found, existing.options) != existing.recipe_id
-    ):
-        why = "made by another version"
+    why = _difference(options, inputs, encoder, existing)
     if why:
         raise UsageError(
             f"holds another finished dataset ({why})", where=str(options.out), code="E_EXISTS",
             remedy="Replace it with --overwrite, or choose another --out.",
         )  # fmt: skip
     open_arrays(options.out).close()  # every file is there, in its size
-    Staging(options.out, _key(options, inputs)).discard_if_idle()  # of one killed at the very end
+    key = _key(options, inputs, existing.options.get(OPTION))
+    Staging(options.out, key).discard_if_idle()  # of one killed at the very end
     return PairReport(
         path=options.out, recipe_id=existing.recipe_id, reused=True, manifest=existing,
         seconds=steps.total(), steps=steps.seconds, resumed=0, notes=(),
     )  # fmt: skip
 
 
-class _Build:
-    """One build, from its inputs to the rename."""
+def _difference(
+    options: PairOptions, inputs: Inputs, encoder: Encoder | None, existing: ArrayManifest
+) -> str | None:
+    """Return how `existing` differs from what would be built; the encoder is asked last."""
+    if existing.kind != _KIND:
+        return f"of the kind {existing.kind}"
+    sources = (existing.pairs or {}).get("sources", 0)
+    asked = options.stored() | {"search": choose_search(options.search, sources)}
+    stored = existing.options
+    different = [name for name in asked if asked[name] != stored.get(name) and name != "encoder"]
+    if different:
+        return f"different {', '.join(different)}"
+    found = inputs.entries([entry.records for entry in existing.inputs])
+    if found != existing.inputs:
+        return "made from other inputs"
+    if recipe_id_of(_KIND, found, stored) != existing.recipe_id:
+        return "made by another version"
+    return _other_encoder(options, encoder, stored.get(OPTION))
 
-    def __init__(
-        self, options: PairOptions, inputs: Inputs, encoder: Encoder | None, steps: Steps,
-        seen: Mark,
-    ) -> None:  # fmt: skip
-        self._options = options
-        self._inputs = inputs
-        self._encoder = encoder
+
+def _other_encoder(options: PairOptions, encoder: Encoder | None, stored: Any) -> str | None:
+    if stored is None:  # no text was without a vector
+        return None
+    if options.encoder is None:
+        return "different encoder"
+    probe = probe_of(_loaded(options, encoder), options.encoder)
+    return None if known_as(probe, [stored]) == stored else OTHER_VECTORS
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Prepared:
+    """What is settled before the first vector is made."""
+
+    options: PairOptions
+    inputs: Inputs
+    table: Table
+    search: str
+    encoder: Encoder | None
+    probe: Probe | None
+
+
+def _prepare(
+    options: PairOptions,
+    inputs: Inputs,
+    encoder: Encoder | None,
+    existing: ArrayManifest | None,
+    steps: Steps,
+) -> _Prepared:
+    """Read the tables, check them, and load the encoder if any text needs it."""
+    for other in leftovers(options.out):
+        other.refuse_if_held()
+    with steps("read"):
+        table = read_pairs(options, inputs)
+        search = choose_search(options.search, len(table.pairs.sources))
+        table.links(0).require_enough(options.n_neg, table.pairs.questions)
+        require_splits(options, table)
+        require_clusters(options, inputs, table)
+    probe = None
+    with steps("embed"):
+        if encoder_is_needed(options, inputs, table.pairs):
+            encoder = _loaded(options, encoder)
+            known = [] if existing is None else [existing.options.get(OPTION)]
+            probe = known_as(
+                probe_of(encoder, str(options.encoder)), [*known, *unfinished_probes(options.out)]
+            )
+    return _Prepared(
+        options=options, inputs=inputs, table=table, search=search, encoder=encoder, probe=probe
+    )
+
+
+def _loaded(options: PairOptions, encoder: Encoder | None) -> Encoder:
+    if encoder is not None:
+        return encoder
+    return load_encoder(str(options.encoder), options.batch_size)
+
+
+class _Build:
+    """One build, from its tables to the rename."""
+
+    def __init__(self, prepared: _Prepared, steps: Steps, seen: Mark) -> None:
+        self._prepared = prepared
+        self._options = prepared.options
+        self._inputs = prepared.inputs
         self._steps = steps
         self._seen = seen
-        self._staging = Staging(options.out, _key(options, inputs))
+        key = _key(prepared.options, prepared.inputs, prepared.probe)
+        self._staging = Staging(prepared.options.out, key)
         self._place: Path | None = None
 
     def run(self) -> PairReport:
         options = self._options
-        for other in leftovers(options.out, self._staging.key):
-            other.refuse_if_held()
         self._staging.create()
         with self._staging.locked(), self._cleaned_up():
             self._staging.give_way()
             destination.refuse_newer(options.out, self._seen)
             self._staging.sweep()
+            if self._prepared.probe is not None:
+                self._staging.put(self._staging.probe, msgspec.json.encode(self._prepared.probe))
             kept = Kept(self._staging)
             content = self._content(kept)
             root = self._scratch()
@@ -230,19 +303,12 @@ class _Build:
 
     def _content(self, kept: Kept) -> Content:
         options, inputs, steps = self._options, self._inputs, self._steps
-        with steps("read"):
-            table = read_pairs(options, inputs)
-            search = choose_search(options.search, len(table.pairs.sources))
-            table.links(0).require_enough(options.n_neg, table.pairs.questions)
-            require_splits(options, table)
-            require_clusters(options, inputs, table)
+        table, search = self._prepared.table, self._prepared.search
         with steps("embed"):
-            encoder = self._encoder
-            if encoder is None and options.encoder is not None:
-                encoder = load_encoder(options.encoder, options.batch_size)
             embedding = Embedding(
-                options=options, inputs=inputs, encoder=encoder, kept=kept, tell=steps.tell
-            )
+                options=options, inputs=inputs, encoder=self._prepared.encoder, kept=kept,
+                tell=steps.tell,
+            )  # fmt: skip
             vectors = embedding.of(table.pairs)
         with steps("cluster"):
             clustering = cluster(options, inputs, table, vectors, kept)
@@ -255,7 +321,7 @@ class _Build:
             )
         return Content(
             inputs=inputs, table=table, vectors=vectors, clustering=clustering, splits=splits,
-            negatives=negatives, tiers=tiers, search=search,
+            negatives=negatives, tiers=tiers, search=search, probe=self._prepared.probe,
         )  # fmt: skip
 
     def _scratch(self) -> Path:
@@ -285,13 +351,14 @@ class _Build:
             publish_directory(root, out)
 
 
-def _key(options: PairOptions, inputs: Inputs) -> str:
-    """Stands for what is built and from what."""
+def _key(options: PairOptions, inputs: Inputs, probe: Probe | None) -> str:
+    """Return what stands for what is built, from what, and by which encoder."""
     parts = {
         "version": dataprep.__version__,  # another one may make other negatives
         "format_version": FORMAT_VERSION,
         "kind": _KIND,
         "inputs": [msgspec.structs.asdict(entry) for entry in inputs.entries()],
         "options": options.stored(),
+        OPTION: probe,
     }
     return hashlib.sha256(msgspec.json.encode(parts, order="sorted")).hexdigest()[:16]

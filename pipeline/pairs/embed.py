@@ -18,7 +18,7 @@ from dataprep.pipeline.pairs.prepare import Inputs
 from dataprep.pipeline.pairs.search import Floats
 from dataprep.pipeline.pairs.vectors import CHUNK, Encoder, as_stored, encode, read_vectors
 
-__all__ = ["Embedding", "Vectors"]
+__all__ = ["Embedding", "Vectors", "encoder_is_needed"]
 
 Array = npt.NDArray[Any]
 
@@ -37,6 +37,26 @@ class Vectors:
         return int(self.questions.shape[1])
 
 
+def encoder_is_needed(options: PairOptions, inputs: Inputs, pairs: Pairs) -> bool:
+    """Return whether texts have no vectors; raise `UsageError` if nothing makes any either."""
+    needed = {
+        what: len(words)
+        for what, words in _texts(pairs).items() if words and f"{what}_embs" not in inputs.others
+    }  # fmt: skip
+    if options.encoder is None:
+        for what, count in needed.items():
+            leave_out = ", or leave them out with --keywords ignore" if what == "keyword" else ""
+            raise UsageError(
+                f"there are {count} distinct {what}s and nothing that makes vectors of them",
+                where=f"--{what}-embs", remedy=f"Give it, or an --encoder{leave_out}.",
+            )  # fmt: skip
+    return bool(needed)
+
+
+def _texts(pairs: Pairs) -> dict[str, list[str]]:
+    return {"question": pairs.questions, "source": pairs.sources, "keyword": pairs.keywords}
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Embedding:
     """How vectors come about. What the encoder makes is kept, some thousand texts at a time."""
@@ -49,9 +69,7 @@ class Embedding:
 
     def of(self, pairs: Pairs) -> Vectors:
         """The vectors of all texts of `pairs`."""
-        texts = {"question": pairs.questions, "source": pairs.sources, "keyword": pairs.keywords}
-        for what, words in texts.items():
-            self._require_means(what, len(words))
+        texts = _texts(pairs)
         found: dict[str, Array] = {}
         done, total = 0, sum(map(len, texts.values()))
         for what, words in texts.items():
@@ -62,14 +80,6 @@ class Embedding:
         return Vectors(
             questions=found["question"], sources=found["source"], keywords=found["keyword"]
         )
-
-    def _require_means(self, what: str, count: int) -> None:
-        if count and self.encoder is None and f"{what}_embs" not in self.inputs.others:
-            leave_out = ", or leave them out with --keywords ignore" if what == "keyword" else ""
-            raise UsageError(
-                f"there are {count} distinct {what}s and nothing that makes vectors of them",
-                where=f"--{what}-embs", remedy=f"Give it, or an --encoder{leave_out}.",
-            )  # fmt: skip
 
     def _tell(self, before: int, total: int, done: int) -> None:
         self.tell(before + done, total)
@@ -100,7 +110,7 @@ class Embedding:
         return as_stored(made, texts, what, dtype=options.dtype, normalise=options.normalise)
 
     def _chunk(self, what: str, texts: list[str], start: int) -> Floats:
-        encoder, size = cast("Encoder", self.encoder), self.options.batch_size  # `_require_means`
+        encoder, size = cast("Encoder", self.encoder), self.options.batch_size
         chunk, name = texts[start : start + CHUNK], self.options.encoder or ""
 
         def make() -> Floats:

@@ -14,7 +14,7 @@ from dataprep.formats.envelope import InputEntry, RecordCounts
 from dataprep.formats.errors import InputError
 from dataprep.pipeline.apart import reading_apart
 from dataprep.pipeline.fingerprint import fingerprint_files
-from dataprep.pipeline.inputs import Source, reading
+from dataprep.pipeline.inputs import Source
 from dataprep.pipeline.pairs.cells import parse_columns
 from dataprep.pipeline.pairs.inputs import find_tables, source_of
 from dataprep.pipeline.pairs.lists import Ints, lists_of
@@ -98,24 +98,12 @@ def find_inputs(options: PairOptions) -> Inputs:
             others[name] = source_of(path, str(path.absolute().parent), kind)
     sources = [*(source for _, source in tables), *others.values()]
     prints = [fingerprint_files([source.path]) for source in sources]
-    if options.encoder is not None and Path(options.encoder).is_dir():
-        others["encoder"], found = _model(Path(options.encoder))
-        prints.append(found)
     return Inputs(
         tables=tuple(source for _, source in tables),
         splits=tuple(named[argument][0] for argument, _ in tables),
         others=others,
         fingerprints=tuple(prints),
     )
-
-
-def _model(folder: Path) -> tuple[Source, str]:
-    """The folder of an encoder, and the fingerprint of all that is in it."""
-    with reading(folder):
-        files = sorted(path for path in folder.rglob("*") if path.is_file())
-        size = sum(path.stat().st_size for path in files)
-    source = Source(path=str(folder), name=folder.resolve().name, format="encoder", size=size)
-    return source, fingerprint_files(map(str, files))
 
 
 def read_pairs(options: PairOptions, inputs: Inputs) -> Table:

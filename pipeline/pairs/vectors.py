@@ -21,11 +21,12 @@ import numpy.typing as npt
 from dataprep.formats.decoding import decoding, each_decoded
 from dataprep.formats.errors import InputError, UsageError
 from dataprep.pipeline.apart import streamed_apart
+from dataprep.pipeline.encoder_probe import TEXTS, Probe, make_probe
 from dataprep.pipeline.inputs import Source, check_unchanged, input_error, reading
 from dataprep.pipeline.pairs.search import Floats, unit
 from dataprep.pipeline.parquet import arrow_errors, decoding_parquet, group_batches, open_parquet
 
-__all__ = ["CHUNK", "Encoder", "as_stored", "encode", "load_encoder", "read_vectors"]
+__all__ = ["CHUNK", "Encoder", "as_stored", "encode", "load_encoder", "probe_of", "read_vectors"]
 
 Array = npt.NDArray[Any]
 Encoder = Callable[[list[str]], Any]
@@ -212,24 +213,33 @@ def encode(
 ) -> Floats:
     """float32 [texts, dim], `batch_size` texts at a time; raises `InputError` for a bad result."""
     parts: list[Floats] = []
+    where = f"--encoder {name}"
     for start in range(0, len(texts), batch_size):
         batch = list(texts[start : start + batch_size])
-        where = f"--encoder {name}"
-        given = encoder(batch)
-        if hasattr(given, "detach"):  # a tensor, wherever it is
-            given = given.detach().float().cpu()
-        made = np.asarray(given)
-        if made.ndim != 2 or len(made) != len(batch) or made.dtype.kind not in _KINDS:
-            raise InputError(
-                f"gave {made.dtype} {made.shape} for {len(batch)} texts", where=where, code="E_DIM",
-                remedy="It must give one vector of numbers for each text.",
-            )  # fmt: skip
-        if parts and made.shape[1] != parts[0].shape[1]:
-            raise _width(made.shape[1], parts[0].shape[1], where, start)
-        found = _narrow(made)
+        found = _made(encoder, batch, where)
+        if parts and found.shape[1] != parts[0].shape[1]:
+            raise _width(found.shape[1], parts[0].shape[1], where, start)
         _check(found, batch, what, where, first=start)
         parts.append(found)
     return np.concatenate(parts)
+
+
+def probe_of(encoder: Encoder, name: str) -> Probe:
+    """Return the probe of `encoder`; a vector of zeros is allowed there."""
+    return make_probe(_made(encoder, list(TEXTS), f"--encoder {name}"), name)
+
+
+def _made(encoder: Encoder, batch: list[str], where: str) -> Floats:
+    given = encoder(batch)
+    if hasattr(given, "detach"):  # a tensor, wherever it is
+        given = given.detach().float().cpu()
+    made = np.asarray(given)
+    if made.ndim != 2 or len(made) != len(batch) or made.dtype.kind not in _KINDS:
+        raise InputError(
+            f"gave {made.dtype} {made.shape} for {len(batch)} texts", where=where, code="E_DIM",
+            remedy="It must give one vector of numbers for each text.",
+        )  # fmt: skip
+    return _narrow(made)
 
 
 def _check(vectors: Floats, texts: Sequence[str], what: str, where: str, first: int = 0) -> None:

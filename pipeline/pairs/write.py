@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import chain
@@ -15,6 +14,7 @@ import numpy.typing as npt
 
 from dataprep.formats.array_manifest import ArrayManifest
 from dataprep.formats.array_writer import ArrayWriter
+from dataprep.pipeline.encoder_probe import OPTION, Probe
 from dataprep.pipeline.pairs.checks import (
     check_links,
     check_negatives,
@@ -55,6 +55,7 @@ class Content:
     negatives: Ints
     tiers: Ints
     search: str
+    probe: Probe | None
 
     def notes(self) -> tuple[str, ...]:
         """What was put right on the way, in words."""
@@ -115,7 +116,9 @@ def write_pairs(root: Path, options: PairOptions, content: Content, tell: Tell) 
         writer.file("rejects.jsonl", b"".join(lines))
     if options.inspection:
         writer.file("pairs.jsonl", b"".join(_texts(content)))
-    stored = options.stored() | {"vectors_sha256": _digest(vectors), "search": content.search}
+    stored = options.stored() | {"search": content.search}
+    if content.probe is not None:
+        stored[OPTION] = content.probe
     return writer.finish(
         kind="pairs", rows=len(pairs), inputs=content.inputs.entries(content.table.records),
         records=content.table.counts(), options=stored, pairs=_description(options, content),
@@ -187,16 +190,6 @@ def _description(options: PairOptions, content: Content) -> dict[str, Any]:
         "curriculum": msgspec.to_builtins(options.parsed_curriculum()),
         "counts": pairs.counts,
     }
-
-
-def _digest(vectors: Vectors) -> str:
-    """SHA-256 of all vectors: an encoder's name alone does not say what it gave."""
-    digest = hashlib.sha256()
-    for array in (vectors.questions, vectors.sources, vectors.keywords):
-        digest.update(f"{array.dtype.str} {array.shape}\n".encode())
-        if array.size:
-            digest.update(np.ascontiguousarray(array).data)
-    return digest.hexdigest()
 
 
 def _texts(content: Content) -> Iterator[bytes]:

@@ -12,10 +12,12 @@ import numpy.typing as npt
 import pytest
 
 from dataprep.formats.errors import InputError, UsageError
+from dataprep.pipeline.embeddings.options import encoder_name
 from tests.pipeline.embed_inputs import (
     Records,
     arrays_of,
     build_vectors,
+    digests,
     fake,
     lines,
     write_records,
@@ -37,8 +39,69 @@ def test_texts_are_encoded(tmp_path: Path) -> None:
     found = arrays_of(tmp_path / "out")
     np.testing.assert_array_equal(found["embedding"], fake([f"text {n}" for n in range(100)]))
     np.testing.assert_array_equal(found["id"], np.arange(100))
-    assert sizes == [1, 30, 30, 30, 10]  # the first is the probe
+    assert sizes == [3, 30, 30, 30, 10]  # the first is the probe
     assert report.manifest.options["encoder"].endswith("test_texts_are_encoded.<locals>.encoder")
+
+
+def called(make: Callable[[list[str]], Any], seen: list[int] | None = None) -> Any:
+    """An encoder of one name for all, which notes how many texts it was given."""
+
+    def encoder(texts: list[str]) -> Any:
+        if seen is not None:
+            seen.append(len(texts))
+        return make(texts)
+
+    return encoder
+
+
+def test_an_encoder_is_known_by_its_vectors(tmp_path: Path) -> None:
+    """Other vectors under the same name make another recipe; the last bits of a number do not."""
+    path = lines(tmp_path)
+    given: dict[str, Any] = {"text_field": "text"}
+    first = build_vectors(tmp_path / "one", path, encoder=called(fake), **given)
+    other = called(lambda texts: fake(texts) * 1.1)
+    assert build_vectors(tmp_path / "two", path, encoder=other, **given).recipe_id != (
+        first.recipe_id
+    )
+    before = digests(tmp_path / "one")
+    with pytest.raises(UsageError, match="made by an encoder that gives other vectors") as caught:
+        build_vectors(tmp_path / "one", path, encoder=other, **given)
+    assert caught.value.code == "E_EXISTS"
+    seen: list[int] = []
+    for near in (called(lambda texts: fake(texts) * (1 + 1e-6), seen), fake):  # and another name
+        again = build_vectors(tmp_path / "one", path, encoder=near, **given)
+        assert (again.reused, again.recipe_id) == (True, first.recipe_id)
+    assert seen == [3]
+    assert digests(tmp_path / "one") == before
+    replaced = build_vectors(tmp_path / "one", path, encoder=other, overwrite=True, **given)
+    assert replaced.recipe_id != first.recipe_id
+
+
+def test_the_probe_is_stored(tmp_path: Path) -> None:
+    """As hex digits of float32, with its texts; vectors that are given have none."""
+    found = build_vectors(tmp_path / "out", lines(tmp_path), text_field="text", encoder=fake)
+    probe = found.manifest.options["encoder_probe"]
+    vectors = [np.frombuffer(bytes.fromhex(one["vector"]), "<f4") for one in probe]
+    np.testing.assert_array_equal(vectors, fake([one["text"] for one in probe]).astype("f4"))
+    np.save(tmp_path / "x.npy", np.ones((3, 2), "f4"))
+    plain = build_vectors(tmp_path / "plain", tmp_path / "x.npy")
+    assert "encoder_probe" not in plain.manifest.options
+
+
+def test_the_folder_of_an_encoder_is_not_stored(tmp_path: Path) -> None:
+    """Its name is, for people."""
+    folder = tmp_path / "model"
+    folder.mkdir()
+    assert encoder_name(str(folder)) == "model"
+
+
+def test_a_probe_of_nan_is_refused(tmp_path: Path) -> None:
+    """An encoder that gives NaN for a plain text is broken."""
+    with pytest.raises(InputError, match="gave NaN or Inf for a plain text"):
+        build_vectors(
+            tmp_path / "out", lines(tmp_path), text_field="text",
+            encoder=lambda texts: np.full((len(texts), 3), np.nan),
+        )  # fmt: skip
 
 
 @pytest.mark.parametrize("name", ["x.parquet", "x.jsonl", "x.arrow", "hf"])
@@ -53,9 +116,9 @@ def test_texts_of_any_input(tmp_path: Path, records: Records, name: str) -> None
     ("encoder", "problem"),
     [
         (lambda texts: np.ones(3), r"gave float64 \[3\]"),
-        (lambda texts: np.ones((len(texts) + 1, 3)), "for 1 texts"),
+        (lambda texts: np.ones((len(texts) + 1, 3)), "for 3 texts"),
         (lambda texts: [["a"]], "gave <U1"),
-        (lambda texts: np.ones((len(texts), 3 + (len(texts) > 1))), r"not floats \[100, 3\]"),
+        (lambda texts: np.ones((len(texts), 3 + (len(texts) > 3))), r"not floats \[100, 3\]"),
     ],
 )
 def test_encoders_that_are_refused(

@@ -18,6 +18,7 @@ import pytest
 from dataprep.formats.arrays import open_arrays
 from dataprep.formats.errors import DataprepError, InputError, StorageError, UsageError
 from dataprep.formats.steering import VARIANT_ARRAYS
+from dataprep.pipeline.encoder_probe import TEXTS
 from dataprep.pipeline.pairs import build as pair_build
 from dataprep.pipeline.pairs import embed as pair_embed
 from dataprep.pipeline.pairs import faiss as pair_faiss
@@ -274,6 +275,8 @@ def test_same_bytes_for_any_workers_and_after_interruptions(
     calls: list[int] = []
 
     def failing(texts: list[str]) -> Array:
+        if texts == list(TEXTS):
+            return vectors_of(texts)
         calls.append(len(texts))
         if len(calls) % 3 == 0:
             raise KeyboardInterrupt
@@ -348,7 +351,9 @@ def test_a_full_disk_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert [path.name for path in tmp_path.iterdir()] == ["rows.jsonl"]
 
 
-def test_the_same_command_again_does_nothing(tmp_path: Path) -> None:
+def test_the_same_command_again_does_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The dataset is reported; another one is refused, and replaced when asked for."""
     options = options_for(tmp_path)
     first = build(options)
@@ -356,6 +361,9 @@ def test_the_same_command_again_does_nothing(tmp_path: Path) -> None:
     assert (again.reused, again.recipe_id) == (True, first.recipe_id)
     with pytest.raises(UsageError, match="different n_neg"):
         build(options_for(tmp_path, n_neg=3))
+    with monkeypatch.context() as patch, pytest.raises(UsageError, match="different search"):
+        patch.setattr(pair_faiss, "find_spec", lambda _: True)
+        build(options_for(tmp_path, search="faiss"))
     before = bytes_of(tmp_path / "out")
     other = build(options_for(tmp_path, n_neg=3, overwrite=True))
     assert other.recipe_id != first.recipe_id
@@ -367,25 +375,73 @@ def test_the_same_command_again_does_nothing(tmp_path: Path) -> None:
         build(options)
 
 
-def test_another_encoder_of_the_same_name_makes_another_build(tmp_path: Path) -> None:
-    """The build id stands for the vectors, not for the encoder's name."""
+def test_an_encoder_is_known_by_its_vectors(tmp_path: Path) -> None:
+    """Other vectors under the same name make another recipe; the last bits of a number do not."""
     one = build(options_for(tmp_path, "one"))
-    two = build_pairs(options_for(tmp_path, "two"), encoder=lambda texts: vectors_of(texts) * 2)
-    assert one.recipe_id != two.recipe_id
+
+    def other(texts: list[str]) -> Array:
+        return vectors_of(texts) * 1.1
+
+    assert build_pairs(options_for(tmp_path, "two"), encoder=other).recipe_id != one.recipe_id
+    before = bytes_of(tmp_path / "one")
+    with pytest.raises(UsageError, match="made by an encoder that gives other vectors") as caught:
+        build_pairs(options_for(tmp_path, "one"), encoder=other)
+    assert caught.value.code == "E_EXISTS"
+    seen: list[int] = []
+
+    def near(texts: list[str]) -> Array:
+        seen.append(len(texts))
+        return vectors_of(texts) * np.float32(1 + 1e-6)
+
+    for name in ("letters", "another name"):
+        again = build_pairs(options_for(tmp_path, "one", encoder=name), encoder=near)
+        assert (again.reused, again.recipe_id) == (True, one.recipe_id)
+    assert seen == [3, 3]
+    assert bytes_of(tmp_path / "one") == before
 
 
-def test_the_folder_of_an_encoder_is_an_input(tmp_path: Path) -> None:
-    """Known by its name and content, never by its place; what changes in it changes the build."""
-    reports = []
-    for place, weights in (("a", "1"), ("b", "1"), ("c", "2")):
+@pytest.mark.parametrize("factor", [1.1, 1 + 1e-6])
+def test_another_encoder_does_not_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, factor: float
+) -> None:
+    """Vectors that were kept are of one encoder; last bits make no other."""
+    options = options_for(tmp_path)
+    with monkeypatch.context() as patch:
+        patch.setattr(pair_build, "write_pairs", lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            build(options)
+    report = build_pairs(options, encoder=lambda texts: vectors_of(texts) * np.float32(factor))
+    assert report.resumed == (0 if factor > 1.01 else 4)
+    assert any("unfinished" in note for note in report.notes) == (factor > 1.01)
+
+
+def test_the_folder_of_an_encoder_is_a_name(tmp_path: Path) -> None:
+    """Its place and its other files change nothing, and no path is stored."""
+    for place in ("a", "b"):
         folder = tmp_path / place / "model"
         folder.mkdir(parents=True)
-        (folder / "weights").write_text(weights)
-        reports.append(build(options_for(tmp_path, f"out-{place}", encoder=str(folder))))
-    first, second, third = (report.recipe_id for report in reports)
-    assert first == second != third
-    assert reports[0].manifest.options["encoder"] == "model"
-    assert str(tmp_path) not in (tmp_path / "out-a" / "config.json").read_text()
+        (folder / "README.md").write_text(place)
+        report = build(options_for(tmp_path, encoder=str(folder)))
+        assert report.reused == (place == "b")
+    assert report.manifest.options["encoder"] == "model"
+    assert str(tmp_path) not in (tmp_path / "out" / "config.json").read_text()
+
+
+def test_an_encoder_without_work_is_not_asked(tmp_path: Path) -> None:
+    """Where every text has a vector there is no probe, whatever encoder is named."""
+    options = options_for(tmp_path, keywords="ignore")
+    given = {"encoder": "letters"}
+    for what, texts in pair_texts(options).items():
+        if texts:
+            np.save(tmp_path / f"{what}.npy", vectors_of(texts))
+            given[f"{what}_embs"] = str(tmp_path / f"{what}.npy")
+    for reused in (False, True):
+        report = build_pairs(
+            options_for(tmp_path, keywords="ignore", **given),
+            encoder=lambda _: pytest.fail("asked"),
+        )
+        assert report.reused == reused
+    assert "encoder_probe" not in report.manifest.options
 
 
 def test_places_that_are_taken(tmp_path: Path) -> None:
