@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
 import numpy as np
@@ -24,6 +24,7 @@ from dataprep.formats.groups import Groups
 from dataprep.formats.held_boundaries import HELD_DOCUMENTS, HeldBoundaries
 from dataprep.formats.manifest import ChatEntry, Manifest, SplitEntry
 from dataprep.formats.paths import local_path
+from dataprep.formats.record_ids import RecordIds
 from dataprep.formats.replaced import Standing
 from dataprep.formats.rust import rust_errors
 from dataprep.formats.stream import Stream, bases, check_inside
@@ -203,6 +204,7 @@ class Split:
             offsets=self._shard_docs, files=[shard.docs for shard in shards],
         )  # fmt: skip
         self._held: HeldBoundaries | None = None
+        self._ids: RecordIds | None = None
         grouped = bool(shards) and shards[0].groups is not None
         self._groups = Groups(shards, self._array) if grouped else None
 
@@ -225,6 +227,7 @@ class Split:
         self.stream.source.close()
         if self._masks is not None:
             self._masks.source.close()
+        self._ids = None
 
     def read(self, start: int, stop: int) -> Ids:
         """Tokens `start` to `stop` of the stream, an owned array [stop - start] of `dtype`."""
@@ -285,8 +288,16 @@ class Split:
 
     @property
     def record_ids(self) -> npt.NDArray[np.int64]:
-        """int64 [documents]: the record id of each document, mapped (with ``"pread"``: read)."""
-        return self.dataset.files.index(self.entry.index, self.documents)
+        """int64 [documents]: the record id of each document, mapped (with ``"pread"``: read).
+
+        Where every shard has its own (``entry.index`` is None) it is a `RecordIds`, which reads
+        what it is asked for; `np.asarray` makes an array of it.
+        """
+        if self.entry.index is not None:
+            return self.dataset.files.index(self.entry.index, self.documents)
+        if self._ids is None:
+            self._ids = RecordIds(self.dataset.files, self.entry.shards)
+        return cast("npt.NDArray[np.int64]", self._ids)
 
     def lengths(self) -> Iterator[npt.NDArray[np.int64]]:
         """The length in tokens of every document, one int64 array per shard."""

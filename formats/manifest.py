@@ -74,7 +74,8 @@ class ShardEntry(Entry, frozen=True, kw_only=True, omit_defaults=True):
 
     Datasets of conversations have a `mask`, those of preferences also `groups` (uint64
     [records + 1]: the first document of each record in this shard, and their number) and `scores`
-    (float32 [documents]).
+    (float32 [documents]). Where the index of the split is null, `record_ids` is the file with
+    the record id of each document (int64 [documents]).
     """
 
     tokens: str
@@ -85,31 +86,40 @@ class ShardEntry(Entry, frozen=True, kw_only=True, omit_defaults=True):
     mask: str | None = None
     groups: str | None = None
     scores: str | None = None
+    record_ids: str | None = None
     records: Count | None = None
     """Of preferences: how many records; their documents stand together."""
 
     @property
     def files(self) -> tuple[str, ...]:
         """The names of all its files."""
-        extra = (self.mask, self.groups, self.scores)
+        extra = (self.mask, self.groups, self.scores, self.record_ids)
         return (self.tokens, self.docs, self.source, *(name for name in extra if name is not None))
 
 
 class SplitEntry(Entry, frozen=True, kw_only=True, omit_defaults=True):
     """One stream of tokens; `text_bytes` is its size as UTF-8 before tokenizing.
 
-    `content_id` is the digest of what it holds, see `content`.
-    `records` is told where a record may have several documents.
+    `content_id` is the digest of what it holds, see `content`. `index` is the file with the record
+    ids of all documents; null where every shard has its own. `records` is told where a record may
+    have several documents.
     """
 
     content_id: str
-    index: str
+    index: str | None
     documents: Count
     tokens: Count
     text_bytes: Count
     zero_token_documents: Count
     shards: tuple[ShardEntry, ...]
     records: Count | None = None
+
+    @property
+    def id_files(self) -> tuple[str, ...]:
+        """The names of the files with the record ids, in order."""
+        if self.index is not None:
+            return (self.index,)
+        return tuple(str(shard.record_ids) for shard in self.shards)
 
 
 class TokensEntry(Entry, frozen=True, kw_only=True):
@@ -296,7 +306,8 @@ def _records(split: SplitEntry) -> int:
 def _check_references(manifest: Manifest) -> None:
     """No file serves twice: a shard listed in two places would be read as twice the data."""
     splits = manifest.splits.values()
-    uses = Counter([manifest.tokenizer.file, CRC_NAME, *(split.index for split in splits)])
+    uses = Counter([manifest.tokenizer.file, CRC_NAME])
+    uses.update(split.index for split in splits if split.index is not None)
     if manifest.chat is not msgspec.UNSET:
         uses.update([manifest.chat.template])
     for split in splits:
@@ -308,10 +319,17 @@ def _check_references(manifest: Manifest) -> None:
 def _check_split(name: str, split: SplitEntry, files: dict[str, FileEntry], dtype: str) -> None:
     insist(sum(s.documents for s in split.shards) == split.documents, f"{name}: documents differ")
     insist(sum(s.length for s in split.shards) == split.tokens, f"{name}: tokens differ")
-    insist(split.index in files, f"{split.index} is not in the list of files")
-    for extra in ("mask", "groups", "scores", "records"):
+    insist(
+        split.index is None or split.index in files, f"{split.index} is not in the list of files"
+    )
+    for extra in ("mask", "groups", "scores", "record_ids", "records"):
         told = {getattr(shard, extra) is not None for shard in split.shards}
         insist(len(told) <= 1, f"{name}: some shards have {extra}, others have none")
+    for shard in split.shards:
+        alone = (split.index is None) == (shard.record_ids is not None)
+        insist(
+            alone, f"{name}: record ids stand in the index, or in every shard where that is null"
+        )
     grouped = {(s.groups is None, s.scores is None, s.records is None) for s in split.shards}
     insist(grouped <= {(True,) * 3, (False,) * 3}, f"{name}: groups, scores, records go together")
     if grouped == {(False,) * 3}:
@@ -327,6 +345,7 @@ def _check_split(name: str, split: SplitEntry, files: dict[str, FileEntry], dtyp
             shard.mask: ("|u1", tokens),
             shard.groups: ("<u8", ((shard.records or 0) + 1,)),
             shard.scores: ("<f4", (rows,)),
+            shard.record_ids: ("<i8", (rows,)),
         }
         for file in shard.files:
             kind, shape = described[file]

@@ -18,6 +18,8 @@ from dataprep.formats.checksums import BLOCK_BYTES
 from dataprep.formats.errors import DataprepError
 from dataprep.formats.files import Files
 from dataprep.formats.manifest import Manifest, ShardEntry, SplitEntry
+from dataprep.formats.pread import FileArray
+from dataprep.formats.record_ids import RecordIds
 from dataprep.formats.replaced import Standing
 from dataprep.formats.verify_report import Finding, Refused
 from dataprep.formats.verify_stream import Reader, Run
@@ -150,16 +152,21 @@ def check_records_of_groups(run: Run, manifest: Manifest) -> None:
     """
     files = Files(run.directory, run.files, Standing(run.directory), "pread")
     for split in manifest.splits.values():
-        names = [split.index, *(str(shard.groups) for shard in split.shards)]
+        names = [*split.id_files, *(str(shard.groups) for shard in split.shards)]
         if split.records is not None and all(run.sound(name) for name in names):
             try:
                 _compare(run, files, split)
             except DataprepError as error:
-                run.findings.add_error(error, split.index)
+                run.findings.add_error(error, names[0])
 
 
 def _compare(run: Run, files: Files, split: SplitEntry) -> None:
-    ids, document = files.lazy_index(split.index, split.documents), 0
+    ids: FileArray | RecordIds
+    if split.index is None:
+        ids = RecordIds(files, split.shards)
+    else:
+        ids = files.lazy_index(split.index, split.documents)
+    document = 0
     last = np.full(1, -1, np.int64)  # the id of the document before
     for shard in split.shards:
         groups, base, record = files.array(str(shard.groups)), document, 0
@@ -179,9 +186,11 @@ def _compare(run: Run, files: Files, split: SplitEntry) -> None:
                     if own
                     else ("another than the one before, of the same record")
                 )
+                whole = split.index is not None
+                file, row = (split.id_files[0], at) if whole else (str(shard.record_ids), at - base)
                 run.findings.add(Finding(
-                    code="E_INDEX", file=split.index, row=at,
-                    problem=f"document {at}: record id {id_} is {problem}",
+                    code="E_INDEX", file=file, row=row,
+                    problem=f"document {row}: record id {id_} is {problem}",
                 ))  # fmt: skip
                 return
             document, record, last = stop, upto, found[-1:]

@@ -21,7 +21,7 @@ from dataprep.formats import torchfile
 from dataprep.formats.array_manifest import ArrayManifest
 from dataprep.formats.bits import Bits
 from dataprep.formats.envelope import CONFIG_NAME
-from dataprep.formats.manifest import Manifest
+from dataprep.formats.manifest import Manifest, SplitEntry
 from dataprep.formats.verify_rejects import REJECTS_NAME, check_rejects
 from dataprep.formats.verify_report import Finding, Refused
 from dataprep.formats.verify_stream import Reader, Run
@@ -35,15 +35,16 @@ Ids = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Index:
-    """The index file of one split: `count` numbers below `limit`, and the words for them.
+    """The numbers of one split, below `limit`, and the words for them.
 
+    `files` holds so many of them each: one index, or with `by_shard` an array for each shard.
     `distinct` of them differ; None: all do.
     """
 
-    file: str
-    count: int
+    files: Sequence[tuple[str, int]]
     limit: int
     distinct: int | None = None
+    by_shard: bool = False
     place: str = "document"
     number: str = "record id"
     total: str = "records.read"
@@ -53,14 +54,15 @@ def check_records(run: Run, manifest: Manifest) -> None:
     """Check every index file and rejects.jsonl, and that together they cover all records."""
     records = manifest.records
     indexes = [
-        _Index(file=split.index, count=split.documents, limit=records.read, distinct=split.records)
+        _Index(files=_id_files(split), limit=records.read, distinct=split.records,
+               by_shard=split.index is None)
         for split in manifest.splits.values()
-    ]
+    ]  # fmt: skip
     bits = _check_indexes(run, indexes, _bits(run, indexes, records.read))
-    if not all(run.sound(index.file) for index in indexes):
+    if not all(run.sound(file) for file in _files(indexes)):
         bits = None
     check_rejects(run, records, manifest.inputs, bits)
-    judged = [*(index.file for index in indexes), REJECTS_NAME]
+    judged = [*_files(indexes), REJECTS_NAME]
     if bits is not None and all(run.sound(name) for name in judged):
         missing, first = bits.missing()
         if missing:
@@ -79,7 +81,7 @@ def check_row_splits(run: Run, manifest: ArrayManifest) -> None:
     """
     indexes = [
         _Index(
-            file=split.index, count=split.rows, limit=manifest.rows, place="position",
+            files=[(split.index, split.rows)], limit=manifest.rows, place="position",
             number="row", total="the number of rows",
         )
         for split in manifest.splits.values()
@@ -93,67 +95,104 @@ def check_row_splits(run: Run, manifest: ArrayManifest) -> None:
 
 def _bits(run: Run, indexes: Sequence[_Index], count: int) -> Bits | None:
     """The empty set of `count` numbers, unless no files of the right size can hold so many."""
-    backed = sum(run.files[name].bytes // 8 for name in {index.file for index in indexes
-                 if run.sound(index.file)})  # fmt: skip
+    names = {name for name in _files(indexes) if run.sound(name)}
+    backed = sum(run.files[name].bytes // 8 for name in names)
     if REJECTS_NAME in run.files and run.sound(REJECTS_NAME):
         backed += run.files[REJECTS_NAME].bytes // _MIN_LINE
     return Bits(count) if count <= backed else None
 
 
+def _id_files(split: SplitEntry) -> list[tuple[str, int]]:
+    if split.index is not None:
+        return [(split.index, split.documents)]
+    return [(str(shard.record_ids), shard.documents) for shard in split.shards]
+
+
+def _files(indexes: Sequence[_Index]) -> list[str]:
+    return [name for index in indexes for name, _ in index.files]
+
+
 def _check_indexes(run: Run, indexes: Sequence[_Index], bits: Bits | None) -> Bits | None:
     """Check them all, adding what they hold to `bits`; None if there was no use in that."""
     for index in indexes:
-        if not all(run.sound(other.file) for other in indexes):
-            bits = None  # a damaged index must not put the blame on another
-        with contextlib.ExitStack() as stack:
-            reader = run.open(stack, index.file)
-            if reader is not None:
-                _check_index(reader, index, bits)
+        numbers = _Numbers(index)
+        for name, count in index.files:
+            if not all(run.sound(other) for other in _files(indexes)):
+                bits = None  # a damaged index must not put the blame on another
+            with contextlib.ExitStack() as stack:
+                reader = run.open(stack, name)
+                if reader is None:
+                    continue
+                if index.by_shard:
+                    numbers.read(reader, reader.expect_array("<i8", (count,)), count, bits)
+                else:
+                    _check_torch(reader, index, numbers, count, bits)
+        whole = all(run.sound(name) for name, _ in index.files)
+        if whole and index.distinct is not None and numbers.distinct != index.distinct:
+            run.findings.add(Finding(
+                code="E_INDEX", file=index.files[-1][0] if index.files else CONFIG_NAME,
+                problem=f"has {numbers.distinct} {index.number}s, must have {index.distinct}",
+            ))  # fmt: skip
     return bits
 
 
-def _check_index(reader: Reader, index: _Index, bits: Bits | None) -> None:
-    """`count` increasing numbers below `limit`, none of them in `bits`, which they join.
-
-    Where fewer are to be `distinct`, numbers may repeat, and so many differ.
-    """
-    count, limit, repeats = index.count, index.limit, index.distinct is not None
+def _check_torch(
+    reader: Reader, index: _Index, numbers: _Numbers, count: int, bits: Bits | None
+) -> None:
+    """Check an index file: what stands before the numbers, they themselves, and what follows."""
     head = torchfile.head(count)
     if reader.size != torchfile.index_size(count) or reader.read(len(head)) != head:
         raise Refused(reader.finding(
             "E_INDEX", f"is not the index of {count} {index.place}s as dataprep writes it",
             0, len(head),
         ))  # fmt: skip
-    crc, last, distinct = 0, np.full(1, -1, np.int64), 0
-    for ids in reader.arrays("<i8", len(head) + 8 * count):
-        first = (reader.at - ids.nbytes - len(head)) // 8
-        crc = zlib.crc32(ids.data, crc)
-
-        def refused(bad: int, problem: str, ids: Ids = ids, first: int = first) -> Refused:
-            start = reader.at - ids.nbytes + 8 * bad
-            found = f"{index.place} {first + bad}: {index.number} {ids[bad]} {problem}"
-            return Refused(reader.finding("E_INDEX", found, start, start + 8, first + bad))
-
-        steps = np.diff(ids, prepend=last)
-        falls = np.flatnonzero((steps < 0) | (ids < 0) if repeats else steps <= 0)
-        if len(falls):
-            told = "smaller than" if repeats else "not larger than"
-            raise refused(int(falls[0]), f"is {told} the one before")
-        if ids[-1] >= limit:
-            bad = int(np.searchsorted(ids, limit))
-            raise refused(bad, f"is not below {index.total}, {limit}")
-        new = np.flatnonzero(steps) if repeats else slice(None)
-        distinct += len(ids[new])
-        taken = None if bits is None else bits.add(ids[new])
-        if taken is not None:
-            at = int(new[taken]) if isinstance(new, np.ndarray) else taken
-            raise refused(at, "is also in another split")
-        last = ids[-1:].copy()
-    if repeats and distinct != index.distinct:
-        raise Refused(reader.finding(
-            "E_INDEX", f"has {distinct} {index.number}s, must have {index.distinct}"
-        ))  # fmt: skip
+    crc = numbers.read(reader, len(head), count, bits)
     reader.numbers, start = crc, reader.at
     if reader.read() != torchfile.tail(count, crc):
         problem = "does not end as dataprep writes it"
         raise Refused(reader.finding("E_INDEX", problem, start, reader.at))
+
+
+class _Numbers:
+    """The increasing numbers of a split, file after file: the last one, and how many differ.
+
+    Where fewer are to be distinct than there are, numbers may repeat.
+    """
+
+    def __init__(self, index: _Index) -> None:
+        self.distinct = 0
+        self._index = index
+        self._last = np.full(1, -1, np.int64)
+
+    def read(self, reader: Reader, begin: int, count: int, bits: Bits | None) -> int:
+        """Check `count` numbers at byte `begin`, none of them in `bits`, which they join.
+
+        Returns their CRC-32. Raises `Refused` about the first that is wrong.
+        """
+        index, crc = self._index, 0
+        repeats = index.distinct is not None
+        for ids in reader.arrays("<i8", begin + 8 * count):
+            first = (reader.at - ids.nbytes - begin) // 8
+            crc = zlib.crc32(ids.data, crc)
+
+            def refused(bad: int, problem: str, ids: Ids = ids, first: int = first) -> Refused:
+                start = reader.at - ids.nbytes + 8 * bad
+                found = f"{index.place} {first + bad}: {index.number} {ids[bad]} {problem}"
+                return Refused(reader.finding("E_INDEX", found, start, start + 8, first + bad))
+
+            steps = np.diff(ids, prepend=self._last)
+            falls = np.flatnonzero((steps < 0) | (ids < 0) if repeats else steps <= 0)
+            if len(falls):
+                told = "smaller than" if repeats else "not larger than"
+                raise refused(int(falls[0]), f"is {told} the one before")
+            if ids[-1] >= index.limit:
+                bad = int(np.searchsorted(ids, index.limit))
+                raise refused(bad, f"is not below {index.total}, {index.limit}")
+            new = np.flatnonzero(steps) if repeats else slice(None)
+            self.distinct += len(ids[new])
+            taken = None if bits is None else bits.add(ids[new])
+            if taken is not None:
+                at = int(new[taken]) if isinstance(new, np.ndarray) else taken
+                raise refused(at, "is also in another split")
+            self._last = ids[-1:].copy()
+        return crc

@@ -25,7 +25,8 @@ __all__ = ["token_plan"]
 def token_plan(manifest: Manifest) -> Plan:
     """How to check the dataset that `manifest` describes."""
     splits = manifest.splits.values()
-    names = {manifest.tokenizer.file, REJECTS_NAME, *(split.index for split in splits)}
+    names = {manifest.tokenizer.file, REJECTS_NAME}
+    names.update(file for split in splits for file in split.id_files)
     names.update(file for split in splits for shard in split.shards for file in shard.files)
     return Plan(
         kind=manifest.kind,

@@ -74,6 +74,8 @@ __all__ = ["Commit", "final_rejects", "in_blocks", "input_entries", "recipe_id_o
 
 _KIND = "tokens"
 _BLOCK_BYTES = 1 << 18
+INDEX_DOCUMENTS = 1 << 28
+"""Splits with more documents have their record ids beside each shard, and no one file of 2 GiB."""
 
 
 def recipe_id_of(
@@ -213,24 +215,26 @@ class Commit:
         if placed:  # an empty split has no folder, which git would lose
             create_directory(root / name)
         dtype = self.plan.encoding.dtype
+        documents = sum(one.piece.documents for one in placed)
+        own_ids = documents > INDEX_DOCUMENTS
         with ThreadPoolExecutor(self.threads) as pool:  # copying and hashing release the GIL
             jobs = [
-                pool.submit(write_shard, root, name, number, run, dtype)
+                pool.submit(write_shard, root, name, number, run, dtype, own_ids=own_ids)
                 for number, run in enumerate(group(placed, large))
             ]
             done = [job.result() for job in jobs]
         shards: list[ShardEntry] = [shard for shard, _ in done]
         files += [file for _, written in done for file in written]
-        documents = sum(shard.documents for shard in shards)
-        index = f"{name}_idx.pt"
-        with FileWriter(root / index) as writer:
-            write_index(writer, record_ids(placed), documents)  # type: ignore[arg-type]
-            files.append(
-                WrittenFile(name=index, hashed=writer.close(), dtype="<i8", shape=(documents,))
-            )
+        if not own_ids:
+            index = f"{name}_idx.pt"
+            with FileWriter(root / index) as writer:
+                write_index(writer, record_ids(placed), documents)  # type: ignore[arg-type]
+                files.append(
+                    WrittenFile(name=index, hashed=writer.close(), dtype="<i8", shape=(documents,))
+                )
         return SplitEntry(
             content_id=_content_id(placed, dtype),
-            index=index,
+            index=None if own_ids else index,
             documents=documents,
             tokens=sum(shard.length for shard in shards),
             text_bytes=sum(p.piece.text_bytes for p in placed),

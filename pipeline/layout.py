@@ -94,9 +94,10 @@ def group(
 
 
 def write_shard(
-    root: Path, split: str, number: int, run: Sequence[PlacedPiece], dtype: str
-) -> tuple[ShardEntry, list[WrittenFile]]:
-    """Make shard `number` of `split` under `root` from `run`."""
+    root: Path, split: str, number: int, run: Sequence[PlacedPiece], dtype: str, *,
+    own_ids: bool = False,
+) -> tuple[ShardEntry, list[WrittenFile]]:  # fmt: skip
+    """Make shard `number` of `split` under `root` from `run`; with `own_ids` its record ids too."""
     documents = sum(placed.piece.documents for placed in run)
     records = sum(placed.piece.records for placed in run)
     length = sum(placed.piece.length for placed in run)
@@ -121,10 +122,13 @@ def write_shard(
         )
         for kind in names
     ]
+    ids = _shard_file(split, "records", number) if own_ids else None
+    if ids is not None:
+        files.append(_write_ids(root, ids, run, documents))
     entry = ShardEntry(
         tokens=names["tokens"], docs=names["docs"], source=names["source"],
         documents=documents, length=length, mask=names.get("mask"), groups=names.get("groups"),
-        scores=names.get("scores"), records=records if "groups" in names else None,
+        scores=names.get("scores"), record_ids=ids, records=records if "groups" in names else None,
     )  # fmt: skip
     return entry, files
 
@@ -137,6 +141,14 @@ def _masks(run: Sequence[PlacedPiece], target: Path, length: int) -> FileHash:
     """The masks of `run` as one array: in pieces they have no header, which tells the length."""
     paths = [placed.path("mask") for placed in run]
     return _concatenate(paths, target, npy.header("|u1", (length,)))
+
+
+def _write_ids(root: Path, name: str, run: Sequence[PlacedPiece], documents: int) -> WrittenFile:
+    with FileWriter(root / name) as writer:
+        writer.write(npy.header("<i8", (documents,)))
+        for ids in record_ids(run):
+            writer.write(ids.astype("<i8", copy=False).data)
+        return WrittenFile(name=name, hashed=writer.close(), dtype="<i8", shape=(documents,))
 
 
 def _link(placed: PlacedPiece, targets: dict[str, Path]) -> dict[str, FileHash]:

@@ -8,12 +8,15 @@ from typing import Any
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from dataprep.formats import npy
 from dataprep.formats.arrays import open_arrays
 from dataprep.formats.dataset import open_dataset
 from dataprep.formats.errors import IntegrityError
+from dataprep.formats.manifest import Manifest
 from dataprep.formats.verify import verify
+from dataprep.runtime.provenance import find_record, records_of
 from tests.array_datasets import make_embeddings
 from tests.datasets import make_dataset, random_split
 from tests.formats.verified import outcome, reseal
@@ -111,3 +114,139 @@ def test_a_header_of_another_size_is_none(tmp_path: Path, length: int) -> None:
     for read in (npy.open_array, npy.read_array):
         with pytest.raises(IntegrityError, match=r"expected a \.npy array"):
             read(path, "<u8", (5,))
+
+
+def own_ids(path: Path) -> None:
+    """Put the record ids of every split beside its shards, and leave out the index."""
+    shapes = {}
+    with open_dataset(path) as dataset:
+        for name, split in dataset.splits.items():
+            ids, first = np.array(split.record_ids), 0
+            for number, shard in enumerate(split.entry.shards):
+                file = f"{name}/records-{number:05d}.npy"
+                np.save(path / file, ids[first : first + shard.documents])
+                shapes[file] = (shard.documents,)
+                first += shard.documents
+            (path / str(split.entry.index)).unlink()
+
+    def change(manifest: Manifest) -> Manifest:
+        splits = {}
+        for name, split in manifest.splits.items():
+            shards = tuple(
+                replace(shard, record_ids=f"{name}/records-{number:05d}.npy")
+                for number, shard in enumerate(split.shards)
+            )
+            splits[name] = replace(split, index=None, shards=shards)
+        files = tuple(
+            replace(entry, dtype="<i8", shape=shapes[entry.name]) if entry.name in shapes else entry
+            for entry in manifest.files
+        )
+        return replace(manifest, splits=splits, files=files)
+
+    reseal(path, change)
+
+
+@pytest.fixture(params=["texts", "preferences"])
+def without_index(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Path, Path]:
+    """A dataset, and the same with its record ids by shard."""
+    documents = random_split([[30, 0, 45], [], [50], [5, 5]])
+    val = random_split([[20, 7]], seed=1)
+    made: dict[str, Any] = {}
+    if request.param == "preferences":
+        ones = {
+            name: [[np.ones(len(ids)) for ids in shard] for shard in split]
+            for name, split in {"train": documents, "val": val}.items()
+        }
+        scores = {
+            "train": [[(1.0, 2.0), (0.5,)], [], [(3.0,)], [(1.0, 0.0)]],
+            "val": [[(1.0, 2.0)]],
+        }
+        made = {"masks": ones, "scores": scores, "form": "groups"}
+    for name in ("one", "many"):
+        make_dataset(tmp_path / name, {"train": documents, "val": val}, **made)
+    own_ids(tmp_path / "many")
+    return tmp_path / "one", tmp_path / "many"
+
+
+@pytest.mark.parametrize("io", ["mmap", "pread"])
+def test_record_ids_by_shard_are_those_of_one_index(
+    without_index: tuple[Path, Path], io: Any
+) -> None:
+    """Numbers, slices, arrays, searches and whole: the same answers, and the same records."""
+    one, many = without_index
+    report = verify(many, "full")
+    assert report.ok, report.findings
+    with open_dataset(one) as expected, open_dataset(many, io=io) as dataset:
+        for name, split in dataset.splits.items():
+            ids, found = np.array(expected.split(name).record_ids), split.record_ids
+            assert split.entry.index is None
+            assert len(found) == len(ids) and found.shape == ids.shape
+            assert found.tolist() == ids.tolist()
+            np.testing.assert_array_equal(np.asarray(found), ids)
+            assert [int(found[at]) for at in range(-len(ids), len(ids))] == [*ids, *ids]
+            for places in (slice(None), slice(1, -1), slice(5, 2), slice(None, None, -2)):
+                np.testing.assert_array_equal(found[places], ids[places])
+            chosen = np.random.default_rng(0).integers(-len(ids), len(ids), 9)
+            np.testing.assert_array_equal(found[chosen], ids[chosen])
+            keys = np.arange(-1, int(ids.max()) + 3)
+            for side in ("left", "right"):
+                wanted = np.searchsorted(ids, keys, side)
+                np.testing.assert_array_equal(np.searchsorted(found, keys, side), wanted)
+            for at in (len(ids), -len(ids) - 1):
+                with pytest.raises(IndexError):
+                    found[at]
+        for record in range(expected.manifest.records.read):
+            before, documents = find_record(expected, record)
+            now, same = find_record(dataset, record)
+            assert (now.name, same) == (before.name, documents)
+            assert records_of(now, np.array([same[0]])).tolist() == [record]
+
+
+@pytest.mark.parametrize(
+    ("shard", "at", "value", "says"),
+    [
+        (0, 1, 0, "document 1: record id 0"),
+        (2, 0, 1, "document 0: record id 1"),
+        (3, 1, 99, "document 1: record id 99 is not below records.read"),
+        (0, 0, -1, "document 0: record id -1"),
+    ],
+)
+def test_damaged_record_ids_are_found(
+    tmp_path: Path, shard: int, at: int, value: int, says: str
+) -> None:
+    """Order over the ends of shards, range and sign; the file and the place are named."""
+    documents = random_split([[30, 0, 45], [], [50], [5, 5]])
+    path = make_dataset(tmp_path / "d", {"train": documents, "val": random_split([[7]])})
+    own_ids(path)
+    file = f"train/records-{shard:05d}.npy"
+    array = np.load(path / file)
+    array[at] = value
+    np.save(path / file, array)
+    assert {finding.file for finding in verify(path, "full").findings} == {file}
+    reseal(path)
+    (finding,) = verify(path, "structure").findings
+    assert (finding.code, finding.file) == ("E_INDEX", file)
+    assert finding.problem.startswith(says)
+
+
+@pytest.mark.parametrize("change", ["both", "neither", "some"])
+def test_record_ids_stand_in_one_place(tmp_path: Path, change: str) -> None:
+    """In the index, or in every shard."""
+    path = make_dataset(tmp_path / "d", {"train": random_split([[3], [4]])})
+    index = (path / "train_idx.pt").read_bytes()
+    own_ids(path)
+    (path / "train_idx.pt").write_bytes(index)
+
+    def edit(manifest: Manifest) -> Manifest:
+        split = manifest.splits["train"]
+        first = replace(split.shards[0], record_ids=None)
+        new = {
+            "both": replace(split, index="train_idx.pt"),
+            "neither": replace(split, shards=(first, replace(split.shards[1], record_ids=None))),
+            "some": replace(split, shards=(first, split.shards[1])),
+        }[change]
+        return replace(manifest, splits={"train": new})
+
+    reseal(path, edit)
+    with pytest.raises(IntegrityError, match="record"):
+        open_dataset(path)

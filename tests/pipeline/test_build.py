@@ -17,6 +17,7 @@ import torch
 
 from dataprep import open_dataset
 from dataprep.formats.verify import verify
+from dataprep.pipeline import commit
 from tests.pipeline.corpora import (
     MESSY,
     STORIES,
@@ -63,6 +64,27 @@ def test_the_result_verifies(built: Path) -> None:
     """What build makes, verify accepts, at every level."""
     for level in ("stat", "structure", "full"):
         assert verify(built, level).findings == ()
+
+
+@pytest.mark.parametrize(
+    "options", [{"split": SPLIT}, {"split": "train=20,val=rest", "split_mode": "count"}]
+)
+def test_a_large_split_has_its_record_ids_by_shard(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: dict[str, str]
+) -> None:
+    """Above the limit there is no index file, and the same ids; below it there is one."""
+    build_into(tmp_path / "one", STORIES, **options)
+    with open_dataset(tmp_path / "one") as one:
+        sizes = {name: found.documents for name, found in one.splits.items()}
+        monkeypatch.setattr(commit, "INDEX_DOCUMENTS", min(sizes.values()))
+        build_into(tmp_path / "many", STORIES, **options)
+        assert verify(tmp_path / "many", "full").ok
+        with open_dataset(tmp_path / "many") as many:
+            for name, found in many.splits.items():
+                large = sizes[name] > min(sizes.values())
+                assert (found.entry.index is None) == large
+                assert (tmp_path / "many" / f"{name}_idx.pt").exists() != large
+                assert found.record_ids.tolist() == one.split(name).record_ids.tolist()
 
 
 def test_splits_are_the_ones_of_the_format(built: Path) -> None:
