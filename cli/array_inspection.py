@@ -45,6 +45,7 @@ def array_facts(data: ArrayData) -> dict[str, Any]:
             "read": manifest.records.read,
             "written": manifest.records.written,
             "rejected": manifest.records.rejected,
+            "removed": manifest.records.removed,
         },
         "inputs": [
             {"name": i.name, "format": i.format, "bytes": i.bytes, "records": i.records}

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from dataprep.cli.output import one_line
 from dataprep.cli.summary import bytes_text, count_text
-from dataprep.cli.table import fact_table, input_rows, render
+from dataprep.cli.table import fact_table, input_rows, records_text, render
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -94,7 +94,7 @@ def _fact_rows(facts: Mapping[str, Any]) -> list[tuple[str, str]]:
         ("kind", f"{facts['kind']}, {count_text(facts['rows'], 'row')}"),
         ("splits", ", ".join(splits) or "none"),
         *_category_rows(facts["arrays"]),
-        ("records", f"{records['read']:,} read, {records['written']:,} written"),
+        ("records", records_text(records)),
         ("rejected", rejected or "none"),
         *input_rows(facts["inputs"]),
     ]  # fmt: skip

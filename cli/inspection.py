@@ -187,6 +187,7 @@ def _facts(dataset: Dataset) -> dict[str, Any]:
             "read": manifest.records.read,
             "written": manifest.records.written,
             "rejected": manifest.records.rejected,
+            "removed": manifest.records.removed,
         },
         "inputs": [
             {"name": i.name, "format": i.format, "bytes": i.bytes, "records": i.records}
@@ -208,12 +209,13 @@ def _config_bytes(dataset: Dataset) -> int:
 def _split_facts(split: Split) -> dict[str, Any]:
     entry = split.entry
     records = {} if entry.records is None else {"records": entry.records}
+    text = entry.text_bytes
     return {
         **records,
         "documents": entry.documents,
         "tokens": entry.tokens,
-        "text_bytes": entry.text_bytes,
-        "bytes_per_token": entry.text_bytes / entry.tokens if entry.tokens else None,
+        "text_bytes": text,
+        "bytes_per_token": text / entry.tokens if text is not None and entry.tokens else None,
         "zero_token_documents": entry.zero_token_documents,
         "shards": len(entry.shards),
     }

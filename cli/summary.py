@@ -128,11 +128,18 @@ def profile_lines(report: BuildReport) -> list[str]:
 
 def _speed(report: BuildReport) -> str:
     """How fast, where enough was done for it to mean something."""
-    text = sum(split.text_bytes for split in report.manifest.splits.values())
-    if text < 1_000_000 or report.resumed_units:
+    text = _text_bytes(report.manifest)
+    if text is None or text < 1_000_000 or report.resumed_units:
         return ""
     speed = text / max(report.seconds, 1e-9) / 1e6
     return f", {speed:.1f} MB of text per second, {count_text(report.workers, 'worker')}"
+
+
+def _text_bytes(manifest: Manifest) -> int | None:
+    """Bytes of text in all splits; None where it is not known of one."""
+    sizes = [split.text_bytes for split in manifest.splits.values()]
+    known = [size for size in sizes if size is not None]
+    return sum(known) if len(known) == len(sizes) else None
 
 
 def _split_lines(manifest: Manifest) -> list[str]:
@@ -144,11 +151,12 @@ def _split_lines(manifest: Manifest) -> list[str]:
 
 def _detail_lines(manifest: Manifest) -> list[str]:
     tokens = sum(split.tokens for split in manifest.splits.values())
-    text = sum(split.text_bytes for split in manifest.splits.values())
+    text = _text_bytes(manifest)
+    each = "" if text is None else f", {text / max(tokens, 1):.2f} bytes of text each"
     dtype = _DTYPES.get(manifest.tokens.dtype, manifest.tokens.dtype)
     tokenizer = manifest.tokenizer
     lines = [
-        f"  tokens     {dtype}, {text / max(tokens, 1):.2f} bytes of text each",
+        f"  tokens     {dtype}{each}",
         f"  tokenizer  {manifest.tokens.vocab_size:,} ids, by {tokenizer.engine}"
         f" ({one_line(tokenizer.engine_reason)})",
     ]

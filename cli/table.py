@@ -18,7 +18,7 @@ from dataprep.cli.summary import bytes_text, count_text
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
-__all__ = ["dataset_table", "document_text", "fact_table", "input_rows", "render"]
+__all__ = ["dataset_table", "document_text", "fact_table", "input_rows", "records_text", "render"]
 
 PLAIN_WIDTH = 120
 SHOWN_INPUTS = 8
@@ -50,10 +50,11 @@ def _splits(splits: Mapping[str, Mapping[str, Any]]) -> RenderableType:
     for column in _COLUMNS:
         table.add_column(column, justify="left" if column == "split" else "right", no_wrap=True)
     for name, split in splits.items():
-        ratio = split["bytes_per_token"]
+        text, ratio = split["text_bytes"], split["bytes_per_token"]
         table.add_row(
             name, f"{split['documents']:,}", f"{split['tokens']:,}",
-            bytes_text(split["text_bytes"]), "" if ratio is None else f"{ratio:.2f}",
+            "unknown" if text is None else bytes_text(text),
+            "" if ratio is None else f"{ratio:.2f}",
             f"{split['shards']:,}",
         )  # fmt: skip
     return table
@@ -85,10 +86,20 @@ def _fact_rows(facts: Mapping[str, Any]) -> list[tuple[str, str]]:
         ("after each", tokenizer["eos"] or "nothing"),
         *chat_rows(facts),
         ("special text", f"{tokenizer['special_text']}; found: {found or 'none'}"),
-        ("records", f"{records['read']:,} read, {records['written']:,} written"),
+        ("records", records_text(records)),
         ("rejected", rejected or "none"),
         *input_rows(facts["inputs"]),
     ]  # fmt: skip
+
+
+def records_text(records: Mapping[str, Any]) -> str:
+    """How many records were read and written, and removed if any were.
+
+    >>> records_text({"read": 9, "written": 6, "removed": 3})
+    '9 read, 6 written, 3 removed'
+    """
+    removed = f", {records['removed']:,} removed" if records["removed"] else ""
+    return f"{records['read']:,} read, {records['written']:,} written{removed}"
 
 
 def input_rows(inputs: list[Mapping[str, Any]]) -> list[tuple[str, str]]:

@@ -27,11 +27,11 @@ from dataprep.formats.envelope import (
     InputEntry,
     RecordCounts,
     check_content_id,
-    check_digest,
     check_files,
+    check_known,
     check_records,
     check_split_name,
-    damaged,
+    decode,
     insist,
     read,
     read_header,
@@ -149,18 +149,16 @@ def parse(data: bytes) -> ArrayManifest:
             "holds tokens, not arrays", where=CONFIG_NAME, code="E_KIND",
             remedy="Open it with dataprep.open_dataset.",
         )  # fmt: skip
-    try:
-        manifest = _MANIFEST.decode(data)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise damaged(str(error)) from None
-    check_digest(data, manifest.self_sha256)
+    check_known(kind, KINDS, "kind")
+    manifest = decode(_MANIFEST, data)
+    for name, entry in manifest.arrays.items():
+        check_known(entry.dtype, DTYPES, f"{name}: type")
     _check_consistency(manifest)
     return manifest
 
 
 def _check_consistency(manifest: ArrayManifest) -> None:
     files = check_files(manifest.files)
-    insist(manifest.kind in KINDS, f"kind {manifest.kind!r} is unknown")
     insist((manifest.kind == "pairs") == (manifest.pairs is not None), "`pairs` is for pairs")
     _check_references(manifest)
     if manifest.pairs is not None:
@@ -193,7 +191,6 @@ def _check_array(
     name: str, entry: ArrayEntry, manifest: ArrayManifest, files: dict[str, FileEntry]
 ) -> None:
     check_split_name(name)
-    insist(entry.dtype in DTYPES, f"{name}: unknown type {entry.dtype!r}")
     insist(len(entry.row) <= _TABLES, f"{name}: a row of {len(entry.row)} dimensions")
     held = sum(shard.rows for shard in entry.shards)
     insist(held == entry.rows, f"{name}: its shards have {held} rows, it has {entry.rows}")

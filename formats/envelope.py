@@ -11,9 +11,9 @@ import hashlib
 import os
 import re
 import shlex
-from collections.abc import Sequence
+from collections.abc import Container, Iterable, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, TypeVar
 
 import msgspec
 
@@ -38,14 +38,18 @@ __all__ = [
     "InputEntry",
     "RecordCounts",
     "check_content_id",
-    "check_digest",
     "check_files",
+    "check_known",
     "check_name",
     "check_records",
     "check_split_name",
     "damaged",
+    "decode",
     "dump_json",
+    "folders_of",
     "insist",
+    "is_device",
+    "newer",
     "read",
     "read_header",
 ]
@@ -62,7 +66,11 @@ MAX_CONFIG_BYTES = 256 << 20
 _HEAD_BYTES = 256  # within which every config.json of ours names its format
 NO_DIGEST = "0" * 64
 
-_NAME = re.compile(r"([a-z][a-z0-9_]{0,31}/)?[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+_NAME = re.compile(
+    r"([a-z][a-z0-9_]{0,31}/([a-z0-9][a-z0-9_]{0,31}/)?)?"
+    r"[A-Za-z0-9]([A-Za-z0-9._-]{0,126}[A-Za-z0-9_-])?"
+)
+_DEVICE = re.compile(r"(.*/)?(con|prn|aux|nul|com[0-9]|lpt[0-9])([./].*)?", re.IGNORECASE)
 _OURS = re.compile(r"crc32\.npy|[a-z][a-z0-9_]{0,31}_idx\.pt")
 _SPLIT = re.compile(r"[a-z][a-z0-9_]{0,31}")
 _DIGEST = re.compile(r"[0-9a-f]{64}")
@@ -100,11 +108,15 @@ class InputEntry(Entry, frozen=True, kw_only=True):
 
 
 class RecordCounts(Entry, frozen=True, kw_only=True):
-    """Conservation: `read` = `written` + the sum of `rejected`."""
+    """Conservation: `read` = `written` + the sum of `rejected` + `removed`.
+
+    `removed` counts the records that were taken out after the build and stand nowhere.
+    """
 
     read: Count
     written: Count
     rejected: dict[str, Count]
+    removed: Count = 0
     blank_lines: Count
 
 
@@ -125,13 +137,35 @@ def check_name(name: str) -> str:
     'train/tokens-00000.bin'
     """
     if not _NAME.fullmatch(name) or ".." in name:
-        raise IntegrityError(
-            f"file name {name!r} is not allowed in a dataset",
-            where=CONFIG_NAME,
-            code="E_NAME",
-            remedy="Do not trust this directory.",
-        )
+        raise _bad_name(f"file name {name!r} is not allowed in a dataset")
+    if is_device(name):
+        raise _bad_name(f"file name {name!r} contains the name of a device of Windows")
     return name
+
+
+def is_device(name: str) -> bool:
+    """Tell whether a part of `name` is what Windows calls a device, with or without an ending.
+
+    >>> is_device("aux"), is_device("train/NUL.bin"), is_device("auxiliary")
+    (True, True, False)
+    """
+    return _DEVICE.fullmatch(name) is not None
+
+
+def folders_of(names: Iterable[str]) -> set[str]:
+    """Return every folder that holds one of `names`, or a folder that does.
+
+    >>> sorted(folders_of(["config.json", "train/0003/tokens-03000.bin"]))
+    ['train', 'train/0003']
+    """
+    inner = {name.rpartition("/")[0] for name in names}
+    return (inner | {folder.rpartition("/")[0] for folder in inner}) - {""}
+
+
+def _bad_name(problem: str) -> IntegrityError:
+    return IntegrityError(
+        problem, where=CONFIG_NAME, code="E_NAME", remedy="Do not trust this directory."
+    )
 
 
 def dump_json(manifest: msgspec.Struct) -> bytes:
@@ -200,18 +234,56 @@ _HEADER = msgspec.json.Decoder(Header)
 
 
 def read_header(data: bytes) -> Header:
-    """The head of a config.json whose format and version this release reads."""
+    """Return the head of a config.json that is whole and of a version that this release reads.
+
+    The digest is checked before the version, so that damage is never taken for a newer version.
+    """
     try:
         header = _HEADER.decode(data)
+    except msgspec.ValidationError as error:
+        raise _other_structure(error) if _is_whole(data) else damaged(str(error)) from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise damaged(f"not valid JSON ({error})") from None
+    if header.format != "dataprep":
+        raise damaged(f"`format` is {header.format!r}, not 'dataprep'")
+    if not _is_whole(data):
+        raise damaged("self_sha256 does not match: the file was changed after the build")
     _check_version(header)
     return header
 
 
+Decoded = TypeVar("Decoded")
+
+
+def decode(decoder: msgspec.json.Decoder[Decoded], data: bytes) -> Decoded:
+    """Return what `decoder` makes of a config.json that `read_header` has accepted."""
+    try:
+        return decoder.decode(data)
+    except msgspec.ValidationError as error:
+        raise _other_structure(error) from None
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise damaged(str(error)) from None
+
+
+def _other_structure(error: msgspec.ValidationError) -> IncompatibleError:
+    return newer(f"its structure ({error})")
+
+
+def newer(what: str) -> IncompatibleError:
+    """Return the error of a dataset that has `what`, which only a later release knows."""
+    return IncompatibleError(
+        f"{what} is not known to this version: the dataset was made by a newer dataprep",
+        where=CONFIG_NAME, code="E_VERSION", remedy="Install a newer dataprep.",
+    )  # fmt: skip
+
+
+def check_known(value: str, known: Container[str], what: str) -> None:
+    """Raise `IncompatibleError` unless `value`, of the key or array `what`, is `known`."""
+    if value not in known:
+        raise newer(f"{what} {value!r}")
+
+
 def _check_version(header: Header) -> None:
-    if header.format != "dataprep":
-        raise damaged(f"`format` is {header.format!r}, not 'dataprep'")
     unknown = sorted(set(header.required_features) - KNOWN_FEATURES)
     if header.format_version != FORMAT_VERSION or unknown:
         what = f"features {', '.join(unknown)}" if unknown else f"version {header.format_version}"
@@ -219,42 +291,54 @@ def _check_version(header: Header) -> None:
             f"the dataset needs format {what}; this release reads version {FORMAT_VERSION}",
             where=CONFIG_NAME,
             code="E_VERSION",
-            remedy="Install a newer dataprep, or rebuild the dataset with this one.",
+            remedy="Install a newer dataprep.",
         )
 
 
-def check_digest(data: bytes, digest: str) -> None:
-    """Raise unless `digest` is that of `data`, in which it stands."""
+def _is_whole(data: bytes) -> bool:
+    """Tell whether the digest in `data` is its own."""
+    at = _digest_at(data)
     blank = _with_digest(data, NO_DIGEST)
-    if hashlib.sha256(blank).hexdigest() != digest:
-        raise damaged("self_sha256 does not match: the file was changed after the build")
+    return hashlib.sha256(blank).hexdigest().encode() == data[at : at + 64]
 
 
 def _with_digest(data: bytes, digest: str) -> bytes:
-    key = b'"self_sha256": "'
-    at = data.rfind(key) + len(key)
+    at = _digest_at(data)
     return data[:at] + digest.encode() + data[at + 64 :]
 
 
+def _digest_at(data: bytes) -> int:
+    key = b'"self_sha256": "'
+    return data.rfind(key) + len(key)
+
+
 def check_files(files: Sequence[FileEntry]) -> dict[str, FileEntry]:
-    """The entries by name; raises unless the names are allowed, sorted and told once."""
+    """Return the entries by name; raises unless the names are allowed, sorted and told once.
+
+    Names that differ only by case are one file on Windows and macOS, so they are refused.
+    """
     names = [entry.name for entry in files]
     for name in names:
         check_name(name)
     found = {entry.name: entry for entry in files}
     insist(len(found) == len(names) and names == sorted(names), "file names repeat or are unsorted")
     insist(CONFIG_NAME not in found and CRC_NAME in found, "the list of files is incomplete")
+    taken = {CONFIG_NAME, *folders_of(names)}
+    for name in names:
+        if name.lower() in taken:
+            raise _bad_name(f"file name {name!r} differs from another one at most by case")
+        taken.add(name.lower())
     return found
 
 
 def check_records(
     records: RecordCounts, inputs: Sequence[InputEntry], written: int, what: str
 ) -> None:
-    """Raise unless every record read was `written` or rejected."""
+    """Raise unless every record read was `written`, rejected or removed."""
     insist(records.written == written, f"records.written differs from the {what}")
     insist(
-        records.read == written + sum(records.rejected.values()),
-        "records.read differs from written + rejected",
+        records.read == written + sum(records.rejected.values()) + records.removed,
+        "records.read differs from written + rejected + removed",
     )
     insist(
         records.read == sum(entry.records for entry in inputs),
@@ -263,8 +347,10 @@ def check_records(
 
 
 def check_split_name(name: str) -> None:
-    """Raise unless `name` may name a split."""
+    """Raise unless `name` may name a split or an array."""
     insist(bool(_SPLIT.fullmatch(name)), f"{name!r} cannot name a split")
+    if is_device(name):
+        raise _bad_name(f"{name!r} is the name of a device of Windows and names no split")
 
 
 def check_content_id(split: str, content_id: str) -> None:

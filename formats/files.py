@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from dataprep.formats import npy
 from dataprep.formats.arena import MappedFiles
-from dataprep.formats.envelope import FileEntry
+from dataprep.formats.envelope import FileEntry, folders_of
 from dataprep.formats.errors import IntegrityError, UsageError
 from dataprep.formats.maps import MapCache, check_size
 from dataprep.formats.mounts import is_remote
@@ -103,7 +103,7 @@ class Files:
 
     def _open_array(self, name: str, dtype: str, shape: tuple[int, ...]) -> Array:
         if self.io == "mmap":
-            mapped = npy.open_array(self.path / name, dtype, shape)
+            mapped = npy.open_array(self.path / name, dtype, shape, where=name)
             return np.asarray(mapped).view(np.ndarray)  # slicing np.memmap costs microseconds
         file = self._open_file(name, self.entries[name].bytes)
         offset = npy.begin(file.size, dtype, shape) or 0
@@ -133,7 +133,7 @@ def choose_io(io: ReadBy | None, directory: Path) -> ReadBy:
 
 def check_files_of(directory: Path, entries: Sequence[FileEntry]) -> None:
     """Raise unless every file is there with its size, and no folder is a link."""
-    for folder in sorted({e.name.partition("/")[0] for e in entries if "/" in e.name}):
+    for folder in sorted(folders_of(entry.name for entry in entries)):
         if (directory / folder).is_symlink():
             raise IntegrityError(
                 "is a symbolic link; dataprep reads only ordinary folders", where=folder,

@@ -29,12 +29,12 @@ from dataprep.formats.envelope import (
     InputEntry,
     RecordCounts,
     check_content_id,
-    check_digest,
     check_files,
+    check_known,
     check_name,
     check_records,
     check_split_name,
-    damaged,
+    decode,
     dump_json,
     insist,
     read,
@@ -98,7 +98,7 @@ class ShardEntry(Entry, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class SplitEntry(Entry, frozen=True, kw_only=True, omit_defaults=True):
-    """One stream of tokens; `text_bytes` is its size as UTF-8 before tokenizing.
+    """One stream of tokens; `text_bytes` is its size as UTF-8 before tokenizing, if known.
 
     `content_id` is the digest of what it holds, see `content`. `index` is the file with the record
     ids of all documents; null where every shard has its own. `records` is told where a record may
@@ -109,7 +109,7 @@ class SplitEntry(Entry, frozen=True, kw_only=True, omit_defaults=True):
     index: str | None
     documents: Count
     tokens: Count
-    text_bytes: Count
+    text_bytes: Count | None
     zero_token_documents: Count
     shards: tuple[ShardEntry, ...]
     records: Count | None = None
@@ -215,6 +215,7 @@ def load(directory: Path) -> Manifest:
         raise
 
 
+_DTYPES = ("<u2", "<u4")
 # Made at import, in one thread: msgspec 0.22 crashes where several are the first to use a type.
 _MANIFEST = msgspec.json.Decoder(Manifest)
 
@@ -231,19 +232,17 @@ def parse(data: bytes) -> Manifest:
             f"holds {kind}, not tokens", where=CONFIG_NAME, code="E_KIND",
             remedy="Open it with dataprep.open_arrays.",
         )  # fmt: skip
-    try:
-        manifest = _MANIFEST.decode(data)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise damaged(str(error)) from None
-    check_digest(data, manifest.self_sha256)
+    check_known(kind, ("tokens",), "kind")
+    manifest = decode(_MANIFEST, data)
+    check_known(manifest.tokens.dtype, _DTYPES, "tokens.dtype")
+    if manifest.chat is not msgspec.UNSET:
+        check_known(manifest.chat.form, _FORMS, "chat.form")
     _check_consistency(manifest)
     return manifest
 
 
 def _check_consistency(manifest: Manifest) -> None:
     files = check_files(manifest.files)
-    insist(manifest.kind == "tokens", f"kind {manifest.kind!r} is unknown")
-    insist(manifest.tokens.dtype in ("<u2", "<u4"), "unknown token dtype")
     limit = 1 << (8 * int(manifest.tokens.dtype[2]))
     insist(0 < manifest.tokens.vocab_size <= limit, "vocab_size does not fit the token dtype")
     insist(manifest.tokenizer.file in files, "the tokenizer is not in the list of files")
@@ -271,7 +270,6 @@ def _check_chat(manifest: Manifest, files: dict[str, FileEntry]) -> None:
     """What `chat` says fits the files and the shards; without it there are no preferences."""
     chat = manifest.chat
     form = "chat" if chat is msgspec.UNSET else chat.form
-    insist(form in _FORMS, f"chat.form {form!r} is unknown")
     insist(
         (form != "chat") == (PREFERENCE in manifest.required_features),
         "chat.form is one of preferences if, and only if, the feature preference is required",

@@ -98,10 +98,15 @@ def check(found: bytes, size: int, dtype: str, shape: tuple[int, ...], *, where:
         )  # fmt: skip
 
 
-def open_array(path: Path, dtype: str, shape: tuple[int, ...]) -> npt.NDArray[Any]:
-    """Map the array in `path` read-only, or raise `IntegrityError` if it is not this array."""
+def open_array(
+    path: Path, dtype: str, shape: tuple[int, ...], *, where: str | None = None
+) -> npt.NDArray[Any]:
+    """Map the array in `path` read-only.
+
+    Raises `IntegrityError` about `where` if it is not this array.
+    """
     with path.open("rb") as stream:
-        at = _check_file(stream, path, dtype, shape)
+        at = _check_file(stream, where or path.name, dtype, shape)
         if prod(shape) == 0:
             return np.empty(shape, dtype)
         return np.memmap(stream, dtype, "r", at, shape)
@@ -110,7 +115,7 @@ def open_array(path: Path, dtype: str, shape: tuple[int, ...]) -> npt.NDArray[An
 def read_array(path: Path, dtype: str, shape: tuple[int, ...]) -> npt.NDArray[Any]:
     """Read what `open_array` would map: a block that cannot be read is an error, and no signal."""
     with storage_errors(path), path.open("rb", buffering=0) as stream:
-        stream.seek(_check_file(stream, path, dtype, shape))
+        stream.seek(_check_file(stream, str(path), dtype, shape))
         data = bytearray(prod(shape) * np.dtype(dtype).itemsize)
         left = memoryview(data)
         while left:
@@ -121,11 +126,11 @@ def read_array(path: Path, dtype: str, shape: tuple[int, ...]) -> npt.NDArray[An
     return np.frombuffer(data, dtype).reshape(shape)
 
 
-def _check_file(stream: BinaryIO | FileIO, path: Path, dtype: str, shape: tuple[int, ...]) -> int:
+def _check_file(stream: BinaryIO | FileIO, where: str, dtype: str, shape: tuple[int, ...]) -> int:
     """Check an open file; return where its numbers begin."""
     size = os.fstat(stream.fileno()).st_size
     at = begin(size, dtype, shape) or 0
-    check(stream.read(at), size, dtype, shape, where=f"{path.parent.name}/{path.name}")
+    check(stream.read(at), size, dtype, shape, where=where)
     return at
 
 

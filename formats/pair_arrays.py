@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from dataprep.formats.envelope import insist
+from dataprep.formats.envelope import check_known, insist, newer
 
 if TYPE_CHECKING:
     from dataprep.formats.array_manifest import ArrayEntry
@@ -86,11 +86,15 @@ def pair_sizes(arrays: Mapping[str, ArrayEntry], pairs: int) -> PairSizes:
 def check_pair_arrays(
     arrays: Mapping[str, ArrayEntry], rows: int, pairs: Mapping[str, Any]
 ) -> None:
-    """Raise `IntegrityError` unless `arrays` are those of `rows` pairs, and fit `pairs`."""
+    """Raise unless `arrays` are those of `rows` pairs, and fit `pairs`.
+
+    An array, or a type of one, that is not known is an `IncompatibleError`.
+    """
     missing = [name for name in PAIR_ARRAYS if name not in arrays]
     insist(not missing, f"a dataset of pairs needs the array {', '.join(missing)}")
     unknown = sorted(set(arrays) - set(PAIR_ARRAYS) - {PROVENANCE})
-    insist(not unknown, f"a dataset of pairs has no array {', '.join(unknown[:3])}")
+    if unknown:
+        raise newer(f"the array {unknown[0]!r} of a dataset of pairs")
     for name in ("question_embs", "hard_negatives"):
         insist(len(arrays[name].row) == 1, f"{name}: a row is not a list of numbers")
     sizes = pair_sizes(arrays, rows)
@@ -100,7 +104,7 @@ def check_pair_arrays(
             getattr(sizes, count),
             *(size if isinstance(size, int) else getattr(sizes, size) for size in row),
         )
-        insist(found.dtype in dtypes, f"{name}: type {found.dtype}, must be {' or '.join(dtypes)}")
+        check_known(found.dtype, dtypes, f"{name}: type")
         insist(
             (found.rows, *found.row) == expected,
             f"{name}: shape {[found.rows, *found.row]}, must be {list(expected)} "

@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import get_args
 
 from dataprep.formats import array_manifest, envelope, manifest
-from dataprep.formats.envelope import CONFIG_NAME, CRC_NAME
+from dataprep.formats.envelope import CONFIG_NAME, CRC_NAME, folders_of
 from dataprep.formats.errors import DataprepError, InputError, StorageError, UsageError
 from dataprep.formats.foreign import refuse_foreign
 from dataprep.formats.maps import check_size
@@ -128,9 +128,12 @@ def _check_pin(run: Run, digest: str, expect: str | None) -> None:
 def _check_listing(run: Run, plan: Plan) -> list[str]:
     """Check the files that should be there, then what should not; return what is ignored."""
     folders = _folders(run, plan)
-    lost = {folder for folder in folders if not _check_folder(run, folder)}
+    lost: set[str] = set()
+    for folder in folders:  # a folder before those in it
+        if folder.rpartition("/")[0] in lost or not _check_folder(run, folder):
+            lost.add(folder)
     for entry in plan.files:
-        if entry.name.partition("/")[0] in lost and "/" in entry.name:
+        if entry.name.rpartition("/")[0] in lost:
             problem = "is out of reach, for want of its folder"
             run.findings.add(Finding(code="E_MISSING", file=entry.name, problem=problem))
             continue
@@ -154,8 +157,8 @@ def _link(name: str) -> Finding:
 
 
 def _folders(run: Run, plan: Plan) -> list[str]:
-    """Those that hold listed files, and those that may be empty, where there are any."""
-    needed = {name.partition("/")[0] for name in run.files if "/" in name}
+    """Return those that hold listed files, and those that may be empty, where there are any."""
+    needed = folders_of(run.files)
     empty = {name for name in plan.folders if os.path.lexists(run.directory / name)}
     return sorted(needed | empty)
 
@@ -174,7 +177,7 @@ def _check_folder(run: Run, folder: str) -> bool:
 
 
 def _check_extras(run: Run, prefix: str, folders: list[str]) -> list[str]:
-    known = {CONFIG_NAME, *folders} if not prefix else set()
+    known = {CONFIG_NAME, *folders}
     ignored: list[str] = []
     try:
         with storage_errors(prefix or "."), os.scandir(run.directory / prefix) as entries:

@@ -28,6 +28,8 @@ from dataprep.formats.verify_stream import Reader, Run
 
 __all__ = ["REJECTS_NAME", "check_records", "check_row_splits"]
 
+_BITS = 64  # of a record id
+_FEW = 1 << 20  # bits that are allocated in any case: 128 KiB
 _MIN_LINE = 40  # bytes: less than the fixed keys of a reject take
 
 Ids = npt.NDArray[np.int64]
@@ -51,25 +53,26 @@ class _Index:
 
 
 def check_records(run: Run, manifest: Manifest) -> None:
-    """Check every index file and rejects.jsonl, and that together they cover all records."""
+    """Check every index file and rejects.jsonl, and that no record but those removed is missing."""
     records = manifest.records
     indexes = [
         _Index(files=_id_files(split), limit=records.read, distinct=split.records,
                by_shard=split.index is None)
         for split in manifest.splits.values()
     ]  # fmt: skip
-    bits = _check_indexes(run, indexes, _bits(run, indexes, records.read))
+    bits = _check_indexes(run, indexes, _bits(run, indexes, records.read, records.removed))
     if not all(run.sound(file) for file in _files(indexes)):
         bits = None
     check_rejects(run, records, manifest.inputs, bits)
     judged = [*_files(indexes), REJECTS_NAME]
     if bits is not None and all(run.sound(name) for name in judged):
         missing, first = bits.missing()
-        if missing:
+        if missing != records.removed:
+            removed = f", {records.removed} were removed" if records.removed else ""
             run.findings.add(Finding(
                 code="E_CONSERVATION", file=CONFIG_NAME,
-                problem=f"{missing} of {bits.count} records stand in no split and no reject, "
-                f"the first is record {first}",
+                problem=f"{missing} of {bits.count} records stand in no split and no reject"
+                f"{removed}; the first is record {first}",
             ))  # fmt: skip
 
 
@@ -93,13 +96,17 @@ def check_row_splits(run: Run, manifest: ArrayManifest) -> None:
     check_rejects(run, manifest.records, manifest.inputs, bits)
 
 
-def _bits(run: Run, indexes: Sequence[_Index], count: int) -> Bits | None:
-    """The empty set of `count` numbers, unless no files of the right size can hold so many."""
+def _bits(run: Run, indexes: Sequence[_Index], count: int, removed: int = 0) -> Bits | None:
+    """Return the empty set of `count` numbers, unless no files of the right size can hold so many.
+
+    No file holds those `removed`, but their bits may take no more memory than the others' files.
+    """
     names = {name for name in _files(indexes) if run.sound(name)}
     backed = sum(run.files[name].bytes // 8 for name in names)
     if REJECTS_NAME in run.files and run.sound(REJECTS_NAME):
         backed += run.files[REJECTS_NAME].bytes // _MIN_LINE
-    return Bits(count) if count <= backed else None
+    fits = count <= max(_BITS * backed, _FEW) if removed else True
+    return Bits(count) if fits and count - removed <= backed else None
 
 
 def _id_files(split: SplitEntry) -> list[tuple[str, int]]:

@@ -22,6 +22,7 @@ import numpy as np
 from dataprep.formats import manifest as manifests
 from dataprep.formats import npy
 from dataprep.formats.content import TokenContent
+from dataprep.formats.envelope import folders_of
 from dataprep.formats.errors import InputError
 from dataprep.formats.manifest import (
     FORMAT_VERSION,
@@ -55,6 +56,7 @@ from dataprep.pipeline.layout import (
     group,
     large_piece,
     record_ids,
+    shard_folder,
     write_shard,
 )
 from dataprep.pipeline.plan import Plan
@@ -212,15 +214,17 @@ class Commit:
         self, root: Path, name: str, placed: Sequence[PlacedPiece], large: int,
         files: list[WrittenFile],
     ) -> SplitEntry:  # fmt: skip
-        if placed:  # an empty split has no folder, which git would lose
-            create_directory(root / name)
+        runs = list(group(placed, large))
+        folders = [shard_folder(name, number, len(runs)) for number in range(len(runs))]
+        for folder in sorted({name, *folders} if placed else ()):  # git would lose an empty one
+            create_directory(root / folder)
         dtype = self.plan.encoding.dtype
         documents = sum(one.piece.documents for one in placed)
         own_ids = documents > INDEX_DOCUMENTS
         with ThreadPoolExecutor(self.threads) as pool:  # copying and hashing release the GIL
             jobs = [
-                pool.submit(write_shard, root, name, number, run, dtype, own_ids=own_ids)
-                for number, run in enumerate(group(placed, large))
+                pool.submit(write_shard, root, folders[number], number, run, dtype, own_ids=own_ids)
+                for number, run in enumerate(runs)
             ]
             done = [job.result() for job in jobs]
         shards: list[ShardEntry] = [shard for shard, _ in done]
@@ -303,13 +307,12 @@ class Commit:
         )
 
     def _sync(self, root: Path, files: Sequence[WrittenFile]) -> None:
-        paths = [root / file.name for file in files] + [root / manifests.CONFIG_NAME]
         with ThreadPoolExecutor(self.threads * 2) as pool:
             units = [file.unit for file in files]
             list(pool.map(sync_or_remove, [root / file.name for file in files], units))
         sync_file(root / manifests.CONFIG_NAME)
-        for folder in sorted({path.parent for path in paths}):
-            sync_directory(folder)
+        for folder in ("", *folders_of(file.name for file in files)):
+            sync_directory(root / folder)
 
 
 def _content_id(placed: Sequence[PlacedPiece], dtype: str) -> str:

@@ -10,6 +10,9 @@ from typing import TypeVar
 
 import msgspec
 
+from dataprep.formats import array_manifest
+from dataprep.formats import manifest as token_manifest
+from dataprep.formats.array_manifest import ArrayManifest
 from dataprep.formats.envelope import CONFIG_NAME, read, read_header
 from dataprep.formats.errors import (
     BusyError,
@@ -31,19 +34,22 @@ __all__ = [
     "holds",
     "refuse_another",
     "refuse_newer",
+    "refuse_newer_version",
+    "refuse_removed",
     "require_same",
     "require_whole",
     "resolve",
     "same_inputs",
 ]
 
-Finished = TypeVar("Finished")
+Finished = TypeVar("Finished", Manifest, ArrayManifest)
 _HEAD_BYTES = 64
 _MARK = re.compile(rb'\s*\{\s*"format":\s*"dataprep"')
 _DATASET_NAME = re.compile(
     r"config\.json|tokenizer\.json|chat_template\.jinja|crc32\.npy|rejects\.jsonl|pairs\.jsonl|inspection\.json"
     r"|[a-z][a-z0-9_]*_(idx\.pt|order\.npy)"
-    r"|[a-z][a-z0-9_]*/|[a-z][a-z0-9_]*/(tokens-\d+\.bin|((docs|source|mask|groups|scores)-)?\d+\.npy)"
+    r"|[a-z][a-z0-9_]*/([a-z0-9][a-z0-9_]*/)?"
+    r"(tokens-\d+\.bin|((docs|source|mask|groups|scores|records)-)?\d+\.npy)?"
 )
 
 
@@ -92,13 +98,15 @@ def holds(out: Path, recipe_id: str) -> bool:
 
 
 def _finished(out: Path, load: Callable[[Path], Finished], *, overwrite: bool) -> Finished | None:
+    if overwrite:
+        refuse_newer_version(out)
     foreign = _foreign(out)
     if foreign and overwrite:
         raise _taken(out, f"also holds files that dataprep did not make ({foreign[0]!r})")
     try:
-        return load(out)
+        existing = load(out)
     except DataprepError as error:
-        if overwrite and error.code in ("E_MANIFEST", "E_VERSION", "E_KIND"):
+        if overwrite and error.code in ("E_MANIFEST", "E_KIND"):
             return None
         if error.code == "E_KIND":
             raise UsageError(
@@ -106,6 +114,33 @@ def _finished(out: Path, load: Callable[[Path], Finished], *, overwrite: bool) -
                 remedy="Replace it with --overwrite, or choose another --out.",
             ) from None  # fmt: skip
         raise
+    if existing.records.removed and overwrite:
+        return None
+    refuse_removed(out, existing)
+    return existing
+
+
+def refuse_newer_version(out: Path) -> None:
+    """Raise `UsageError` if a newer dataprep made the dataset in `out`.
+
+    What it holds is not known here, so --overwrite does not replace it.
+    """
+    for load in (token_manifest.load, array_manifest.load):
+        try:
+            load(out)
+        except DataprepError as error:
+            if error.code == "E_VERSION":
+                raise UsageError(
+                    "holds a dataset of a newer dataprep, which --overwrite does not replace "
+                    f"({error.problem})", where=str(out), code="E_EXISTS",
+                    remedy="Choose another --out, or remove this dataset by hand.",
+                ) from None  # fmt: skip
+
+
+def refuse_removed(out: Path, existing: Manifest | ArrayManifest) -> None:
+    """Raise `UsageError` if records were removed from the dataset in `out` since it was built."""
+    removed = existing.records.removed
+    refuse_another(out, f"without {removed} of its records" if removed else None)
 
 
 def _is_ours(out: Path) -> bool:

@@ -16,11 +16,21 @@ from dataprep.formats.manifest import ShardEntry
 from dataprep.formats.storage import FileWriter, link_file, storage_errors
 from dataprep.pipeline.pieces import Piece, write_array
 
-__all__ = ["PlacedPiece", "WrittenFile", "group", "large_piece", "record_ids", "write_shard"]
+__all__ = [
+    "PlacedPiece",
+    "WrittenFile",
+    "group",
+    "large_piece",
+    "record_ids",
+    "shard_folder",
+    "write_shard",
+]
 
 JOIN_BELOW_BYTES = 8 << 20
 JOIN_UP_TO_BYTES = 64 << 20
 SMALL_PART = 16
+ONE_FOLDER = 4096  # shards; of more there are folders of A_FOLDER
+A_FOLDER = 1000
 _COPY_BYTES = 4 << 20
 
 
@@ -94,10 +104,13 @@ def group(
 
 
 def write_shard(
-    root: Path, split: str, number: int, run: Sequence[PlacedPiece], dtype: str, *,
+    root: Path, folder: str, number: int, run: Sequence[PlacedPiece], dtype: str, *,
     own_ids: bool = False,
 ) -> tuple[ShardEntry, list[WrittenFile]]:  # fmt: skip
-    """Make shard `number` of `split` under `root` from `run`; with `own_ids` its record ids too."""
+    """Make shard `number` of a split, in `folder` under `root`, from `run`.
+
+    With `own_ids` it has a file of record ids too.
+    """
     documents = sum(placed.piece.documents for placed in run)
     records = sum(placed.piece.records for placed in run)
     length = sum(placed.piece.length for placed in run)
@@ -107,7 +120,7 @@ def write_shard(
         "groups": ("<u8", (records + 1,)), "scores": ("<f4", (documents,)),
     }  # fmt: skip
     kinds = [kind for kind in shapes if kind in run[0].piece.files]
-    names = {kind: _shard_file(split, kind, number) for kind in kinds}
+    names = {kind: _shard_file(folder, kind, number) for kind in kinds}
     targets = {kind: root / name for kind, name in names.items() if kind != "mask"}
     hashes = _link(run[0], targets) if len(run) == 1 else _join(run, targets)
     if "mask" in names:
@@ -122,7 +135,7 @@ def write_shard(
         )
         for kind in names
     ]
-    ids = _shard_file(split, "records", number) if own_ids else None
+    ids = _shard_file(folder, "records", number) if own_ids else None
     if ids is not None:
         files.append(_write_ids(root, ids, run, documents))
     entry = ShardEntry(
@@ -133,8 +146,17 @@ def write_shard(
     return entry, files
 
 
-def _shard_file(split: str, kind: str, number: int) -> str:
-    return f"{split}/{kind}-{number:05d}.{'bin' if kind == 'tokens' else 'npy'}"
+def shard_folder(split: str, number: int, shards: int) -> str:
+    """Return the folder of shard `number` of `shards`: that of the split, or one of many in it.
+
+    >>> shard_folder("train", 4095, 4096), shard_folder("train", 4095, 4097)
+    ('train', 'train/0004')
+    """
+    return split if shards <= ONE_FOLDER else f"{split}/{number // A_FOLDER:04d}"
+
+
+def _shard_file(folder: str, kind: str, number: int) -> str:
+    return f"{folder}/{kind}-{number:05d}.{'bin' if kind == 'tokens' else 'npy'}"
 
 
 def _masks(run: Sequence[PlacedPiece], target: Path, length: int) -> FileHash:

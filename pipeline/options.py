@@ -29,6 +29,7 @@ __all__ = [
     "check_common",
     "check_types",
     "parse_split",
+    "refuse_device",
 ]
 
 InputFormat = Literal["jsonl", "text", "parquet", "hf"]
@@ -164,10 +165,25 @@ def parse_split(text: str, mode: str) -> dict[str, float | int | None]:
             bool(_SPLIT_NAME.fullmatch(name)), "--split",
             f"{name!r} cannot name a split; write train=0.8,val=0.2 (names: a-z, 0-9, _)",
         )  # fmt: skip
+        refuse_device(name, "--split")
         _require(name not in shares, "--split", f"{name!r} stands twice")
         shares[name] = _share(value, mode)
     _check_sum(shares, mode)
     return shares
+
+
+def refuse_device(name: str, where: str) -> None:
+    """Raise `UsageError` about the argument `where` if no folder can be called `name` on Windows.
+
+    >>> refuse_device("train", "--split")
+    """
+    from dataprep.formats.envelope import is_device  # and msgspec, which --help does without
+
+    _require(
+        not is_device(name), where,
+        f"{name!r} is a device on Windows, where no file or folder can have this name; "
+        "choose another one",
+    )  # fmt: skip
 
 
 def _share(value: str, mode: str) -> float | int | None:

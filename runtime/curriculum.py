@@ -21,7 +21,7 @@ import numpy.typing as npt
 from dataprep.formats.arrays import ArrayData
 from dataprep.formats.canonical import canonical_json
 from dataprep.formats.curriculum import Curriculum
-from dataprep.formats.envelope import damaged
+from dataprep.formats.envelope import damaged, newer
 from dataprep.formats.errors import UsageError
 from dataprep.formats.pair_arrays import FOREIGN
 from dataprep.runtime.order import Positions
@@ -116,7 +116,8 @@ def _half_wave(now: int, last: int) -> int:
 def stored_curriculum(data: ArrayData) -> Curriculum:
     """The curriculum in config.json of a dataset of pairs; the plain one where none stands there.
 
-    Raises `UsageError` for a dataset of another kind, `IntegrityError` for what is no curriculum.
+    Raises `UsageError` for a dataset of another kind, `IntegrityError` for what is no curriculum,
+    `IncompatibleError` for one of a mode or structure that is not known.
     """
     pairs = data.manifest.pairs
     if pairs is None:
@@ -126,7 +127,9 @@ def stored_curriculum(data: ArrayData) -> Curriculum:
         )  # fmt: skip
     try:
         return msgspec.convert(pairs.get("curriculum") or {}, Curriculum)
-    except (msgspec.ValidationError, UsageError) as error:
+    except msgspec.ValidationError as error:
+        raise newer(f"pairs.curriculum ({error})") from None
+    except UsageError as error:
         raise damaged(f"pairs.curriculum: {error}") from None
 
 

@@ -69,7 +69,7 @@ def find_record(dataset: Dataset, record: int, split: str | None = None) -> tupl
         )  # fmt: skip
     raise UsageError(
         f"record {record} is in no split", where="record",
-        remedy="It was rejected: rejects.jsonl says why.",
+        remedy="It was rejected, and rejects.jsonl says why, or removed later.",
     )  # fmt: skip
 
 

@@ -20,6 +20,7 @@ from dataprep.pipeline.options import (
     as_paths,
     check_common,
     check_types,
+    refuse_device,
 )
 
 __all__ = [
@@ -187,6 +188,7 @@ def _parse(text: str) -> Wish:
         bool(_NAME.fullmatch(name)), "--columns",
         f"{name!r} cannot name an array; write NAME=FIELD (NAME: a-z, 0-9, _, up to 32)",
     )  # fmt: skip
+    refuse_device(name, "--columns")
     return Wish(name=name, field=field or name, kind=kind)
 
 

@@ -27,7 +27,7 @@ import numpy.typing as npt
 
 from dataprep.formats import npy, torchfile
 from dataprep.formats.array_manifest import ArrayManifest, storage_dtype
-from dataprep.formats.envelope import CONFIG_NAME, FileEntry
+from dataprep.formats.envelope import CONFIG_NAME, FileEntry, folders_of
 from dataprep.formats.errors import IntegrityError
 from dataprep.formats.ordinary import open_ordinary
 from dataprep.formats.storage import (
@@ -175,9 +175,9 @@ def restore(
     ``read(name, start, stop)`` gives rows of a tensor. Raises `IntegrityError` about `where` unless
     every file is the one of config.json; then nothing in `root` is to be used.
     """
-    folders = {part.entry.name.rpartition("/")[0] for one in tensors.values() for part in one.parts}
-    folders |= {name for name, one in tensors.items() if "/" not in name}  # arrays without rows
-    for folder in sorted(folders - {""}):
+    folders = folders_of(part.entry.name for one in tensors.values() for part in one.parts)
+    folders |= {name for name in tensors if "/" not in name}  # arrays without rows
+    for folder in sorted(folders):
         create_directory(root / folder)
     for tensor in tensors.values():
         first = 0

@@ -13,6 +13,7 @@ from dataprep.formats.array_manifest import ArrayManifest
 from dataprep.formats.envelope import CONFIG_NAME
 from dataprep.formats.errors import DataprepError, UsageError
 from dataprep.formats.storage import storage_errors
+from dataprep.pipeline.destination import refuse_newer_version, refuse_removed
 
 __all__ = ["existing_dataset"]
 
@@ -50,9 +51,10 @@ def existing_dataset(out: Path, overwrite: bool) -> ArrayManifest | None:
     if not _is_ours(out):
         raise _taken(out, f"holds something that is not a dataset ({entries[0]!r}, ...)")
     if overwrite:
+        refuse_newer_version(out)
         _refuse_foreign(out)
     try:
-        return manifests.load(out)
+        existing = manifests.load(out)
     except DataprepError as error:
         if overwrite:
             return None
@@ -62,6 +64,10 @@ def existing_dataset(out: Path, overwrite: bool) -> ArrayManifest | None:
                 remedy="Replace it with --overwrite, or choose another --out.",
             ) from None  # fmt: skip
         raise
+    if existing.records.removed and overwrite:
+        return None
+    refuse_removed(out, existing)
+    return existing
 
 
 def _is_ours(folder: Path) -> bool:

@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dataprep.formats.errors import InputError, require
+from dataprep.pipeline.options import refuse_device
 from dataprep.pipeline.pairs.lists import Ints
 from dataprep.pipeline.pairs.merge import Pairs
 from dataprep.pipeline.pairs.options import DEFAULT_SPLIT, PairOptions, ratios_of
@@ -95,6 +96,7 @@ def given_splits(pairs: Pairs) -> tuple[list[str], Ints]:
             bool(_NAME.fullmatch(name)), "--split",
             f"the column names a split {name!r}; names are of a-z, 0-9 and _",
         )  # fmt: skip
+        refuse_device(name, "--split")
     problem = None
     if pairs.torn is not None:
         text, first, second = pairs.torn

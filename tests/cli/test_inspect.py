@@ -113,7 +113,7 @@ def test_json_gives_whole_texts_and_ids(dataset: Path, capsys: pytest.CaptureFix
     """Everything of the table and the documents, in numbers."""
     found = inspect_json(capsys, dataset, "--document", "1", "--ids")
     assert found["splits"]["train"]["documents"] == 3
-    assert found["records"] == {"read": 4, "written": 4, "rejected": {}}
+    assert found["records"] == {"read": 4, "written": 4, "rejected": {}, "removed": 0}
     (document,) = found["documents"]
     assert document["text"] == TEXTS[1]
     assert document["ids"] == [*TEXTS[1].encode(), 256]

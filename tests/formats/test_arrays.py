@@ -145,7 +145,6 @@ def test_rows_outside_are_refused(tmp_path: Path, vectors: npt.NDArray[np.float3
     ("field", "value", "problem"),
     [
         ("kind", "pairs", "pairs"),
-        ("kind", "images", "unknown"),
         ("rows", 10, "not one row for each record"),
         ("splits", {}, "the splits have 0 rows"),
         ("arrays", {}, None),

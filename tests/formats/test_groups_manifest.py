@@ -60,7 +60,6 @@ CONTRADICTIONS: dict[str, Callable[[Config], object]] = {
     "of chat": _chat(form="chat"),
     "of pairs": _chat(form="pairs"),
     "of labels": _chat(form="labels"),
-    "of nothing known": _chat(form="essays"),
     "template unlisted": _chat(template="template.jinja"),
     "template of another": _chat(template="tokenizer.json"),
     "template hash": _chat(template_sha256="0" * 64),

@@ -91,7 +91,15 @@ CONTRADICTIONS: dict[str, Callable[[Config], None]] = {
     "name upwards": _set("files", 1, "name", "../tokenizer.json"),
     "name absolute": _set("files", 1, "name", "/tokenizer.json"),
     "name with line feed": _set("files", 1, "name", "tokenizer.json\n"),
-    "name of two folders": _set("files", 1, "name", "a/b/tokenizer.json"),
+    "name of three folders": _set("files", 1, "name", "a/b/c/tokenizer.json"),
+    "name that ends in a dot": _set("files", 1, "name", "tokenizer."),
+    "name of a device": _set("files", 1, "name", "nul.json"),
+    "names that differ by case": lambda config: config["files"].insert(
+        1, {**config["files"][1], "name": "Tokenizer.json"}
+    ),
+    "name of a folder": lambda config: config["files"].insert(
+        1, {**config["files"][1], "name": "Train"}
+    ),
     "name with NUL": _set("files", 1, "name", "tokenizer\0json"),
     "names unsorted": lambda config: config["files"].reverse(),
     "name twice": lambda config: config["files"].insert(1, config["files"][1]),
@@ -101,26 +109,19 @@ CONTRADICTIONS: dict[str, Callable[[Config], None]] = {
     "docs unlisted": _set("splits", "train", "shards", 0, "docs", "train/docs-00009.npy"),
     "index shared": _set("splits", "train", "index", "val_idx.pt"),
     "docs shared": _share,
-    "kind": _set("kind", "images"),
-    "dtype": _set("tokens", "dtype", "<i4"),
     "vocabulary empty": _set("tokens", "vocab_size", 0),
     "vocabulary too large": _set("tokens", "vocab_size", 65537),
-    "vocabulary negative": _set("tokens", "vocab_size", -5),
+    "split of a device": lambda config: config["splits"].update(aux=config["splits"].pop("val")),
     "split name": lambda config: config["splits"].update({"../x": config["splits"].pop("val")}),
     "documents": _set("splits", "train", "documents", 5),
     "tokens": _set("splits", "train", "tokens", 5),
     "shard length": _set("splits", "train", "shards", 0, "length", 6),
-    "negative count": _set("records", "blank_lines", -1),
-    "negative shape": _set("files", 0, "shape", [-4]),
-    "size over 63 bits": _set("files", 0, "bytes", 1 << 63),
-    "huge integer": _set("files", 0, "bytes", 10**400),
     "written": _set("records", "written", 3),
     "read": _set("records", "read", 6),
     "rejected": _set("records", "rejected", {"empty": 1}),
+    "removed": _set("records", "removed", 1),
+    "huge integer": _set("files", 0, "bytes", 10**400),
     "records of inputs": _set("inputs", 0, "records", 3),
-    "missing key": lambda config: config.pop("inputs"),
-    "null": _set("splits", None),
-    "wrong type": _set("splits", "train", "tokens", "7"),
 }
 
 
@@ -133,6 +134,37 @@ def test_contradictions_are_refused(data: bytes, change: Callable[[Config], None
     with pytest.raises(IntegrityError) as caught:
         manifests.parse(signed(config))
     assert caught.value.where == "config.json"
+
+
+OF_ANOTHER_VERSION: dict[str, Callable[[Config], None]] = {
+    "kind": _set("kind", "images"),
+    "kind that is no text": _set("kind", ["tokens"]),
+    "features that are no list": _set("required_features", {"masks": 1}),
+    "dtype": _set("tokens", "dtype", "<i4"),
+    "vocabulary negative": _set("tokens", "vocab_size", -5),
+    "negative count": _set("records", "blank_lines", -1),
+    "negative shape": _set("files", 0, "shape", [-4]),
+    "size over 63 bits": _set("files", 0, "bytes", 1 << 63),
+    "missing key": lambda config: config.pop("inputs"),
+    "null": _set("splits", None),
+    "wrong type": _set("splits", "train", "tokens", "7"),
+}
+
+
+@pytest.mark.parametrize("change", OF_ANOTHER_VERSION.values(), ids=OF_ANOTHER_VERSION.keys())
+def test_what_another_version_wrote_is_incompatible(
+    data: bytes, change: Callable[[Config], None]
+) -> None:
+    """With a right digest it is of a newer version; without it the file is damaged."""
+    config = json.loads(data)
+    change(config)
+    with pytest.raises(IncompatibleError, match="made by a newer dataprep") as caught:
+        manifests.parse(signed(config))
+    assert (caught.value.code, caught.value.where) == ("E_VERSION", "config.json")
+    assert caught.value.remedy == "Install a newer dataprep."
+    with pytest.raises(IntegrityError) as damaged:
+        manifests.parse(json.dumps(config).encode())
+    assert damaged.value.code == "E_MANIFEST"
 
 
 @pytest.mark.parametrize(
@@ -244,10 +276,24 @@ def _load(path: Path, outcome: list[BaseException]) -> None:
         outcome.append(error)
 
 
-@pytest.mark.parametrize("name", ["a", "train/a", "a.b-c_d", "A" * 128])
+NAMES = ["a", "train/a", "a.b-c_d", "A" * 128, "train/0003/a", "a/0/b", "a.con", "com10", "nulls"]
+
+
+@pytest.mark.parametrize("name", NAMES)
 def test_names_allowed(name: str) -> None:
-    """Plain names, under at most one folder."""
+    """Plain names, under at most two folders, of which the first begins with a letter."""
     assert manifests.check_name(name) == name
+
+
+DEVICES = ["con", "PRN", "aux.npy", "Nul.tar.gz", "com0", "lpt9.bin", "con/a", "a/aux/b", "a/com1"]
+
+
+@pytest.mark.parametrize("name", [*DEVICES, "a.", "a ", "a/b.", "0/a", "a/_/b", "a/b/c/d"])
+def test_names_that_some_system_cannot_have(name: str) -> None:
+    """Devices of Windows, in any case and before an ending; dots and blanks in the end; depth."""
+    with pytest.raises(IntegrityError) as caught:
+        manifests.check_name(name)
+    assert caught.value.code == "E_NAME"
 
 
 @given(st.text(max_size=12))
@@ -257,5 +303,5 @@ def test_no_name_leads_outside(name: str) -> None:
         manifests.check_name(name)
     except IntegrityError:
         return
-    assert os.path.normpath(name) == name
+    assert os.path.normpath(name) == name and not name.endswith((".", " "))
     assert not name.startswith(("/", ".")) and name.isascii() and name.isprintable()

@@ -211,16 +211,8 @@ def _pairs(**fields: Any) -> Callable[[ArrayManifest], ArrayManifest]:
     return lambda manifest: msgspec.structs.replace(manifest, pairs={**manifest.pairs, **fields})  # type: ignore[dict-item]
 
 
-def _added(manifest: ArrayManifest) -> ArrayManifest:
-    extra = msgspec.structs.replace(manifest.arrays["pair_relevance"], shards=(), rows=0)
-    arrays = {**manifest.arrays, "extra": msgspec.structs.replace(extra, table=True)}
-    return msgspec.structs.replace(manifest, arrays=arrays)
-
-
 REFUSED: dict[str, tuple[str, Callable[[ArrayManifest], ArrayManifest], str]] = {
     "no array": ("pairs", _without("negative_tiers"), "needs the array negative_tiers"),
-    "another array": ("pairs", _added, "has no array extra"),
-    "type": ("pairs", _arrays("pair_index", dtype="<u8"), "pair_index: type <u8, must be <i8"),
     "width": ("pairs", _arrays("source_embs", row=(9,)), "source_embs: shape .16, 9., must be"),
     "rows": (
         "pairs", _arrays("pair_keyword_offsets", rows=15),

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from dataprep.formats.arrays import open_arrays
 from dataprep.formats.curriculum import Curriculum
-from dataprep.formats.errors import IntegrityError, UsageError
+from dataprep.formats.errors import IncompatibleError, IntegrityError, UsageError
 from dataprep.formats.steering import VARIANTS
 from dataprep.runtime.curriculum import VariantDraw, probabilities, stored_curriculum, thresholds
 from dataprep.runtime.epoch_index import MAX_EPOCH, epochs_of, with_epoch
@@ -229,7 +229,10 @@ def test_stored_curriculum(tmp_path: Path) -> None:
     plain = write_pairs(tmp_path / "b", given_pairs, curriculum=None)
     assert stored_curriculum(open_arrays(plain)) == Curriculum()
     wrong = write_pairs(tmp_path / "c", given_pairs, curriculum={"mode": "steps"})
-    with pytest.raises(IntegrityError, match=r"pairs\.curriculum.*steps"):
+    with pytest.raises(IncompatibleError, match=r"pairs\.curriculum.*steps.*newer dataprep"):
+        stored_curriculum(open_arrays(wrong))
+    wrong = write_pairs(tmp_path / "d", given_pairs, curriculum={"zero_start": 2.0})
+    with pytest.raises(IntegrityError, match=r"pairs\.curriculum.*zero_start"):
         stored_curriculum(open_arrays(wrong))
 
 
