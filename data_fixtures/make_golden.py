@@ -3,12 +3,14 @@
 They are what this version of the format looks like. Every later version must read them, so none is
 ever made anew; a change of the format adds a folder. `narrow` has uint16 ids, `wide` uint32 ids (a
 vocabulary with a gap); `chat` has a loss mask and records of several documents, `answers` groups
-and scores; `embeddings` has an array of every type, `pairs` all that pairs have.
+and scores; `embeddings` has an array of every type, `pairs` all that pairs have. `states` has a
+state of every kind of loader over them, with hashes of the batches that must follow.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import sys
 import tempfile
@@ -27,6 +29,7 @@ HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parent))
 
 from tests.array_datasets import make_embeddings, make_pairs  # noqa: E402  (the path is needed)
+from tests.golden_states import LOADERS, taken  # noqa: E402
 
 GOLDEN = HERE / "golden" / "v1"
 INPUTS = ("messy.jsonl", "notes.jsonl")
@@ -155,6 +158,15 @@ def expected_arrays(path: Path) -> dict[str, object]:
         return {"splits": splits, "arrays": {n: _values(a) for n, a in data.arrays.items()}}
 
 
+def make_states(golden: Path) -> None:
+    """Write a state of every kind of loader over these datasets, and what must follow it."""
+    (golden / "states").mkdir(exist_ok=True)
+    for name in LOADERS:
+        file = golden / "states" / f"{name}.json"
+        if not file.exists():
+            file.write_text(json.dumps(taken(name, golden), indent=1) + "\n")
+
+
 def _values(array: NamedArray) -> list[object]:
     rows = array.read(0, array.rows)
     if array.entry.categories is not None:
@@ -173,6 +185,9 @@ if __name__ == "__main__":
         make_tokens(made)
         make_arrays(made)
         make_chats(made)
+        GOLDEN.mkdir(parents=True, exist_ok=True)
         for file in sorted(made.iterdir()):
             if not (GOLDEN / file.name).exists():
                 shutil.move(file, GOLDEN / file.name)
+        os.environ["DATAPREP_CACHE"] = str(made / "cache")
+        make_states(GOLDEN)
