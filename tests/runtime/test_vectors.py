@@ -1,0 +1,131 @@
+"""The test vectors are what this package gives, and what the code of docs/order.md gives."""
+
+from __future__ import annotations
+
+import json
+import re
+import runpy
+from typing import Any
+
+import pytest
+
+from tests.support import REPOSITORY
+
+FIXTURES = REPOSITORY / "data_fixtures"
+VECTORS: dict[str, Any] = json.loads((FIXTURES / "vectors.json").read_text("ascii"))
+_BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+@pytest.fixture(scope="module")
+def page() -> dict[str, Any]:
+    """What the code of docs/order.md defines."""
+    text = (REPOSITORY / "docs" / "order.md").read_text(encoding="utf-8")
+    found: dict[str, Any] = {}
+    for code in _BLOCK.findall(text):
+        exec(compile(code, "order.md", "exec"), found)
+    return found
+
+
+def test_vectors_are_what_the_package_gives() -> None:
+    """A change of any of them is a change of what is served: it needs another algorithm."""
+    made = runpy.run_path(str(FIXTURES / "make_vectors.py"))
+    assert made["vectors"]() == (FIXTURES / "vectors.json").read_text("ascii")
+
+
+def test_every_section_has_vectors() -> None:
+    """No section is empty, and integers that a double does not hold are strings."""
+    sections = {name: vectors for name, vectors in VECTORS.items() if isinstance(vectors, list)}
+    assert len(sections) >= 19
+    assert all(sections.values())
+    numbers: list[str] = []
+    json.loads((FIXTURES / "vectors.json").read_text("ascii"), parse_int=numbers.append)
+    assert max(map(int, numbers)) < 1 << 53
+
+
+def ints(values: list[Any]) -> list[Any]:
+    """Numbers that stand as strings, as numbers; lists inside are converted too."""
+    return [ints(one) if isinstance(one, list) else one and int(one) for one in values]
+
+
+def key_of(page: dict[str, Any], names: list[Any]) -> Any:
+    content, seed, epoch, purpose = names
+    return page["key"](content, int(seed), epoch, purpose)
+
+
+def test_the_page_has_the_keys_and_permutations(page: dict[str, Any]) -> None:
+    """Keys, permutations with streams, and their inverses."""
+    for v in VECTORS["keys"]:
+        assert [list(one) for one in key_of(page, v["key"])] == ints(v["rounds"])
+    for v in VECTORS["permutations"]:
+        key = key_of(page, v["key"])
+        for position, stream, sample in zip(
+            *(ints(v[name]) for name in ("positions", "streams", "samples")), strict=True
+        ):
+            assert page["permute"](position, v["n"], key, stream) == sample
+            assert page["permute"](sample, v["n"], key, stream, back=True) == position
+
+
+def test_the_page_has_the_orders(page: dict[str, Any]) -> None:
+    """Blocks, schedules, mixtures, ranks, skip lists and shuffle buffers."""
+    names = ("content_id", "seed", "epoch", "purpose")
+    blocks = [v for v in VECTORS["blocks"] if v["n"] <= 1000]
+    assert len(blocks) >= 8
+    for v in blocks:
+        order = page["block_order"](v["n"], v["block"], v["window"], *(v[n] for n in names))
+        assert order == v["samples"]
+    for v in VECTORS["schedules"]:
+        drawn = page["schedule"](v["weights"], len(v["positions"]) - 1)
+        assert drawn == list(zip(v["sources"], v["numbers"], strict=True))[:-1]
+    for v in VECTORS["mixtures"]:
+        order = page["mixture"](v["content"], v["samples_of"], v["weights"], v["seed"], v["epoch"])
+        deal = page["key"](page["sha256_of"](v["content"]), v["seed"], v["epoch"], "mixture/deal")
+        assert order == v["samples"]
+        assert page["steps"](order, v["batch_size"], v["dp_size"], v["end"], deal) == v["steps"]
+    for v in VECTORS["ranks"]:
+        key = key_of(page, v["key"])
+        order = [page["permute"](position, v["n"], key) for position in range(v["n"])]
+        assert page["steps"](order, v["batch_size"], v["dp_size"], v["end"]) == v["steps"]
+    for v in VECTORS["skips"]:
+        key = key_of(page, v["key"])
+        order = [page["permute"](position, v["n"], key) for position in range(v["n"])]
+        assert [sample for sample in order if sample not in v["skip"]] == v["samples"]
+    for v in VECTORS["buffers"]:
+        args = [v[name] for name in names]
+        source = page["block_order"](v["n"], v["block"], 1, *args)
+        keys = [
+            page["key"](*args[:3], f"{v['purpose']}/buffer {part}") for part in ("slots", "rest")
+        ]
+        assert page["buffered"](source, v["buffer"], *keys) == v["samples"]
+
+
+def test_the_page_has_the_digests(page: dict[str, Any]) -> None:
+    """What each sample adds, and the sum."""
+    for v in VECTORS["digests"]:
+        parts = [
+            page["contribution"](sample, position, v["epoch"], v["content"])
+            for sample, position in zip(v["samples"], v["positions"], strict=True)
+        ]
+        assert parts == ints(v["contributions"])
+        assert f"{sum(parts) % page['WORD']:016x}" == v["digest"]
+
+
+def test_the_page_has_the_hidden_tokens(page: dict[str, Any]) -> None:
+    """Row seeds and the draws of a masked language model."""
+    for v in VECTORS["masked_rows"]:
+        ordinary = [i for i in range(v["vocab_size"]) if i not in (*v["special_ids"], v["mask_id"])]
+        for number, row in enumerate(v["rows"]):
+            seed = page["row_seed"](v["seed"], v["epoch"], v["samples"][number])
+            assert seed == int(v["row_seeds"][number])
+            marked = v["labels_before"][number]
+            first = next(place for place, label in enumerate(marked) if label != -100)
+            for place, token in enumerate(row):
+                at = (v["mask_seed"], seed, place - first)
+                free = marked[place] != -100 and token in ordinary
+                hidden = free and page["u"](*at, 1) < v["probability"]
+                assert v["labels"][number][place] == (token if hidden else -100)
+                share = page["u"](*at, 2)
+                other = (
+                    ordinary[page["word"](*at, 3) % len(ordinary)] if share < 0.8 + 0.1 else token
+                )
+                shown = (v["mask_id"] if share < 0.8 else other) if hidden else token
+                assert v["input_ids"][number][place] == shown
