@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 import shlex
@@ -12,6 +13,7 @@ import pytest
 
 from dataprep import open_dataset
 from dataprep.cli.main import run
+from dataprep.formats.canonical import canonical_json
 from dataprep.formats.pair_arrays import PAIR_ARRAYS
 from dataprep.pipeline.chat.template_source import named_templates
 from dataprep.runtime.seeding import isolated
@@ -109,6 +111,26 @@ def test_the_shortest_readers_read(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert found["train"].tolist() == rows
     assert found["vectors"].tolist() == [expected["arrays"]["embedding"][row] for row in rows]
     assert found["labels"] == [expected["arrays"]["label"][row] for row in rows]
+
+
+def test_the_texts_that_are_hashed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Canonical JSON as docs/format.md says it, and the digest of config.json."""
+    (tmp_path / "shards").symlink_to(REPOSITORY / "data_fixtures" / "golden" / "v1" / "narrow")
+    monkeypatch.chdir(tmp_path)
+    text = (REPOSITORY / "docs" / "format.md").read_text(encoding="utf-8")
+    blocks = [code for language, code in _BLOCK.findall(text) if language == "python"]
+    canonical, digest = (code for code in blocks if "canonical" in code or "self_sha256" in code)
+    odd = {"b": [1e16, 2.5e-7, 1e-4, 1.0, 1 << 70], "a": '"\\\x7f\x1f\b\u2028\U0001f600/'}
+    found: dict[str, Any] = {"json": json, "config": {"splits": odd}}
+    exec(compile(canonical, "format.md", "exec"), found)
+    assert found["canonical"] == canonical_json(odd)
+    assert found["canonical"] == (
+        rb'{"a":"\"\\\u007f\u001f\b\u2028\ud83d\ude00/",'
+        rb'"b":[1e+16,2.5e-07,0.0001,1.0,1180591620717411303424]}'
+    )
+    found |= {"Path": Path, "hashlib": hashlib}
+    exec(compile(digest, "format.md", "exec"), found)
+    assert f'"self_sha256": "{found["digest"]}"' in found["text"].decode()
 
 
 def test_the_arrays_of_pairs_are_listed() -> None:
