@@ -24,7 +24,7 @@ from dataprep.formats.mounts import is_remote
 from dataprep.formats.pread import File, FileArray, PreadFiles, open_file
 from dataprep.formats.replaced import Standing
 from dataprep.formats.stream import Source
-from dataprep.formats.torchfile import check_index, head, index_size, open_index
+from dataprep.formats.torchfile import check_index, open_index
 
 __all__ = ["Files", "ReadBy", "check_files_of", "choose_io"]
 
@@ -85,9 +85,9 @@ class Files:
 
     def lazy_index(self, name: str, count: int) -> FileArray:
         """The same, read as far as it is asked for."""
-        self._opened(name, lambda: check_index(self.path / name, count))
-        file = self.open(name, index_size(count))
-        return FileArray(file, "<i8", (count,), len(head(count)))
+        begin = self._opened(name, lambda: check_index(self.path / name, count))
+        file = self.open(name, self.entries[name].bytes)
+        return FileArray(file, "<i8", (count,), begin)
 
     def open(self, name: str, size: int) -> File:
         """The file `name`, which must have `size` bytes and the header that the manifest says."""

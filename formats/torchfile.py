@@ -3,8 +3,9 @@
 torch takes over a second to import, and its loader runs a pickle. The archive that it writes for a
 vector is small and fixed: a head that depends only on the count, the numbers, and a tail that
 depends on the count and the CRC-32 of the numbers. So this module writes exactly that archive
-(equal input, equal bytes) and reads one by comparing head and tail, byte for byte, with the only
-ones that it would have written. Nothing in the file is parsed, decompressed or executed.
+(equal input, equal bytes) and reads one by comparing head and tail, byte for byte, with the ones
+that it would have written. Of archives that torch.save itself wrote, `torch_zip` finds the numbers.
+Nothing in a file is decompressed or executed.
 `torch.load(path, weights_only=True, mmap=True)` opens it.
 
 Formats: https://github.com/pytorch/pytorch/blob/main/docs/source/notes/serialization.rst and
@@ -27,7 +28,7 @@ import numpy.typing as npt
 from dataprep.formats.errors import IntegrityError
 from dataprep.formats.ordinary import open_ordinary
 
-__all__ = ["check_index", "head", "index_size", "open_index", "tail", "write_index"]
+__all__ = ["check_index", "head", "index_size", "is_ours", "open_index", "tail", "write_index"]
 
 _ALIGN = 64
 _PAD_FIELD = 0x4246  # "FB", the extra field that torch itself pads with
@@ -63,28 +64,41 @@ def open_index(path: Path, count: int) -> npt.NDArray[np.int64]:
     The map is lazy: only the pages that are looked at are read.
     """
     with open_ordinary(path, path.name) as stream:
-        _check(stream, path, count)
+        begin = _begin(stream, path, count)
         if count == 0:
             return np.empty(0, np.int64)
-        return np.memmap(stream, "<i8", "r", len(head(count)), (count,))
+        return np.memmap(stream, "<i8", "r", begin, (count,))
 
 
-def check_index(path: Path, count: int) -> None:
-    """Raise what `open_index` would; maps nothing, and reads none of the numbers."""
+def check_index(path: Path, count: int) -> int:
+    """Return where the numbers begin, or raise what `open_index` would; reads none of them."""
     with open_ordinary(path, path.name) as stream:
-        _check(stream, path, count)
+        return _begin(stream, path, count)
 
 
-def _check(stream: FileIO, path: Path, count: int) -> None:
-    if os.fstat(stream.fileno()).st_size != index_size(count):
-        raise _damaged(path, f"does not have the size of an index of {count} numbers")
-    start = len(head(count))
-    if stream.read(start) != head(count):
-        raise _damaged(path, f"does not describe {count} int64 numbers")
-    stream.seek(start + count * 8)
-    found = stream.readall()
-    if found != tail(count, int.from_bytes(found[4:8], "little")):
-        raise _damaged(path, "does not end as a torch archive that dataprep wrote")
+def is_ours(found: bytes, size: int, count: int) -> bool:
+    """Return whether a file of `size` bytes that begins with `found` is one of `write_index`.
+
+    `found` has as many bytes as `head`; what follows the numbers is `tail`.
+    """
+    return size == index_size(count) and found == head(count)
+
+
+def _begin(stream: FileIO, path: Path, count: int) -> int:
+    """Return where the numbers begin in an index of `count` numbers, ours or torch's."""
+    size, start = os.fstat(stream.fileno()).st_size, len(head(count))
+    if size == index_size(count) and is_ours(stream.read(start), size, count):
+        stream.seek(start + count * 8)
+        found = stream.readall()
+        if found != tail(count, int.from_bytes(found[4:8], "little")):
+            raise _damaged(path, "does not end as a torch archive that dataprep wrote")
+        return start
+    from dataprep.formats.torch_zip import numbers_at  # zipfile takes 10 ms
+
+    try:
+        return numbers_at(stream, size, count)
+    except ValueError as error:
+        raise _damaged(path, str(error)) from None
 
 
 def index_size(count: int) -> int:

@@ -21,6 +21,7 @@ from dataprep.formats import torchfile
 from dataprep.formats.array_manifest import ArrayManifest
 from dataprep.formats.bits import Bits
 from dataprep.formats.envelope import CONFIG_NAME
+from dataprep.formats.errors import IntegrityError
 from dataprep.formats.manifest import Manifest, SplitEntry
 from dataprep.formats.verify_rejects import REJECTS_NAME, check_rejects
 from dataprep.formats.verify_report import Finding, Refused
@@ -133,7 +134,7 @@ def _check_indexes(run: Run, indexes: Sequence[_Index], bits: Bits | None) -> Bi
                 if index.by_shard:
                     numbers.read(reader, reader.expect_array("<i8", (count,)), count, bits)
                 else:
-                    _check_torch(reader, index, numbers, count, bits)
+                    _check_torch(run, reader, index, numbers, bits)
         whole = all(run.sound(name) for name, _ in index.files)
         if whole and index.distinct is not None and numbers.distinct != index.distinct:
             run.findings.add(Finding(
@@ -144,18 +145,20 @@ def _check_indexes(run: Run, indexes: Sequence[_Index], bits: Bits | None) -> Bi
 
 
 def _check_torch(
-    reader: Reader, index: _Index, numbers: _Numbers, count: int, bits: Bits | None
+    run: Run, reader: Reader, index: _Index, numbers: _Numbers, bits: Bits | None
 ) -> None:
     """Check an index file: what stands before the numbers, they themselves, and what follows."""
-    head = torchfile.head(count)
-    if reader.size != torchfile.index_size(count) or reader.read(len(head)) != head:
+    ((name, count),) = index.files
+    try:
+        begin = torchfile.check_index(run.directory / name, count)
+    except IntegrityError as error:
         raise Refused(reader.finding(
-            "E_INDEX", f"is not the index of {count} {index.place}s as dataprep writes it",
-            0, len(head),
-        ))  # fmt: skip
-    crc = numbers.read(reader, len(head), count, bits)
+            "E_INDEX", f"is not the index of {count} {index.place}s: it {error.problem}", 0
+        )) from None  # fmt: skip
+    ours = torchfile.is_ours(bytes(reader.read(begin)), reader.size, count)
+    crc = numbers.read(reader, begin, count, bits)
     reader.numbers, start = crc, reader.at
-    if reader.read() != torchfile.tail(count, crc):
+    if reader.read() != torchfile.tail(count, crc) and ours:
         problem = "does not end as dataprep writes it"
         raise Refused(reader.finding("E_INDEX", problem, start, reader.at))
 

@@ -127,7 +127,10 @@ def _read_part(
     name, digest = part.entry.name, hashlib.sha256()
     if os.fstat(stream.fileno()).st_size != part.entry.bytes:
         raise _differs(name, f"does not have {part.entry.bytes} bytes")
-    digest.update(_read(stream, len(_head(part)), name))
+    head = _read(stream, len(_head(part)), name)
+    if part.kind == "index" and not torchfile.is_ours(bytes(head), part.entry.bytes, part.rows):
+        raise _differs(name, "is not an index as dataprep writes it, which this layout needs")
+    digest.update(head)
     left, block = part.rows, rows_of_block(tensor.dtype, tensor.shape[1:])
     while left:
         data = _read(stream, min(left, block) * tensor.row_bytes, name)

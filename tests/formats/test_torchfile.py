@@ -1,4 +1,4 @@
-"""Index files open with torch and with zipfile, and nothing but our own bytes is accepted."""
+"""Index files open with torch and with zipfile; ours and those of torch.save are accepted."""
 
 from __future__ import annotations
 
@@ -17,8 +17,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dataprep.formats import torchfile
+from dataprep.formats.dataset import open_dataset
 from dataprep.formats.errors import IntegrityError
-from dataprep.formats.torchfile import open_index, write_index
+from dataprep.formats.torchfile import check_index, open_index, write_index
+from dataprep.formats.verify import verify
+from tests.datasets import make_dataset, random_split
+from tests.formats.verified import reseal
 
 COUNTS = (0, 1, 5, 255, 256, 70_000)
 
@@ -124,8 +128,8 @@ def test_a_wrong_count_is_refused(tmp_path: Path) -> None:
             open_index(path, count)
 
 
-def test_every_flipped_bit_of_head_and_tail_is_refused(tmp_path: Path) -> None:
-    """No bit around the numbers is free, except those of their CRC-32, which verify compares."""
+def test_every_flipped_bit_of_head_and_tail_is_refused_or_harmless(tmp_path: Path) -> None:
+    """The tail is all ours. Of the head some bits say nothing, such as dates: the numbers stay."""
     data = archive(ids(5))
     path = tmp_path / "train_idx.pt"
     start = len(torchfile.head(5))
@@ -138,13 +142,16 @@ def test_every_flipped_bit_of_head_and_tail_is_refused(tmp_path: Path) -> None:
                 stream.write(bytes([data[position] ^ 1 << bit]))
                 stream.flush()
                 try:
-                    open_index(path, 5)
+                    found = open_index(path, 5)
+                    assert found.tolist() == ids(5).tolist()
                     accepted.append(position)
                 except IntegrityError as error:
                     assert error.where == "train_idx.pt"
             stream.seek(position)
             stream.write(data[position : position + 1])
-    assert accepted == []  # the CRC stands twice in the tail, so one flip cannot hide
+    assert all(position < start for position in accepted)
+    pickle_at = data.index(b"\x80\x02ctorch"), data.index(b"tR.") + 3
+    assert not set(accepted) & set(range(*pickle_at))
 
 
 class _Exploit:
@@ -179,7 +186,7 @@ print("torch" in sys.modules, "pickle" in sys.modules)
 
 
 def test_no_pickle_is_ever_executed(tmp_path: Path) -> None:
-    """Mutated archives, bare pickles and torch's own archives are refused without unpickling."""
+    """Mutated archives and bare pickles are refused without unpickling."""
     sound = archive(ids(5))
     for name, data in HOSTILE.items():
         (tmp_path / name).write_bytes(data)
@@ -205,13 +212,117 @@ def test_no_pickle_is_ever_executed(tmp_path: Path) -> None:
     assert "FOUND" not in output and "ACCEPTED" not in output
 
 
-def test_torchs_own_archive_is_refused_by_name(tmp_path: Path) -> None:
-    """A file that torch.save wrote is sound for torch and still not one that this format has."""
+@pytest.mark.parametrize("count", COUNTS)
+@pytest.mark.parametrize("target", ["path", "stream"])
+def test_torchs_own_archives_are_read(tmp_path: Path, count: int, target: str) -> None:
+    """Whatever torch.save calls its members; another count is refused."""
+    torch = pytest.importorskip("torch")
+    path = tmp_path / "val_idx.pt"  # a name as long as "archive"
+    if target == "path":
+        torch.save(torch.from_numpy(ids(count)), path)
+    else:
+        stream = io.BytesIO()
+        torch.save(torch.from_numpy(ids(count)), stream)
+        path.write_bytes(stream.getvalue())
+    found = open_index(path, count)
+    assert found.tolist() == ids(count).tolist()
+    data = path.read_bytes()
+    assert data[check_index(path, count) :][: 8 * count] == ids(count).tobytes()
+    for other in {0, 1, 4, count - 1, count + 1, 1 << 60} - {count, -1}:
+        with pytest.raises(IntegrityError, match="E_INDEX"):
+            open_index(path, other)
+
+
+def rezip(data: bytes, change: dict[str, bytes | None], method: int = zipfile.ZIP_STORED) -> bytes:
+    """The archive with some members left out or other ones, written by zipfile."""
+    out = io.BytesIO()
+    with zipfile.ZipFile(io.BytesIO(data)) as source, zipfile.ZipFile(out, "w", method) as target:
+        members = {member.filename: source.read(member) for member in source.infolist()}
+        for name, found in (members | change).items():
+            if found is not None:
+                target.writestr(name, found)
+    return out.getvalue()
+
+
+def test_older_layouts_are_read(tmp_path: Path) -> None:
+    """Without byteorder and serialization id, as torch 1.6 wrote, and from any ZIP writer."""
+    path = tmp_path / "train_idx.pt"
+    changes: list[dict[str, bytes | None]] = [
+        {}, {"archive/byteorder": None}, {"archive/.data/serialization_id": b"1"},
+    ]  # fmt: skip
+    for change in changes:
+        path.write_bytes(rezip(archive(ids(7)), change))
+        assert open_index(path, 7).tolist() == ids(7).tolist()
+
+
+FOREIGN: dict[str, tuple[dict[str, bytes | None], int, str]] = {
+    "compressed": ({}, zipfile.ZIP_DEFLATED, "compressed or encrypted"),
+    "big-endian": ({"archive/byteorder": b"big"}, 0, "not little-endian"),
+    "float": ({"archive/data.pkl": b"ctorch\nDoubleStorage\n"}, 0, "no int64 tensor"),
+    "no pickle": ({"archive/data.pkl": None}, 0, "no int64 tensor"),
+    "two vectors": ({"other/data/0": bytes(56)}, 0, r"2 members \*/data/0"),
+    "no numbers": ({"archive/data/0": None, "archive/data/1": bytes(56)}, 0, r"0 members"),
+    "fewer numbers": ({"archive/data/0": bytes(48), "x": bytes(8)}, 0, "has 48 bytes"),
+    "many members": ({f"{number}": b"" for number in range(70)}, 0, "74 members"),
+}
+
+
+@pytest.mark.parametrize(("change", "method", "says"), FOREIGN.values(), ids=FOREIGN)
+def test_other_archives_are_refused(
+    tmp_path: Path, change: dict[str, bytes | None], method: int, says: str
+) -> None:
+    """With a reason each."""
+    path = tmp_path / "train_idx.pt"
+    path.write_bytes(rezip(archive(ids(7)), change, method))
+    with pytest.raises(IntegrityError, match=says) as caught:
+        open_index(path, 7)
+    assert caught.value.code == "E_INDEX"
+
+
+def test_the_form_before_zip_is_refused_by_name(tmp_path: Path) -> None:
+    """It is a stream of pickles."""
     torch = pytest.importorskip("torch")
     path = tmp_path / "val_idx.pt"
-    torch.save(torch.arange(5), path)
-    with pytest.raises(IntegrityError, match=r"val_idx\.pt"):
-        open_index(path, 5)
+    torch.save(torch.from_numpy(ids(70)), path, _use_new_zipfile_serialization=False)
+    with pytest.raises(IntegrityError, match="before ZIP archives"):
+        open_index(path, 70)
+
+
+@given(st.data())
+def test_fuzzed_archives_are_refused_or_read(
+    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+) -> None:
+    """Cut, joined and changed bytes give an error with a code, or some five numbers."""
+    sound = bytearray(rezip(archive(ids(5)), {}) if data.draw(st.booleans()) else archive(ids(5)))
+    for _ in range(data.draw(st.integers(1, 6))):
+        at = data.draw(st.integers(0, len(sound) - 1))
+        if data.draw(st.booleans()):
+            sound[at : at + data.draw(st.integers(0, 8))] = data.draw(st.binary(max_size=8))
+        else:
+            sound[at] = data.draw(st.sampled_from([0, 1, 0x7F, 0xFF, 0x50, 0x4B]))
+    path = tmp_path_factory.mktemp("fuzz") / "train_idx.pt"
+    path.write_bytes(sound)
+    try:
+        assert open_index(path, 5).shape == (5,)
+    except IntegrityError as error:
+        assert error.code == "E_INDEX"
+
+
+def test_a_dataset_with_an_index_of_torch_opens_and_verifies(tmp_path: Path) -> None:
+    """Mapped, read, and at every level; wrong numbers in it are found."""
+    torch = pytest.importorskip("torch")
+    splits = {"train": random_split([[3, 4], [5]]), "val": random_split([[7]])}
+    path = make_dataset(tmp_path / "d", splits)
+    torch.save(torch.tensor([0, 1, 2]), path / "train_idx.pt")
+    reseal(path)
+    assert verify(path, "full").ok
+    for way in ("mmap", "pread"):
+        with open_dataset(path, io=way) as dataset:
+            assert dataset.split("train").record_ids.tolist() == [0, 1, 2]
+    torch.save(torch.tensor([0, 2, 1]), path / "train_idx.pt")
+    reseal(path)
+    (finding,) = verify(path, "full").findings
+    assert (finding.code, finding.row) == ("E_INDEX", 2)
 
 
 def test_links_and_pipes_are_refused_at_once(tmp_path: Path) -> None:

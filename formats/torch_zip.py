@@ -1,0 +1,129 @@
+"""Where the numbers are in a ZIP archive that some version of torch.save wrote of an int64 vector.
+
+`torchfile` compares a file with the bytes that dataprep writes; what differs comes here. The names
+and sizes of the members come from the central directory, which the standard library reads; the
+pickle is looked at and never run. Nothing is read but what stands around the numbers, and that is
+a MiB at most.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+import struct
+import zipfile
+from io import FileIO
+
+__all__ = ["LEGACY", "numbers_at"]
+
+LEGACY = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."
+"""How files of torch.save begin that are no ZIP archive."""
+_AROUND = 1 << 20  # bytes beside the numbers; torch needs some thousands
+_MEMBERS = 64  # torch writes up to eight
+_NUMBERS = re.compile(r"([^/]+)/data/0")
+_INT64 = b"ctorch\nLongStorage\n"
+_ENCRYPTED = 0x1 | 0x40 | 0x2000  # flags of members that are, or whose header is
+_BAD = (
+    zipfile.BadZipFile, ValueError, RuntimeError, NotImplementedError, EOFError, OverflowError,
+    struct.error,
+)  # fmt: skip
+
+
+def numbers_at(stream: FileIO, size: int, count: int) -> int:
+    """Return where the `count` numbers begin in `stream`, a file of `size` bytes.
+
+    Raises `ValueError`, which says why, where they cannot be found with certainty.
+    """
+    if not 8 * count < size <= 8 * count + _AROUND:
+        raise ValueError(f"does not have the size of an archive of {count} int64 numbers")
+    stream.seek(0)
+    if stream.read(len(LEGACY)) == LEGACY:
+        raise ValueError("is in the form that torch.save had before ZIP archives")
+    try:
+        with zipfile.ZipFile(_Bounded(stream)) as archive:
+            member = _member(archive, count)
+    except _BAD as error:
+        raise ValueError(f"is not a torch archive of {count} int64 numbers ({error})") from None
+    begin = _begin(stream, member)
+    if not 0 < begin <= size - 8 * count:
+        raise ValueError(f"its {member.filename} does not lie in the file")
+    stream.seek(begin + 8 * count)
+    if stream.read(2) != b"PK":  # what follows in an archive, whatever it is
+        raise ValueError(f"the header of its {member.filename} has another length than it says")
+    return begin
+
+
+class _Bounded(io.RawIOBase):
+    """`stream`, of which no more than `_AROUND` bytes are read at once."""
+
+    def __init__(self, stream: FileIO) -> None:
+        self._stream = stream
+
+    def read(self, size: int = -1, /) -> bytes:
+        if size > _AROUND:
+            raise ValueError("its directory is too large")
+        return self._stream.read(size if size >= 0 else _AROUND)
+
+    def seek(self, offset: int, whence: int = 0, /) -> int:
+        if whence == 0 and offset < 0:
+            raise ValueError("its directory does not lie in the file")
+        try:
+            return self._stream.seek(offset, whence)
+        except OSError as error:
+            raise ValueError(str(error)) from None
+
+    def tell(self) -> int:
+        return self._stream.tell()
+
+    def seekable(self) -> bool:
+        return True
+
+    def readable(self) -> bool:
+        return True
+
+
+def _member(archive: zipfile.ZipFile, count: int) -> zipfile.ZipInfo:
+    """Return the member with the numbers; raises unless all members are what torch writes."""
+    members = archive.infolist()
+    if len(members) > _MEMBERS:
+        raise ValueError(f"it has {len(members)} members")
+    found = [member for member in members if _NUMBERS.fullmatch(member.filename)]
+    if len(found) != 1:
+        raise ValueError(f"it has {len(found)} members */data/0")
+    numbers = found[0]
+    for member in members:
+        if member.compress_type != zipfile.ZIP_STORED or member.flag_bits & _ENCRYPTED:
+            raise ValueError(f"{member.filename} is compressed or encrypted")
+        if member.compress_size != member.file_size:
+            raise ValueError(f"{member.filename} has two sizes")
+    if numbers.file_size != 8 * count:
+        raise ValueError(f"{numbers.filename} has {numbers.file_size} bytes")
+    _check_others(archive, [member for member in members if member is not numbers], numbers)
+    return numbers
+
+
+def _check_others(
+    archive: zipfile.ZipFile, others: list[zipfile.ZipInfo], numbers: zipfile.ZipInfo
+) -> None:
+    """Raise unless the pickle is of int64 numbers, little-endian, and no CRC-32 is wrong."""
+    root = numbers.filename.partition("/")[0]
+    if sum(member.file_size for member in others) > _AROUND:
+        raise ValueError("its other members are too large")
+    texts = {member.filename: archive.read(member) for member in others}
+    if len(texts) != len(others):
+        raise ValueError("two members have one name")
+    if _INT64 not in texts.get(f"{root}/data.pkl", b""):
+        raise ValueError("its data.pkl tells of no int64 tensor")
+    if texts.get(f"{root}/byteorder", b"little") != b"little":
+        raise ValueError("its numbers are not little-endian")
+
+
+def _begin(stream: FileIO, member: zipfile.ZipInfo) -> int:
+    """Return where the bytes of `member` begin, 0 if its own header is of another one."""
+    stream.seek(member.header_offset)
+    head = stream.read(30)
+    if len(head) < 30 or head[:4] != b"PK\3\4":
+        return 0
+    name, extra = struct.unpack("<HH", head[26:])
+    same = stream.read(name) == member.orig_filename.encode()
+    return member.header_offset + 30 + name + extra if same else 0
