@@ -225,9 +225,15 @@ def _differences(
     told = {name: pair for name, pair in pairs.items() if name not in following} or pairs
     both = {name for name in told if name == "weights" or (name in stored and name in order)}
     told = {name: pair for name, pair in told.items() if name in both} or told
-    return [
-        f"{_NAMES.get(name, name)} {_brief(a)}, not {_brief(b)}" for name, (a, b) in told.items()
-    ]
+    return [words for name, (a, b) in told.items() for words in _told(_NAMES.get(name, name), a, b)]
+
+
+def _told(name: str, was: Any, now: Any) -> list[str]:
+    """Return what to say of the field `name`; of objects, of each of their fields that differ."""
+    if not (isinstance(was, Mapping) and isinstance(now, Mapping)):
+        return [f"{name} {_brief(was)}, not {_brief(now)}"]
+    inner = [key for key in {**was, **now} if was.get(key) != now.get(key)]
+    return [words for key in inner for words in _told(f"{name} {key}", was.get(key), now.get(key))]
 
 
 def _brief(value: Any) -> str:

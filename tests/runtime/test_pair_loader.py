@@ -142,6 +142,17 @@ def test_resuming(path: Path) -> None:
                  ).load_state_dict(loader.state_dict())  # fmt: skip
 
 
+def test_states_of_other_steering(path: Path) -> None:
+    """What decides the variants is part of the order, and an error names the part that differs."""
+    state = make(path, seed=5).state_dict()
+    for name, value in (("zero_end", 0.7), ("seed", 6), ("version", 2), ("moves", False)):
+        steering = state["order"]["steering"]
+        other = state | {"order": state["order"] | {"steering": steering | {name: value}}}
+        told = f"steering {name} {value}, not {steering[name]}. Make"
+        with pytest.raises(IncompatibleError, match=told):
+            make(path, seed=5).load_state_dict(other)
+
+
 @pytest.mark.parametrize("workers", [0, 1])
 def test_batch_size_changes_on_the_way(path: Path, workers: int) -> None:
     """Item 109: the same dataset object, the same place, other batches."""
