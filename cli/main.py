@@ -116,13 +116,16 @@ def _finished(code: int, arguments: Sequence[str]) -> int:
 def main() -> NoReturn:
     """The console script: `run` on the real arguments, signals, and standard streams."""
     output.prepare()
-    if "--debug" not in sys.argv:
-        output.quiet_libraries()
     # No command multiplies matrices; the threads for it would spin while the rest is imported.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-    if sys.stderr is not None:
-        faulthandler.enable()
-    signals = Signals()
+    try:
+        if "--debug" not in sys.argv:
+            output.quiet_libraries()
+        if sys.stderr is not None:
+            faulthandler.enable()
+        signals = Signals()
+    except OSError as error:  # too few files may be open
+        sys.exit(failure.report(error, sys.argv[1:]))
     if instruction := os.environ.get(COMPLETE_VARIABLE):
         from click.shell_completion import shell_complete
 
