@@ -241,6 +241,17 @@ def test_arrays_in_two_folders(copied: Copied, kind: str) -> None:
         }
 
 
+def test_nested_pairs_become_another_layout(copied: Copied) -> None:
+    """Names of files in the dataset are none of JASPER's business."""
+    plain = copied("pairs", MANY)
+    out = plain.parent
+    convert(plain, out / "one", to="jasper")
+    convert(nest(plain), out / "two", to="jasper")
+    for name in files_of(out / "one"):
+        if name != "config.json":
+            assert (out / "two" / name).read_bytes() == (out / "one" / name).read_bytes()
+
+
 @pytest.mark.parametrize("level", LEVELS)
 def test_what_does_not_belong_into_inner_folders(dataset: Path, level: Any) -> None:
     """Extra files and folders are named at every depth; rubbish of desktops is ignored."""
@@ -376,6 +387,15 @@ def test_what_is_not_known_is_of_a_newer_version(
     (path / CONFIG_NAME).write_bytes(config.replace(b"future", b"futurf"))
     assert main.run(["verify", str(path)]) == 3
     assert "E_MANIFEST" in capsys.readouterr().err
+
+
+def test_an_unknown_unit_of_positions(dataset: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Served, as a loader has no use for it; not verified, as positions cannot be judged."""
+    before = served(dataset)
+    rewrite(dataset, lambda config: config["inputs"][0].update(unit="frame"))
+    assert served(dataset) == before
+    assert main.run(["verify", str(dataset)]) == 6
+    assert "inputs.unit 'frame' is not known" in capsys.readouterr().err
 
 
 BUILDS = {
