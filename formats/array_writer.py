@@ -7,13 +7,11 @@ The directory is the caller's to publish, in one step.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from math import prod
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -39,6 +37,7 @@ from dataprep.formats.envelope import (
     check_name,
     dump_json,
 )
+from dataprep.formats.recipe import recipe_id_of
 from dataprep.formats.storage import (
     FileWriter,
     create_directory,
@@ -49,22 +48,11 @@ from dataprep.formats.storage import (
 )
 from dataprep.formats.torchfile import write_index
 
-__all__ = ["SHARD_BYTES", "ArrayWriter", "Ready", "recipe_id_of"]
+__all__ = ["SHARD_BYTES", "ArrayWriter", "Ready"]
 
 SHARD_BYTES = 1 << 30
 Array = npt.NDArray[Any]
 Numbers = npt.NDArray[np.int64]
-
-
-def recipe_id_of(kind: str, inputs: Sequence[InputEntry], options: Mapping[str, Any]) -> str:
-    """Hex digest that stands for what a dataset of arrays was built from, and how."""
-    parts = {
-        "format_version": FORMAT_VERSION,
-        "kind": kind,
-        "inputs": [msgspec.structs.asdict(entry) for entry in inputs],
-        "options": dict(options),
-    }
-    return hashlib.sha256(msgspec.json.encode(parts, order="sorted")).hexdigest()
 
 
 class Ready(NamedTuple):

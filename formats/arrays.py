@@ -17,10 +17,10 @@ import numpy.typing as npt
 
 from dataprep.formats import array_manifest as manifests
 from dataprep.formats.array_manifest import ArrayEntry, ArrayManifest, RowSplit, storage_dtype
-from dataprep.formats.errors import IntegrityError, UsageError
+from dataprep.formats.errors import UsageError
 from dataprep.formats.files import Files, ReadBy, check_files_of, choose_io
 from dataprep.formats.paths import local_path
-from dataprep.formats.replaced import Standing
+from dataprep.formats.replaced import Standing, require_same
 from dataprep.formats.stream import Stream, check_inside
 
 __all__ = ["ArrayData", "ArraySplit", "NamedArray", "open_arrays"]
@@ -43,7 +43,7 @@ def open_arrays(path: str | Path, *, io: ReadBy | None = None) -> ArrayData:
     io = choose_io(io, directory)
     standing = Standing(directory)
     manifest = standing.open(lambda: _check(directory))
-    standing.settle(manifest.recipe_id)
+    standing.settle(manifest.self_sha256)
     return ArrayData(directory, manifest, standing, io)
 
 
@@ -120,17 +120,13 @@ class ArrayData:
         return f"<dataprep.ArrayData {self.kind} {self.path} ({parts})>"
 
     def __reduce__(self) -> tuple[object, ...]:
-        return _reopen, (self.path, self.recipe_id, self.io)
+        return _reopen, (self.path, self.manifest.self_sha256, self.io)
 
 
-def _reopen(path: Path, recipe_id: str, io: ReadBy) -> ArrayData:
-    """Unpickle in another process: the directory must still hold the same build."""
+def _reopen(path: Path, self_sha256: str, io: ReadBy) -> ArrayData:
+    """Unpickle in another process: the directory must still hold the same dataset."""
     data = open_arrays(path, io=io)
-    if data.recipe_id != recipe_id:
-        raise IntegrityError(
-            f"build {recipe_id[:12]} was replaced by {data.recipe_id[:12]}", where=str(path),
-            code="E_REPLACED", remedy="Open the dataset again.",
-        )  # fmt: skip
+    require_same(path, self_sha256, data.manifest.self_sha256)
     return data
 
 

@@ -25,7 +25,7 @@ from dataprep.formats.held_boundaries import HELD_DOCUMENTS, HeldBoundaries
 from dataprep.formats.manifest import ChatEntry, Manifest, SplitEntry
 from dataprep.formats.paths import local_path
 from dataprep.formats.record_ids import RecordIds
-from dataprep.formats.replaced import Standing
+from dataprep.formats.replaced import Standing, require_same
 from dataprep.formats.rust import rust_errors
 from dataprep.formats.stream import Stream, bases, check_inside
 
@@ -61,7 +61,7 @@ def open_dataset(path: str | Path, *, io: ReadBy | None = None) -> Dataset:
     io = choose_io(io, directory)
     standing = Standing(directory)
     manifest = standing.open(lambda: _check(directory))
-    standing.settle(manifest.recipe_id)
+    standing.settle(manifest.self_sha256)
     return Dataset(directory, manifest, standing, io)
 
 
@@ -164,17 +164,13 @@ class Dataset:
         return f"<dataprep.Dataset {self.path} ({parts})>"
 
     def __reduce__(self) -> tuple[object, ...]:
-        return _reopen, (self.path, self.recipe_id, self.io)
+        return _reopen, (self.path, self.manifest.self_sha256, self.io)
 
 
-def _reopen(path: Path, recipe_id: str, io: ReadBy) -> Dataset:
-    """Unpickle in another process: the directory must still hold the same build."""
+def _reopen(path: Path, self_sha256: str, io: ReadBy) -> Dataset:
+    """Unpickle in another process: the directory must still hold the same dataset."""
     dataset = open_dataset(path, io=io)
-    if dataset.recipe_id != recipe_id:
-        raise IntegrityError(
-            f"build {recipe_id[:12]} was replaced by {dataset.recipe_id[:12]}", where=str(path),
-            code="E_REPLACED", remedy="Open the dataset again.",
-        )  # fmt: skip
+    require_same(path, self_sha256, dataset.manifest.self_sha256)
     return dataset
 
 

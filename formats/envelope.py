@@ -129,6 +129,7 @@ class Header(msgspec.Struct):
     required_features: tuple[str, ...] = ()
     kind: str = ""
     recipe_id: str = ""
+    self_sha256: str = ""
 
 
 def check_name(name: str) -> str:

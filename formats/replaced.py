@@ -15,7 +15,7 @@ from typing import TypeVar
 from dataprep.formats.envelope import CONFIG_NAME, read, read_header
 from dataprep.formats.errors import DataprepError, IntegrityError
 
-__all__ = ["Mark", "Standing", "mark_of"]
+__all__ = ["Mark", "Standing", "mark_of", "require_same"]
 
 Mark = tuple[int, ...]
 """Tells the dataset in a directory from any that takes its place; empty where there is none.
@@ -42,7 +42,7 @@ class Standing:
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self._mark: Mark | None = None
-        self._recipe_id = ""
+        self._self_sha256 = ""
 
     def open(self, opener: Callable[[], Found]) -> Found:
         """What `opener` gives, all of it from the same build, and from the one of the first time.
@@ -64,15 +64,23 @@ class Standing:
                 return found
         raise _replaced(self._directory, "it is being replaced again and again")
 
-    def settle(self, recipe_id: str) -> None:
-        """Name the build that was found."""
-        self._recipe_id = recipe_id
+    def settle(self, self_sha256: str) -> None:
+        """Name the dataset that was found, by its config.json."""
+        self._self_sha256 = self_sha256
 
     def _require_same_build(self) -> None:
-        found = read_header(read(self._directory)).recipe_id
-        if found != self._recipe_id:
-            problem = f"build {self._recipe_id[:12]} was replaced by {found[:12]}"
-            raise _replaced(self._directory, problem)
+        found = read_header(read(self._directory)).self_sha256
+        require_same(self._directory, self._self_sha256, found)
+
+
+def require_same(directory: Path, expected: str, found: str) -> None:
+    """Raise `IntegrityError` unless the config.json `found` in `directory` is the `expected` one.
+
+    Both are `self_sha256`: two builds of one recipe may differ in their files.
+    """
+    if found != expected:
+        problem = f"the dataset {expected[:12]} was replaced by {found[:12]}"
+        raise _replaced(directory, problem)
 
 
 def _replaced(directory: Path, problem: str) -> IntegrityError:

@@ -8,7 +8,6 @@ there. Everything written depends on the plan and the results of the units alone
 
 from __future__ import annotations
 
-import hashlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -60,6 +59,7 @@ from dataprep.pipeline.layout import (
     write_shard,
 )
 from dataprep.pipeline.plan import Plan
+from dataprep.pipeline.recipe import token_recipe_id
 from dataprep.pipeline.staging import Staging
 from dataprep.pipeline.tables import STREAMS
 from dataprep.pipeline.task import (
@@ -72,30 +72,12 @@ from dataprep.pipeline.task import (
 )
 from dataprep.pipeline.writeback import sync_or_remove
 
-__all__ = ["Commit", "final_rejects", "in_blocks", "input_entries", "recipe_id_of"]
+__all__ = ["Commit", "final_rejects", "in_blocks", "input_entries"]
 
 _KIND = "tokens"
 _BLOCK_BYTES = 1 << 18
 INDEX_DOCUMENTS = 1 << 28
 """Splits with more documents have their record ids beside each shard, and no one file of 2 GiB."""
-
-
-def recipe_id_of(
-    inputs: Sequence[InputEntry], options: Mapping[str, Any], tokenizer: TokenizerEntry
-) -> str:
-    """Hex digest that stands for what a dataset was built from, and how.
-
-    The tokenizer counts with its resolved control tokens, engine, library versions and probes.
-    """
-    driven = msgspec.structs.replace(tokenizer, special_text_found={})
-    parts = {
-        "format_version": FORMAT_VERSION,
-        "kind": _KIND,
-        "inputs": [msgspec.structs.asdict(entry) for entry in inputs],
-        "options": dict(options),
-        "tokenizer": msgspec.to_builtins(driven),
-    }
-    return hashlib.sha256(msgspec.json.encode(parts, order="sorted")).hexdigest()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -270,7 +252,7 @@ class Commit:
             format_version=FORMAT_VERSION,
             required_features=self._features(results),
             kind=_KIND,
-            recipe_id=recipe_id_of(inputs, self.options, tokenizer),
+            recipe_id=token_recipe_id(inputs, self.options, tokenizer),
             tokens=TokensEntry(dtype=encoding.dtype, vocab_size=encoding.vocab_size),
             tokenizer=tokenizer,
             splits=splits,

@@ -8,8 +8,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TypeVar
 
-import msgspec
-
 from dataprep.formats import array_manifest
 from dataprep.formats import manifest as token_manifest
 from dataprep.formats.array_manifest import ArrayManifest
@@ -25,9 +23,10 @@ from dataprep.formats.manifest import InputEntry, Manifest
 from dataprep.formats.replaced import Mark, mark_of
 from dataprep.formats.storage import storage_errors
 from dataprep.pipeline import tables
-from dataprep.pipeline.commit import recipe_id_of
+from dataprep.pipeline.chat.overlong import OVERLONG
 from dataprep.pipeline.inputs import Source
 from dataprep.pipeline.prepare import Prepared
+from dataprep.pipeline.recipe import different_options, different_settings, token_recipe_id
 
 __all__ = [
     "check",
@@ -237,22 +236,37 @@ def require_whole(out: Path) -> None:
 
 
 def _difference(existing: Manifest, prepared: Prepared) -> str | None:
-    stored = prepared.stored_options
-    different = [name for name in stored if stored[name] != existing.options.get(name)]
+    """Return how `existing` differs from what would be built, None where only names do."""
+    asked = prepared.stored_options
+    different = different_options(existing.options, asked)
+    settings = list(different_settings(existing.tokenizer, prepared.tokenizer))
+    different += [  # "auto" may be the same token by another name
+        role for role in ("bos", "eos")
+        if asked.get(role) != existing.options.get(role)
+        and not {role, f"add_{role}"}.isdisjoint(settings)
+    ]  # fmt: skip
+    if prepared.plan.on_error == "error" and _left_out(existing):
+        different.append("on_error")
     if different:
         return f"different {', '.join(different)}"
     if existing.tokenizer.sha256 != prepared.tokenizer.sha256:
         return "made with another tokenizer"
-    driven = msgspec.structs.replace(existing.tokenizer, special_text_found={})
-    for name in prepared.tokenizer.__struct_fields__:
-        if getattr(driven, name) != getattr(prepared.tokenizer, name):
-            return f"made with another tokenizer setting: {name}"
+    if settings:
+        return f"made with another tokenizer setting: {', '.join(settings)}"
     read = prepared.plan.read
     inputs = same_inputs(existing.inputs, prepared.plan.sources, read.hf_config, read.hf_split)
     if isinstance(inputs, str):
         return inputs
-    same = recipe_id_of(inputs, prepared.stored_options, existing.tokenizer)
+    same = token_recipe_id(inputs, asked, prepared.tokenizer)
     return None if same == existing.recipe_id else "made by another version"
+
+
+def _left_out(existing: Manifest) -> bool:
+    """Return whether records were left out that stop a build without `on_error` skip."""
+    if existing.options.get("on_error") != "skip":
+        return False
+    forgiven = {OVERLONG} if existing.options.get("overlong") == "drop" else set()
+    return not existing.records.rejected.keys() <= forgiven
 
 
 def same_inputs(
@@ -260,18 +274,18 @@ def same_inputs(
 ) -> list[InputEntry] | str:
     """What `sources` are as inputs of a dataset, or how they differ from the `existing` ones.
 
-    Reads all of them, unless a name or size tells. `config` and `split` are of HF datasets.
+    Their content and order count, not their names. Reads all of them, unless a size or format
+    tells. `config` and `split` are of HF datasets.
     """
-    if [entry.name for entry in existing] != [source.name for source in sources]:
-        return "made from other inputs"
+    if len(existing) != len(sources):
+        return f"made from other inputs: {len(existing)}, not {len(sources)}"
     inputs = []
     for entry, source in zip(existing, sources, strict=True):
-        if entry.bytes != source.size or entry.format != source.format:
-            return f"the input {source.name} has changed"
-        found = tables.fingerprint_source(source, config, split)
-        if found != entry.fingerprint:
-            return f"the input {source.name} has changed"
-        inputs.append(
-            msgspec.structs.replace(entry, compression=source.compression, fingerprint=found)
-        )
+        stored = (entry.bytes, entry.format, entry.compression)
+        same = stored == (source.size, source.format, source.compression)
+        if not same or tables.fingerprint_source(source, config, split) != entry.fingerprint:
+            if entry.name == source.name:
+                return f"the input {source.name} has changed"
+            return f"made from other inputs: {source.name} is not {entry.name}"
+        inputs.append(entry)
     return inputs

@@ -54,7 +54,7 @@ class BuildOptions:
     """Everything that `dataprep build` can be told.
 
     Only `input`, `out`, `workers` and `overwrite` leave the content of the dataset unchanged by
-    themselves; the others enter its build id.
+    themselves; the others enter its recipe id.
     """
 
     input: tuple[str, ...]

@@ -129,7 +129,7 @@ class DocumentDataset(BatchDataset):
 
     @property
     def definition(self) -> dict[str, Any]:
-        """What decides, besides the build id, which tokens sample `i` is: JSON values."""
+        """What decides, besides the content id, which tokens sample `i` is: JSON values."""
         return {
             "kind": "documents", "split": self.split.name, "max_length": self.max_length,
             "truncate": self.truncate, "min_tokens": self.min_tokens,

@@ -106,7 +106,7 @@ class EmbeddingDataset(BatchDataset):
 
     @property
     def definition(self) -> dict[str, str]:
-        """What decides, besides the build id, which row sample `i` is: JSON values."""
+        """What decides, besides the content id, which row sample `i` is: JSON values."""
         return {"kind": "embeddings", "split": self.split.name}
 
     @property

@@ -131,7 +131,7 @@ class PackedDataset(BatchDataset):
 
     @property
     def definition(self) -> dict[str, Any]:
-        """What decides, together with the build id, which tokens each sample has."""
+        """What decides, together with the content id, which tokens each sample has."""
         return packing_definition(self.split, self.options)
 
     def __len__(self) -> int:

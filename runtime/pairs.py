@@ -139,7 +139,7 @@ class PairDataset(BatchDataset):
 
     @property
     def definition(self) -> dict[str, Any]:
-        """What decides, besides the build id, what sample `i` is: JSON values."""
+        """What decides, besides the content id, what sample `i` is: JSON values."""
         schedule = msgspec.json.decode(msgspec.json.encode(self.schedule))  # lists, as states have
         steering = {
             "version": VERSION, "seed": self.seed, "moves": self._draw.moving, **schedule

@@ -143,7 +143,7 @@ class PreferenceDataset(BatchDataset):
 
     @property
     def definition(self) -> dict[str, Any]:
-        """What decides, besides the build id, which tokens sample `i` is: JSON values."""
+        """What decides, besides the content id, which tokens sample `i` is: JSON values."""
         return {
             "kind": self.form, "split": self.split.name, "max_length": self.max_length,
             "overlong": self.overlong,

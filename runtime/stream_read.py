@@ -42,7 +42,7 @@ class Readable(Protocol):
 
     @property
     def definition(self) -> dict[str, Any]:
-        """What decides, besides the build id, which tokens sample i is."""
+        """What decides, besides the content id, which tokens sample i is."""
         ...
 
     def __len__(self) -> int: ...

@@ -113,7 +113,7 @@ class WindowDataset(BatchDataset):
 
     @property
     def definition(self) -> dict[str, str | int]:
-        """What decides, besides the build id, which tokens sample `i` is: JSON values."""
+        """What decides, besides the content id, which tokens sample `i` is: JSON values."""
         return {
             "kind": "windows", "split": self.split.name, "seq_len": self.seq_len,
             "stride": self.stride,

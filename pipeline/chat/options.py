@@ -39,7 +39,7 @@ class ChatOptions:
     """Everything that a build of conversations can be told.
 
     Only `input`, `out`, `workers` and `overwrite` leave the content of the dataset unchanged by
-    themselves; the others enter its build id, and so does the text of the chat template.
+    themselves; the others enter its recipe id, and so does the text of the chat template.
 
     >>> ChatOptions(input="chat.jsonl", out="shards", columns={"messages": "dialog"}).columns
     ('messages=dialog',)

@@ -203,6 +203,7 @@ def _stored_options(
         "tokenizer": source.origin,
         "template": template.origin,
         "template_sha256": hashlib.sha256(template.text.encode()).hexdigest(),
+        "template_variables": chat.variables,
         "form": chat.form,
         **msgspec.to_builtins(stored),
     }

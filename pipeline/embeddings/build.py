@@ -15,8 +15,8 @@ import msgspec
 
 from dataprep.formats import array_manifest
 from dataprep.formats.array_manifest import ArrayManifest
-from dataprep.formats.array_writer import recipe_id_of
 from dataprep.formats.errors import InputError, UsageError
+from dataprep.formats.recipe import recipe_id_of
 from dataprep.formats.replaced import Mark, mark_of
 from dataprep.formats.storage import storage_errors, sync_directory
 from dataprep.pipeline import destination, tables

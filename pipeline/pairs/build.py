@@ -22,10 +22,10 @@ import msgspec
 
 import dataprep
 from dataprep.formats.array_manifest import ArrayManifest
-from dataprep.formats.array_writer import recipe_id_of
 from dataprep.formats.arrays import open_arrays
 from dataprep.formats.envelope import FORMAT_VERSION
 from dataprep.formats.errors import UsageError
+from dataprep.formats.recipe import recipe_id_of
 from dataprep.formats.replaced import Mark, mark_of
 from dataprep.formats.storage import (
     create_directory,

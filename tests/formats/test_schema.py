@@ -101,7 +101,7 @@ BROKEN: dict[str, Callable[[Config], None]] = {
     "next version": _set("format_version", 2),
     "unknown kind": _set("kind", "images"),
     "features no list": _set("required_features", "x"),
-    "build id too short": _set("recipe_id", "abc"),
+    "recipe id too short": _set("recipe_id", "abc"),
     "upper case digest": _set("self_sha256", "A" * 64),
     "signed tokens": _set("tokens", "dtype", "<i2"),
     "big-endian tokens": _set("tokens", "dtype", ">u2"),

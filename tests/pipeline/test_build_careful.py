@@ -247,7 +247,7 @@ def test_what_a_library_prints_does_no_harm(tmp_path: Path) -> None:
     assert verify(tmp_path / "out").findings == ()
 
 
-def test_resolved_tokens_are_part_of_the_build_id(tmp_path: Path) -> None:
+def test_resolved_tokens_are_part_of_the_recipe(tmp_path: Path) -> None:
     """The same command with another EOS in the file beside the tokenizer is another build."""
     folder = tmp_path / "tokenizer"
     folder.mkdir()
