@@ -38,12 +38,14 @@ from dataprep.runtime.lengths import KnownLengths  # noqa: E402
 from dataprep.runtime.mixture import Mixture, Source  # noqa: E402
 from dataprep.runtime.order import Shuffled, key, permute, unpermute  # noqa: E402
 from dataprep.runtime.packing import Packer, PackingOptions  # noqa: E402
+from dataprep.runtime.parts import split_by_fraction  # noqa: E402
 from dataprep.runtime.samples import BatchDataset, Indices, Samples  # noqa: E402
 from dataprep.runtime.sampling import GlobalBatchSampler  # noqa: E402
 from dataprep.runtime.schedule import Schedule  # noqa: E402
 from dataprep.runtime.skips import Skips  # noqa: E402
 from dataprep.runtime.stream_buffer import ShuffleBuffer  # noqa: E402
 from dataprep.runtime.stream_plan import Deal, Topology  # noqa: E402
+from dataprep.runtime.stream_rows import through_buffer  # noqa: E402
 from dataprep.runtime.transformed import TransformedDataset  # noqa: E402
 from dataprep.runtime.weights import whole_weights  # noqa: E402
 from dataprep.runtime.windows import PADDING  # noqa: E402
@@ -243,6 +245,29 @@ def buffers() -> list[Vector]:
         "content_id": ONE, "seed": 3, "epoch": 1, "purpose": "stream/train", "n": 23, "block": 4,
         "buffer": 5, "samples": samples.tolist(),
     }]  # fmt: skip
+
+
+def row_buffers() -> list[Vector]:
+    """Rows of a caller's stream through a buffer of rows."""
+    found = []
+    for rows, size, seed, epoch in ((12, 4, 0, 0), (12, 4, 9, 3), (3, 8, 0, 0), (5, 1, 0, 0)):
+        numbered = through_buffer(((row, row) for row in range(rows)), size, seed, epoch)
+        found.append({
+            "rows": rows, "buffer": size, "seed": seed, "epoch": epoch,
+            "served": [row for row, _ in numbered],
+        })  # fmt: skip
+    return found
+
+
+def parts() -> list[Vector]:
+    """A dataset of the caller divided by `split_by_fraction`: the samples of both parts."""
+    found = []
+    for n, fraction, seed in ((10, 0.2, 0), (7, 0.5, 3)):
+        train, val = split_by_fraction(list(range(n)), fraction, seed)
+        found.append({
+            "n": n, "fraction": fraction, "seed": seed, "train": list(train), "val": list(val),
+        })  # fmt: skip
+    return found
 
 
 def buckets() -> list[Vector]:
@@ -448,8 +473,8 @@ def crc_tables() -> list[Vector]:
 
 SECTIONS = (
     keys, permutations, blocks, skips, digests, weights, schedules, mixtures, ranks, streams,
-    buffers, buckets, packing, steering, masked_rows, split_hashes, splits, content_ids,
-    array_content_ids, canonical, crc_tables,
+    buffers, row_buffers, parts, buckets, packing, steering, masked_rows, split_hashes, splits,
+    content_ids, array_content_ids, canonical, crc_tables,
 )  # fmt: skip
 
 

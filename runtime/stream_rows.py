@@ -121,14 +121,17 @@ def through_buffer(
     if size < 2:
         yield from rows
         return
-    draw = random.Random(seed_for(seed, "stream", epoch))
+    # `random` alone never changes: `randrange` and `shuffle` may, with the version of Python.
+    draw = random.Random(seed_for(seed, "stream", epoch)).random
     held = list(islice(rows, size))
     for row in rows:
-        place = draw.randrange(size)
+        place = int(draw() * size)
         yield held[place]
         held[place] = row
-    draw.shuffle(held)
-    yield from held
+    while held:
+        place = int(draw() * len(held))
+        held[place], held[-1] = held[-1], held[place]
+        yield held.pop()
 
 
 def require_shards(source: Any) -> int:

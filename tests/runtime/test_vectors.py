@@ -98,6 +98,18 @@ def test_the_page_has_the_orders(page: dict[str, Any]) -> None:
         assert page["buffered"](source, v["buffer"], *keys) == v["samples"]
 
 
+def test_the_page_has_what_callers_bring(page: dict[str, Any]) -> None:
+    """Rows through a buffer, and the parts of a dataset."""
+    for v in VECTORS["row_buffers"]:
+        rows = list(range(v["rows"]))
+        drawn = page["row_buffer"](rows, v["buffer"], v["seed"], v["epoch"])
+        assert (rows if v["buffer"] < 2 else drawn) == v["served"]
+    for v in VECTORS["parts"]:
+        key = page["key"]("split", v["seed"], 0, "split")
+        order = [page["permute"](position, v["n"], key) for position in range(v["n"])]
+        assert order == [*v["train"], *v["val"]]
+
+
 def test_the_page_has_the_digests(page: dict[str, Any]) -> None:
     """What each sample adds, and the sum."""
     for v in VECTORS["digests"]:
