@@ -56,6 +56,8 @@ __all__ = ["Blocks", "block_sizes"]
 
 _BLOCK_BYTES = 4 << 20  # a disk or a file server reads this at nine tenths of its full speed
 _WINDOW_BYTES = 1 << 30
+_TABLE = 4096  # blocks of a window that are looked up; of larger windows, batches ask for fewer
+_KEPT = 128  # plans and windows: sources of a mixture are asked in turn
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -209,14 +211,18 @@ class _Plan(NamedTuple):
         return out
 
     def blocks_at(self, places: Positions) -> Positions:
-        """The block at each place; each place between the first and the last is dealt once."""
-        if places.size:
-            low, stop = int(places.min()), int(places.max()) + 1
-            if stop - low < places.size:
-                return self._dealt(np.arange(low, stop))[places - low]
-        return self._dealt(places)
+        """The block at each place. Places of a window or two, as batches have, are looked up."""
+        if not places.size:
+            return places
+        low, high = self.window(np.array([places.min(), places.max()])).tolist()
+        if high - low > 1 or self.strata > _TABLE:
+            return self.dealt(places)
+        first = int(self.first(np.array(low)))
+        row = np.concatenate([_blocks_of(self, window) for window in range(low, high + 1)])
+        return row.take(places - first)
 
-    def _dealt(self, places: Positions) -> Positions:
+    def dealt(self, places: Positions) -> Positions:
+        """The same, each on its own."""
         windows = self.window(places)
         strata = places - self.first(windows)
         blocks = strata * self.windows + self._deal(windows, strata) - self.offset
@@ -241,7 +247,14 @@ class _Plan(NamedTuple):
         return out
 
 
-@lru_cache(maxsize=128)  # sources of a mixture are asked in turn
+@lru_cache(maxsize=_KEPT)
+def _blocks_of(plan: _Plan, window: int) -> Positions:
+    """The blocks of a window, in the order of their places."""
+    first, stop = plan.first(np.array([window, window + 1])).tolist()
+    return plan.dealt(np.arange(first, stop))
+
+
+@lru_cache(maxsize=_KEPT)
 def _plan(order: Blocks, n: int, epoch: int) -> _Plan:
     block = min(order.block, n)
     blocks = -(-n // block)

@@ -6,15 +6,17 @@ it backwards, and so finds where a sample stands without a search. The same (con
 epoch, purpose, n) gives the same order for ever: changing anything below would break every resumed
 run, so it needs a new `_DOMAIN`.
 
-Eight rounds of a multiply-xorshift-multiply hash, of which the high bits are used, and sixteen for
-n up to 64: halves of a few bits mix slowly, and with eight rounds a count of all pairs of positions
-over many keys differs from chance up to n = 16 (benchmarks/rounds.py). Fewer rounds, or the low
+Eight rounds of a multiply-xorshift-multiply hash, of which the high bits are used; 16 rounds for n
+up to 64 and 32 for n up to 8. Halves of a few bits mix slowly: with eight rounds a count of all
+pairs of positions over 200,000 keys differs from chance up to n = 40, and with 16 for n = 5 to 8,
+whose right half has one bit; every four more rounds divide the difference by 16
+(benchmarks/rounds.py). Fewer rounds, or the low
 bits of a multiply-add, leave a pattern that a look at the first hundred samples does not show but a
 test does (tests/runtime/test_order.py). The two halves are 2**r values on the right and
 ceil(n / 2**r) on the left, so that less than one position in sqrt(n) needs a second walk.
 
 Costs about 30 microseconds for a batch of 32, and 20 ns a position from a few thousand on, in
-either direction; twice that for n up to 64. For data larger than the page cache, see
+either direction; two to four times that for n up to 64. For data larger than the page cache, see
 `dataprep.runtime.blocks`.
 """
 
@@ -52,9 +54,7 @@ ALGORITHM = 1
 """The version of everything that decides which sample is served when; part of every state."""
 
 _DOMAIN = "dataprep order 1"
-_ROUNDS = 8
-_ROUNDS_SMALL = 16  # for n up to _SMALL; the first eight are those of a larger n
-_SMALL = 64
+_ROUNDS = {8: 32, 64: 16, MAX_SAMPLES: 8}  # for n up to the key; each the first of the same row
 _MIX = 0xD6E8FEB86659FD93  # odd, about half of its bits set: the multiplier of degski's mixer
 _MASK = (1 << 64) - 1
 _BLOCK = 8192  # positions walked at once: three arrays of this fit in the L2 cache
@@ -72,8 +72,8 @@ class OrderKey:
     rounds: tuple[tuple[int, int], ...]
 
     def rounds_for(self, n: int) -> tuple[tuple[int, int], ...]:
-        """Return the rounds that permute `range(n)`: all 16 for n up to 64, else the first 8."""
-        return self.rounds if n <= _SMALL else self.rounds[:_ROUNDS]
+        """Return the rounds that permute `range(n)`: 32 for n up to 8, 16 up to 64, else 8."""
+        return self.rounds[: next(rounds for most, rounds in _ROUNDS.items() if n <= most)]
 
 
 def key(content_id: str, seed: int, epoch: int, purpose: str) -> OrderKey:
@@ -92,7 +92,9 @@ def key(content_id: str, seed: int, epoch: int, purpose: str) -> OrderKey:
 @lru_cache(maxsize=_KEPT, typed=True)  # typed: True is not 1 in the name that is hashed
 def _key(content_id: str, seed: int, epoch: int, purpose: str) -> OrderKey:
     name = json.dumps([_DOMAIN, content_id, seed, epoch, purpose]).encode()
-    words = np.frombuffer(hashlib.shake_256(name).digest(16 * _ROUNDS_SMALL), "<u8").tolist()
+    words = np.frombuffer(
+        hashlib.shake_256(name).digest(16 * max(_ROUNDS.values())), "<u8"
+    ).tolist()
     return OrderKey(tuple((m | 1, a) for m, a in zip(words[::2], words[1::2], strict=True)))
 
 

@@ -69,7 +69,9 @@ class StreamDataset(IterableDataset[Batch]):
         shuffle: ``"blocks"`` (blocks permuted, samples permuted in windows of them; see `Blocks`),
             ``"buffer"`` (permuted blocks read through a buffer; see `ShuffleBuffer`), or None.
         block: samples read together. None: 2 MiB of tokens; see `stream_sizes`.
-        window: blocks that are shuffled together and held in memory. None: 64 MiB of tokens.
+        window: blocks that are shuffled together, read before the first batch of a worker, and held
+            in its memory. None: 512 MiB of tokens; lower it where that is too much. See `Blocks`
+            for what a window mixes.
         buffer: samples in the shuffle buffer. None: 8,192. Where `block`, `window` or `buffer` is
             None, `load_state_dict` takes over that of the state.
         dp_rank, dp_size: this process among the data-parallel ones.

@@ -30,15 +30,19 @@ Shuffle = Literal["blocks", "buffer"]
 StreamOrder = Sequential | Blocks | ShuffleBuffer
 
 _BLOCK_BYTES = 2 << 20  # a read of this costs most storage little more than the way to it
-_WINDOW_BYTES = 64 << 20
+_WINDOW_BYTES = 512 << 20  # 256 blocks: a source of 1 % is in every window (benchmarks/shares.py)
 _MAX_BLOCK = 8192  # samples: bounds what is held besides tokens where samples are tiny
 
 
 def stream_sizes(sample_bytes: int) -> tuple[int, int]:
-    """`block` and `window` for samples of so many bytes on disk: 2 MiB, and 64 MiB of blocks.
+    """`block` and `window` for samples of so many bytes on disk: 2 MiB, and 512 MiB of blocks.
+
+    So a window has 256 blocks or more, up to samples of 2 MiB. With half as many, a source of 1 %
+    that is stored in one piece misses whole windows. A worker holds one window in memory and reads
+    it before its first batch.
 
     >>> stream_sizes(4096), stream_sizes(16 << 20)
-    ((512, 32), (1, 4))
+    ((512, 256), (1, 32))
     """
     block = min(_MAX_BLOCK, max(1, _BLOCK_BYTES // max(1, sample_bytes)))
     window = min(_WINDOW_BYTES // max(1, block * sample_bytes), 1024)

@@ -19,8 +19,8 @@ from tests.runtime.battery import LIMIT, NAMES, SIZES, Ints, chi_square, failure
 
 T = TypeVar("T")
 
-GOLDEN = [104, 213, 677, 658, 891, 281, 250, 171]
-SMALL = [8, 7, 6, 9, 2, 0, 1, 4, 3, 5]
+GOLDEN = [4, 313, 677, 658, 991, 381, 350, 71]
+SMALL = [7, 6, 8, 9, 0, 2, 1, 4, 5, 3]
 
 
 def blocks(block: int, window: int, seed: int = 1) -> Blocks:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from dataprep.runtime.blocks import Blocks
-from dataprep.runtime.stream_order import Shuffle, chunks, stream_order
+from dataprep.runtime.stream_order import Shuffle, chunks, stream_order, stream_sizes
 from dataprep.runtime.stream_plan import Ranges
 
 
@@ -46,3 +47,13 @@ def test_each_block_is_in_one_chunk(n: int, block: int, window: int) -> None:
     blocks = [number for chunk in found for number in np.unique(chunk.samples // block).tolist()]
     assert sorted(blocks) == list(range(-(-n // block)))
     assert len(found) == -(-len(blocks) // window)
+
+
+@pytest.mark.parametrize(
+    ("sample_bytes", "expected"),
+    [(0, (8192, 1024)), (128, (8192, 512)), (4096, (512, 256)), (3000, (699, 256)),
+     (2 << 20, (1, 256)), (16 << 20, (1, 32)), (1 << 40, (1, 4))],
+)  # fmt: skip
+def test_sizes_follow_from_bytes(sample_bytes: int, expected: tuple[int, int]) -> None:
+    """2 MiB to a block, 512 MiB to a window; bounds for samples that are tiny or huge."""
+    assert stream_sizes(sample_bytes) == expected
