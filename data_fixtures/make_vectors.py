@@ -52,14 +52,14 @@ from dataprep.runtime.windows import PADDING  # noqa: E402
 
 VECTORS = HERE / "vectors.json"
 ONE, TWO = (hashlib.sha256(name).hexdigest() for name in (b"one", b"two"))
-SIZES = (1, 2, 3, 5, 16, 63, 64, 65, 1000, 1 << 20, (1 << 32) + 7, 1 << 48)
+SIZES = (1, 2, 3, 5, 8, 9, 16, 63, 64, 65, 1000, 1 << 20, (1 << 32) + 7, 1 << 48)
 WINDOWS = "windows/train"
 
 Vector = dict[str, Any]
 
 
 def keys() -> list[Vector]:
-    """The name that is hashed, and the multiplier and addend of each of the 16 rounds."""
+    """The name that is hashed, and the multiplier and addend of each of the 32 rounds."""
     asked = [(ONE, 0, 0, WINDOWS), (ONE, 1, 2, WINDOWS), (TWO, (1 << 63) - 1, 7, "mixture/0")]
     return [{"key": list(names), "rounds": key(*names).rounds} for names in asked]
 

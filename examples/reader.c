@@ -376,18 +376,18 @@ static u64 *numbers(const Json *object, const char *name, u64 *count)
 
 /* ---- The order: docs/order.md, "Keys" and "Permutations". */
 
-typedef struct { u64 multiplier[16], addend[16]; } Key;
+typedef struct { u64 multiplier[32], addend[32]; } Key;
 
 static Key make_key(const char *content, u64 seed, u64 epoch, const char *purpose)
 {
     char name[512];
-    u64 words[32];
+    u64 words[64];
     Key key;
     int i, length = snprintf(name, sizeof name, "[\"dataprep order 1\", \"%s\", %" PRIu64 ", %" PRIu64
                              ", \"%s\"]", content, seed, epoch, purpose);
     if (length < 0 || (size_t)length >= sizeof name) fail("the name of an order is too long");
-    shake256(name, (size_t)length, words, 32);
-    for (i = 0; i < 16; i++) {
+    shake256(name, (size_t)length, words, 64);
+    for (i = 0; i < 32; i++) {
         key.multiplier[i] = words[2 * i] | 1;
         key.addend[i] = words[2 * i + 1];
     }
@@ -407,7 +407,7 @@ static u64 finalise(u64 word)
 /* The number at `position` of the permutation of 0 .. n - 1; `back`: the position of a number. */
 static u64 permute(u64 position, u64 n, const Key *key, u64 stream, int back)
 {
-    int bits = 0, rounds = n <= 64 ? 16 : 8, i;
+    int bits = 0, rounds = n <= 8 ? 32 : n <= 64 ? 16 : 8, i;
     u64 size, left, right, shift = finalise(stream * GOLDEN);
     if (n <= 1) return 0;
     while ((n - 1) >> bits) bits++; /* of n - 1 */
@@ -825,11 +825,11 @@ static void vector_of_keys(const Json *v)
     Key key = key_of(need(v, "key"));
     const Json *round = need(v, "rounds")->first;
     int i;
-    for (i = 0; i < 16 && round; i++, round = round->next) {
+    for (i = 0; i < 32 && round; i++, round = round->next) {
         expect("keys", key.multiplier[i], whole(round->first));
         expect("keys", key.addend[i], whole(round->first->next));
     }
-    expect("keys", (u64)i, 16);
+    expect("keys", (u64)i, 32);
 }
 
 static void vector_of_permutations(const Json *v)
