@@ -138,15 +138,11 @@ def check_name(name: str) -> str:
     >>> check_name("train/tokens-00000.bin")
     'train/tokens-00000.bin'
     """
-    _check_form(name)
+    if not _NAME.fullmatch(name) or ".." in name:
+        raise _bad_name(f"file name {name!r} is not allowed in a dataset")
     if is_device(name):
         raise _bad_name(f"file name {name!r} contains the name of a device of Windows")
     return name
-
-
-def _check_form(name: str) -> None:
-    if not _NAME.fullmatch(name) or ".." in name:
-        raise _bad_name(f"file name {name!r} is not allowed in a dataset")
 
 
 def is_device(name: str) -> bool:
@@ -327,11 +323,9 @@ def check_files(files: Sequence[FileEntry]) -> dict[str, FileEntry]:
     Names that differ only by case are one file on Windows and macOS, so they are refused.
     """
     names = [entry.name for entry in files]
-    for name in names:
-        _check_form(name)
     text = "\n".join(names)
-    if is_device(text):
-        for name in names:
+    if ".." in text or is_device(text) or not all(map(_NAME.fullmatch, names)):
+        for name in names:  # all at once takes a third of the time
             check_name(name)
     found = {entry.name: entry for entry in files}
     insist(len(found) == len(names) and names == sorted(names), "file names repeat or are unsorted")
