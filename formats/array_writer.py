@@ -196,8 +196,12 @@ class ArrayWriter:
         records: RecordCounts,
         options: Mapping[str, Any],
         pairs: Mapping[str, Any] | None = None,
+        recipe: Mapping[str, Any] | None = None,
     ) -> ArrayManifest:
-        """Write crc32.npy and config.json, and force everything to stable storage."""
+        """Write crc32.npy and config.json, and force everything to stable storage.
+
+        `recipe` has those of `options` that the content depends on; None: all of them.
+        """
         names = sorted(self._crcs)
         crcs = np.concatenate([np.empty(0, np.uint32), *(self._crcs[name] for name in names)])
         with FileWriter(self.root / CRC_NAME) as writer:
@@ -206,7 +210,8 @@ class ArrayWriter:
             self._wrote(CRC_NAME, writer.close(), "<u4", crcs.shape)
         manifest = ArrayManifest(
             format="dataprep", format_version=FORMAT_VERSION, required_features=(), kind=kind,
-            recipe_id=recipe_id_of(kind, inputs, options), rows=rows, arrays=self._arrays,
+            recipe_id=recipe_id_of(kind, inputs, options if recipe is None else recipe),
+            rows=rows, arrays=self._arrays,
             pairs=None if pairs is None else dict(pairs), splits=self._row_splits(kind),
             inputs=tuple(inputs), records=records, options=dict(options),
             files=tuple(self._files[name] for name in sorted(self._files)),

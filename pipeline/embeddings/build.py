@@ -23,7 +23,7 @@ from dataprep.pipeline import destination, tables
 from dataprep.pipeline.apart import reading_apart
 from dataprep.pipeline.embeddings.commit import LINK_BYTES, EmbedCommit
 from dataprep.pipeline.embeddings.estimate import check_embedding_disk
-from dataprep.pipeline.embeddings.options import EmbeddingOptions
+from dataprep.pipeline.embeddings.options import EmbeddingOptions, hashed_options
 from dataprep.pipeline.embeddings.prepare import EmbedPrepared, prepare_embeddings
 from dataprep.pipeline.embeddings.report import EmbeddingReport
 from dataprep.pipeline.embeddings.task import EmbedResult, load_embed_result, make_job
@@ -86,18 +86,20 @@ def _reuse(prepared: EmbedPrepared, existing: ArrayManifest, started: float) -> 
 
 
 def _difference(existing: ArrayManifest, prepared: EmbedPrepared) -> str | None:
-    stored, plan = prepared.stored_options, prepared.plan
     if existing.kind != "embeddings":
         return f"of the kind {existing.kind}"
-    different = {name for name in stored if stored[name] != existing.options.get(name)}
-    if told := sorted(different - {"encoder", OPTION}):
-        return f"different {', '.join(told)}"
-    if OPTION in different:
+    plan, asked = prepared.plan, hashed_options(prepared.stored_options)
+    different = [name for name in asked if asked[name] != existing.options.get(name)]
+    if different == [OPTION]:
         return OTHER_VECTORS
+    if plan.on_error == "error" and existing.records.rejected:
+        different.append("on_error")
+    if different:
+        return f"different {', '.join(different)}"
     inputs = destination.same_inputs(existing.inputs, plan.sources, plan.hf_config, plan.hf_split)
     if isinstance(inputs, str):
         return inputs
-    same = recipe_id_of("embeddings", inputs, existing.options)
+    same = recipe_id_of("embeddings", inputs, asked)
     return None if same == existing.recipe_id else "made by another version"
 
 

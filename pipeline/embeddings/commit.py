@@ -23,7 +23,7 @@ from dataprep.formats.errors import InputError
 from dataprep.formats.storage import create_directory
 from dataprep.pipeline.commit import final_rejects, in_blocks, input_entries
 from dataprep.pipeline.embeddings.convert import stored_arrays
-from dataprep.pipeline.embeddings.options import scale_name
+from dataprep.pipeline.embeddings.options import hashed_options, scale_name
 from dataprep.pipeline.embeddings.plan import EmbedPlan
 from dataprep.pipeline.embeddings.task import EmbedResult
 from dataprep.pipeline.embeddings.unit_rows import LINK_BYTES, UnitRows
@@ -74,7 +74,7 @@ class EmbedCommit:
             writer.stream(REJECTS_NAME, in_blocks(final_rejects(self.staging, results)))
         manifest = writer.finish(
             kind="embeddings", rows=records.written, inputs=inputs, records=records,
-            options=self.options,
+            options=self.options, recipe=hashed_options(self.options),
         )  # fmt: skip
         return writer.root, manifest
 

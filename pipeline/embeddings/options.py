@@ -31,6 +31,7 @@ __all__ = [
     "Encoder",
     "Wish",
     "encoder_name",
+    "hashed_options",
     "parse_columns",
     "scale_name",
 ]
@@ -51,6 +52,9 @@ _FORMATS = {
     ".parquet": "parquet", ".pq": "parquet",
     ".arrow": "arrow", ".feather": "arrow", ".ipc": "arrow",
 }  # fmt: skip
+_UNHASHED = frozenset({"encoder", "format", "on_error"})
+"""Stored options that the recipe id does not stand for: the probe identifies the encoder, each
+input has its format, and what is done with bad records changes nothing unless there are some."""
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,31}")
 _MAX_WIDTH = 1 << 20
 _MAX_BATCH = 1 << 16
@@ -60,8 +64,8 @@ _MAX_BATCH = 1 << 16
 class EmbeddingOptions:
     """Everything that a build of embeddings can be told.
 
-    Only `input`, `out`, `workers` and `overwrite` leave the content of the dataset unchanged by
-    themselves; the others enter its build id.
+    All but `out`, `format`, `on_error`, `max_rejects`, `workers` and `overwrite` enter the recipe
+    id: inputs by their content, an encoder by its probe, the others as they are.
 
     >>> EmbeddingOptions(input="vectors.npy", out="shards", columns={"query": "q"}).columns
     ('query=q',)
@@ -209,6 +213,11 @@ def _check_names(wishes: Sequence[Wish], options: EmbeddingOptions) -> None:
         names += scales
     for number, name in enumerate([*names, PROVENANCE]):
         require(name not in names[:number], "--columns", f"there would be two arrays {name!r}")
+
+
+def hashed_options(stored: Mapping[str, Any]) -> dict[str, Any]:
+    """Return those of the `stored` options that the recipe id stands for."""
+    return {name: value for name, value in stored.items() if name not in _UNHASHED}
 
 
 def encoder_name(encoder: str | Encoder | None) -> str | None:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -23,7 +23,7 @@ import msgspec
 import dataprep
 from dataprep.formats.array_manifest import ArrayManifest
 from dataprep.formats.arrays import open_arrays
-from dataprep.formats.envelope import FORMAT_VERSION
+from dataprep.formats.envelope import FORMAT_VERSION, InputEntry
 from dataprep.formats.errors import UsageError
 from dataprep.formats.recipe import recipe_id_of
 from dataprep.formats.replaced import Mark, mark_of
@@ -48,7 +48,7 @@ from dataprep.pipeline.pairs.embed import Embedding, encoder_is_needed
 from dataprep.pipeline.pairs.faiss import choose_search, faiss_search
 from dataprep.pipeline.pairs.kept import Kept
 from dataprep.pipeline.pairs.mining import mine_kept
-from dataprep.pipeline.pairs.options import PairOptions
+from dataprep.pipeline.pairs.options import PairOptions, hashed_options
 from dataprep.pipeline.pairs.place import existing_dataset
 from dataprep.pipeline.pairs.prepare import Inputs, Table, find_inputs, read_pairs
 from dataprep.pipeline.pairs.split import require_splits, splits_of
@@ -174,17 +174,25 @@ def _difference(
     if existing.kind != _KIND:
         return f"of the kind {existing.kind}"
     sources = (existing.pairs or {}).get("sources", 0)
-    asked = options.stored() | {"search": choose_search(options.search, sources)}
-    stored = existing.options
-    different = [name for name in asked if asked[name] != stored.get(name) and name != "encoder"]
+    search = choose_search(options.search, sources)
+    asked = hashed_options(options.stored() | {"search": search})
+    stored = hashed_options(existing.options)
+    different = [name for name in asked if asked[name] != stored.get(name)]
+    if options.on_error == "error" and existing.records.rejected:
+        different.append("on_error")
     if different:
         return f"different {', '.join(different)}"
     found = inputs.entries([entry.records for entry in existing.inputs])
-    if found != existing.inputs:
+    if _contents(found) != _contents(existing.inputs):
         return "made from other inputs"
     if recipe_id_of(_KIND, found, stored) != existing.recipe_id:
         return "made by another version"
     return _other_encoder(options, encoder, stored.get(OPTION))
+
+
+def _contents(inputs: Sequence[InputEntry]) -> list[InputEntry]:
+    """Return `inputs` without their names, which are for people."""
+    return [msgspec.structs.replace(entry, name="") for entry in inputs]
 
 
 def _other_encoder(options: PairOptions, encoder: Encoder | None, stored: Any) -> str | None:

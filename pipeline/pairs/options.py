@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from os import PathLike, fspath
 from pathlib import Path
@@ -19,7 +19,7 @@ from dataprep.pipeline.options import parse_split
 from dataprep.pipeline.pairs.cells import parse_columns
 from dataprep.pipeline.pairs.cluster import Fallback
 
-__all__ = ["DEFAULT_SPLIT", "PairOptions", "ratios_of"]
+__all__ = ["DEFAULT_SPLIT", "PairOptions", "hashed_options", "ratios_of"]
 
 Clusters = Literal["auto", "column", "keywords", "kmeans", "none"]
 Search = Literal["auto", "exact", "faiss"]
@@ -28,6 +28,7 @@ DEFAULT_SPLIT = "train=0.8,val=0.1,test=0.1"
 _BY_COLUMN = "column"
 _TIERS = 4
 _NOT_CONTENT = ("input", "split_input", "out", "workers", "overwrite")
+_UNHASHED = ("encoder", "on_error", "max_rejects")
 _FILES = ("question_embs", "source_embs", "keyword_embs", "keyword_clusters")
 
 
@@ -35,8 +36,8 @@ _FILES = ("question_embs", "source_embs", "keyword_embs", "keyword_clusters")
 class PairOptions:
     """Everything that ``dataprep build --kind pairs`` can be told.
 
-    Only `input`, `split_input`, `out`, `workers` and `overwrite` leave the content of the dataset
-    unchanged by themselves; the others enter its build id.
+    All but `out`, `on_error`, `max_rejects`, `workers` and `overwrite` enter the recipe id: files
+    by their content, an encoder by its probe, the others as they are.
 
     >>> PairOptions(input="pairs.csv", out="pairs", encoder="all-MiniLM-L6-v2").n_neg
     12
@@ -228,6 +229,18 @@ class PairOptions:
         found["split_input"] = [name for name, _ in self.named_inputs() if name]
         plain: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(found))
         return plain
+
+
+def hashed_options(stored: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what the recipe id stands for of the `stored` options.
+
+    Of a file counts that it is given: its content is an input. The probe identifies the encoder,
+    and what is done with bad rows changes nothing unless there are some.
+    """
+    return {
+        name: value is not None if name in _FILES else value
+        for name, value in stored.items() if name not in _UNHASHED
+    }  # fmt: skip
 
 
 def ratios_of(split: str) -> dict[str, float]:

@@ -25,7 +25,7 @@ from dataprep.pipeline.pairs.clustering import Clustering
 from dataprep.pipeline.pairs.embed import Vectors
 from dataprep.pipeline.pairs.lists import Ints
 from dataprep.pipeline.pairs.negatives import tier_counts
-from dataprep.pipeline.pairs.options import PairOptions
+from dataprep.pipeline.pairs.options import PairOptions, hashed_options
 from dataprep.pipeline.pairs.prepare import Inputs, Table
 from dataprep.pipeline.pairs.steering import Steering, steer
 
@@ -121,7 +121,8 @@ def write_pairs(root: Path, options: PairOptions, content: Content, tell: Tell) 
         stored[OPTION] = content.probe
     return writer.finish(
         kind="pairs", rows=len(pairs), inputs=content.inputs.entries(content.table.records),
-        records=content.table.counts(), options=stored, pairs=_description(options, content),
+        records=content.table.counts(), options=stored, recipe=hashed_options(stored),
+        pairs=_description(options, content),
     )  # fmt: skip
 
 

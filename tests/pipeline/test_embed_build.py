@@ -32,6 +32,18 @@ from tests.pipeline.embed_inputs import (
 UNITS = 5
 
 
+def test_names_are_for_people(tmp_path: Path) -> None:
+    """A renamed input, its format said, and --on-error make no other recipe; --dtype does."""
+    np.save(tmp_path / "x.npy", np.random.default_rng(0).standard_normal((20, 3)))
+    first = build_vectors(tmp_path / "out", tmp_path / "x.npy")
+    (tmp_path / "x.npy").rename(tmp_path / "y.npy")
+    for out in ("out", "new"):
+        report = build_vectors(tmp_path / out, tmp_path / "y.npy", format="npy", on_error="skip")
+        assert (report.reused, report.recipe_id) == (out == "out", first.recipe_id)
+    with pytest.raises(UsageError, match="different dtype"):
+        build_vectors(tmp_path / "out", tmp_path / "y.npy", dtype="float16")
+
+
 def test_any_number_of_workers(tmp_path: Path, large: Path, small_units: None) -> None:
     """Processes, one or two, and none at all, give the same bytes."""
     options: dict[str, Any] = {

@@ -400,6 +400,32 @@ def test_an_encoder_is_known_by_its_vectors(tmp_path: Path) -> None:
     assert bytes_of(tmp_path / "one") == before
 
 
+def test_names_are_for_people(tmp_path: Path) -> None:
+    """Renamed inputs, other embedding files of the same content, --on-error: one recipe, reused."""
+    options = options_for(tmp_path)
+    given: dict[str, str] = {}
+    for what, texts in pair_texts(options).items():
+        np.save(tmp_path / f"{what}.npy", vectors_of(texts))
+        given[f"{what}_embs"] = str(tmp_path / f"{what}.npy")
+    first = build_pairs(options_for(tmp_path, encoder=None, **given))
+    (tmp_path / "other").mkdir()
+    for file in [*tmp_path.glob("*.npy"), tmp_path / "rows.jsonl"]:
+        file.rename(tmp_path / "other" / f"x-{file.name}")
+    moved: dict[str, Any] = {
+        name: str(tmp_path / "other" / f"x-{Path(file).name}") for name, file in given.items()
+    }
+    moved |= {"encoder": None, "input": str(tmp_path / "other" / "x-rows.jsonl")}
+    for out, more in (("out", {}), ("out", {"on_error": "skip"}), ("new", {})):
+        report = build_pairs(options_for(tmp_path, out, **moved, **more))
+        assert (report.reused, report.recipe_id) == (out == "out", first.recipe_id)
+    bad = tmp_path / "other" / "x-rows.jsonl"
+    bad.write_text(bad.read_text() + "no\n")
+    build_pairs(options_for(tmp_path, "bad", **moved, on_error="skip"))
+    assert build_pairs(options_for(tmp_path, "bad", **moved, on_error="skip")).reused
+    with pytest.raises(UsageError, match="different on_error"):
+        build_pairs(options_for(tmp_path, "bad", **moved))
+
+
 @pytest.mark.parametrize("factor", [1.1, 1 + 1e-6])
 def test_another_encoder_does_not_go_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, factor: float
