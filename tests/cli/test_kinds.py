@@ -101,7 +101,7 @@ def test_embeddings_are_built(
     assert main.run(line) == 0
     said = capsys.readouterr().out
     assert "train                20 rows" in said
-    assert "20 x 4  448 B" in said
+    assert "20 x 4  4.4 kB" in said
     assert main.run(line) == 0
     assert "nothing to do" in capsys.readouterr().out
     assert main.run([*line, "--overwrite", "--json"]) == 0

@@ -278,7 +278,7 @@ def test_the_manifest_tells_all(records: Records, tmp_path: Path) -> None:
     assert manifest.inputs[0].records == 300
     assert manifest.options["columns"] == list(ALL_COLUMNS)
     told = report.as_dict()
-    assert told["arrays"]["embedding"]["bytes"] == 300 * 8 + 128
+    assert told["arrays"]["embedding"]["bytes"] == 300 * 8 + 4096
     assert told["splits"]["train"]["rows"] == manifest.splits["train"].rows
     assert verify(tmp_path / "out").ok
     with open_arrays(tmp_path / "out") as data:
