@@ -46,6 +46,7 @@ from dataprep.runtime.skips import Skips  # noqa: E402
 from dataprep.runtime.stream_buffer import ShuffleBuffer  # noqa: E402
 from dataprep.runtime.stream_plan import Deal, Topology  # noqa: E402
 from dataprep.runtime.stream_rows import through_buffer  # noqa: E402
+from dataprep.runtime.token_budget import TokenBudgetSampler  # noqa: E402
 from dataprep.runtime.transformed import TransformedDataset  # noqa: E402
 from dataprep.runtime.weights import whole_weights  # noqa: E402
 from dataprep.runtime.windows import PADDING  # noqa: E402
@@ -143,6 +144,9 @@ def weights() -> list[Vector]:
         [3, 1], [0.7, 0.3], [1, 1e-6], [1 / 3, 2 / 3], [0.1, 0.2, 0.7], [5, 5], [1],
         [0.123456789, 0.987654321], [2.718281828459045, 3.141592653589793, 1.4142135623730951],
     ]  # fmt: skip
+    digests = [hashlib.sha256(b"%d" % number).digest() for number in range(50)]
+    asked.append([int.from_bytes(digest[:6], "big") / (1 << 48) for digest in digests])
+    asked.append([1.0 / (number + 1) for number in range(20)])
     found = [(given, whole_weights(given)) for given in asked]
     return [
         {"weights": list(map(repr, given)), "whole": one.weights, "period": one.period}
@@ -239,12 +243,17 @@ def streams() -> list[Vector]:
 def buffers() -> list[Vector]:
     """A shuffle buffer, fed with permuted blocks."""
     source = Blocks(content_id=ONE, seed=3, purpose="stream/train", block=4, window=1)
-    order = ShuffleBuffer(source=source, content_id=ONE, seed=3, purpose="stream/train", size=5)
-    samples = order.samples(np.arange(23, dtype=np.int64), 23, 1)
-    return [{
-        "content_id": ONE, "seed": 3, "epoch": 1, "purpose": "stream/train", "n": 23, "block": 4,
-        "buffer": 5, "samples": samples.tolist(),
-    }]  # fmt: skip
+    found = []
+    for size in (5, 30):
+        order = ShuffleBuffer(
+            source=source, content_id=ONE, seed=3, purpose="stream/train", size=size
+        )
+        samples = order.samples(np.arange(23, dtype=np.int64), 23, 1)
+        found.append({
+            "content_id": ONE, "seed": 3, "epoch": 1, "purpose": "stream/train", "n": 23,
+            "block": 4, "buffer": size, "samples": samples.tolist(),
+        })  # fmt: skip
+    return found
 
 
 def row_buffers() -> list[Vector]:
@@ -360,6 +369,28 @@ class _Rows(BatchDataset):
         return self._rows
 
 
+def token_budgets() -> list[Vector]:
+    """The samples of every rank in steps of as many tokens as fit."""
+    lengths = [9, 1, 8, 2, 7, 3, 6, 4, 5, 1, 9, 2, 8, 3, 7]
+    found = []
+    for dp_size, end in ((1, "partial"), (2, "drop"), (2, "pad")):
+        inner = Shuffled(content_id=ONE, seed=4, purpose=WINDOWS)
+        shared: Any = {
+            "order": inner, "content_id": "buckets", "seed": 4, "purpose": "train", "pool": 8,
+            "max_rows": 4, "rows_multiple": 2, "dp_size": dp_size, "end": end, "epoch": 1,
+        }  # fmt: skip
+        parts = [
+            list(TokenBudgetSampler(KnownLengths(lengths), 24, dp_rank=rank, **shared))
+            for rank in range(dp_size)
+        ]
+        found.append({
+            "key": [ONE, 4, 1, WINDOWS], "budget_key": ["buckets", 4, 1, "train/token budget"],
+            "lengths": lengths, "max_tokens": 24, "max_rows": 4, "rows_multiple": 2, "pool": 8,
+            "dp_size": dp_size, "end": end, "steps": steps_of(parts),
+        })  # fmt: skip
+    return found
+
+
 def packing() -> list[Vector]:
     """The pieces of each row: document, first token in the stream, length, whether it goes on."""
     lengths = [5, 12, 9, 0, 9, 45, 2, 1, 20, 16, 1, 7, 3, 3, 2, 11]
@@ -473,8 +504,8 @@ def crc_tables() -> list[Vector]:
 
 SECTIONS = (
     keys, permutations, blocks, skips, digests, weights, schedules, mixtures, ranks, streams,
-    buffers, row_buffers, parts, buckets, packing, steering, masked_rows, split_hashes, splits,
-    content_ids, array_content_ids, canonical, crc_tables,
+    buffers, row_buffers, parts, buckets, token_budgets, packing, steering, masked_rows,
+    split_hashes, splits, content_ids, array_content_ids, canonical, crc_tables,
 )  # fmt: skip
 
 

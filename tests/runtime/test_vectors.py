@@ -98,6 +98,42 @@ def test_the_page_has_the_orders(page: dict[str, Any]) -> None:
         assert page["buffered"](source, v["buffer"], *keys) == v["samples"]
 
 
+def test_the_page_has_the_arithmetic(page: dict[str, Any]) -> None:
+    """Weights in whole numbers, and what the workers of a stream read."""
+    for v in VECTORS["weights"]:
+        given = [float(one) if "." in one or "e" in one else int(one) for one in v["weights"]]
+        assert page["whole_weights"](given) == v["whole"]
+        assert sum(v["whole"]) == v["period"]
+    for v in VECTORS["streams"]:
+        args = [v[name] for name in ("samples", "dp_size", "workers", "batch_size", "end")]
+        assert [[list(run) for run in rank] for rank in page["runs"](*args)] == v["runs"]
+
+
+def test_the_page_has_the_buckets(page: dict[str, Any]) -> None:
+    """Samples of like length: blocks of a batch, and steps of as many tokens as fit."""
+    for v in VECTORS["buckets"]:
+        names, n = v["key"], len(v["lengths"])
+        shuffle = key_of(page, names)
+        order = [page["permute"](position, n, shuffle) for position in range(n)]
+        key = key_of(page, [*names[:3], f"{names[3]}/buckets"])
+        assert page["bucketed"](order, v["lengths"], v["batch"], v["pool"], key) == v["samples"]
+    for v in VECTORS["token_budgets"]:
+        n, ranks = len(v["lengths"]), v["dp_size"]
+        shuffle = key_of(page, v["key"])
+        order = [page["permute"](position, n, shuffle) for position in range(n)]
+        limits = v["max_tokens"] * ranks, v["max_rows"] * ranks, v["rows_multiple"], v["pool"]
+        budget_key = key_of(page, v["budget_key"])
+        steps, last = page["budget_steps"](order, v["lengths"], *limits, budget_key)
+        if v["end"] != "drop":
+            steps.append(last)
+        served = [[[s for s in part if s is not None] for part in step] for step in v["steps"]]
+        assert [[s for part in step for s in part] for step in served] == steps
+        assert all(
+            part == step[len(step) * rank // ranks : len(step) * (rank + 1) // ranks]
+            for step, parts in zip(steps, served, strict=True) for rank, part in enumerate(parts)
+        )  # fmt: skip
+
+
 def test_the_page_has_what_callers_bring(page: dict[str, Any]) -> None:
     """Rows through a buffer, and the parts of a dataset."""
     for v in VECTORS["row_buffers"]:
