@@ -49,7 +49,7 @@ def array_facts(data: ArrayData) -> dict[str, Any]:
         },
         "inputs": [
             {"name": i.name, "format": i.format, "bytes": i.bytes, "records": i.records}
-            for i in manifest.inputs
+            for i in data.inputs
         ],
     }
 
@@ -127,7 +127,7 @@ def _row(data: ArrayData, split: ArraySplit, number: int, row: int) -> dict[str,
     found: dict[str, Any] = {"split": split.name, "document": number, "row": row}
     if _PROVENANCE in data.arrays:
         source, position = data.array(_PROVENANCE).take(at)[0].tolist()
-        entry = data.manifest.inputs[source]
+        entry = data.inputs[source]
         found |= {"input": entry.name, "position": position, "unit": entry.unit}
     found["values"] = {
         name: _readable(data, array, at)[0]

@@ -148,7 +148,7 @@ def _document(dataset: Dataset, name: str, number: int, *, ids: bool) -> dict[st
         "record": int(split.record_ids[number]),
         "input": source,
         "position": position,
-        "unit": next(i.unit for i in dataset.manifest.inputs if i.name == source),
+        "unit": next(i.unit for i in dataset.inputs if i.name == source),
         "tokens": last - first,
         "text": split.text(number),
     }
@@ -191,7 +191,7 @@ def _facts(dataset: Dataset) -> dict[str, Any]:
         },
         "inputs": [
             {"name": i.name, "format": i.format, "bytes": i.bytes, "records": i.records}
-            for i in manifest.inputs
+            for i in dataset.inputs
         ],
     }
 

@@ -29,7 +29,7 @@ def step_facts(trace: StepTrace, run: Run) -> dict[str, Any]:
         {"rank": rank, "row": row, "position": position, "sample": sample, "documents": []}
         for rank, row, position, sample in zip(*(c.tolist() for c in columns), strict=True)
     ]
-    pieces, inputs = trace.pieces, [split.dataset.manifest.inputs for split in run.splits]
+    pieces, inputs = trace.pieces, [split.dataset.inputs for split in run.splits]
     parts = (
         pieces.row, pieces.source, pieces.document, pieces.record, pieces.input, pieces.offset,
         pieces.first, pieces.stop, pieces.length,
@@ -55,7 +55,7 @@ def document_facts(trace: DocumentTrace, run: Run) -> dict[str, Any]:
     """A document, and the samples that hold a part of it."""
     split = run.splits[trace.source]
     name, offset = split.source(trace.document)
-    unit = next(entry.unit for entry in split.dataset.manifest.inputs if entry.name == name)
+    unit = next(entry.unit for entry in split.dataset.inputs if entry.name == name)
     columns = (
         trace.step, trace.rank, trace.row, trace.position, trace.sample, trace.first, trace.last
     )  # fmt: skip

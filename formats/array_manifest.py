@@ -28,6 +28,7 @@ from dataprep.formats.envelope import (
     RecordCounts,
     check_content_id,
     check_files,
+    check_inputs_file,
     check_known,
     check_records,
     check_split_name,
@@ -113,6 +114,8 @@ class ArrayManifest(Entry, frozen=True, kw_only=True, omit_defaults=False):
     pairs: dict[str, Any] | None
     splits: dict[str, RowSplit]
     inputs: tuple[InputEntry, ...]
+    inputs_file: str | msgspec.UnsetType = msgspec.UNSET
+    """The file with the inputs, where there are many; `inputs` is empty then."""
     records: RecordCounts
     options: dict[str, Any]
     files: tuple[FileEntry, ...]
@@ -175,8 +178,10 @@ def _check_consistency(manifest: ArrayManifest) -> None:
         )
     chosen = sum(split.rows for split in manifest.splits.values())
     insist(chosen == manifest.rows, f"the splits have {chosen} rows, the arrays {manifest.rows}")
+    side = check_inputs_file(manifest.inputs_file, manifest.inputs, files)
     if manifest.kind == "embeddings":  # several records may make one pair
-        check_records(manifest.records, manifest.inputs, manifest.rows, "rows of the arrays")
+        what = "rows of the arrays"
+        check_records(manifest.records, manifest.inputs, manifest.rows, what, side=side)
 
 
 def _check_references(manifest: ArrayManifest) -> None:

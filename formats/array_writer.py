@@ -12,6 +12,7 @@ from math import prod
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -37,6 +38,7 @@ from dataprep.formats.envelope import (
     check_name,
     dump_json,
 )
+from dataprep.formats.inputs import INPUTS_NAME, MANY_INPUTS, encode_inputs
 from dataprep.formats.recipe import recipe_id_of
 from dataprep.formats.storage import (
     FileWriter,
@@ -202,6 +204,9 @@ class ArrayWriter:
 
         `recipe` has those of `options` that the content depends on; None: all of them.
         """
+        many = len(inputs) > MANY_INPUTS
+        if many:
+            self.stream(INPUTS_NAME, encode_inputs(inputs))
         names = sorted(self._crcs)
         crcs = np.concatenate([np.empty(0, np.uint32), *(self._crcs[name] for name in names)])
         with FileWriter(self.root / CRC_NAME) as writer:
@@ -213,7 +218,9 @@ class ArrayWriter:
             recipe_id=recipe_id_of(kind, inputs, options if recipe is None else recipe),
             rows=rows, arrays=self._arrays,
             pairs=None if pairs is None else dict(pairs), splits=self._row_splits(kind),
-            inputs=tuple(inputs), records=records, options=dict(options),
+            inputs=() if many else tuple(inputs),
+            inputs_file=INPUTS_NAME if many else msgspec.UNSET, records=records,
+            options=dict(options),
             files=tuple(self._files[name] for name in sorted(self._files)),
         )  # fmt: skip
         data = dump_json(manifest)

@@ -17,8 +17,10 @@ import numpy.typing as npt
 
 from dataprep.formats import array_manifest as manifests
 from dataprep.formats.array_manifest import ArrayEntry, ArrayManifest, RowSplit, storage_dtype
+from dataprep.formats.envelope import InputEntry
 from dataprep.formats.errors import UsageError
 from dataprep.formats.files import Files, ReadBy, check_files_of, choose_io
+from dataprep.formats.inputs import read_inputs
 from dataprep.formats.paths import local_path
 from dataprep.formats.replaced import Standing, require_same
 from dataprep.formats.stream import Stream, check_inside
@@ -64,6 +66,8 @@ class ArrayData:
         self.io: ReadBy = io
         entries = {entry.name: entry for entry in manifest.files}
         self.files = Files(path, entries, standing, io)
+        self._standing = standing
+        self._inputs: tuple[InputEntry, ...] | None = None
         self.arrays: Mapping[str, NamedArray] = {
             name: NamedArray(self.files, name, entry) for name, entry in manifest.arrays.items()
         }
@@ -75,6 +79,13 @@ class ArrayData:
     def recipe_id(self) -> str:
         """Hex digest of what was built, and how: see docs/format.md."""
         return self.manifest.recipe_id
+
+    @property
+    def inputs(self) -> tuple[InputEntry, ...]:
+        """What was read, in order; where a side file has it, that is read on first use."""
+        if self._inputs is None:
+            self._inputs = self._standing.open(lambda: read_inputs(self.path, self.manifest))
+        return self._inputs
 
     @property
     def kind(self) -> str:

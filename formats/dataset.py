@@ -22,7 +22,8 @@ from dataprep.formats.errors import IncompatibleError, IntegrityError, UsageErro
 from dataprep.formats.files import Files, ReadBy, check_files_of, choose_io
 from dataprep.formats.groups import Groups
 from dataprep.formats.held_boundaries import HELD_DOCUMENTS, HeldBoundaries
-from dataprep.formats.manifest import ChatEntry, Manifest, SplitEntry
+from dataprep.formats.inputs import read_inputs
+from dataprep.formats.manifest import ChatEntry, InputEntry, Manifest, SplitEntry
 from dataprep.formats.paths import local_path
 from dataprep.formats.record_ids import RecordIds
 from dataprep.formats.replaced import Standing, require_same
@@ -83,6 +84,7 @@ class Dataset:
         self.standing = standing
         self.io: ReadBy = io
         self._tokenizer: Tokenizer | None = None
+        self._inputs: tuple[InputEntry, ...] | None = None
         entries = {entry.name: entry for entry in manifest.files}
         self.files = Files(path, entries, standing, io)
         self.splits: Mapping[str, Split] = {
@@ -93,6 +95,13 @@ class Dataset:
     def recipe_id(self) -> str:
         """Hex digest of what was built, and how: see docs/format.md."""
         return self.manifest.recipe_id
+
+    @property
+    def inputs(self) -> tuple[InputEntry, ...]:
+        """What was read, in order; where a side file has it, that is read on first use."""
+        if self._inputs is None:
+            self._inputs = self.standing.open(lambda: read_inputs(self.path, self.manifest))
+        return self._inputs
 
     @property
     def chat(self) -> ChatEntry | None:
@@ -274,7 +283,7 @@ class Split:
         shard, local = self._locate(document)
         entry = self.entry.shards[shard]
         number, position = self._array(entry.source)[local].tolist()
-        inputs = self.dataset.manifest.inputs
+        inputs = self.dataset.inputs
         if number >= len(inputs):
             raise IntegrityError(
                 f"document {local} names input {number} of {len(inputs)}", where=entry.source,

@@ -11,7 +11,7 @@ import hashlib
 import os
 import re
 import shlex
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, TypeVar
 
@@ -39,6 +39,7 @@ __all__ = [
     "RecordCounts",
     "check_content_id",
     "check_files",
+    "check_inputs_file",
     "check_known",
     "check_name",
     "check_records",
@@ -346,18 +347,34 @@ def _refuse_same(names: Iterable[str]) -> None:
 
 
 def check_records(
-    records: RecordCounts, inputs: Sequence[InputEntry], written: int, what: str
-) -> None:
-    """Raise unless every record read was `written`, rejected or removed."""
+    records: RecordCounts, inputs: Sequence[InputEntry], written: int, what: str, *,
+    side: bool = False,
+) -> None:  # fmt: skip
+    """Raise unless every record read was `written`, rejected or removed.
+
+    Where a `side` file has the inputs, those who read it compare their records.
+    """
     insist(records.written == written, f"records.written differs from the {what}")
     insist(
         records.read == written + sum(records.rejected.values()) + records.removed,
         "records.read differs from written + rejected + removed",
     )
     insist(
-        records.read == sum(entry.records for entry in inputs),
+        side or records.read == sum(entry.records for entry in inputs),
         "records.read differs from the records of the inputs",
     )
+
+
+def check_inputs_file(
+    name: str | msgspec.UnsetType, inputs: Sequence[InputEntry], files: Mapping[str, FileEntry]
+) -> bool:
+    """Return whether a side file has the inputs; raises unless it is listed and `inputs` empty."""
+    if name is msgspec.UNSET:
+        return False
+    found = files.get(name)
+    insist(found is not None and found.dtype is None, f"{name} is no file of inputs")
+    insist(not inputs, "inputs stand in two places")
+    return True
 
 
 def check_split_name(name: str) -> None:

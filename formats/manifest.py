@@ -30,6 +30,7 @@ from dataprep.formats.envelope import (
     RecordCounts,
     check_content_id,
     check_files,
+    check_inputs_file,
     check_known,
     check_name,
     check_records,
@@ -194,6 +195,8 @@ class Manifest(Entry, frozen=True, kw_only=True):
     tokenizer: TokenizerEntry
     splits: dict[str, SplitEntry]
     inputs: tuple[InputEntry, ...]
+    inputs_file: str | msgspec.UnsetType = msgspec.UNSET
+    """The file with the inputs, where there are many; `inputs` is empty then."""
     records: RecordCounts
     options: dict[str, Any]
     files: tuple[FileEntry, ...]
@@ -263,7 +266,8 @@ def _check_consistency(manifest: Manifest) -> None:
         "a dataset has groups if, and only if, it requires the feature preference",
     )
     written = sum(_records(split) for split in manifest.splits.values())
-    check_records(manifest.records, manifest.inputs, written, "records in the splits")
+    side = check_inputs_file(manifest.inputs_file, manifest.inputs, files)
+    check_records(manifest.records, manifest.inputs, written, "records in the splits", side=side)
 
 
 def _check_chat(manifest: Manifest, files: dict[str, FileEntry]) -> None:

@@ -21,21 +21,28 @@ import hashlib
 import os
 import re
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import get_args
 
-from dataprep.formats import array_manifest, envelope, manifest
+import msgspec
+
+from dataprep.formats import array_manifest, envelope
+from dataprep.formats import manifest as manifests
+from dataprep.formats.array_manifest import ArrayManifest
 from dataprep.formats.envelope import CONFIG_NAME, CRC_NAME, folders_of
 from dataprep.formats.errors import DataprepError, InputError, StorageError, UsageError
 from dataprep.formats.foreign import refuse_foreign
+from dataprep.formats.inputs import read_inputs
+from dataprep.formats.manifest import Manifest
 from dataprep.formats.maps import check_size
 from dataprep.formats.paths import local_path
 from dataprep.formats.storage import storage_errors
 from dataprep.formats.verify_arrays import array_plan
-from dataprep.formats.verify_plan import Plan
+from dataprep.formats.verify_plan import Plan, Task, do
 from dataprep.formats.verify_report import MAX_FINDINGS, Finding, Level, VerifyReport
 from dataprep.formats.verify_stream import Progress, Run
 from dataprep.formats.verify_tokens import token_plan
@@ -71,13 +78,14 @@ def verify(
     directory = local_path(path)
     _check_directory(directory)
     data = envelope.read(directory)
-    plan = _plan(data)
+    manifest = _parse(data)
+    plan = _plan(manifest)
     run = Run(directory, plan.files, hashing=level == "full", progress=progress)
     digest = hashlib.sha256(data).hexdigest()
     _check_pin(run, digest, expect)
     ignored = _check_listing(run, plan)
     if level != "stat":
-        _check_contents(run, plan)
+        _check_contents(run, _with_inputs(run, manifest))
     return VerifyReport(
         path=directory,
         level=level,
@@ -92,10 +100,31 @@ def verify(
     )
 
 
-def _plan(data: bytes) -> Plan:
+def _parse(data: bytes) -> ArrayManifest | Manifest:
     if envelope.read_header(data).kind in array_manifest.KINDS:
-        return array_plan(array_manifest.parse(data))
-    return token_plan(manifest.parse(data))
+        return array_manifest.parse(data)
+    return manifests.parse(data)
+
+
+def _plan(manifest: ArrayManifest | Manifest) -> Plan:
+    return token_plan(manifest) if isinstance(manifest, Manifest) else array_plan(manifest)
+
+
+def _with_inputs(run: Run, manifest: ArrayManifest | Manifest) -> Plan:
+    """Return the plan with the inputs of a side file; where that is damaged, to hash all files."""
+    if manifest.inputs_file is msgspec.UNSET:
+        return _plan(manifest)
+    try:
+        inputs = read_inputs(run.directory, manifest)
+    except DataprepError as error:
+        run.findings.add_error(error, manifest.inputs_file)
+        bare = replace(_plan(manifest), read=frozenset())
+        return replace(bare, check=_only_hashes)
+    return _plan(msgspec.structs.replace(manifest, inputs=inputs))
+
+
+def _only_hashes(run: Run, others: Sequence[Task]) -> None:
+    do(others, run)
 
 
 def _check_arguments(level: str, expect: str | None) -> None:

@@ -23,6 +23,7 @@ from dataprep.formats import npy
 from dataprep.formats.content import TokenContent
 from dataprep.formats.envelope import folders_of
 from dataprep.formats.errors import InputError
+from dataprep.formats.inputs import INPUTS_NAME, MANY_INPUTS, encode_inputs
 from dataprep.formats.manifest import (
     FORMAT_VERSION,
     LOSS_MASK,
@@ -111,15 +112,16 @@ class Commit:
         files.append(self._write(root, self.tokenizer.file, self.tokenizer_json))
         if self.chat is not None:
             files.append(self._write(root, self.chat.template, self.chat_template))
+        inputs = input_entries(self.plan.sources, results, self.table_fingerprints)
+        if len(inputs) > MANY_INPUTS:
+            files.append(_write_blocks(root, INPUTS_NAME, encode_inputs(inputs)))
         if records.rejected:
-            with FileWriter(root / REJECTS_NAME) as writer:
-                for lines in in_blocks(final_rejects(self.staging, results)):
-                    writer.write(lines)
-                files.append(WrittenFile(name=REJECTS_NAME, hashed=writer.close()))
+            lines = in_blocks(final_rejects(self.staging, results))
+            files.append(_write_blocks(root, REJECTS_NAME, lines))
         files.sort(key=lambda file: file.name)
         files.append(_write_crcs(root, files))
         files.sort(key=lambda file: file.name)
-        manifest = self._manifest(results, records, splits, files)
+        manifest = self._manifest(results, inputs, records, splits, files)
         write_file(root / manifests.CONFIG_NAME, manifests.dump(manifest))
         self._sync(root, files)
         return root, manifest
@@ -235,6 +237,7 @@ class Commit:
     def _manifest(
         self,
         results: Sequence[UnitResult],
+        inputs: tuple[InputEntry, ...],
         records: RecordCounts,
         splits: dict[str, SplitEntry],
         files: Sequence[WrittenFile],
@@ -242,7 +245,7 @@ class Commit:
         found: Counter[str] = Counter()
         for result in results:
             found.update(result.special_text_found)
-        inputs = input_entries(self.plan.sources, results, self.table_fingerprints)
+        many = any(file.name == INPUTS_NAME for file in files)
         tokenizer = msgspec.structs.replace(
             self.tokenizer, special_text_found=dict(sorted(found.items()))
         )
@@ -256,7 +259,8 @@ class Commit:
             tokens=TokensEntry(dtype=encoding.dtype, vocab_size=encoding.vocab_size),
             tokenizer=tokenizer,
             splits=splits,
-            inputs=inputs,
+            inputs=() if many else inputs,
+            inputs_file=INPUTS_NAME if many else msgspec.UNSET,
             records=records,
             options=self.options,
             files=tuple(
@@ -372,6 +376,13 @@ def in_blocks(lines: Iterable[bytes]) -> Iterator[bytes]:
             yield b"".join(block)
             block, size = [], 0
     yield b"".join(block)
+
+
+def _write_blocks(root: Path, name: str, blocks: Iterable[bytes]) -> WrittenFile:
+    with FileWriter(root / name) as writer:
+        for block in blocks:
+            writer.write(block)
+        return WrittenFile(name=name, hashed=writer.close())
 
 
 def _write_crcs(root: Path, files: Sequence[WrittenFile]) -> WrittenFile:

@@ -19,6 +19,7 @@ from dataprep.formats.errors import (
     StorageError,
     UsageError,
 )
+from dataprep.formats.inputs import read_inputs
 from dataprep.formats.manifest import InputEntry, Manifest
 from dataprep.formats.replaced import Mark, mark_of
 from dataprep.formats.storage import storage_errors
@@ -254,7 +255,12 @@ def _difference(existing: Manifest, prepared: Prepared) -> str | None:
     if settings:
         return f"made with another tokenizer setting: {', '.join(settings)}"
     read = prepared.plan.read
-    inputs = same_inputs(existing.inputs, prepared.plan.sources, read.hf_config, read.hf_split)
+    inputs = same_inputs(
+        read_inputs(prepared.options.out, existing),
+        prepared.plan.sources,
+        read.hf_config,
+        read.hf_split,
+    )
     if isinstance(inputs, str):
         return inputs
     same = token_recipe_id(inputs, asked, prepared.tokenizer)

@@ -57,7 +57,7 @@ SAMPLE_BYTES = 64 << 10  # of text, at each of eight places: what a build looks 
 _GATE_TEXTS = 200
 _GATE_CHARACTERS = 2000
 
-_MAX_SOURCES = 1_000_000  # each is some 200 bytes of config.json, which has a limit
+_MAX_SOURCES = 2_000_000  # each takes some 330 bytes of memory in every list of them
 _DEFAULTS = {field.name: field.default for field in fields(BuildOptions)}
 
 
@@ -190,7 +190,7 @@ def _check_fields(options: BuildOptions, sources: Sequence[Source]) -> None:
 
 
 def check_sources(sources: Sequence[Source], remedy: str) -> None:
-    """Raise `UsageError` for more inputs than config.json can list."""
+    """Raise `UsageError` for more inputs than memory is planned for."""
     if len(sources) > _MAX_SOURCES:
         raise UsageError(
             f"{len(sources):,} files are more than the limit of {_MAX_SOURCES:,}", where="--input",

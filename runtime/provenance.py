@@ -20,7 +20,7 @@ _Ints = npt.NDArray[np.int64]
 def sources_of(split: Split, documents: _Ints) -> tuple[_Ints, _Ints]:
     """Where each of `documents` came from: its input's number, and byte offset or row; int64 [k].
 
-    The numbers count `split.dataset.manifest.inputs`. Costs about 10 microseconds for each shard
+    The numbers count `split.dataset.inputs`. Costs about 10 microseconds for each shard
     that they lie in.
     """
     _check(split, documents)
@@ -30,7 +30,7 @@ def sources_of(split: Split, documents: _Ints) -> tuple[_Ints, _Ints]:
         here = shards == shard
         name = split.entry.shards[shard].source
         out[here] = found = split._array(name)[documents[here] - split._document_base[shard]]
-        if int(found[:, 0].max()) >= len(split.dataset.manifest.inputs):
+        if int(found[:, 0].max()) >= len(split.dataset.inputs):
             raise IntegrityError(
                 "names an input that there is not", where=name, code="E_SOURCE",
                 remedy="Restore this file, or build again with --overwrite.",

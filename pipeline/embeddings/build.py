@@ -16,6 +16,7 @@ import msgspec
 from dataprep.formats import array_manifest
 from dataprep.formats.array_manifest import ArrayManifest
 from dataprep.formats.errors import InputError, UsageError
+from dataprep.formats.inputs import read_inputs
 from dataprep.formats.recipe import recipe_id_of
 from dataprep.formats.replaced import Mark, mark_of
 from dataprep.formats.storage import storage_errors, sync_directory
@@ -96,7 +97,9 @@ def _difference(existing: ArrayManifest, prepared: EmbedPrepared) -> str | None:
         different.append("on_error")
     if different:
         return f"different {', '.join(different)}"
-    inputs = destination.same_inputs(existing.inputs, plan.sources, plan.hf_config, plan.hf_split)
+    inputs = destination.same_inputs(
+        read_inputs(prepared.options.out, existing), plan.sources, plan.hf_config, plan.hf_split
+    )
     if isinstance(inputs, str):
         return inputs
     same = recipe_id_of("embeddings", inputs, asked)

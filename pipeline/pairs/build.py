@@ -25,6 +25,7 @@ from dataprep.formats.array_manifest import ArrayManifest
 from dataprep.formats.arrays import open_arrays
 from dataprep.formats.envelope import FORMAT_VERSION, InputEntry
 from dataprep.formats.errors import UsageError
+from dataprep.formats.inputs import read_inputs
 from dataprep.formats.recipe import recipe_id_of
 from dataprep.formats.replaced import Mark, mark_of
 from dataprep.formats.storage import (
@@ -182,8 +183,9 @@ def _difference(
         different.append("on_error")
     if different:
         return f"different {', '.join(different)}"
-    found = inputs.entries([entry.records for entry in existing.inputs])
-    if _contents(found) != _contents(existing.inputs):
+    known = read_inputs(options.out, existing)
+    found = inputs.entries([entry.records for entry in known])
+    if _contents(found) != _contents(known):
         return "made from other inputs"
     if recipe_id_of(_KIND, found, stored) != existing.recipe_id:
         return "made by another version"

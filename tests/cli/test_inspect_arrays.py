@@ -33,11 +33,11 @@ def test_the_table_shows_every_array_and_fact(capsys: pytest.CaptureFixture[str]
     """Type, shape, bytes, first rows, splits, categories, rejects, inputs."""
     printed = inspect(capsys, VECTORS)
     for line in (
-        r"embedding +float32 +14 x 8 +832 B +length 1 \(unit\)",
-        r"brain +bfloat16 +14 x 8 +480 B +length 0.99\d+ to 1.00\d+ \(unit\)",
-        r"small +int8 x small_scale +14 x 8 +240 B +length 0.99",
-        r"label +int64 +14 +240 B +cat, cat, fish",
-        r"byte +uint8 +14 x 2 x 3 +212 B",
+        r"embedding +float32 +14 x 8 +12.7 kB +length 1 \(unit\)",
+        r"brain +bfloat16 +14 x 8 +8.4 kB +length 0.99\d+ to 1.00\d+ \(unit\)",
+        r"small +int8 x small_scale +14 x 8 +4.2 kB +length 0.99",
+        r"label +int64 +14 +4.2 kB +cat, cat, fish",
+        r"byte +uint8 +14 x 2 x 3 +4.2 kB",
         r"kind +embeddings, 14 rows",
         r"splits +train 9, val 5",
         r"label +3 categories: cat, dog, fish",
@@ -45,7 +45,7 @@ def test_the_table_shows_every_array_and_fact(capsys: pytest.CaptureFixture[str]
         r"inputs +vectors.parquet: parquet, 1.0 kB, 15 records",
     ):
         assert re.search(line, printed), line
-    assert re.search(r"steering_residual +float32 +18 x 8 +704 B", inspect(capsys, PAIRS))
+    assert re.search(r"steering_residual +float32 +18 x 8 +4.7 kB", inspect(capsys, PAIRS))
 
 
 def test_rows_come_with_their_source(capsys: pytest.CaptureFixture[str]) -> None:
@@ -72,7 +72,7 @@ def test_json_has_everything_in_numbers(capsys: pytest.CaptureFixture[str]) -> N
     assert found["pairs"] == {"dim": 8, "negatives": 4, "clusters": 3}
     table = found["arrays"]["source_embs"]
     assert (table["dtype"], table["shape"], table["table"]) == ("<f4", [20, 8], True)
-    assert (table["bytes"], table["shards"]) == (896, 2)
+    assert (table["bytes"], table["shards"]) == (8832, 2)
     assert found["bytes"] == sum(path.stat().st_size for path in PAIRS.rglob("*.*"))
     assert sorted(row["document"] for row in found["documents"]) == list(range(12))
     assert "source_embs" not in found["documents"][0]["values"]
@@ -102,7 +102,7 @@ def test_verify_prints_rows_and_names_what_is_wrong(
     report: dict[str, Any] = json.loads(capsys.readouterr().out)
     assert (report["kind"], report["rows"], report["arrays"]) == ("pairs", 18, 16)
     assert main.run(["verify", str(PAIRS)]) == 0
-    assert "ok (level full: 21 files, 17.0 kB, 18 rows, 16 arrays," in capsys.readouterr().out
+    assert "ok (level full: 21 files, 84.7 kB, 18 rows, 16 arrays," in capsys.readouterr().out
     path = Path(shutil.copytree(PAIRS, tmp_path / "pairs"))
     put(path, array_manifest.load(path), "hard_negatives", 7, 1, 20)
     reseal(path)

@@ -1,0 +1,106 @@
+"""Inputs in a file beside config.json, where there are many."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from dataprep import open_dataset
+from dataprep.formats import array_writer
+from dataprep.formats.arrays import open_arrays
+from dataprep.formats.errors import IntegrityError
+from dataprep.formats.inputs import INPUTS_NAME
+from dataprep.formats.verify import verify
+from dataprep.pipeline import commit
+from tests.cli.runner import run_here
+from tests.formats.verified import codes, reseal
+from tests.pipeline.corpora import build_into
+from tests.pipeline.embed_inputs import build_vectors, make_records, write_records
+
+pytestmark = pytest.mark.usefixtures("one_child")
+
+
+@pytest.fixture
+def few_in_config(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three inputs are many."""
+    for module in (commit, array_writer):
+        monkeypatch.setattr(module, "MANY_INPUTS", 2)
+
+
+def write_texts(folder: Path) -> Path:
+    """Three inputs with one, two and three records."""
+    folder.mkdir()
+    for number in (1, 2, 3):
+        lines = [json.dumps({"text": f"text {number} {line}"}) for line in range(number)]
+        (folder / f"{number}.jsonl").write_text("\n".join(lines) + "\n")
+    return folder
+
+
+def test_a_dataset_of_texts_with_a_side_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The same inputs and the same ids; opening does not read the file."""
+    source = write_texts(tmp_path / "in")
+    build_into(tmp_path / "one", source, split="train=1")
+    for module in (commit, array_writer):
+        monkeypatch.setattr(module, "MANY_INPUTS", 2)
+    out = tmp_path / "many"
+    build_into(out, source, split="train=1")
+    assert verify(out, "full").ok
+    config = json.loads((out / "config.json").read_bytes())
+    assert (config["inputs"], config["inputs_file"]) == ([], INPUTS_NAME)
+    listed = [json.loads(line) for line in (out / INPUTS_NAME).read_bytes().splitlines()]
+    assert listed == json.loads((tmp_path / "one" / "config.json").read_bytes())["inputs"]
+    with open_dataset(tmp_path / "one") as one, open_dataset(out) as many:
+        assert many.recipe_id == one.recipe_id
+        assert many.inputs == one.inputs == one.manifest.inputs
+        first, second = one.split("train"), many.split("train")
+        assert [first.source(at) for at in range(6)] == [second.source(at) for at in range(6)]
+    told = []
+    for name in ("one", "many"):
+        done = run_here(capsys, "inspect", tmp_path / name, "--json")
+        told.append(json.loads(done.stdout)["inputs"])
+    assert told[0] == told[1] and len(told[0]) == 3
+    assert build_into(out, source, split="train=1").reused
+
+
+def test_a_dataset_of_vectors_with_a_side_file(tmp_path: Path, few_in_config: None) -> None:
+    """Arrays have it as well."""
+    folder = tmp_path / "in"
+    inputs = []
+    for number in range(3):
+        (folder / f"{number}").mkdir(parents=True)
+        records = make_records(5, seed=number)
+        inputs.append(write_records(folder / f"{number}", "x.jsonl", records))
+    build_vectors(tmp_path / "out", *inputs)
+    assert verify(tmp_path / "out", "full").ok
+    with open_arrays(tmp_path / "out") as data:
+        assert data.manifest.inputs == ()
+        assert [entry.records for entry in data.inputs] == [5, 5, 5]
+    assert build_vectors(tmp_path / "out", *inputs).reused
+
+
+@pytest.mark.parametrize(
+    ("change", "code"),
+    [
+        (lambda data: data.replace(b'"records":3', b'"records":4'), "E_HASH"),
+        (lambda data: b"x" + data[1:], "E_HASH"),
+    ],
+)
+def test_a_damaged_side_file_is_named(
+    tmp_path: Path, few_in_config: None, change: object, code: str
+) -> None:
+    """By those who read it, and by verify; and where config.json fits it, by what it says."""
+    assert callable(change)
+    build_into(tmp_path / "d", write_texts(tmp_path / "in"), split="train=1")
+    file = tmp_path / "d" / INPUTS_NAME
+    file.write_bytes(change(file.read_bytes()))
+    assert codes(verify(tmp_path / "d", "full")) == {(code, INPUTS_NAME)}
+    with open_dataset(tmp_path / "d") as dataset:
+        assert dataset.split("train").document(0).size
+        with pytest.raises(IntegrityError, match="SHA-256 differs"):
+            dataset.split("train").source(0)
+    reseal(tmp_path / "d")
+    assert codes(verify(tmp_path / "d", "structure")) == {("E_INPUTS", INPUTS_NAME)}
