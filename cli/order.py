@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -28,7 +28,6 @@ from dataprep.formats.errors import DataprepError, UsageError, naming_dataset
 
 if TYPE_CHECKING:
     from dataprep.formats.dataset import Dataset
-    from dataprep.runtime.windows import Labels
 
 __all__ = ["command"]
 
@@ -73,7 +72,7 @@ _ASKED, _SERVED = "What to show", "What the loader was made with"
 @click.option("--epoch", metavar="N", type=int, show_default="0", help="From 0.")
 @click.option(
     "--state", metavar="FILE", type=ANY_PATH,
-    help="JSON of what state_dict() of the loader gave: says all but batches, ranks and labels.",
+    help="JSON of what state_dict() of the loader gave: says all but batches and ranks.",
 )  # fmt: skip
 @click.option(
     "--batch-size", metavar="N", type=int, required=True, help="Rows per step and rank."
@@ -102,8 +101,8 @@ _ASKED, _SERVED = "What to show", "What the loader was made with"
     help="What becomes of documents longer than a row.",
 )  # fmt: skip
 @click.option(
-    "--labels", type=click.Choice(["shifted", "unshifted", "none"]), default="shifted",
-    show_default=True, help="shifted labels read one token more.",
+    "--labels", type=click.Choice(["shifted", "unshifted", "none"]),
+    show_default="shifted", help="shifted labels read one token more.",
 )  # fmt: skip
 @click.option(
     "--dp-size", metavar="N", type=int, default=1, show_default=True, help="Data-parallel ranks."
@@ -137,7 +136,7 @@ _ASKED, _SERVED = "What to show", "What the loader was made with"
 @output_options
 def command(
     *, paths: tuple[Path, ...], step: int | None, rank: int | None, doc: int | None,
-    source: int | None, split: str | None, state: Path | None, skip: Path | None, labels: str,
+    source: int | None, split: str | None, state: Path | None, skip: Path | None,
     as_json: bool, quiet: bool, **options: Any,
 ) -> None:  # fmt: skip
     """Show what a step is made of, or which steps see a document.
@@ -156,7 +155,6 @@ def command(
             state=None if state is None else read_state(state),
         )  # fmt: skip
         served = OrderOptions(
-            labels=None if labels == "none" else cast("Labels", labels),
             skip=None if skip is None else read_skips(skip), **options,
         )  # fmt: skip
         datasets, names = [], [str(path) for path in paths]

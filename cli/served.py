@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from dataprep.runtime.serve import Shuffle
     from dataprep.runtime.skips import Skips
     from dataprep.runtime.trace import Traceable
-    from dataprep.runtime.windows import Labels
 
 __all__ = ["OrderOptions", "Run", "State", "read_state", "require_datasets", "run_of"]
 
@@ -45,7 +44,7 @@ _ANY = 1 << 62  # positions: more than any epoch has
 class OrderOptions:
     """What decides the samples of every step, named as the arguments of `create_loader`.
 
-    None: as the state says, or the default; but for `labels`, where it means none.
+    None: as the state says, or the default. `labels` is "none" where `create_loader` has None.
     """
 
     batch_size: int
@@ -55,7 +54,7 @@ class OrderOptions:
     stride: int | None = None
     pack: Algorithm | None = None
     overlong: Overlong | None = None
-    labels: Labels | None = "shifted"
+    labels: str | None = None
     seed: int | None = None
     epoch: int | None = None
     shuffle: str | None = None
@@ -162,7 +161,7 @@ def _at(run: Run, loader: Loader, state: State, epoch: int | None) -> Run:
     """`run` in the epoch of `state`, in steps of which one begins where the state stands."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of a skip list that --skip gives instead
-        loader.load_state_dict(state)
+        loader.load_state_dict(_without_transform(state))
     now = loader.state_dict()
     if epoch is not None and epoch != now["epoch"]:
         return run
@@ -242,7 +241,8 @@ def _skips_of(
 def _row_options(options: OrderOptions) -> dict[str, Any]:
     return {
         "seq_len": options.seq_len, "stride": options.stride,
-        "pack": options.pack, "overlong": options.overlong, "labels": options.labels,
+        "pack": options.pack, "overlong": options.overlong,
+        "labels": None if options.labels == "none" else options.labels or "shifted",
         "position_ids": False, "doc_ids": False, "cu_seqlens": False, "sample_mask": False,
     }  # fmt: skip
 
@@ -280,6 +280,7 @@ def _as_in(state: State, options: OrderOptions, names: Sequence[str]) -> OrderOp
         "rows": _text(kind), "seq_len": _number(order.get("seq_len", order.get("max_length"))),
         "stride": _number(order.get("stride")), "pack": _text(order.get("pack")),
         "overlong": _overlong(order),
+        "labels": _text(order.get("labels")) or ("none" if "labels" in order else None),
         "seed": _number(order.get("seed")),
         "shuffle": _text(order.get("shuffle")) or "none", "weigh_by": _text(order.get("by")),
         "skip": _skips(state, names),
@@ -290,6 +291,12 @@ def _as_in(state: State, options: OrderOptions, names: Sequence[str]) -> OrderOp
     if equal and not options.weights and isinstance(weights, list):
         new["weights"] = tuple(number for number in weights if type(number) is int)
     return replace(options, **new)
+
+
+def _without_transform(state: State) -> State:
+    """`state` without what is done to batches, which changes no document in them."""
+    names = ("transform", "transform_seed")
+    return {**state, "order": {n: v for n, v in _order(state).items() if n not in names}}
 
 
 def _overlong(order: State) -> str | None:

@@ -167,7 +167,8 @@ def create_loader(  # noqa: PLR0917  (the names and the order that callers know)
 
     `rows` to `cu_seqlens`, `weigh_by` and `source_ids` are for tokens.
 
-    A mixture draws from its datasets in the exact proportion of the weights: no prefix is off by a
+    A mixture draws from its datasets in the exact proportion of the weights (those of the period,
+    to which `whole_weights` rounds what does not fit one): no prefix is off by a
     whole sample. Each pass over a dataset is a new order of it. An epoch has as many samples as all
     together. What was drawn of each is `dataprep.runtime.mixed.realised(loader)`. Samples to skip
     are left out of every pass over their dataset; which dataset stands at which place stays as it
@@ -254,6 +255,8 @@ def _transformed(
     transform: Transform,
     seed: int | None,
     samples: SampleDataset,
+    *,
+    definition: Mapping[str, Any],
     **options: Any,
 ) -> Loader:
     """Return `served` of the samples after `transform`; `seed` None: that of pairs, else 0."""
@@ -261,7 +264,8 @@ def _transformed(
 
     if seed is None:
         seed = samples.seed if isinstance(samples, PairDataset) else 0
-    return served(TransformedDataset(samples, transform, seed=seed), **options)
+    data = TransformedDataset(samples, transform, seed=seed)
+    return served(data, definition={**definition, **data.transformation}, **options)
 
 
 def _made(make: Callable[[Split], MixedDataset], split: Split) -> MixedDataset:

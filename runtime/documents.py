@@ -129,10 +129,11 @@ class DocumentDataset(BatchDataset):
 
     @property
     def definition(self) -> dict[str, Any]:
-        """What decides, besides the content id, which tokens sample `i` is: JSON values."""
+        """What decides, besides the content id, the tokens and labels of a sample: JSON values."""
         return {
             "kind": "documents", "split": self.split.name, "max_length": self.max_length,
             "truncate": self.truncate, "min_tokens": self.min_tokens,
+            "labels": self.labels,
         }  # fmt: skip
 
     @property

@@ -105,9 +105,12 @@ class EmbeddingDataset(BatchDataset):
         return _again, (self.split, {name: getattr(self, name) for name in names})
 
     @property
-    def definition(self) -> dict[str, str]:
-        """What decides, besides the content id, which row sample `i` is: JSON values."""
-        return {"kind": "embeddings", "split": self.split.name}
+    def definition(self) -> dict[str, Any]:
+        """What decides, besides the content id, the numbers of a field of a sample: JSON values."""
+        dtype = None if self.dtype is None else str(self.dtype).removeprefix("torch.")
+        return {
+            "kind": "embeddings", "split": self.split.name, "raw": bool(self.raw), "dtype": dtype,
+        }  # fmt: skip
 
     @property
     def sample_bytes(self) -> int:

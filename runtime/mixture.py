@@ -8,7 +8,8 @@ source ends an epoch. That order is `dataprep.runtime.mixture_order`.
 The order is one endless sequence, and an epoch is the next `n` positions of it, for whatever `n` it
 is asked with. So an epoch of a mixture is no permutation of the samples: a source may be drawn more
 than once in it, or not wholly, and goes on in the next epoch where it stopped. What holds is that
-in any prefix of the sequence every source has its share to within one sample, and that the samples
+in any prefix of the sequence every source has its share to within one sample (the share that
+`dataprep.runtime.weights` made of its weight), and that the samples
 of a source, in the order of the sequence, are whole passes over it.
 
 Costs some 0.1 microseconds a position, and a permutation (30 microseconds) for every source and

@@ -131,8 +131,8 @@ class PackedDataset(BatchDataset):
 
     @property
     def definition(self) -> dict[str, Any]:
-        """What decides, together with the content id, which tokens each sample has."""
-        return packing_definition(self.split, self.options)
+        """What decides, besides the content id, the tokens and labels of a sample: JSON values."""
+        return {**packing_definition(self.split, self.options), "labels": self.labels}
 
     def __len__(self) -> int:
         return self._rows

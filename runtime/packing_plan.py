@@ -41,7 +41,7 @@ def packing_plan(
 
 
 def packing_definition(split: Split, options: PackingOptions) -> dict[str, Any]:
-    """All that decides the rows of a split besides the content id of the split."""
+    """All that decides the rows of a split besides its content id."""
     return {
         "kind": "packed", "split": split.name, "seq_len": options.seq_len,
         "pack": options.algorithm, "overlong": options.overlong, "chunk": CHUNK,

@@ -143,10 +143,10 @@ class PreferenceDataset(BatchDataset):
 
     @property
     def definition(self) -> dict[str, Any]:
-        """What decides, besides the content id, which tokens sample `i` is: JSON values."""
+        """What decides, besides the content id, the tokens and labels of a sample: JSON values."""
         return {
             "kind": self.form, "split": self.split.name, "max_length": self.max_length,
-            "overlong": self.overlong,
+            "overlong": self.overlong, "labels": self.labels,
         }  # fmt: skip
 
     def __len__(self) -> int:

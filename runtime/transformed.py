@@ -94,8 +94,16 @@ class TransformedDataset(BatchDataset):
 
     @property
     def definition(self) -> dict[str, Any]:
-        """That of the dataset: a transform, like labels, is no part of which tokens come when."""
-        return dict(self.dataset.definition)
+        """That of the dataset, and the transform."""
+        return {**self.dataset.definition, **self.transformation}
+
+    @property
+    def transformation(self) -> dict[str, Any]:
+        """What a state says of the transform: its name, without what it is part of, and the seed.
+
+        Another function of the same name is taken for the same.
+        """
+        return {"transform": self._name.rpartition(".")[2], "transform_seed": self.seed}
 
     @property
     def epoch(self) -> int:

@@ -112,11 +112,11 @@ class WindowDataset(BatchDataset):
         return self.split.tokens - self._windows * self._span if closest > self._windows else 0
 
     @property
-    def definition(self) -> dict[str, str | int]:
-        """What decides, besides the content id, which tokens sample `i` is: JSON values."""
+    def definition(self) -> dict[str, str | int | None]:
+        """What decides, besides the content id, the tokens and labels of a sample: JSON values."""
         return {
             "kind": "windows", "split": self.split.name, "seq_len": self.seq_len,
-            "stride": self.stride,
+            "stride": self.stride, "labels": self.labels,
         }  # fmt: skip
 
     def spans(self, samples: Samples) -> tuple[Samples, Samples]:

@@ -137,11 +137,11 @@ def test_state_says_what_was_given(
     """The next step, and those before it, from the state and the batch size alone."""
     loader = create_loader(
         both[0], "train", 2, seed=9, epoch=3, labels=None, shuffle=shuffle, skip=[1],
-        **ROWS[rows][0],
+        transform=lambda batch, _: batch, **ROWS[rows][0],
     )  # fmt: skip
     file = tmp_path / "state.json"
     served = saved(loader, 2, file)
-    options = (both[0], "--state", file, "--batch-size", "2", "--labels", "none")
+    options = (both[0], "--state", file, "--batch-size", "2")
     found = order(capsys, *options)
     assert (found["epoch"], found["step"], found["next_step"]) == (3, 2, 2)
     same(served[2], found, both[0])
@@ -163,7 +163,7 @@ def test_state_of_a_mixture(
         **ROWS[rows][0],
     )  # fmt: skip
     served = saved(loader, 2, tmp_path / "state.json")
-    options = (*both, "--state", tmp_path / "state.json", "--batch-size", "2", "--labels", "none")
+    options = (*both, "--state", tmp_path / "state.json", "--batch-size", "2")
     for step, batch in enumerate(served):
         same(batch, order(capsys, *options, "--step", f"{step}"), *both)
     same(served[2], order(capsys, *options), *both)
@@ -366,9 +366,9 @@ def test_mixture_as_text(both: tuple[Path, Path], capsys: Capture) -> None:
         "source 0: one",
         "source 1: other",
         "rank  row  source  sample  position  document  record      tokens        at  input",
-        "   0    0       0       0         0         0       0  0:30 of 30    byte 0  input.jsonl",
-        "   0    0       0       0         0         2       2  0:3 of 300  byte 200  input.jsonl",
-        "   0    1       1      28         1         0       0  0:33 of 80    byte 0  input.jsonl",
+        "   0    0       1      28         1         0       0  0:33 of 80    byte 0  input.jsonl",
+        "   0    1       0       0         0         0       0  0:30 of 30    byte 0  input.jsonl",
+        "   0    1       0       0         0         2       2  0:3 of 300  byte 200  input.jsonl",
     ]
     lines = text(capsys, *options, "--doc", "1", "--source", "1", "--shuffle", "none")
     assert lines[0].startswith("train[1] of source 1, record 1: 3 tokens, from input.jsonl")

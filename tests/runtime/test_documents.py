@@ -212,7 +212,7 @@ def test_definition_is_json(split: Split, plans: Path) -> None:
     documents = DocumentDataset(split, max_length=9, padding="left", plan_dir=plans)
     assert documents.definition == {
         "kind": "documents", "split": "train", "max_length": 9, "truncate": "right",
-        "min_tokens": 1,
+        "min_tokens": 1, "labels": "shifted",
     }  # fmt: skip
 
 

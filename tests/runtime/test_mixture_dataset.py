@@ -38,7 +38,7 @@ class Windows(WindowDataset):
     """Windows with what a mixture asks for besides."""
 
     @property
-    def definition(self) -> dict[str, str | int]:
+    def definition(self) -> dict[str, str | int | None]:
         return {"kind": "windows", "seq_len": self.seq_len, "stride": self.stride}
 
     def spans(self, samples: Samples) -> tuple[Samples, Samples]:

@@ -227,6 +227,7 @@ def test_report_and_definition(split: Split, plans: Path) -> None:
     assert rows.definition == {
         "kind": "packed", "split": "train", "seq_len": 50, "pack": "first-fit",
         "overlong": "drop", "chunk": 1 << 18, "version": 1,
+        "labels": "shifted",
     }  # fmt: skip
 
 

@@ -244,8 +244,9 @@ def test_definition_and_spans(split: Split) -> None:
     """The definition is JSON without the extra fields; spans are the tokens that a batch reads."""
     windows = WindowDataset(split, seq_len=8, stride=5, sample_mask=True, doc_ids=True)
     expected = {"kind": "windows", "split": "train", "seq_len": 8, "stride": 5}
-    assert windows.definition == expected
-    assert WindowDataset(split, seq_len=8, stride=5, labels=None).definition == expected
+    assert windows.definition == {**expected, "labels": "shifted"}
+    plain = WindowDataset(split, seq_len=8, stride=5, labels=None)
+    assert plain.definition == {**expected, "labels": None}
     starts, stops = windows.spans(np.array([3, PADDING, 0]))
     assert (starts.tolist(), stops.tolist()) == ([15, 0], [24, 9])
     with pytest.raises(IndexError):
