@@ -19,7 +19,7 @@ from typing import Any
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
-PAGES = ("README.md", "docs/speed.md")
+PAGES = ("README.md", "docs/loading.md", "docs/order.md", "docs/speed.md")
 _TABLE = re.compile(r"<!-- (?P<name>[\w-]+) -->\n.*?<!-- end -->", re.DOTALL)
 
 NOT_YET = "Not measured for this version yet."
@@ -220,6 +220,44 @@ def machine() -> str:
     )
 
 
+def rounds_sizes() -> str:
+    """How fair small permutations are: the count of a pair furthest from chance, and p-values."""
+    shown = (*range(2, 10), 12, 16, 24, 32, 40, 48, 64)
+    rows = [
+        [str(one["n"]), str(one["rounds"])]
+        + [f"{one[kind]['sigma']:.1f}" for kind in ("8 rounds", "ours", "numpy")]
+        + [f"{one['normal']:.1f}"]
+        + [_chance(one[kind]["p"]) for kind in ("8 rounds", "16 rounds", "ours", "numpy")]
+        for one in results("rounds")["sizes"]
+        if one["n"] in shown
+    ]
+    head = ["n", "rounds", "8 rounds", "ours", "NumPy", "normal draws"]
+    return grid([*head, "p, 8 rounds", "p, 16 rounds", "p, ours", "p, NumPy"], rows)
+
+
+def shares_orders() -> str:
+    """How evenly sources that are stored one after the other are mixed, and were without strata."""
+    said = {
+        "full": "full shuffle", "blocks": '`shuffle="blocks"`',
+        "blocks, a quarter": "the same, a window of 64 blocks", "stream": "stream",
+        **{f"stream of {n}": f"stream, `window={n}`" for n in (32, 64, 128)},
+    }  # fmt: skip
+    found = results("shares")
+    now, before = found["after"], found["before"]
+    shares = list(now["full"])
+    rows = []
+    for order, name in said.items():
+        pairs = [(now[order][share], before[order][share]) for share in shares]
+        spreads = [f"{one['spread']:.2f} ({old['spread']:.2f})" for one, old in pairs]
+        rows.append([name, *spreads, f"{pairs[0][0]['absent']} ({pairs[0][1]['absent']})"])
+    head = [f"{float(share):.0%}".replace("%", " %") for share in shares]
+    return grid(["order", *head, f"batches without the {head[0]}"], rows)
+
+
+def _chance(p: float) -> str:
+    return f"{p:.2g}" if p >= 1e-9 else "below 1e-9"
+
+
 def _memory(mebibytes: float) -> str:
     return f"{mebibytes:,.0f} MiB"
 
@@ -234,6 +272,8 @@ TABLES: dict[str, Callable[[], str]] = {
     "load-shapes": load_shapes,
     "load-facts": load_facts,
     "chat-summary": chat_summary,
+    "rounds-sizes": rounds_sizes,
+    "shares-orders": shares_orders,
 }
 """By name: the file of results, and what of it."""
 
@@ -248,6 +288,8 @@ NEEDED = {
     "load-shapes": {"shapes"},
     "load-facts": {"cold", "start", "state", "steps"},
     "chat-summary": {"build", "map", "with_masks"},
+    "rounds-sizes": {"sizes"},
+    "shares-orders": {"after", "before"},
 }
 
 

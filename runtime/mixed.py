@@ -32,7 +32,7 @@ from dataprep.runtime.windows import WindowDataset
 
 __all__ = ["mean_tokens", "mixed_loader", "realised"]
 
-_LEAST_BLOCKS = 16  # in a window of one source; batches mix those of all
+_LEAST_BLOCKS = 64  # in a window of one source, which may itself consist of several
 
 
 def mixed_loader(
@@ -53,7 +53,7 @@ def mixed_loader(
     """The loader of a mixture: `make` makes the rows of a split, `served` the loader of all rows.
 
     `weights` has a dataset directory, or an open `Dataset`, and its weight. ``"blocks"`` shuffles
-    each source in pieces, with windows of 1 GiB over all sources together (and of 64 MiB for each
+    each source in pieces, with windows of 1 GiB over all sources together (and of 256 MiB for each
     at least). The other arguments are those of `create_loader`.
 
     Raises what `open_dataset`, `MixtureDataset` and `Mixture` raise, and `UsageError` for a dataset
