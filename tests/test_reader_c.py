@@ -24,7 +24,7 @@ SOURCE = REPOSITORY / "examples" / "reader.c"
 GOLDEN = REPOSITORY / "data_fixtures" / "golden" / "v1"
 VECTORS = REPOSITORY / "data_fixtures" / "vectors.json"
 STRICT = ("-std=c99", "-Wall", "-Wextra", "-Werror", "-O2")
-SANITIZED = (*STRICT[:-1], "-O1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
+SANITIZED = (*STRICT[:-1], "-O0", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
 SECTIONS = {
     "keys", "permutations", "blocks", "skips", "digests", "schedules", "mixtures", "ranks",
     "packing", "splits", "steering", "content_ids", "canonical", "crc_tables",
@@ -177,7 +177,7 @@ def test_no_config_makes_it_misbehave(sharded: Path, sanitized: Reader, tmp_path
     copy, draw, ends = tmp_path / "copy", random.Random(1), set()
     shutil.copytree(sharded, copy)
     text = (sharded / "config.json").read_bytes()
-    for _ in range(60):
+    for _ in range(30):
         at, length = draw.randrange(len(text) - 90), draw.randrange(1, 40)
         piece = draw.choice([b"", b"[", b"}", b'"', b"9" * 25, b"\\u12", b"\0", b"null", b"7"])
         changed = text[:at] + piece + text[at + length * draw.randrange(2) :]
