@@ -175,18 +175,19 @@ def test_batch_size_changes_on_the_way(path: Path, workers: int) -> None:
 
 
 def test_batch_size_of_mixtures_changes(tmp_path: Path) -> None:
-    """Item 109: a mixture goes on with its schedule where it stood."""
+    """Item 109: a mixture goes on with its schedule where it stood, dealt anew to each batch."""
     parts = {
         str(make_dataset(tmp_path / name, {"train": random_split([[900]], seed=seed)})): weight
         for name, seed, weight in (("a", 1, 0.7), ("b", 2, 0.3))
     }
-    whole = [b["input_ids"] for b in create_loader(parts, "train", 4, seq_len=16)]
+    whole = torch.cat([b["input_ids"] for b in create_loader(parts, "train", 4, seq_len=16)])
     loader = create_loader(parts, "train", 4, seq_len=16)
     served = [b["input_ids"] for b in itertools.islice(loader, 3)]
-    served += [b["input_ids"] for b in loader.with_batch_size(8)]
-    found = torch.cat(served)
-    assert torch.equal(found, torch.cat(whole)[: len(found)])
-    assert len(found) > len(torch.cat(whole)) - 8
+    assert torch.equal(torch.cat(served), whole[:12])
+    wider = [b["input_ids"] for b in loader.with_batch_size(8)]
+    for rows_of_batch, expected in zip(wider, whole[12:].split(8), strict=False):
+        assert sorted(rows_of_batch.tolist()) == sorted(expected.tolist())
+    assert 12 + 8 * len(wider) > len(whole) - 8
 
 
 def test_batch_size_of_tokens_changes(tmp_path: Path) -> None:
