@@ -185,7 +185,7 @@ def test_batch_size_of_mixtures_changes(tmp_path: Path) -> None:
     served = [b["input_ids"] for b in itertools.islice(loader, 3)]
     assert torch.equal(torch.cat(served), whole[:12])
     wider = [b["input_ids"] for b in loader.with_batch_size(8)]
-    for rows_of_batch, expected in zip(wider, whole[12:].split(8), strict=False):
+    for rows_of_batch, expected in zip(wider, torch.split(whole[12:], 8), strict=False):
         assert sorted(rows_of_batch.tolist()) == sorted(expected.tolist())
     assert 12 + 8 * len(wider) > len(whole) - 8
 
