@@ -40,7 +40,10 @@ def array_facts(data: ArrayData) -> dict[str, Any]:
         "bytes": sum(sizes.values()) + _config_bytes(data.path),
         "arrays": {name: _facts(data, array, sizes) for name, array in data.arrays.items()},
         "pairs": manifest.pairs,
-        "splits": {name: {"rows": len(split)} for name, split in data.splits.items()},
+        "splits": {
+            name: {"content_id": split.content_id, "rows": len(split)}
+            for name, split in data.splits.items()
+        },
         "records": {
             "read": manifest.records.read,
             "written": manifest.records.written,

@@ -211,6 +211,7 @@ def _split_facts(split: Split) -> dict[str, Any]:
     records = {} if entry.records is None else {"records": entry.records}
     text = entry.text_bytes
     return {
+        "content_id": split.content_id,
         **records,
         "documents": entry.documents,
         "tokens": entry.tokens,

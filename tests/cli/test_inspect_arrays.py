@@ -13,6 +13,7 @@ import pytest
 
 from dataprep.cli import main
 from dataprep.formats import array_manifest
+from tests.contents import content_ids
 from tests.formats.verified import put, reseal
 from tests.support import REPOSITORY
 
@@ -68,7 +69,8 @@ def test_rows_come_with_their_source(capsys: pytest.CaptureFixture[str]) -> None
 def test_json_has_everything_in_numbers(capsys: pytest.CaptureFixture[str]) -> None:
     """Kind, arrays, splits, what holds for pairs; random rows are seeded and distinct."""
     found = json.loads(inspect(capsys, PAIRS, "--json", "--random", "99", "--seed", "1"))
-    assert (found["kind"], found["rows"], found["splits"]["val"]) == ("pairs", 18, {"rows": 6})
+    assert (found["kind"], found["rows"], found["splits"]["val"]["rows"]) == ("pairs", 18, 6)
+    assert found["splits"]["val"]["content_id"] == content_ids(PAIRS)["val"]
     assert found["pairs"] == {"dim": 8, "negatives": 4, "clusters": 3}
     table = found["arrays"]["source_embs"]
     assert (table["dtype"], table["shape"], table["table"]) == ("<f4", [20, 8], True)
