@@ -93,7 +93,7 @@ class Loader(DataLoader[Batch]):
         # Whoever reads more of it than a StepSampler has, does so of loaders that have it.
         self.sampler_obj = cast("GlobalBatchSampler", sampler)
         self.order = dict(order)
-        """What the order is a function of: builds, samples, seed, ... (JSON values)."""
+        """What the order is a function of: contents, samples, seed, ... (JSON values)."""
         self.prefetch = prefetch
         self._tally = Tally()
         self.vocab_size = vocab_size

@@ -31,6 +31,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from dataprep.formats.canonical import canonical_json, digest_of
 from dataprep.formats.dataset import ReadBy
 from dataprep.formats.errors import BusyError, DataprepError, IntegrityError, StorageError
 from dataprep.formats.mounts import is_remote
@@ -142,11 +143,7 @@ def plan_digest(definition: dict[str, Any]) -> str:
     >>> plan_digest({"a": 1, "b": 2}) == plan_digest({"b": 2, "a": 1})
     True
     """
-    return hashlib.sha256(_canonical({"format": _FORMAT, "definition": definition})).hexdigest()
-
-
-def _canonical(value: dict[str, Any]) -> bytes:
-    return json.dumps(value, sort_keys=True, separators=(",", ":")).encode()
+    return digest_of({"format": _FORMAT, "definition": definition})
 
 
 def _open(
@@ -356,7 +353,7 @@ def _write(path: Path, definition: dict[str, Any], dtypes: Mapping[str, str], ma
         with FileWriter(path) as writer:
             arrays = {name: column.copy(writer, crcs) for name, column in columns.items()}
             content = {"definition": definition, "report": report, "arrays": arrays}
-            table, data = np.array(crcs, "<u4").tobytes(), _canonical(content)
+            table, data = np.array(crcs, "<u4").tobytes(), canonical_json(content)
             end = table + data + b"".join(len(x).to_bytes(8, "little") for x in (table, data))
             writer.write(end + hashlib.sha256(end).digest())
             writer.close()

@@ -6,8 +6,6 @@ in passing. Whatever fails says in which of the four stages, with the row and th
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol, cast, runtime_checkable
@@ -15,7 +13,8 @@ from typing import Any, Protocol, cast, runtime_checkable
 import numpy as np
 import torch
 
-from dataprep.formats.errors import DataprepError, StorageError, require
+from dataprep.formats.canonical import digest_of
+from dataprep.formats.errors import DataprepError, StorageError, UsageError, require
 from dataprep.runtime.machine_error import machine_error
 from dataprep.runtime.sample_error import SampleError
 
@@ -124,8 +123,13 @@ class Preprocessing:
         inner = getattr(self.transform, "func", self.transform)  # of a partial
         transform = getattr(inner, "__qualname__", type(inner).__name__)
         said = {} if self.engine is None else dict(self.engine.describe())
-        text = json.dumps([dict(self.column_mapping), transform, said], sort_keys=True, default=str)
-        return hashlib.sha256(text.encode()).hexdigest()[:16]
+        try:
+            return digest_of([dict(self.column_mapping), transform, said])[:16]
+        except (TypeError, ValueError) as error:
+            raise UsageError(
+                f"describe() of {type(self.engine).__name__} gives what JSON has not ({error})",
+                where="engine", remedy="Give texts, numbers, lists and dicts.",
+            ) from None  # fmt: skip
 
 
 def as_tensors(value: Any) -> Any:

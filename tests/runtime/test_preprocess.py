@@ -93,6 +93,17 @@ def test_an_engine_of_one_s_own() -> None:
         DataLoaderBuilder().with_dataset(other).with_collate_fn(list).build().load_state_dict(state)
 
 
+def test_what_an_engine_says_of_itself_is_json() -> None:
+    """Python's spelling of an object may be another in each process, and a state would not fit."""
+
+    class Odd(Counting):
+        def describe(self) -> dict[str, Any]:
+            return {"engine": object()}
+
+    with pytest.raises(UsageError, match=r"engine: describe\(\) of Odd gives what JSON has not"):
+        _ = PreprocessedDataset([{"label": 1}], Odd()).identity
+
+
 def test_the_cache_serves_without_the_engine() -> None:
     """Item 56: switchable, clearable; -1 and 19 are one sample."""
     engine = Counting()
