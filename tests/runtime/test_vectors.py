@@ -157,6 +157,33 @@ def test_the_page_has_the_digests(page: dict[str, Any]) -> None:
         assert f"{sum(parts) % page['WORD']:016x}" == v["digest"]
 
 
+@pytest.mark.parametrize("name", ["windows", "documents", "mixture"])
+def test_the_page_has_the_golden_states(name: str, page: dict[str, Any]) -> None:
+    """The digest of a state, and what it calls the sources of a mixture."""
+    state = json.loads((FIXTURES / "golden" / "v1" / "states" / f"{name}.json").read_text())[
+        "state"
+    ]
+    order, epoch = state["order"], state["epoch"]
+    contents, seed = order["content"], order["seed"]
+    if name == "mixture":
+        served = page["mixture"](contents, order["samples"], order["weights"], seed, epoch)
+        (phase,) = state["phases"]
+        for content, size, source in zip(contents, order["samples"], phase["sources"], strict=True):
+            definition = {"samples": size, "kind": "full", "seed": seed, "purpose": "mixture/0"}
+            assert source == f"{content[:16]}/0/{page['sha256_of'](definition)[:16]}"
+        assert order["weights_sha256"] == page["sha256_of"](order["weights"])[:16]
+    else:
+        key = page["key"](contents[0], seed, epoch, f"{order['kind']}/train")
+        n = order["samples"]
+        served = [page["permute"](position, n, key) for position in range(n)]
+    parts = [
+        page["contribution"](sample, position, epoch, contents)
+        for position, sample in enumerate(served[: state["position"]])
+    ]
+    assert state["order_digest"] == f"{sum(parts) % page['WORD']:016x}"
+    assert parts
+
+
 def test_the_page_has_the_hidden_tokens(page: dict[str, Any]) -> None:
     """Row seeds and the draws of a masked language model."""
     for v in VECTORS["masked_rows"]:
