@@ -38,7 +38,7 @@ OPTIONS: dict[str, OptionHelp] = {
         section=_TEXT,
         help="What a document of a plain text file is; a block ends at a blank line.",
     ),
-    **shared("on_error", "max_rejects"),
+    **shared("on_error", "max_rejects", "excerpts"),
     "tokenizer": OptionHelp(
         section=_IDS, metavar="TOKENIZER", default="the built-in one, 32,768 ids",
         help="tokenizer.json, a folder with one, a hub repository, tiktoken:NAME, a .tiktoken "

@@ -49,7 +49,7 @@ OPTIONS: dict[str, OptionHelp] = {
     "system": OptionHelp(
         section=_RECORDS, metavar="TEXT", help="A system turn for conversations that have none."
     ),
-    **shared("on_error", "max_rejects"),
+    **shared("on_error", "max_rejects", "excerpts"),
     "tokenizer": TEXT_OPTIONS["tokenizer"],
     "engine": TEXT_OPTIONS["engine"],
     "template": OptionHelp(

@@ -46,7 +46,7 @@ OPTIONS: dict[str, OptionHelp] = {
         help="A bad record (NaN, infinity, all zero, another width) stops the build, or is written "
         "to rejects.jsonl and counted.",
     ),
-    **shared("max_rejects", section=_ARRAYS),
+    **shared("max_rejects", "excerpts", section=_ARRAYS),
     "text_field": OptionHelp(
         section=_TEXT, metavar="NAME", help="Field of texts to be turned into vectors."
     ),

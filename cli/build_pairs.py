@@ -49,6 +49,7 @@ OPTIONS: dict[str, OptionHelp] = {
         section=_ROWS, metavar="N", default="no limit",
         help="With --on-error skip: stop when more than N rows are bad.",
     ),
+    **shared("excerpts", section=_ROWS),
     "inspection": OptionHelp(
         section=_ROWS, help="Also write pairs.jsonl: texts, keywords, cluster, split of each pair."
     ),

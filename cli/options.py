@@ -54,7 +54,9 @@ def _option(name: str, entry: OptionHelp, default: Any, hint: Any) -> click.Opti
     elif entry.default is not None:
         settings["show_default"] = entry.default
     settings |= _type_settings(hint, entry)
-    return click.Option([f"--{name.replace('_', '-')}", name], **settings)
+    word = name.replace("_", "-")
+    words = f"--{word}/--no-{word}" if default is True else f"--{word}"
+    return click.Option([words, name], **settings)
 
 
 def _type_settings(hint: Any, entry: OptionHelp) -> dict[str, Any]:

@@ -28,6 +28,9 @@ _SHARED = {
         section="Records", metavar="N", default="no limit",
         help="With --on-error skip: stop when more than N records are bad.",
     ),
+    "excerpts": OptionHelp(
+        section="Records", help="Whether rejects.jsonl quotes bad records.",
+    ),
     "split": OptionHelp(
         section=SPLITS, metavar="NAME=SHARE,...",
         help="Ratios that add up to 1; with --split-mode count also numbers of documents, and "

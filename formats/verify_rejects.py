@@ -30,7 +30,7 @@ class _Reject(msgspec.Struct):
     bytes: int | None
     reason: str
     detail: str
-    excerpt: str
+    excerpt: str | None
 
 
 def check_rejects(

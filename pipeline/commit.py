@@ -61,6 +61,7 @@ from dataprep.pipeline.layout import (
 )
 from dataprep.pipeline.plan import Plan
 from dataprep.pipeline.recipe import token_recipe_id
+from dataprep.pipeline.records import without_text
 from dataprep.pipeline.staging import Staging
 from dataprep.pipeline.tables import STREAMS
 from dataprep.pipeline.task import (
@@ -116,7 +117,8 @@ class Commit:
         if len(inputs) > MANY_INPUTS:
             files.append(_write_blocks(root, INPUTS_NAME, encode_inputs(inputs)))
         if records.rejected:
-            lines = in_blocks(final_rejects(self.staging, results))
+            quoted = self.options.get("excerpts", True)
+            lines = in_blocks(final_rejects(self.staging, results, excerpts=quoted))
             files.append(_write_blocks(root, REJECTS_NAME, lines))
         files.sort(key=lambda file: file.name)
         files.append(_write_crcs(root, files))
@@ -347,8 +349,10 @@ def input_entries(
     )
 
 
-def final_rejects(staging: Staging, results: Sequence[_Result]) -> Iterator[bytes]:
-    """The lines of rejects.jsonl, numbered over the whole build."""
+def final_rejects(
+    staging: Staging, results: Sequence[_Result], *, excerpts: bool = True
+) -> Iterator[bytes]:
+    """Yield the lines of rejects.jsonl, numbered over the whole build."""
     decoder = msgspec.json.Decoder(StagedReject)
     first_record = 0
     lines: Counter[int] = Counter()
@@ -361,7 +365,8 @@ def final_rejects(staging: Staging, results: Sequence[_Result]) -> Iterator[byte
         with storage_errors(path), path.open("rb") as stream:
             for staged in map(decoder.decode, stream):
                 line = None if staged.line is None else staged.line + bases[staged.span] + 1
-                yield msgspec.json.encode(staged.final(first_record, line)) + b"\n"
+                final = staged.final(first_record, line)
+                yield msgspec.json.encode(final if excerpts else without_text(final)) + b"\n"
         first_record += sum(span.records for span in result.spans)
 
 

@@ -26,6 +26,7 @@ from dataprep.formats.storage import storage_errors
 from dataprep.pipeline import tables
 from dataprep.pipeline.chat.overlong import OVERLONG
 from dataprep.pipeline.inputs import Source
+from dataprep.pipeline.options import quotes_too_much
 from dataprep.pipeline.prepare import Prepared
 from dataprep.pipeline.recipe import different_options, different_settings, token_recipe_id
 
@@ -248,6 +249,8 @@ def _difference(existing: Manifest, prepared: Prepared) -> str | None:
     ]  # fmt: skip
     if prepared.plan.on_error == "error" and _left_out(existing):
         different.append("on_error")
+    if quotes_too_much(asked, existing.options, existing.records.rejected):
+        different.append("excerpts")
     if different:
         return f"different {', '.join(different)}"
     if existing.tokenizer.sha256 != prepared.tokenizer.sha256:

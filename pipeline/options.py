@@ -8,7 +8,16 @@ from dataclasses import dataclass, fields
 from os import PathLike, fspath
 from pathlib import Path
 from types import UnionType
-from typing import TYPE_CHECKING, Literal, Protocol, Union, get_args, get_origin, get_type_hints
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Literal,
+    Protocol,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 from dataprep.formats.errors import UsageError
 from dataprep.formats.paths import local_path, refuse_address
@@ -29,7 +38,9 @@ __all__ = [
     "check_common",
     "check_types",
     "parse_split",
+    "quotes_too_much",
     "refuse_device",
+    "stored_excerpts",
 ]
 
 InputFormat = Literal["jsonl", "text", "parquet", "hf"]
@@ -95,6 +106,8 @@ class BuildOptions:
     """What a bad record does: stop the build, or go to rejects.jsonl."""
     max_rejects: int | None = None
     """With `on_error` skip: more rejects than this stop the build. None: no limit."""
+    excerpts: bool = True
+    """Whether rejects.jsonl quotes records; without it `detail` is empty and `excerpt` null."""
     seed: int = 0
     """Seed of the hash that assigns splits."""
     workers: int | None = None
@@ -132,6 +145,20 @@ class _Common(Protocol):
     def split(self) -> str: ...
     @property
     def split_mode(self) -> str: ...
+
+
+def stored_excerpts(excerpts: bool) -> dict[str, Any]:
+    """Return what config.json says of `excerpts`: nothing where records are quoted."""
+    return {} if excerpts else {"excerpts": False}
+
+
+def quotes_too_much(
+    asked: Mapping[str, Any], existing: Mapping[str, Any], rejected: object
+) -> bool:
+    """Return whether `rejected` records are quoted in a dataset, and the options `asked` not to."""
+    return (
+        bool(rejected) and not asked.get("excerpts", True) and bool(existing.get("excerpts", True))
+    )
 
 
 def check_common(options: _Common) -> None:

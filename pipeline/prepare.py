@@ -21,7 +21,7 @@ from dataprep.pipeline.engine import (
     library_versions,
 )
 from dataprep.pipeline.inputs import Source, find_sources, folder_notes
-from dataprep.pipeline.options import BuildOptions, parse_split
+from dataprep.pipeline.options import BuildOptions, parse_split, stored_excerpts
 from dataprep.pipeline.own_splits import own_split_notes
 from dataprep.pipeline.plan import Plan, Splitting, Unit, make_units, plan_key
 from dataprep.pipeline.probes import make_probes
@@ -214,4 +214,5 @@ def _stored_options(options: BuildOptions, source: TokenizerSource) -> dict[str,
         "split_key", "bos", "eos", "special_text", "on_error", "seed",
     )  # fmt: skip
     stored = {name: getattr(options, name) for name in names}
+    stored |= stored_excerpts(options.excerpts)
     return {"tokenizer": source.origin, **msgspec.to_builtins(stored)}

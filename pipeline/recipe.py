@@ -14,8 +14,8 @@ __all__ = ["different_options", "different_settings", "token_recipe_id"]
 
 _NAMES = frozenset({"tokenizer", "template"})
 """Where a tokenizer or a template is from: its content counts."""
-_WAYS = frozenset({"engine", "on_error"})
-"""Engines give equal ids; what is done with bad records changes nothing unless there are some."""
+_WAYS = frozenset({"engine", "on_error", "excerpts"})
+"""Engines give equal ids; what is done with bad records changes nothing that is served."""
 _RESOLVED = frozenset({"format", "bos", "eos"})
 """`format` counts as that of each input, control tokens as the tokenizer gave them."""
 _UNHASHED = _NAMES | _WAYS | _RESOLVED

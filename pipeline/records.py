@@ -7,7 +7,7 @@ a `Reject` with its place and reason, and keeps its number.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
@@ -22,6 +22,7 @@ __all__ = [
     "Reject",
     "Span",
     "excerpt",
+    "without_text",
 ]
 
 MAX_RECORD_BYTES = 64 << 20
@@ -108,3 +109,8 @@ def excerpt(raw: bytes) -> str:
     'café \\\\xff'
     """
     return raw[:_EXCERPT_BYTES].decode("utf-8", "backslashreplace")
+
+
+def without_text(reject: dict[str, Any]) -> dict[str, Any]:
+    """Return an entry of rejects.jsonl without what may quote the record."""
+    return reject | {"detail": "", "excerpt": None}

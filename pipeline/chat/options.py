@@ -106,6 +106,8 @@ class ChatOptions:
     """What a bad record does: stop the build, or go to rejects.jsonl."""
     max_rejects: int | None = None
     """With `on_error` skip: more rejects than this stop the build. None: no limit."""
+    excerpts: bool = True
+    """Whether rejects.jsonl quotes records; without it `detail` is empty and `excerpt` null."""
     seed: int = 0
     """Seed of the hash that assigns splits."""
     workers: int | None = None

@@ -27,7 +27,7 @@ from dataprep.pipeline.driven import DrivenTokenizer, naming
 from dataprep.pipeline.engine import TOKENIZERS, choose_engine, library_versions
 from dataprep.pipeline.executor import Workers
 from dataprep.pipeline.inputs import find_sources, folder_notes
-from dataprep.pipeline.options import NONE, parse_split
+from dataprep.pipeline.options import NONE, parse_split, stored_excerpts
 from dataprep.pipeline.own_splits import own_split_notes
 from dataprep.pipeline.plan import ChatPlan, Plan, make_units, plan_key
 from dataprep.pipeline.prepare import Prepared, Survey, check_sources, gate_texts, splitting_of
@@ -198,6 +198,7 @@ def _stored_options(
     options: ChatOptions, chat: ChatPlan, source: TokenizerSource, template: Template
 ) -> dict[str, Any]:
     stored = {name: getattr(options, name) for name in _STORED}
+    stored |= stored_excerpts(options.excerpts)
     stored |= {name: list(stored[name]) for name in ("columns", "template_arg")}
     return {
         "tokenizer": source.origin,

@@ -34,6 +34,7 @@ from dataprep.pipeline.executor import Workers, run_here
 from dataprep.pipeline.launch import available_cores, release
 from dataprep.pipeline.notes import split_notes
 from dataprep.pipeline.ongoing import Ongoing
+from dataprep.pipeline.options import quotes_too_much
 from dataprep.pipeline.progress import ProgressCallback
 from dataprep.pipeline.resume import finished_units
 from dataprep.pipeline.splitting import FEW_KEYS, add_keys
@@ -95,6 +96,8 @@ def _difference(existing: ArrayManifest, prepared: EmbedPrepared) -> str | None:
         return OTHER_VECTORS
     if plan.on_error == "error" and existing.records.rejected:
         different.append("on_error")
+    if quotes_too_much(prepared.stored_options, existing.options, existing.records.rejected):
+        different.append("excerpts")
     if different:
         return f"different {', '.join(different)}"
     inputs = destination.same_inputs(

@@ -71,7 +71,9 @@ class EmbedCommit:
                 writer.parts(name, parts, row=stored.row, dtype=stored.dtype, **meta)
         self._splits(writer, found)
         if records.rejected:
-            writer.stream(REJECTS_NAME, in_blocks(final_rejects(self.staging, results)))
+            quoted = self.options.get("excerpts", True)
+            lines = final_rejects(self.staging, results, excerpts=quoted)
+            writer.stream(REJECTS_NAME, in_blocks(lines))
         manifest = writer.finish(
             kind="embeddings", rows=records.written, inputs=inputs, records=records,
             options=self.options, recipe=hashed_options(self.options),

@@ -52,7 +52,7 @@ _FORMATS = {
     ".parquet": "parquet", ".pq": "parquet",
     ".arrow": "arrow", ".feather": "arrow", ".ipc": "arrow",
 }  # fmt: skip
-_UNHASHED = frozenset({"encoder", "format", "on_error"})
+_UNHASHED = frozenset({"encoder", "format", "on_error", "excerpts"})
 """Stored options that the recipe id does not stand for: the probe identifies the encoder, each
 input has its format, and what is done with bad records changes nothing unless there are some."""
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,31}")
@@ -113,6 +113,8 @@ class EmbeddingOptions:
     """What a bad record does: stop the build, or go to rejects.jsonl."""
     max_rejects: int | None = None
     """With `on_error` skip: more rejects than this stop the build. None: no limit."""
+    excerpts: bool = True
+    """Whether rejects.jsonl quotes records; without it `detail` is empty and `excerpt` null."""
     seed: int = 0
     """Seed of the hash that assigns splits."""
     workers: int | None = None

@@ -28,7 +28,7 @@ from dataprep.pipeline.encoder_probe import (
     unfinished_probes,
 )
 from dataprep.pipeline.inputs import Source, find_sources, folder_notes, input_error
-from dataprep.pipeline.options import parse_split
+from dataprep.pipeline.options import parse_split, stored_excerpts
 from dataprep.pipeline.own_splits import own_split_notes
 from dataprep.pipeline.plan import Splitting, plan_key
 from dataprep.pipeline.splitting import ordered_names, thresholds
@@ -247,6 +247,7 @@ def _stored_options(options: EmbeddingOptions) -> dict[str, Any]:
         "split_mode", "split_key", "on_error", "seed",
     )  # fmt: skip
     stored = {name: getattr(options, name) for name in names}
+    stored |= stored_excerpts(options.excerpts)
     batch = options.encode_batch if options.encoder is not None else None
     encoder = encoder_name(options.encoder)
     return {"columns": list(options.columns), "encoder": encoder, "encode_batch": batch, **stored}

@@ -43,6 +43,7 @@ from dataprep.pipeline.encoder_probe import (
     known_as,
     unfinished_probes,
 )
+from dataprep.pipeline.options import quotes_too_much
 from dataprep.pipeline.own_splits import own_splits
 from dataprep.pipeline.pairs.clustering import cluster, require_clusters
 from dataprep.pipeline.pairs.embed import Embedding, encoder_is_needed
@@ -181,6 +182,8 @@ def _difference(
     different = [name for name in asked if asked[name] != stored.get(name)]
     if options.on_error == "error" and existing.records.rejected:
         different.append("on_error")
+    if quotes_too_much(options.stored(), existing.options, existing.records.rejected):
+        different.append("excerpts")
     if different:
         return f"different {', '.join(different)}"
     known = read_inputs(options.out, existing)

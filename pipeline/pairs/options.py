@@ -15,7 +15,7 @@ import msgspec
 from dataprep.formats.curriculum import Curriculum, parse_curriculum
 from dataprep.formats.errors import UsageError, require
 from dataprep.formats.paths import local_path, refuse_address
-from dataprep.pipeline.options import parse_split
+from dataprep.pipeline.options import parse_split, stored_excerpts
 from dataprep.pipeline.pairs.cells import parse_columns
 from dataprep.pipeline.pairs.cluster import Fallback
 
@@ -27,8 +27,8 @@ Search = Literal["auto", "exact", "faiss"]
 DEFAULT_SPLIT = "train=0.8,val=0.1,test=0.1"
 _BY_COLUMN = "column"
 _TIERS = 4
-_NOT_CONTENT = ("input", "split_input", "out", "workers", "overwrite")
-_UNHASHED = ("encoder", "on_error", "max_rejects")
+_NOT_CONTENT = ("input", "split_input", "out", "workers", "overwrite", "excerpts")
+_UNHASHED = ("encoder", "on_error", "max_rejects", "excerpts")
 _FILES = ("question_embs", "source_embs", "keyword_embs", "keyword_clusters")
 
 
@@ -105,6 +105,8 @@ class PairOptions:
     """What a bad row does: stop the build, or go to rejects.jsonl."""
     max_rejects: int | None = None
     """With `on_error` skip: more rejects than this stop the build. None: no limit."""
+    excerpts: bool = True
+    """Whether rejects.jsonl quotes records; without it `detail` is empty and `excerpt` null."""
     seed: int = 0
     """Seed of splits, negatives, k-means and random fallbacks."""
     workers: int | None = None
@@ -141,6 +143,10 @@ class PairOptions:
         require(
             self.max_rejects is None or self.on_error == "skip", "--max-rejects",
             "only means something with --on-error skip",
+        )  # fmt: skip
+        require(
+            self.excerpts or not self.inspection, "--no-excerpts",
+            "leaves raw text out, and --inspection writes it to pairs.jsonl: leave out one of them",
         )  # fmt: skip
         self.tiers()
         self.shares()
@@ -227,6 +233,7 @@ class PairOptions:
                 found[field.name] = Path(value).resolve().name if is_file else value
         found["curriculum"] = msgspec.to_builtins(self.parsed_curriculum())
         found["split_input"] = [name for name, _ in self.named_inputs() if name]
+        found |= stored_excerpts(self.excerpts)
         plain: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(found))
         return plain
 

@@ -28,6 +28,7 @@ from dataprep.pipeline.pairs.negatives import tier_counts
 from dataprep.pipeline.pairs.options import PairOptions, hashed_options
 from dataprep.pipeline.pairs.prepare import Inputs, Table
 from dataprep.pipeline.pairs.steering import Steering, steer
+from dataprep.pipeline.records import without_text
 
 __all__ = ["Content", "write_pairs"]
 
@@ -112,7 +113,10 @@ def write_pairs(root: Path, options: PairOptions, content: Content, tell: Tell) 
     for name, rows in content.splits.items():
         writer.split(name, rows)
     if content.table.rejects:
-        lines = [msgspec.json.encode(reject) + b"\n" for reject in content.table.rejects]
+        rejects = content.table.rejects
+        if not options.excerpts:
+            rejects = [without_text(reject) for reject in rejects]
+        lines = [msgspec.json.encode(reject) + b"\n" for reject in rejects]
         writer.file("rejects.jsonl", b"".join(lines))
     if options.inspection:
         writer.file("pairs.jsonl", b"".join(_texts(content)))

@@ -43,7 +43,7 @@ def test_defaults_are_those_of_the_dataclass(monkeypatch: pytest.MonkeyPatch) ->
 def test_each_option_arrives(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A value given on the command line is the value of the field."""
     option = next(p for p in command.params if p.name == name and isinstance(p, click.Option))
-    given: object = True
+    given: object = not option.default if option.is_flag else True
     if isinstance(option.type, click.Choice):
         given = option.type.choices[-1]
     elif not option.is_flag:
@@ -51,7 +51,11 @@ def test_each_option_arrives(name: str, monkeypatch: pytest.MonkeyPatch) -> None
     words = [] if name == "input" else ["--input", "x"]
     words += [] if name == "out" else ["--out", "x"]
     words += ["--on-error", "skip"] if name == "max_rejects" else []
-    words += [option.opts[0]] if option.is_flag else [option.opts[0], str(given)]
+    words += (
+        [(option.opts if given else option.secondary_opts)[0]]
+        if option.is_flag
+        else [option.opts[0], str(given)]
+    )
     value = getattr(captured_options(monkeypatch, *words), name)
     assert value == {"input": ("x",), "out": Path("x")}.get(name, given)
     default = next(field.default for field in fields(BuildOptions) if field.name == name)
