@@ -43,7 +43,7 @@ def test_defaults_are_those_of_the_dataclass(monkeypatch: pytest.MonkeyPatch) ->
 def test_each_option_arrives(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A value given on the command line is the value of the field."""
     option = next(p for p in command.params if p.name == name and isinstance(p, click.Option))
-    given: object = not option.default if option.is_flag else True
+    given: object = option.default is not True
     if isinstance(option.type, click.Choice):
         given = option.type.choices[-1]
     elif not option.is_flag:
