@@ -196,7 +196,7 @@ def steps_of_document(
     first, last = np.array(held, np.int64).reshape(-1, 2).T - (base + begin)
     drawn, positions = _draws(sampler, samples, epoch)
     step, rank, row = _located(sampler, samples[drawn], positions, epoch, start)
-    by = np.lexsort((positions, step < 0))
+    by = np.lexsort((positions, row, rank, np.maximum(step, -1), step < 0))
     columns = (step, rank, row, positions, samples[drawn], first[drawn], last[drawn])
     names = ("step", "rank", "row", "position", "sample", "first", "last")
     found = {name: column[by] for name, column in zip(names, columns, strict=True)}

@@ -225,7 +225,9 @@ def test_5_texts_with_classes(tokenizer: tokenizers.Tokenizer) -> None:
         assert [len(b["labels"]) for b in module.test_dataloader()] == [3]
     rows[7]["text"] = ""
     with pytest.raises(dataprep.DataprepError, match=r"row 7.*has no tokens"):
-        list(UniversalDataModule(Texts(), None, TaskSpec.cls_tiny(), tokenizer).train_dataloader())
+        module = UniversalDataModule(Texts(), None, TaskSpec.cls_tiny(), tokenizer)
+        list(module.train_dataloader())
+        list(module.val_dataloader())  # where the row is held out
 
 
 @pytest.mark.filterwarnings("ignore:images with fractions below 0")
