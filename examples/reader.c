@@ -383,8 +383,8 @@ static Key make_key(const char *content, u64 seed, u64 epoch, const char *purpos
     char name[512];
     u64 words[64];
     Key key;
-    int i, length = snprintf(name, sizeof name, "[\"dataprep order 1\", \"%s\", %" PRIu64 ", %" PRIu64
-                             ", \"%s\"]", content, seed, epoch, purpose);
+    int i, length = snprintf(name, sizeof name, "[\"dataprep order 1\",\"%s\",%" PRIu64 ",%" PRIu64
+                             ",\"%s\"]", content, seed, epoch, purpose);
     if (length < 0 || (size_t)length >= sizeof name) fail("the name of an order is too long");
     shake256(name, (size_t)length, words, 64);
     for (i = 0; i < 32; i++) {

@@ -23,7 +23,6 @@ either direction; two to four times that for n up to 64. For data larger than th
 from __future__ import annotations
 
 import hashlib
-import json
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, NamedTuple, Protocol
@@ -31,6 +30,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from dataprep.formats.canonical import canonical_json
 from dataprep.formats.cuts import unsigned_max
 from dataprep.formats.errors import UsageError
 from dataprep.runtime.splitmix import FIRST, GOLDEN, SECOND, finalise
@@ -79,10 +79,9 @@ class OrderKey:
 def key(content_id: str, seed: int, epoch: int, purpose: str) -> OrderKey:
     """The key of one epoch's order, by hashing everything that it depends on.
 
-    What is hashed is ``["dataprep order 1", "CONTENT", SEED, EPOCH, "PURPOSE"]``: JSON in ASCII
-    with one blank after each comma, as Python's `json.dumps` writes a list. Word 2i of its
-    SHAKE-256 (64 bits, little-endian), made odd, is the multiplier of round i, and word 2i + 1 its
-    addend.
+    What is hashed is the canonical JSON ``["dataprep order 1","CONTENT",SEED,EPOCH,"PURPOSE"]``.
+    Word 2i of its SHAKE-256 (64 bits, little-endian), made odd, is the multiplier of round i, and
+    word 2i + 1 its addend.
     Neighbouring seeds and epochs have nothing in common: (seed 1, epoch 2) is not (seed 2,
     epoch 1). Costs some ten microseconds the first time.
     """
@@ -91,7 +90,7 @@ def key(content_id: str, seed: int, epoch: int, purpose: str) -> OrderKey:
 
 @lru_cache(maxsize=_KEPT, typed=True)  # typed: True is not 1 in the name that is hashed
 def _key(content_id: str, seed: int, epoch: int, purpose: str) -> OrderKey:
-    name = json.dumps([_DOMAIN, content_id, seed, epoch, purpose]).encode()
+    name = canonical_json([_DOMAIN, content_id, seed, epoch, purpose])
     words = np.frombuffer(
         hashlib.shake_256(name).digest(16 * max(_ROUNDS.values())), "<u8"
     ).tolist()

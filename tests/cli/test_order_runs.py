@@ -366,9 +366,9 @@ def test_mixture_as_text(both: tuple[Path, Path], capsys: Capture) -> None:
         "source 0: one",
         "source 1: other",
         "rank  row  source  sample  position  document  record      tokens        at  input",
-        "   0    0       1      28         1         0       0  0:33 of 80    byte 0  input.jsonl",
-        "   0    1       0       0         0         0       0  0:30 of 30    byte 0  input.jsonl",
-        "   0    1       0       0         0         2       2  0:3 of 300  byte 200  input.jsonl",
+        "   0    0       0       0         0         0       0  0:30 of 30    byte 0  input.jsonl",
+        "   0    0       0       0         0         2       2  0:3 of 300  byte 200  input.jsonl",
+        "   0    1       1      28         1         0       0  0:33 of 80    byte 0  input.jsonl",
     ]
     lines = text(capsys, *options, "--doc", "1", "--source", "1", "--shuffle", "none")
     assert lines[0].startswith("train[1] of source 1, record 1: 3 tokens, from input.jsonl")
