@@ -55,7 +55,8 @@ def _option(name: str, entry: OptionHelp, default: Any, hint: Any) -> click.Opti
         settings["show_default"] = entry.default
     settings |= _type_settings(hint, entry)
     word = name.replace("_", "-")
-    words = f"--{word}/--no-{word}" if default is True else f"--{word}"
+    opposite = f"no-{word}"
+    words = f"--{word}/--{opposite}" if default is True else f"--{word}"
     return click.Option([words, name], **settings)
 
 

@@ -133,9 +133,13 @@ def _commands_there_are() -> dict[str, dict[str, click.Parameter]]:
             found[name] = command
     found |= {f"build --kind {k}": importlib.import_module(m).command for k, m in KINDS.items()}
     return {
-        words: {spelled: one for one in command.params for spelled in one.opts} | {"--help": one}
-        for words, command in found.items() for one in command.params[:1]
-    }  # fmt: skip
+        words: {
+            spelled: one
+            for one in command.params
+            for spelled in (*one.opts, *one.secondary_opts, "--help")
+        }
+        for words, command in found.items()
+    }
 
 
 def option_names(command: str) -> set[str]:
