@@ -177,12 +177,13 @@ def _difference(
         return f"of the kind {existing.kind}"
     sources = (existing.pairs or {}).get("sources", 0)
     search = choose_search(options.search, sources)
-    asked = hashed_options(options.stored() | {"search": search})
+    chosen = options.stored(inputs.splits) | {"search": search}
+    asked = hashed_options(chosen)
     stored = hashed_options(existing.options)
     different = [name for name in asked if asked[name] != stored.get(name)]
     if options.on_error == "error" and existing.records.rejected:
         different.append("on_error")
-    if quotes_too_much(options.stored(), existing.options, existing.records.rejected):
+    if quotes_too_much(chosen, existing.options, existing.records.rejected):
         different.append("excerpts")
     if different:
         return f"different {', '.join(different)}"
@@ -371,7 +372,7 @@ def _key(options: PairOptions, inputs: Inputs, probe: Probe | None) -> str:
         "format_version": FORMAT_VERSION,
         "kind": _KIND,
         "inputs": [msgspec.structs.asdict(entry) for entry in inputs.entries()],
-        "options": options.stored(),
+        "options": options.stored(inputs.splits),
         OPTION: probe,
     }
     return hashlib.sha256(msgspec.json.encode(parts, order="sorted")).hexdigest()[:16]

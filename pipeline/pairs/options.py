@@ -222,8 +222,12 @@ class PairOptions:
         """The curriculum as it is stored."""
         return parse_curriculum(self.curriculum)
 
-    def stored(self) -> dict[str, Any]:
-        """What config.json says of them: all that decides about the content; files by name."""
+    def stored(self, splits: Sequence[str | None]) -> dict[str, Any]:
+        """Return what config.json says of them: all that decides about the content; files by name.
+
+        `splits` has the split of each input table that its option names, as a folder may hold
+        several tables.
+        """
         found: dict[str, Any] = {}
         for field in fields(self):
             if field.name not in _NOT_CONTENT:
@@ -232,7 +236,7 @@ class PairOptions:
                 is_file = is_file or (field.name == "encoder" and value and Path(value).is_dir())
                 found[field.name] = Path(value).resolve().name if is_file else value
         found["curriculum"] = msgspec.to_builtins(self.parsed_curriculum())
-        found["split_input"] = [name for name, _ in self.named_inputs() if name]
+        found["split_input"] = [name for name in splits if name]
         found |= stored_excerpts(self.excerpts)
         plain: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(found))
         return plain

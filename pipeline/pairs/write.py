@@ -120,7 +120,7 @@ def write_pairs(root: Path, options: PairOptions, content: Content, tell: Tell) 
         writer.file("rejects.jsonl", b"".join(lines))
     if options.inspection:
         writer.file("pairs.jsonl", b"".join(_texts(content)))
-    stored = options.stored() | {"search": content.search}
+    stored = options.stored(content.inputs.splits) | {"search": content.search}
     if content.probe is not None:
         stored[OPTION] = content.probe
     return writer.finish(

@@ -187,6 +187,28 @@ def test_item_114_splits_given_by_files_and_by_a_column(tmp_path: Path) -> None:
         build(options_for(tmp_path, "five", split="column"))
 
 
+def test_the_split_of_each_table_is_part_of_the_recipe(tmp_path: Path) -> None:
+    """Folders that divide the same tables otherwise are another dataset."""
+    lines = write_rows(tmp_path / "rows.jsonl").read_text().splitlines(keepends=True)
+    questions = [int(json.loads(line)["question"].split()[1]) for line in lines]
+    for folder, names in {"ab": "01", "c": "2", "a": "0", "bc": "12"}.items():
+        (tmp_path / folder).mkdir()
+        for n in names:
+            part = [line for line, q in zip(lines, questions, strict=True) if q % 3 == int(n)]
+            (tmp_path / folder / f"{n}.jsonl").write_text("".join(part))
+    first, second = (
+        {"input": (), "split_input": [f"train={tmp_path / train}", f"val={tmp_path / val}"]}
+        for train, val in (("ab", "c"), ("a", "bc"))
+    )
+    one = build(options_for(tmp_path, "one", **first))
+    assert one.manifest.options["split_input"] == ["train", "train", "val"]
+    two = build(options_for(tmp_path, "two", **second))
+    assert one.recipe_id != two.recipe_id
+    with pytest.raises(UsageError, match="different split_input"):
+        build(options_for(tmp_path, "one", **second))
+    assert build(options_for(tmp_path, "one", **first)).reused
+
+
 @pytest.mark.parametrize("clusters", ["none", "auto"])
 def test_item_112_without_keywords_and_clusters(tmp_path: Path, clusters: str) -> None:
     """Item 112: steering of what is missing is zero, negatives come from tiers 3 and 4."""
@@ -665,4 +687,4 @@ def test_paths_are_taken_where_files_are(tmp_path: Path) -> None:
     spelled: dict[str, Any] = {name: str(value) for name, value in given.items()}
     texts = PairOptions(**spelled)
     assert options == texts
-    assert options.stored() == texts.stored()
+    assert options.stored([]) == texts.stored([])
