@@ -15,7 +15,6 @@ import numpy.typing as npt
 
 from dataprep.formats.errors import InputError, UsageError
 from dataprep.pipeline.embeddings.options import Encoder, encoder_name
-from dataprep.pipeline.encoder_probe import TEXTS
 
 __all__ = ["Encode", "encode_texts", "load_encoder", "probe_vectors"]
 
@@ -46,9 +45,11 @@ def load_encoder(encoder: str | Encoder) -> Encode:
     )
 
 
-def probe_vectors(encode: Encode, encoder: str | Encoder) -> npt.NDArray[np.float32]:
-    """Return what `encode` gives for the texts of the probe: float32 [texts, width]."""
-    return _checked(encode, list(TEXTS), None, encoder)
+def probe_vectors(
+    encode: Encode, encoder: str | Encoder, texts: list[str]
+) -> npt.NDArray[np.float32]:
+    """Return what `encode`, which is `encoder`, gives for `texts`: float32 [texts, width]."""
+    return _checked(encode, texts, None, encoder)
 
 
 def encode_texts(

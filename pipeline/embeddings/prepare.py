@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import dataprep
@@ -23,7 +24,6 @@ from dataprep.pipeline.embeddings.rows import Column, FieldType
 from dataprep.pipeline.encoder_probe import (
     OPTION,
     Probe,
-    known_as,
     make_probe,
     unfinished_probes,
 )
@@ -101,10 +101,12 @@ def _encoder(
     if options.encoder is None:
         return None, None, 0
     encode = load_encoder(options.encoder)
-    vectors = probe_vectors(encode, options.encoder)
-    found = make_probe(vectors, encoder_name(options.encoder) or "")
     known = [] if existing is None else [existing.options.get(OPTION)]
-    return encode, known_as(found, [*known, *unfinished_probes(options.out)]), vectors.shape[1]
+    probe = make_probe(
+        partial(probe_vectors, encode, options.encoder), encoder_name(options.encoder) or "",
+        [*known, *unfinished_probes(options.out)],
+    )  # fmt: skip
+    return encode, probe, len(bytes.fromhex(probe[0]["vector"])) // 4
 
 
 def _check_sources(options: EmbeddingOptions, sources: Sequence[Source]) -> None:

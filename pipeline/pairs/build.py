@@ -40,7 +40,6 @@ from dataprep.pipeline.encoder_probe import (
     OPTION,
     OTHER_VECTORS,
     Probe,
-    known_as,
     unfinished_probes,
 )
 from dataprep.pipeline.options import quotes_too_much
@@ -206,8 +205,8 @@ def _other_encoder(options: PairOptions, encoder: Encoder | None, stored: Any) -
         return None
     if options.encoder is None:
         return "different encoder"
-    probe = probe_of(_loaded(options, encoder), options.encoder)
-    return None if known_as(probe, [stored]) == stored else OTHER_VECTORS
+    probe = probe_of(_loaded(options, encoder), options.encoder, [stored])
+    return None if probe == stored else OTHER_VECTORS
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -243,8 +242,8 @@ def _prepare(
         if encoder_is_needed(options, inputs, table.pairs):
             encoder = _loaded(options, encoder)
             known = [] if existing is None else [existing.options.get(OPTION)]
-            probe = known_as(
-                probe_of(encoder, str(options.encoder)), [*known, *unfinished_probes(options.out)]
+            probe = probe_of(
+                encoder, str(options.encoder), [*known, *unfinished_probes(options.out)]
             )
     return _Prepared(
         options=options, inputs=inputs, table=table, search=search, encoder=encoder, probe=probe

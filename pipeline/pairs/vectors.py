@@ -9,7 +9,7 @@ Refused, with the text and its row: a NaN or Inf, a row of zeros, a row of anoth
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from importlib import import_module
 from itertools import chain
@@ -21,7 +21,7 @@ import numpy.typing as npt
 from dataprep.formats.decoding import decoding, each_decoded
 from dataprep.formats.errors import InputError, UsageError
 from dataprep.pipeline.apart import streamed_apart
-from dataprep.pipeline.encoder_probe import TEXTS, Probe, make_probe
+from dataprep.pipeline.encoder_probe import Probe, make_probe
 from dataprep.pipeline.inputs import Source, check_unchanged, input_error, reading
 from dataprep.pipeline.pairs.search import Floats, unit
 from dataprep.pipeline.parquet import arrow_errors, decoding_parquet, group_batches, open_parquet
@@ -224,9 +224,9 @@ def encode(
     return np.concatenate(parts)
 
 
-def probe_of(encoder: Encoder, name: str) -> Probe:
-    """Return the probe of `encoder`; a vector of zeros is allowed there."""
-    return make_probe(_made(encoder, list(TEXTS), f"--encoder {name}"), name)
+def probe_of(encoder: Encoder, name: str, known: Iterable[object]) -> Probe:
+    """Return the one of `known` that is of `encoder`, or its probe, where vectors may be zero."""
+    return make_probe(lambda texts: _made(encoder, texts, f"--encoder {name}"), name, known)
 
 
 def _made(encoder: Encoder, batch: list[str], where: str) -> Floats:

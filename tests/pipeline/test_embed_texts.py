@@ -12,6 +12,7 @@ import numpy.typing as npt
 import pytest
 
 from dataprep.formats.errors import InputError, UsageError
+from dataprep.pipeline import encoder_probe
 from dataprep.pipeline.embeddings.options import encoder_name
 from tests.pipeline.embed_inputs import (
     Records,
@@ -39,7 +40,7 @@ def test_texts_are_encoded(tmp_path: Path) -> None:
     found = arrays_of(tmp_path / "out")
     np.testing.assert_array_equal(found["embedding"], fake([f"text {n}" for n in range(100)]))
     np.testing.assert_array_equal(found["id"], np.arange(100))
-    assert sizes == [3, 30, 30, 30, 10]  # the first is the probe
+    assert sizes == [4, 30, 30, 30, 10]  # the first is the probe
     assert report.manifest.options["encoder"].endswith("test_texts_are_encoded.<locals>.encoder")
 
 
@@ -71,10 +72,51 @@ def test_an_encoder_is_known_by_its_vectors(tmp_path: Path) -> None:
     for near in (called(lambda texts: fake(texts) * (1 + 1e-6), seen), fake):  # and another name
         again = build_vectors(tmp_path / "one", path, encoder=near, **given)
         assert (again.reused, again.recipe_id) == (True, first.recipe_id)
-    assert seen == [3]
+    assert seen == [4]
     assert digests(tmp_path / "one") == before
     replaced = build_vectors(tmp_path / "one", path, encoder=other, overwrite=True, **given)
     assert replaced.recipe_id != first.recipe_id
+
+
+def test_an_encoder_that_cuts_texts_off_elsewhere_is_another(tmp_path: Path) -> None:
+    """Models with the same weights and another greatest length of text."""
+    path = lines(tmp_path)
+    given: dict[str, Any] = {"text_field": "text"}
+
+    def cut(words: int) -> Any:
+        return called(lambda texts: fake([" ".join(text.split()[:words]) for text in texts]))
+
+    for words in (128, 256, 512):
+        out = tmp_path / str(words)
+        build_vectors(out, path, encoder=cut(words), **given)
+        assert build_vectors(out, path, encoder=cut(words), **given).reused
+        with pytest.raises(UsageError, match="made by an encoder that gives other vectors"):
+            build_vectors(out, path, encoder=cut(2 * words), **given)
+
+
+def test_a_stored_probe_may_have_other_texts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a later version may choose them: it is compared by encoding those, and stays."""
+    path = lines(tmp_path)
+    given: dict[str, Any] = {"text_field": "text"}
+    with monkeypatch.context() as patch:
+        patch.setattr(encoder_probe, "TEXTS", ("one text", "another"))
+        first = build_vectors(tmp_path / "out", path, encoder=called(fake), **given)
+    assert len(first.manifest.options["encoder_probe"]) == 2
+    seen: list[int] = []
+    ways: list[dict[str, Any]] = [{}, {"overwrite": True}]
+    for options in ways:
+        again = build_vectors(
+            tmp_path / "out", path, encoder=called(fake, seen), **given, **options
+        )
+        assert again.reused == (not options)
+        assert again.recipe_id == first.recipe_id
+    assert seen[:4] == [4, 2, 4, 2]
+    with pytest.raises(UsageError, match="made by an encoder that gives other vectors"):
+        build_vectors(
+            tmp_path / "out", path, encoder=called(lambda texts: fake(texts) * 1.1), **given
+        )
 
 
 def test_the_probe_is_stored(tmp_path: Path) -> None:
@@ -116,9 +158,9 @@ def test_texts_of_any_input(tmp_path: Path, records: Records, name: str) -> None
     ("encoder", "problem"),
     [
         (lambda texts: np.ones(3), r"gave float64 \[3\]"),
-        (lambda texts: np.ones((len(texts) + 1, 3)), "for 3 texts"),
+        (lambda texts: np.ones((len(texts) + 1, 3)), "for 4 texts"),
         (lambda texts: [["a"]], "gave <U1"),
-        (lambda texts: np.ones((len(texts), 3 + (len(texts) > 3))), r"not floats \[100, 3\]"),
+        (lambda texts: np.ones((len(texts), 3 + (len(texts) > 4))), r"not floats \[100, 3\]"),
     ],
 )
 def test_encoders_that_are_refused(

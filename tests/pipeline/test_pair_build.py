@@ -28,6 +28,7 @@ from dataprep.pipeline.pairs.build import PairReport, build_pairs
 from dataprep.pipeline.pairs.options import PairOptions
 from dataprep.pipeline.pairs.prepare import pair_texts
 from dataprep.pipeline.pairs.steps import StepProgress
+from dataprep.pipeline.pairs.vectors import Encoder
 from dataprep.pipeline.staging import Staging
 
 DIM = 6
@@ -418,7 +419,7 @@ def test_an_encoder_is_known_by_its_vectors(tmp_path: Path) -> None:
     for name in ("letters", "another name"):
         again = build_pairs(options_for(tmp_path, "one", encoder=name), encoder=near)
         assert (again.reused, again.recipe_id) == (True, one.recipe_id)
-    assert seen == [3, 3]
+    assert seen == [4, 4]
     assert bytes_of(tmp_path / "one") == before
 
 
@@ -446,6 +447,18 @@ def test_names_are_for_people(tmp_path: Path) -> None:
     assert build_pairs(options_for(tmp_path, "bad", **moved, on_error="skip")).reused
     with pytest.raises(UsageError, match="different on_error"):
         build_pairs(options_for(tmp_path, "bad", **moved))
+
+
+def test_an_encoder_that_cuts_texts_off_elsewhere_is_another(tmp_path: Path) -> None:
+    """Also one that gives equal vectors for every text of the dataset."""
+
+    def cut(words: int) -> Encoder:
+        return lambda texts: vectors_of([" ".join(text.split()[:words]) for text in texts])
+
+    first = build_pairs(options_for(tmp_path), encoder=cut(128))
+    assert build_pairs(options_for(tmp_path), encoder=cut(128)).recipe_id == first.recipe_id
+    with pytest.raises(UsageError, match="made by an encoder that gives other vectors"):
+        build_pairs(options_for(tmp_path), encoder=cut(256))
 
 
 @pytest.mark.parametrize("factor", [1.1, 1 + 1e-6])
