@@ -21,7 +21,11 @@ LEGACY = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."
 _AROUND = 1 << 20  # bytes beside the numbers; torch needs some thousands
 _MEMBERS = 64  # torch writes up to eight
 _NUMBERS = re.compile(r"([^/]+)/data/0")
-_INT64 = b"ctorch\nLongStorage\n"
+_MEMO = rb"(?:q.|r....|\x94)?"  # what a pickle may say after a value, to name it again
+_INT64 = re.compile(
+    rb"ctorch\nLongStorage\n|\x8c\x05torch" + _MEMO + rb"\x8c\x0bLongStorage" + _MEMO + rb"\x93",
+    re.DOTALL,
+)
 _ENCRYPTED = 0x1 | 0x40 | 0x2000  # flags of members that are, or whose header is
 _BAD = (
     zipfile.BadZipFile, ValueError, RuntimeError, NotImplementedError, EOFError, OverflowError,
@@ -44,7 +48,7 @@ def numbers_at(stream: FileIO, size: int, count: int) -> int:
             member = _member(archive, count)
     except _BAD as error:
         raise ValueError(f"is not a torch archive of {count} int64 numbers ({error})") from None
-    begin = _begin(stream, member)
+    begin = _begin(stream, member) if member.header_offset < size else 0
     if not 0 < begin <= size - 8 * count:
         raise ValueError(f"its {member.filename} does not lie in the file")
     stream.seek(begin + 8 * count)
@@ -98,24 +102,43 @@ def _member(archive: zipfile.ZipFile, count: int) -> zipfile.ZipInfo:
             raise ValueError(f"{member.filename} has two sizes")
     if numbers.file_size != 8 * count:
         raise ValueError(f"{numbers.filename} has {numbers.file_size} bytes")
-    _check_others(archive, [member for member in members if member is not numbers], numbers)
+    _check_others(archive, [member for member in members if member is not numbers], numbers, count)
     return numbers
 
 
 def _check_others(
-    archive: zipfile.ZipFile, others: list[zipfile.ZipInfo], numbers: zipfile.ZipInfo
+    archive: zipfile.ZipFile, others: list[zipfile.ZipInfo], numbers: zipfile.ZipInfo, count: int
 ) -> None:
-    """Raise unless the pickle is of int64 numbers, little-endian, and no CRC-32 is wrong."""
+    """Raise unless the pickle is of an int64 vector, little-endian, and no CRC-32 is wrong."""
     root = numbers.filename.partition("/")[0]
     if sum(member.file_size for member in others) > _AROUND:
         raise ValueError("its other members are too large")
     texts = {member.filename: archive.read(member) for member in others}
     if len(texts) != len(others):
         raise ValueError("two members have one name")
-    if _INT64 not in texts.get(f"{root}/data.pkl", b""):
+    pickle = texts.get(f"{root}/data.pkl", b"")
+    if not _INT64.search(pickle):
         raise ValueError("its data.pkl tells of no int64 tensor")
+    if count > 1 and not _vector(count).search(pickle):  # the order of fewer is no question
+        raise ValueError(f"its data.pkl tells of no contiguous vector of {count} numbers")
     if texts.get(f"{root}/byteorder", b"little") != b"little":
         raise ValueError("its numbers are not little-endian")
+
+
+def _vector(count: int) -> re.Pattern[bytes]:
+    """Return what a pickle says after the storage: offset 0, shape [count] and stride [1]."""
+    lengths = [b"K" + bytes([count])] if count < 1 << 8 else []
+    lengths += [b"M" + struct.pack("<H", count)] if count < 1 << 16 else []
+    lengths += [b"J" + struct.pack("<i", count)] if count < 1 << 31 else []
+    shortest = count.bit_length() // 8 + 1
+    lengths += [b"\x8a%c" % size + count.to_bytes(size, "little") for size in range(shortest, 9)]
+    return re.compile(rb"QK\x00" + _alone(lengths) + _alone([b"K\x01"]), re.DOTALL)
+
+
+def _alone(numbers: list[bytes]) -> bytes:
+    """Return the pattern of a tuple of one number, which may be spelled in any of these ways."""
+    number = b"(?:" + b"|".join(map(re.escape, numbers)) + b")"
+    return rb"(?:" + number + rb"\x85|\(" + number + rb"t)" + _MEMO
 
 
 def _begin(stream: FileIO, member: zipfile.ZipInfo) -> int:

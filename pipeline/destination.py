@@ -8,6 +8,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TypeVar
 
+import msgspec
+
 from dataprep.formats import array_manifest
 from dataprep.formats import manifest as token_manifest
 from dataprep.formats.array_manifest import ArrayManifest
@@ -33,6 +35,7 @@ from dataprep.pipeline.recipe import different_options, different_settings, toke
 __all__ = [
     "check",
     "holds",
+    "listed_files",
     "refuse_another",
     "refuse_newer",
     "refuse_newer_version",
@@ -47,11 +50,24 @@ Finished = TypeVar("Finished", Manifest, ArrayManifest)
 _HEAD_BYTES = 64
 _MARK = re.compile(rb'\s*\{\s*"format":\s*"dataprep"')
 _DATASET_NAME = re.compile(
-    r"config\.json|tokenizer\.json|chat_template\.jinja|crc32\.npy|rejects\.jsonl|pairs\.jsonl|inspection\.json"
+    r"config\.json|tokenizer\.json|chat_template\.jinja|crc32\.npy|inspection\.json"
+    r"|(inputs|rejects|pairs)\.jsonl"
     r"|[a-z][a-z0-9_]*_(idx\.pt|order\.npy)"
     r"|[a-z][a-z0-9_]*/([a-z0-9][a-z0-9_]*/)?"
     r"(tokens-\d+\.bin|((docs|source|mask|groups|scores|records)-)?\d+\.npy)?"
 )
+
+
+class _Named(msgspec.Struct):
+    name: str
+
+
+class _Files(msgspec.Struct):
+    files: list[_Named]
+
+
+# Made at import, in one thread: msgspec 0.22 crashes where several are the first to use a type.
+_FILES = msgspec.json.Decoder(_Files)
 
 
 def resolve(out: Path) -> Path:
@@ -153,15 +169,38 @@ def _is_ours(out: Path) -> bool:
         return _MARK.match(stream.read(_HEAD_BYTES)) is not None
 
 
+def listed_files(data: bytes) -> set[str] | None:
+    """Return the names in `files` of a config.json of any kind; None where it is no such JSON."""
+    try:
+        return {entry.name for entry in _FILES.decode(data).files}
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return None
+
+
 def _foreign(out: Path) -> list[str]:
-    """What stands in `out` that no dataset has, by its name."""
+    """Return the names of what stands in `out` and is not of the dataset there.
+
+    A file is if config.json lists it, or where that is damaged, if a dataset has such a name.
+    """
+    try:
+        data = read(out)
+        read_header(data)
+        listed = listed_files(data)
+    except DataprepError:
+        listed = None
     names = []
     for folder, folders, files in os.walk(out, onerror=_complain):
         inside = "" if folder == str(out) else f"{os.path.relpath(folder, out)}/"
         links = {name for name in folders if (Path(folder) / name).is_symlink()}
         names += [f"{inside}{name}" + "/" * (name not in links) for name in folders]
         names += [f"{inside}{name}" for name in files]
-    return sorted(name.rstrip("/") for name in names if not _DATASET_NAME.fullmatch(name))
+    return sorted(name.rstrip("/") for name in names if not _is_known(name, listed))
+
+
+def _is_known(name: str, listed: set[str] | None) -> bool:
+    if listed is None or name.endswith("/"):
+        return _DATASET_NAME.fullmatch(name) is not None
+    return name in listed or name == CONFIG_NAME
 
 
 def _complain(error: OSError) -> None:

@@ -6,29 +6,16 @@ import os
 import re
 from pathlib import Path
 
-import msgspec
-
 from dataprep.formats import array_manifest as manifests
 from dataprep.formats.array_manifest import ArrayManifest
 from dataprep.formats.envelope import CONFIG_NAME
 from dataprep.formats.errors import DataprepError, UsageError
 from dataprep.formats.storage import storage_errors
-from dataprep.pipeline.destination import refuse_newer_version, refuse_removed
+from dataprep.pipeline.destination import listed_files, refuse_newer_version, refuse_removed
 
 __all__ = ["existing_dataset"]
 
 _MARK = re.compile(rb'\s*\{\s*"format":\s*"dataprep"')
-
-
-class _Named(msgspec.Struct):
-    name: str
-
-
-class _Files(msgspec.Struct):
-    files: list[_Named]
-
-
-_FILES = msgspec.json.Decoder(_Files)
 
 
 def existing_dataset(out: Path, overwrite: bool) -> ArrayManifest | None:
@@ -82,10 +69,9 @@ def _is_ours(folder: Path) -> bool:
 def _refuse_foreign(out: Path) -> None:
     """Raise if a file stands in `out` that its config.json does not list: it would be lost."""
     with storage_errors(out):
-        try:
-            listed = {entry.name for entry in _FILES.decode((out / CONFIG_NAME).read_bytes()).files}
-        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-            raise _taken(out, "holds a dataset whose config.json is damaged") from None
+        listed = listed_files((out / CONFIG_NAME).read_bytes())
+        if listed is None:
+            raise _taken(out, "holds a dataset whose config.json is damaged")
         found = [path for path in sorted(out.rglob("*")) if path.is_symlink() or not path.is_dir()]
     for path in found:
         name = path.relative_to(out).as_posix()

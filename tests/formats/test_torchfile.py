@@ -6,6 +6,7 @@ import hashlib
 import io
 import pickle
 import pickletools
+import struct
 import subprocess
 import sys
 import zipfile
@@ -277,6 +278,93 @@ def test_other_archives_are_refused(
     with pytest.raises(IntegrityError, match=says) as caught:
         open_index(path, 7)
     assert caught.value.code == "E_INDEX"
+
+
+OFFSETS = (
+    1,
+    40,
+    1 << 31,
+    (1 << 32) - 1,
+    1 << 40,
+    1 << 62,
+    (1 << 63) - 1,
+    1 << 63,
+    (1 << 64) - 1,
+)
+
+
+@pytest.mark.parametrize("target", range(4))
+@pytest.mark.parametrize("offset", OFFSETS)
+def test_members_that_lie_elsewhere_are_refused(tmp_path: Path, target: int, offset: int) -> None:
+    """Whatever 64-bit offset the directory names for the header of any member."""
+    path = tmp_path / "train_idx.pt"
+    path.write_bytes(moved(rezip(archive(ids(7)), {}), target, offset))
+    with pytest.raises(IntegrityError) as caught:
+        open_index(path, 7)
+    assert caught.value.code == "E_INDEX"
+
+
+@pytest.mark.parametrize("change", ["transposed", "rows", "every other"])
+def test_what_is_no_contiguous_vector_is_refused(tmp_path: Path, change: str) -> None:
+    """Its numbers would be read in the order of the storage."""
+    torch = pytest.importorskip("torch")
+    whole = torch.arange(6)
+    tensor = {
+        "transposed": whole.reshape(2, 3).T, "rows": whole.reshape(2, 3),
+        "every other": whole[::2],
+    }[change]  # fmt: skip
+    path = tmp_path / "val_idx.pt"
+    for protocol in (2, 4):
+        torch.save(tensor, path, pickle_protocol=protocol)
+        with pytest.raises(IntegrityError, match="no contiguous vector of 6 numbers"):
+            open_index(path, 6)
+
+
+def moved(data: bytes, target: int, offset: int) -> bytes:
+    """The archive with another offset of its member number `target`, in a 64-bit field."""
+    at = data.index(b"PK\1\2")
+    for _ in range(target):
+        at = data.index(b"PK\1\2", at + 4)
+    name, extra = struct.unpack("<HH", data[at + 28 : at + 32])
+    field = struct.pack("<HHQ", 1, 8, offset)
+    entry = bytearray(data[at : at + 46 + name + extra] + field)
+    entry[30:32] = struct.pack("<H", extra + len(field))
+    entry[42:46] = b"\xff" * 4
+    found = data[:at] + entry + data[at + 46 + name + extra :]
+    end = found.rindex(b"PK\5\6")
+    (size,) = struct.unpack("<L", found[end + 12 : end + 16])
+    return found[: end + 12] + struct.pack("<L", size + len(field)) + found[end + 16 :]
+
+
+@given(st.data())
+def test_fuzzed_directories_are_refused_or_read(
+    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+) -> None:
+    """64-bit offsets, and other bytes in the directory."""
+    offsets = st.one_of(st.sampled_from(OFFSETS), st.integers(0, (1 << 64) - 1))
+    sound = rezip(archive(ids(5)), {})
+    changed = bytearray(moved(sound, data.draw(st.integers(0, 3)), data.draw(offsets)))
+    first = changed.index(b"PK\1\2")
+    for _ in range(data.draw(st.integers(0, 3))):
+        changed[data.draw(st.integers(first, len(changed) - 1))] = data.draw(st.integers(0, 255))
+    path = tmp_path_factory.mktemp("fuzz") / "train_idx.pt"
+    path.write_bytes(changed)
+    try:
+        assert open_index(path, 5).shape == (5,)
+    except IntegrityError as error:
+        assert error.code == "E_INDEX"
+
+
+@pytest.mark.parametrize("protocol", [2, 3, 4, 5])
+def test_every_protocol_of_pickle_is_read(tmp_path: Path, protocol: int) -> None:
+    """From 4 on a pickle spells the name of a class in another way; float64 stays refused."""
+    torch = pytest.importorskip("torch")
+    path = tmp_path / "val_idx.pt"
+    torch.save(torch.from_numpy(ids(70)), path, pickle_protocol=protocol)
+    assert open_index(path, 70).tolist() == ids(70).tolist()
+    torch.save(torch.from_numpy(ids(70)).double(), path, pickle_protocol=protocol)
+    with pytest.raises(IntegrityError, match="no int64 tensor"):
+        open_index(path, 70)
 
 
 def test_the_form_before_zip_is_refused_by_name(tmp_path: Path) -> None:

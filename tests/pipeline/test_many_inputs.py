@@ -10,7 +10,7 @@ import pytest
 from dataprep import open_dataset
 from dataprep.formats import array_writer
 from dataprep.formats.arrays import open_arrays
-from dataprep.formats.errors import IntegrityError
+from dataprep.formats.errors import IntegrityError, UsageError
 from dataprep.formats.inputs import INPUTS_NAME
 from dataprep.formats.verify import verify
 from dataprep.pipeline import commit
@@ -104,3 +104,31 @@ def test_a_damaged_side_file_is_named(
             dataset.split("train").source(0)
     reseal(tmp_path / "d")
     assert codes(verify(tmp_path / "d", "structure")) == {("E_INPUTS", INPUTS_NAME)}
+
+
+def test_a_dataset_with_a_side_file_is_replaced(tmp_path: Path, few_in_config: None) -> None:
+    """By --overwrite: what config.json lists is dataprep's. Another file is not, whatever its name.
+
+    Where config.json is damaged the names alone tell.
+    """
+    texts, out = write_texts(tmp_path / "in"), tmp_path / "out"
+    build_into(out, texts, split="train=1")
+    mine = out / "train" / "tokens-99999.bin"
+    mine.write_bytes(b"mine")
+    with pytest.raises(UsageError, match="tokens-99999"):
+        build_into(out, texts, split="train=1", overwrite=True, seed=1)
+    mine.unlink()
+    build_into(out, texts, split="train=0.5,val=0.5", overwrite=True, seed=1)
+    assert verify(out, "full").ok
+    data = (out / "config.json").read_bytes()
+    (out / "config.json").write_bytes(data.replace(b'"name": "inputs.jsonl"', b'"name": "x"'))
+    build_into(out, texts, split="train=1", overwrite=True)
+    assert verify(out, "full").ok
+    vectors = []
+    for number in range(3):
+        (tmp_path / f"{number}").mkdir()
+        records = make_records(5, seed=number)
+        vectors.append(write_records(tmp_path / f"{number}", "x.jsonl", records))
+    build_vectors(out, *vectors, overwrite=True)
+    build_vectors(out, *vectors, overwrite=True, seed=1)
+    assert (out / INPUTS_NAME).exists() and verify(out, "full").ok
