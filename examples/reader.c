@@ -568,7 +568,7 @@ static void content_id(const Content *c, char hex[65])
     put(&t, "[\"dataprep content 1\",\"tokens\",[[\"tokens\",\"%s\",%" PRIu64 ",\"%08" PRIx32 "\"],"
         "[\"lengths\",\"<u8\",%" PRIu64 ",\"%08" PRIx32 "\"]", c->dtype, c->tokens, c->ids,
         c->documents, c->lengths);
-    if (c->masked) put(&t, ",[\"mask\",\"|u1\",%" PRIu64 ",\"%08" PRIx32 "\"]", c->tokens, c->mask);
+    if (c->masked && c->documents) put(&t, ",[\"mask\",\"|u1\",%" PRIu64 ",\"%08" PRIx32 "\"]", c->tokens, c->mask);
     put(&t, "]]");
     sha256_of(t.text, t.length, hex);
 }

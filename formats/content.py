@@ -132,11 +132,15 @@ class TokenContent:
 
     @property
     def content_id(self) -> str:
-        """The digest of what was added."""
+        """The digest of what was added; without documents of tokens and lengths alone.
+
+        A shard of no documents may have a mask, and a split of no shards has none.
+        """
+        documents = self._sums["lengths"][0]
         parts = [
             [role, dtype, self._sums[role][0], _hex(self._sums[role][1])]
             for role, dtype in self._types.items()
-            if role in self._sums
+            if role in self._sums and (documents or role in ("tokens", "lengths"))
         ]
         return digest_of([_DOMAIN, "tokens", parts])
 

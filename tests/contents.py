@@ -40,7 +40,7 @@ def token_content_id(path: Path, dtype: str, shards: Shards) -> str:
     lengths = [np.diff(np.load(path / shard["docs"])) for shard in shards]
     parts = [_part("tokens", dtype, [np.frombuffer(ids, dtype)]), _part("lengths", "<u8", lengths)]
     for role, kind in (("mask", "|u1"), ("groups", "<u8"), ("scores", "<f4")):
-        if any(shard.get(role) for shard in shards):
+        if any(shard["documents"] and shard.get(role) for shard in shards):
             read = [np.load(path / shard[role]) for shard in shards]
             parts.append(_part(role, kind, map(np.diff, read) if role == "groups" else read))
     return _digest("tokens", parts)

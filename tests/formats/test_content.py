@@ -21,6 +21,7 @@ from dataprep.formats.errors import IntegrityError
 from dataprep.formats.verify import verify
 from tests.array_datasets import make_embeddings, make_pairs
 from tests.contents import content_ids
+from tests.datasets import make_dataset, random_split
 from tests.formats.verified import edit, reseal, small
 from tests.preferences import written
 from tests.support import examples
@@ -153,3 +154,20 @@ def test_an_id_that_is_none_is_refused(made: Path, bad: str) -> None:
         reseal(made, _renamed(train=bad))
         verify(made)
     assert caught.value.code == "E_MANIFEST"
+
+
+@pytest.mark.parametrize("form", ["chat", "groups"])
+def test_a_split_without_documents_has_one_id(tmp_path: Path, form: str) -> None:
+    """Whether it has no shard, or one of no documents, which may have a mask, groups and scores."""
+    found = set()
+    train = random_split([[3, 4]])
+    ones = [[np.ones(len(ids)) for ids in train[0]]]
+    for name, val in {"none": [], "one": [[]], "two": [[], []]}.items():
+        made: dict[str, Any] = {"masks": {"train": ones, "val": val}, "form": form}
+        if form == "groups":
+            made["scores"] = {"train": [[(1.0, 0.5)]], "val": val}
+        path = make_dataset(tmp_path / name, {"train": train, "val": val}, **made)
+        assert verify(path, "full").findings == ()
+        found.add(_stored(path)["val"])
+    empty = make_dataset(tmp_path / "bare", {"train": train, "val": []})
+    assert found == {_stored(empty)["val"]}
