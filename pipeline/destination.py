@@ -22,7 +22,7 @@ from dataprep.formats.errors import (
     UsageError,
 )
 from dataprep.formats.inputs import read_inputs
-from dataprep.formats.manifest import InputEntry, Manifest
+from dataprep.formats.manifest import InputEntry, Manifest, TokenizerEntry
 from dataprep.formats.replaced import Mark, mark_of
 from dataprep.formats.storage import storage_errors
 from dataprep.pipeline import tables
@@ -30,6 +30,7 @@ from dataprep.pipeline.chat.overlong import OVERLONG
 from dataprep.pipeline.inputs import Source
 from dataprep.pipeline.options import quotes_too_much
 from dataprep.pipeline.prepare import Prepared
+from dataprep.pipeline.probes import encoded_probes
 from dataprep.pipeline.recipe import different_options, different_settings, token_recipe_id
 
 __all__ = [
@@ -280,7 +281,8 @@ def _difference(existing: Manifest, prepared: Prepared) -> str | None:
     """Return how `existing` differs from what would be built, None where only names do."""
     asked = prepared.stored_options
     different = different_options(existing.options, asked)
-    settings = list(different_settings(existing.tokenizer, prepared.tokenizer))
+    tokenizer = _probed_alike(existing, prepared)
+    settings = list(different_settings(existing.tokenizer, tokenizer))
     different += [  # "auto" may be the same token by another name
         role for role in ("bos", "eos")
         if asked.get(role) != existing.options.get(role)
@@ -292,7 +294,7 @@ def _difference(existing: Manifest, prepared: Prepared) -> str | None:
         different.append("excerpts")
     if different:
         return f"different {', '.join(different)}"
-    if existing.tokenizer.sha256 != prepared.tokenizer.sha256:
+    if existing.tokenizer.sha256 != tokenizer.sha256:
         return "made with another tokenizer"
     if settings:
         return f"made with another tokenizer setting: {', '.join(settings)}"
@@ -305,8 +307,20 @@ def _difference(existing: Manifest, prepared: Prepared) -> str | None:
     )
     if isinstance(inputs, str):
         return inputs
-    same = token_recipe_id(inputs, asked, prepared.tokenizer)
+    same = token_recipe_id(inputs, asked, tokenizer)
     return None if same == existing.recipe_id else "made by another version"
+
+
+def _probed_alike(existing: Manifest, prepared: Prepared) -> TokenizerEntry:
+    """Return the tokenizer of `prepared` with the texts that `existing` has as its probes.
+
+    Another version may have chosen others; nothing is encoded where they are the same.
+    """
+    texts = [probe.text for probe in existing.tokenizer.probes]
+    if texts == [probe.text for probe in prepared.tokenizer.probes]:
+        return prepared.tokenizer
+    probes = encoded_probes(prepared.encoder, texts)
+    return msgspec.structs.replace(prepared.tokenizer, probes=probes)
 
 
 def _left_out(existing: Manifest) -> bool:

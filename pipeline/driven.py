@@ -9,10 +9,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from dataprep.formats.errors import InputError, UsageError
-from dataprep.formats.manifest import Probe, SpecialToken, TokenizerEntry
+from dataprep.formats.manifest import SpecialToken, TokenizerEntry
 from dataprep.pipeline.engine import EngineChoice
 from dataprep.pipeline.options import AUTO, NONE
 from dataprep.pipeline.plan import Encoding
+from dataprep.pipeline.probes import encoded_probes
 from dataprep.pipeline.special_tokens import find_role, special_tokens, template_bos, vocab_size
 from dataprep.pipeline.tokenizer_sources import BUILT_IN, TokenizerSource
 
@@ -82,7 +83,6 @@ class DrivenTokenizer:
 
     def entry(self, probes: Sequence[str]) -> TokenizerEntry:
         """What the manifest keeps."""
-        ids, offsets = self.choice.encoder.encode([probe.encode() for probe in probes])
         bos, eos = self.bos_token(), self.eos_token()
         return TokenizerEntry(
             file="tokenizer.json",
@@ -97,10 +97,7 @@ class DrivenTokenizer:
             bos=bos or find_role(self.config, self.source.roles, "bos"),
             eos=eos or find_role(self.config, self.source.roles, "eos"),
             pad=find_role(self.config, self.source.roles, "pad"),
-            probes=tuple(
-                Probe(text=text, ids=tuple(ids[offsets[i] : offsets[i + 1]].tolist()))
-                for i, text in enumerate(probes)
-            ),
+            probes=encoded_probes(self.choice.encoder, probes),
         )
 
 

@@ -8,17 +8,25 @@ installed now, in a few milliseconds once the tokenizer is loaded.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import msgspec
 
-from dataprep.formats.manifest import Manifest, TokenizerEntry
+from dataprep.formats.manifest import Manifest, Probe, TokenizerEntry
 from dataprep.formats.manifest import load as load_manifest
 from dataprep.formats.ordinary import open_ordinary
 from dataprep.formats.rust import is_failure, reason_of
 from dataprep.formats.verify_report import Finding, VerifyReport
-from dataprep.pipeline.engine import GIGATOKEN, TOKENIZERS, library_versions, make_encoder
+from dataprep.pipeline.engine import (
+    GIGATOKEN,
+    TOKENIZERS,
+    Encoder,
+    library_versions,
+    make_encoder,
+)
 from dataprep.pipeline.special_tokens import literal_config, parse_config
 
-__all__ = ["check_probes", "make_probes", "probe_findings"]
+__all__ = ["check_probes", "encoded_probes", "make_probes", "probe_findings"]
 
 _PROBES = (
     "Hello, world!",
@@ -73,6 +81,16 @@ def make_probes() -> tuple[str, ...]:
     True
     """
     return _PROBES
+
+
+def encoded_probes(encoder: Encoder, texts: Iterable[str]) -> tuple[Probe, ...]:
+    """Return the probes `texts` with the ids that `encoder` gives for them."""
+    listed = list(texts)
+    ids, offsets = encoder.encode([text.encode() for text in listed])
+    return tuple(
+        Probe(text=text, ids=tuple(ids[offsets[i] : offsets[i + 1]].tolist()))
+        for i, text in enumerate(listed)
+    )
 
 
 def check_probes(report: VerifyReport) -> VerifyReport:

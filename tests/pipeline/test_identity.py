@@ -10,13 +10,16 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 
 from dataprep import create_loader, open_dataset
+from dataprep.formats.envelope import CONFIG_NAME
 from dataprep.formats.errors import IntegrityError, UsageError
+from dataprep.formats.manifest import Probe, dump
 from dataprep.formats.verify import verify
-from dataprep.pipeline import layout
+from dataprep.pipeline import layout, probes
 from tests.contents import content_ids
 from tests.pipeline.chats import SPLIT, TALKS, build_chats
 from tests.pipeline.corpora import (
@@ -139,6 +142,26 @@ def test_another_build_is_refused_by_name(
     with pytest.raises(UsageError, match=message) as caught:
         _build(work, plain, **options)
     assert caught.value.code == "E_EXISTS"
+
+
+@pytest.mark.parametrize("chosen", [("Hello, world!", "a  b"), ()], ids=["two", "none"])
+def test_a_tokenizer_is_compared_by_the_probes_that_are_stored(
+    work: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chosen: tuple[str, ...]
+) -> None:
+    """A version that probes with other texts makes no other dataset, unless their ids differ."""
+    with monkeypatch.context() as patch:
+        patch.setattr(probes, "_PROBES", chosen)
+        first = _build(work, tmp_path / "out")
+    assert tuple(probe.text for probe in first.manifest.tokenizer.probes) == chosen
+    again = _build(work, tmp_path / "out")
+    assert (again.reused, again.recipe_id) == (True, first.recipe_id)
+    assert again.manifest.tokenizer.probes == first.manifest.tokenizer.probes
+    changed = (Probe(text="Hello, world!", ids=(1, 2)),)
+    tokenizer = msgspec.structs.replace(first.manifest.tokenizer, probes=changed)
+    manifest = msgspec.structs.replace(first.manifest, tokenizer=tokenizer)
+    (tmp_path / "out" / CONFIG_NAME).write_bytes(dump(manifest))
+    with pytest.raises(UsageError, match="made with another tokenizer setting: probes"):
+        _build(work, tmp_path / "out")
 
 
 def test_records_that_were_left_out_stop_a_strict_build(tmp_path: Path) -> None:
