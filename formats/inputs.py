@@ -7,6 +7,7 @@ The side file has the same objects, one a line, and is read by those who ask for
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Protocol
@@ -15,6 +16,7 @@ import msgspec
 
 from dataprep.formats.envelope import FileEntry, InputEntry, RecordCounts
 from dataprep.formats.errors import IntegrityError
+from dataprep.formats.maps import wrong_size
 from dataprep.formats.ordinary import open_ordinary
 from dataprep.formats.storage import storage_errors
 
@@ -59,9 +61,10 @@ def read_inputs(directory: Path, manifest: _Listed) -> tuple[InputEntry, ...]:
         return manifest.inputs
     entry = next(file for file in manifest.files if file.name == manifest.inputs_file)
     with open_ordinary(directory / entry.name, entry.name) as stream, storage_errors(entry.name):
-        data = stream.read(entry.bytes + 1)
-    if len(data) != entry.bytes:
-        raise _damaged(entry.name, f"does not have {entry.bytes} bytes", "E_SIZE")
+        size = os.fstat(stream.fileno()).st_size
+        if size != entry.bytes:
+            raise wrong_size(entry.name, entry.bytes, size)
+        data = stream.readall()
     if hashlib.sha256(data).hexdigest() != entry.sha256:
         raise _damaged(entry.name, "is not the file that was built (SHA-256 differs)", "E_HASH")
     try:

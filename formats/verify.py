@@ -114,13 +114,14 @@ def _with_inputs(run: Run, manifest: ArrayManifest | Manifest) -> Plan:
     """Return the plan with the inputs of a side file; where that is damaged, to hash all files."""
     if manifest.inputs_file is msgspec.UNSET:
         return _plan(manifest)
-    try:
-        inputs = read_inputs(run.directory, manifest)
-    except DataprepError as error:
-        run.findings.add_error(error, manifest.inputs_file)
-        bare = replace(_plan(manifest), read=frozenset())
-        return replace(bare, check=_only_hashes)
-    return _plan(msgspec.structs.replace(manifest, inputs=inputs))
+    if run.sound(manifest.inputs_file):
+        try:
+            inputs = read_inputs(run.directory, manifest)
+        except DataprepError as error:
+            run.findings.add_error(error, manifest.inputs_file)
+        else:
+            return _plan(msgspec.structs.replace(manifest, inputs=inputs))
+    return replace(_plan(manifest), read=frozenset(), check=_only_hashes)
 
 
 def _only_hashes(run: Run, others: Sequence[Task]) -> None:
@@ -256,6 +257,7 @@ def _notes(run: Run, level: Level, expect: str | None, ignored: list[str]) -> It
         yield f"ignored, not part of the dataset: {names}"
     if run.findings.dropped:
         yield f"{run.findings.dropped} more findings are not listed"
+    yield from run.notes
     if level != "full":
         yield f"level {level} compares no hashes; only level full does"
     elif expect is None:

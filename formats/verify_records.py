@@ -94,19 +94,30 @@ def check_row_splits(run: Run, manifest: ArrayManifest) -> None:
     read = manifest.records.read
     backed = sum(entry.bytes for name, entry in run.files.items() if run.sound(name))
     bits = Bits(read) if read <= 8 * backed else None  # never larger than the dataset
+    if bits is None:
+        run.notes.append(
+            f"conservation was not checked: one bit for each of {read} records takes more memory "
+            "than the dataset"
+        )
     check_rejects(run, manifest.records, manifest.inputs, bits)
 
 
 def _bits(run: Run, indexes: Sequence[_Index], count: int, removed: int = 0) -> Bits | None:
     """Return the empty set of `count` numbers, unless no files of the right size can hold so many.
 
-    No file holds those `removed`, but their bits may take no more memory than the others' files.
+    No file holds those `removed`, but their bits may take no more memory than the others' files;
+    a note says where they would.
     """
     names = {name for name in _files(indexes) if run.sound(name)}
     backed = sum(run.files[name].bytes // 8 for name in names)
     if REJECTS_NAME in run.files and run.sound(REJECTS_NAME):
         backed += run.files[REJECTS_NAME].bytes // _MIN_LINE
     fits = count <= max(_BITS * backed, _FEW) if removed else True
+    if not fits:
+        run.notes.append(
+            f"conservation was not checked: {removed} of {count} records were removed, and one bit "
+            "for each takes more memory than the files that are left"
+        )
     return Bits(count) if fits and count - removed <= backed else None
 
 

@@ -56,6 +56,7 @@ class Run:
         self.directory = directory
         self.hashing = hashing
         self.findings = Findings()
+        self.notes: list[str] = []
         self.files = {entry.name: entry for entry in files}
         self.stop = threading.Event()
         self.numbers: dict[str, int] = {}

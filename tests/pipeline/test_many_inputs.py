@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from dataprep import open_dataset
 from dataprep.formats import array_writer
 from dataprep.formats.arrays import open_arrays
+from dataprep.formats.envelope import CRC_NAME
 from dataprep.formats.errors import IntegrityError, UsageError
-from dataprep.formats.inputs import INPUTS_NAME
+from dataprep.formats.inputs import INPUTS_NAME, read_inputs
 from dataprep.formats.verify import verify
 from dataprep.pipeline import commit
 from tests.cli.runner import run_here
-from tests.formats.verified import codes, reseal
+from tests.formats.verified import LEVELS, codes, parse, reseal
 from tests.pipeline.corpora import build_into
 from tests.pipeline.embed_inputs import build_vectors, make_records, write_records
 
@@ -104,6 +107,31 @@ def test_a_damaged_side_file_is_named(
             dataset.split("train").source(0)
     reseal(tmp_path / "d")
     assert codes(verify(tmp_path / "d", "structure")) == {("E_INPUTS", INPUTS_NAME)}
+
+
+@pytest.mark.parametrize("change", [1, -1, 1 << 44])
+def test_nothing_is_allocated_on_the_word_of_the_manifest(
+    tmp_path: Path, few_in_config: None, change: int
+) -> None:
+    """Where it says another size than the file has: the file is not read, and named once."""
+    out = build_into(tmp_path / "d", write_texts(tmp_path / "in"), split="train=1").path
+
+    def lie(manifest: Any) -> Any:
+        files = [
+            replace(file, bytes=file.bytes + change) if file.name == INPUTS_NAME else file
+            for file in manifest.files
+        ]
+        return replace(manifest, files=tuple(files))
+
+    reseal(out, lie)
+    for level in LEVELS:
+        found = verify(out, level).findings
+        (finding,) = (one for one in found if one.file != CRC_NAME)  # of so many MiB
+        assert (finding.code, finding.file) == ("E_SIZE", INPUTS_NAME)
+    manifest = parse((out / "config.json").read_bytes())
+    with pytest.raises(IntegrityError) as caught:
+        read_inputs(out, manifest)
+    assert (caught.value.code, caught.value.where) == ("E_SIZE", INPUTS_NAME)
 
 
 def test_a_dataset_with_a_side_file_is_replaced(tmp_path: Path, few_in_config: None) -> None:
