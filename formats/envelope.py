@@ -31,6 +31,7 @@ __all__ = [
     "MAX_CONFIG_BYTES",
     "NO_DIGEST",
     "PREFERENCE",
+    "UNITS",
     "Count",
     "Entry",
     "FileEntry",
@@ -53,6 +54,7 @@ __all__ = [
     "newer",
     "read",
     "read_header",
+    "says_newer",
 ]
 
 CONFIG_NAME = "config.json"
@@ -63,6 +65,8 @@ LOSS_MASK = "loss_mask"
 PREFERENCE = "preference"
 """The feature of a dataset whose records have several documents that belong together."""
 KNOWN_FEATURES = frozenset({LOSS_MASK, PREFERENCE})
+UNITS = ("byte", "row")
+"""What the positions in an input count."""
 MAX_CONFIG_BYTES = 256 << 20
 _HEAD_BYTES = 256  # within which every config.json of ours names its format
 NO_DIGEST = "0" * 64
@@ -289,6 +293,17 @@ def check_known(value: str, known: Container[str], what: str) -> None:
         raise newer(f"{what} {value!r}")
 
 
+def says_newer(data: bytes) -> bool:
+    """Tell whether a config.json, whole or damaged, names a later version or unknown features."""
+    try:
+        _check_version(_HEADER.decode(data))
+    except IncompatibleError:
+        return True
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return False
+    return False
+
+
 def _check_version(header: Header) -> None:
     unknown = sorted(set(header.required_features) - KNOWN_FEATURES)
     if header.format_version != FORMAT_VERSION or unknown:
@@ -354,6 +369,8 @@ def check_records(
 
     Where a `side` file has the inputs, those who read it compare their records.
     """
+    for entry in inputs:
+        check_known(entry.unit, UNITS, "inputs.unit")
     insist(records.written == written, f"records.written differs from the {what}")
     insist(
         records.read == written + sum(records.rejected.values()) + records.removed,

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
+from dataprep.formats.curriculum import Mode
 from dataprep.formats.envelope import check_known, insist, newer
 
 if TYPE_CHECKING:
@@ -110,6 +111,9 @@ def check_pair_arrays(
             f"{name}: shape {[found.rows, *found.row]}, must be {list(expected)} "
             f"({', '.join(map(str, (count, *row)))})",
         )
+    curriculum = pairs.get("curriculum")
+    if isinstance(curriculum, Mapping) and "mode" in curriculum:
+        check_known(curriculum["mode"], get_args(Mode), "pairs.curriculum.mode")
     insist(sizes.dim > 0, "question_embs: vectors of no numbers")
     insist(sizes.questions * sizes.sources < _LIMIT, "more questions and sources than 64 bits tell")
     for name in ("dim", "questions", "sources", "keywords", "negatives", "clusters"):

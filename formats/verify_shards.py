@@ -17,7 +17,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from dataprep.formats.envelope import check_known
+from dataprep.formats.envelope import UNITS, check_known
 from dataprep.formats.errors import DataprepError
 from dataprep.formats.manifest import InputEntry, Manifest, ShardEntry
 from dataprep.formats.verify_report import Finding, Refused
@@ -71,7 +71,7 @@ def positions_of(inputs: Sequence[InputEntry]) -> npt.NDArray[np.uint64]:
 
 def _end(entry: InputEntry) -> int:
     """Offsets count decompressed bytes, so the size of a compressed file bounds nothing."""
-    check_known(entry.unit, ("byte", "row"), "inputs.unit")
+    check_known(entry.unit, UNITS, "inputs.unit")
     if entry.unit == "row":
         return entry.records
     compressed = entry.compression is not None or entry.name.endswith(_COMPRESSED)

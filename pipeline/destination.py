@@ -13,7 +13,7 @@ import msgspec
 from dataprep.formats import array_manifest
 from dataprep.formats import manifest as token_manifest
 from dataprep.formats.array_manifest import ArrayManifest
-from dataprep.formats.envelope import CONFIG_NAME, read, read_header
+from dataprep.formats.envelope import CONFIG_NAME, read, read_header, says_newer
 from dataprep.formats.errors import (
     BusyError,
     DataprepError,
@@ -35,6 +35,7 @@ from dataprep.pipeline.recipe import different_options, different_settings, toke
 
 __all__ = [
     "check",
+    "error_of_newer",
     "holds",
     "listed_files",
     "refuse_another",
@@ -127,6 +128,8 @@ def _finished(out: Path, load: Callable[[Path], Finished], *, overwrite: bool) -
         if overwrite and error.code in ("E_MANIFEST", "E_KIND"):
             return None
         if error.code == "E_KIND":
+            if (newer := error_of_newer(out)) is not None:
+                raise newer from None
             raise UsageError(
                 "holds a dataset of another kind", where=str(out), code="E_EXISTS",
                 remedy="Replace it with --overwrite, or choose another --out.",
@@ -143,16 +146,32 @@ def refuse_newer_version(out: Path) -> None:
 
     What it holds is not known here, so --overwrite does not replace it.
     """
+    newer = error_of_newer(out)
+    if newer is not None or _says_newer(out):
+        why = f" ({newer.problem})" if newer is not None else ", though its config.json is damaged"
+        raise UsageError(
+            f"holds a dataset of a newer dataprep, which --overwrite does not replace{why}",
+            where=str(out), code="E_EXISTS",
+            remedy="Choose another --out, or remove this dataset by hand.",
+        )  # fmt: skip
+
+
+def error_of_newer(out: Path) -> DataprepError | None:
+    """Return the error of a dataset in `out` that a newer dataprep made; None if that is not so."""
     for load in (token_manifest.load, array_manifest.load):
         try:
             load(out)
         except DataprepError as error:
             if error.code == "E_VERSION":
-                raise UsageError(
-                    "holds a dataset of a newer dataprep, which --overwrite does not replace "
-                    f"({error.problem})", where=str(out), code="E_EXISTS",
-                    remedy="Choose another --out, or remove this dataset by hand.",
-                ) from None  # fmt: skip
+                return error
+    return None
+
+
+def _says_newer(out: Path) -> bool:
+    try:
+        return says_newer(read(out))
+    except DataprepError:
+        return False
 
 
 def refuse_removed(out: Path, existing: Manifest | ArrayManifest) -> None:

@@ -64,8 +64,8 @@ _MAX_BATCH = 1 << 16
 class EmbeddingOptions:
     """Everything that a build of embeddings can be told.
 
-    All but `out`, `format`, `on_error`, `max_rejects`, `workers` and `overwrite` enter the recipe
-    id: inputs by their content, an encoder by its probe, the others as they are.
+    All but `out`, `format`, `on_error`, `max_rejects`, `excerpts`, `workers` and `overwrite` enter
+    the recipe id: inputs by their content, an encoder by its probe, the others as they are.
 
     >>> EmbeddingOptions(input="vectors.npy", out="shards", columns={"query": "q"}).columns
     ('query=q',)

@@ -36,8 +36,8 @@ _FILES = ("question_embs", "source_embs", "keyword_embs", "keyword_clusters")
 class PairOptions:
     """Everything that ``dataprep build --kind pairs`` can be told.
 
-    All but `out`, `on_error`, `max_rejects`, `workers` and `overwrite` enter the recipe id: files
-    by their content, an encoder by its probe, the others as they are.
+    All but `out`, `on_error`, `max_rejects`, `excerpts`, `workers` and `overwrite` enter the recipe
+    id: files by their content, an encoder by its probe, the others as they are.
 
     >>> PairOptions(input="pairs.csv", out="pairs", encoder="all-MiniLM-L6-v2").n_neg
     12

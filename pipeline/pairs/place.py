@@ -11,7 +11,12 @@ from dataprep.formats.array_manifest import ArrayManifest
 from dataprep.formats.envelope import CONFIG_NAME
 from dataprep.formats.errors import DataprepError, UsageError
 from dataprep.formats.storage import storage_errors
-from dataprep.pipeline.destination import listed_files, refuse_newer_version, refuse_removed
+from dataprep.pipeline.destination import (
+    error_of_newer,
+    listed_files,
+    refuse_newer_version,
+    refuse_removed,
+)
 
 __all__ = ["existing_dataset"]
 
@@ -46,6 +51,8 @@ def existing_dataset(out: Path, overwrite: bool) -> ArrayManifest | None:
         if overwrite:
             return None
         if error.code == "E_KIND":
+            if (newer := error_of_newer(out)) is not None:
+                raise newer from None
             raise UsageError(
                 "holds another finished dataset, of tokens", where=str(out), code="E_EXISTS",
                 remedy="Replace it with --overwrite, or choose another --out.",

@@ -355,6 +355,11 @@ UNKNOWN: dict[str, tuple[str, Callable[[Config], None]]] = {
     "dtype of an array": ("embeddings", _tokens("arrays", "embedding", "dtype")),
     "dtype of an array of pairs": ("pairs", _tokens("arrays", "source_embs", "dtype")),
     "structure of arrays": ("pairs", _tokens("arrays", "pair_index", "row")),
+    "unit of an input": ("tokens", lambda config: config["inputs"][0].update(unit="future")),
+    "mode of a curriculum": (
+        "pairs",
+        lambda config: config["pairs"].update(curriculum={"mode": "future"}),
+    ),
     "array of pairs": (
         "pairs",
         lambda config: config["arrays"].update(
@@ -391,15 +396,6 @@ def test_what_is_not_known_is_of_a_newer_version(
     (path / CONFIG_NAME).write_bytes(config.replace(b"future", b"futurf"))
     assert main.run(["verify", str(path)]) == 3
     assert "E_MANIFEST" in capsys.readouterr().err
-
-
-def test_an_unknown_unit_of_positions(dataset: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Served, as a loader has no use for it; not verified, as positions cannot be judged."""
-    before = served(dataset)
-    rewrite(dataset, lambda config: config["inputs"][0].update(unit="frame"))
-    assert served(dataset) == before
-    assert main.run(["verify", str(dataset)]) == 6
-    assert "inputs.unit 'frame' is not known" in capsys.readouterr().err
 
 
 BUILDS = {
@@ -439,13 +435,31 @@ def test_overwrite_does_not_replace_what_is_newer(
     assert {name: os.stat(path / name).st_mtime_ns for name in files_of(path)} == before
 
 
+@pytest.mark.parametrize("build_of", BUILDS)
 def test_without_overwrite_a_newer_dataset_is_named(
+    dataset: Path, build_of: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    """The build stops with exit code 6, whatever is to be built, and touches nothing."""
+    monkeypatch.chdir(tmp_path)
+    np.save("vectors.npy", np.eye(1, 4, dtype=np.float32))
+    Path("pairs.jsonl").write_text('{"question": "q", "source": "s"}\n')
+    rewrite(dataset, _tokens("tokens", "dtype"))
+    assert main.run(["build", *BUILDS[build_of], "--out", str(dataset), "--quiet"]) == 6
+    assert "Install a newer dataprep." in capsys.readouterr().err
+
+
+def test_a_damaged_dataset_of_a_newer_version_is_kept(
     dataset: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The build stops with exit code 6 and touches nothing."""
-    rewrite(dataset, _tokens("tokens", "dtype"))
-    assert main.run(["build", "--input", SOURCE, "--out", str(dataset), "--quiet"]) == 6
-    assert "Install a newer dataprep." in capsys.readouterr().err
+    """What the version says is legible where the digest is wrong."""
+    rewrite(dataset, lambda config: config.update(format_version=2))
+    config = (dataset / CONFIG_NAME).read_bytes()
+    (dataset / CONFIG_NAME).write_bytes(config.replace(b'"blank_lines": ', b'"blank_lines": 1'))
+    command = ["build", "--input", SOURCE, "--out", str(dataset), "--quiet"]
+    assert main.run([*command, "--overwrite"]) == 2
+    error = capsys.readouterr().err
+    assert "newer dataprep" in error and "config.json is damaged" in error
 
 
 # Names

@@ -228,9 +228,10 @@ def test_stored_curriculum(tmp_path: Path) -> None:
     assert stored_curriculum(open_arrays(stored)) == MODES[2]
     plain = write_pairs(tmp_path / "b", given_pairs, curriculum=None)
     assert stored_curriculum(open_arrays(plain)) == Curriculum()
-    wrong = write_pairs(tmp_path / "c", given_pairs, curriculum={"mode": "steps"})
     with pytest.raises(IncompatibleError, match=r"pairs\.curriculum.*steps.*newer dataprep"):
-        stored_curriculum(open_arrays(wrong))
+        write_pairs(tmp_path / "c", given_pairs, curriculum={"mode": "steps"})
+    with pytest.raises(IncompatibleError, match=r"pairs\.curriculum.*steps.*newer dataprep"):
+        open_arrays(tmp_path / "c")
     wrong = write_pairs(tmp_path / "d", given_pairs, curriculum={"zero_start": 2.0})
     with pytest.raises(IntegrityError, match=r"pairs\.curriculum.*zero_start"):
         stored_curriculum(open_arrays(wrong))
