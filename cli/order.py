@@ -22,7 +22,7 @@ from dataprep.cli.command import (
     naming_options,
     output_options,
 )
-from dataprep.cli.served import OrderOptions, State, read_state, require_datasets, run_of
+from dataprep.cli.served import OrderOptions, State, read_state, require_datasets, run_of, split_in
 from dataprep.cli.words import in_options
 from dataprep.formats.errors import DataprepError, UsageError, naming_dataset
 
@@ -203,11 +203,9 @@ class _Asked:
         """Whether the step that a state stands before is asked for."""
         return self.state is not None and self.step is None and self.doc is None
 
-    @property
-    def split_served(self) -> str | None:
-        """The split that the options or the state name."""
-        said = None if self.state is None else self.state["order"].get("split")
-        return self.split or (said if isinstance(said, str) else None)
+    def split_of(self, dataset: Dataset) -> str | None:
+        """Return the split that the options name, or that the state is of."""
+        return self.split or (None if self.state is None else split_in(self.state, dataset))
 
 
 def _step(
@@ -217,11 +215,11 @@ def _step(
     from dataprep.cli.traces import step_facts
     from dataprep.runtime.trace import trace_step
 
-    splits = datasets[0].splits
-    if asked.split_served is None and not splits:
+    splits, split = datasets[0].splits, asked.split_of(datasets[0])
+    if split is None and not splits:
         raise UsageError("has no splits", where=str(datasets[0].path), code="E_SPLIT")
     first = "train" if "train" in splits else next(iter(splits), "")
-    run = run_of(datasets, names, asked.split_served or first, served, asked.state)
+    run = run_of(datasets, names, split or first, served, asked.state)
     step = run.next_step if asked.step is None else asked.step
     if step is None:
         raise UsageError(
@@ -244,7 +242,9 @@ def _document(
 
     source = asked.source or 0
     with _one_of(names, names[source]):
-        split, documents = find_record(datasets[source], asked.doc or 0, asked.split_served)
+        split, documents = find_record(
+            datasets[source], asked.doc or 0, asked.split_of(datasets[source])
+        )
     run = run_of(datasets, names, split.name, served, asked.state)
     with _one_of(names, names[source]):
         first, *more = (

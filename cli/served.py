@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from dataprep.runtime.skips import Skips
     from dataprep.runtime.trace import Traceable
 
-__all__ = ["OrderOptions", "Run", "State", "read_state", "require_datasets", "run_of"]
+__all__ = ["OrderOptions", "Run", "State", "read_state", "require_datasets", "run_of", "split_in"]
 
 State = Mapping[str, Any]
 _LARGEST = 256 << 20  # bytes of a state: ten million skipped samples
@@ -280,7 +280,7 @@ def _as_in(state: State, options: OrderOptions, names: Sequence[str]) -> OrderOp
         "rows": _text(kind), "seq_len": _number(order.get("seq_len", order.get("max_length"))),
         "stride": _number(order.get("stride")), "pack": _text(order.get("pack")),
         "overlong": _overlong(order),
-        "labels": _text(order.get("labels")) or ("none" if "labels" in order else None),
+        "labels": _text(order.get("labels")) or "none",
         "seed": _number(order.get("seed")),
         "shuffle": _text(order.get("shuffle")) or "none", "weigh_by": _text(order.get("by")),
         "skip": _skips(state, names),
@@ -346,15 +346,22 @@ def require_datasets(
     """
     from dataprep.runtime import state_order
 
-    split = _text(_order(state).get("split"))
+    splits = [dataset.splits.get(split_in(state, dataset) or "") for dataset in datasets]
     known = [
-        state_order.Open(_content_id(dataset, split), name)
-        for dataset, name in zip(datasets, names, strict=True)
+        state_order.Open(dataset.recipe_id if split is None else split.content_id, name)
+        for dataset, split, name in zip(datasets, splits, names, strict=True)
     ]
     state_order.require_datasets(state, known, mixed=is_mixture(datasets, options, state))
 
 
-def _content_id(dataset: Dataset, split: str | None) -> str:
-    """The content id of the split that a state names; that of the dataset if it has no such one."""
-    found = dataset.splits.get(split or "")
-    return dataset.recipe_id if found is None else found.content_id
+def split_in(state: State, dataset: Dataset) -> str | None:
+    """Return the name of the split that `state` is of: the one it names, or one of equal content.
+
+    None if it names none, and the name that it has if no split of `dataset` is of that content.
+    """
+    from dataprep.runtime.state_order import contents_of
+
+    named = _text(_order(state).get("split"))
+    contents = {content[:16] for content in contents_of(state, _order(state))}
+    equal = [name for name, s in dataset.splits.items() if s.content_id[:16] in contents]
+    return named if named is None or named in equal or not equal else equal[0]

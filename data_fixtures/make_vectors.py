@@ -54,7 +54,7 @@ from dataprep.runtime.windows import PADDING  # noqa: E402
 VECTORS = HERE / "vectors.json"
 ONE, TWO = (hashlib.sha256(name).hexdigest() for name in (b"one", b"two"))
 SIZES = (1, 2, 3, 5, 8, 9, 16, 63, 64, 65, 1000, 1 << 20, (1 << 32) + 7, 1 << 48)
-WINDOWS = "windows/train"
+WINDOWS = "windows"
 
 Vector = dict[str, Any]
 
@@ -242,15 +242,13 @@ def streams() -> list[Vector]:
 
 def buffers() -> list[Vector]:
     """A shuffle buffer, fed with permuted blocks."""
-    source = Blocks(content_id=ONE, seed=3, purpose="stream/train", block=4, window=1)
+    source = Blocks(content_id=ONE, seed=3, purpose="stream", block=4, window=1)
     found = []
     for size in (5, 30):
-        order = ShuffleBuffer(
-            source=source, content_id=ONE, seed=3, purpose="stream/train", size=size
-        )
+        order = ShuffleBuffer(source=source, content_id=ONE, seed=3, purpose="stream", size=size)
         samples = order.samples(np.arange(23, dtype=np.int64), 23, 1)
         found.append({
-            "content_id": ONE, "seed": 3, "epoch": 1, "purpose": "stream/train", "n": 23,
+            "content_id": ONE, "seed": 3, "epoch": 1, "purpose": "stream", "n": 23,
             "block": 4, "buffer": size, "samples": samples.tolist(),
         })  # fmt: skip
     return found

@@ -772,7 +772,7 @@ static void print_batch(int count, char **words)
     Dataset d = open_dataset(words[0], words[1]);
     u64 seed = argument(words[2]), epoch = argument(words[3]), step = argument(words[4]);
     u64 batch = argument(words[5]), seq_len = argument(words[6]), windows, row, i;
-    char purpose[64];
+    const char *purpose = "windows";
     Key key;
     Blocks blocks = {0};
     u32 *ids, *mask = NULL;
@@ -780,7 +780,6 @@ static void print_batch(int count, char **words)
     if (!batch || !seq_len || batch > MAX_BATCH || seq_len >= MAX_BATCH / batch) fail("a batch is too large");
     windows = d.tokens > seq_len ? (d.tokens - seq_len - 1) / seq_len + 1 : 0;
     if (windows > MAX_SAMPLES || step >= windows / batch) fail("%" PRIu64 " windows have no such step", windows);
-    snprintf(purpose, sizeof purpose, "windows/%.32s", words[1]);
     key = make_key(d.content, seed, epoch, purpose);
     if (count == 9)
         blocks = make_blocks(windows, argument(words[7]), argument(words[8]), d.content, seed, epoch, purpose);

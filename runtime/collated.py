@@ -277,7 +277,7 @@ def collated_order(
     (5, 0)
     """
     order: Order = Sequential()
-    definition = {**samples.definition, "split": purpose, "samples": len(samples)}
+    definition = {**samples.definition, "purpose": purpose, "samples": len(samples)}
     definition |= {"shuffle": "full" if shuffle else None, "seed": require_seed(seed)}
     if shuffle:
         order = Shuffled(content_id="collated", seed=definition["seed"], purpose=purpose)

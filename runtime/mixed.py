@@ -28,6 +28,7 @@ from dataprep.runtime.phases import Phase, Spot, source_of
 from dataprep.runtime.preference import PreferenceDataset
 from dataprep.runtime.serve import Shuffle, opened, shuffle_kind
 from dataprep.runtime.skips import Skips, skips_of
+from dataprep.runtime.state_order import compared
 from dataprep.runtime.windows import WindowDataset
 
 __all__ = ["mean_tokens", "mixed_loader", "realised"]
@@ -215,10 +216,11 @@ def _equal_rooms(parts: Mapping[str, MixedDataset]) -> None:
 def _common(rows: list[dict[str, Any]]) -> dict[str, Any]:
     """The definition of the rows of all sources: what they share as short fields, `rows` the kind.
 
-    What they do not share is in `rows_of_sources`.
+    What they do not share is in `rows_of_sources`, without the names of splits.
     """
     shared = {k: v for k, v in rows[0].items() if all(other.get(k) == v for other in rows)}
     shared["rows"] = shared.pop("kind", None)
+    rows = [compared(row) for row in rows]
     return shared if all(row == rows[0] for row in rows) else {**shared, "rows_of_sources": rows}
 
 

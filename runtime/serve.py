@@ -32,6 +32,7 @@ from dataprep.runtime.order import ALGORITHM, Order, Sequential, Shuffled
 from dataprep.runtime.samples import SampleDataset
 from dataprep.runtime.sampling import End, GlobalBatchSampler, StepSampler
 from dataprep.runtime.skips import Skips, skips_of
+from dataprep.runtime.state_order import compared
 from dataprep.runtime.workers import begin_work
 
 __all__ = [
@@ -94,7 +95,7 @@ def build_order(
     if kind is False:
         return Sequential(), definition | {"shuffle": None}
     definition |= {"shuffle": kind, "seed": seed}
-    purpose = f"{samples.definition['kind']}/{split.name}"
+    purpose = str(samples.definition["kind"])
     if kind == "full":
         return Shuffled(content_id=content_id, seed=seed, purpose=purpose), definition
     block, window = block_sizes(_sample_bytes(samples, split))
@@ -239,7 +240,7 @@ def _brief(definition: Mapping[str, Any]) -> dict[str, Any]:
     lists = {name: value for name, value in definition.items() if name not in short}
     if len(canonical_json(lists)) <= _LONG:
         return dict(definition)
-    return {**short, "sha256": digest_of(lists)}
+    return {**short, "sha256": digest_of(compared(lists))}
 
 
 def _announcer(samples: SampleDataset) -> ReadAhead | None:

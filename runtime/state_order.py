@@ -24,6 +24,8 @@ __all__ = [
     "REMEDY",
     "Open",
     "Served",
+    "compared",
+    "contents_of",
     "require_algorithm",
     "require_datasets",
     "require_order",
@@ -84,23 +86,50 @@ def require_order(
     if not isinstance(stored, Mapping):
         raise damaged("it does not say which order it is of")
     require_algorithm(stored.get("algorithm"))
-    odd = [name for name in {**stored, **order} if stored.get(name) != order.get(name)]
+    odd = _odd(compared(stored), compared(order))
     names = [name for name in odd if name not in changing]
     mixed = _is_mixture(stored), _is_mixture(order)
-    was = _contents(state, stored)
-    now = [found.content_id for found in served.datasets] or list(_contents({}, order))
+    was = contents_of(state, stored)
+    now = [found.content_id for found in served.datasets] or list(contents_of({}, order))
     common = {content[:_ID] for content in was} & {content[:_ID] for content in now}
     helps = all(mixed) and not changing and CHANGING.issuperset(odd) and bool(common)
     other = " Or pass weights_changed=True to go on with other weights." if helps else ""
     # A long definition has the hash of its lists alone, and how long it is, is up to the options.
     contents = "content_sha256" if all(mixed) else "content"
-    if mixed[0] != mixed[1] or (contents in names and "split" not in names):
+    splits = stored.get("split") != order.get("split")
+    if mixed[0] != mixed[1] or (contents in names and not splits):
         raise _of_others(mixed, was, now, served.datasets, other)
+    if contents in names:
+        names.append("split")
     if names:
         listed = ", ".join(_differences(state, stored, order, names, served.weights))
         raise IncompatibleError(
             f"is of another order: {listed}", where="state", code="E_STATE", remedy=REMEDY + other
         )
+
+
+def compared(definition: Any) -> Any:
+    """Return what decides whether two definitions are of the same order, and what is hashed of one.
+
+    That is all of `definition` but for nulls, which mean that a field is missing, and the names of
+    splits, which are for people: the content id decides.
+
+    >>> compared({"kind": "windows", "split": "train", "labels": None})
+    {'kind': 'windows'}
+    """
+    if isinstance(definition, Mapping):
+        return {
+            name: compared(value)
+            for name, value in definition.items()
+            if value is not None and name != "split"
+        }
+    if isinstance(definition, list | tuple):
+        return [compared(value) for value in definition]
+    return definition
+
+
+def _odd(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
+    return [name for name in {**one, **other} if one.get(name) != other.get(name)]
 
 
 def require_algorithm(found: object) -> None:
@@ -124,7 +153,7 @@ def require_datasets(state: Mapping[str, Any], datasets: Sequence[Open], *, mixe
     """
     stored: Mapping[str, Any] = state["order"]
     require_algorithm(stored.get("algorithm"))
-    was, now = _contents(state, stored), [found.content_id for found in datasets]
+    was, now = contents_of(state, stored), [found.content_id for found in datasets]
     of_mixture = _is_mixture(stored)
     if of_mixture and mixed and not was:
         return  # damaged, which the loader sees
@@ -136,7 +165,7 @@ def _is_mixture(order: Mapping[str, Any]) -> bool:
     return order.get("kind") == "mixture"
 
 
-def _contents(state: Mapping[str, Any], order: Mapping[str, Any]) -> Sequence[str]:
+def contents_of(state: Mapping[str, Any], order: Mapping[str, Any]) -> Sequence[str]:
     """The contents that a state is of: whole ids or their first digits, and none if it has none."""
     contents = order.get("content")
     if not isinstance(contents, list | tuple):
@@ -232,8 +261,11 @@ def _told(name: str, was: Any, now: Any) -> list[str]:
     """Return what to say of the field `name`; of objects, of each of their fields that differ."""
     if not (isinstance(was, Mapping) and isinstance(now, Mapping)):
         return [f"{name} {_brief(was)}, not {_brief(now)}"]
-    inner = [key for key in {**was, **now} if was.get(key) != now.get(key)]
-    return [words for key in inner for words in _told(f"{name} {key}", was.get(key), now.get(key))]
+    return [
+        words
+        for key in _odd(compared(was), compared(now))
+        for words in _told(f"{name} {key}", was.get(key), now.get(key))
+    ]
 
 
 def _brief(value: Any) -> str:

@@ -268,14 +268,18 @@ class StreamDataset(IterableDataset[Batch]):
     def _ordered(self, block: int, window: int, buffer: int) -> StreamOrder:
         split = self.dataset.split
         return stream_order(
-            split.content_id, split.name, self.seed, shuffle=self._shuffle, block=block,
+            split.content_id, self.seed, shuffle=self._shuffle, block=block,
             window=window, buffer=buffer,
         )  # fmt: skip
 
     def _sizes_of(self, state: object) -> Sizes:
         """Return the sizes of `state` where those of this stream are defaults."""
         stored = state if isinstance(state, Mapping) else {}
-        names = [name for name in Sizes._fields if name in self._defaults and name in stored]
+        names = [
+            name
+            for name in Sizes._fields
+            if name in self._defaults and stored.get(name) is not None
+        ]
         return self._sizes._replace(**{name: whole(stored[name], name) for name in names})
 
     def _next(self, workers: int) -> Place:

@@ -51,7 +51,6 @@ def stream_sizes(sample_bytes: int) -> tuple[int, int]:
 
 def stream_order(
     content_id: str,
-    split: str,
     seed: int,
     *,
     shuffle: Shuffle | None,
@@ -60,9 +59,8 @@ def stream_order(
     buffer: int,
 ) -> StreamOrder:
     """The order that `shuffle` names. A buffer is fed with permuted blocks."""
-    purpose = f"stream/{split}"
     blocks = Blocks(
-        content_id=content_id, seed=seed, purpose=purpose, block=block,
+        content_id=content_id, seed=seed, purpose="stream", block=block,
         window=window if shuffle == "blocks" else 1,
     )  # fmt: skip
     if shuffle is None:
@@ -70,7 +68,7 @@ def stream_order(
     if shuffle == "blocks":
         return blocks
     return ShuffleBuffer(
-        source=blocks, content_id=content_id, seed=seed, purpose=purpose, size=buffer
+        source=blocks, content_id=content_id, seed=seed, purpose="stream", size=buffer
     )
 
 

@@ -18,7 +18,7 @@ import torch
 
 from dataprep.formats.errors import IncompatibleError, StorageError
 from dataprep.runtime.state_head import check_head, damaged, whole
-from dataprep.runtime.state_order import require_algorithm
+from dataprep.runtime.state_order import compared, require_algorithm
 from dataprep.runtime.stream_plan import (
     MAX_STAGES,
     Deal,
@@ -37,6 +37,7 @@ _WORDS = 4  # of a stage: ranks, workers, batch size, steps
 _HEAD = 7  # checksum, version, epoch, number of stages, sizes
 _SIZE = _HEAD + (MAX_STAGES + 1) * _WORDS
 _SUM = 0x5DEECE66D  # what an empty tensor does not have
+_OPTIONAL = frozenset({"shuffle"})  # may be missing, as null may
 _MARKED = 256  # workers that are told when they serve an epoch again
 
 
@@ -177,11 +178,12 @@ def parse_state(
     check_head(state, _KIND, STATE_VERSION)
     require_algorithm(state.get("algorithm"))
     for name, value in identity.items():
-        if name not in state:
+        stored = state.get(name)
+        if stored is None and name not in _OPTIONAL and value is not None:
             raise damaged(f"{name} is missing")
-        if state[name] != value:
+        if compared(stored) != compared(value):
             raise IncompatibleError(
-                f"was taken with {name} {state[name]!r}, this stream has {value!r}",
+                f"was taken with {name} {stored!r}, this stream has {value!r}",
                 where="state", code="E_STATE_DATASET" if name == "content_id" else "E_STATE",
                 remedy="Make the stream as it was, or begin anew without this state.",
             )  # fmt: skip

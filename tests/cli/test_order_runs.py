@@ -261,6 +261,23 @@ def test_skip_overrules_the_state(both: tuple[Path, Path], tmp_path: Path, capsy
     assert [s["sample"] for s in found["samples"]] == [3, 4]
 
 
+def test_a_state_finds_a_split_of_another_name(
+    both: tuple[Path, Path], tmp_path: Path, capsys: Capture
+) -> None:
+    """The content id decides; a state without nulls says the same."""
+    make_dataset(tmp_path / "fit", {"val": random_split([[9]]), "fit": random_split(LENGTHS)})
+    loader = create_loader(both[0], "train", 2, seq_len=32, labels=None)
+    saved(loader, 1, tmp_path / "state.json")
+    state = json.loads((tmp_path / "state.json").read_text())
+    state["order"] = {name: value for name, value in state["order"].items() if value is not None}
+    assert "labels" not in state["order"]
+    (tmp_path / "state.json").write_text(json.dumps(state))
+    options = ("--state", tmp_path / "state.json", "--batch-size", "2", "--end", "drop")
+    found, same = order(capsys, tmp_path / "fit", *options), order(capsys, both[0], *options)
+    assert (found["split"], same["split"]) == ("fit", "train")
+    assert [s["sample"] for s in found["samples"]] == [s["sample"] for s in same["samples"]]
+
+
 @pytest.mark.parametrize(
     ("change", "words", "code", "said"),
     [

@@ -11,10 +11,12 @@ from typing import Any
 
 import pytest
 
+from dataprep.formats.canonical import digest_of
 from dataprep.formats.dataset import open_dataset
 from dataprep.formats.errors import DataprepError, IncompatibleError, UsageError
 from dataprep.runtime.create import create_loader
 from dataprep.runtime.loader import Loader
+from dataprep.runtime.serve import serve_steps
 from dataprep.runtime.stream import StreamDataset
 from dataprep.runtime.windows import WindowDataset
 from tests.datasets import make_dataset, random_split
@@ -198,6 +200,79 @@ def test_a_stream_state_that_lacks_a_field_is_damaged() -> None:
     for name in ("seed", "content_id", "definition", "samples", "end"):
         with pytest.raises(UsageError, match=rf"is damaged \({name} is missing\)"):
             stream.load_state_dict({key: state[key] for key in state if key != name})
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"shuffle": "blocks"}, {"shuffle": False}, {"rows": "packed", "seq_len": 16}],
+    ids=str,
+)
+def test_the_name_of_a_split_decides_nothing(root: Path, tmp_path: Path, options: Any) -> None:
+    """Equal data have one order, and take the states of each other, whatever their split's name."""
+    make_dataset(tmp_path / "a", {"fit": random_split([[90, 41, 80]], seed=0)})
+    options = {"seq_len": 8, "seed": 5, "shuffle": True, "drop_last": True} | options
+    one = create_loader(root / "a", "train", 2, **options)
+    other = create_loader(tmp_path / "a", "fit", 2, **options)
+    followed = [batch["input_ids"].tolist() for batch in one]
+    assert [batch["input_ids"].tolist() for batch in other] == followed
+    one = create_loader(root / "a", "train", 2, **options)
+    next(iter(one))
+    other.load_state_dict(json.loads(json.dumps(one.state_dict())))
+    assert [batch["input_ids"].tolist() for batch in other] == followed[1:]
+    mixed = create_loader({str(root / "a"): 1}, "train", 2, **options)
+    next(iter(mixed))
+    renamed = create_loader({str(tmp_path / "a"): 1}, "fit", 2, **options)
+    renamed.load_state_dict(mixed.state_dict())
+    assert renamed.state_dict()["position"] == 2
+
+
+@pytest.mark.parametrize("shuffle", ["blocks", "buffer", None])
+def test_the_name_of_a_split_decides_nothing_of_a_stream(
+    root: Path, tmp_path: Path, shuffle: Any
+) -> None:
+    make_dataset(tmp_path / "a", {"fit": random_split([[90, 41, 80]], seed=0)})
+    one, other = (
+        StreamDataset(
+            WindowDataset(open_dataset(path).split(split), seq_len=8), batch_size=2, seed=5,
+            shuffle=shuffle, block=2, window=2, buffer=4,
+        )
+        for path, split in ((root / "a", "train"), (tmp_path / "a", "fit"))
+    )  # fmt: skip
+    followed = [batch["input_ids"].tolist() for batch in one]
+    assert [batch["input_ids"].tolist() for batch in other] == followed
+    state = one.state_dict()
+    assert state["definition"]["split"] == "train"
+    other.load_state_dict(state)
+
+
+def test_null_means_missing() -> None:
+    """In a loader's definition and a stream's, also where they are nested."""
+    loader = make(Path("a"), labels=None, shuffle=False, drop_last=True)
+    state = loader.state_dict()
+    order = {name: value for name, value in state["order"].items() if value is not None}
+    assert order != state["order"]
+    loader.load_state_dict(state | {"order": order})
+    loader.load_state_dict(state | {"order": order | {"later": None}})
+    assert refused(loader, state | {"order": order | {"later": 0}}).code == "E_STATE"
+    samples = WindowDataset(open_dataset("a").split("train"), seq_len=8, labels=None)
+    stream = StreamDataset(samples, batch_size=4, shuffle=None)
+    state = stream.state_dict()
+    assert state["definition"]["labels"] is state["shuffle"] is None
+    definition = {"kind": "windows", "seq_len": 8, "stride": 8, "steering": None}
+    fewer = {name: value for name, value in state.items() if value is not None}
+    stream.load_state_dict(fewer | {"definition": definition, "block": None})
+
+
+def test_nulls_and_splits_are_not_hashed() -> None:
+    """A definition that is too long for a state is hashed without them."""
+    long, plain = {"clusters": [*range(200)]}, {"version": 1, "zero_end": 0.5}
+    nulls = {**plain, "later": None, "split": "train"}
+    samples, sampler = make("a").dataset_obj, make("a").sampler_obj
+    one, other = (
+        serve_steps(samples, sampler, definition={"steering": steering, **long}).order["sha256"]
+        for steering in (plain, nulls)
+    )
+    assert one == other == digest_of({"steering": plain, **long})
 
 
 def test_one_forgotten_sample_is_one() -> None:

@@ -25,9 +25,7 @@ def test_chunks_are_the_order(
     shuffle: Shuffle | None, n: int, block: int, window: int, buffer: int, data: st.DataObject
 ) -> None:
     """Laid end to end, the chunks are the samples at the positions, each with few blocks."""
-    order = stream_order(
-        "c", "train", 3, shuffle=shuffle, block=block, window=window, buffer=buffer
-    )
+    order = stream_order("c", 3, shuffle=shuffle, block=block, window=window, buffer=buffer)
     cuts = sorted(data.draw(st.lists(st.integers(0, n), min_size=4, max_size=4)))
     positions = np.concatenate([np.arange(*cuts[:2]), np.arange(*cuts[2:])])
     found = list(chunks(order, block, ranges(cuts), n, 1))
@@ -42,7 +40,7 @@ def test_chunks_are_the_order(
 @given(n=st.integers(1, 300), block=st.integers(1, 40), window=st.integers(1, 12))
 def test_each_block_is_in_one_chunk(n: int, block: int, window: int) -> None:
     """A whole epoch reads every block once, also the short one and those of short windows."""
-    order = stream_order("c", "train", 3, shuffle="blocks", block=block, window=window, buffer=1)
+    order = stream_order("c", 3, shuffle="blocks", block=block, window=window, buffer=1)
     found = list(chunks(order, block, ranges([0, n, n, n]), n, 0))
     blocks = [number for chunk in found for number in np.unique(chunk.samples // block).tolist()]
     assert sorted(blocks) == list(range(-(-n // block)))

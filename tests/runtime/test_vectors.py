@@ -173,7 +173,7 @@ def test_the_page_has_the_golden_states(name: str, page: dict[str, Any]) -> None
             assert source == f"{content[:16]}/0/{page['sha256_of'](definition)[:16]}"
         assert order["weights_sha256"] == page["sha256_of"](order["weights"])[:16]
     else:
-        key = page["key"](contents[0], seed, epoch, f"{order['kind']}/train")
+        key = page["key"](contents[0], seed, epoch, order["kind"])
         n = order["samples"]
         served = [page["permute"](position, n, key) for position in range(n)]
     parts = [
