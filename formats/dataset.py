@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
@@ -292,7 +292,7 @@ class Split:
         return inputs[number].name, position
 
     @property
-    def record_ids(self) -> npt.NDArray[np.int64]:
+    def record_ids(self) -> npt.NDArray[np.int64] | RecordIds:
         """int64 [documents]: the record id of each document, mapped (with ``"pread"``: read).
 
         Where every shard has its own (``entry.index`` is None) it is a `RecordIds`, which reads
@@ -302,7 +302,7 @@ class Split:
             return self.dataset.files.index(self.entry.index, self.documents)
         if self._ids is None:
             self._ids = RecordIds(self.dataset.files, self.entry.shards)
-        return cast("npt.NDArray[np.int64]", self._ids)
+        return self._ids
 
     def lengths(self) -> Iterator[npt.NDArray[np.int64]]:
         """The length in tokens of every document, one int64 array per shard."""

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from numpy.lib.mixins import NDArrayOperatorsMixin
 
 from dataprep.formats.files import Files
 from dataprep.formats.manifest import ShardEntry
@@ -18,11 +19,12 @@ __all__ = ["RecordIds"]
 Ids = npt.NDArray[np.int64]
 
 
-class RecordIds(Sequence[Any]):
+class RecordIds(NDArrayOperatorsMixin, Sequence[Any]):
     """int64 [documents], read as far as it is asked for; `np.asarray` reads all of it.
 
-    It is what `Split.record_ids` is for one index file, as far as its readers go: numbers, slices
-    and arrays of positions, `searchsorted` and `tolist`.
+    Indexing, comparison and arithmetic give what they give of an array, and so do the functions of
+    numpy. Numbers, slices, masks and arrays of positions read what they name, `searchsorted` what
+    it compares; all else reads everything. It cannot be written to.
 
     >>> ids = RecordIds(files, split.entry.shards)                        # doctest: +SKIP
     >>> ids[0], ids[-3:], ids[np.array([7, 2])]                           # doctest: +SKIP
@@ -43,16 +45,25 @@ class RecordIds(Sequence[Any]):
         """The number of documents."""
         return (len(self),)
 
-    def __getitem__(self, at: int | slice | Ids) -> Any:
+    def __getitem__(self, at: Any) -> Any:
         if isinstance(at, slice):
             start, stop, step = at.indices(len(self))
             if step > 0:
                 return self._stream.read(start, max(start, stop))[::step]
+        places = np.asarray(at)
+        if places.dtype == bool and places.shape == self.shape:
+            places = np.flatnonzero(places)
+        if isinstance(at, tuple) or places.dtype.kind not in "iu":
             return np.asarray(self)[at]
-        places = np.asarray(at, np.int64)
-        places = np.where(places < 0, places + len(self), places)
+        places = np.where(places < 0, places + len(self), places).astype(np.int64)
         found = self._stream.gather(places.reshape(-1), 1)[:, 0]
         return found.reshape(places.shape) if places.ndim else found[0]
+
+    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:
+        if any(isinstance(out, RecordIds) for out in options.get("out", ())):
+            raise TypeError("record ids are read-only")
+        arrays = (np.asarray(one) if isinstance(one, RecordIds) else one for one in inputs)
+        return getattr(ufunc, method)(*arrays, **options)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> npt.NDArray[Any]:
         return np.asarray(self._stream.read(0, len(self)), dtype)

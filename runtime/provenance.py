@@ -74,5 +74,7 @@ def find_record(dataset: Dataset, record: int, split: str | None = None) -> tupl
 
 
 def _check(split: Split, documents: _Ints) -> None:
+    if documents.dtype == bool:
+        raise IndexError("documents are numbers: np.flatnonzero gives those of a mask")
     if documents.size and not 0 <= int(documents.min()) <= int(documents.max()) < split.documents:
         raise IndexError(f"a document is outside 0:{split.documents}")

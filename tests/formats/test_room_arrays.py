@@ -202,6 +202,38 @@ def test_record_ids_by_shard_are_those_of_one_index(
             assert records_of(now, np.array([same[0]])).tolist() == [record]
 
 
+@pytest.mark.parametrize("io", ["mmap", "pread"])
+def test_record_ids_by_shard_behave_as_an_array(tmp_path: Path, io: Any) -> None:
+    """Masks, comparison and arithmetic; what an array refuses is refused."""
+    make_dataset(tmp_path / "d", {"train": random_split([[3, 0, 5], [], [2], [5, 5]])})
+    own_ids(tmp_path / "d")
+    with open_dataset(tmp_path / "d", io=io) as dataset:
+        found = dataset.split("train").record_ids
+        ids = np.array(found)
+        for mask in (ids % 2 == 0, ids < 0, ids >= 0):
+            np.testing.assert_array_equal(found[mask], ids[mask])
+            np.testing.assert_array_equal(found[mask.tolist()], ids[mask])
+        for place in ([], [1, 3], np.array([[0, -1], [2, 2]]), None, ..., (1,), True, np.uint8(2)):
+            np.testing.assert_array_equal(found[place], ids[place])
+        for wrong in (ids[1:] > 0, [True], 1.0, [0.5, 1.5], (1, 2), "1"):
+            with pytest.raises(IndexError):
+                ids[wrong]  # type: ignore[index]
+            with pytest.raises(IndexError):
+                found[wrong]  # type: ignore[index]
+        for equal in (found == 3, np.int64(3) == found, ~(found != 3)):
+            np.testing.assert_array_equal(equal, ids == 3)
+        assert (found == ids).all() and (ids == found).all() and (found == found).all()
+        np.testing.assert_array_equal(found[found > 2], ids[ids > 2])
+        np.testing.assert_array_equal(ids + found * 2, ids * 3)
+        np.testing.assert_array_equal(-found // 2, -ids // 2)
+        assert np.add.reduce(found) == ids.sum()
+        assert 3 in found and 99 not in found
+        with pytest.raises(TypeError):
+            hash(found)
+        with pytest.raises(TypeError, match="read-only"):
+            np.add(ids, 1, out=found)  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize(
     ("shard", "at", "value", "says"),
     [

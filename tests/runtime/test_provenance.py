@@ -91,3 +91,11 @@ def test_damaged_provenance_is_refused(tmp_path: Path) -> None:
     assert sources_of(split, np.array([0]))[0].tolist() == [0]
     with pytest.raises(IntegrityError, match="names an input that there is not"):
         sources_of(split, np.array([0, 1]))
+
+
+def test_a_mask_is_no_numbers(dataset: Dataset) -> None:
+    """It would be read as documents 0 and 1."""
+    split = dataset.split("train")
+    for function in (sources_of, records_of):
+        with pytest.raises(IndexError, match="flatnonzero"):
+            function(split, np.zeros(split.documents, bool))
