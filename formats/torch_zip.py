@@ -2,8 +2,8 @@
 
 `torchfile` compares a file with the bytes that dataprep writes; what differs comes here. The names
 and sizes of the members come from the central directory, which the standard library reads; the
-pickle is looked at and never run. Nothing is read but what stands around the numbers, and that is
-a MiB at most.
+pickle is looked at and never run. Nothing is read but what stands around the numbers, which is a
+MiB at most.
 """
 
 from __future__ import annotations
