@@ -38,7 +38,7 @@ from dataprep.formats.envelope import (
     read_header,
 )
 from dataprep.formats.errors import UsageError
-from dataprep.formats.pair_arrays import PROVENANCE, check_pair_arrays
+from dataprep.formats.pair_arrays import PROVENANCE, check_pair_arrays, merged_records
 
 __all__ = [
     "BFLOAT16",
@@ -179,9 +179,10 @@ def _check_consistency(manifest: ArrayManifest) -> None:
     chosen = sum(split.rows for split in manifest.splits.values())
     insist(chosen == manifest.rows, f"the splits have {chosen} rows, the arrays {manifest.rows}")
     side = check_inputs_file(manifest.inputs_file, manifest.inputs, files)
-    if manifest.kind == "embeddings":  # several records may make one pair
-        what = "rows of the arrays"
-        check_records(manifest.records, manifest.inputs, manifest.rows, what, side=side)
+    check_records(
+        manifest.records, manifest.inputs, manifest.rows, "rows of the arrays",
+        merged=merged_records(manifest.pairs or {}), side=side,
+    )  # fmt: skip
 
 
 def _check_references(manifest: ArrayManifest) -> None:

@@ -363,9 +363,9 @@ def _refuse_same(names: Iterable[str]) -> None:
 
 def check_records(
     records: RecordCounts, inputs: Sequence[InputEntry], written: int, what: str, *,
-    side: bool = False,
+    merged: int = 0, side: bool = False,
 ) -> None:  # fmt: skip
-    """Raise unless every record read was `written`, rejected or removed.
+    """Raise unless every record read was `written`, rejected, removed or `merged` into another.
 
     Where a `side` file has the inputs, those who read it compare their records.
     """
@@ -373,8 +373,8 @@ def check_records(
         check_known(entry.unit, UNITS, "inputs.unit")
     insist(records.written == written, f"records.written differs from the {what}")
     insist(
-        records.read == written + sum(records.rejected.values()) + records.removed,
-        "records.read differs from written + rejected + removed",
+        records.read == written + sum(records.rejected.values()) + records.removed + merged,
+        "records.read differs from written + rejected + removed" + " + merged" * bool(merged),
     )
     insist(
         side or records.read == sum(entry.records for entry in inputs),

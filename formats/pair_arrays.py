@@ -17,7 +17,15 @@ from dataprep.formats.envelope import check_known, insist, newer
 if TYPE_CHECKING:
     from dataprep.formats.array_manifest import ArrayEntry
 
-__all__ = ["FOREIGN", "PAIR_ARRAYS", "PROVENANCE", "PairSizes", "check_pair_arrays", "pair_sizes"]
+__all__ = [
+    "FOREIGN",
+    "PAIR_ARRAYS",
+    "PROVENANCE",
+    "PairSizes",
+    "check_pair_arrays",
+    "merged_records",
+    "pair_sizes",
+]
 
 PROVENANCE = "provenance"
 """uint64 [rows, 2], where there is one: input number, and byte offset or row in that input."""
@@ -122,3 +130,15 @@ def check_pair_arrays(
         if isinstance(stated, Mapping):  # what else is known of them stands beside the count
             stated = stated.get("count", size)
         insist(stated == size, f"pairs.{name} is {stated!r}, the arrays have {size}")
+
+
+def merged_records(pairs: Mapping[str, Any]) -> int:
+    """Return how many records named a pair that an earlier one had named; raise for no count.
+
+    >>> merged_records({"counts": {"merged": 2}}), merged_records({})
+    (2, 0)
+    """
+    counts = pairs.get("counts", {})
+    found = counts.get("merged", 0) if isinstance(counts, Mapping) else None
+    insist(type(found) is int and found >= 0, "pairs.counts.merged is no count")
+    return int(found or 0)

@@ -13,6 +13,9 @@ the probe of all-MiniLM-L6-v2 by 8e-7 in float32 and 1e-3 in float16; one step o
 learning rate of 2e-5 moved it by 1.6e-2, and rounding the weights to 8 bits by 0.4. In bfloat16
 batch sizes move it by 8e-3: an encoder in that type may be taken for another one, and never another
 one for it.
+
+The vector of the long text moved by 0.26 or more of its largest number when that model cut it off
+at 128, 256, 384 or 512 tokens.
 """
 
 from __future__ import annotations

@@ -211,6 +211,13 @@ def _pairs(**fields: Any) -> Callable[[ArrayManifest], ArrayManifest]:
     return lambda manifest: msgspec.structs.replace(manifest, pairs={**manifest.pairs, **fields})  # type: ignore[dict-item]
 
 
+def _records(**fields: Any) -> Callable[[ArrayManifest], ArrayManifest]:
+    """A change of fields of the records of the manifest."""
+    return lambda manifest: msgspec.structs.replace(
+        manifest, records=msgspec.structs.replace(manifest.records, **fields)
+    )
+
+
 REFUSED: dict[str, tuple[str, Callable[[ArrayManifest], ArrayManifest], str]] = {
     "no array": ("pairs", _without("negative_tiers"), "needs the array negative_tiers"),
     "width": ("pairs", _arrays("source_embs", row=(9,)), "source_embs: shape .16, 9., must be"),
@@ -222,6 +229,16 @@ REFUSED: dict[str, tuple[str, Callable[[ArrayManifest], ArrayManifest], str]] = 
     "dim": ("pairs", _pairs(dim=9), "pairs.dim is 9, the arrays have 8"),
     "negatives": ("pairs", _pairs(negatives=3), "pairs.negatives is 3, the arrays have 4"),
     "clusters": ("pairs", _pairs(clusters={"count": 3}), "pairs.clusters is 3, the arrays have 2"),
+    "more written": ("pairs", _records(written=16), "records.written differs from the rows"),
+    "lost": (
+        "pairs", _records(read=16), "differs from written . rejected . removed[.] Restore",
+    ),
+    "none merged": (
+        "pairs", _pairs(counts={"merged": 1}), "read differs from written . .* removed . merged",
+    ),
+    "no count": ("pairs", _pairs(counts={"merged": -1}), "pairs.counts.merged is no count"),
+    "no counts": ("pairs", _pairs(counts=[1]), "pairs.counts.merged is no count"),
+    "inputs": ("pairs", _records(read=16, removed=1), "differs from the records of the inputs"),
     "scale of float": ("embeddings", _arrays("half", scale="small_scale"), "only int8 numbers"),
     "scale of two": ("embeddings", _arrays("small", scale="embedding"), "not one float32 for each"),
     "length of ids": ("embeddings", _arrays("number", unit=True), "number: only vectors of real"),
@@ -229,6 +246,20 @@ REFUSED: dict[str, tuple[str, Callable[[ArrayManifest], ArrayManifest], str]] = 
     "texts of reals": ("embeddings", _arrays("weight", categories=("a",)), "only single int64"),
     "provenance": ("embeddings", _arrays("provenance", row=(3,)), "provenance"),
 }  # fmt: skip
+
+
+def test_every_record_of_pairs_is_accounted_for(copied: Copied) -> None:
+    """Written, rejected, removed, or merged into a pair that stood there."""
+    path = copied("pairs")
+
+    def change(manifest: ArrayManifest) -> ArrayManifest:
+        read = manifest.rows + 6
+        inputs = (msgspec.structs.replace(manifest.inputs[0], records=read),)
+        counted = _records(read=read, removed=2)(_pairs(counts={"merged": 4})(manifest))
+        return msgspec.structs.replace(counted, inputs=inputs)
+
+    reseal(path, change)
+    assert verify(path, "full").findings == ()
 
 
 @pytest.mark.parametrize(("kind", "change", "says"), REFUSED.values(), ids=REFUSED)
