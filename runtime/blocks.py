@@ -31,8 +31,10 @@ of the file, and no other; every page is wanted within one window and then not a
 So what must fit in the page cache is two windows (one served, one read ahead), whatever the
 dataset's size.
 
-Shuffling: over the seeds a sample stands at every position with equal chance. In one epoch it
-stands anywhere in its window with equal chance, and only there. Of the samples of a global batch of
+Shuffling: in one epoch a sample stands anywhere in its window with equal chance, and only there.
+Over the seeds it stands at every position with equal chance where all blocks are whole. Where the
+last block is short, so is the window that has it: chances differ near the ends of windows, and the
+samples of that block never stand at some positions. Of the samples of a global batch of
 G, about G**2 / (2 * window) pairs come from the same block (full shuffle: G**2 * block / (2 * n)):
 with the default window of 256 blocks, 2 pairs in a batch of 32 and 512 in one of 512. Two samples
 of a block lie within a window's length of each other in every epoch; which other blocks share the
