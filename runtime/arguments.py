@@ -7,13 +7,14 @@ was given as ``"no"``, would otherwise be met somewhere in a run, or never.
 from __future__ import annotations
 
 import operator
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from dataprep.formats.errors import UsageError, require
 
-__all__ = ["flag", "flag_or_none", "whole_number"]
+__all__ = ["flag", "flag_or_none", "inner_function", "name_of", "whole_number"]
 
 
 def whole_number(where: str, value: Any, minimum: int = 0) -> int:
@@ -46,3 +47,24 @@ def flag(where: str, value: Any) -> bool:
 def flag_or_none(where: str, value: Any) -> bool | None:
     """The same, where None stands for a choice that depends on others."""
     return None if value is None else flag(where, value)
+
+
+def inner_function(function: Any) -> Any:
+    """Return what a `functools.partial`, or several inside each other, calls in the end."""
+    while isinstance(function, partial):
+        function = function.func
+    return function
+
+
+def name_of(function: Any) -> str:
+    """Return the name by which states know a function or object of the caller.
+
+    The last part of the qualified name of a function, a method, a class, or what a partial
+    function calls; of another object that of its type.
+
+    >>> name_of(partial(str.upper)), name_of([])
+    ('upper', 'list')
+    """
+    inner = inner_function(function)
+    found = getattr(inner, "__qualname__", type(inner).__qualname__)
+    return str(found).rpartition(".")[2]

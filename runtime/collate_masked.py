@@ -20,6 +20,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from dataprep.formats.canonical import digest_of
 from dataprep.formats.errors import require
 from dataprep.runtime.arguments import whole_number
 from dataprep.runtime.collate import Padded, Work, one_each
@@ -113,6 +114,23 @@ class MaskedLM(Padded):
         goes_on = np.zeros(self.vocab_size, bool)
         goes_on[list(self.continuations)] = True
         return goes_on
+
+    @property
+    def definition(self) -> dict[str, Any]:
+        """What decides which tokens `hide` hides, and by what, beside its seeds: JSON values."""
+        shares = ("probability", "mask_share", "random_share")
+        words = self.continuations
+        return {
+            **{
+                name: getattr(self, name)
+                for name in ("mask_id", "vocab_size", "whole_words", "seed")
+            },
+            **{name: float(getattr(self, name)) for name in shares},
+            "special_ids": sorted({int(i) for i in self.special_ids}),
+            "continuations": None
+            if words is None
+            else digest_of(sorted(set(map(int, words))))[:16],
+        }
 
     def at_epoch(self, epoch: int) -> MaskedLM:
         """The same collator, which draws those of `epoch`."""

@@ -21,6 +21,7 @@ import numpy as np
 
 from dataprep.formats.canonical import digest_of
 from dataprep.formats.errors import UsageError, require
+from dataprep.runtime.arguments import name_of
 from dataprep.runtime.blocks import Blocks
 from dataprep.runtime.order import Order, OrderKey, Positions, key
 from dataprep.runtime.phases import MAX_POSITION, Phase, Spot, sizes_of, source_of
@@ -290,7 +291,7 @@ def _key_of(source: Source, number: str, order: Order) -> str:
     and ORDER is the first 16 digits of the SHA-256 of the canonical JSON of the order's definition
     with the number of samples; of an order without a definition, of the name of its type.
     """
-    known = getattr(order, "definition", {"kind": type(order).__qualname__})
+    known = getattr(order, "definition", {"kind": name_of(order)})
     found = digest_of({"samples": source.samples, **known})[:16]
     sizes = f"/{order.block}/{order.window}" if isinstance(order, Blocks) else ""
     return f"{source.content_id[:16]}{number}/{found}{sizes}"

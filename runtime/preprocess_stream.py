@@ -21,7 +21,7 @@ import torch
 from torch.utils.data import IterableDataset, get_worker_info
 
 from dataprep.formats.errors import InputError, require
-from dataprep.runtime.arguments import whole_number
+from dataprep.runtime.arguments import name_of, whole_number
 from dataprep.runtime.drawing import Watch
 from dataprep.runtime.preprocessing import STAGES, Engine, PreprocessError, Preprocessing
 from dataprep.runtime.seeding import isolated, seed_for, seed_here
@@ -52,7 +52,8 @@ class StreamingPreprocessedDataset(IterableDataset[Any]):
             iterated over again, or a function that returns a new iterator each time.
         prompt_engine, column_mapping, transform: as for `PreprocessedDataset`.
         buffer_size: rows that are held, and drawn from at random: a new order for each (seed,
-            epoch). 0 or 1: the order of the stream. Raw rows are held, not samples.
+            epoch). 0 or 1: the order of the stream. Raw rows are held, not samples. None: 1,000, or
+            as many as the state has that a loader goes on from.
         skip_errors: leave out rows that cannot be processed and count them: see `skipped`.
         seed: of the buffer. Loaders of this package use their own.
         infinite: after the last row comes the first of the next epoch.
@@ -80,7 +81,7 @@ class StreamingPreprocessedDataset(IterableDataset[Any]):
         hf_iterable: Source,
         prompt_engine: Engine | None = None,
         column_mapping: Mapping[str, str] | None = None,
-        buffer_size: int = _BUFFER,
+        buffer_size: int | None = None,
         skip_errors: bool = False,
         transform: Callable[[Any], Any] | None = None,
         *,
@@ -101,7 +102,10 @@ class StreamingPreprocessedDataset(IterableDataset[Any]):
         self.steps = Preprocessing(
             column_mapping=column_mapping or {}, transform=transform, engine=prompt_engine
         )
-        self.buffer_size = whole_number("buffer_size", buffer_size)
+        self.default_buffer = buffer_size is None
+        """Whether its size is a default: a loader that loads a state overrules it."""
+        given = _BUFFER if buffer_size is None else buffer_size
+        self.buffer_size = whole_number("buffer_size", given)
         self.seed = require_seed(seed)
         self.skip_errors, self.infinite = bool(skip_errors), bool(infinite)
         self.by_shards, self.draws = bool(by_shards), bool(draws)
@@ -142,8 +146,7 @@ class StreamingPreprocessedDataset(IterableDataset[Any]):
     @property
     def identity(self) -> str:
         """A name for data and preprocessing, part of a loader's state."""
-        name = getattr(self.source, "__qualname__", type(self.source).__name__)
-        return f"{name}/{self.steps.identity}"
+        return f"{name_of(self.source)}/{self.steps.identity}"
 
     def __iter__(self) -> Iterator[Any]:
         worker = get_worker_info()

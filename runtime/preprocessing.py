@@ -15,6 +15,7 @@ import torch
 
 from dataprep.formats.canonical import digest_of
 from dataprep.formats.errors import DataprepError, StorageError, UsageError, require
+from dataprep.runtime.arguments import name_of
 from dataprep.runtime.machine_error import machine_error
 from dataprep.runtime.sample_error import SampleError
 
@@ -120,8 +121,7 @@ class Preprocessing:
 
         Of a transform it knows the name only: one lambda is as another.
         """
-        inner = getattr(self.transform, "func", self.transform)  # of a partial
-        transform = getattr(inner, "__qualname__", type(inner).__name__)
+        transform = name_of(self.transform)
         said = {} if self.engine is None else dict(self.engine.describe())
         try:
             return digest_of([dict(self.column_mapping), transform, said])[:16]

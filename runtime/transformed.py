@@ -9,14 +9,14 @@ indices (runtime/epoch_index.py); where a stock DataLoader has none there, `set_
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
 import torch
 
 from dataprep.formats.errors import UsageError, require
-from dataprep.runtime.arguments import whole_number
+from dataprep.runtime.arguments import inner_function, name_of, whole_number
 from dataprep.runtime.epoch_index import MAX_EPOCH, MAX_SAMPLE, epochs_of
 from dataprep.runtime.samples import (
     Batch,
@@ -79,7 +79,7 @@ class TransformedDataset(BatchDataset):
         return len(self.dataset)
 
     def __repr__(self) -> str:
-        return f"<dataprep.TransformedDataset {self._name} of {self.dataset!r}>"
+        return f"<dataprep.TransformedDataset {name_of(self.transform)} of {self.dataset!r}>"
 
     def __getattr__(self, name: str) -> Any:
         """What the dataset has besides: its split, spans, fields."""
@@ -99,11 +99,17 @@ class TransformedDataset(BatchDataset):
 
     @property
     def transformation(self) -> dict[str, Any]:
-        """What a state says of the transform: its name, without what it is part of, and the seed.
+        """What a state says of the transform: its name, the seed, and its options.
 
-        Another function of the same name is taken for the same.
+        The options are the `definition` of the object that it is a method of, as a `MaskedLM` has
+        one. Without that another function of the same name is taken for the same.
         """
-        return {"transform": self._name.rpartition(".")[2], "transform_seed": self.seed}
+        found = {"transform": name_of(self.transform), "transform_seed": self.seed}
+        inner = inner_function(self.transform)
+        options = getattr(getattr(inner, "__self__", inner), "definition", None)
+        return found | (
+            {"transform_options": dict(options)} if isinstance(options, Mapping) else {}
+        )
 
     @property
     def epoch(self) -> int:
@@ -150,11 +156,6 @@ class TransformedDataset(BatchDataset):
             return self.transform(batch, self._seeds(waiting.popleft()))
 
         yield from map(changed, many(plain()))
-
-    @property
-    def _name(self) -> str:
-        named: Any = getattr(self.transform, "__func__", self.transform)
-        return str(getattr(named, "__qualname__", type(named).__qualname__))
 
     @property
     def _inner_varies(self) -> bool:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import inspect
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,11 @@ def of(name: str, **options: Any) -> dict[str, Any]:
 
 def same(batch: Any, seeds: Any) -> Any:
     """A transform that does nothing."""
+    return batch
+
+
+def changed(batch: Any, seeds: Any) -> Any:
+    """A transform of another name."""
     return batch
 
 
@@ -142,3 +148,29 @@ def test_the_seed_of_a_transform_is_in_the_definition() -> None:
     hide = MaskedLM(mask_id=3, vocab_size=400).hide
     with pytest.raises(IncompatibleError, match="transform same, not hide"):
         make(**options, transform=hide, seed=1).load_state_dict(first.state_dict())
+
+
+def test_the_options_of_hidden_tokens_are_in_the_definition() -> None:
+    """Another probability, seed or vocabulary is refused, through a partial function too."""
+    options: dict[str, Any] = {"labels": "unshifted"}
+    known: dict[str, Any] = {"mask_id": 3, "vocab_size": 400}
+    first = make(**options, transform=MaskedLM(**known).hide)
+    make(**options, transform=MaskedLM(**known).hide).load_state_dict(first.state_dict())
+    others: list[dict[str, Any]] = [
+        {"probability": 0.9}, {"seed": 2}, {"mask_id": 4}, {"vocab_size": 410},
+        {"special_ids": (1,)}, {"mask_share": 0.7}, {"random_share": 0.2},
+        {"whole_words": True}, {"continuations": (7, 8)},
+    ]  # fmt: skip
+    for other in others:
+        (name,) = other
+        hide = partial(MaskedLM(**known | other).hide)
+        with pytest.raises(IncompatibleError, match=f"transform_options {name}"):
+            make(**options, transform=hide).load_state_dict(first.state_dict())
+
+
+def test_a_partial_transform_goes_by_the_name_of_its_function() -> None:
+    """Two functions are two transforms, whatever of their arguments is given before."""
+    one, other = (make(transform=partial(function, seeds=1)) for function in (same, changed))
+    assert one.order["transform"] == "same"
+    with pytest.raises(IncompatibleError, match="transform same, not changed"):
+        other.load_state_dict(one.state_dict())
