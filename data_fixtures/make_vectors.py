@@ -374,7 +374,7 @@ def token_budgets() -> list[Vector]:
     for dp_size, end in ((1, "partial"), (2, "drop"), (2, "pad")):
         inner = Shuffled(content_id=ONE, seed=4, purpose=WINDOWS)
         shared: Any = {
-            "order": inner, "content_id": "buckets", "seed": 4, "purpose": "train", "pool": 8,
+            "order": inner, "content_id": ONE, "seed": 4, "purpose": "train", "pool": 8,
             "max_rows": 4, "rows_multiple": 2, "dp_size": dp_size, "end": end, "epoch": 1,
         }  # fmt: skip
         parts = [
@@ -382,7 +382,7 @@ def token_budgets() -> list[Vector]:
             for rank in range(dp_size)
         ]
         found.append({
-            "key": [ONE, 4, 1, WINDOWS], "budget_key": ["buckets", 4, 1, "train/token budget"],
+            "key": [ONE, 4, 1, WINDOWS], "budget_key": [ONE, 4, 1, "train/token budget"],
             "lengths": lengths, "max_tokens": 24, "max_rows": 4, "rows_multiple": 2, "pool": 8,
             "dp_size": dp_size, "end": end, "steps": steps_of(parts),
         })  # fmt: skip

@@ -10,8 +10,9 @@ Hugging Face one. What a sample holds is the business of `collate`.
 
 A collate function may depend on the epoch (masks that are drawn anew): it then has a method
 `at_epoch(epoch)` that gives the one for it. The epoch reaches worker processes inside the sample
-numbers, and never as an attribute that a persistent worker would keep for ever. One that has True
-as its attribute `numbered` is called with the numbers of the samples as a second argument.
+numbers (`runtime.epoch_index`), and never as an attribute that a persistent worker would keep for
+ever. One that has True as its attribute `numbered` is called with the numbers of the samples as a
+second argument.
 
 Costs two microseconds a batch beside the dataset and the collate function.
 """
@@ -19,7 +20,6 @@ Costs two microseconds a batch beside the dataset and the collate function.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Protocol, cast, runtime_checkable
 
 import numpy as np
@@ -47,14 +47,12 @@ __all__ = [
     "Collated",
     "EpochCollate",
     "MapStyle",
-    "WithEpoch",
     "collated_order",
     "failed",
     "marked",
 ]
 
 Collate = Callable[[list[Any]], Any]
-_EPOCHS = 1 << 14  # of which the sample number knows; 2**48 samples below, the sign above
 
 
 class MapStyle(Protocol):
@@ -125,6 +123,8 @@ class Collated(Dataset[Batch]):
         """The sample that a batch repeats in which every row only fills."""
         self.by_epoch = isinstance(collate, EpochCollate)
         """Whether the collate function is another in every epoch."""
+        self.tagged = self.by_epoch
+        """Whether its sample numbers have the epoch with them: see `runtime.epoch_index`."""
         self._numbered = getattr(collate, "numbered", False) is True
         self._current: tuple[int, Collate] | None = None
 
@@ -234,32 +234,6 @@ class Collated(Dataset[Batch]):
         return self._current[1]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class WithEpoch:
-    """The same order, with the epoch in the high bits of every sample number.
-
-    For datasets that need it: `Collated` takes it off again.
-
-    >>> WithEpoch(order=Sequential()).samples(np.arange(3), 3, 1).tolist()
-    [281474976710656, 281474976710657, 281474976710658]
-    """
-
-    order: Order
-
-    @property
-    def bijective(self) -> bool:
-        """Whether every sample is served once."""
-        return getattr(self.order, "bijective", True)
-
-    def samples(self, positions: Positions, n: int, epoch: int) -> Positions:
-        """int64 of the shape of `positions`: the sample + 2**48 x (epoch mod 2**14)."""
-        return self.order.samples(positions, n, epoch) + MAX_SAMPLES * (epoch % _EPOCHS)
-
-    def positions(self, samples: Positions, n: int, epoch: int) -> Positions:
-        """Where each of `samples` stands, whether or not it has its epoch with it."""
-        return self.order.positions(samples % MAX_SAMPLES, n, epoch)
-
-
 def collated_order(
     samples: Collated, *, seed: int, shuffle: bool = True, purpose: str = "train"
 ) -> tuple[Order, dict[str, Any]]:
@@ -281,7 +255,7 @@ def collated_order(
     definition |= {"shuffle": "full" if shuffle else None, "seed": require_seed(seed)}
     if shuffle:
         order = Shuffled(content_id="collated", seed=definition["seed"], purpose=purpose)
-    return WithEpoch(order=order) if samples.by_epoch else order, definition
+    return order, definition
 
 
 def _row(batch: Any, row: int) -> Any:

@@ -32,7 +32,7 @@ _WORD = (1 << 64) - 1
 class SeededDraws(Collated):
     """`Collated` whose dataset and collate function may draw random numbers.
 
-    Wants an order with the epoch in its sample numbers (`WithEpoch`). Samples are read one by one.
+    Samples are read one by one.
     """
 
     def __init__(
@@ -47,6 +47,12 @@ class SeededDraws(Collated):
         name = type(dataset).__name__ if identity is None else identity
         self._rows = _SeededRows(dataset, seed)
         super().__init__(self._rows, collate, identity=name, sample_mask=sample_mask)
+        self.tagged = True
+
+    @property
+    def definition(self) -> dict[str, Any]:
+        """What decides what sample `i` is, with `draws`: its seed is a function of the order's."""
+        return {**super().definition, "draws": True}
 
     def _unmarked(self, indices: Indices) -> Any:
         """Return the batch of these samples; what it draws leaves no trace in this process."""

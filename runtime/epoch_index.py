@@ -4,6 +4,9 @@ Samples of some datasets vary by epoch. Worker processes that stay alive, and th
 ahead, must know the epoch of each sample they make; an attribute of the dataset would be another
 object in another process, or changed too early in this one. So the loader asks such a dataset for
 ``sample + (epoch + 1 << 40)``. An index below 2**40 names no epoch: then the dataset's own counts.
+
+Samples of a caller's dataset, which may be 2**48, have the epoch modulo 2**14 in the bits above:
+the sampler adds `epoch_tag` for datasets that are `tagged`, also where a stock DataLoader asks it.
 """
 
 from __future__ import annotations
@@ -11,15 +14,25 @@ from __future__ import annotations
 import numpy as np
 
 from dataprep.formats.errors import require
-from dataprep.runtime.order import Positions
+from dataprep.runtime.order import MAX_SAMPLES, Positions
 from dataprep.runtime.windows import PADDING
 
-__all__ = ["MAX_EPOCH", "MAX_SAMPLE", "epochs_of", "with_epoch"]
+__all__ = ["MAX_EPOCH", "MAX_SAMPLE", "epoch_tag", "epochs_of", "with_epoch"]
 
 _SHIFT = 40
 MAX_SAMPLE = (1 << _SHIFT) - 1
 MAX_EPOCH = (1 << 22) - 2
 """4,194,302: an index stays below 2**62."""
+_TAGS = 1 << 14  # 2**48 samples below, the sign above
+
+
+def epoch_tag(epoch: int) -> int:
+    """Return what to add to the samples of a `tagged` dataset in `epoch`.
+
+    >>> epoch_tag(1) == 1 << 48
+    True
+    """
+    return MAX_SAMPLES * (epoch % _TAGS)
 
 
 def with_epoch(samples: Positions, epoch: int) -> Positions:

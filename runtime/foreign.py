@@ -23,7 +23,6 @@ from dataprep.runtime.collate_default import Default
 from dataprep.runtime.collated import (
     Collate,
     Collated,
-    WithEpoch,
     collated_order,
     failed,
     marked,
@@ -32,6 +31,7 @@ from dataprep.runtime.draws import SeededDraws, draws_nothing
 from dataprep.runtime.lengths import Lengths, lengths_for
 from dataprep.runtime.loader import Loader
 from dataprep.runtime.loader_config import LoaderConfig
+from dataprep.runtime.mixture_order import MixtureOrder
 from dataprep.runtime.order import Order
 from dataprep.runtime.picklable import require_picklable
 from dataprep.runtime.preprocess import PreprocessedDataset
@@ -44,7 +44,6 @@ from dataprep.runtime.token_budget import TokenBudgetSampler
 
 __all__ = ["Buckets", "chosen_collate", "foreign_loader", "is_own", "is_stream"]
 
-_BUCKETS = "buckets"
 _MAX_ROWS = 1024
 
 
@@ -74,22 +73,21 @@ class Buckets:
                     "means nothing without max_tokens")  # fmt: skip
 
     def ordered(
-        self, order: Order, known: Lengths, config: LoaderConfig, purpose: str, dp_size: int
+        self, order: Order, known: Lengths, config: LoaderConfig, *, dp_size: int, **key: str
     ) -> Bucketed:
-        """`order`, with samples of like length in each global batch."""
+        """`order`, with samples of like length in each global batch; `key`: of what, for what."""
         return Bucketed(
             order=order, lengths=known, batch=config.batch_size * dp_size, pool=self.pool,
-            content_id=_BUCKETS, seed=config.seed, purpose=purpose,
+            seed=config.seed, **key,
         )  # fmt: skip
 
     def steps(
-        self, order: Order, known: Lengths, config: LoaderConfig, purpose: str, **place: Any
+        self, order: Order, known: Lengths, config: LoaderConfig, **more: Any
     ) -> TokenBudgetSampler:
-        """Steps of up to `max_tokens`; `place`: the epoch, the rank of how many, and the end."""
+        """Steps of up to `max_tokens`; `more`: the other arguments of `TokenBudgetSampler`."""
         return TokenBudgetSampler(
-            known, self.max_tokens or 0, order=order, content_id=_BUCKETS, seed=config.seed,
-            purpose=purpose, max_rows=self.max_rows, rows_multiple=self.rows_multiple,
-            pool=self.pool, **place,
+            known, self.max_tokens or 0, order=order, seed=config.seed,
+            max_rows=self.max_rows, rows_multiple=self.rows_multiple, pool=self.pool, **more,
         )  # fmt: skip
 
 
@@ -140,28 +138,26 @@ def foreign_loader(
     seeded = isinstance(samples, SeededDraws)
     run = config.run_options(workers, thread=not seeded)
     order, definition = _order(samples, config, purpose, sampler)
-    tagged = seeded or isinstance(order, WithEpoch)
-    order = order.order if isinstance(order, WithEpoch) else order
     count = len(order) if isinstance(order, SamplerOrder) else len(samples)
     budget = buckets is not None and buckets.max_tokens is not None
     left = None if budget else (count - len(set(skip))) % (config.batch_size * dp_size)
     end = _end(samples, config, purpose, dp_size, left, own=is_own(dataset), skip=skip)
     if buckets is not None:
         require(sampler is None, "sampler", "buckets have an order of their own")
+        key = {"content_id": definition["content"][0], "purpose": purpose}
         known = lengths_for(samples if is_own(dataset) else dataset, buckets.lengths)
         if buckets.max_tokens is not None:
             require(not skip, "skip", "is for batches of rows, not of tokens")
             steps = buckets.steps(
-                WithEpoch(order=order) if tagged else order, known, config, purpose, epoch=epoch,
-                dp_rank=dp_rank, dp_size=dp_size, end=end, content=definition.get("content", ()),
+                order, known, config, **key, epoch=epoch, dp_rank=dp_rank, dp_size=dp_size,
+                end=end, content=definition["content"], tagged=getattr(samples, "tagged", False),
             )  # fmt: skip
             definition |= steps.definition
             return serve_steps(samples, steps, definition=definition, dp_rank=dp_rank, **run)
-        order = buckets.ordered(order, known, config, purpose, dp_size)
+        order = buckets.ordered(order, known, config, dp_size=dp_size, **key)
         definition |= order.definition
     return serve(
-        samples, config.batch_size, order=WithEpoch(order=order) if tagged else order,
-        definition=definition, positions=count,
+        samples, config.batch_size, order=order, definition=definition, positions=count,
         end=end, skip=skip, epoch=epoch, dp_rank=dp_rank, dp_size=dp_size, **run,
     )  # fmt: skip
 
@@ -329,7 +325,20 @@ def _order(
         raise UsageError("has no order of its own", where="sampler", remedy="Pass an Order.")
     content = {} if split is None else {"content": [split.content_id]}
     definition = {**content, **samples.definition, "samples": len(samples), "seed": config.seed}
-    definition["sampler"] = type(sampler).__name__
+    definition["sampler"] = _described(sampler)
     if hasattr(sampler, "positions") and hasattr(sampler, "samples"):
         return cast("Order", sampler), definition
     return SamplerOrder(sampler, samples=len(samples), seed=config.seed), definition
+
+
+def _described(sampler: Any) -> dict[str, Any] | str:
+    """What decides the order of `sampler`: the definition of an order of ours, else its type."""
+    if isinstance(sampler, MixtureOrder):  # its phases have the weights and the sources
+        return {"kind": "mixture", "seed": sampler.seed}
+    known = getattr(sampler, "definition", None)
+    if not isinstance(known, Mapping):
+        return type(sampler).__name__
+    names = ("content_id", "seed", "purpose")
+    own = {name: getattr(sampler, name) for name in names if hasattr(sampler, name)}
+    inner = {"order": _described(sampler.order)} if hasattr(sampler, "order") else {}
+    return {"kind": type(sampler).__name__, **own, **inner, **known}

@@ -16,6 +16,7 @@ from torch.utils.data import IterableDataset, get_worker_info
 from dataprep.formats.errors import IncompatibleError
 from dataprep.runtime.collated import Collate, Collated
 from dataprep.runtime.draws import draws_nothing
+from dataprep.runtime.epoch_index import epoch_tag
 from dataprep.runtime.order import MAX_SAMPLES
 from dataprep.runtime.preprocess_stream import SKIPPED, StreamingPreprocessedDataset
 from dataprep.runtime.seeding import isolated, seed_for, seed_here
@@ -25,8 +26,6 @@ from dataprep.runtime.windows import PADDING
 from dataprep.runtime.workers import telling
 
 __all__ = ["ForeignStream"]
-
-_EPOCHS = 1 << 14  # that a number of a row can have with it, see `runtime.collated`
 
 
 class ForeignStream(IterableDataset[Any]):
@@ -121,8 +120,8 @@ class ForeignStream(IterableDataset[Any]):
         numbers += [PADDING] * ((self.batch_size - len(numbers)) if self.masked else 0)
         collated = Collated(rows, self.collate, sample_mask=self.masked)
         if collated.by_epoch:
-            ahead = MAX_SAMPLES * (epoch % _EPOCHS)
-            numbers = [number if number == PADDING else number + ahead for number in numbers]
+            tag = epoch_tag(epoch)
+            numbers = [number if number == PADDING else number + tag for number in numbers]
         if not self.seeds_batches:
             return collated.batch(numbers)
         with isolated():

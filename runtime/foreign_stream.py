@@ -27,7 +27,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from dataprep.formats.errors import InputError, require
-from dataprep.runtime.arguments import whole_number
+from dataprep.runtime.arguments import name_of, whole_number
 from dataprep.runtime.collated import Collate
 from dataprep.runtime.draws import draws_nothing
 from dataprep.runtime.foreign_batches import ForeignStream
@@ -41,7 +41,7 @@ from dataprep.runtime.samples import batch_of
 from dataprep.runtime.seeding import seed_for
 from dataprep.runtime.serve import _pins
 from dataprep.runtime.state import Progress, progress_from, state_of
-from dataprep.runtime.state_head import warn_of_dropped
+from dataprep.runtime.state_head import warn_of_dropped, whole
 from dataprep.runtime.stream_rows import (
     Source,
     require_stream,
@@ -50,6 +50,7 @@ from dataprep.runtime.workers import begin_work, raising
 
 __all__ = ["ForeignStream", "ForeignStreamLoader", "foreign_stream_loader"]
 
+_BUFFER = 1024
 _ENDLESS = 1 << 62
 _NONE: Any = object()
 
@@ -66,11 +67,13 @@ class ForeignStreamLoader(DataLoader[Any]):
         stream: ForeignStream,
         definition: Mapping[str, Any],
         *,
+        default_buffer: bool = False,
         ahead: int = 0,
         **options: Any,
     ) -> None:
         self.dataset_obj = stream
         self.order = dict(definition)
+        self._default_buffer = default_buffer
         self._next = self._now = Progress()
         self._loaded = False  # `_next`, from a state, and no pass has begun there
         self._pass = 0
@@ -169,10 +172,24 @@ class ForeignStreamLoader(DataLoader[Any]):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on where `state` was taken, with any ranks, workers and batch size.
 
-        Raises `IncompatibleError` for another stream, seed or buffer.
+        A buffer whose size is a default takes over that of the state. Raises `IncompatibleError`
+        for another stream, seed or buffer.
         """
-        self._next = self._now = progress_from(state, self.order, _ENDLESS)
+        order = self._sized_as(state)
+        self._next = self._now = progress_from(state, order, _ENDLESS)
+        self.order, self.dataset_obj.buffer = order, order["buffer"]
         self._loaded = self._next != Progress()
+
+    def _sized_as(self, state: object) -> dict[str, Any]:
+        """Return the definition with the buffer of `state` where that of this loader is a default.
+
+        A state without a buffer is of another order, and not of a buffer of another size.
+        """
+        stored = state.get("order") if isinstance(state, Mapping) else None
+        size = stored.get("buffer") if isinstance(stored, Mapping) else None
+        if not (self._default_buffer and size):
+            return self.order
+        return {**self.order, "buffer": whole(size, "buffer")}
 
 
 def foreign_stream_loader(
@@ -181,29 +198,32 @@ def foreign_stream_loader(
     *,
     collate: Collate | None = None,
     identity: str | None = None,
-    buffer: int = 1024,
+    buffer: int | None = None,
     dp_rank: int = 0,
     dp_size: int = 1,
 ) -> ForeignStreamLoader:
     """A loader of the batches of `source`, run as `config` says.
 
-    With `config.shuffle` rows pass a buffer of `buffer` rows, from which they are drawn at random,
-    by a function of (seed, epoch); a stream of one's own shuffling needs `shuffle=False`. A
+    With `config.shuffle` rows pass a buffer of `buffer` rows (None: 1,024, or those of the
+    state that is loaded), from which they are drawn at random, by a function of (seed, epoch); a
+    stream of one's own shuffling needs `shuffle=False`. A
     `StreamingPreprocessedDataset` has a buffer size of its own. Workers are started anew for each
     pass, whatever `config.persistent_workers` says.
 
     Raises `UsageError` for a stream that can be read only once, and as `foreign_loader` does.
     """
-    whole_number("buffer", buffer, 1)
+    default = buffer is None
+    size = _BUFFER if buffer is None else whole_number("buffer", buffer, 1)
     require(0 <= dp_rank < dp_size, "dp_rank", f"{dp_rank} is not in 0 .. {dp_size - 1}")
     require_stream(source, "dataset")
     if isinstance(source, StreamingPreprocessedDataset):
-        buffer, identity = source.buffer_size, identity or source.identity
-    chosen = collate or config.collate_fn or _first_decides
+        size, identity = source.buffer_size, identity or source.identity
+        default = source.default_buffer
+    chosen = collate or config.collate_fn or _FirstDecides()
     draws = True if getattr(source, "draws", None) is True else config.draws
     stream = ForeignStream(
         source, chosen, batch_size=config.batch_size, seed=config.seed,
-        buffer=buffer if config.shuffle else 0, drop_last=bool(config.drop_last),
+        buffer=size if config.shuffle else 0, drop_last=bool(config.drop_last),
         draws=draws,
         dp_rank=dp_rank, dp_size=dp_size,
     )  # fmt: skip
@@ -214,8 +234,10 @@ def foreign_stream_loader(
     quiet = draws is False or (draws is None and draws_nothing(source, chosen))
     return ForeignStreamLoader(
         stream,
-        {"algorithm": ALGORITHM, "kind": "stream", "content": [identity or _name(source)],
-         "seed": config.seed, "buffer": stream.buffer},
+        {"algorithm": ALGORITHM, "kind": "stream", "content": [identity or name_of(source)],
+         "seed": config.seed, "buffer": stream.buffer,
+         **({"draws": True} if stream.seeds_batches else {})},
+        default_buffer=default and config.shuffle,
         ahead=config.prefetch_factor if quiet and not workers else 0,
         num_workers=workers,
         pin_memory=_pins(config.pin_memory),
@@ -227,15 +249,15 @@ def foreign_stream_loader(
     )  # fmt: skip
 
 
-def _first_decides(samples: list[Any]) -> Any:
+class _FirstDecides:
     """Collates by what the first sample is; see `foreign_loader`."""
-    from dataprep.runtime.foreign import chosen_collate
 
-    return chosen_collate(samples)(samples)
+    draws = False
 
+    def __call__(self, samples: list[Any]) -> Any:
+        from dataprep.runtime.foreign import chosen_collate
 
-def _name(source: Any) -> str:
-    return str(getattr(source, "__qualname__", type(source).__name__))
+        return chosen_collate(samples)(samples)
 
 
 def _ended(batches: Any) -> None:

@@ -20,6 +20,7 @@ from torch.utils.data import Sampler
 from dataprep.formats.errors import UsageError, require
 from dataprep.runtime.arguments import whole_number
 from dataprep.runtime.digest import DIGEST_MASK, contributions, digest_seed
+from dataprep.runtime.epoch_index import epoch_tag
 from dataprep.runtime.mixture_order import MixtureOrder
 from dataprep.runtime.mixture_resume import going_on
 from dataprep.runtime.order import MAX_SAMPLES, Order, Positions, permute
@@ -122,6 +123,7 @@ class GlobalBatchSampler(Sampler[list[int]]):
 
     `skips` are left out: the other samples keep their relative order, and move up. `content` has
     the content ids of the datasets that the samples are from, which the digests are seeded with.
+    `tagged`: the sample ids of a step have the epoch with them (`dataprep.runtime.epoch_index`).
 
     Iterating serves `epoch`, and serves it again until `set_epoch`. Memory and start-up do not
     depend on the number of samples. Ordering the positions of all ranks, for the digest, costs 30
@@ -140,6 +142,7 @@ class GlobalBatchSampler(Sampler[list[int]]):
         end: End = "drop",
         skips: Skips | None = None,
         content: Sequence[str] = (),
+        tagged: bool = False,
     ) -> None:
         batch_size = whole_number("batch_size", batch_size, 1)
         least = int(end == "drop")  # of nothing, nothing is served; with "drop" it is a mistake
@@ -157,6 +160,7 @@ class GlobalBatchSampler(Sampler[list[int]]):
         self.end = end
         self.skips = skips
         self.content = tuple(content)
+        self.tagged = tagged
         self._digest_seed = digest_seed(self.content)
         self.served = samples - (len(skips) if skips else 0)
         if skips is not None:
@@ -189,6 +193,7 @@ class GlobalBatchSampler(Sampler[list[int]]):
         return GlobalBatchSampler(
             self.samples, batch_size, order=self.order, epoch=self.epoch, dp_rank=self.dp_rank,
             dp_size=self.dp_size, end=self.end, skips=self.skips, content=self.content,
+            tagged=self.tagged,
         )  # fmt: skip
 
     def __len__(self) -> int:
@@ -302,11 +307,12 @@ class GlobalBatchSampler(Sampler[list[int]]):
             mine = np.concatenate([mine, filling])
         return Step(mine, self.served, digest & DIGEST_MASK, last=True)
 
-    @staticmethod
     def _dealt(
-        order: Order, samples: Positions, begins: Positions, mine: slice, epoch: int
+        self, order: Order, samples: Positions, begins: Positions, mine: slice, epoch: int
     ) -> Positions:
         """Return this rank's part of each step [steps, samples]; see `MixtureOrder.deal_key`."""
+        if self.tagged:
+            samples = samples + epoch_tag(epoch)
         if not isinstance(order, MixtureOrder):
             return samples[:, mine]
         rows = samples.shape[1]

@@ -169,6 +169,7 @@ def serve(
     sampler = GlobalBatchSampler(
         count, batch_size, order=order, epoch=epoch, dp_rank=dp_rank, dp_size=dp_size, end=end,
         skips=skips if len(skips) else None, content=definition.get("content", ()),
+        tagged=getattr(samples, "tagged", False),
     )  # fmt: skip
     _require_memory(sampler, definition.get("seq_len", 1))
     return serve_steps(

@@ -27,6 +27,7 @@ from dataprep.formats.errors import IncompatibleError, InputError, UsageError, r
 from dataprep.runtime.arguments import whole_number
 from dataprep.runtime.buckets import POOL, PoolCache
 from dataprep.runtime.digest import DIGEST_MASK, contributions, digest_seed
+from dataprep.runtime.epoch_index import epoch_tag
 from dataprep.runtime.lengths import Lengths
 from dataprep.runtime.order import MAX_SAMPLES, Order, Positions, key, permute
 from dataprep.runtime.sampling import End, Step
@@ -57,6 +58,7 @@ class TokenBudgetSampler(Sampler[list[int]]):
         pool: samples that are sorted together, rounded up to a multiple of `rows_multiple`.
         end: of the last samples, fewer than `rows_multiple`: see `GlobalBatchSampler`.
         content: the content ids that the digests are seeded with.
+        tagged: the sample ids of a step have the epoch with them: see `GlobalBatchSampler`.
 
     Raises `UsageError` for arguments that cannot be met, and when it meets them, `InputError` that
     names a sample of which `rows_multiple` are over the budget of all ranks.
@@ -79,6 +81,7 @@ class TokenBudgetSampler(Sampler[list[int]]):
         dp_size: int = 1,
         end: End = "drop",
         content: Sequence[str] = (),
+        tagged: bool = False,
     ) -> None:
         self.lengths, self.order = lengths, order
         self.samples = len(lengths)
@@ -86,7 +89,7 @@ class TokenBudgetSampler(Sampler[list[int]]):
         self.max_rows = whole_number("max_rows", max_rows, 1)
         self.dp_size = whole_number("dp_size", dp_size, 1)
         self.dp_rank = whole_number("dp_rank", dp_rank)
-        self.end = end
+        self.end, self.tagged = end, tagged
         self._digest_seed = digest_seed(content)
         multiple = self.dp_size if rows_multiple is None else rows_multiple
         self.rows_multiple = whole_number("rows_multiple", multiple, 1)
@@ -190,6 +193,7 @@ class TokenBudgetSampler(Sampler[list[int]]):
         """
         if self._arranged < start < self.samples:
             raise _no_step(start)
+        tag = epoch_tag(epoch) if self.tagged else 0
         for number in range(start // self.pool, -(-self._arranged // self.pool)):
             pool, base = self._cached(number, epoch), number * self.pool
             stops = [0, *pool.stops.tolist()]
@@ -200,10 +204,10 @@ class TokenBudgetSampler(Sampler[list[int]]):
                     rows = (stop - first) // self.dp_size
                     at = first + self.dp_rank * rows
                     last = base + stop == (self._arranged if self.end == "drop" else self.samples)
-                    mine = pool.samples[at : at + rows]
+                    mine = pool.samples[at : at + rows] + tag
                     yield Step(mine, base + stop, pool.digests[step], last)
         if start <= self._arranged and not self.ended(self._arranged):
-            yield self._last(epoch)
+            yield self._last(epoch, tag)
 
     @property
     def _rest(self) -> int:
@@ -222,7 +226,7 @@ class TokenBudgetSampler(Sampler[list[int]]):
         """Sort a pool, cut it into steps, and permute those."""
         places = np.arange(number * self.pool, min((number + 1) * self.pool, self._arranged))
         samples = self.order.samples(places, self.samples, epoch)
-        lengths = self.lengths.of(samples % MAX_SAMPLES)  # without the epoch of WithEpoch
+        lengths = self.lengths.of(samples)
         by_length = np.argsort(lengths, kind="stable")
         samples, lengths = samples[by_length], lengths[by_length]
         bounds = self._bounds(samples, lengths)
@@ -255,11 +259,11 @@ class TokenBudgetSampler(Sampler[list[int]]):
             bounds.append(unit * m)
         return np.array(bounds, np.int64)
 
-    def _last(self, epoch: int) -> Step:
-        """The step of what does not divide, in the order's own sequence."""
+    def _last(self, epoch: int, tag: int) -> Step:
+        """The step of what does not divide, in the order's own sequence; `tag` is added."""
         places = np.arange(self._arranged, self.samples)
         samples = self.order.samples(places, self.samples, epoch)
-        lengths = self.lengths.of(samples % MAX_SAMPLES)
+        lengths = self.lengths.of(samples)
         if self.rows_multiple * int(lengths.max()) > self.max_tokens * self.dp_size:
             raise self._over(int(samples[lengths.argmax()]), int(lengths.max()))
         parts = contributions(samples, places, epoch, self._digest_seed)
@@ -267,7 +271,7 @@ class TokenBudgetSampler(Sampler[list[int]]):
         first, stop = (
             self._rest * rank // self.dp_size for rank in (self.dp_rank, self.dp_rank + 1)
         )
-        mine = samples[first:stop]
+        mine = samples[first:stop] + tag
         if self.end == "pad":
             rows = -(-self._rest // self.dp_size)
             mine = np.concatenate([mine, np.full(rows - len(mine), PADDING, np.int64)])
@@ -276,7 +280,7 @@ class TokenBudgetSampler(Sampler[list[int]]):
     def _over(self, sample: int, tokens: int) -> InputError:
         return InputError(
             f"has {tokens:,} tokens: {self.rows_multiple} such rows are more than max_tokens "
-            f"{self.max_tokens:,} x {self.dp_size} ranks", where=f"sample {sample % MAX_SAMPLES}",
+            f"{self.max_tokens:,} x {self.dp_size} ranks", where=f"sample {sample}",
             code="E_OVERLONG",
             remedy="Cut samples (max_length), use more max_tokens or a smaller rows_multiple.",
         )  # fmt: skip

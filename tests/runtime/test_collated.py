@@ -107,8 +107,8 @@ def test_the_epoch_reaches_the_collate_function(workers: int) -> None:
     assert samples.batch(np.arange(3))["epoch"].tolist() == [0, 0, 0]
 
 
-def test_skipped_samples_of_a_tagged_order_stay_out() -> None:
-    """Skips find the positions of samples through the epoch's tag."""
+def test_skipped_samples_of_tagged_steps_stay_out() -> None:
+    """Skips find the positions of samples that have the epoch with them."""
     assert sorted(served(make(range(9), Stamp(), skip=[3], end="partial"))) == [
         0,
         1,
@@ -168,12 +168,11 @@ def test_batches_need_not_be_dicts() -> None:
     assert loader.stats().samples == 2
 
 
-def test_a_tagged_order_finds_its_samples_again() -> None:
-    """Positions of samples are found with and without the epoch's tag, in any epoch."""
-    order, _ = collated_order(Collated(range(9), Stamp()), seed=3)
-    places = np.arange(9)
-    for epoch in (0, 1, (1 << 14) + 1):
-        tagged = order.samples(places, 9, epoch)
-        assert order.positions(tagged, 9, epoch).tolist() == places.tolist()
-        assert order.positions(tagged % (1 << 48), 9, epoch).tolist() == places.tolist()
-        assert int(tagged.min()) >= 0
+def test_steps_have_the_epoch_with_their_samples() -> None:
+    """In the bits above 2**48 and nowhere else, the last, short step included."""
+    sampler = make(range(9), Stamp(), end="partial").sampler_obj
+    for epoch, tag in ((0, 0), (1, 1), ((1 << 14) + 1, 1)):
+        order = sampler.order.samples(np.arange(9), 9, epoch)
+        assert int(order.max()) < 9
+        served = np.concatenate([step.samples for step in sampler.steps(epoch)])
+        assert served.tolist() == (order + (tag << 48)).tolist()
