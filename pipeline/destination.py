@@ -37,8 +37,10 @@ __all__ = [
     "check",
     "error_of_newer",
     "holds",
+    "is_ours",
     "listed_files",
     "refuse_another",
+    "refuse_inside_dataset",
     "refuse_newer",
     "refuse_newer_version",
     "refuse_removed",
@@ -46,6 +48,7 @@ __all__ = [
     "require_whole",
     "resolve",
     "same_inputs",
+    "taken",
 ]
 
 Finished = TypeVar("Finished", Manifest, ArrayManifest)
@@ -86,15 +89,15 @@ def check(out: Path, load: Callable[[Path], Finished], *, overwrite: bool) -> Fi
     that stands there, and for a place that cannot be written to. A directory is replaced only if
     everything in it is a dataset's.
     """
-    _refuse_inside_dataset(out)
+    refuse_inside_dataset(out)
     with storage_errors(out):
         entries = os.listdir(out) if out.is_dir() else []  # noqa: PTH208
         if (out.exists() or out.is_symlink()) and not out.is_dir():
-            raise _taken(out, "is a file")
-    if CONFIG_NAME in entries and _is_ours(out):
+            raise taken(out, "is a file")
+    if CONFIG_NAME in entries and is_ours(out):
         return _finished(out, load, overwrite=overwrite)
     if entries:
-        raise _taken(out, f"holds something that is not a dataset ({sorted(entries)[0]!r}, ...)")
+        raise taken(out, f"holds something that is not a dataset ({sorted(entries)[0]!r}, ...)")
     _require_place(out)
     return None
 
@@ -121,7 +124,7 @@ def _finished(out: Path, load: Callable[[Path], Finished], *, overwrite: bool) -
         refuse_newer_version(out)
     foreign = _foreign(out)
     if foreign and overwrite:
-        raise _taken(out, f"also holds files that dataprep did not make ({foreign[0]!r})")
+        raise taken(out, f"also holds files that dataprep did not make ({foreign[0]!r})")
     try:
         existing = load(out)
     except DataprepError as error:
@@ -180,7 +183,7 @@ def refuse_removed(out: Path, existing: Manifest | ArrayManifest) -> None:
     refuse_another(out, f"without {removed} of its records" if removed else None)
 
 
-def _is_ours(out: Path) -> bool:
+def is_ours(out: Path) -> bool:
     """Whether config.json calls itself dataprep's, whole or damaged."""
     path = out / CONFIG_NAME
     if not path.is_file():
@@ -230,9 +233,10 @@ def _complain(error: OSError) -> None:
             raise error
 
 
-def _refuse_inside_dataset(out: Path) -> None:
+def refuse_inside_dataset(out: Path) -> None:
+    """Raise `UsageError` if `out` lies inside a dataset."""
     for parent in out.absolute().parents:
-        if (parent / CONFIG_NAME).is_file() and _is_ours(parent):
+        if is_ours(parent):
             raise UsageError(
                 f"lies inside the dataset {parent}", where=str(out), code="E_OUT",
                 remedy="Choose another --out: a dataset holds nothing but its own files.",
@@ -249,7 +253,7 @@ def _require_place(out: Path) -> None:
         )
     parent = next((path for path in out.absolute().parents if path.exists()), Path("/"))
     if not parent.is_dir():
-        raise _taken(parent, "is a file")
+        raise taken(parent, "is a file")
     if not os.access(parent, os.W_OK | os.X_OK) or _read_only(parent):
         raise StorageError(
             "cannot be written to",
@@ -263,7 +267,8 @@ def _read_only(path: Path) -> bool:
     return bool(os.statvfs(path).f_flag & os.ST_RDONLY)
 
 
-def _taken(out: Path, what: str) -> UsageError:
+def taken(out: Path, what: str) -> UsageError:
+    """Return the error of an `out` that is `what`, and is left as it is."""
     return UsageError(
         what, where=str(out), code="E_EXISTS", remedy="Choose another --out; nothing was touched."
     )

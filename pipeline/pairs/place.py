@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 from pathlib import Path
 
 from dataprep.formats import array_manifest as manifests
@@ -13,14 +12,15 @@ from dataprep.formats.errors import DataprepError, UsageError
 from dataprep.formats.storage import storage_errors
 from dataprep.pipeline.destination import (
     error_of_newer,
+    is_ours,
     listed_files,
+    refuse_inside_dataset,
     refuse_newer_version,
     refuse_removed,
+    taken,
 )
 
 __all__ = ["existing_dataset"]
-
-_MARK = re.compile(rb'\s*\{\s*"format":\s*"dataprep"')
 
 
 def existing_dataset(out: Path, overwrite: bool) -> ArrayManifest | None:
@@ -28,20 +28,15 @@ def existing_dataset(out: Path, overwrite: bool) -> ArrayManifest | None:
 
     Raises `UsageError` for anything else that stands there, or around it.
     """
-    for parent in out.absolute().parents:
-        if _is_ours(parent):
-            raise UsageError(
-                f"lies inside the dataset {parent}", where=str(out), code="E_OUT",
-                remedy="Choose another --out: a dataset holds nothing but its own files.",
-            )  # fmt: skip
+    refuse_inside_dataset(out)
     with storage_errors(out):
         if (out.exists() or out.is_symlink()) and not out.is_dir():
-            raise _taken(out, "is a file")
+            raise taken(out, "is a file")
         entries = sorted(os.listdir(out)) if out.is_dir() else []  # noqa: PTH208
     if not entries:
         return None
-    if not _is_ours(out):
-        raise _taken(out, f"holds something that is not a dataset ({entries[0]!r}, ...)")
+    if not is_ours(out):
+        raise taken(out, f"holds something that is not a dataset ({entries[0]!r}, ...)")
     if overwrite:
         refuse_newer_version(out)
         _refuse_foreign(out)
@@ -64,29 +59,14 @@ def existing_dataset(out: Path, overwrite: bool) -> ArrayManifest | None:
     return existing
 
 
-def _is_ours(folder: Path) -> bool:
-    """Whether config.json calls itself dataprep's, whole or damaged."""
-    path = folder / CONFIG_NAME
-    if not path.is_file():
-        return False
-    with storage_errors(folder), path.open("rb") as stream:
-        return _MARK.match(stream.read(64)) is not None
-
-
 def _refuse_foreign(out: Path) -> None:
     """Raise if a file stands in `out` that its config.json does not list: it would be lost."""
     with storage_errors(out):
         listed = listed_files((out / CONFIG_NAME).read_bytes())
         if listed is None:
-            raise _taken(out, "holds a dataset whose config.json is damaged")
+            raise taken(out, "holds a dataset whose config.json is damaged")
         found = [path for path in sorted(out.rglob("*")) if path.is_symlink() or not path.is_dir()]
     for path in found:
         name = path.relative_to(out).as_posix()
         if name not in listed and name != CONFIG_NAME:
-            raise _taken(out, f"also holds files that dataprep did not make ({name!r})")
-
-
-def _taken(out: Path, what: str) -> UsageError:
-    return UsageError(
-        what, where=str(out), code="E_EXISTS", remedy="Choose another --out; nothing was touched."
-    )
+            raise taken(out, f"also holds files that dataprep did not make ({name!r})")
