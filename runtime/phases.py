@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from dataprep.runtime.order import MAX_SAMPLES
 from dataprep.runtime.schedule import MAX_SOURCES, Schedule
-from dataprep.runtime.state_head import damaged
+from dataprep.runtime.state_head import damaged, require_known
 from dataprep.runtime.weights import MAX_PERIOD
 
 __all__ = [
@@ -32,6 +32,9 @@ __all__ = [
 
 MAX_POSITION = 1 << 62
 
+_FIELDS = frozenset({
+    "positions", "weights", "sources", "samples", "begin", "end", "draws", "stands", "parked"
+})  # fmt: skip
 _LONGEST = 1 << 30  # draws of a period
 _LARGEST = 1 << 28  # counts that a schedule keeps: one for each source and 2**14 draws of a period
 
@@ -188,6 +191,8 @@ def sizes_of(key: str) -> tuple[int, int] | None:
 
 
 def _phase(value: Mapping[str, Any]) -> Phase:
+    require_known(value, _FIELDS)
+    value = {name: field for name, field in value.items() if field is not None}
     end, parked = value.get("end"), value.get("parked", {})
     return Phase(
         positions=_whole(value["positions"]), draws=_whole(value.get("draws", 0)),

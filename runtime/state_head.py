@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import sys
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 
 from dataprep.formats.errors import IncompatibleError, UsageError
 
-__all__ = ["check_head", "damaged", "warn_of_dropped", "whole"]
+__all__ = ["check_head", "damaged", "require_known", "warn_of_dropped", "whole"]
 
 _MOST = 1 << 62  # more is not counted to, and one more than this still fits into 64 bits
 
@@ -39,6 +39,19 @@ def check_head(state: object, kind: str, newest: int) -> None:
         raise IncompatibleError(
             f"has version {version}, this dataprep reads up to {newest}", where="state",
             code="E_VERSION", remedy="Update dataprep.",
+        )  # fmt: skip
+
+
+def require_known(fields: Mapping[str, object], known: Set[str]) -> None:
+    """Raise `IncompatibleError` where `fields` has names that are not `known`; null means missing.
+
+    >>> require_known({"seed": 1, "later": None}, {"seed"})
+    """
+    unknown = sorted(name for name, value in fields.items() if not (value is None or name in known))
+    if unknown:
+        raise IncompatibleError(
+            f"has {', '.join(unknown)}: it was made by a newer dataprep", where="state",
+            code="E_VERSION", remedy="Install a newer dataprep.",
         )  # fmt: skip
 
 

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import torch
 
 from dataprep.formats.errors import IncompatibleError, StorageError
-from dataprep.runtime.state_head import check_head, damaged, whole
+from dataprep.runtime.state_head import check_head, damaged, require_known, whole
 from dataprep.runtime.state_order import compared, require_algorithm
 from dataprep.runtime.stream_plan import (
     MAX_STAGES,
@@ -37,6 +37,10 @@ _WORDS = 4  # of a stage: ranks, workers, batch size, steps
 _HEAD = 7  # checksum, version, epoch, number of stages, sizes
 _SIZE = _HEAD + (MAX_STAGES + 1) * _WORDS
 _SUM = 0x5DEECE66D  # what an empty tensor does not have
+_FIELDS = frozenset({
+    "kind", "version", "algorithm", "content_id", "definition", "samples", "seed", "end", "shuffle",
+    "block", "window", "buffer", "epoch", "consumed", "served",
+})  # fmt: skip
 _OPTIONAL = frozenset({"shuffle"})  # may be missing, as null may
 _MARKED = 256  # workers that are told when they serve an epoch again
 
@@ -177,6 +181,7 @@ def parse_state(
     """The place in `state`, which must be of a stream with this `identity`."""
     check_head(state, _KIND, STATE_VERSION)
     require_algorithm(state.get("algorithm"))
+    require_known(state, _FIELDS)
     for name, value in identity.items():
         stored = state.get(name)
         if stored is None and name not in _OPTIONAL and value is not None:

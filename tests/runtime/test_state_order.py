@@ -15,7 +15,9 @@ from dataprep.formats.canonical import digest_of
 from dataprep.formats.dataset import open_dataset
 from dataprep.formats.errors import DataprepError, IncompatibleError, UsageError
 from dataprep.runtime.create import create_loader
+from dataprep.runtime.foreign_stream import foreign_stream_loader
 from dataprep.runtime.loader import Loader
+from dataprep.runtime.loader_config import LoaderConfig
 from dataprep.runtime.serve import serve_steps
 from dataprep.runtime.stream import StreamDataset
 from dataprep.runtime.windows import WindowDataset
@@ -43,7 +45,7 @@ def make(weights: Any, **options: Any) -> Loader:
     return create_loader(weights, "train", 4, **{"seq_len": 8, "seed": 5} | options)
 
 
-def refused(loader: Loader, state: Any) -> DataprepError:
+def refused(loader: Any, state: Any) -> DataprepError:
     with pytest.raises(DataprepError) as caught:
         loader.load_state_dict(state)
     assert caught.value.where == "state"
@@ -243,6 +245,32 @@ def test_the_name_of_a_split_decides_nothing_of_a_stream(
     state = one.state_dict()
     assert state["definition"]["split"] == "train"
     other.load_state_dict(state)
+
+
+def test_a_stream_state_with_a_field_of_a_newer_version() -> None:
+    """An option that this version does not know changes what is served: it is not ignored."""
+    samples = WindowDataset(open_dataset("a").split("train"), seq_len=8)
+    shuffles: list[Any] = ["blocks", "buffer", None]
+    for shuffle in shuffles:
+        stream = StreamDataset(samples, batch_size=4, shuffle=shuffle)
+        state = stream.state_dict()
+        error = refused(stream, {**state, "interleave": 7})
+        assert (error.code, error.exit_code) == ("E_VERSION", 6)
+        assert error.problem.startswith("has interleave: it was made by a newer")
+        stream.load_state_dict({**state, "interleave": None})
+    rows = foreign_stream_loader(lambda: iter(range(9)), LoaderConfig(batch_size=2), identity="x")
+    state = rows.state_dict()
+    odd = state | {"order": state["order"] | {"interleave": 7}}
+    assert refused(rows, odd).code == "E_STATE"
+
+
+def test_a_phase_with_a_field_of_a_newer_version() -> None:
+    """It may change what follows."""
+    loader = make("ab")
+    state = loader.state_dict()
+    (phase,) = state["phases"]
+    assert refused(loader, state | {"phases": [phase | {"blend": 1}]}).code == "E_VERSION"
+    loader.load_state_dict(state | {"phases": [phase | {"blend": None, "begin": None}]})
 
 
 def test_null_means_missing() -> None:
