@@ -68,6 +68,10 @@ class Curriculum(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
             good and 1 <= self.epochs < _MAX_EPOCHS, f"{_WHERE}.epochs",
             f"must be a whole number from 1 to {_MAX_EPOCHS - 1}, got {self.epochs!r}",
         )  # fmt: skip
+        shares = tuple(map(float, self.probabilities))  # 1 and 1.0 are not the same in JSON
+        msgspec.structs.force_setattr(self, "probabilities", shares)
+        for name in ("zero_start", "zero_end"):
+            msgspec.structs.force_setattr(self, name, float(getattr(self, name)))
 
 
 _DECODER = msgspec.json.Decoder(Curriculum)

@@ -235,9 +235,16 @@ def _worker_seed(definition: Mapping[str, Any], dp_rank: int) -> int:
 
 
 def _brief(definition: Mapping[str, Any]) -> dict[str, Any]:
-    """A definition as states hold it: of long lists, as those of many sources, the hash alone."""
-    single = str | int | float | None
-    short = {name: value for name, value in definition.items() if isinstance(value, single)}
+    """Return a definition as states have it: of long lists the hash alone.
+
+    The content id of one dataset stays; those of the sources of a mixture stand in its phases.
+    """
+    single, mixed = str | int | float | None, definition.get("kind") == "mixture"
+    short = {
+        name: value
+        for name, value in definition.items()
+        if isinstance(value, single) or (name == "content" and not mixed)
+    }
     lists = {name: value for name, value in definition.items() if name not in short}
     if len(canonical_json(lists)) <= _LONG:
         return dict(definition)

@@ -56,6 +56,13 @@ def variants(curriculum: Curriculum, epoch: int, **options: Any) -> np.ndarray[A
     return draw(curriculum, **options).of(PAIRS, np.full(len(PAIRS), epoch))
 
 
+def test_shares_are_floats() -> None:
+    """The JSON of a curriculum, which is hashed, is the same whether 1 or 1.0 was given."""
+    whole = Curriculum(probabilities=(0, 1, 0, 0), zero_start=1, zero_end=0)
+    same = Curriculum(probabilities=(0.0, 1.0, 0.0, 0.0), zero_start=1.0, zero_end=0.0)
+    assert msgspec.json.encode(whole) == msgspec.json.encode(same)
+
+
 @pytest.mark.parametrize("curriculum", MODES, ids=lambda c: c.mode)
 def test_probabilities_follow_the_mode(curriculum: Curriculum) -> None:
     """Item 91: fixed, linear and cosine are what they say, to the end and beyond it."""

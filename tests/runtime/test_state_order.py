@@ -303,6 +303,27 @@ def test_nulls_and_splits_are_not_hashed() -> None:
     assert one == other == digest_of({"steering": plain, **long})
 
 
+def test_a_long_definition_names_its_dataset() -> None:
+    """The content id of one dataset is no part of the hash, so the error says what differs."""
+    one, other = (make(Path(name)) for name in "ab")
+    long, longer = (
+        serve_steps(
+            loader.dataset_obj, loader.sampler_obj, definition={**loader.order, "clusters": [*many]}
+        )
+        for loader, many in ((one, range(200)), (other, range(200)))
+    )
+    assert "clusters" not in long.order
+    assert long.order["content"] != longer.order["content"]
+    assert long.order["sha256"] == longer.order["sha256"] == digest_of({"clusters": [*range(200)]})
+    error = refused(longer, long.state_dict())
+    assert error.code == "E_STATE_DATASET"
+    assert error.problem.startswith("is of another dataset: content")
+    mixed = make("ab")
+    definition = {**mixed.order, "rows_of_sources": [*range(200)]}
+    brief = serve_steps(mixed.dataset_obj, mixed.sampler_obj, definition=definition).order
+    assert "content" not in brief
+
+
 def test_one_forgotten_sample_is_one() -> None:
     with pytest.warns(UserWarning, match="left out 1 sample more than"):
         make(Path("a")).load_state_dict(make(Path("a"), skip=[3]).state_dict())
