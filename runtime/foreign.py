@@ -111,7 +111,7 @@ def foreign_loader(
         dataset: samples by number. A dataset of this package collates by itself; for others a
             sample goes through `collate`, else `config.collate_fn`, else what suits the first one.
             The samples of a list of tensors are tuples of one tensor, as a `TensorDataset` has.
-        purpose: keys the order, as the split of a build does: ``"train"``, ``"val"``, ...
+        purpose: keys the order of a dataset of your own: ``"train"``, ``"val"``, ...
         identity: a name for the data, part of a loader's state; None: the type of the dataset.
         sampler: instead of a shuffle: any sampler of sample numbers, or an `Order`.
         buckets: have samples of like length in a batch.
@@ -144,7 +144,10 @@ def foreign_loader(
     end = _end(samples, config, purpose, dp_size, left, own=is_own(dataset), skip=skip)
     if buckets is not None:
         require(sampler is None, "sampler", "buckets have an order of their own")
-        key = {"content_id": definition["content"][0], "purpose": purpose}
+        key = {
+            "content_id": definition["content"][0],
+            "purpose": definition.get("purpose", definition["kind"]),
+        }
         known = lengths_for(samples if is_own(dataset) else dataset, buckets.lengths)
         if buckets.max_tokens is not None:
             require(not skip, "skip", "is for batches of rows, not of tokens")

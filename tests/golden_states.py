@@ -9,19 +9,24 @@ from __future__ import annotations
 
 import hashlib
 import json
+import random
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
 
 from dataprep import create_loader, open_dataset
+from dataprep.runtime.blocks import Blocks
+from dataprep.runtime.collate_masked import MaskedLM
 from dataprep.runtime.documents import DocumentDataset
 from dataprep.runtime.foreign import Buckets, foreign_loader
 from dataprep.runtime.foreign_stream import foreign_stream_loader
 from dataprep.runtime.loader_config import LoaderConfig
+from dataprep.runtime.mixture_order import MixtureOrder
 from dataprep.runtime.stream import StreamDataset
 from dataprep.runtime.stream_loader import stream_loader
 from dataprep.runtime.windows import WindowDataset
@@ -60,6 +65,61 @@ def _bucketed(**options: Any) -> Callable[[Path], Any]:
     return make
 
 
+def _in_small_blocks(make: Callable[[Path], Any]) -> Callable[[Path], Any]:
+    """The loader that `make` makes, with blocks of 3 samples and windows of 2 of them."""
+
+    def made(golden: Path) -> Any:
+        loader = make(golden)
+        sampler = loader.sampler_obj
+        if isinstance(sampler.order, MixtureOrder):
+            own = cast("tuple[Blocks, ...]", sampler.order.orders)
+            orders = [replace(one, block=3, window=2) for one in own]
+            sampler.order = replace(sampler.order, orders=tuple(orders), phases=())
+        else:
+            state = loader.state_dict()
+            order = {**state["order"], "block": 3, "window": 2}
+            loader.load_state_dict(state | {"order": order})
+        return loader
+
+    return made
+
+
+def _changed(golden: Path) -> Any:
+    """A mixture in its second phase, in which one of its sources is not drawn from."""
+    first = LOADERS["mixture"](golden)
+    list(islice(first, _DONE))
+    second = _created({"narrow": 1}, weights_changed=True, **_MIXED)(golden)
+    second.load_state_dict(first.state_dict())
+    return second
+
+
+class _Drawn(list[int]):
+    """Numbers, each with digits behind the point that are drawn."""
+
+    def __getitem__(self, index: Any) -> Any:
+        return super().__getitem__(index) + random.random()
+
+
+class _OwnSampler:
+    """Every other number, in an order that is drawn."""
+
+    def __len__(self) -> int:
+        return 9
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(sorted(range(0, 17, 2), key=lambda _: random.random()))
+
+
+def _drawn(_: Path) -> Any:
+    config = LoaderConfig(batch_size=2, seed=3, draws=True)
+    return foreign_loader(_Drawn(range(17)), config, identity="numbers")
+
+
+def _sampled(_: Path) -> Any:
+    config = LoaderConfig(batch_size=2, seed=3)
+    return foreign_loader(list(range(17)), config, identity="numbers", sampler=_OwnSampler())
+
+
 def _foreign(_: Path) -> Any:
     return foreign_loader(list(range(17)), LoaderConfig(batch_size=2, seed=3), identity="numbers")
 
@@ -74,7 +134,13 @@ _MIXED: dict[str, Any] = {"seq_len": 16, "mixed_tokenizers": True, "source_ids":
 LOADERS: dict[str, Callable[[Path], Any]] = {
     "windows": _created("narrow", seq_len=16, doc_ids=True, position_ids=True),
     "windows-stored": _created("wide", seq_len=16, shuffle=False, labels="unshifted"),
-    "windows-blocks": _created("narrow", seq_len=16, shuffle="blocks"),
+    "windows-blocks": _in_small_blocks(_created("narrow", seq_len=16, shuffle="blocks")),
+    "windows-transform": _created(
+        "narrow",
+        seq_len=16,
+        labels="unshifted",
+        transform=MaskedLM(mask_id=3, vocab_size=400, seed=4).hide,
+    ),
     "windows-skip": _created("narrow", seq_len=16, skip=[1, 5, 6]),
     "packed": _created("narrow", rows="packed", seq_len=64, cu_seqlens=8),
     "packed-best": _created(
@@ -86,12 +152,17 @@ LOADERS: dict[str, Callable[[Path], Any]] = {
     "embeddings": _created("embeddings"),
     "pairs": _created("pairs"),
     "mixture": _created({"narrow": 3, "wide": 1}, **_MIXED),
-    "mixture-blocks": _created({"narrow": 0.7, "wide": 0.3}, shuffle="blocks", **_MIXED),
+    "mixture-blocks": _in_small_blocks(
+        _created({"narrow": 0.7, "wide": 0.3}, shuffle="blocks", **_MIXED)
+    ),
+    "mixture-changed": _changed,
     "stream-blocks": _streamed(block=3, window=2),
     "stream-buffer": _streamed(shuffle="buffer", block=3, buffer=5),
     "buckets": _bucketed(),
     "token-budget": _bucketed(max_tokens=64),
     "foreign": _foreign,
+    "foreign-draws": _drawn,
+    "foreign-sampler": _sampled,
     "foreign-stream": _foreign_stream,
 }
 

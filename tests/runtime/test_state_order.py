@@ -15,6 +15,8 @@ from dataprep.formats.canonical import digest_of
 from dataprep.formats.dataset import open_dataset
 from dataprep.formats.errors import DataprepError, IncompatibleError, UsageError
 from dataprep.runtime.create import create_loader
+from dataprep.runtime.documents import DocumentDataset
+from dataprep.runtime.foreign import Buckets, foreign_loader
 from dataprep.runtime.foreign_stream import foreign_stream_loader
 from dataprep.runtime.loader import Loader
 from dataprep.runtime.loader_config import LoaderConfig
@@ -26,10 +28,12 @@ from tests.datasets import make_dataset, random_split
 
 @pytest.fixture(scope="module")
 def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Datasets a, b, c and d."""
+    """Datasets a, b, c and d, and e of many documents."""
     root = tmp_path_factory.mktemp("orders")
     for number, name in enumerate("abcd"):
         make_dataset(root / name, {"train": random_split([[90, 41, 80]], seed=number)})
+    lengths = [[9, 3, 20, 7, 5, 31, 2, 12, 17, 8, 4, 25, 6, 11, 14, 3]]
+    make_dataset(root / "e", {"train": random_split(lengths)})
     return root
 
 
@@ -245,6 +249,18 @@ def test_the_name_of_a_split_decides_nothing_of_a_stream(
     state = one.state_dict()
     assert state["definition"]["split"] == "train"
     other.load_state_dict(state)
+
+
+@pytest.mark.parametrize("buckets", [Buckets(pool=8), Buckets(pool=8, max_tokens=64)], ids=str)
+def test_what_a_loader_is_for_orders_no_stored_split(buckets: Buckets) -> None:
+    """The purpose is often the name of the split, and does not stand in the definition."""
+    config = LoaderConfig(batch_size=2, drop_last=False)
+    served = []
+    for purpose in ("train", "fit"):
+        documents = DocumentDataset(open_dataset("e").split("train"), max_length=32)
+        loader = foreign_loader(documents, config, buckets=buckets, purpose=purpose)
+        served.append([batch["input_ids"].tolist() for batch in loader])
+    assert served[0] == served[1]
 
 
 def test_a_stream_state_with_a_field_of_a_newer_version() -> None:
