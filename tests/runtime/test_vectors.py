@@ -9,6 +9,9 @@ from typing import Any
 
 import pytest
 
+from dataprep.runtime.mixture import Mixture, Source
+from dataprep.runtime.sampling import GlobalBatchSampler
+from dataprep.runtime.windows import PADDING
 from tests.support import REPOSITORY
 
 FIXTURES = REPOSITORY / "data_fixtures"
@@ -98,6 +101,29 @@ def test_the_page_has_the_orders(page: dict[str, Any]) -> None:
         assert page["buffered"](source, v["buffer"], *keys) == v["samples"]
 
 
+@pytest.mark.parametrize(("dp_size", "end"), [(1, "partial"), (2, "drop"), (3, "pad")])
+def test_the_page_has_the_steps_after_a_resume(
+    dp_size: int, end: Any, page: dict[str, Any]
+) -> None:
+    """Rows of a mixture are dealt by the position in the epoch, wherever a pass begins."""
+    contents, sizes, weights = ["a" * 64, "b" * 64], [20, 11], [3, 1]
+    mixture = Mixture([
+        Source(name=content[0], content_id=content, samples=size, weight=weight)
+        for content, size, weight in zip(contents, sizes, weights, strict=True)
+    ])  # fmt: skip
+    order = page["mixture"](contents, sizes, weights, 4, 1)
+    deal = page["key"](page["sha256_of"](contents), 4, 1, "mixture/deal")
+    steps = page["steps"](order, 2, dp_size, end, deal, start=5)
+    for rank in range(dp_size):
+        sampler = GlobalBatchSampler(
+            31, 2, order=mixture.order(seed=4), dp_rank=rank, dp_size=dp_size, end=end
+        )
+        served = [step.samples.tolist() for step in sampler.steps(1, 5)]
+        assert served == [
+            [PADDING if row is None else row for row in step[rank]] for step in steps
+        ]  # fmt: skip
+
+
 def test_the_page_has_the_arithmetic(page: dict[str, Any]) -> None:
     """Weights in whole numbers, and what the workers of a stream read."""
     for v in VECTORS["weights"]:
@@ -182,6 +208,19 @@ def test_the_page_has_the_golden_states(name: str, page: dict[str, Any]) -> None
     ]
     assert state["order_digest"] == f"{sum(parts) % page['WORD']:016x}"
     assert parts
+
+
+def test_the_page_names_every_field_of_a_definition() -> None:
+    """Those of all golden states."""
+    text = (REPOSITORY / "docs" / "order.md").read_text(encoding="utf-8")
+    states = text.partition("\n## States\n")[2].partition("\n## When data change\n")[0]
+    fields: set[str] = set()
+    for file in (FIXTURES / "golden" / "v1" / "states").glob("*.json"):
+        state = json.loads(file.read_text())["state"]
+        order = state["order"] if "order" in state else state["definition"]
+        fields |= {*state, *order, *order.get("steering", ())}
+    assert {"steering", "bucket", "global_tokens", "raw", "transform", "purpose", "mode"} <= fields
+    assert {name for name in fields if f"`{name}`" not in states} == set()
 
 
 def test_the_page_has_the_hidden_tokens(page: dict[str, Any]) -> None:
