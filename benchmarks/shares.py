@@ -44,7 +44,7 @@ Figures = dict[str, dict[str, float]]
 
 def orders(seed: int) -> Iterator[tuple[str, Order]]:
     """The orders that are compared, by name."""
-    names: dict[str, Any] = {"content_id": "shares", "seed": seed, "purpose": "windows"}
+    names: dict[str, Any] = {"content_id": "shares", "seed": seed, "purpose": "windows/train"}
     yield "full", Shuffled(**names)
     block, window = block_sizes(SAMPLE_BYTES)
     yield "blocks", Blocks(**names, block=block, window=window)
