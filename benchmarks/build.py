@@ -166,7 +166,7 @@ def engines(runner: Runner, corpus: Path, data: Path, size: int, runs: int) -> F
             runner, ours(corpus, path), floor(corpus, path, dtype), size, runs
         )
         found[name] = {"dataprep": ours_, "one_liner": floor_, "speed_ratio": ratio}
-    built_in = str(ROOT / "pipeline" / "assets" / "default_tokenizer.json")
+    built_in = str(ROOT / "pipeline" / "tokenize" / "assets" / "default_tokenizer.json")
     ours_, floor_, ratio = compare(
         runner, ours(corpus, None), floor(corpus, built_in, "uint16"), size, runs
     )

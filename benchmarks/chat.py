@@ -101,7 +101,7 @@ def theirs(python: str, source: Path, data: Path, cache: Path, *words: str) -> d
 def with_masks(given: argparse.Namespace) -> dict[str, Any]:
     """Both with a template that marks what the assistant says, and both giving the mask."""
     source = given.scratch / "chat.jsonl"
-    out, template = given.scratch / "marked", ROOT / "pipeline/chat/templates/chatml.jinja"
+    out, template = given.scratch / "marked", ROOT / "pipeline/chat/template/builtin/chatml.jinja"
     pairs = []
     for _ in range(given.rounds):
         one = ours(source, given.data, out, "--template", "chatml")
@@ -118,7 +118,7 @@ def with_masks(given: argparse.Namespace) -> dict[str, Any]:
 def packed(out: Path) -> dict[str, Any]:
     """How full rows of 4,096 tokens are."""
     from dataprep import open_dataset
-    from dataprep.runtime.packed import PackedDataset
+    from dataprep.runtime.rows.packed import PackedDataset
 
     with open_dataset(out) as dataset:
         rows = PackedDataset(dataset.split("train"), seq_len=4096, pack="best-fit")

@@ -32,12 +32,12 @@ from build import processor
 from torch.nn.utils.rnn import pad_sequence
 
 from dataprep import __version__
-from dataprep.runtime.buffers import Buffers
-from dataprep.runtime.collate_masked import MaskedLM
-from dataprep.runtime.collate_text import CausalLM
-from dataprep.runtime.collate_vision import NORMALIZE, Vision
-from dataprep.runtime.collated import Collated, collated_order
-from dataprep.runtime.serve import serve
+from dataprep.runtime.collate.images import NORMALIZE, Vision
+from dataprep.runtime.collate.masked_lm import MaskedLM
+from dataprep.runtime.collate.text import CausalLM
+from dataprep.runtime.external.map_dataset import Collated, collated_order
+from dataprep.runtime.loader.serve import serve
+from dataprep.runtime.rows.buffer_pool import Buffers
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results" / "collate.json"

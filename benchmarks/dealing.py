@@ -30,9 +30,9 @@ import numpy as np
 from dataprep import create_loader
 from dataprep.pipeline.build import build
 from dataprep.pipeline.options import BuildOptions
-from dataprep.runtime.mixture import Mixture, Source
-from dataprep.runtime.order import permute
-from dataprep.runtime.sampling import GlobalBatchSampler
+from dataprep.runtime.loader.batch_sampler import GlobalBatchSampler
+from dataprep.runtime.mixture.mixture import Mixture, Source
+from dataprep.runtime.order.permutation import permute
 
 RESULTS = Path(__file__).parent / "results" / "dealing.json"
 STEPS, SAMPLES, WEIGHTS = 1000, 100_000, (3, 1)

@@ -21,10 +21,10 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from dataprep.pipeline.train_tokenizer import train_json
+from dataprep.pipeline.plan.train_tokenizer import train_json
 
 ROOT = Path(__file__).resolve().parents[1]
-ASSET = ROOT / "pipeline" / "assets" / "default_tokenizer.json"
+ASSET = ROOT / "pipeline" / "tokenize" / "assets" / "default_tokenizer.json"
 RESULTS = ROOT / "benchmarks" / "results" / "default_tokenizer.json"
 PAGE = ROOT / "docs" / "tokenizers.md"
 BEGIN, END = "<!-- measured: begin -->", "<!-- measured: end -->"

@@ -28,7 +28,7 @@ from tokenizers import Tokenizer
 from dataprep import __version__, open_dataset
 from dataprep.pipeline.build import BuildReport, build
 from dataprep.pipeline.options import BuildOptions
-from dataprep.pipeline.special_tokens import special_tokens
+from dataprep.pipeline.tokenize.special_tokens import special_tokens
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results" / "engines.json"

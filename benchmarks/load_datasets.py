@@ -16,9 +16,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from dataprep.formats import manifest as manifests
-from dataprep.formats import npy
-from dataprep.formats.manifest import (
+from dataprep.formats.files import npy
+from dataprep.formats.files.index_file import head, index_size, tail
+from dataprep.formats.manifest import tokens as manifests
+from dataprep.formats.manifest.tokens import (
     FileEntry,
     InputEntry,
     Manifest,
@@ -28,7 +29,6 @@ from dataprep.formats.manifest import (
     TokenizerEntry,
     TokensEntry,
 )
-from dataprep.formats.torchfile import head, index_size, tail
 
 __all__ = ["write_dataset"]
 

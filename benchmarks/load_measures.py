@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from dataprep.formats.dataset import open_dataset
+from dataprep.formats.read.dataset import open_dataset
 from dataprep.runtime.create import create_loader
 
 Figures = dict[str, Any]

@@ -16,10 +16,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from dataprep.formats import npy
-from dataprep.formats.array_manifest import ArrayEntry, ArrayManifest, ArrayShard, RowSplit
-from dataprep.formats.array_writer import SHARD_BYTES
-from dataprep.formats.envelope import (
+from dataprep.formats.files import npy
+from dataprep.formats.files.index_file import write_index
+from dataprep.formats.manifest.arrays import ArrayEntry, ArrayManifest, ArrayShard, RowSplit
+from dataprep.formats.manifest.common import (
     CONFIG_NAME,
     CRC_NAME,
     FORMAT_VERSION,
@@ -29,7 +29,7 @@ from dataprep.formats.envelope import (
     RecordCounts,
     dump_json,
 )
-from dataprep.formats.torchfile import write_index
+from dataprep.formats.write.dataset_writer import SHARD_BYTES
 
 __all__ = ["write_pairs", "write_rows"]
 

@@ -22,7 +22,7 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader, Dataset
 
-from dataprep.formats.arrays import open_arrays
+from dataprep.formats.read.arrays import open_arrays
 from dataprep.runtime.create import create_loader
 
 Figures = dict[str, Any]

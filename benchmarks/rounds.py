@@ -33,7 +33,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from dataprep.runtime.order import key
+from dataprep.runtime.order.permutation import key
 
 __all__ = ["SIZES", "chance", "draw_keys", "measure", "permutations"]
 

@@ -26,9 +26,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from dataprep.runtime.blocks import Blocks, block_sizes
-from dataprep.runtime.order import Order, Shuffled
-from dataprep.runtime.stream_order import stream_sizes
+from dataprep.runtime.order.blocks import Blocks, block_sizes
+from dataprep.runtime.order.permutation import Order, Shuffled
+from dataprep.runtime.stream.order import stream_sizes
 
 __all__ = ["SHARES", "measure", "orders"]
 

@@ -167,7 +167,7 @@ def run(dataset: Path, runs: int) -> Figures:
             "tokens": sum(split["tokens"] for split in manifest["splits"].values()),
         },
         "in_process": against_floor(
-            timed(LIBRARY, dataset, "from dataprep.formats.verify import verify"),
+            timed(LIBRARY, dataset, "from dataprep.formats.verify.verify import verify"),
             timed(FLOOR, dataset), size, runs,
         ),
         "one_core": against_floor(verify(dataset, "full"), floor(dataset), size, runs),

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import click
 
-from dataprep.cli import output
-from dataprep.cli.command import ANY_PATH, EPILOG_START, SectionedCommand, output_options
-from dataprep.cli.summary import bytes_text
+from . import output
+from .command import ANY_PATH, EPILOG_START, SectionedCommand, output_options
+from .summary import bytes_text
 
 __all__ = ["command"]
 
@@ -31,7 +31,7 @@ def command(*, out: Path, dry_run: bool, as_json: bool, quiet: bool) -> None:
     What another process or host may be at work on is kept, with the reason. The dataset in OUT is
     not touched.
     """
-    from dataprep.pipeline.clean import clean
+    from dataprep.pipeline.staging.clean import clean
 
     found = clean(out, dry_run=dry_run)
     removed = [one for one in found if one.kept is None]

@@ -12,7 +12,7 @@ from typing import Any
 import click
 
 from dataprep.formats.errors import DataprepError, UsageError
-from dataprep.formats.paths import local_path
+from dataprep.formats.files.paths import local_path
 
 __all__ = [
     "ANY_PATH",

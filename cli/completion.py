@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import click
 
-from dataprep.cli import output
-from dataprep.cli.command import EPILOG_START, SectionedCommand
+from . import output
+from .command import EPILOG_START, SectionedCommand
 
 __all__ = ["command"]
 
@@ -25,7 +25,7 @@ def command(ctx: click.Context, shell: str) -> None:
     """Print what makes a shell complete dataprep."""
     from click.shell_completion import get_completion_class
 
-    from dataprep.cli.main import COMPLETE_VARIABLE
+    from .main import COMPLETE_VARIABLE
 
     script = get_completion_class(shell)
     if script is None:

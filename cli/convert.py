@@ -7,20 +7,20 @@ from typing import TYPE_CHECKING
 
 import click
 
-from dataprep.cli import output
-from dataprep.cli.command import (
+from . import output
+from .command import (
     ANY_PATH,
     EPILOG_START,
     SectionedCommand,
     naming_options,
     output_options,
 )
-from dataprep.cli.summary import bytes_text, count_text, duration_text
+from .summary import bytes_text, count_text, duration_text
 
 if TYPE_CHECKING:
-    from dataprep.pipeline.layouts.convert import ConvertReport
-    from dataprep.pipeline.layouts.detect import Layout
-    from dataprep.pipeline.layouts.jasper_read import Prefer
+    from dataprep.pipeline.interop.convert import ConvertReport
+    from dataprep.pipeline.interop.detect import Layout
+    from dataprep.pipeline.interop.jasper.read import Prefer
 
 __all__ = ["command"]
 
@@ -69,8 +69,9 @@ def command(
     checked wholly before anything is written, and no pickle is run. Exits with 7 if what others
     wrote is faulty, with 3 if what dataprep wrote was changed.
     """
-    from dataprep.cli.progress import byte_progress
-    from dataprep.pipeline.layouts.convert import convert
+    from dataprep.pipeline.interop.convert import convert
+
+    from .progress import byte_progress
 
     with byte_progress("converting", quiet=quiet) as show, naming_options("to", "prefer", "gzip"):
         report = convert(source, out, to=to, prefer=prefer, gzip=gzip, progress=show)

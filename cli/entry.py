@@ -22,7 +22,7 @@ def main() -> NoReturn:
     for number in _CODES:
         if signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, _end)
-    from dataprep.cli.main import main as command
+    from .main import main as command
 
     command()
 

@@ -14,9 +14,10 @@ from collections.abc import Sequence
 
 import click
 
-from dataprep.cli import output
 from dataprep.formats.errors import DataprepError, StorageError, UsageError
-from dataprep.formats.paths import without_directory
+from dataprep.formats.files.paths import without_directory
+
+from . import output
 
 __all__ = ["Interrupted", "Stopped", "Terminated", "describe", "report"]
 

@@ -16,20 +16,24 @@ from typing import NoReturn
 import click
 
 from dataprep import __version__
-from dataprep.cli import failure, output
-from dataprep.cli.command import EPILOG_START, HELP_WIDTH, SuggestingGroup
-from dataprep.cli.signals import Signals
+
+from . import failure, output
+from .command import EPILOG_START, HELP_WIDTH, SuggestingGroup
+from .signals import Signals
 
 __all__ = ["COMMANDS", "dataprep", "main", "run"]
 
 # Name, the module that holds it as `command`, and its one line of help: listing the commands must
 # not import them. A test keeps these lines equal to the commands' own.
 COMMANDS = {
-    "build": ("dataprep.cli.build", "Turn text into a dataset directory of token shards."),
+    "build": ("dataprep.cli.build.tokens", "Turn text into a dataset directory of token shards."),
     "verify": ("dataprep.cli.verify", "Check that a dataset is, byte for byte, what was built."),
-    "inspect": ("dataprep.cli.inspection", "Show what a dataset holds and read its documents."),
+    "inspect": (
+        "dataprep.cli.inspect.command",
+        "Show what a dataset holds and read its documents.",
+    ),
     "order": (
-        "dataprep.cli.order",
+        "dataprep.cli.order.command",
         "Show what a step is made of, or which steps see a document.",
     ),
     "convert": (

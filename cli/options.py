@@ -13,7 +13,7 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import click
 
-from dataprep.cli.command import ANY_PATH
+from .command import ANY_PATH
 
 __all__ = ["OptionHelp", "options_of"]
 

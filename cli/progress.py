@@ -11,13 +11,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from dataprep.cli import output
+from . import output
 
 if TYPE_CHECKING:
     from rich.progress import Progress as Bar
 
+    from dataprep.pipeline.execute.progress import Progress
     from dataprep.pipeline.pairs.steps import StepProgress
-    from dataprep.pipeline.progress import Progress
 
 __all__ = ["build_progress", "byte_progress", "step_progress"]
 

@@ -16,7 +16,7 @@ import threading
 import time
 from typing import NoReturn
 
-from dataprep.cli import failure
+from . import failure
 
 __all__ = ["GRACE_SECONDS", "Signals"]
 

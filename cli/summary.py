@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from dataprep.cli.output import one_line
+from .output import one_line
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from dataprep.formats.array_manifest import ArrayManifest
-    from dataprep.formats.manifest import Manifest
+    from dataprep.formats.manifest.arrays import ArrayManifest
+    from dataprep.formats.manifest.tokens import Manifest
     from dataprep.pipeline.build import BuildReport
 
 __all__ = [
@@ -108,7 +108,7 @@ def array_lines(path: Path, manifest: ArrayManifest, seconds: float) -> list[str
 
 def profile_lines(report: BuildReport) -> list[str]:
     """Where the time of a build went: the clock first, then the workers' seconds by stage."""
-    from dataprep.pipeline.stages import STAGES
+    from dataprep.pipeline.execute.stages import STAGES
 
     profile = report.profile
     workers = count_text(report.workers, "worker")

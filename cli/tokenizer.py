@@ -8,8 +8,10 @@ from typing import get_args
 
 import click
 
-from dataprep.cli import output
-from dataprep.cli.command import (
+from dataprep.pipeline.options import DocumentUnit, InputFormat
+
+from . import output
+from .command import (
     ANY_PATH,
     EPILOG_START,
     InputCommand,
@@ -17,8 +19,7 @@ from dataprep.cli.command import (
     naming_options,
     output_options,
 )
-from dataprep.cli.summary import bytes_text
-from dataprep.pipeline.options import DocumentUnit, InputFormat
+from .summary import bytes_text
 
 __all__ = ["command"]
 
@@ -85,8 +86,8 @@ def train(
     Every text can be encoded, and decodes to itself. Reads the first 256 MiB of text, and holds its
     distinct words in memory.
     """
-    from dataprep.pipeline.texts import iterate_texts
-    from dataprep.pipeline.train_tokenizer import DEFAULT_SPECIAL_TOKENS, train_tokenizer
+    from dataprep.pipeline.plan.texts import iterate_texts
+    from dataprep.pipeline.plan.train_tokenizer import DEFAULT_SPECIAL_TOKENS, train_tokenizer
 
     texts = iterate_texts(input, format_, field, document)
     specials = DEFAULT_SPECIAL_TOKENS if special_tokens is None else special_tokens

@@ -8,18 +8,18 @@ from typing import TYPE_CHECKING
 
 import click
 
-from dataprep.cli import output
-from dataprep.cli.command import (
+from . import output
+from .command import (
     ANY_PATH,
     EPILOG_START,
     SectionedCommand,
     naming_options,
     output_options,
 )
-from dataprep.cli.summary import bytes_text, count_text, duration_text
+from .summary import bytes_text, count_text, duration_text
 
 if TYPE_CHECKING:
-    from dataprep.formats.verify_report import Level, VerifyReport
+    from dataprep.formats.verify.report import Level, VerifyReport
 
 __all__ = ["command"]
 
@@ -72,14 +72,15 @@ def command(
 
 def _verify(path: Path, level: Level, expect: str | None, *, quiet: bool) -> VerifyReport:
     """The checks of the files, then of the tokenizer libraries that are installed here."""
-    from dataprep.cli.progress import byte_progress
-    from dataprep.formats.verify import verify
+    from dataprep.formats.verify.verify import verify
+
+    from .progress import byte_progress
 
     with byte_progress("verifying", quiet=quiet) as show, naming_options("expect"):
         report = verify(path, level, expect=expect, progress=show)
     if report.kind != "tokens" or level == "stat" or not report.ok:
         return report
-    from dataprep.pipeline.probes import check_probes
+    from dataprep.pipeline.tokenize.probes import check_probes
 
     return check_probes(report)
 

@@ -21,15 +21,15 @@ import numpy as np
 from tokenizers import Tokenizer
 
 from dataprep import BuildOptions, ChatOptions, build, build_chat, open_dataset
-from dataprep.formats.arrays import NamedArray, open_arrays
-from dataprep.formats.dataset import Split
-from dataprep.pipeline.train_tokenizer import train_json
+from dataprep.formats.read.arrays import NamedArray, open_arrays
+from dataprep.formats.read.dataset import Split
+from dataprep.pipeline.plan.train_tokenizer import train_json
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parent))
 
-from tests.array_datasets import make_embeddings, make_pairs  # noqa: E402  (the path is needed)
-from tests.golden_states import LOADERS, taken  # noqa: E402
+from tests.scenes.array_datasets import make_embeddings, make_pairs  # noqa: E402  (the path is needed)
+from tests.scenes.golden_states import LOADERS, taken  # noqa: E402
 
 GOLDEN = HERE / "golden" / "v1"
 INPUTS = ("messy.jsonl", "notes.jsonl")

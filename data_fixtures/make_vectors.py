@@ -23,33 +23,33 @@ import torch
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parent))
 
-from dataprep.formats.array_manifest import ArrayEntry  # noqa: E402  (the path is needed)
 from dataprep.formats.canonical import canonical_json  # noqa: E402
 from dataprep.formats.checksums import FileHasher  # noqa: E402
-from dataprep.formats.content import TokenContent, array_content_id  # noqa: E402
-from dataprep.formats.curriculum import Curriculum  # noqa: E402
-from dataprep.pipeline import splitting  # noqa: E402
-from dataprep.runtime.blocks import Blocks  # noqa: E402
-from dataprep.runtime.buckets import Bucketed  # noqa: E402
-from dataprep.runtime.collate_masked import MaskedLM  # noqa: E402
-from dataprep.runtime.curriculum import VariantDraw, thresholds  # noqa: E402
-from dataprep.runtime.digest import contributions, digest_seed  # noqa: E402
-from dataprep.runtime.lengths import KnownLengths  # noqa: E402
-from dataprep.runtime.mixture import Mixture, Source  # noqa: E402
-from dataprep.runtime.order import Shuffled, key, permute, unpermute  # noqa: E402
-from dataprep.runtime.packing import Packer, PackingOptions  # noqa: E402
-from dataprep.runtime.parts import split_by_fraction  # noqa: E402
-from dataprep.runtime.samples import BatchDataset, Indices, Samples  # noqa: E402
-from dataprep.runtime.sampling import GlobalBatchSampler  # noqa: E402
-from dataprep.runtime.schedule import Schedule  # noqa: E402
-from dataprep.runtime.skips import Skips  # noqa: E402
-from dataprep.runtime.stream_buffer import ShuffleBuffer  # noqa: E402
-from dataprep.runtime.stream_plan import Deal, Topology  # noqa: E402
-from dataprep.runtime.stream_rows import through_buffer  # noqa: E402
-from dataprep.runtime.token_budget import TokenBudgetSampler  # noqa: E402
-from dataprep.runtime.transformed import TransformedDataset  # noqa: E402
-from dataprep.runtime.weights import whole_weights  # noqa: E402
-from dataprep.runtime.windows import PADDING  # noqa: E402
+from dataprep.formats.manifest.arrays import ArrayEntry  # noqa: E402  (the path is needed)
+from dataprep.formats.manifest.content import TokenContent, array_content_id  # noqa: E402
+from dataprep.formats.manifest.curriculum import Curriculum  # noqa: E402
+from dataprep.pipeline.plan import splits as splitting  # noqa: E402
+from dataprep.runtime.arrays.curriculum import VariantDraw, thresholds  # noqa: E402
+from dataprep.runtime.collate.masked_lm import MaskedLM  # noqa: E402
+from dataprep.runtime.external.iterable_rows import through_buffer  # noqa: E402
+from dataprep.runtime.external.random_split import split_by_fraction  # noqa: E402
+from dataprep.runtime.loader.batch_sampler import GlobalBatchSampler  # noqa: E402
+from dataprep.runtime.loader.token_budget import TokenBudgetSampler  # noqa: E402
+from dataprep.runtime.loader.transformed import TransformedDataset  # noqa: E402
+from dataprep.runtime.mixture.mixture import Mixture, Source  # noqa: E402
+from dataprep.runtime.mixture.schedule import Schedule  # noqa: E402
+from dataprep.runtime.mixture.weights import whole_weights  # noqa: E402
+from dataprep.runtime.order.blocks import Blocks  # noqa: E402
+from dataprep.runtime.order.buckets import Bucketed  # noqa: E402
+from dataprep.runtime.order.lengths import KnownLengths  # noqa: E402
+from dataprep.runtime.order.order_checksum import contributions, digest_seed  # noqa: E402
+from dataprep.runtime.order.permutation import Shuffled, key, permute, unpermute  # noqa: E402
+from dataprep.runtime.order.skips import Skips  # noqa: E402
+from dataprep.runtime.rows.packing import Packer, PackingOptions  # noqa: E402
+from dataprep.runtime.rows.windows import PADDING  # noqa: E402
+from dataprep.runtime.stream.deal import Deal, Topology  # noqa: E402
+from dataprep.runtime.stream.shuffle_buffer import ShuffleBuffer  # noqa: E402
+from dataprep.runtime.types import BatchDataset, Indices, Samples  # noqa: E402
 
 VECTORS = HERE / "vectors.json"
 ONE, TWO = (hashlib.sha256(name).hexdigest() for name in (b"one", b"two"))

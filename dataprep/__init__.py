@@ -15,9 +15,6 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from dataprep.formats.arrays import ArrayData, open_arrays
-    from dataprep.formats.curriculum import Curriculum
-    from dataprep.formats.dataset import Dataset, Split, open_dataset
     from dataprep.formats.errors import (
         BusyError,
         DataprepError,
@@ -28,59 +25,62 @@ if TYPE_CHECKING:
         StorageError,
         UsageError,
     )
-    from dataprep.formats.verify import VerifyReport, verify
+    from dataprep.formats.manifest.curriculum import Curriculum
+    from dataprep.formats.read.arrays import ArrayData, open_arrays
+    from dataprep.formats.read.dataset import Dataset, Split, open_dataset
+    from dataprep.formats.verify.verify import VerifyReport, verify
     from dataprep.pipeline.build import BuildReport, build
     from dataprep.pipeline.chat.build import build_chat
     from dataprep.pipeline.chat.options import ChatOptions
     from dataprep.pipeline.embeddings.build import build_embeddings
     from dataprep.pipeline.embeddings.options import EmbeddingOptions
-    from dataprep.pipeline.layouts.convert import convert
+    from dataprep.pipeline.interop.convert import convert
     from dataprep.pipeline.options import BuildOptions
     from dataprep.pipeline.pairs.build import build_pairs
     from dataprep.pipeline.pairs.options import PairOptions
-    from dataprep.runtime.builder import DataLoaderBuilder
-    from dataprep.runtime.collate_audio import Audio
-    from dataprep.runtime.collate_create import (
+    from dataprep.runtime.arrays.embeddings import EmbeddingDataset
+    from dataprep.runtime.arrays.pair_data import PairData, open_pairs
+    from dataprep.runtime.arrays.pairs import PairDataset
+    from dataprep.runtime.collate.audio import Audio
+    from dataprep.runtime.collate.compatibility import (
         create_causal_lm_collate,
         create_collate_fn,
         create_seq2seq_collate,
     )
-    from dataprep.runtime.collate_masked import MaskedLM
-    from dataprep.runtime.collate_preference import GRPO, KTO, Preference
-    from dataprep.runtime.collate_text import CausalLM, Classification, Seq2Seq
-    from dataprep.runtime.collate_vision import Normalize, Vision
-    from dataprep.runtime.collate_vision_text import VisionText
-    from dataprep.runtime.collated import Collated
-    from dataprep.runtime.collators import CollatorRegistry
+    from dataprep.runtime.collate.image_text import VisionText
+    from dataprep.runtime.collate.images import Normalize, Vision
+    from dataprep.runtime.collate.masked_lm import MaskedLM
+    from dataprep.runtime.collate.preference import GRPO, KTO, Preference
+    from dataprep.runtime.collate.registry import CollatorRegistry
+    from dataprep.runtime.collate.schema import FieldSchema, OutputSchema
+    from dataprep.runtime.collate.text import CausalLM, Classification, Seq2Seq
     from dataprep.runtime.create import create_loader
-    from dataprep.runtime.data_module import DataModule, UniversalDataModule, loaders_of
-    from dataprep.runtime.documents import DocumentDataset
-    from dataprep.runtime.embeddings import EmbeddingDataset
-    from dataprep.runtime.encode import TokenizeEngine
-    from dataprep.runtime.first_batch import validate_first_batch
-    from dataprep.runtime.foreign import Buckets
-    from dataprep.runtime.lengths import measure_lengths
-    from dataprep.runtime.loader import set_epoch
-    from dataprep.runtime.loader_config import LoaderConfig
-    from dataprep.runtime.mixture_dataset import MixtureDataset
-    from dataprep.runtime.output_schema import FieldSchema, OutputSchema
-    from dataprep.runtime.packed import PackedDataset
-    from dataprep.runtime.pair_data import PairData, open_pairs
-    from dataprep.runtime.pairs import PairDataset
-    from dataprep.runtime.parts import split_by_fraction
-    from dataprep.runtime.preference import PreferenceDataset
-    from dataprep.runtime.preprocess import PreprocessedDataset
-    from dataprep.runtime.preprocess_create import create_preprocessed_dataset
-    from dataprep.runtime.preprocess_stream import StreamingPreprocessedDataset
-    from dataprep.runtime.profile import profile_collator, profile_loader
-    from dataprep.runtime.seeding import seed_all, seed_worker, seeded_generator
-    from dataprep.runtime.serve import serve
-    from dataprep.runtime.stream import StreamDataset
-    from dataprep.runtime.stream_loader import stream_loader
-    from dataprep.runtime.tasks import TaskSpec
-    from dataprep.runtime.transformed import TransformedDataset
-    from dataprep.runtime.windows import WindowDataset
-    from dataprep.runtime.workers_advice import suggest_workers
+    from dataprep.runtime.external.builder import DataLoaderBuilder
+    from dataprep.runtime.external.config import LoaderConfig
+    from dataprep.runtime.external.data_module import DataModule, UniversalDataModule, loaders_of
+    from dataprep.runtime.external.map_dataset import Collated
+    from dataprep.runtime.external.map_loader import Buckets
+    from dataprep.runtime.external.preprocessed import create_preprocessed_dataset
+    from dataprep.runtime.external.preprocessed_iterable import StreamingPreprocessedDataset
+    from dataprep.runtime.external.preprocessed_map import PreprocessedDataset
+    from dataprep.runtime.external.random_split import split_by_fraction
+    from dataprep.runtime.external.task import TaskSpec
+    from dataprep.runtime.external.tokenize_engine import TokenizeEngine
+    from dataprep.runtime.inspect.first_batch import validate_first_batch
+    from dataprep.runtime.inspect.profile import profile_collator, profile_loader
+    from dataprep.runtime.loader.loader import set_epoch
+    from dataprep.runtime.loader.serve import serve
+    from dataprep.runtime.loader.transformed import TransformedDataset
+    from dataprep.runtime.loader.worker_count import suggest_workers
+    from dataprep.runtime.mixture.dataset import MixtureDataset
+    from dataprep.runtime.order.lengths import measure_lengths
+    from dataprep.runtime.order.seeding import seed_all, seed_worker, seeded_generator
+    from dataprep.runtime.rows.documents import DocumentDataset
+    from dataprep.runtime.rows.packed import PackedDataset
+    from dataprep.runtime.rows.preferences import PreferenceDataset
+    from dataprep.runtime.rows.windows import WindowDataset
+    from dataprep.runtime.stream.dataset import StreamDataset
+    from dataprep.runtime.stream.loader import stream_loader
     from dataprep.text import create_dataloaders, text_windows
 
 __all__ = [  # noqa: RUF022  (plain order; ruff's has names in capitals first)
@@ -171,87 +171,87 @@ __all__ = [  # noqa: RUF022  (plain order; ruff's has names in capitals first)
 __version__ = "0.1.0"
 
 _HOME = {
-    "ArrayData": "formats.arrays",
-    "Audio": "runtime.collate_audio",
-    "Buckets": "runtime.foreign",
+    "ArrayData": "formats.read.arrays",
+    "Audio": "runtime.collate.audio",
+    "Buckets": "runtime.external.map_loader",
     "BuildOptions": "pipeline.options",
     "BuildReport": "pipeline.build",
     "BusyError": "formats.errors",
-    "CausalLM": "runtime.collate_text",
+    "CausalLM": "runtime.collate.text",
     "ChatOptions": "pipeline.chat.options",
-    "Classification": "runtime.collate_text",
-    "Collated": "runtime.collated",
-    "CollatorRegistry": "runtime.collators",
-    "Curriculum": "formats.curriculum",
-    "DataLoaderBuilder": "runtime.builder",
-    "DataModule": "runtime.data_module",
+    "Classification": "runtime.collate.text",
+    "Collated": "runtime.external.map_dataset",
+    "CollatorRegistry": "runtime.collate.registry",
+    "Curriculum": "formats.manifest.curriculum",
+    "DataLoaderBuilder": "runtime.external.builder",
+    "DataModule": "runtime.external.data_module",
     "DataprepError": "formats.errors",
-    "Dataset": "formats.dataset",
-    "DocumentDataset": "runtime.documents",
-    "EmbeddingDataset": "runtime.embeddings",
+    "Dataset": "formats.read.dataset",
+    "DocumentDataset": "runtime.rows.documents",
+    "EmbeddingDataset": "runtime.arrays.embeddings",
     "EmbeddingOptions": "pipeline.embeddings.options",
-    "FieldSchema": "runtime.output_schema",
-    "GRPO": "runtime.collate_preference",
+    "FieldSchema": "runtime.collate.schema",
+    "GRPO": "runtime.collate.preference",
     "IncompatibleError": "formats.errors",
     "InputError": "formats.errors",
     "IntegrityError": "formats.errors",
-    "KTO": "runtime.collate_preference",
-    "LoaderConfig": "runtime.loader_config",
-    "MaskedLM": "runtime.collate_masked",
-    "MixtureDataset": "runtime.mixture_dataset",
-    "Normalize": "runtime.collate_vision",
-    "OutputSchema": "runtime.output_schema",
-    "PackedDataset": "runtime.packed",
-    "PairData": "runtime.pair_data",
-    "PairDataset": "runtime.pairs",
+    "KTO": "runtime.collate.preference",
+    "LoaderConfig": "runtime.external.config",
+    "MaskedLM": "runtime.collate.masked_lm",
+    "MixtureDataset": "runtime.mixture.dataset",
+    "Normalize": "runtime.collate.images",
+    "OutputSchema": "runtime.collate.schema",
+    "PackedDataset": "runtime.rows.packed",
+    "PairData": "runtime.arrays.pair_data",
+    "PairDataset": "runtime.arrays.pairs",
     "PairOptions": "pipeline.pairs.options",
-    "Preference": "runtime.collate_preference",
-    "PreferenceDataset": "runtime.preference",
-    "PreprocessedDataset": "runtime.preprocess",
+    "Preference": "runtime.collate.preference",
+    "PreferenceDataset": "runtime.rows.preferences",
+    "PreprocessedDataset": "runtime.external.preprocessed_map",
     "RecordError": "formats.errors",
-    "Seq2Seq": "runtime.collate_text",
-    "Split": "formats.dataset",
+    "Seq2Seq": "runtime.collate.text",
+    "Split": "formats.read.dataset",
     "StorageError": "formats.errors",
-    "StreamDataset": "runtime.stream",
-    "StreamingPreprocessedDataset": "runtime.preprocess_stream",
-    "TaskSpec": "runtime.tasks",
-    "TokenizeEngine": "runtime.encode",
-    "TransformedDataset": "runtime.transformed",
-    "UniversalDataModule": "runtime.data_module",
+    "StreamDataset": "runtime.stream.dataset",
+    "StreamingPreprocessedDataset": "runtime.external.preprocessed_iterable",
+    "TaskSpec": "runtime.external.task",
+    "TokenizeEngine": "runtime.external.tokenize_engine",
+    "TransformedDataset": "runtime.loader.transformed",
+    "UniversalDataModule": "runtime.external.data_module",
     "UsageError": "formats.errors",
-    "VerifyReport": "formats.verify",
-    "Vision": "runtime.collate_vision",
-    "VisionText": "runtime.collate_vision_text",
-    "WindowDataset": "runtime.windows",
+    "VerifyReport": "formats.verify.verify",
+    "Vision": "runtime.collate.images",
+    "VisionText": "runtime.collate.image_text",
+    "WindowDataset": "runtime.rows.windows",
     "build": "pipeline.build",
     "build_chat": "pipeline.chat.build",
     "build_embeddings": "pipeline.embeddings.build",
     "build_pairs": "pipeline.pairs.build",
-    "convert": "pipeline.layouts.convert",
-    "create_causal_lm_collate": "runtime.collate_create",
-    "create_collate_fn": "runtime.collate_create",
+    "convert": "pipeline.interop.convert",
+    "create_causal_lm_collate": "runtime.collate.compatibility",
+    "create_collate_fn": "runtime.collate.compatibility",
     "create_dataloaders": "text",
     "create_loader": "runtime.create",
-    "create_preprocessed_dataset": "runtime.preprocess_create",
-    "create_seq2seq_collate": "runtime.collate_create",
-    "loaders_of": "runtime.data_module",
-    "measure_lengths": "runtime.lengths",
-    "open_arrays": "formats.arrays",
-    "open_dataset": "formats.dataset",
-    "open_pairs": "runtime.pair_data",
-    "profile_collator": "runtime.profile",
-    "profile_loader": "runtime.profile",
-    "seed_all": "runtime.seeding",
-    "seed_worker": "runtime.seeding",
-    "seeded_generator": "runtime.seeding",
-    "serve": "runtime.serve",
-    "set_epoch": "runtime.loader",
-    "split_by_fraction": "runtime.parts",
-    "stream_loader": "runtime.stream_loader",
-    "suggest_workers": "runtime.workers_advice",
+    "create_preprocessed_dataset": "runtime.external.preprocessed",
+    "create_seq2seq_collate": "runtime.collate.compatibility",
+    "loaders_of": "runtime.external.data_module",
+    "measure_lengths": "runtime.order.lengths",
+    "open_arrays": "formats.read.arrays",
+    "open_dataset": "formats.read.dataset",
+    "open_pairs": "runtime.arrays.pair_data",
+    "profile_collator": "runtime.inspect.profile",
+    "profile_loader": "runtime.inspect.profile",
+    "seed_all": "runtime.order.seeding",
+    "seed_worker": "runtime.order.seeding",
+    "seeded_generator": "runtime.order.seeding",
+    "serve": "runtime.loader.serve",
+    "set_epoch": "runtime.loader.loader",
+    "split_by_fraction": "runtime.external.random_split",
+    "stream_loader": "runtime.stream.loader",
+    "suggest_workers": "runtime.loader.worker_count",
     "text_windows": "text",
-    "validate_first_batch": "runtime.first_batch",
-    "verify": "formats.verify",
+    "validate_first_batch": "runtime.inspect.first_batch",
+    "verify": "formats.verify.verify",
 }
 
 

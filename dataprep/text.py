@@ -15,18 +15,18 @@ import re
 from functools import partial
 from typing import Any, Literal
 
-from dataprep.formats.dataset import Split
 from dataprep.formats.errors import DataprepError, InputError, UsageError, require
-from dataprep.formats.paths import local_path
+from dataprep.formats.files.paths import local_path
+from dataprep.formats.read.dataset import Split
 from dataprep.pipeline.options import DocumentUnit
 from dataprep.pipeline.text_cache import SPLIT, TextSource, cached_texts
-from dataprep.runtime.arguments import whole_number
+from dataprep.runtime.checks import whole_number
 from dataprep.runtime.create import create_loader
-from dataprep.runtime.encode import encode_text
-from dataprep.runtime.loader import Loader
-from dataprep.runtime.packed import PackedDataset
-from dataprep.runtime.packing_store import default_plan_dir
-from dataprep.runtime.windows import Labels, WindowDataset
+from dataprep.runtime.external.tokenize_engine import encode_text
+from dataprep.runtime.loader.loader import Loader
+from dataprep.runtime.rows.packed import PackedDataset
+from dataprep.runtime.rows.plan_cache import default_plan_dir
+from dataprep.runtime.rows.windows import Labels, WindowDataset
 
 __all__ = ["create_dataloaders", "text_windows"]
 

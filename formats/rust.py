@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator
 
-from dataprep.formats.errors import DataprepError
+from .errors import DataprepError
 
 __all__ = ["is_failure", "reason_of", "rust_errors"]
 

@@ -20,8 +20,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import TracebackType
 
-from dataprep.formats.checksums import FileHash, FileHasher
-from dataprep.formats.errors import BusyError, StorageError
+from .checksums import FileHash, FileHasher
+from .errors import BusyError, StorageError
 
 __all__ = [
     "FileWriter",

@@ -15,37 +15,39 @@ from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
-from dataprep.formats import manifest
 from dataprep.formats.errors import DataprepError, InputError
-from dataprep.formats.manifest import ChatEntry, Manifest
-from dataprep.formats.replaced import Mark, mark_of
+from dataprep.formats.manifest import tokens as manifest
+from dataprep.formats.manifest.tokens import ChatEntry, Manifest
+from dataprep.formats.read.staleness import Mark, mark_of
 from dataprep.formats.storage import storage_errors, sync_directory
-from dataprep.pipeline import destination, tables
-from dataprep.pipeline.apart import reading_apart
-from dataprep.pipeline.commit import Commit
-from dataprep.pipeline.driven import naming
-from dataprep.pipeline.engine import Answered, make_encoder
-from dataprep.pipeline.estimate import check_disk
-from dataprep.pipeline.executor import Workers, run_here
-from dataprep.pipeline.full_disk import need_named
-from dataprep.pipeline.launch import available_cores, release
-from dataprep.pipeline.notes import split_notes, unknown_notes
-from dataprep.pipeline.ongoing import Ongoing
-from dataprep.pipeline.options import BuildOptions
-from dataprep.pipeline.prepare import SAMPLE_BYTES, Prepared, Survey, prepare, survey
-from dataprep.pipeline.progress import ProgressCallback
-from dataprep.pipeline.report import BuildReport, report_of
-from dataprep.pipeline.resume import finished_units, load_result
-from dataprep.pipeline.staging import Staging, leftovers
-from dataprep.pipeline.task import Done, UnitResult, unit_name
-from dataprep.pipeline.tokenizer_sources import load_tokenizer
-from dataprep.pipeline.worker import Event, job_of
-from dataprep.pipeline.writeback import Writeback
+
+from .commit import output_dir as destination
+from .commit.dataset import Commit
+from .commit.full_disk import need_named
+from .execute.executor import Workers, run_here
+from .execute.launch import available_cores, release
+from .execute.progress import ProgressCallback
+from .execute.task import Done, UnitResult, unit_name
+from .execute.worker import Event, job_of
+from .options import BuildOptions
+from .plan.estimate import check_disk
+from .plan.notes import split_notes, unknown_notes
+from .plan.prepare import SAMPLE_BYTES, Prepared, Survey, prepare, survey
+from .plan.tokenizer_setup import naming
+from .read import tables
+from .read.child_process import reading_apart
+from .report import BuildReport, report_of
+from .run import Ongoing
+from .staging.directory import Staging, leftovers
+from .staging.resume import finished_units, load_result
+from .staging.writeback import Writeback
+from .tokenize.engines import Answered, make_encoder
+from .tokenize.load import load_tokenizer
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
-    from dataprep.pipeline.chat.options import ChatOptions
+    from .chat.options import ChatOptions
 
 __all__ = ["BuildReport", "build", "build_prepared"]
 

@@ -20,7 +20,7 @@ from typing import (
 )
 
 from dataprep.formats.errors import UsageError
-from dataprep.formats.paths import local_path, refuse_address
+from dataprep.formats.files.paths import local_path, refuse_address
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -204,7 +204,7 @@ def refuse_device(name: str, where: str) -> None:
 
     >>> refuse_device("train", "--split")
     """
-    from dataprep.formats.envelope import is_device  # and msgspec, which --help does without
+    from dataprep.formats.manifest.common import is_device  # and msgspec, which --help does without
 
     _require(
         not is_device(name), where,

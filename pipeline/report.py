@@ -13,13 +13,14 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from dataprep.formats import npy
-from dataprep.formats.dataset import Dataset, open_dataset
 from dataprep.formats.errors import DataprepError
-from dataprep.formats.manifest import Manifest, SplitEntry
+from dataprep.formats.files import npy
+from dataprep.formats.manifest.tokens import Manifest, SplitEntry
+from dataprep.formats.read.dataset import Dataset, open_dataset
 from dataprep.formats.storage import storage_errors
-from dataprep.pipeline.prepare import Prepared
-from dataprep.pipeline.stages import Profile
+
+from .execute.stages import Profile
+from .plan.prepare import Prepared
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer

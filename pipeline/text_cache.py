@@ -23,21 +23,22 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from dataprep.formats.dataset import Dataset, open_dataset
-from dataprep.formats.envelope import CONFIG_NAME
 from dataprep.formats.errors import BusyError, InputError, UsageError
+from dataprep.formats.manifest.common import CONFIG_NAME
+from dataprep.formats.read.dataset import Dataset, open_dataset
 from dataprep.formats.storage import create_directory, remove_tree, storage_errors
-from dataprep.formats.verify import verify
-from dataprep.pipeline.apart import reading_apart
-from dataprep.pipeline.bad_record import record_error
-from dataprep.pipeline.build import build
-from dataprep.pipeline.engine import library_versions
-from dataprep.pipeline.inputs import Source, find_sources
-from dataprep.pipeline.options import BuildOptions, DocumentUnit, as_paths
-from dataprep.pipeline.plan import make_units
-from dataprep.pipeline.readers import ReadOptions, SpanReader
-from dataprep.pipeline.tables import fingerprint_source
-from dataprep.pipeline.tokenizer_sources import resolve_tokenizer
+from dataprep.formats.verify.verify import verify
+
+from .build import build
+from .execute.bad_record import record_error
+from .options import BuildOptions, DocumentUnit, as_paths
+from .plan.plan import make_units
+from .read.child_process import reading_apart
+from .read.reader import ReadOptions, SpanReader
+from .read.sources import Source, find_sources
+from .read.tables import fingerprint_source
+from .tokenize.engines import library_versions
+from .tokenize.load import resolve_tokenizer
 
 __all__ = ["SPLIT", "Encode", "TextSource", "cached_texts"]
 

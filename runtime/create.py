@@ -18,24 +18,25 @@ from typing import Any, Literal
 
 import torch
 
-from dataprep.formats.arrays import ArrayData
-from dataprep.formats.dataset import Dataset, Split
 from dataprep.formats.errors import UsageError, naming_dataset
-from dataprep.runtime.arguments import flag, flag_or_none
-from dataprep.runtime.create_arrays import array_loader, opened_any, refuse_array_options
-from dataprep.runtime.loader import Loader
-from dataprep.runtime.mixture import By
-from dataprep.runtime.mixture_dataset import MixedDataset
-from dataprep.runtime.packing import Algorithm
-from dataprep.runtime.pair_data import PairData
-from dataprep.runtime.pairs import Applied, PairDataset
-from dataprep.runtime.rows import Overlong, Rows, row_maker
-from dataprep.runtime.samples import SampleDataset, Transform
-from dataprep.runtime.sampling import End
-from dataprep.runtime.serve import Shuffle, build_order, require_seed, serve
-from dataprep.runtime.skips import Skips, skips_of
-from dataprep.runtime.topology import data_parallel
-from dataprep.runtime.windows import Labels, WindowDataset
+from dataprep.formats.read.arrays import ArrayData
+from dataprep.formats.read.dataset import Dataset, Split
+
+from .arrays.pair_data import PairData
+from .arrays.pairs import Applied, PairDataset
+from .checks import flag, flag_or_none
+from .create_arrays import array_loader, opened_any, refuse_array_options
+from .loader.batch_sampler import End
+from .loader.loader import Loader
+from .loader.serve import Shuffle, build_order, require_seed, serve
+from .mixture.dataset import MixedDataset
+from .mixture.mixture import By
+from .order.skips import Skips, skips_of
+from .ranks import data_parallel
+from .rows.packing import Algorithm
+from .rows.windows import Labels, WindowDataset
+from .specs import Overlong, Rows, row_maker
+from .types import SampleDataset, Transform
 
 __all__ = ["create_loader"]
 
@@ -170,9 +171,9 @@ def create_loader(  # noqa: PLR0917  (the names and the order that callers know)
     A mixture draws from its datasets in the exact proportion of the weights (those of the period,
     to which `whole_weights` rounds what does not fit one): no prefix is off by a
     whole sample. Each pass over a dataset is a new order of it. An epoch has as many samples as all
-    together. What was drawn of each is `dataprep.runtime.mixed.realised(loader)`. Samples to skip
-    are left out of every pass over their dataset; which dataset stands at which place stays as it
-    is.
+    together. What was drawn of each is `realised(loader)` of runtime/mixture/loader.py. Samples to
+    skip are left out of every pass over their dataset; which dataset stands at which place stays
+    as it is.
 
     A run that goes on with `weights_changed` begins the schedule of its weights where the state
     was taken, and every dataset goes on where it stands: no sample of it is lost or repeated within
@@ -219,7 +220,7 @@ def create_loader(  # noqa: PLR0917  (the names and the order that callers know)
     }  # fmt: skip
     if isinstance(dataset_dir, Mapping):
         refuse_array_options(options)
-        from dataprep.runtime.mixed import mixed_loader
+        from .mixture.loader import mixed_loader
 
         return mixed_loader(
             served, make, dataset_dir, split, seed=seed, shuffle=kind, io=io, weigh_by=weigh_by,
@@ -260,7 +261,7 @@ def _transformed(
     **options: Any,
 ) -> Loader:
     """Return `served` of the samples after `transform`; `seed` None: that of pairs, else 0."""
-    from dataprep.runtime.transformed import TransformedDataset
+    from .loader.transformed import TransformedDataset
 
     if seed is None:
         seed = samples.seed if isinstance(samples, PairDataset) else 0

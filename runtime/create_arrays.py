@@ -7,14 +7,15 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, Literal
 
-from dataprep.formats.arrays import ArrayData, ArraySplit, open_arrays
-from dataprep.formats.dataset import Dataset
 from dataprep.formats.errors import UsageError, naming_dataset
-from dataprep.runtime.embeddings import EmbeddingDataset
-from dataprep.runtime.loader import Loader
-from dataprep.runtime.pair_data import PairData
-from dataprep.runtime.pairs import PairDataset
-from dataprep.runtime.serve import Shuffle, build_order, opened
+from dataprep.formats.read.arrays import ArrayData, ArraySplit, open_arrays
+from dataprep.formats.read.dataset import Dataset
+
+from .arrays.embeddings import EmbeddingDataset
+from .arrays.pair_data import PairData
+from .arrays.pairs import PairDataset
+from .loader.loader import Loader
+from .loader.serve import Shuffle, build_order, opened
 
 __all__ = ["ArrayOptions", "array_loader", "array_samples", "opened_any", "refuse_array_options"]
 
@@ -26,7 +27,7 @@ _OF_PAIRS = ("clusters", "curriculum", "preload", "device")
 def opened_any(
     place: str | Path | Dataset | ArrayData | PairData, io: Literal["mmap", "pread"] | None
 ) -> Dataset | ArrayData | PairData:
-    """The dataset at `place`, of whatever kind; as `opened` in runtime/serve.py."""
+    """The dataset at `place`, of whatever kind; as `opened` in runtime/loader/serve.py."""
     if isinstance(place, ArrayData | PairData):
         if io is not None and io != place.io:
             raise UsageError(

@@ -26,7 +26,7 @@ import numpy as np
 import torch
 
 import dataprep
-from dataprep.cli.kinds import KINDS
+from dataprep.cli.build.kinds import KINDS
 from dataprep.cli.main import COMMANDS
 from tests.support import REPOSITORY
 
@@ -37,21 +37,21 @@ BUILDS = tuple(f"build --kind {kind}" for kind in KINDS)
 # Whose options a module may tell of; the longest prefix of its path counts.
 HOMES = {
     "": (),  # all commands
-    "cli/build.py": BUILDS[:1],
-    "cli/build_chat.py": ("build --kind chat",),
-    "cli/build_embeddings.py": ("build --kind embeddings",),
-    "cli/build_pairs.py": ("build --kind pairs",),
+    "cli/build/tokens.py": BUILDS[:1],
+    "cli/build/chat.py": ("build --kind chat",),
+    "cli/build/embeddings.py": ("build --kind embeddings",),
+    "cli/build/pairs.py": ("build --kind pairs",),
     "cli/convert.py": ("convert",),
-    "cli/inspection.py": ("inspect",),
-    "cli/order.py": ("order",),
-    "cli/served.py": ("order",),
+    "cli/inspect/command.py": ("inspect",),
+    "cli/order/command.py": ("order",),
+    "cli/order/run.py": ("order",),
     "cli/tokenizer.py": ("tokenizer train",),
-    "cli/traces.py": ("order",),
+    "cli/order/report.py": ("order",),
     "cli/verify.py": ("verify",),
     "pipeline": (*BUILDS, "tokenizer train"),
     "pipeline/chat": ("build --kind chat",),
     "pipeline/embeddings": ("build --kind embeddings",),
-    "pipeline/layouts": ("convert",),
+    "pipeline/interop": ("convert",),
     "pipeline/pairs": ("build --kind pairs",),
 }
 _OPTION = re.compile(r"(?<![\w-])--([a-z][\w-]*)(?:[ =]([a-z][\w-]*(?:\|[\w-]+)*))?")
@@ -76,7 +76,7 @@ def modules() -> Iterator[Path]:
 
 NO_MESSAGES = {
     "cli/words.py": "patterns, which have a test of their own",
-    "pipeline/probes.py": "texts that engines are compared on",
+    "pipeline/tokenize/probes.py": "texts that engines are compared on",
 }
 
 
@@ -194,8 +194,11 @@ def _public() -> dict[str, set[str]]:
         for inner, member in inspect.getmembers(one) if inspect.isclass(one) else ():
             if not inner.startswith("_") and callable(member):
                 found.setdefault(inner, set()).update(_parameters(member))
-    for name in ("formats.dataset:Dataset", "runtime.loader:Loader", "formats.arrays:ArrayData",
-                 "runtime.mixture_order:MixtureOrder", "runtime.pair_data:PairData"):  # fmt: skip
+    for name in (
+        "formats.read.dataset:Dataset", "formats.read.arrays:ArrayData",
+        "runtime.arrays.pair_data:PairData", "runtime.loader.loader:Loader",
+        "runtime.mixture.order:MixtureOrder",
+    ):  # fmt: skip
         module, _, kind = name.partition(":")
         one = getattr(importlib.import_module(f"dataprep.{module}"), kind)
         found.setdefault(kind, set()).update(_parameters(one))

@@ -14,9 +14,9 @@ import pytest
 from dataprep import open_dataset
 from dataprep.cli.main import run
 from dataprep.formats.canonical import canonical_json
-from dataprep.formats.pair_arrays import PAIR_ARRAYS
-from dataprep.pipeline.chat.template_source import named_templates
-from dataprep.runtime.seeding import isolated
+from dataprep.formats.manifest.pairs import PAIR_ARRAYS
+from dataprep.pipeline.chat.template.source import named_templates
+from dataprep.runtime.order.seeding import isolated
 from tests.support import REPOSITORY
 
 _BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from dataprep.formats.dataset import open_dataset
-from tests.pipeline.corpora import STORIES, build_into
+from dataprep.formats.read.dataset import open_dataset
+from tests.scenes.corpora import STORIES, build_into
 from tests.support import REPOSITORY
 
 EXAMPLES = REPOSITORY / "examples"

@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 
 from dataprep import create_loader
-from dataprep.formats.dataset import open_dataset
-from tests.datasets import make_dataset, random_split
+from dataprep.formats.read.dataset import open_dataset
+from tests.scenes.datasets import make_dataset, random_split
 from tests.support import REPOSITORY
 
 SOURCE = REPOSITORY / "examples" / "reader.c"

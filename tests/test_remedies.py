@@ -34,7 +34,7 @@ def test_what_messages_tell_of_is_there() -> None:
         ("pipeline/x.py", "Use --on-error ignore.", "--on-error ignore: --on-error takes error"),
         ("pipeline/x.py", "--format reads them all", "--format reads: --format takes"),
         ("pipeline/pairs/x.py", "Say it with --format jsonl.", "--format is no option of"),
-        ("cli/order.py", "Give --max-tokens 4.", "--max-tokens is no option of order"),
+        ("cli/order/command.py", "Give --max-tokens 4.", "--max-tokens is no option of order"),
         ("runtime/x.py", "Or pass made_up=True.", "made_up= is no argument"),
         ("runtime/x.py", "Use overlong='shrink'.", "overlong='shrink': it takes"),
         ("runtime/x.py", "Pass create_loader(vocab_size=7).", "it has no such argument"),

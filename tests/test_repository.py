@@ -12,6 +12,7 @@ import sys
 import tomllib
 import zipfile
 from collections.abc import Iterator
+from importlib.util import resolve_name
 from pathlib import Path
 from typing import Any
 
@@ -54,22 +55,39 @@ def modules(*folders: str) -> list[Path]:
     return sorted(path for folder in folders for path in (REPOSITORY / folder).rglob("*.py"))
 
 
-def imports(source: str) -> set[str]:
-    """Every module that `source` imports anywhere, spelled in full."""
+def module_name(path: Path) -> str:
+    """Return the path of a module below the repository, as the id of a test."""
+    return path.relative_to(REPOSITORY).as_posix()
+
+
+def package_of(path: Path) -> str:
+    """Return the dotted name of the package that holds the module at `path`."""
+    inside = path.relative_to(REPOSITORY).parent.parts
+    return ".".join(inside if inside[:1] == ("dataprep",) else ("dataprep", *inside))
+
+
+def imports(tree: ast.AST, package: str) -> set[str]:
+    """Return every name that `tree` imports anywhere, in full: relative ones from `package`."""
     found: set[str] = set()
-    for node in ast.walk(ast.parse(source)):
+    for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             found.update(name.name for name in node.names)
         elif isinstance(node, ast.ImportFrom):
-            found.update(f"{node.module}.{name.name}" for name in node.names)
+            base = resolve_name("." * node.level + (node.module or ""), package)
+            found.update(f"{base}.{name.name}" for name in node.names)
     return found
 
 
-def imports_at_run_time(source: str) -> set[str]:
-    """The same without what stands under ``if TYPE_CHECKING`` or inside functions."""
-    top = ast.parse(source).body
+def imports_of(path: Path) -> set[str]:
+    """Return every name that the module at `path` imports anywhere, in full."""
+    return imports(ast.parse(path.read_text()), package_of(path))
+
+
+def imports_at_run_time(path: Path) -> set[str]:
+    """Return the same without what stands under ``if TYPE_CHECKING`` or inside functions."""
     wanted = (ast.Import, ast.ImportFrom)
-    return imports(ast.unparse(ast.Module([n for n in top if isinstance(n, wanted)], [])))
+    top = [node for node in ast.parse(path.read_text()).body if isinstance(node, wanted)]
+    return imports(ast.Module(list(top), []), package_of(path))
 
 
 def heavy_after(code: str) -> list[str]:
@@ -134,8 +152,8 @@ def test_no_machine_in_tracked_files() -> None:
     [
         "import dataprep",
         "import dataprep; dataprep.open_dataset, dataprep.verify, dataprep.BuildOptions",
-        "import dataprep.formats.dataset, dataprep.formats.storage, dataprep.formats.torchfile",
-        "import dataprep.formats.verify",
+        "import dataprep.formats.read.dataset, dataprep.formats.files.index_file",
+        "import dataprep.formats.verify.verify",
         "import dataprep.cli.entry",
         "from dataprep.cli.main import run; assert run(['--help']) == 0",
         "from dataprep.cli.main import run; assert run(['build', '--help']) == 0",
@@ -162,8 +180,8 @@ def test_help_imports_neither_numpy_nor_rich() -> None:
 
 def test_text_builds_import_nothing_of_processes_apart() -> None:
     """Only the process that starts a child for foreign files loads what talks to one."""
-    loaded = loaded_after("import dataprep.pipeline.executor")
-    assert "dataprep.pipeline.apart" in loaded
+    loaded = loaded_after("import dataprep.pipeline.execute.executor")
+    assert "dataprep.pipeline.read.child_process" in loaded
     assert "multiprocessing" not in loaded
 
 
@@ -176,41 +194,39 @@ def loaded_after(code: str) -> set[str]:
     return set(done.stdout.splitlines()[-1].split())
 
 
-@pytest.mark.parametrize("path", modules("formats"), ids=lambda path: path.name)
+@pytest.mark.parametrize("path", modules("formats"), ids=module_name)
 def test_formats_needs_numpy_and_msgspec_alone(path: Path) -> None:
     """What is on disk can be read and verified with two small libraries (others only on demand)."""
     allowed = {*sys.stdlib_module_names, "numpy", "msgspec", "dataprep"}
-    found = imports_at_run_time(path.read_text())
+    found = imports_at_run_time(path)
     assert {name.partition(".")[0] for name in found} <= allowed
-    inside = {
-        name.split(".")[1] for name in imports(path.read_text()) if name.startswith("dataprep.")
-    }
+    inside = {name.split(".")[1] for name in imports_of(path) if name.startswith("dataprep.")}
     assert inside <= {"formats"}
 
 
-@pytest.mark.parametrize("path", modules("runtime"), ids=lambda path: path.name)
+@pytest.mark.parametrize("path", modules("runtime"), ids=module_name)
 def test_runtime_never_imports_the_pipeline(path: Path) -> None:
     """Training needs none of what building needs, not even inside functions."""
-    found = {".".join(name.split(".")[:2]) for name in imports(path.read_text())}
+    found = {".".join(name.split(".")[:2]) for name in imports_of(path)}
     forbidden = {"dataprep.pipeline", "dataprep.cli", *(f"{heavy}" for heavy in HEAVY[1:])}
     assert found & forbidden == set()
     assert {name.partition(".")[0] for name in found} & set(HEAVY[1:]) == set()
 
 
-@pytest.mark.parametrize("path", modules("pipeline"), ids=lambda path: path.name)
+@pytest.mark.parametrize("path", modules("pipeline"), ids=module_name)
 def test_pipeline_imports_only_formats(path: Path) -> None:
     """Building needs neither the runtime nor the command line."""
-    found = {".".join(name.split(".")[:2]) for name in imports(path.read_text())}
+    found = {".".join(name.split(".")[:2]) for name in imports_of(path)}
     assert found & {"dataprep.runtime", "dataprep.cli"} == set()
 
 
-@pytest.mark.parametrize("path", modules(*FOLDERS, "dataprep"), ids=lambda path: path.name)
+@pytest.mark.parametrize("path", modules(*FOLDERS, "dataprep"), ids=module_name)
 def test_no_module_is_too_long(path: Path) -> None:
     """Past this length a module holds more than one idea."""
     assert len(path.read_text().splitlines()) <= MAX_LINES
 
 
-@pytest.mark.parametrize("path", modules(*FOLDERS), ids=lambda path: path.name)
+@pytest.mark.parametrize("path", modules(*FOLDERS), ids=module_name)
 def test_module_says_what_is_public(path: Path) -> None:
     """Every module has an `__all__` (which ruff keeps in order), made of names that it defines."""
     if path.name == "__init__.py":
@@ -225,7 +241,7 @@ def test_module_says_what_is_public(path: Path) -> None:
     assert set(namespace[0]) <= {
         node.id for node in ast.walk(tree) if isinstance(node, ast.Name)
     } | {node.name for node in tree.body if isinstance(node, ast.FunctionDef | ast.ClassDef)} | {
-        name.rpartition(".")[2] for name in imports(ast.unparse(tree))
+        name.rpartition(".")[2] for name in imports(tree, package_of(path))
     }
 
 

@@ -16,11 +16,11 @@ import torch
 
 from dataprep.formats.errors import DataprepError, InputError, RecordError, UsageError
 from dataprep.pipeline.text_cache import TextSource, cached_texts
-from dataprep.runtime.encode import TokenizeEngine
-from dataprep.runtime.packed import PackedDataset
-from dataprep.runtime.preprocess_stream import StreamingPreprocessedDataset
+from dataprep.runtime.external.preprocessed_iterable import StreamingPreprocessedDataset
+from dataprep.runtime.external.tokenize_engine import TokenizeEngine
+from dataprep.runtime.rows.packed import PackedDataset
 from dataprep.text import create_dataloaders, text_windows
-from tests.datasets import EOS_ID, byte_tokenizer
+from tests.scenes.datasets import EOS_ID, byte_tokenizer
 
 DOCUMENTS = [f"Document {n} says{' so' * (n % 7)}." for n in range(60)]
 Make = Callable[..., Path]

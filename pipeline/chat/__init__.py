@@ -1,1 +1,1 @@
-"""Datasets of conversations and preferences: rendered, masked, tokenized."""
+"""Builds of conversations and preferences: records, templates, rendering, loss masks."""

@@ -5,10 +5,10 @@ Planned, done in units, resumed and committed as a build of text is (see `datapr
 
 from __future__ import annotations
 
-from dataprep.pipeline.build import BuildReport, build_prepared
-from dataprep.pipeline.chat.options import ChatOptions
-from dataprep.pipeline.chat.prepare import prepare_chat, survey_chat
-from dataprep.pipeline.progress import ProgressCallback
+from ..build import BuildReport, build_prepared
+from ..execute.progress import ProgressCallback
+from .options import ChatOptions
+from .prepare import prepare_chat, survey_chat
 
 __all__ = ["build_chat"]
 

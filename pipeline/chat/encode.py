@@ -20,17 +20,18 @@ import numpy as np
 import numpy.typing as npt
 
 from dataprep.formats.errors import DataprepError, IncompatibleError
-from dataprep.pipeline.chat.marked import Marked, MarkedTexts, Spans
-from dataprep.pipeline.chat.offsets import Offsets, PieceSizes, covered
-from dataprep.pipeline.engine import (
+
+from ..plan.plan import Encoding
+from ..tokenize.engines import (
     TOKENIZERS,
     Encoded,
     Encoder,
     encoding_errors,
     load_reference,
 )
-from dataprep.pipeline.plan import Encoding
-from dataprep.pipeline.special_tokens import literal_config, special_tokens, vocab_size
+from ..tokenize.special_tokens import literal_config, special_tokens, vocab_size
+from .masked_texts import Marked, MarkedTexts, Spans
+from .token_bytes import Offsets, PieceSizes, covered
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer

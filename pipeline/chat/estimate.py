@@ -10,14 +10,14 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from dataprep.pipeline.chat.encode import MarkedEncoder
-from dataprep.pipeline.chat.options import ChatOptions, Overlong
-from dataprep.pipeline.chat.overlong import Cutter
-from dataprep.pipeline.chat.prepare import prepare_chat, survey_chat
-from dataprep.pipeline.chat.sample import ChatSample
-from dataprep.pipeline.engine import make_encoder
-from dataprep.pipeline.estimate import Estimate, estimate_by
-from dataprep.pipeline.prepare import Prepared
+from ..plan.estimate import Estimate, estimate_by
+from ..plan.prepare import Prepared
+from ..tokenize.engines import make_encoder
+from .encode import MarkedEncoder
+from .options import ChatOptions, Overlong
+from .overlong import Cutter
+from .prepare import prepare_chat, survey_chat
+from .sample import ChatSample
 
 __all__ = ["ChatEstimate", "Lengths", "Touched", "estimate_chat"]
 

@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 from dataprep.formats.errors import UsageError, require
-from dataprep.formats.paths import local_path
-from dataprep.pipeline.options import (
+from dataprep.formats.files.paths import local_path
+
+from ..options import (
     DEFAULT_SPLIT,
     as_assignments,
     as_paths,

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from dataprep.pipeline.chat.compiled import CompiledTemplate, Messages, RenderError
-from dataprep.pipeline.chat.conversation import Conversation
-from dataprep.pipeline.chat.literal import texts_in
-from dataprep.pipeline.chat.plans import Plan, plan_of
-from dataprep.pipeline.chat.prefixes import Prefixes, Render
-from dataprep.pipeline.chat.skeletons import FIRST, Trace, is_open
-from dataprep.pipeline.chat.spans import Span, TrainOn, find_spans, wanted
-from dataprep.pipeline.chat.structure import Opened, looked_at
-from dataprep.pipeline.chat.tracing import TracingEnvironment
-from dataprep.pipeline.chat.work import Work
+from .records.conversation import Conversation
+from .render.prefixes import Prefixes, Render
+from .render.session import Work
+from .render.spans import Span, TrainOn, find_spans, wanted
+from .render.special_spelling import texts_in
+from .template.compiled import CompiledTemplate, Messages, RenderError
+from .trace.specialized import Plan, plan_of
+from .trace.structure import Opened, looked_at
+from .trace.symbolic import FIRST, Trace, is_open
+from .trace.tracing import TracingEnvironment
 
 __all__ = ["Planner"]
 

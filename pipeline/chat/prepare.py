@@ -12,29 +12,30 @@ import msgspec
 
 import dataprep
 from dataprep.formats.errors import InputError, UsageError
-from dataprep.pipeline.bad_record import failure_of
-from dataprep.pipeline.chat.options import ChatOptions, parse_assignments, parse_variables
-from dataprep.pipeline.chat.sample import (
+
+from ..execute.bad_record import failure_of
+from ..execute.executor import Workers
+from ..options import NONE, parse_split, stored_excerpts
+from ..plan.own_splits import own_split_notes
+from ..plan.plan import ChatPlan, Plan, make_units, plan_key
+from ..plan.prepare import Prepared, Survey, check_sources, gate_texts, splitting_of
+from ..plan.tokenizer_setup import DrivenTokenizer, naming
+from ..read.reader import ReadOptions
+from ..read.sources import find_sources, folder_notes
+from ..tokenize.engines import TOKENIZERS, choose_engine, library_versions
+from ..tokenize.load import TokenizerSource, resolve_tokenizer
+from ..tokenize.probes import make_probes
+from ..tokenize.special_tokens import Role, find_role, parse_config, special_tokens
+from .options import ChatOptions, parse_assignments, parse_variables
+from .sample import (
     ChatSample,
     SampleRequest,
     find_form,
     sample_of,
     take_chat_sample,
 )
-from dataprep.pipeline.chat.task import read_options
-from dataprep.pipeline.chat.template_source import Template, resolve_template
-from dataprep.pipeline.driven import DrivenTokenizer, naming
-from dataprep.pipeline.engine import TOKENIZERS, choose_engine, library_versions
-from dataprep.pipeline.executor import Workers
-from dataprep.pipeline.inputs import find_sources, folder_notes
-from dataprep.pipeline.options import NONE, parse_split, stored_excerpts
-from dataprep.pipeline.own_splits import own_split_notes
-from dataprep.pipeline.plan import ChatPlan, Plan, make_units, plan_key
-from dataprep.pipeline.prepare import Prepared, Survey, check_sources, gate_texts, splitting_of
-from dataprep.pipeline.probes import make_probes
-from dataprep.pipeline.readers import ReadOptions
-from dataprep.pipeline.special_tokens import Role, find_role, parse_config, special_tokens
-from dataprep.pipeline.tokenizer_sources import TokenizerSource, resolve_tokenizer
+from .task import read_options
+from .template.source import Template, resolve_template
 
 __all__ = ["ChatSurvey", "prepare_chat", "survey_chat"]
 

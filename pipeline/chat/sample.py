@@ -16,18 +16,19 @@ from dataclasses import dataclass, field, replace
 import msgspec
 
 from dataprep.formats.errors import InputError
-from dataprep.pipeline.chat.conversation import ChatBatch, Form
-from dataprep.pipeline.chat.marked import MarkedTexts
-from dataprep.pipeline.chat.reader import ChatReader, ChatReadOptions
-from dataprep.pipeline.chat.rendering import Renderer
-from dataprep.pipeline.chat.task import Renderings, read_options, renderer_of, rendering
-from dataprep.pipeline.inputs import Source
-from dataprep.pipeline.plan import ChatPlan, Unit
-from dataprep.pipeline.prepare import Survey
-from dataprep.pipeline.readers import ReadOptions
-from dataprep.pipeline.records import Span
-from dataprep.pipeline.sample import Sample
-from dataprep.pipeline.watch import Watch
+
+from ..plan.plan import ChatPlan, Unit
+from ..plan.prepare import Survey
+from ..plan.sample import Sample
+from ..read.process_limits import Watch
+from ..read.reader import ReadOptions
+from ..read.records import Span
+from ..read.sources import Source
+from .masked_texts import MarkedTexts
+from .records.conversation import ChatBatch, Form
+from .records.reader import ChatReader, ChatReadOptions
+from .render.rendering import Renderer
+from .task import Renderings, read_options, renderer_of, rendering
 
 __all__ = ["ChatSample", "SampleRequest", "find_form", "requested", "sample_of", "take_chat_sample"]
 

@@ -17,25 +17,26 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from dataprep.formats.boundaries import ragged
-from dataprep.pipeline.chat.compiled import OUT_OF_MEMORY, RenderError
-from dataprep.pipeline.chat.conversation import ChatBatch, ChatRecord, Conversation
-from dataprep.pipeline.chat.encode import MarkedEncoder, tables_of
-from dataprep.pipeline.chat.marked import MarkedTexts
-from dataprep.pipeline.chat.overlong import OVERLONG, UNDECIDED, Cutter, Parts
-from dataprep.pipeline.chat.reader import ChatReader, ChatReadOptions
-from dataprep.pipeline.chat.rendering import Filled, Renderer
-from dataprep.pipeline.engine import Encoder
-from dataprep.pipeline.inputs import Source
-from dataprep.pipeline.pieces import Marks, Piece, PieceWriter, Rows
-from dataprep.pipeline.plan import ChatPlan, Plan, Unit
-from dataprep.pipeline.readers import ReadOptions
-from dataprep.pipeline.records import Batch, Reject, Span, excerpt
-from dataprep.pipeline.sink import ALL
-from dataprep.pipeline.splitting import assign
-from dataprep.pipeline.stages import StageClock
-from dataprep.pipeline.task import Do, Report, Task
-from dataprep.pipeline.watch import Watch
+from dataprep.formats.read.boundaries import ragged
+
+from ..execute.document_sink import ALL
+from ..execute.stages import StageClock
+from ..execute.task import Do, Report, Task
+from ..execute.unit_files import Marks, Piece, PieceWriter, Rows
+from ..plan.plan import ChatPlan, Plan, Unit
+from ..plan.splits import assign
+from ..read.process_limits import Watch
+from ..read.reader import ReadOptions
+from ..read.records import Batch, Reject, Span, excerpt
+from ..read.sources import Source
+from ..tokenize.engines import Encoder
+from .encode import MarkedEncoder, tables_of
+from .masked_texts import MarkedTexts
+from .overlong import OVERLONG, UNDECIDED, Cutter, Parts
+from .records.conversation import ChatBatch, ChatRecord, Conversation
+from .records.reader import ChatReader, ChatReadOptions
+from .render.rendering import Filled, Renderer
+from .template.compiled import OUT_OF_MEMORY, RenderError
 
 __all__ = ["Renderings", "chat_unit", "get_ready", "read_options", "renderer_of", "rendering"]
 

@@ -13,7 +13,9 @@ import numpy as np
 import numpy.typing as npt
 
 from dataprep.formats.errors import InputError
-from dataprep.pipeline.embeddings.rows import (
+
+from ..read.sources import Source, input_error
+from .rows import (
     INT64_MAX,
     Column,
     FieldType,
@@ -24,7 +26,6 @@ from dataprep.pipeline.embeddings.rows import (
     too_large,
     wrong_width,
 )
-from dataprep.pipeline.inputs import Source, input_error
 
 __all__ = ["arrow_rows", "field_types", "first_width", "top_names"]
 

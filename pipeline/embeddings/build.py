@@ -13,36 +13,38 @@ from dataclasses import replace
 
 import msgspec
 
-from dataprep.formats import array_manifest
-from dataprep.formats.array_manifest import ArrayManifest
 from dataprep.formats.errors import InputError, UsageError
-from dataprep.formats.inputs import read_inputs
-from dataprep.formats.recipe import recipe_id_of
-from dataprep.formats.replaced import Mark, mark_of
+from dataprep.formats.manifest import arrays as array_manifest
+from dataprep.formats.manifest.arrays import ArrayManifest
+from dataprep.formats.manifest.inputs import read_inputs
+from dataprep.formats.manifest.recipe import recipe_id_of
+from dataprep.formats.read.staleness import Mark, mark_of
 from dataprep.formats.storage import storage_errors, sync_directory
-from dataprep.pipeline import destination, tables
-from dataprep.pipeline.apart import reading_apart
-from dataprep.pipeline.embeddings.commit import LINK_BYTES, EmbedCommit
-from dataprep.pipeline.embeddings.estimate import check_embedding_disk
-from dataprep.pipeline.embeddings.options import EmbeddingOptions, hashed_options
-from dataprep.pipeline.embeddings.prepare import EmbedPrepared, prepare_embeddings
-from dataprep.pipeline.embeddings.report import EmbeddingReport
-from dataprep.pipeline.embeddings.task import EmbedResult, load_embed_result, make_job
-from dataprep.pipeline.embeddings.unit_rows import UnitRows
-from dataprep.pipeline.encoder_probe import OPTION, OTHER_VECTORS
-from dataprep.pipeline.executor import Workers, run_here
-from dataprep.pipeline.launch import available_cores, release
-from dataprep.pipeline.notes import split_notes
-from dataprep.pipeline.ongoing import Ongoing
-from dataprep.pipeline.options import quotes_too_much
-from dataprep.pipeline.progress import ProgressCallback
-from dataprep.pipeline.resume import finished_units
-from dataprep.pipeline.splitting import FEW_KEYS, add_keys
-from dataprep.pipeline.stages import Profile
-from dataprep.pipeline.staging import Staging, leftovers
-from dataprep.pipeline.task import Done, unit_name
-from dataprep.pipeline.worker import Event
-from dataprep.pipeline.writeback import Writeback
+
+from ..commit import output_dir as destination
+from ..encode.probe import OPTION, OTHER_VECTORS
+from ..execute.executor import Workers, run_here
+from ..execute.launch import available_cores, release
+from ..execute.progress import ProgressCallback
+from ..execute.stages import Profile
+from ..execute.task import Done, unit_name
+from ..execute.worker import Event
+from ..options import quotes_too_much
+from ..plan.notes import split_notes
+from ..plan.splits import FEW_KEYS, add_keys
+from ..read import tables
+from ..read.child_process import reading_apart
+from ..run import Ongoing
+from ..staging.directory import Staging, leftovers
+from ..staging.resume import finished_units
+from ..staging.writeback import Writeback
+from .commit import LINK_BYTES, EmbedCommit
+from .estimate import check_embedding_disk
+from .options import EmbeddingOptions, hashed_options
+from .prepare import EmbedPrepared, prepare_embeddings
+from .report import EmbeddingReport
+from .task import EmbedResult, load_embed_result, make_job
+from .unit_rows import UnitRows
 
 __all__ = ["EmbeddingReport", "build_embeddings"]
 

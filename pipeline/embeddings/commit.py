@@ -16,21 +16,22 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from dataprep.formats.array_manifest import ArrayManifest, storage_dtype
-from dataprep.formats.array_writer import ArrayWriter
-from dataprep.formats.envelope import InputEntry, RecordCounts
 from dataprep.formats.errors import InputError
+from dataprep.formats.manifest.arrays import ArrayManifest, storage_dtype
+from dataprep.formats.manifest.common import InputEntry, RecordCounts
 from dataprep.formats.storage import create_directory
-from dataprep.pipeline.commit import final_rejects, in_blocks, input_entries
-from dataprep.pipeline.embeddings.convert import stored_arrays
-from dataprep.pipeline.embeddings.options import hashed_options, scale_name
-from dataprep.pipeline.embeddings.plan import EmbedPlan
-from dataprep.pipeline.embeddings.task import EmbedResult
-from dataprep.pipeline.embeddings.unit_rows import LINK_BYTES, UnitRows
-from dataprep.pipeline.exact import sizes_of
-from dataprep.pipeline.splitting import assign, assign_exactly, cut_points
-from dataprep.pipeline.staging import Staging
-from dataprep.pipeline.task import REJECTS_NAME, temporary_name
+from dataprep.formats.write.dataset_writer import ArrayWriter
+
+from ..commit.dataset import final_rejects, in_blocks, input_entries
+from ..commit.exact_splits import sizes_of
+from ..execute.task import REJECTS_NAME, temporary_name
+from ..plan.splits import assign, assign_exactly, cut_points
+from ..staging.directory import Staging
+from .convert import stored_arrays
+from .options import hashed_options, scale_name
+from .plan import EmbedPlan
+from .task import EmbedResult
+from .unit_rows import LINK_BYTES, UnitRows
 
 __all__ = ["LINK_BYTES", "MAX_CATEGORIES", "EmbedCommit"]
 

@@ -12,13 +12,13 @@ import numpy as np
 import numpy.typing as npt
 import xxhash
 
-from dataprep.pipeline.embeddings.encode import Encode, encode_texts
-from dataprep.pipeline.embeddings.options import PROVENANCE, scale_name
-from dataprep.pipeline.embeddings.plan import EmbedPlan
-from dataprep.pipeline.embeddings.rows import Column, Problem, Rows, Values
-from dataprep.pipeline.embeddings.vectors import STORED, as_float32, store, unit, widen
-from dataprep.pipeline.jsonl import key_bytes
-from dataprep.pipeline.splitting import Hashes, hash_keys
+from ..encode.encoder import Encode, encode_texts
+from ..plan.splits import Hashes, hash_keys
+from ..read.jsonl import key_bytes
+from .options import PROVENANCE, scale_name
+from .plan import EmbedPlan
+from .rows import Column, Problem, Rows, Values
+from .vectors import STORED, as_float32, store, unit, widen
 
 __all__ = ["HASHES", "SCALARS", "Converter", "Made", "Stored", "stored_arrays"]
 

@@ -10,17 +10,19 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from dataprep.formats import array_manifest, npy
 from dataprep.formats.errors import StorageError
+from dataprep.formats.files import npy
+from dataprep.formats.manifest import arrays as array_manifest
 from dataprep.formats.storage import free_bytes
-from dataprep.pipeline import destination
-from dataprep.pipeline.apart import reading_apart
-from dataprep.pipeline.embeddings.commit import LINK_BYTES
-from dataprep.pipeline.embeddings.options import PROVENANCE, EmbeddingOptions, scale_name
-from dataprep.pipeline.embeddings.plan import EmbedPlan
-from dataprep.pipeline.embeddings.prepare import EmbedPrepared, prepare_embeddings
-from dataprep.pipeline.embeddings.readers import rows_in
-from dataprep.pipeline.launch import available_cores
+
+from ..commit import output_dir as destination
+from ..execute.launch import available_cores
+from ..read.child_process import reading_apart
+from .commit import LINK_BYTES
+from .options import PROVENANCE, EmbeddingOptions, scale_name
+from .plan import EmbedPlan
+from .prepare import EmbedPrepared, prepare_embeddings
+from .readers import rows_in
 
 __all__ = ["EmbeddingEstimate", "check_embedding_disk", "estimate_embeddings"]
 

@@ -15,8 +15,19 @@ from typing import Annotated, Any
 import msgspec
 import numpy as np
 
-from dataprep.pipeline.blocks import Block
-from dataprep.pipeline.embeddings.rows import (
+from ..read.json_lines import (
+    BadLineError,
+    JsonRows,
+    find,
+    kind_of,
+    path_of,
+    values_at,
+)
+from ..read.line_blocks import Block
+from ..read.line_stream import LineStream
+from ..read.records import MAX_RECORD_BYTES, Span
+from ..read.sources import Source
+from .rows import (
     INT64_MAX,
     Column,
     FieldType,
@@ -28,17 +39,6 @@ from dataprep.pipeline.embeddings.rows import (
     wrong_type,
     wrong_width,
 )
-from dataprep.pipeline.inputs import Source
-from dataprep.pipeline.json_rows import (
-    BadLineError,
-    JsonRows,
-    find,
-    kind_of,
-    path_of,
-    values_at,
-)
-from dataprep.pipeline.records import MAX_RECORD_BYTES, Span
-from dataprep.pipeline.streams import LineStream
 
 __all__ = ["JsonlRows", "json_fields", "json_sizes"]
 

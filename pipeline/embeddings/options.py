@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from dataprep.formats.errors import require
-from dataprep.formats.paths import local_path, refuse_address
-from dataprep.pipeline.options import (
+from dataprep.formats.files.paths import local_path, refuse_address
+
+from ..options import (
     DEFAULT_SPLIT,
     as_assignments,
     as_paths,

@@ -1,6 +1,6 @@
 """The plan of a build of embeddings: what to read, what to make of it, and in which units.
 
-As in a build of tokens (see `dataprep.pipeline.plan`) units are decided by the inputs alone, and a
+As in a build of tokens (see pipeline/plan/plan.py) units are decided by the inputs alone, and a
 unit can be done anywhere, given the plan and its number.
 """
 
@@ -13,13 +13,14 @@ import msgspec
 
 from dataprep.formats.errors import IntegrityError
 from dataprep.formats.storage import storage_errors
-from dataprep.pipeline.embeddings.readers import ARRAYS, CUT, row_count
-from dataprep.pipeline.embeddings.rows import Column
-from dataprep.pipeline.inputs import Source
-from dataprep.pipeline.ownership import read_own
-from dataprep.pipeline.plan import Splitting, Unit, UnitBuilder
-from dataprep.pipeline.records import Span
-from dataprep.pipeline.tables import hf_rows
+
+from ..plan.plan import Splitting, Unit, UnitBuilder
+from ..read.records import Span
+from ..read.sources import Source
+from ..read.tables import hf_rows
+from ..staging.ownership import read_own
+from .readers import ARRAYS, CUT, row_count
+from .rows import Column
 
 __all__ = ["EmbedPlan", "load_embed_plan", "make_embed_units", "unit_limit"]
 

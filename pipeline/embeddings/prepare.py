@@ -8,30 +8,31 @@ from functools import partial
 from typing import Any
 
 import dataprep
-from dataprep.formats.array_manifest import ArrayManifest
 from dataprep.formats.errors import InputError, UsageError
-from dataprep.pipeline.embeddings.encode import Encode, load_encoder, probe_vectors
-from dataprep.pipeline.embeddings.options import (
+from dataprep.formats.manifest.arrays import ArrayManifest
+
+from ..encode.encoder import Encode, load_encoder, probe_vectors
+from ..encode.probe import (
+    OPTION,
+    Probe,
+    make_probe,
+    unfinished_probes,
+)
+from ..options import parse_split, stored_excerpts
+from ..plan.own_splits import own_split_notes
+from ..plan.plan import Splitting, plan_key
+from ..plan.splits import ordered_names, thresholds
+from ..read.sources import Source, find_sources, folder_notes, input_error
+from .options import (
     EMBEDDING,
     EmbeddingOptions,
     Wish,
     encoder_name,
     parse_columns,
 )
-from dataprep.pipeline.embeddings.plan import EmbedPlan, make_embed_units
-from dataprep.pipeline.embeddings.readers import ARRAYS, fields_of
-from dataprep.pipeline.embeddings.rows import Column, FieldType
-from dataprep.pipeline.encoder_probe import (
-    OPTION,
-    Probe,
-    make_probe,
-    unfinished_probes,
-)
-from dataprep.pipeline.inputs import Source, find_sources, folder_notes, input_error
-from dataprep.pipeline.options import parse_split, stored_excerpts
-from dataprep.pipeline.own_splits import own_split_notes
-from dataprep.pipeline.plan import Splitting, plan_key
-from dataprep.pipeline.splitting import ordered_names, thresholds
+from .plan import EmbedPlan, make_embed_units
+from .readers import ARRAYS, fields_of
+from .rows import Column, FieldType
 
 __all__ = ["EmbedPrepared", "prepare_embeddings"]
 

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
-from dataprep.pipeline.embeddings.flat import as_fields, flat_layout, flat_rows
-from dataprep.pipeline.embeddings.jsonl_rows import JsonlRows, json_fields, json_sizes
-from dataprep.pipeline.embeddings.packed import npz_layout, npz_rows, pt_layout, pt_rows
-from dataprep.pipeline.embeddings.rows import Column, FieldType, Rows
-from dataprep.pipeline.embeddings.table_rows import arrow_count, table_fields, table_rows
-from dataprep.pipeline.fingerprint import CHUNK_BYTES, chunk_digests
-from dataprep.pipeline.inputs import Source, input_error
-from dataprep.pipeline.parquet import parquet_row_groups
-from dataprep.pipeline.records import Span
-from dataprep.pipeline.streams import LineStream
-from dataprep.pipeline.tables import hf_rows
+from ..read.fingerprints import CHUNK_BYTES, chunk_digests
+from ..read.line_stream import LineStream
+from ..read.parquet import parquet_row_groups
+from ..read.records import Span
+from ..read.sources import Source, input_error
+from ..read.tables import hf_rows
+from .archives import npz_layout, npz_rows, pt_layout, pt_rows
+from .array_files import as_fields, flat_layout, flat_rows
+from .jsonl_rows import JsonlRows, json_fields, json_sizes
+from .rows import Column, FieldType, Rows
+from .table_rows import arrow_count, table_fields, table_rows
 
 __all__ = ["ARRAYS", "CUT", "RowReader", "fields_of", "planned_rows", "row_count", "rows_in"]
 

@@ -8,8 +8,9 @@ from typing import Any
 
 import msgspec
 
-from dataprep.formats.array_manifest import ArrayManifest
-from dataprep.pipeline.stages import Profile
+from dataprep.formats.manifest.arrays import ArrayManifest
+
+from ..execute.stages import Profile
 
 __all__ = ["EmbeddingReport", "array_summary"]
 

@@ -11,17 +11,10 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
-from dataprep.formats.decoding import ErrorTypes, decoding, each_decoded
-from dataprep.pipeline.apart import apart, streamed_apart
-from dataprep.pipeline.embeddings.arrow_rows import (
-    arrow_rows,
-    field_types,
-    first_width,
-    top_names,
-)
-from dataprep.pipeline.embeddings.rows import Column, FieldType, Rows, block_rows
-from dataprep.pipeline.inputs import Source, check_unchanged, reading
-from dataprep.pipeline.parquet import (
+from dataprep.formats.files.decoding import ErrorTypes, decoding, each_decoded
+
+from ..read.child_process import apart, streamed_apart
+from ..read.parquet import (
     VALUE_BYTES,
     arrow_errors,
     decoding_parquet,
@@ -29,8 +22,16 @@ from dataprep.pipeline.parquet import (
     open_parquet,
     parquet_row_groups,
 )
-from dataprep.pipeline.records import Span
-from dataprep.pipeline.tables import decoding_hf, hf_dataset, hf_files
+from ..read.records import Span
+from ..read.sources import Source, check_unchanged, reading
+from ..read.tables import decoding_hf, hf_dataset, hf_files
+from .arrow_rows import (
+    arrow_rows,
+    field_types,
+    first_width,
+    top_names,
+)
+from .rows import Column, FieldType, Rows, block_rows
 
 __all__ = ["arrow_count", "table_fields", "table_rows"]
 

@@ -16,9 +16,9 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from dataprep.formats import npy
-from dataprep.formats.array_manifest import storage_dtype
 from dataprep.formats.errors import BusyError, StorageError
+from dataprep.formats.files import npy
+from dataprep.formats.manifest.arrays import storage_dtype
 from dataprep.formats.storage import (
     FileWriter,
     create_directory,
@@ -26,18 +26,10 @@ from dataprep.formats.storage import (
     remove_tree,
     write_file,
 )
-from dataprep.pipeline.embeddings.convert import HASHES, Converter, Stored, stored_arrays
-from dataprep.pipeline.embeddings.encode import Encode
-from dataprep.pipeline.embeddings.plan import EmbedPlan, load_embed_plan
-from dataprep.pipeline.embeddings.readers import RowReader, planned_rows
-from dataprep.pipeline.embeddings.rows import Problem, Rows
-from dataprep.pipeline.ownership import read_own
-from dataprep.pipeline.pieces import PieceFile
-from dataprep.pipeline.plan import Unit
-from dataprep.pipeline.records import Reject, Span, excerpt
-from dataprep.pipeline.sealed import seal, unseal
-from dataprep.pipeline.stages import StageClock
-from dataprep.pipeline.task import (
+
+from ..encode.encoder import Encode
+from ..execute.stages import StageClock
+from ..execute.task import (
     REJECTS_NAME,
     RESULT_NAME,
     BadRecordError,
@@ -47,7 +39,16 @@ from dataprep.pipeline.task import (
     temporary_name,
     unit_name,
 )
-from dataprep.pipeline.worker import Job
+from ..execute.unit_files import PieceFile
+from ..execute.worker import Job
+from ..plan.plan import Unit
+from ..read.records import Reject, Span, excerpt
+from ..staging.ownership import read_own
+from ..staging.self_hashed import seal, unseal
+from .convert import HASHES, Converter, Stored, stored_arrays
+from .plan import EmbedPlan, load_embed_plan
+from .readers import RowReader, planned_rows
+from .rows import Problem, Rows
 
 __all__ = ["EmbedResult", "load_embed_result", "load_job", "make_job", "piece_name"]
 

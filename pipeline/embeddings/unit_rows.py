@@ -10,15 +10,16 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from dataprep.formats import npy
-from dataprep.formats.array_writer import Ready
 from dataprep.formats.checksums import FileHash
+from dataprep.formats.files import npy
 from dataprep.formats.storage import storage_errors
-from dataprep.pipeline.embeddings.convert import HASHES
-from dataprep.pipeline.embeddings.task import EmbedResult, piece_name
-from dataprep.pipeline.splitting import Part
-from dataprep.pipeline.task import unit_name
-from dataprep.pipeline.writeback import sync_or_remove
+from dataprep.formats.write.dataset_writer import Ready
+
+from ..execute.task import unit_name
+from ..plan.splits import Part
+from ..staging.writeback import sync_or_remove
+from .convert import HASHES
+from .task import EmbedResult, piece_name
 
 __all__ = ["LINK_BYTES", "UnitRows"]
 

@@ -13,8 +13,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from dataprep.formats.array_manifest import BFLOAT16
-from dataprep.pipeline.embeddings.rows import Column, Problem, Values
+from dataprep.formats.manifest.arrays import BFLOAT16
+
+from .rows import Column, Problem, Values
 
 __all__ = ["STORED", "as_float32", "narrow", "store", "unit", "widen"]
 

@@ -21,43 +21,44 @@ from typing import Any
 import msgspec
 
 import dataprep
-from dataprep.formats.array_manifest import ArrayManifest
-from dataprep.formats.arrays import open_arrays
-from dataprep.formats.envelope import FORMAT_VERSION, InputEntry
 from dataprep.formats.errors import UsageError
-from dataprep.formats.inputs import read_inputs
-from dataprep.formats.recipe import recipe_id_of
-from dataprep.formats.replaced import Mark, mark_of
+from dataprep.formats.manifest.arrays import ArrayManifest
+from dataprep.formats.manifest.common import FORMAT_VERSION, InputEntry
+from dataprep.formats.manifest.inputs import read_inputs
+from dataprep.formats.manifest.recipe import recipe_id_of
+from dataprep.formats.read.arrays import open_arrays
+from dataprep.formats.read.staleness import Mark, mark_of
 from dataprep.formats.storage import (
     create_directory,
     publish_directory,
     remove_tree,
     replace_directory,
 )
-from dataprep.pipeline import destination
-from dataprep.pipeline.apart import reading_apart
-from dataprep.pipeline.encoder_probe import (
+
+from ..commit import output_dir as destination
+from ..encode.probe import (
     OPTION,
     OTHER_VECTORS,
     Probe,
     unfinished_probes,
 )
-from dataprep.pipeline.options import quotes_too_much
-from dataprep.pipeline.own_splits import own_splits
-from dataprep.pipeline.pairs.clustering import cluster, require_clusters
-from dataprep.pipeline.pairs.embed import Embedding, encoder_is_needed
-from dataprep.pipeline.pairs.faiss import choose_search, faiss_search
-from dataprep.pipeline.pairs.kept import Kept
-from dataprep.pipeline.pairs.mining import mine_kept
-from dataprep.pipeline.pairs.options import PairOptions, hashed_options
-from dataprep.pipeline.pairs.place import existing_dataset
-from dataprep.pipeline.pairs.prepare import Inputs, Table, find_inputs, read_pairs
-from dataprep.pipeline.pairs.split import require_splits, splits_of
-from dataprep.pipeline.pairs.steps import Steps, StepsCallback
-from dataprep.pipeline.pairs.vectors import Encoder, load_encoder, probe_of
-from dataprep.pipeline.pairs.write import Content, write_pairs
-from dataprep.pipeline.staging import Staging, leftovers
-from dataprep.pipeline.task import temporary_name
+from ..execute.task import temporary_name
+from ..options import quotes_too_much
+from ..plan.own_splits import own_splits
+from ..read.child_process import reading_apart
+from ..staging.checkpoints import Kept
+from ..staging.directory import Staging, leftovers
+from .clustering import cluster, require_clusters
+from .embed import Embedding, encoder_is_needed
+from .faiss import choose_search, faiss_search
+from .mining import mine_kept
+from .options import PairOptions, hashed_options
+from .output_dir import existing_dataset
+from .prepare import Inputs, Table, find_inputs, read_pairs
+from .split import require_splits, splits_of
+from .steps import Steps, StepsCallback
+from .vectors import Encoder, load_encoder, probe_of
+from .write import Content, write_pairs
 
 __all__ = ["PairReport", "build_pairs"]
 

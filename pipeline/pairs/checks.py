@@ -13,7 +13,8 @@ import numpy as np
 import numpy.typing as npt
 
 from dataprep.formats.errors import DataprepError
-from dataprep.pipeline.pairs.lists import Ints, lists_of
+
+from .csr import Ints, lists_of
 
 __all__ = ["check_links", "check_negatives", "check_numbers", "check_splits"]
 

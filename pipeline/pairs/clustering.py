@@ -12,22 +12,23 @@ import numpy as np
 import numpy.typing as npt
 
 from dataprep.formats.errors import InputError
-from dataprep.pipeline.inputs import Source, input_error
-from dataprep.pipeline.pairs.cells import CellError, cluster_of
-from dataprep.pipeline.pairs.cluster import (
+
+from ..read.sources import Source, input_error
+from ..staging.checkpoints import Kept
+from .cluster import (
     by_keywords,
     centroids_of,
     default_clusters,
     fall_back,
     kmeans,
 )
-from dataprep.pipeline.pairs.embed import Vectors
-from dataprep.pipeline.pairs.kept import Kept
-from dataprep.pipeline.pairs.lists import Ints, Lists, lists_of
-from dataprep.pipeline.pairs.merge import ordered_labels
-from dataprep.pipeline.pairs.options import PairOptions
-from dataprep.pipeline.pairs.prepare import Inputs, Table
-from dataprep.pipeline.pairs.search import unit
+from .columns import CellError, cluster_of
+from .csr import Ints, Lists, lists_of
+from .embed import Vectors
+from .merge import ordered_labels
+from .options import PairOptions
+from .prepare import Inputs, Table
+from .search import unit
 
 __all__ = ["Clustering", "cluster", "require_clusters"]
 

@@ -4,7 +4,7 @@ Position 0, 1, 2, ... of a keyed permutation of the pool: a Feistel network over
 finaliser, walked until it lands inside. So what is drawn for one key is a function of that key and
 the size of its pool alone, no draw comes twice, and the last position leaves nothing over. Twelve
 rounds: in pools of a handful ten leave pairs of draws uneven by more than chance, and six by a
-quarter (tests/pipeline/test_pair_draws.py). Costs about 200 ns a draw.
+quarter (tests/pipeline/pairs/test_draws.py). Costs about 200 ns a draw.
 
 Steele, Lea, Flood: Fast Splittable Pseudorandom Number Generators, OOPSLA 2014. Black, Rogaway:
 Ciphers with Arbitrary Finite Domains, CT-RSA 2002.

@@ -11,12 +11,13 @@ import numpy as np
 import numpy.typing as npt
 
 from dataprep.formats.errors import InputError, UsageError
-from dataprep.pipeline.pairs.kept import Kept
-from dataprep.pipeline.pairs.merge import Pairs
-from dataprep.pipeline.pairs.options import PairOptions
-from dataprep.pipeline.pairs.prepare import Inputs
-from dataprep.pipeline.pairs.search import Floats
-from dataprep.pipeline.pairs.vectors import CHUNK, Encoder, as_stored, encode, read_vectors
+
+from ..staging.checkpoints import Kept
+from .merge import Pairs
+from .options import PairOptions
+from .prepare import Inputs
+from .search import Floats
+from .vectors import CHUNK, Encoder, as_stored, encode, read_vectors
 
 __all__ = ["Embedding", "Vectors", "encoder_is_needed"]
 

@@ -17,8 +17,9 @@ from typing import Any
 import numpy as np
 
 from dataprep.formats.errors import UsageError
-from dataprep.pipeline.pairs.lists import Ints
-from dataprep.pipeline.pairs.search import Floats, Outside, best_of
+
+from .csr import Ints
+from .search import Floats, Outside, best_of
 
 __all__ = ["MANY", "choose_search", "faiss_search"]
 

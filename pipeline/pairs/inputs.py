@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from dataprep.formats.errors import UsageError
-from dataprep.pipeline.inputs import Source, input_error, reading
+
+from ..read.sources import Source, input_error, reading
 
 __all__ = ["find_tables", "source_of"]
 

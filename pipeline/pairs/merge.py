@@ -23,8 +23,10 @@ import numpy as np
 import numpy.typing as npt
 
 from dataprep.formats.errors import InputError, RecordError
-from dataprep.pipeline.inputs import Source
-from dataprep.pipeline.pairs.cells import (
+
+from ..read.records import Reject, excerpt
+from ..read.sources import Source
+from .columns import (
     CellError,
     cluster_of,
     keywords_of,
@@ -32,9 +34,8 @@ from dataprep.pipeline.pairs.cells import (
     relevance_of,
     text_of,
 )
-from dataprep.pipeline.pairs.lists import Ints, Lists, lists_of
-from dataprep.pipeline.pairs.read import Rows
-from dataprep.pipeline.records import Reject, excerpt
+from .csr import Ints, Lists, lists_of
+from .read import Rows
 
 __all__ = ["Cleaning", "Merger", "Pairs", "ordered_labels"]
 

@@ -6,15 +6,15 @@ from collections.abc import Callable
 
 import numpy as np
 
-from dataprep.pipeline.launch import available_cores
-from dataprep.pipeline.pairs.clustering import Clustering
-from dataprep.pipeline.pairs.embed import Vectors
-from dataprep.pipeline.pairs.kept import Kept
-from dataprep.pipeline.pairs.lists import Ints
-from dataprep.pipeline.pairs.negatives import Search, mine, near_clusters, tier_counts
-from dataprep.pipeline.pairs.options import PairOptions
-from dataprep.pipeline.pairs.prepare import Table
-from dataprep.pipeline.pairs.search import Floats, Outside, most_similar, unit
+from ..execute.launch import available_cores
+from ..staging.checkpoints import Kept
+from .clustering import Clustering
+from .csr import Ints
+from .embed import Vectors
+from .negatives import Search, mine, near_clusters, tier_counts
+from .options import PairOptions
+from .prepare import Table
+from .search import Floats, Outside, most_similar, unit
 
 __all__ = ["mine_kept"]
 

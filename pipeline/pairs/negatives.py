@@ -22,9 +22,10 @@ import numpy as np
 import numpy.typing as npt
 
 from dataprep.formats.errors import InputError
-from dataprep.pipeline.pairs.draws import draw, keys_of
-from dataprep.pipeline.pairs.lists import Ints, Lists, flat_places, lists_of
-from dataprep.pipeline.pairs.search import Floats, Outside, most_similar
+
+from .csr import Ints, Lists, flat_places, lists_of
+from .draws import draw, keys_of
+from .search import Floats, Outside, most_similar
 
 __all__ = ["Links", "Search", "mine", "near_clusters", "tier_counts"]
 

@@ -12,12 +12,13 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import msgspec
 
-from dataprep.formats.curriculum import Curriculum, parse_curriculum
 from dataprep.formats.errors import UsageError, require
-from dataprep.formats.paths import local_path, refuse_address
-from dataprep.pipeline.options import parse_split, stored_excerpts
-from dataprep.pipeline.pairs.cells import parse_columns
-from dataprep.pipeline.pairs.cluster import Fallback
+from dataprep.formats.files.paths import local_path, refuse_address
+from dataprep.formats.manifest.curriculum import Curriculum, parse_curriculum
+
+from ..options import parse_split, stored_excerpts
+from .cluster import Fallback
+from .columns import parse_columns
 
 __all__ = ["DEFAULT_SPLIT", "PairOptions", "hashed_options", "ratios_of"]
 
@@ -98,7 +99,7 @@ class PairOptions:
     """NAME=RATIO,... adding up to 1, or ``column``; None: by the column if there is one, else
     train=0.8,val=0.1,test=0.1. All pairs of a question are in one split."""
     curriculum: str = "fixed"
-    """fixed, linear, cosine, or a JSON object; see `dataprep.formats.curriculum`."""
+    """fixed, linear, cosine, or a JSON object; see `dataprep.formats.manifest.curriculum`."""
     inspection: bool = False
     """Also write pairs.jsonl: the texts, keywords, cluster and split of each pair, to look at."""
     on_error: Literal["error", "skip"] = "error"

@@ -10,18 +10,19 @@ from typing import Any
 
 import numpy as np
 
-from dataprep.formats.envelope import InputEntry, RecordCounts
 from dataprep.formats.errors import InputError
-from dataprep.pipeline.apart import reading_apart
-from dataprep.pipeline.fingerprint import fingerprint_files
-from dataprep.pipeline.inputs import Source
-from dataprep.pipeline.pairs.cells import parse_columns
-from dataprep.pipeline.pairs.inputs import find_tables, source_of
-from dataprep.pipeline.pairs.lists import Ints, lists_of
-from dataprep.pipeline.pairs.merge import Cleaning, Merger, Pairs
-from dataprep.pipeline.pairs.negatives import Links
-from dataprep.pipeline.pairs.options import PairOptions
-from dataprep.pipeline.pairs.read import read_rows
+from dataprep.formats.manifest.common import InputEntry, RecordCounts
+
+from ..read.child_process import reading_apart
+from ..read.fingerprints import fingerprint_files
+from ..read.sources import Source
+from .columns import parse_columns
+from .csr import Ints, lists_of
+from .inputs import find_tables, source_of
+from .merge import Cleaning, Merger, Pairs
+from .negatives import Links
+from .options import PairOptions
+from .read import read_rows
 
 __all__ = ["Inputs", "Table", "find_inputs", "pair_texts", "read_pairs"]
 

@@ -20,13 +20,14 @@ from typing import Any
 
 import msgspec
 
-from dataprep.formats.decoding import each_decoded
 from dataprep.formats.errors import InputError
-from dataprep.pipeline.apart import streamed_apart
-from dataprep.pipeline.inputs import Source, check_unchanged, input_error, reading
-from dataprep.pipeline.pairs.cells import ALIASES, REQUIRED, resolve
-from dataprep.pipeline.parquet import decoding_parquet, group_batches, open_parquet
-from dataprep.pipeline.records import MAX_RECORD_BYTES, Reject, excerpt
+from dataprep.formats.files.decoding import each_decoded
+
+from ..read.child_process import streamed_apart
+from ..read.parquet import decoding_parquet, group_batches, open_parquet
+from ..read.records import MAX_RECORD_BYTES, Reject, excerpt
+from ..read.sources import Source, check_unchanged, input_error, reading
+from .columns import ALIASES, REQUIRED, resolve
 
 __all__ = ["Rows", "read_rows"]
 

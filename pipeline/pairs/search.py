@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from dataprep.pipeline.pairs.lists import Ints, Lists, flat_places, ranks_in_runs
+from .csr import Ints, Lists, flat_places, ranks_in_runs
 
 __all__ = ["Outside", "exact_scores", "most_similar", "unit"]
 

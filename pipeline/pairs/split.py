@@ -15,12 +15,13 @@ import numpy as np
 import numpy.typing as npt
 
 from dataprep.formats.errors import InputError, require
-from dataprep.pipeline.options import refuse_device
-from dataprep.pipeline.pairs.lists import Ints
-from dataprep.pipeline.pairs.merge import Pairs
-from dataprep.pipeline.pairs.options import DEFAULT_SPLIT, PairOptions, ratios_of
-from dataprep.pipeline.pairs.prepare import Table
-from dataprep.pipeline.splitting import hash_keys
+
+from ..options import refuse_device
+from ..plan.splits import hash_keys
+from .csr import Ints
+from .merge import Pairs
+from .options import DEFAULT_SPLIT, PairOptions, ratios_of
+from .prepare import Table
 
 __all__ = ["given_splits", "main_cluster", "require_splits", "split_questions", "splits_of"]
 

@@ -1,4 +1,4 @@
-"""Steering vectors and centroid distances of pairs, as `dataprep.formats.steering` defines them.
+"""Steering vectors and centroid distances of pairs, as formats/manifest/steering.py has them.
 
 Computed from the vectors as they are stored, a few thousand pairs at a time, so that who reads the
 dataset can compute them again: differences in float32, lengths, means and cosines in float64.
@@ -12,9 +12,10 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from dataprep.formats.steering import DISTANCE_UNKNOWN
-from dataprep.pipeline.pairs.lists import Ints, flat_places
-from dataprep.pipeline.pairs.search import Floats, unit
+from dataprep.formats.manifest.steering import DISTANCE_UNKNOWN
+
+from .csr import Ints, flat_places
+from .search import Floats, unit
 
 __all__ = ["Steering", "mean_rows", "steer"]
 

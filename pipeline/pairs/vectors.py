@@ -18,13 +18,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from dataprep.formats.decoding import decoding, each_decoded
 from dataprep.formats.errors import InputError, UsageError
-from dataprep.pipeline.apart import streamed_apart
-from dataprep.pipeline.encoder_probe import Probe, make_probe
-from dataprep.pipeline.inputs import Source, check_unchanged, input_error, reading
-from dataprep.pipeline.pairs.search import Floats, unit
-from dataprep.pipeline.parquet import arrow_errors, decoding_parquet, group_batches, open_parquet
+from dataprep.formats.files.decoding import decoding, each_decoded
+
+from ..encode.probe import Probe, make_probe
+from ..read.child_process import streamed_apart
+from ..read.parquet import arrow_errors, decoding_parquet, group_batches, open_parquet
+from ..read.sources import Source, check_unchanged, input_error, reading
+from .search import Floats, unit
 
 __all__ = ["CHUNK", "Encoder", "as_stored", "encode", "load_encoder", "probe_of", "read_vectors"]
 

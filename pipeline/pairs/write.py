@@ -12,23 +12,24 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from dataprep.formats.array_manifest import ArrayManifest
-from dataprep.formats.array_writer import ArrayWriter
-from dataprep.pipeline.encoder_probe import OPTION, Probe
-from dataprep.pipeline.pairs.checks import (
+from dataprep.formats.manifest.arrays import ArrayManifest
+from dataprep.formats.write.dataset_writer import ArrayWriter
+
+from ..encode.probe import OPTION, Probe
+from ..read.records import without_text
+from .checks import (
     check_links,
     check_negatives,
     check_numbers,
     check_splits,
 )
-from dataprep.pipeline.pairs.clustering import Clustering
-from dataprep.pipeline.pairs.embed import Vectors
-from dataprep.pipeline.pairs.lists import Ints
-from dataprep.pipeline.pairs.negatives import tier_counts
-from dataprep.pipeline.pairs.options import PairOptions, hashed_options
-from dataprep.pipeline.pairs.prepare import Inputs, Table
-from dataprep.pipeline.pairs.steering import Steering, steer
-from dataprep.pipeline.records import without_text
+from .clustering import Clustering
+from .csr import Ints
+from .embed import Vectors
+from .negatives import tier_counts
+from .options import PairOptions, hashed_options
+from .prepare import Inputs, Table
+from .steering import Steering, steer
 
 __all__ = ["Content", "write_pairs"]
 

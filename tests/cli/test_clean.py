@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from dataprep.cli import main
-from dataprep.pipeline.staging import Staging
+from dataprep.pipeline.staging.directory import Staging
 from tests.support import REPOSITORY
 
 KEYS = ("a" * 16, "b" * 16)
@@ -19,7 +19,7 @@ KEYS = ("a" * 16, "b" * 16)
 HOLDER = """
 import sys, time
 from pathlib import Path
-from dataprep.pipeline.staging import Staging
+from dataprep.pipeline.staging.directory import Staging
 staging = Staging(Path(sys.argv[1]), sys.argv[2])
 staging.create()
 with staging.locked():

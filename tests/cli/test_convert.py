@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.runner import run_here
-from tests.pipeline import jasper
+from tests.scenes import jasper
+from tests.scenes.runner import run_here
 
 
 @pytest.fixture

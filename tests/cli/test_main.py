@@ -20,8 +20,8 @@ from hypothesis import strategies as st
 from dataprep import __version__
 from dataprep.cli import failure, main, output
 from dataprep.formats.errors import DataprepError, InputError, IntegrityError, StorageError
-from tests.cli.runner import COMMAND, dataprep, environment, run_here
-from tests.datasets import make_dataset
+from tests.scenes.datasets import make_dataset
+from tests.scenes.runner import COMMAND, dataprep, environment, run_here
 
 ALL_HELP = [(), *((name,) for name in main.COMMANDS), ("tokenizer", "train")]
 ERROR_LINE = re.compile(r"dataprep: error\[E_[A-Z_]+\] (\S+: )?[^\n]+\.\n")
@@ -343,7 +343,7 @@ def test_latin_1_locale_prints_everything(dataset: Path, tmp_path: Path) -> None
 
 SLOW_COMMAND = """
 import sys, time
-import dataprep.formats.dataset as module
+import dataprep.formats.read.dataset as module
 from dataprep.cli.main import main
 
 def open_dataset(path):

@@ -11,11 +11,11 @@ import pytest
 
 from dataprep.cli.progress import build_progress, byte_progress
 from dataprep.cli.summary import estimate_lines
-from tests.cli.runner import environment
+from tests.scenes.runner import environment
 
 SHOW = """
 from dataprep.cli.progress import build_progress
-from dataprep.pipeline.progress import Progress
+from dataprep.pipeline.execute.progress import Progress
 with build_progress(quiet=False) as show:
     if show is None:
         print("nothing")

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from dataprep.formats.dataset import open_dataset
-from dataprep.runtime.token_ids import token_ids
-from tests.cli.runner import run_here
+from dataprep.formats.read.dataset import open_dataset
+from dataprep.runtime.collate.tokenizer_ids import token_ids
+from tests.scenes.runner import run_here
 from tests.support import REPOSITORY
 
 STORIES = REPOSITORY / "data_fixtures" / "stories.jsonl"

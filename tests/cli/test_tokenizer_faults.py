@@ -14,14 +14,14 @@ from typing import Any
 import msgspec
 import pytest
 
-from dataprep.formats.dataset import open_dataset
 from dataprep.formats.errors import IncompatibleError
-from tests.cli.runner import dataprep, environment, run_here
-from tests.formats.verified import reseal
+from dataprep.formats.read.dataset import open_dataset
+from tests.scenes.runner import dataprep, environment, run_here
+from tests.scenes.verified import reseal
 from tests.support import REPOSITORY
 
 STORIES = REPOSITORY / "data_fixtures" / "stories.jsonl"
-BUILT_IN = REPOSITORY / "pipeline" / "assets" / "default_tokenizer.json"
+BUILT_IN = REPOSITORY / "pipeline" / "tokenize" / "assets" / "default_tokenizer.json"
 
 SIGNALLED = """
 import os, sys

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from dataprep.cli import main
-from dataprep.formats.dataset import open_dataset
-from tests.datasets import make_dataset, random_split
+from dataprep.formats.read.dataset import open_dataset
+from tests.scenes.datasets import make_dataset, random_split
 
 LEVELS = ("stat", "structure", "full")
 

@@ -16,14 +16,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dataprep.formats.arrays import open_arrays
-from dataprep.formats.verify import verify
+from dataprep.formats.read.arrays import open_arrays
+from dataprep.formats.verify.verify import verify
 from dataprep.pipeline.embeddings.build import build_embeddings
 from dataprep.pipeline.embeddings.options import EmbeddingOptions
 from dataprep.pipeline.pairs.build import build_pairs
 from dataprep.pipeline.pairs.cluster import kmeans
+from dataprep.pipeline.pairs.csr import lists_of
 from dataprep.pipeline.pairs.faiss import faiss_search
-from dataprep.pipeline.pairs.lists import lists_of
 from dataprep.pipeline.pairs.options import PairOptions
 from dataprep.pipeline.pairs.search import Outside, exact_scores, most_similar, unit
 from tests.support import SHARED_DATA, needs_shared_data

@@ -28,7 +28,7 @@ from typing import Any
 import msgspec
 
 from tests.faults.forker import Answer, Forker, put, serve
-from tests.pipeline.corpora import shrink_units
+from tests.scenes.corpora import shrink_units
 
 __all__ = ["Builder", "Builders", "End", "Race", "Running", "living"]
 
@@ -241,7 +241,8 @@ def _run(race: Race, builder: Builder, started: float) -> int:
 def _arrange(race: Race) -> None:
     import fcntl
 
-    from dataprep.pipeline import build, executor
+    from dataprep.pipeline import build
+    from dataprep.pipeline.execute import executor
 
     if race.tiny:
         shrink_units(put, _TINY_UNIT_BYTES, _TINY_LINK_BYTES)

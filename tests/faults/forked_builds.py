@@ -31,7 +31,7 @@ import msgspec
 
 from tests.faults.forker import Answer, Forker, put, serve
 from tests.faults.operations import Call, watch
-from tests.pipeline.corpora import shrink_units
+from tests.scenes.corpora import shrink_units
 
 __all__ = ["ALLOW_TRACING", "UNIT_BYTES", "Ended", "ForkedBuilds", "Order"]
 
@@ -206,7 +206,8 @@ def _run(order: Order) -> None:
     """In the fork: run the command and say how it ended."""
     from dataprep.cli.main import run
     from dataprep.formats import storage
-    from dataprep.pipeline import build, executor
+    from dataprep.pipeline import build
+    from dataprep.pipeline.execute import executor
 
     crash = os.open(Path(order.answer).with_suffix(".crash"), os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     faulthandler.enable(crash)

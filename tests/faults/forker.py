@@ -30,7 +30,7 @@ Answer = Callable[[bytes], None]
 
 _NO_THREADS = {"TOKENIZERS_PARALLELISM": "false", "OPENBLAS_NUM_THREADS": "1"}
 _NEEDED = (
-    "gigatoken", "tokenizers", "dataprep.cli.build", "dataprep.cli.main",
+    "gigatoken", "tokenizers", "dataprep.cli.build.tokens", "dataprep.cli.main",
     "dataprep.cli.progress", "dataprep.cli.summary", "dataprep.pipeline.build",
     "email.headerregistry", "numpy.ma",
 )  # fmt: skip

@@ -11,9 +11,9 @@ import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
-from dataprep.formats.verify import verify
+from dataprep.formats.verify.verify import verify
 from tests.faults.forked_builds import Ended, ForkedBuilds, Order
-from tests.pipeline.corpora import MESSY, STORIES, digests
+from tests.scenes.corpora import MESSY, STORIES, digests
 from tests.support import REPOSITORY
 
 __all__ = ["UNITS", "Place"]

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from dataprep.formats.verify import verify
+from dataprep.formats.verify.verify import verify
 from tests.faults.mounts import FileSystem
 from tests.faults.stopped_build import Outcome, Run, StoppedBuilds
-from tests.pipeline.corpora import MESSY, STORIES, digests
+from tests.scenes.corpora import MESSY, STORIES, digests
 from tests.support import REPOSITORY
 
 __all__ = ["END", "NEW", "NOTHING", "OLD", "TOKENIZER", "Scene"]

@@ -27,7 +27,7 @@ import msgspec
 from tests.faults.forker import Forker, put, serve
 from tests.faults.mounts import cut_power
 from tests.faults.operations import Call, watch
-from tests.pipeline.corpora import shrink_units
+from tests.scenes.corpora import shrink_units
 
 __all__ = ["Outcome", "Run", "StoppedBuilds"]
 
@@ -278,7 +278,8 @@ def _fork(run: Run) -> bytes:
 
 
 def _serve() -> None:
-    from dataprep.pipeline import build, executor
+    from dataprep.pipeline import build
+    from dataprep.pipeline.execute import executor
 
     shrink_units(put, _UNIT_BYTES, _LINK_FROM_BYTES)
     put(build, "Workers", lambda count: executor.Workers(0))

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import msgspec
 
-from dataprep.pipeline.sealed import seal
-from dataprep.pipeline.task import RESULT_NAME, UnitResult, unit_name
+from dataprep.pipeline.execute.task import RESULT_NAME, UnitResult, unit_name
+from dataprep.pipeline.staging.self_hashed import seal
 from tests.support import REPOSITORY
 
 PROCESSES = 60
@@ -65,12 +65,12 @@ def test_results_of_units(tmp_path: Path) -> None:
     folder = tmp_path / unit_name(0)
     folder.mkdir()
     (folder / RESULT_NAME).write_bytes(seal(msgspec.json.encode(result)))
-    found = ends("dataprep.pipeline.resume", "load_result", f"Path({str(tmp_path)!r}), 0")
+    found = ends("dataprep.pipeline.staging.resume", "load_result", f"Path({str(tmp_path)!r}), 0")
     assert found == {"0": PROCESSES}
 
 
 def test_manifests() -> None:
     """Threads of a trainer that open datasets do not crash it."""
     path = str(REPOSITORY / "data_fixtures/golden/v1/narrow")
-    found = ends("dataprep.formats.manifest", "load", f"Path({path!r})")
+    found = ends("dataprep.formats.manifest.tokens", "load", f"Path({path!r})")
     assert found == {"0": PROCESSES}

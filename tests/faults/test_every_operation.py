@@ -18,14 +18,14 @@ from typing import Any
 import pytest
 
 from dataprep.formats.errors import BusyError, StorageError
-from dataprep.formats.verify import verify
+from dataprep.formats.verify.verify import verify
 from dataprep.pipeline.build import _Build, build
-from dataprep.pipeline.executor import Workers
+from dataprep.pipeline.execute.executor import Workers
 from dataprep.pipeline.options import BuildOptions
-from dataprep.pipeline.prepare import Prepared, prepare, survey
+from dataprep.pipeline.plan.prepare import Prepared, prepare, survey
 from tests.faults.operations import Call, watch
 from tests.faults.report import Figures
-from tests.pipeline.corpora import MESSY, STORIES, build_into, digests
+from tests.scenes.corpora import MESSY, STORIES, build_into, digests
 from tests.support import REPOSITORY
 
 TOKENIZER = REPOSITORY / "data_fixtures/golden/v1/narrow/tokenizer.json"  # small: quick to load

@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from dataprep.formats.verify import verify
-from tests.cli.runner import COMMAND, environment
+from dataprep.formats.verify.verify import verify
 from tests.faults.forked_builds import Ended, ForkedBuilds, Order
 from tests.faults.killed_builds import Place
 from tests.faults.report import Figures
-from tests.pipeline.corpora import digests, write_large
+from tests.scenes.corpora import digests, write_large
+from tests.scenes.runner import COMMAND, environment
 from tests.support import REPOSITORY
 
 SEED = 20252

@@ -11,7 +11,7 @@ import pytest
 
 from tests.faults.killed_builds import UNITS, Place
 from tests.faults.report import Figures
-from tests.pipeline.corpora import digests
+from tests.scenes.corpora import digests
 
 SEED = 20253
 

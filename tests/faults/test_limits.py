@@ -16,13 +16,13 @@ from pathlib import Path
 
 import pytest
 
-from dataprep.formats.verify import verify
-from tests.cli.runner import COMMAND, environment
+from dataprep.formats.verify.verify import verify
 from tests.faults.mounts import needs_commands
 from tests.faults.report import Figures
 from tests.faults.scenes import TOKENIZER
 from tests.faults.stopped_build import Outcome, Run, StoppedBuilds
-from tests.pipeline.corpora import MESSY, STORIES, build_into, digests, write_large
+from tests.scenes.corpora import MESSY, STORIES, build_into, digests, write_large
+from tests.scenes.runner import COMMAND, environment
 
 _BUILD = (
     "build", "--input", str(STORIES), "--input", str(MESSY), "--on-error", "skip", "--tokenizer",

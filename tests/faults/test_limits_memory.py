@@ -18,10 +18,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.runner import environment
 from tests.faults.report import Figures
 from tests.faults.scenes import TOKENIZER
-from tests.pipeline.corpora import STORIES, digests, records_of
+from tests.scenes.corpora import STORIES, digests, records_of
+from tests.scenes.runner import environment
 
 pytestmark = pytest.mark.faults
 

@@ -17,8 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from dataprep.formats.verify import verify
-from tests.cli.runner import COMMAND, environment
+from dataprep.formats.verify.verify import verify
 from tests.faults.mounts import (
     DATA_LOST,
     NAMES_KEPT,
@@ -31,7 +30,8 @@ from tests.faults.mounts import (
 from tests.faults.report import Figures
 from tests.faults.scenes import END, NEW, NOTHING, OLD, TOKENIZER, Scene
 from tests.faults.stopped_build import StoppedBuilds
-from tests.pipeline.corpora import write_large
+from tests.scenes.corpora import write_large
+from tests.scenes.runner import COMMAND, environment
 
 SEED = 20251
 _PAIRS = 24

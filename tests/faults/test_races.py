@@ -23,12 +23,12 @@ import pytest
 
 from dataprep.formats.errors import BusyError
 from dataprep.formats.storage import publish_directory
-from dataprep.formats.verify import verify
-from dataprep.pipeline.prepare import Prepared, prepare
-from dataprep.pipeline.staging import Staging
+from dataprep.formats.verify.verify import verify
+from dataprep.pipeline.plan.prepare import Prepared, prepare
+from dataprep.pipeline.staging.directory import Staging
 from tests.faults.builders import Builder, Builders, End, Race
 from tests.faults.report import Figures
-from tests.pipeline.corpora import STORIES, build_into, digests
+from tests.scenes.corpora import STORIES, build_into, digests
 from tests.support import REPOSITORY
 
 TOKENIZER = REPOSITORY / "data_fixtures/golden/v1/narrow/tokenizer.json"  # small: quick to load
@@ -245,7 +245,7 @@ def test_beaten_by_a_hair(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed:
         (tmp_path / "aside").rename(staging)
         publish_directory(source, target)
 
-    monkeypatch.setattr("dataprep.pipeline.ongoing.publish_directory", overtaken)
+    monkeypatch.setattr("dataprep.pipeline.run.publish_directory", overtaken)
     with pytest.raises(BusyError, match=FIRST):
         build_into(out, STORIES, tokenizer=str(TOKENIZER))
     assert len(list(tmp_path.iterdir())) == 1 + seed

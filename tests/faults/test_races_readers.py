@@ -20,13 +20,13 @@ import numpy as np
 import pytest
 
 from dataprep import open_dataset
-from dataprep.formats.dataset import Dataset
 from dataprep.formats.errors import IntegrityError
-from dataprep.formats.maps import check_size
-from dataprep.formats.pread import open_file
+from dataprep.formats.read.dataset import Dataset
+from dataprep.formats.read.map_cache import check_size
+from dataprep.formats.read.pread import open_file
 from dataprep.formats.storage import replace_directory
-from tests.datasets import make_dataset, random_split
 from tests.faults.report import Figures
+from tests.scenes.datasets import make_dataset, random_split
 
 SHARDS, DOCUMENTS, LENGTH = 3, 20, 50
 TOKENS = SHARDS * DOCUMENTS * LENGTH
@@ -142,7 +142,7 @@ def test_replaced_while_it_is_opened(builds: Builds, monkeypatch: pytest.MonkeyP
         looked_at.append(name)
         check_size(path, name, expected)
 
-    monkeypatch.setattr("dataprep.formats.files.check_size", check)
+    monkeypatch.setattr("dataprep.formats.read.open_files.check_size", check)
     with open_dataset(builds.out) as dataset:
         assert read(dataset) == builds.tokens[dataset.recipe_id]
 
@@ -154,7 +154,7 @@ def test_replaced_while_a_shard_is_mapped(builds: Builds, monkeypatch: pytest.Mo
         builds.rebuild(1)
         return open_file(*arguments)
 
-    monkeypatch.setattr("dataprep.formats.files.open_file", opened)
+    monkeypatch.setattr("dataprep.formats.read.open_files.open_file", opened)
     with open_dataset(builds.out) as dataset, pytest.raises(IntegrityError, match="replaced"):
         read(dataset)
 

@@ -17,11 +17,11 @@ from pathlib import Path
 
 import pytest
 
-from dataprep.formats.verify import verify
-from tests.cli.runner import COMMAND, environment
+from dataprep.formats.verify.verify import verify
 from tests.faults.builders import Builders
 from tests.faults.report import Figures
-from tests.pipeline.corpora import MESSY, STORIES, digests, write_large
+from tests.scenes.corpora import MESSY, STORIES, digests, write_large
+from tests.scenes.runner import COMMAND, environment
 from tests.support import REPOSITORY
 
 TOKENIZER = REPOSITORY / "data_fixtures/golden/v1/narrow/tokenizer.json"  # small: quick to load

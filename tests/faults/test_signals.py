@@ -20,10 +20,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.runner import environment
 from tests.faults.builders import Builder, Builders, End, Race, Running, living
 from tests.faults.report import Figures
-from tests.pipeline.corpora import STORIES, digests, records_of, write_large
+from tests.scenes.corpora import STORIES, digests, records_of, write_large
+from tests.scenes.runner import environment
 from tests.support import REPOSITORY
 
 TOKENIZER = REPOSITORY / "data_fixtures/golden/v1/narrow/tokenizer.json"  # small: quick to load
@@ -169,7 +169,7 @@ BUSY = "mutex = ctypes.create_string_buffer(64); lock = ctypes.CDLL(None).pthrea
 BUSY = f"import ctypes; {BUSY}; os.write(1, b'ready'); lock(mutex); lock(mutex)"
 BUSY_COMMAND = f"""
 import os, sys
-import dataprep.formats.dataset as module
+import dataprep.formats.read.dataset as module
 from dataprep.cli.main import main
 
 def open_dataset(path):
@@ -181,7 +181,7 @@ main()
 """
 BUSY_WORKER = f"""
 import os
-from dataprep.pipeline.orphan import end_without_reader
+from dataprep.pipeline.read.parent_watch import end_without_reader
 end_without_reader(1)
 {BUSY}
 """

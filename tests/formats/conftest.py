@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.datasets import make_dataset, random_split
-from tests.formats.grouped import NAN, answer
-from tests.formats.shards import LENGTHS
-from tests.formats.verified import small
-from tests.formats.verified_arrays import MAKERS, Copied
-from tests.preferences import make_preferences
+from tests.scenes.datasets import make_dataset, random_split
+from tests.scenes.grouped import NAN, answer
+from tests.scenes.preferences import make_preferences
+from tests.scenes.shards import LENGTHS
+from tests.scenes.verified import small
+from tests.scenes.verified_arrays import MAKERS, Copied
 
 
 @pytest.fixture

@@ -14,8 +14,8 @@ import pytest
 import torch
 
 from dataprep import open_dataset
-from dataprep.formats.arrays import open_arrays
-from dataprep.formats.verify import verify
+from dataprep.formats.read.arrays import open_arrays
+from dataprep.formats.verify.verify import verify
 from tests.support import REPOSITORY
 
 GOLDEN = REPOSITORY / "data_fixtures" / "golden"

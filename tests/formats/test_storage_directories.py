@@ -15,7 +15,7 @@ import pytest
 
 from dataprep.formats import storage
 from dataprep.formats.errors import BusyError, StorageError
-from tests.formats.refusals import CODES, FAULTS
+from tests.scenes.refusals import CODES, FAULTS
 from tests.synced import Synced
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from dataprep.formats import storage
 from dataprep.formats.errors import StorageError
-from tests.formats.refusals import CODES, FAULTS, failing
+from tests.scenes.refusals import CODES, FAULTS, failing
 
 
 def test_what_is_written_is_read_back_and_hashed(tmp_path: Path) -> None:

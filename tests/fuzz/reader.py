@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from dataprep.formats.errors import DataprepError
-from dataprep.pipeline.apart import reading_apart
+from dataprep.pipeline.read.child_process import reading_apart
 from tests.fuzz.mutate import mutated
 from tests.fuzz.targets import TARGETS, Target, UnnoticedError
 

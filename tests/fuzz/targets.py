@@ -38,8 +38,8 @@ class Target(NamedTuple):
 def _spans(path: Path, **options: Any) -> None:
     """The texts of an input, as a build of tokens reads them."""
     from dataprep.pipeline.options import BuildOptions
-    from dataprep.pipeline.prepare import survey
-    from dataprep.pipeline.readers import SpanReader
+    from dataprep.pipeline.plan.prepare import survey
+    from dataprep.pipeline.read.reader import SpanReader
 
     found = survey(BuildOptions(input=(str(path),), out=path.parent / "out", **options))
     for unit in found.units:
@@ -57,10 +57,10 @@ def _texts(path: Path) -> None:
 def _chat(path: Path) -> None:
     """The records of an input, as a build of conversations reads them."""
     from dataprep.pipeline.chat.options import ChatOptions
-    from dataprep.pipeline.chat.reader import ChatReader, ChatReadOptions
-    from dataprep.pipeline.inputs import find_sources
-    from dataprep.pipeline.parquet import parquet_row_groups
-    from dataprep.pipeline.records import Span
+    from dataprep.pipeline.chat.records.reader import ChatReader, ChatReadOptions
+    from dataprep.pipeline.read.parquet import parquet_row_groups
+    from dataprep.pipeline.read.records import Span
+    from dataprep.pipeline.read.sources import find_sources
 
     for source in find_sources(ChatOptions(input=(str(path),), out=path.parent / "out")):
         parquet = source.format == "parquet"
@@ -114,7 +114,7 @@ def _each(read: Callable[[Path], None], path: Path) -> None:
 
 
 def _converted(path: Path) -> None:
-    from dataprep.pipeline.layouts.convert import convert
+    from dataprep.pipeline.interop.convert import convert
 
     out = path.parent / "converted"
     shutil.rmtree(out, ignore_errors=True)
@@ -122,19 +122,19 @@ def _converted(path: Path) -> None:
 
 
 def _negatives(path: Path) -> None:
-    from dataprep.runtime.negatives import _load
+    from dataprep.runtime.arrays.negatives import _load
 
     _load(path)
 
 
 def _tokenizer(path: Path) -> None:
-    from dataprep.pipeline.tokenizer_sources import resolve_tokenizer
+    from dataprep.pipeline.tokenize.load import resolve_tokenizer
 
     resolve_tokenizer(str(path))
 
 
 def _dataset(path: Path) -> None:
-    from dataprep.formats.dataset import open_dataset
+    from dataprep.formats.read.dataset import open_dataset
 
     folder = path.parent / "dataset"
     folder.mkdir(exist_ok=True)
@@ -143,7 +143,7 @@ def _dataset(path: Path) -> None:
 
 
 def _array_dataset(path: Path) -> None:
-    from dataprep.formats import array_manifest
+    from dataprep.formats.manifest import arrays as array_manifest
 
     array_manifest.parse(path.read_bytes())
 
@@ -154,7 +154,7 @@ def _config(path: Path) -> None:
 
 def _plan(path: Path) -> None:
     from dataprep.pipeline.embeddings.plan import load_embed_plan
-    from dataprep.pipeline.plan import load_plan
+    from dataprep.pipeline.plan.plan import load_plan
 
     (load_embed_plan if b'"stored_columns"' in path.read_bytes() else load_plan)(path)
 
@@ -164,7 +164,7 @@ _NUMBERS = np.arange(300, dtype=np.int64)
 
 def _stored(folder: Path, name: str) -> Any:
     """Open or make the plan `name` in `folder`."""
-    from dataprep.runtime.packing_store import stored_plan
+    from dataprep.runtime.rows.plan_cache import stored_plan
 
     def make(emit: Any) -> dict[str, int]:
         emit({"rows": _NUMBERS})
@@ -188,7 +188,7 @@ def _damaged(kind: str, path: Path) -> None:
     """Verify a dataset that may be damaged, and then serve what can be served of it."""
     import dataprep
     from dataprep.formats.errors import DataprepError
-    from dataprep.formats.verify import verify
+    from dataprep.formats.verify.verify import verify
 
     sound = GOLDEN / kind
     config = hashlib.sha256((sound / "config.json").read_bytes()).hexdigest()
@@ -318,14 +318,14 @@ def _safetensors(folder: Path) -> None:
 
 
 def _jasper(folder: Path) -> None:
-    from tests.pipeline import jasper
+    from tests.scenes import jasper
 
     jasper.write(folder / "jasper", jasper.make())
 
 
 def _hdf5s(folder: Path) -> None:
-    from dataprep.pipeline.layouts.convert import convert
-    from tests.pipeline import jasper
+    from dataprep.pipeline.interop.convert import convert
+    from tests.scenes import jasper
 
     place = folder.parent / "hdf5-seed"
     jasper.write(place, jasper.make())
@@ -335,7 +335,7 @@ def _hdf5s(folder: Path) -> None:
 
 
 def _jasper_hdf5(folder: Path) -> None:
-    from tests.pipeline import jasper
+    from tests.scenes import jasper
 
     content = jasper.make()
     jasper.write(folder / "jasper", content)
@@ -393,7 +393,7 @@ def _plans(folder: Path) -> None:
     import msgspec
 
     from dataprep.pipeline.options import BuildOptions
-    from dataprep.pipeline.prepare import prepare, survey
+    from dataprep.pipeline.plan.prepare import prepare, survey
 
     options = BuildOptions(input=(str(FIXTURES / "stories.jsonl"),), out=folder / "out")
     prepared = prepare(options, survey(options), sample_bytes=1000)

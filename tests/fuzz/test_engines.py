@@ -17,13 +17,13 @@ from collections.abc import Iterator
 
 import pytest
 
-from dataprep.pipeline.engine import GIGATOKEN, TOKENIZERS, Encoder, make_encoder
-from dataprep.pipeline.special_tokens import literal_config
-from dataprep.pipeline.suspects import suspects_of
+from dataprep.pipeline.tokenize.engines import GIGATOKEN, TOKENIZERS, Encoder, make_encoder
+from dataprep.pipeline.tokenize.special_tokens import literal_config
+from dataprep.pipeline.tokenize.suspects import suspects_of
 from tests.fuzz.outcomes import RecordOutcomes
-from tests.pipeline.probing import PATTERNS, both_engines, differing
+from tests.scenes.probing import PATTERNS, both_engines, differing
+from tests.scenes.tokenizer_files import GIGATOKEN_TAKES, load_json
 from tests.support import SHARED_DATA
-from tests.tokenizer_files import GIGATOKEN_TAKES, load_json
 
 DOCUMENTS, SEED = 40_000, 17
 _BATCH = 500

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from dataprep.formats.errors import DataprepError, RecordError
-from dataprep.pipeline.watch import SECONDS_VARIABLE
+from dataprep.pipeline.read.process_limits import SECONDS_VARIABLE
 from tests.fuzz.outcomes import RecordOutcomes
-from tests.pipeline.chats import build_chats
+from tests.scenes.chats import build_chats
 from tests.support import REPOSITORY
 
 CORPUS = REPOSITORY / "data_fixtures" / "hostile" / "templates.json"

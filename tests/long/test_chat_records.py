@@ -7,11 +7,11 @@ import tracemalloc
 
 import pytest
 
-from dataprep.pipeline.blocks import Block
-from dataprep.pipeline.chat.collect import Collector
-from dataprep.pipeline.chat.shapes import Shaper
-from dataprep.pipeline.json_array import elements_of
-from dataprep.pipeline.records import MAX_RECORD_BYTES
+from dataprep.pipeline.chat.records.collect import Collector
+from dataprep.pipeline.chat.records.shapes import Shaper
+from dataprep.pipeline.read.json_array import elements_of
+from dataprep.pipeline.read.line_blocks import Block
+from dataprep.pipeline.read.records import MAX_RECORD_BYTES
 
 pytestmark = pytest.mark.long
 

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from dataprep import create_loader, open_dataset
-from dataprep.runtime.rows import Rows
-from tests.pipeline.chats import TALKS, build_chats
+from dataprep.runtime.specs import Rows
+from tests.scenes.chats import TALKS, build_chats
 from tests.support import REPOSITORY, SHARED_DATA, needs_shared_data
 
 pytestmark = pytest.mark.long

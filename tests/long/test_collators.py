@@ -9,14 +9,14 @@ import multiprocessing
 import pytest
 from tokenizers import Tokenizer
 
-from dataprep.runtime.collate_default import Default
-from dataprep.runtime.collate_masked import MaskedLM
-from dataprep.runtime.collate_preference import Preference
-from dataprep.runtime.collate_text import CausalLM
-from dataprep.runtime.collated import Collated, collated_order
-from dataprep.runtime.sample_error import SampleError
-from dataprep.runtime.serve import serve
-from dataprep.runtime.token_ids import continuations, token_ids
+from dataprep.runtime.collate.fallback import Default
+from dataprep.runtime.collate.masked_lm import MaskedLM
+from dataprep.runtime.collate.preference import Preference
+from dataprep.runtime.collate.text import CausalLM
+from dataprep.runtime.collate.tokenizer_ids import continuations, token_ids
+from dataprep.runtime.errors import SampleError
+from dataprep.runtime.external.map_dataset import Collated, collated_order
+from dataprep.runtime.loader.serve import serve
 from tests.support import SHARED_DATA, needs_shared_data
 
 pytestmark = pytest.mark.long

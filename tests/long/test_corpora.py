@@ -10,8 +10,8 @@ import pytest
 
 from benchmarks import engines
 from dataprep import create_loader, open_dataset
-from dataprep.formats.verify import verify
-from tests.pipeline.corpora import build_into, digests, records_of
+from dataprep.formats.verify.verify import verify
+from tests.scenes.corpora import build_into, digests, records_of
 from tests.support import SHARED_DATA, needs_shared_data
 
 pytestmark = [pytest.mark.long, needs_shared_data]

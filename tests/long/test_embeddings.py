@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tests.pipeline.embed_inputs import arrays_of, build_vectors, digests
+from tests.scenes.embed_inputs import arrays_of, build_vectors, digests
 from tests.support import REPOSITORY, SHARED_DATA, needs_shared_data
 
 pytestmark = pytest.mark.long

@@ -16,7 +16,7 @@ import pytest
 import torch
 
 from dataprep.runtime.create import create_loader
-from tests.datasets import make_dataset, random_split
+from tests.scenes.datasets import make_dataset, random_split
 
 pytestmark = [
     pytest.mark.long,

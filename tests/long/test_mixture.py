@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dataprep.runtime.schedule import Schedule
+from dataprep.runtime.mixture.schedule import Schedule
 
 pytestmark = pytest.mark.long
 

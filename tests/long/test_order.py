@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from dataprep.formats.dataset import open_dataset
+from dataprep.formats.read.dataset import open_dataset
 from dataprep.runtime.create import create_loader
-from dataprep.runtime.trace import splits_of, steps_of_document, trace_step
-from tests.pipeline.corpora import build_into
+from dataprep.runtime.inspect.trace import splits_of, steps_of_document, trace_step
+from tests.scenes.corpora import build_into
 from tests.support import SHARED_DATA, needs_shared_data
 
 pytestmark = [pytest.mark.long, needs_shared_data]

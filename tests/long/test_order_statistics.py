@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from benchmarks import rounds, shares
-from dataprep.runtime.order import key, permute
+from dataprep.runtime.order.permutation import key, permute
 
 pytestmark = pytest.mark.long
 

@@ -16,8 +16,8 @@ pytestmark = pytest.mark.long
 _PEAK = """
 import resource, sys, tempfile
 import numpy as np
-from dataprep.runtime.packing import Packer, PackingOptions
-from dataprep.runtime.packing_store import stored_plan
+from dataprep.runtime.rows.packing import Packer, PackingOptions
+from dataprep.runtime.rows.plan_cache import stored_plan
 packer = Packer(PackingOptions(seq_len=2048, algorithm=sys.argv[2]))
 def lengths():
     for block in range(int(sys.argv[1])):
@@ -35,7 +35,7 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024)
 _RACE = """
 import sys, time
 import numpy as np
-from dataprep.runtime.packing_store import stored_plan
+from dataprep.runtime.rows.plan_cache import stored_plan
 def make(emit):
     emit({"rows": np.arange(100_000)})
     return {"rows": 100_000}

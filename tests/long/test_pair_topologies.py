@@ -10,14 +10,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dataprep.formats.curriculum import Curriculum
+from dataprep.formats.manifest.curriculum import Curriculum
+from dataprep.runtime.arrays.curriculum import probabilities
+from dataprep.runtime.arrays.pair_data import open_pairs
+from dataprep.runtime.arrays.pairs import PairDataset
 from dataprep.runtime.create import create_loader
-from dataprep.runtime.curriculum import probabilities
-from dataprep.runtime.loader import Loader
-from dataprep.runtime.pair_data import open_pairs
-from dataprep.runtime.pairs import PairDataset
-from dataprep.runtime.serve import build_order, serve
-from tests.pair_datasets import make_embeddings, make_pairs
+from dataprep.runtime.loader.loader import Loader
+from dataprep.runtime.loader.serve import build_order, serve
+from tests.scenes.pair_datasets import make_embeddings, make_pairs
 
 pytestmark = [
     pytest.mark.long,

@@ -9,14 +9,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dataprep.formats.dataset import Split, open_dataset
-from dataprep.formats.verify import verify
-from dataprep.runtime.preference import FORMS, PreferenceDataset
-from dataprep.runtime.windows import Labels
-from tests.datasets import EOS_ID
-from tests.pipeline.chats import build_chats, chatml
-from tests.preferences import Answer, Record
-from tests.runtime.test_preference import reference, same
+from dataprep.formats.read.dataset import Split, open_dataset
+from dataprep.formats.verify.verify import verify
+from dataprep.runtime.rows.preferences import FORMS, PreferenceDataset
+from dataprep.runtime.rows.windows import Labels
+from tests.runtime.rows.test_preferences import reference, same
+from tests.scenes.chats import build_chats, chatml
+from tests.scenes.datasets import EOS_ID
+from tests.scenes.preferences import Answer, Record
 from tests.support import SHARED_DATA, needs_shared_data
 
 pytestmark = pytest.mark.long

@@ -16,11 +16,11 @@ import numpy as np
 import pytest
 from torch.utils.data import DataLoader
 
-from dataprep.formats.dataset import Split, open_dataset
-from dataprep.runtime.stream import StreamDataset
-from dataprep.runtime.stream_loader import StreamLoader, stream_loader
-from dataprep.runtime.windows import WindowDataset
-from tests.datasets import make_dataset, random_split
+from dataprep.formats.read.dataset import Split, open_dataset
+from dataprep.runtime.rows.windows import WindowDataset
+from dataprep.runtime.stream.dataset import StreamDataset
+from dataprep.runtime.stream.loader import StreamLoader, stream_loader
+from tests.scenes.datasets import make_dataset, random_split
 from tests.support import REPOSITORY
 
 pytestmark = [
@@ -116,10 +116,10 @@ def test_set_epoch_in_a_stock_loader(split: Split, method: str, persistent: bool
 
 ENDLESS = """
 import sys, time
-from dataprep.formats.dataset import open_dataset
-from dataprep.runtime.stream import StreamDataset
-from dataprep.runtime.stream_loader import stream_loader
-from dataprep.runtime.windows import WindowDataset
+from dataprep.formats.read.dataset import open_dataset
+from dataprep.runtime.stream.dataset import StreamDataset
+from dataprep.runtime.stream.loader import stream_loader
+from dataprep.runtime.rows.windows import WindowDataset
 
 if __name__ == "__main__":
     windows = WindowDataset(open_dataset(sys.argv[1]).split("train"), seq_len=64)
@@ -192,10 +192,10 @@ def test_workers_end_with_a_killed_trainer(split: Split, method: str, tmp_path: 
 MEMORY = """
 import sys
 from pathlib import Path
-from dataprep.formats.dataset import open_dataset
-from dataprep.runtime.stream import StreamDataset
-from dataprep.runtime.stream_loader import stream_loader
-from dataprep.runtime.windows import WindowDataset
+from dataprep.formats.read.dataset import open_dataset
+from dataprep.runtime.stream.dataset import StreamDataset
+from dataprep.runtime.stream.loader import stream_loader
+from dataprep.runtime.rows.windows import WindowDataset
 
 def resident(pid):  # private memory in KiB
     lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()

@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from dataprep.pipeline.engine import TOKENIZERS, Encoder, _Gigatoken, make_encoder
-from dataprep.pipeline.suspects import suspects_of
-from tests.pipeline.probing import CONTEXTS, PATTERNS, both_engines, differing, probe_json
+from dataprep.pipeline.tokenize.engines import TOKENIZERS, Encoder, _Gigatoken, make_encoder
+from dataprep.pipeline.tokenize.suspects import suspects_of
+from tests.scenes.probing import CONTEXTS, PATTERNS, both_engines, differing, probe_json
+from tests.scenes.tokenizer_files import load_json
 from tests.support import needs_shared_data
-from tests.tokenizer_files import load_json
 
 pytestmark = pytest.mark.long
 

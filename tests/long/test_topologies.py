@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from dataprep.runtime import prefetch as prefetching
 from dataprep.runtime.create import create_loader
-from dataprep.runtime.loader import Loader
-from tests.datasets import make_dataset, random_split
+from dataprep.runtime.loader import prefetch as prefetching
+from dataprep.runtime.loader.loader import Loader
+from tests.scenes.datasets import make_dataset, random_split
 
 pytestmark = [
     pytest.mark.long,

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.pipeline.corpora import build_into
+from tests.scenes.corpora import build_into
 from tests.support import REPOSITORY
 
 pytestmark = pytest.mark.long

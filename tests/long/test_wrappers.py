@@ -12,11 +12,11 @@ import pytest
 from tokenizers import Tokenizer
 from torch.utils.data import DataLoader
 
-from dataprep.runtime.data_module import UniversalDataModule
-from dataprep.runtime.encode import TokenizeEngine
-from dataprep.runtime.loader_config import LoaderConfig
-from dataprep.runtime.preprocess import PreprocessedDataset
-from dataprep.runtime.preprocess_stream import StreamingPreprocessedDataset
+from dataprep.runtime.external.config import LoaderConfig
+from dataprep.runtime.external.data_module import UniversalDataModule
+from dataprep.runtime.external.preprocessed_iterable import StreamingPreprocessedDataset
+from dataprep.runtime.external.preprocessed_map import PreprocessedDataset
+from dataprep.runtime.external.tokenize_engine import TokenizeEngine
 from dataprep.text import create_dataloaders, text_windows
 from tests.support import SHARED_DATA, needs_shared_data
 

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:  # those who ask for a fixture load what it needs
-    from tests.pipeline.embed_inputs import Records
-    from tests.pipeline.jasper import Content
+    from tests.scenes.embed_inputs import Records
+    from tests.scenes.jasper import Content
 
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The conversations of `TALKS`, really built, in the splits of `SPLIT`. Do not write."""
-    from tests.pipeline.chats import SPLIT, TALKS, build_chats
+    from tests.scenes.chats import SPLIT, TALKS, build_chats
 
     out = tmp_path_factory.mktemp("chat") / "shards"
     build_chats(out, TALKS, split=SPLIT)
@@ -38,7 +38,7 @@ def here(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(scope="module")
 def records() -> Records:
     """400 rows to make embeddings of."""
-    from tests.pipeline.embed_inputs import make_records
+    from tests.scenes.embed_inputs import make_records
 
     return make_records(400)
 
@@ -46,7 +46,7 @@ def records() -> Records:
 @pytest.fixture
 def large(tmp_path: Path, records: Records) -> Path:
     """A .npz is one unit; a structured .npy of 400 records of 113 bytes is several."""
-    from tests.pipeline.embed_inputs import write_records
+    from tests.scenes.embed_inputs import write_records
 
     return write_records(tmp_path, "x.npy", records)
 
@@ -57,7 +57,7 @@ def one_child() -> Iterator[None]:
 
     Beside other threads, as those of parallel tests, each child would be a fresh interpreter.
     """
-    from dataprep.pipeline.apart import reading_apart
+    from dataprep.pipeline.read.child_process import reading_apart
 
     with reading_apart():
         yield
@@ -66,6 +66,6 @@ def one_child() -> Iterator[None]:
 @pytest.fixture
 def content() -> Content:
     """What a directory in JASPER's layout holds."""
-    from tests.pipeline import jasper
+    from tests.scenes import jasper
 
     return jasper.make()

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dataprep.formats.dataset import Split, open_dataset
-from dataprep.runtime.windows import WindowDataset
-from tests.datasets import make_dataset, random_split
-from tests.runtime.streams import SEQ_LEN, Steps
+from dataprep.formats.read.dataset import Split, open_dataset
+from dataprep.runtime.rows.windows import WindowDataset
+from tests.scenes.datasets import make_dataset, random_split
+from tests.scenes.streams import SEQ_LEN, Steps
 
 
 @pytest.fixture(scope="session")

@@ -10,17 +10,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dataprep.formats.dataset import open_dataset
 from dataprep.formats.errors import UsageError
-from dataprep.runtime import serve
+from dataprep.formats.read.dataset import open_dataset
 from dataprep.runtime.create import create_loader
-from dataprep.runtime.documents import DocumentDataset
-from dataprep.runtime.first_batch import validate_first_batch
-from dataprep.runtime.packed import PackedDataset
-from dataprep.runtime.stream import StreamDataset
-from dataprep.runtime.stream_loader import stream_loader
-from dataprep.runtime.windows import WindowDataset
-from tests.datasets import make_dataset, random_split
+from dataprep.runtime.inspect.first_batch import validate_first_batch
+from dataprep.runtime.loader import serve
+from dataprep.runtime.rows.documents import DocumentDataset
+from dataprep.runtime.rows.packed import PackedDataset
+from dataprep.runtime.rows.windows import WindowDataset
+from dataprep.runtime.stream.dataset import StreamDataset
+from dataprep.runtime.stream.loader import stream_loader
+from tests.scenes.datasets import make_dataset, random_split
 
 SEQ_LEN = 16
 COUNTS = ("batch_size", "seq_len", "stride", "num_workers", "prefetch", "seed", "epoch")

@@ -10,9 +10,9 @@ import pytest
 
 from dataprep.formats.errors import InputError, UsageError
 from dataprep.runtime.create import create_loader
-from tests.datasets import make_dataset, random_split
-from tests.pair_datasets import make_embeddings, make_pairs
-from tests.preferences import make_preferences, random_records
+from tests.scenes.datasets import make_dataset, random_split
+from tests.scenes.pair_datasets import make_embeddings, make_pairs
+from tests.scenes.preferences import make_preferences, random_records
 
 
 @pytest.fixture(autouse=True)

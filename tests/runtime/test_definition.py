@@ -15,9 +15,9 @@ import pytest
 import torch
 
 from dataprep.formats.errors import IncompatibleError
-from dataprep.runtime.collate_masked import MaskedLM
+from dataprep.runtime.collate.masked_lm import MaskedLM
 from dataprep.runtime.create import create_loader
-from dataprep.runtime.loader import Loader
+from dataprep.runtime.loader.loader import Loader
 from tests.support import REPOSITORY
 
 GOLDEN = REPOSITORY / "data_fixtures" / "golden" / "v1"

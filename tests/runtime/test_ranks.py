@@ -15,11 +15,11 @@ import torch
 from torch.utils.data import IterableDataset, TensorDataset, default_collate
 
 from dataprep.formats.errors import UsageError
-from dataprep.runtime.builder import DataLoaderBuilder
-from dataprep.runtime.data_module import UniversalDataModule
-from dataprep.runtime.foreign import foreign_loader
-from dataprep.runtime.loader_config import LoaderConfig
-from tests.runtime import ranks
+from dataprep.runtime.external.builder import DataLoaderBuilder
+from dataprep.runtime.external.config import LoaderConfig
+from dataprep.runtime.external.data_module import UniversalDataModule
+from dataprep.runtime.external.map_loader import foreign_loader
+from tests.scenes import ranks
 
 
 def tensors(samples: int) -> list[torch.Tensor]:

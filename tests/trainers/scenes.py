@@ -8,9 +8,9 @@ from typing import Any
 import torch
 
 from dataprep.runtime.create import create_loader
-from dataprep.runtime.loader import Loader
-from dataprep.runtime.samples import Batch
-from tests.datasets import BYTE_VOCAB, make_dataset, random_split
+from dataprep.runtime.loader.loader import Loader
+from dataprep.runtime.types import Batch
+from tests.scenes.datasets import BYTE_VOCAB, make_dataset, random_split
 
 __all__ = ["EPOCH", "SEQ_LEN", "TinyModel", "make_loader", "make_shards", "marks"]
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from dataprep import ChatOptions, build_chat, open_dataset
-from dataprep.pipeline.chat.template_source import resolve_template
+from dataprep.pipeline.chat.template.source import resolve_template
 from tests.support import SHARED_DATA, needs_shared_data
 
 transformers = pytest.importorskip("transformers", reason="make test-trainers installs it")

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from dataprep.pipeline.chat.compiled import RenderError
-from dataprep.pipeline.chat.conversation import Conversation
-from dataprep.pipeline.chat.rendering import Renderer
-from dataprep.pipeline.chat.template_source import named_templates, resolve_template
+from dataprep.pipeline.chat.records.conversation import Conversation
+from dataprep.pipeline.chat.render.rendering import Renderer
+from dataprep.pipeline.chat.template.compiled import RenderError
+from dataprep.pipeline.chat.template.source import named_templates, resolve_template
 from tests.support import SHARED_DATA, needs_shared_data
 
 transformers = pytest.importorskip("transformers", reason="make test-trainers installs it")

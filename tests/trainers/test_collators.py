@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dataprep.runtime.collate import Padded
-from dataprep.runtime.collate_text import CausalLM, Classification, Seq2Seq
-from dataprep.runtime.token_ids import continuations, token_ids
+from dataprep.runtime.collate.padded import Padded
+from dataprep.runtime.collate.text import CausalLM, Classification, Seq2Seq
+from dataprep.runtime.collate.tokenizer_ids import continuations, token_ids
 from tests.support import SHARED_DATA, needs_shared_data
 
 transformers = pytest.importorskip("transformers", reason="make test-trainers installs it")

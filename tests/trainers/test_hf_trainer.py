@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from dataprep.runtime.loader import Loader
+from dataprep.runtime.loader.loader import Loader
 from tests.trainers.scenes import TinyModel, make_loader, make_shards, marks
 
 transformers = pytest.importorskip("transformers", reason="make test-trainers installs it")

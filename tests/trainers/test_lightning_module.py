@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from dataprep.runtime.data_module import DataModule, UniversalDataModule
+from dataprep.runtime.external.data_module import DataModule, UniversalDataModule
 
 lightning = pytest.importorskip("lightning", reason="make test-trainers installs it")
 

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import torch
 
-from dataprep.runtime.data_module import UniversalDataModule
-from dataprep.runtime.encode import TokenizeEngine
-from dataprep.runtime.preprocess_stream import StreamingPreprocessedDataset
+from dataprep.runtime.external.data_module import UniversalDataModule
+from dataprep.runtime.external.preprocessed_iterable import StreamingPreprocessedDataset
+from dataprep.runtime.external.tokenize_engine import TokenizeEngine
 from dataprep.text import create_dataloaders
 from tests.trainers.scenes import TinyModel, marks
 

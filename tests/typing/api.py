@@ -12,10 +12,10 @@ import torch
 from torch.utils.data import DataLoader, TensorDataset
 
 import dataprep
-from dataprep.runtime.builder import DataLoaderBuilder
-from dataprep.runtime.loader import Loader
-from dataprep.runtime.profile import CollatorProfile, LoaderProfile
-from dataprep.runtime.workers_advice import Advice
+from dataprep.runtime.external.builder import DataLoaderBuilder
+from dataprep.runtime.inspect.profile import CollatorProfile, LoaderProfile
+from dataprep.runtime.loader.loader import Loader
+from dataprep.runtime.loader.worker_count import Advice
 
 __all__ = ["Mine", "use"]
 

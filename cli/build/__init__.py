@@ -1,0 +1,1 @@
+"""`dataprep build`, one command for each kind of dataset."""

@@ -1,0 +1,1 @@
+"""`dataprep inspect`, for each kind of dataset."""

@@ -1,0 +1,158 @@
+"""What `dataprep inspect` shows of conversations: the template, what is trained on, whole records.
+
+Places in a text are found by decoding what comes before them, so that a tokenizer which joins
+tokens, or drops the space before the first, gives the same text as for the whole document.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from random import Random
+from typing import TYPE_CHECKING, Any
+
+import click
+import numpy as np
+
+from ..output import is_terminal, one_line, printable
+from ..summary import count_text
+
+if TYPE_CHECKING:
+    from dataprep.formats.read.dataset import Dataset, Split
+
+__all__ = [
+    "chat_facts",
+    "chat_rows",
+    "document_facts",
+    "drawn_records",
+    "excerpt",
+    "group_text",
+    "marked",
+]
+
+OPEN, CLOSE = "⟦", "⟧"
+"""Around what is trained on, where there is no colour."""
+_SAID: dict[str, dict[float | None, str]] = {
+    "pairs": {1.0: "chosen", 0.0: "rejected"}, "labels": {1.0: "good", 0.0: "bad"},
+    "groups": {None: "no score"},
+}  # fmt: skip
+
+
+def chat_facts(dataset: Dataset) -> dict[str, Any]:
+    """How conversations became tokens, as --json prints it; empty for other datasets."""
+    chat = dataset.chat
+    if chat is None:
+        return {}
+    tokens = sum(split.tokens for split in dataset.splits.values())
+    facts = {name: getattr(chat, name) for name in chat.__struct_fields__}
+    return {"chat": {**facts, "trained_share": chat.trained_tokens / tokens if tokens else None}}
+
+
+def chat_rows(facts: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """The same as names and what is said of them, for a table."""
+    chat = facts.get("chat")
+    if chat is None:
+        return []
+    share = "" if chat["trained_share"] is None else f" ({chat['trained_share']:.1%})"
+    found = ", ".join(f"{count:,} {what}" for what, count in chat["overlong_found"].items())
+    limit = "any length" if chat["max_tokens"] is None else f"at most {chat['max_tokens']:,} tokens"
+    return [
+        ("conversations", f"{chat['form']}, {limit}, over length: {chat['overlong'] or 'not asked'}"
+         + (f"; found: {found}" if found else "")),
+        ("template", f"{chat['template_origin']}, sha256 {chat['template_sha256']}"),
+        ("trained on", f"{chat['train_on']}, by {chat['masked_by']}: "
+         f"{count_text(chat['trained_tokens'], 'token')}{share}"),
+    ]  # fmt: skip
+
+
+def drawn_records(split: Split, sample: int, seed: int) -> list[int]:
+    """All documents of `sample` records, drawn at random."""
+    records = len(split.groups)
+    drawn = Random(seed).sample(range(records), min(sample, records))
+    first, stop = split.groups.documents(np.array(drawn, np.int64))
+    spans = zip(first.tolist(), stop.tolist(), strict=True)
+    return [document for start, end in spans for document in range(start, end)]
+
+
+def document_facts(split: Split, document: int, text: str) -> dict[str, Any]:
+    """Where `text`, that of `document`, is trained on, and which of the answers of a record it is.
+
+    `trained` are spans of characters; `score` is null where a group has no rewards.
+    """
+    found: dict[str, Any] = {}
+    if split.has_mask:
+        mask = split.masks.read(*split.span(document))
+        found["trained_tokens"] = int(np.count_nonzero(mask))
+        found["trained"] = _spans(split, document, mask, text)
+    if split.has_groups:
+        numbers = np.array([document], np.int64)
+        first, stop = split.groups.documents(split.groups.holding(numbers))
+        score = float(split.groups.scores(numbers)[0])
+        found["form"] = split.form
+        found["answer"] = document - int(first[0])
+        found["answers"] = int(stop[0] - first[0])
+        found["score"] = None if math.isnan(score) else score
+    return found
+
+
+def _spans(split: Split, document: int, mask: Any, text: str) -> list[list[int]]:
+    tokenizer = split.dataset.manifest.tokenizer
+    first, last = int(tokenizer.add_bos), len(mask) - int(tokenizer.add_eos)
+    ids, inside = split.document(document)[first:last], np.asarray(mask[first:last], np.int8)
+    edges = np.flatnonzero(np.diff(inside, prepend=0, append=0)).tolist()
+    places = [_place(split, ids[:edge], text) for edge in edges]
+    spans = zip(places[::2], places[1::2], strict=True)
+    return [[start, stop] for start, stop in spans if start < stop]
+
+
+def _place(split: Split, ids: Any, text: str) -> int:
+    """Where in `text` the tokens behind `ids`, which it begins with, have their first character."""
+    before = split.dataset.decode(ids)
+    if text.startswith(before):
+        return len(before)
+    both = enumerate(zip(before, text, strict=False))
+    return next((at for at, (one, other) in both if one != other), min(len(before), len(text)))
+
+
+def excerpt(text: str, spans: Sequence[Sequence[int]], limit: int | None) -> str:
+    """The first `limit` characters of `text`, marked; half of them from where training begins.
+
+    That is where the first ones are all of a prompt, of which nothing is trained on.
+    """
+    if limit is None or len(text) <= limit:
+        return marked(text, spans)
+    shown = [(0, limit)]
+    if spans and spans[0][0] >= limit:
+        begin = spans[0][0] - limit // 10
+        shown = [(0, limit // 2), (begin, min(begin + limit // 2, len(text)))]
+    found, at = "", 0
+    for start, stop in shown:
+        found += f" … ({start - at:,} characters) … " if start > at else ""
+        inside = [[max(first, start) - start, min(last, stop) - start] for first, last in spans]
+        found += marked(text[start:stop], [span for span in inside if span[0] < span[1]])
+        at = stop
+    return found + (f" … ({len(text) - at:,} more characters: --full)" if at < len(text) else "")
+
+
+def marked(text: str, spans: Sequence[Sequence[int]]) -> str:
+    """`text`, safe to print, with `spans` in colour on a terminal, and else between brackets."""
+    colour = is_terminal(sys.stdout) and "NO_COLOR" not in os.environ
+    parts, at = [], 0
+    for start, stop in spans:
+        own = printable(text[start:stop])
+        parts.append(printable(text[at:start]))
+        parts.append(click.style(own, fg="green") if colour else f"{OPEN}{own}{CLOSE}")
+        at = max(at, stop)
+    return "".join([*parts, printable(text[at:])])
+
+
+def group_text(found: Mapping[str, Any]) -> str:
+    """Which answer of its record a document is, in words; empty where it is no preference."""
+    if "answer" not in found:
+        return ""
+    score = found["score"]
+    said = _SAID.get(found["form"], {}).get(score, f"score {score}")
+    which = f"answer {found['answer'] + 1} of {found['answers']}, " if found["answers"] > 1 else ""
+    return one_line(f", record {found['record']}: {which}{said}")

@@ -1,0 +1,1 @@
+"""`dataprep order`: from steps to documents and back."""

@@ -1,0 +1,291 @@
+"""`dataprep order`: the documents, files and bytes behind a step, and the steps behind a document.
+
+Both are computed from the order, as a loader computes it, so they hold for any run with the same
+datasets and options, finished or not. Costs the opening of the datasets and the import of torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from dataprep.formats.errors import DataprepError, UsageError, naming_dataset
+
+from .. import output
+from ..command import (
+    ANY_PATH,
+    EPILOG_START,
+    SectionedCommand,
+    naming_options,
+    output_options,
+)
+from ..words import in_options
+from .run import OrderOptions, State, read_state, require_datasets, run_of, split_in
+
+if TYPE_CHECKING:
+    from dataprep.formats.read.dataset import Dataset
+
+__all__ = ["command"]
+
+_ASKED, _SERVED = "What to show", "What the loader was made with"
+
+
+@click.command(
+    "order",
+    cls=SectionedCommand,
+    sections=dict.fromkeys(("step", "rank", "doc", "source", "split", "epoch"), _ASKED)
+    | dict.fromkeys(
+        ("state", "batch_size", "rows", "seq_len", "stride", "pack", "overlong", "labels",
+         "dp_size", "seed", "shuffle", "end", "skip", "weights", "weigh_by"),
+        _SERVED,
+    ),
+    epilog=f"""{EPILOG_START}
+  dataprep order shards --step 41200 --batch-size 32 --seq-len 2048 --seed 7
+  dataprep order shards --step 41200 --rank 3 --dp-size 8 --batch-size 32 --seq-len 2048
+  dataprep order shards --doc 104729 --batch-size 32 --seq-len 2048 --epoch 1
+  dataprep order shards --state state.json --batch-size 32
+  dataprep order prose code --weight 0.7 --weight 0.3 --step 7 --batch-size 32 --rows packed
+  dataprep order shards --step 0 --batch-size 8 --json | python -m json.tool""",
+)  # fmt: skip
+@click.argument("paths", metavar="PATH...", type=ANY_PATH, nargs=-1, required=True)
+@click.option(
+    "--step", metavar="N", type=int,
+    help="The documents behind step N of the epoch.  [default with --state: the next step]",
+)  # fmt: skip
+@click.option("--rank", metavar="R", type=int, help="With --step: what rank R gets.")
+@click.option(
+    "--doc", metavar="ID", type=int,
+    help="The steps that see the document with this record id: its number among all records read.",
+)  # fmt: skip
+@click.option(
+    "--source", metavar="N", type=int,
+    help="With --doc and several PATHs: the number of the document's own, from 0.",
+)  # fmt: skip
+@click.option(
+    "--split", metavar="NAME",
+    help="The split that is served.  [default: that of --doc; train, or the first one]",
+)  # fmt: skip
+@click.option("--epoch", metavar="N", type=int, show_default="0", help="From 0.")
+@click.option(
+    "--state", metavar="FILE", type=ANY_PATH,
+    help="JSON of what state_dict() of the loader gave: says all but batches and ranks.",
+)  # fmt: skip
+@click.option(
+    "--batch-size", metavar="N", type=int, required=True, help="Rows per step and rank."
+)  # fmt: skip
+@click.option(
+    "--rows",
+    type=click.Choice(["windows", "packed", "documents", "pairs", "labels", "groups"]),
+    show_default="what it was built for: windows of texts, packed conversations",
+    help="What a row holds.",
+)  # fmt: skip
+@click.option(
+    "--seq-len", metavar="N", type=int, show_default="1024", help="Tokens per row."
+)  # fmt: skip
+@click.option(
+    "--stride", metavar="N", type=int, show_default="--seq-len",
+    help="Tokens from one window to the next.",
+)  # fmt: skip
+@click.option(
+    "--pack", type=click.Choice(["first-fit", "best-fit"]), show_default="first-fit",
+    help="How rows are packed.",
+)  # fmt: skip
+@click.option(
+    "--overlong",
+    type=click.Choice(["split", "truncate", "truncate-left", "drop", "error"]),
+    show_default="split; documents: truncate; conversations: error",
+    help="What becomes of documents longer than a row.",
+)  # fmt: skip
+@click.option(
+    "--labels", type=click.Choice(["shifted", "unshifted", "none"]),
+    show_default="shifted", help="shifted labels read one token more.",
+)  # fmt: skip
+@click.option(
+    "--dp-size", metavar="N", type=int, default=1, show_default=True, help="Data-parallel ranks."
+)  # fmt: skip
+@click.option(
+    "--seed", metavar="N", type=int, show_default="0", help="Of the shuffle."
+)  # fmt: skip
+@click.option(
+    "--shuffle", type=click.Choice(["full", "blocks", "none"]),
+    show_default="full for train, otherwise none",
+    help="full: all samples. blocks: in pieces, for data larger than the page cache.",
+)  # fmt: skip
+@click.option(
+    "--end", type=click.Choice(["drop", "pad", "partial"]),
+    show_default="drop for train, otherwise pad or partial",
+    help="What becomes of samples that do not fill the last global batch.",
+)  # fmt: skip
+@click.option(
+    "--skip", metavar="FILE", type=ANY_PATH,
+    help="Samples that are left out: one to a line, or a JSON array; of several PATHs an object "
+    "of arrays by PATH.",
+)  # fmt: skip
+@click.option(
+    "--weight", "weights", metavar="W", type=float, multiple=True,
+    help="Of a mixture: once for each PATH, in the order of the loader.",
+)  # fmt: skip
+@click.option(
+    "--weigh-by", type=click.Choice(["samples", "tokens"]), show_default="samples",
+    help="What weights are shares of.",
+)  # fmt: skip
+@output_options
+def command(
+    *, paths: tuple[Path, ...], step: int | None, rank: int | None, doc: int | None,
+    source: int | None, split: str | None, state: Path | None, skip: Path | None,
+    as_json: bool, quiet: bool, **options: Any,
+) -> None:  # fmt: skip
+    """Show what a step is made of, or which steps see a document.
+
+    PATH is a directory made by `dataprep build`; several make a mixture. The order is computed:
+    give the options that the loader had, or its state, and any step of any epoch is known, with the
+    files and bytes it was read from.
+    """
+    from dataprep.formats.read.dataset import open_dataset
+    from dataprep.runtime.order.skips import read_skips
+
+    from .report import document_text, step_text
+
+    with ExitStack() as opened, _naming():
+        asked = _Asked(
+            step=step, rank=rank, doc=doc, source=source, split=split, datasets=len(paths),
+            state=None if state is None else read_state(state),
+        )  # fmt: skip
+        served = OrderOptions(
+            skip=None if skip is None else read_skips(skip), **options,
+        )  # fmt: skip
+        datasets, names = [], [str(path) for path in paths]
+        for path in names:
+            with _one_of(names, path):
+                datasets.append(opened.enter_context(open_dataset(path)))
+        if asked.state is not None:
+            require_datasets(asked.state, datasets, names, served)
+        show = _step if doc is None else _document
+        found = show(datasets, names, asked, served)
+    if as_json:
+        output.result_json(found)
+    elif not quiet:
+        output.result(step_text(found) if doc is None else document_text(found))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Asked:
+    """What is to be shown: a step, or a document by its record id."""
+
+    step: int | None
+    rank: int | None
+    doc: int | None
+    source: int | None
+    split: str | None
+    datasets: int
+    state: State | None
+
+    def __post_init__(self) -> None:
+        if (self.step is not None) + (self.doc is not None) != 1 and not self._next:
+            raise UsageError("give one of the two", where="--step, --doc")
+        if self.rank is not None and self.doc is not None:
+            raise UsageError("goes with --step", where="--rank")
+        if self.source is not None and self.doc is None:
+            raise UsageError("goes with --doc", where="--source")
+        if self.doc is not None and self.source is None and self.datasets > 1:
+            raise UsageError(
+                f"record ids are numbers in one dataset, and there are {self.datasets}",
+                where="--source", remedy="Give the number of the document's PATH, from 0.",
+            )  # fmt: skip
+        if not 0 <= (self.source or 0) < self.datasets:
+            raise UsageError(f"{self.source} is not in 0 .. {self.datasets - 1}", where="--source")
+
+    @property
+    def _next(self) -> bool:
+        """Whether the step that a state stands before is asked for."""
+        return self.state is not None and self.step is None and self.doc is None
+
+    def split_of(self, dataset: Dataset) -> str | None:
+        """Return the split that the options name, or that the state is of."""
+        return self.split or (None if self.state is None else split_in(self.state, dataset))
+
+
+def _step(
+    datasets: Sequence[Dataset], names: Sequence[str], asked: _Asked, served: OrderOptions
+) -> dict[str, Any]:
+    """What --step shows, as --json prints it."""
+    from dataprep.runtime.inspect.trace import trace_step
+
+    from .report import step_facts
+
+    splits, split = datasets[0].splits, asked.split_of(datasets[0])
+    if split is None and not splits:
+        raise UsageError("has no splits", where=str(datasets[0].path), code="E_SPLIT")
+    first = "train" if "train" in splits else next(iter(splits), "")
+    run = run_of(datasets, names, split or first, served, asked.state)
+    step = run.next_step if asked.step is None else asked.step
+    if step is None:
+        raise UsageError(
+            f"the state is not of epoch {run.epoch}, so no step of that comes next", where="--step",
+            remedy="Say which one.",
+        )  # fmt: skip
+    trace = trace_step(
+        run.samples, run.sampler, step, epoch=run.epoch, rank=asked.rank, start=run.start
+    )
+    return step_facts(trace, run)
+
+
+def _document(
+    datasets: Sequence[Dataset], names: Sequence[str], asked: _Asked, served: OrderOptions
+) -> dict[str, Any]:
+    """What --doc shows, as --json prints it."""
+    from dataprep.runtime.inspect.provenance import find_record
+    from dataprep.runtime.inspect.trace import steps_of_document
+
+    from .report import document_facts
+
+    source = asked.source or 0
+    with _one_of(names, names[source]):
+        split, documents = find_record(
+            datasets[source], asked.doc or 0, asked.split_of(datasets[source])
+        )
+    run = run_of(datasets, names, split.name, served, asked.state)
+    with _one_of(names, names[source]):
+        first, *more = (
+            document_facts(
+                steps_of_document(
+                    run.samples, run.sampler, document, epoch=run.epoch, start=run.start,
+                    source=source,
+                ),
+                run,
+            )
+            for document in documents
+        )  # fmt: skip
+    return first | {"other_documents": more} if more else first
+
+
+def _one_of(names: Sequence[object], name: object) -> AbstractContextManager[None]:
+    """Errors name the dataset where there are several."""
+    return naming_dataset(name) if len(names) > 1 else nullcontext()
+
+
+@contextmanager
+def _naming() -> Iterator[None]:
+    """Errors about an argument name its option, and say what is wrong in the words of options."""
+    names = (
+        "batch_size", "seq_len", "stride", "dp_size", "epoch", "end", "step", "rank", "seed",
+        "rows", "pack", "overlong", "shuffle", "weigh_by", "skip", "state", "labels",
+    )  # fmt: skip
+    others = {
+        "record": "--doc", "max_length": "--seq-len", "weights": "--weight",
+        "dataset_dir": "PATH",
+    }  # fmt: skip
+    try:
+        with naming_options(*names):
+            yield
+    except DataprepError as error:
+        error.where = others.get(error.where or "", error.where)
+        if error.where is not None and error.where.startswith("skip of "):
+            error.where = f"--{error.where}"
+        in_options(error, names)
+        raise

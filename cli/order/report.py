@@ -1,0 +1,192 @@
+"""What `dataprep order` finds, as --json prints it and as text.
+
+Text is one line for each piece of a document, in columns, so that `grep` and `awk` find what they
+look for.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ..output import is_terminal, one_line
+from ..summary import count_text
+
+if TYPE_CHECKING:
+    from dataprep.runtime.inspect.trace import DocumentTrace, StepTrace
+
+    from .run import Run
+
+__all__ = ["document_facts", "document_text", "step_facts", "step_text"]
+
+
+def step_facts(trace: StepTrace, run: Run) -> dict[str, Any]:
+    """The samples of a step, each with its pieces of documents."""
+    columns = (trace.rank, trace.row, trace.position, trace.sample)
+    samples: list[dict[str, Any]] = [
+        {"rank": rank, "row": row, "position": position, "sample": sample, "documents": []}
+        for rank, row, position, sample in zip(*(c.tolist() for c in columns), strict=True)
+    ]
+    pieces, inputs = trace.pieces, [split.dataset.inputs for split in run.splits]
+    parts = (
+        pieces.row, pieces.source, pieces.document, pieces.record, pieces.input, pieces.offset,
+        pieces.first, pieces.stop, pieces.length,
+    )  # fmt: skip
+    for at, source, document, record, number, offset, first, stop, length in zip(
+        *(part.tolist() for part in parts), strict=True
+    ):
+        entry = inputs[source][number]
+        samples[at]["documents"].append({
+            "document": document, "record": record, "input": entry.name, "position": offset,
+            "unit": entry.unit, "tokens": [first, stop], "length": length,
+        })  # fmt: skip
+    if run.names:
+        for sample, source in zip(samples, run.sources(trace.sample).tolist(), strict=True):
+            sample["source"] = source
+    return {
+        "split": run.splits[0].name, "epoch": trace.epoch, "step": trace.step,
+        "steps": trace.steps, **_run_facts(run), "samples": samples,
+    }  # fmt: skip
+
+
+def document_facts(trace: DocumentTrace, run: Run) -> dict[str, Any]:
+    """A document, and the samples that hold a part of it."""
+    split = run.splits[trace.source]
+    name, offset = split.source(trace.document)
+    unit = next(entry.unit for entry in split.dataset.inputs if entry.name == name)
+    columns = (
+        trace.step, trace.rank, trace.row, trace.position, trace.sample, trace.first, trace.last
+    )  # fmt: skip
+    seen = []
+    for step, rank, row, position, sample, first, last in zip(
+        *(column.tolist() for column in columns), strict=True
+    ):
+        found = {"position": position, "sample": sample, "tokens": [first, last]}
+        if step >= 0:
+            seen.append({"step": step, "rank": rank, "row": row, **found})
+        else:
+            found["position"] = position if position >= 0 else None
+            seen.append({"step": None, "not_served": _why(step), **found})
+    own = {"source": trace.source} if run.names else {}
+    return {
+        "split": split.name, "document": trace.document,
+        "record": int(split.record_ids[trace.document]), **own, "input": name,
+        "position": offset, "unit": unit, "length": trace.stop - trace.start, "start": trace.start,
+        "epoch": trace.epoch, **_run_facts(run), "samples": seen,
+    }  # fmt: skip
+
+
+def _run_facts(run: Run) -> dict[str, Any]:
+    """What there is to say of anything but the windows of one dataset, served without a state."""
+    found: dict[str, Any] = {}
+    if run.rows != "windows":
+        found["rows"] = run.rows
+    if run.names:
+        found["sources"] = list(run.names)
+    if run.next_step is not None:
+        found |= {"next_step": run.next_step, "first_position": run.first_position}
+    return found
+
+
+def _why(step: int) -> str:
+    """Why no step sees a sample."""
+    from dataprep.runtime.inspect.trace import EARLIER, NOT_DRAWN, SKIPPED
+
+    whys = {SKIPPED: "skipped", EARLIER: "earlier", NOT_DRAWN: "not drawn"}
+    return whys.get(step, "dropped")
+
+
+def step_text(found: Mapping[str, Any]) -> str:
+    """What --step prints."""
+    samples = found["samples"]
+    documents = {
+        (sample.get("source"), part["document"])
+        for sample in samples
+        for part in sample["documents"]
+    }
+    head = (
+        f"{found['split']}, epoch {found['epoch']}, step {found['step']:,} of {found['steps']:,}: "
+        f"{count_text(len(samples), 'sample')}, {count_text(len(documents), 'document')}"
+    )
+    own = ("source",) if "sources" in found else ()
+    ids = ("rank", "row", *own, "sample", "position")
+    rows = [
+        [
+            *(f"{sample[name]}" for name in ids),
+            f"{part['document']}", f"{part['record']}", _tokens(part["tokens"], part["length"]),
+            f"{part['unit']} {part['position']}", one_line(part["input"]),
+        ]
+        for sample in samples
+        for part in sample["documents"]
+    ]  # fmt: skip
+    names = (*ids, "document", "record", "tokens", "at", "input")
+    return "\n".join([head, *_notes(found), *_columns(names, rows)])
+
+
+def document_text(found: Mapping[str, Any]) -> str:
+    """What --doc prints: of a record of several documents one after the other."""
+    return "\n\n".join(map(_one_document, (found, *found.get("other_documents", ()))))
+
+
+def _one_document(found: Mapping[str, Any]) -> str:
+    of = f" of source {found['source']}" if "source" in found else ""
+    head = (
+        f"{found['split']}[{found['document']}]{of}, record {found['record']}: "
+        f"{count_text(found['length'], 'token')}, from {one_line(found['input'])} at "
+        f"{found['unit']} {found['position']:,}"
+    )
+    if not found["samples"]:
+        return "\n".join([head, *_notes(found), _unseen(found)])
+    rows = [
+        [
+            f"{found['epoch']}", f"{sample.get('not_served') or sample['step']}",
+            *(_or_dash(sample.get(name)) for name in ("rank", "row", "sample", "position")),
+            _tokens(sample["tokens"], found["length"]),
+        ]
+        for sample in found["samples"]
+    ]  # fmt: skip
+    names = ("epoch", "step", "rank", "row", "sample", "position", "tokens")
+    return "\n".join([head, *_notes(found), *_columns(names, rows)])
+
+
+def _notes(found: Mapping[str, Any]) -> list[str]:
+    """Lines on what the table is about: the datasets of a mixture, where a state stands."""
+    notes = [
+        f"source {number}: {one_line(name)}" for number, name in enumerate(found.get("sources", ()))
+    ]
+    if "next_step" in found:
+        first = found["first_position"]
+        counted = f"; steps are counted from position {first:,} on" if first else ""
+        notes.append(f"the state stands before step {found['next_step']:,}{counted}")
+    return notes
+
+
+def _unseen(found: Mapping[str, Any]) -> str:
+    if found["length"] == 0:
+        return "no sample holds it: it has no tokens"
+    if found.get("rows") == "packed":
+        return "no sample holds it: it is longer than a row, and dropped"
+    return "no sample holds it: its tokens lie between or behind the windows"
+
+
+def _or_dash(value: object) -> str:
+    return "-" if value is None else f"{value}"
+
+
+def _tokens(part: Sequence[int], length: int) -> str:
+    return f"{part[0]}:{part[1]} of {length}"
+
+
+def _columns(names: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    """Lines of aligned columns, numbers to the right; the last column is as long as it likes."""
+    widths = [max(len(row[at]) for row in (names, *rows)) for at in range(len(names))]
+    widths[-1] = 0
+    lines = [
+        "  ".join(word.rjust(width) for word, width in zip(row, widths, strict=True)).rstrip()
+        for row in (names, *rows)
+    ]
+    bold = is_terminal(sys.stdout)
+    return [click.style(lines[0], bold=True) if bold else lines[0], *lines[1:]]

@@ -1,0 +1,367 @@
+"""What a loader serves, made from the options of `dataprep order` or from the state of a run.
+
+The loader is made as `create_loader` makes it, so whatever that refuses is refused here, and a
+state is loaded as a run loads it. What a state says need not be given again; an option that says
+something else is refused with the state. Nothing is served: costs the opening of the datasets, and
+for packed rows that have no plan yet the making of it.
+"""
+
+from __future__ import annotations
+
+import json
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+from dataprep.formats.errors import IncompatibleError, InputError, UsageError
+from dataprep.formats.storage import storage_errors
+
+if TYPE_CHECKING:
+    from dataprep.formats.read.dataset import Dataset, Split
+    from dataprep.runtime.inspect.trace import Traceable
+    from dataprep.runtime.loader.batch_sampler import End, GlobalBatchSampler
+    from dataprep.runtime.loader.loader import Loader
+    from dataprep.runtime.loader.serve import Shuffle
+    from dataprep.runtime.mixture.dataset import MixtureDataset
+    from dataprep.runtime.mixture.mixture import By
+    from dataprep.runtime.order.permutation import Positions
+    from dataprep.runtime.order.skips import Skips
+    from dataprep.runtime.rows.packing import Algorithm
+    from dataprep.runtime.specs import Overlong, Rows
+
+__all__ = ["OrderOptions", "Run", "State", "read_state", "require_datasets", "run_of", "split_in"]
+
+State = Mapping[str, Any]
+_LARGEST = 256 << 20  # bytes of a state: ten million skipped samples
+_WRITE = "Write json.dumps(loader.state_dict()) to it."
+_ANY = 1 << 62  # positions: more than any epoch has
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class OrderOptions:
+    """What decides the samples of every step, named as the arguments of `create_loader`.
+
+    None: as the state says, or the default. `labels` is "none" where `create_loader` has None.
+    """
+
+    batch_size: int
+    dp_size: int
+    rows: Rows | None = None
+    seq_len: int | None = None
+    stride: int | None = None
+    pack: Algorithm | None = None
+    overlong: Overlong | None = None
+    labels: str | None = None
+    seed: int | None = None
+    epoch: int | None = None
+    shuffle: str | None = None
+    end: End | None = None
+    skip: Skips | Mapping[str, Skips] | None = None
+    """Of several datasets by PATH, as it was given."""
+    weights: tuple[float, ...] = ()
+    weigh_by: By | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Run:
+    """What is served in an epoch: `samples` in the order and the steps of `sampler`.
+
+    `names` are the datasets of a mixture as they were given, and empty without one.
+    """
+
+    samples: Traceable
+    sampler: GlobalBatchSampler
+    rows: Rows
+    names: tuple[str, ...]
+    epoch: int
+    start: int = 0
+    """Steps are counted from the place where so many samples have been served."""
+    next_step: int | None = None
+    """The step that a run goes on with from the state, if it is of this epoch."""
+
+    @property
+    def splits(self) -> tuple[Split, ...]:
+        """The split of each dataset."""
+        from dataprep.runtime.inspect.trace import splits_of
+
+        return splits_of(self.samples)
+
+    def sources(self, samples: Positions) -> Positions:
+        """The number of the dataset that each of `samples` of a mixture is from."""
+        base = cast("MixtureDataset", self.samples).base
+        return base.searchsorted(samples, "right") - 1
+
+    @property
+    def first_position(self) -> int:
+        """The position of the epoch that the steps begin with."""
+        return self.sampler.position(self.start, self.epoch)
+
+
+def read_state(path: Path) -> State:
+    """What `state_dict()` of a loader gave, from a JSON file.
+
+    Raises `InputError` for what is no JSON, and what a loader raises for what is no state.
+    """
+    from dataprep.runtime.loader.state import progress_from
+
+    with storage_errors(path):
+        try:
+            size = path.stat().st_size
+            data = path.read_bytes() if size <= _LARGEST else b""
+        except (FileNotFoundError, IsADirectoryError):
+            raise InputError(
+                "is no file",
+                where=str(path),
+                code="E_NOT_FOUND",
+                remedy=f"Check the path. {_WRITE}",
+            ) from None
+    if size > _LARGEST:
+        raise InputError(f"has {size:,} bytes; {_LARGEST:,} are the limit", where=str(path))
+    try:
+        state = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise InputError(
+            f"is not JSON ({error})", where=str(path),
+            remedy=_WRITE,
+        ) from None  # fmt: skip
+    order = state.get("order") if isinstance(state, dict) else None
+    progress_from(state, cast("State", order), _ANY)
+    return cast("State", state)
+
+
+def run_of(
+    datasets: Sequence[Dataset],
+    names: Sequence[str],
+    split: str,
+    options: OrderOptions,
+    state: State | None,
+) -> Run:
+    """What loaders of these datasets with these options serve, and with `state` go on with."""
+    from dataprep.runtime.specs import default_rows
+
+    mixed = is_mixture(datasets, options, state)
+    if state is not None:
+        options = _as_in(state, options, names)
+    if mixed:
+        loader = _mixture(datasets, names, split, options)
+    else:
+        loader = _single(datasets[0], split, options)
+    run = Run(
+        samples=cast("Traceable", loader.dataset_obj), sampler=loader.sampler_obj,
+        rows=options.rows or default_rows(datasets[0].split(split)),
+        names=tuple(names) if mixed else (), epoch=loader.epoch,
+    )  # fmt: skip
+    return run if state is None else _at(run, loader, state, options.epoch)
+
+
+def _at(run: Run, loader: Loader, state: State, epoch: int | None) -> Run:
+    """`run` in the epoch of `state`, in steps of which one begins where the state stands."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of a skip list that --skip gives instead
+        loader.load_state_dict(_without_transform(state))
+    now = loader.state_dict()
+    if epoch is not None and epoch != now["epoch"]:
+        return run
+    count = run.sampler.count(now["position"], now["epoch"])
+    step, start = divmod(count, run.sampler.global_batch)
+    return replace(run, epoch=now["epoch"], start=start, next_step=step)
+
+
+def _single(dataset: Dataset, split: str, options: OrderOptions) -> Loader:
+    from dataprep.runtime.loader.serve import build_order, serve
+    from dataprep.runtime.specs import row_maker
+
+    if options.weigh_by is not None:
+        raise UsageError(
+            "is for several datasets with weights", where="weigh_by",
+            remedy="Leave it out, or give several PATHs with a --weight each.",
+        )  # fmt: skip
+    if isinstance(options.skip, Mapping):
+        raise UsageError(
+            "has samples of several datasets, and there is one", where="skip",
+            remedy="Write its samples alone: one to a line, or a JSON array.",
+        )  # fmt: skip
+    part = dataset.split(split)
+    samples = row_maker(options.rows, **_row_options(options))(part)
+    shuffle, seed = _shuffle(options, split), options.seed or 0
+    order, definition = build_order(samples, part, seed=seed, shuffle=shuffle)
+    return serve(
+        samples, order=order, definition=definition, skip=options.skip or (),
+        **_served(options, split),
+    )  # fmt: skip
+
+
+def _mixture(
+    datasets: Sequence[Dataset], names: Sequence[str], split: str, options: OrderOptions
+) -> Loader:
+    from dataprep.runtime.loader.serve import require_seed, serve
+    from dataprep.runtime.mixture.loader import mixed_loader
+    from dataprep.runtime.specs import row_maker
+
+    given, wanted = len(options.weights), len(datasets)
+    if given != wanted:
+        raise UsageError(
+            f"given {given} times for {wanted} datasets", where="--weight",
+            remedy="Give it once for each PATH, in their order.",
+        )  # fmt: skip
+    return mixed_loader(
+        partial(serve, **_served(options, split)),
+        row_maker(options.rows, **_row_options(options)),
+        dict(zip(datasets, options.weights, strict=True)), split,
+        seed=require_seed(options.seed or 0), shuffle=_shuffle(options, split),
+        weigh_by=options.weigh_by or "samples", skip=_skips_of(datasets, names, options.skip),
+        mixed_tokenizers=True,  # which rows are served does not depend on it
+    )  # fmt: skip
+
+
+def _skips_of(
+    datasets: Sequence[Dataset], names: Sequence[str], skip: Skips | Mapping[str, Skips] | None
+) -> dict[Dataset, Skips]:
+    """The skip list of each dataset that has one."""
+    if skip is None or not len(skip):
+        return {}
+    if not isinstance(skip, Mapping):
+        raise UsageError(
+            "must say which dataset the samples are of", where="skip",
+            remedy='Write {"PATH": [samples], ...} to the file.',
+        )  # fmt: skip
+    known = {Path(name): dataset for name, dataset in zip(names, datasets, strict=True)}
+    odd = sorted(name for name in skip if Path(name) not in known)
+    if odd:
+        raise UsageError(
+            f"{', '.join(odd)}: no PATH of this mixture", where="skip",
+            remedy=f"Name each as it is given: {', '.join(names)}.",
+        )  # fmt: skip
+    return {known[Path(name)]: samples for name, samples in skip.items()}
+
+
+def _row_options(options: OrderOptions) -> dict[str, Any]:
+    return {
+        "seq_len": options.seq_len, "stride": options.stride,
+        "pack": options.pack, "overlong": options.overlong,
+        "labels": None if options.labels == "none" else options.labels or "shifted",
+        "position_ids": False, "doc_ids": False, "cu_seqlens": False, "sample_mask": False,
+    }  # fmt: skip
+
+
+def _served(options: OrderOptions, split: str) -> dict[str, Any]:
+    """What `serve` is told of batches and ranks; the defaults are those of `create_loader`."""
+    end = "drop" if split == "train" else "pad" if options.dp_size > 1 else "partial"
+    return {
+        "batch_size": options.batch_size, "epoch": options.epoch or 0, "end": options.end or end,
+        "dp_size": options.dp_size, "prefetch": 0,
+        "pin_memory": False,
+    }  # fmt: skip
+
+
+def _shuffle(options: OrderOptions, split: str) -> Shuffle | bool:
+    kind = options.shuffle or ("full" if split == "train" else "none")
+    return False if kind == "none" else cast("Shuffle", kind)
+
+
+def _order(state: State) -> State:
+    """What the order of `state` is a function of."""
+    return cast("State", state["order"])
+
+
+def _as_in(state: State, options: OrderOptions, names: Sequence[str]) -> OrderOptions:
+    """`options`, and what `state` says where they say nothing."""
+    order = _order(state)
+    kind = order.get("rows") if order.get("kind") == "mixture" else order.get("kind")
+    if options.rows is not None and isinstance(kind, str) and kind != options.rows:
+        raise IncompatibleError(
+            f"is of rows {kind}, not {options.rows}", where="state", code="E_STATE",
+            remedy=f"Leave out --rows, or give --rows {kind}.",
+        )  # fmt: skip
+    said = {
+        "rows": _text(kind), "seq_len": _number(order.get("seq_len", order.get("max_length"))),
+        "stride": _number(order.get("stride")), "pack": _text(order.get("pack")),
+        "overlong": _overlong(order),
+        "labels": _text(order.get("labels")) or "none",
+        "seed": _number(order.get("seed")),
+        "shuffle": _text(order.get("shuffle")) or "none", "weigh_by": _text(order.get("by")),
+        "skip": _skips(state, names),
+    }  # fmt: skip
+    new: dict[str, Any] = {n: value for n, value in said.items() if getattr(options, n) is None}
+    weights = order.get("weights")
+    equal = order.get("by") == "samples" or kind == "windows"  # else they are divided by the means
+    if equal and not options.weights and isinstance(weights, list):
+        new["weights"] = tuple(number for number in weights if type(number) is int)
+    return replace(options, **new)
+
+
+def _without_transform(state: State) -> State:
+    """`state` without what is done to batches, which changes no document in them."""
+    names = ("transform", "transform_seed")
+    return {**state, "order": {n: v for n, v in _order(state).items() if n not in names}}
+
+
+def _overlong(order: State) -> str | None:
+    """What becomes of documents that are too long, by its name as an option."""
+    ends = {"right": "truncate", "left": "truncate-left", "error": "error"}
+    return _text(order.get("overlong")) or ends.get(str(order.get("truncate")))
+
+
+def _text(value: Any) -> str | None:
+    return value if isinstance(value, str) else None
+
+
+def _number(value: Any) -> int | None:
+    return value if type(value) is int else None
+
+
+def _skips(state: State, names: Sequence[str]) -> Skips | dict[str, Skips]:
+    """What `state` leaves out; of a mixture it has a list for each dataset, or none at all."""
+    from dataprep.runtime.loader.state_errors import damaged
+    from dataprep.runtime.order.skips import Skips
+
+    skip = state["skip"]
+    try:
+        if _order(state).get("kind") != "mixture":
+            return Skips(skip)
+        return {name: Skips(own) for name, own in zip(names, skip, strict=bool(skip))}
+    except UsageError as error:
+        raise damaged(f"skip {error.problem}") from None
+    except ValueError:
+        raise damaged(f"skip has {len(skip)} lists for {len(names)} datasets") from None
+
+
+def is_mixture(datasets: Sequence[Dataset], options: OrderOptions, state: State | None) -> bool:
+    """Whether these are served as a mixture, which one alone may be too: `state` says so then."""
+    if len(datasets) > 1 or options.weights or state is None:
+        return len(datasets) > 1 or bool(options.weights)
+    order = _order(state)
+    return order.get("kind") == "mixture" and order.get("sources") == 1
+
+
+def require_datasets(
+    state: State, datasets: Sequence[Dataset], names: Sequence[str], options: OrderOptions
+) -> None:
+    """Raise what a loader raises for a state of other datasets, before anything in them is missed.
+
+    `names` are what messages call them.
+    """
+    from dataprep.runtime.loader import state_order
+
+    splits = [dataset.splits.get(split_in(state, dataset) or "") for dataset in datasets]
+    known = [
+        state_order.Open(dataset.recipe_id if split is None else split.content_id, name)
+        for dataset, split, name in zip(datasets, splits, names, strict=True)
+    ]
+    state_order.require_datasets(state, known, mixed=is_mixture(datasets, options, state))
+
+
+def split_in(state: State, dataset: Dataset) -> str | None:
+    """Return the name of the split that `state` is of: the one it names, or one of equal content.
+
+    None if it names none, and the name that it has if no split of `dataset` is of that content.
+    """
+    from dataprep.runtime.loader.state_order import contents_of
+
+    named = _text(_order(state).get("split"))
+    contents = {content[:16] for content in contents_of(state, _order(state))}
+    equal = [name for name, s in dataset.splits.items() if s.content_id[:16] in contents]
+    return named if named is None or named in equal or not equal else equal[0]

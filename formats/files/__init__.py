@@ -1,0 +1,1 @@
+"""Single files: `.npy`, index files, safe opening, paths, other systems' layouts."""

@@ -1,0 +1,233 @@
+"""int64 vectors as the `.pt` files that torch.load reads, without importing torch.
+
+torch takes over a second to import, and its loader runs a pickle. The archive that it writes for a
+vector is small and fixed: a head that depends only on the count, the numbers, and a tail that
+depends on the count and the CRC-32 of the numbers. So this module writes exactly that archive
+(equal input, equal bytes) and reads one by comparing head and tail, byte for byte, with the ones
+that it would have written. Of archives that torch.save itself wrote, `torch_zip` finds the numbers.
+Nothing in a file is decompressed or executed.
+`torch.load(path, weights_only=True, mmap=True)` opens it.
+
+Formats: https://github.com/pytorch/pytorch/blob/main/docs/source/notes/serialization.rst and
+https://pkware.cachefly.net/webdocs/casestudies/APPNOTE.TXT (sections 4.3 and 4.5.3)
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+import zlib
+from collections.abc import Iterable
+from io import FileIO
+from pathlib import Path
+from typing import BinaryIO, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from ..errors import IntegrityError
+from .safe_open import open_ordinary
+
+__all__ = ["check_index", "head", "index_size", "is_ours", "open_index", "tail", "write_index"]
+
+_ALIGN = 64
+_PAD_FIELD = 0x4246  # "FB", the extra field that torch itself pads with
+_DATE = 0x21  # 1 January 1980, the zero of ZIP: no clock in the file
+_LATER = 8  # flag: the CRC and the size follow the data, which is written front to back
+_PLAIN, _WIDE = 20, 45  # ZIP versions; the numbers have 64-bit sizes
+_LIMIT = (1 << 31) - 1  # larger sizes and offsets go to a 64-bit field, as zipfile has it
+_MAX32 = (1 << 32) - 1
+_MODE = 0o644 << 16
+
+
+def write_index(stream: BinaryIO, chunks: Iterable[npt.NDArray[np.int64]], count: int) -> int:
+    """Write the `count` numbers of `chunks` to `stream`, front to back; return their CRC-32.
+
+    Takes O(chunk) memory.
+    """
+    stream.write(head(count))
+    crc = written = 0
+    for chunk in chunks:
+        data = np.ascontiguousarray(chunk, "<i8").data
+        crc = zlib.crc32(data, crc)
+        written += len(data)
+        stream.write(data)
+    if written != count:
+        raise ValueError(f"{written} numbers were given, {count} promised")
+    stream.write(tail(count, crc))
+    return crc
+
+
+def open_index(path: Path, count: int) -> npt.NDArray[np.int64]:
+    """Map the numbers in `path` read-only; raise `IntegrityError` unless there are `count`.
+
+    The map is lazy: only the pages that are looked at are read.
+    """
+    with open_ordinary(path, path.name) as stream:
+        begin = _begin(stream, path, count)
+        if count == 0:
+            return np.empty(0, np.int64)
+        return np.memmap(stream, "<i8", "r", begin, (count,))
+
+
+def check_index(path: Path, count: int) -> int:
+    """Return where the numbers begin, or raise what `open_index` would; reads none of them."""
+    with open_ordinary(path, path.name) as stream:
+        return _begin(stream, path, count)
+
+
+def is_ours(found: bytes, size: int, count: int) -> bool:
+    """Return whether a file of `size` bytes that begins with `found` is one of `write_index`.
+
+    `found` has as many bytes as `head`; what follows the numbers is `tail`.
+    """
+    return size == index_size(count) and found == head(count)
+
+
+def _begin(stream: FileIO, path: Path, count: int) -> int:
+    """Return where the numbers begin in an index of `count` numbers, ours or torch's."""
+    size, start = os.fstat(stream.fileno()).st_size, len(head(count))
+    if size == index_size(count) and is_ours(stream.read(start), size, count):
+        stream.seek(start + count * 8)
+        found = stream.readall()
+        if found != tail(count, int.from_bytes(found[4:8], "little")):
+            raise _damaged(path, "does not end as a torch archive that dataprep wrote")
+        return start
+    from .torch_zip import numbers_at  # zipfile takes 10 ms
+
+    try:
+        return numbers_at(stream, size, count)
+    except ValueError as error:
+        raise _damaged(path, str(error)) from None
+
+
+def index_size(count: int) -> int:
+    """Bytes of the whole file of `count` numbers."""
+    return len(head(count)) + 8 * count + len(tail(count, 0))
+
+
+def _damaged(path: Path, problem: str) -> IntegrityError:
+    return IntegrityError(
+        problem,
+        where=path.name,
+        code="E_INDEX",
+        remedy="Restore this file, or build again with --overwrite.",
+    )
+
+
+def head(count: int) -> bytes:
+    """All bytes before the numbers; their length is a multiple of 64."""
+    data = b""
+    for member in _small_members(count):
+        data += _local(member) + member.data + _after(member)
+    return data + _local(_numbers(len(data), count, 0))
+
+
+def tail(count: int, crc: int) -> bytes:
+    """All bytes after the numbers, whose CRC-32 is `crc`."""
+    pickle, order = _small_members(count)
+    at = len(_local(pickle)) + len(pickle.data) + len(_after(pickle))
+    order = order._replace(offset=at)
+    numbers = _numbers(at + len(_local(order)) + len(order.data) + len(_after(order)), count, crc)
+    data = _after(numbers)
+    end = len(head(count)) + 8 * count
+    version = _small("version", b"3\n")._replace(offset=end + len(data))
+    data += _local(version) + version.data + _after(version)
+    directory = b"".join(_entry(member) for member in (pickle, order, numbers, version))
+    return data + directory + _end(end + len(data), len(directory))
+
+
+class _Member(NamedTuple):
+    """One file of the archive; `data` is empty for the numbers."""
+
+    name: bytes
+    data: bytes
+    size: int
+    crc: int
+    offset: int = 0
+    extra: bytes = b""
+    wide: bool = False
+
+
+def _small(name: str, data: bytes) -> _Member:
+    return _Member(f"archive/{name}".encode(), data, len(data), zlib.crc32(data))
+
+
+def _small_members(count: int) -> tuple[_Member, _Member]:
+    return _small("data.pkl", _pickle(count)), _small("byteorder", b"little")
+
+
+def _numbers(offset: int, count: int, crc: int) -> _Member:
+    bare = _Member(b"archive/data/0", b"", 8 * count, crc, offset, b"", wide=True)
+    size = -(offset + len(_local(bare)) + 4) % _ALIGN
+    return bare._replace(extra=struct.pack("<HH", _PAD_FIELD, size) + bytes(size))
+
+
+def _local(member: _Member) -> bytes:
+    """The header before a member; CRC and sizes come after it."""
+    version, unknown, extra = _PLAIN, 0, member.extra
+    if member.wide:
+        version, unknown = _WIDE, _MAX32
+        extra += struct.pack("<HHQQ", 1, 16, 0, 0)
+    sizes = (unknown, unknown, len(member.name), len(extra))
+    fixed = struct.pack("<4s5H3L2H", b"PK\3\4", version, _LATER, 0, 0, _DATE, 0, *sizes)
+    return fixed + member.name + extra
+
+
+def _after(member: _Member) -> bytes:
+    """The CRC and the sizes that follow a member."""
+    layout = "<4sLQQ" if member.wide else "<4sLLL"
+    return struct.pack(layout, b"PK\7\10", member.crc, member.size, member.size)
+
+
+def _entry(member: _Member) -> bytes:
+    """A member's line in the central directory."""
+    version = _WIDE if member.wide else _PLAIN
+    size, offset, wide = member.size, member.offset, b""
+    if size > _LIMIT:
+        wide += struct.pack("<QQ", size, size)
+        size = _MAX32
+    if offset > _LIMIT:
+        wide += struct.pack("<Q", offset)
+        offset = _MAX32
+    extra = member.extra
+    if wide:
+        version = _WIDE
+        extra = struct.pack("<HH", 1, len(wide)) + wide + extra
+    return struct.pack(
+        "<4s2B5H3L5H2L", b"PK\1\2", version, 3, version, _LATER, 0, 0, _DATE, member.crc, size,
+        size, len(member.name), len(extra), 0, 0, 0, _MODE, offset,
+    ) + member.name + extra  # fmt: skip
+
+
+def _end(start: int, size: int) -> bytes:
+    """The end of the archive, whose central directory has `size` bytes at `start`."""
+    wide = b""
+    if start > _LIMIT:
+        wide = struct.pack("<4sQ2H2L4Q", b"PK\6\6", 44, 45, 45, 0, 0, 4, 4, size, start)
+        wide += struct.pack("<4sLQL", b"PK\6\7", 0, start + size, 1)
+    return wide + struct.pack("<4s4H2LH", b"PK\5\6", 0, 0, 4, 4, size, min(start, _MAX32), 0)
+
+
+def _pickle(count: int) -> bytes:
+    """The pickle of a contiguous int64 tensor of shape [count], in torch's own opcodes."""
+    size = _long(count)
+    storage = (
+        b"(X\x07\x00\x00\x00storagectorch\nLongStorage\nX\x01\x00\x00\x000X\x03\x00\x00\x00cpu"
+    )
+    return (
+        b"\x80\x02ctorch._utils\n_rebuild_tensor_v2\n("
+        + storage + size + b"tQ"
+        + b"K\x00" + size + b"\x85" + b"K\x01\x85" + b"\x89"
+        + b"ccollections\nOrderedDict\n)R"
+        + b"tR."
+    )  # fmt: skip
+
+
+def _long(value: int) -> bytes:
+    if value < 1 << 8:
+        return b"K" + bytes([value])
+    if value < 1 << 31:
+        return b"J" + struct.pack("<i", value)
+    body = value.to_bytes(8, "little")
+    return b"\x8a\x08" + body

@@ -1,0 +1,139 @@
+"""`.npy` headers, written and read without numpy's pickle path.
+
+Only format 1.0, C order and the little-endian types of this format are accepted, and the header
+must describe exactly the file that holds it. Where the numbers begin follows from the size of the
+file; the length field of the header must say the same, and padding is free: see
+https://numpy.org/doc/stable/reference/generated/numpy.lib.format.html
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from io import FileIO
+from math import prod
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+import numpy.typing as npt
+
+from ..errors import IntegrityError
+from ..storage import storage_errors
+
+__all__ = [
+    "PAGE",
+    "begin",
+    "check",
+    "describes",
+    "file_size",
+    "header",
+    "open_array",
+    "read_array",
+]
+
+PAGE = 4096
+"""Shards of arrays begin their numbers at a multiple of this: direct I/O and maps need it."""
+_MAGIC = b"\x93NUMPY\x01\x00"
+_ALIGN = 64
+_LONGEST = 1 << 16  # bytes of a header: the largest multiple of 64 that its length field can say
+
+
+def header(dtype: str, shape: tuple[int, ...], align: int = _ALIGN) -> bytes:
+    """Return the bytes that stand before the numbers, a multiple of `align`.
+
+    With 64 they equal what numpy writes.
+
+    >>> header("<u8", (3,))[:8]
+    b'\\x93NUMPY\\x01\\x00'
+    """
+    text = f"{{'descr': '{dtype}', 'fortran_order': False, 'shape': {_tuple(shape)}, }}"
+    growth = " " * (21 - len(str(shape[0])))  # numpy leaves room for the first axis to grow
+    body = (text + growth).encode("latin1")
+    pad = -(len(_MAGIC) + 2 + len(body) + 1) % align
+    body += b" " * pad + b"\n"
+    return _MAGIC + len(body).to_bytes(2, "little") + body
+
+
+def _tuple(shape: tuple[int, ...]) -> str:
+    return f"({shape[0]},)" if len(shape) == 1 else f"({', '.join(map(str, shape))})"
+
+
+def file_size(dtype: str, shape: tuple[int, ...], align: int = _ALIGN) -> int:
+    """Return the bytes of the whole file that begins with `header`."""
+    return len(header(dtype, shape, align)) + prod(shape) * np.dtype(dtype).itemsize
+
+
+def begin(size: int, dtype: str, shape: tuple[int, ...]) -> int | None:
+    """Return where the numbers begin in a file of `size` bytes: its bytes less theirs.
+
+    None where no header has so many bytes: the file is not this array.
+
+    >>> begin(128 + 24, "<u8", (3,)), begin(100 + 24, "<u8", (3,))
+    (128, None)
+    """
+    at = size - prod(shape) * np.dtype(dtype).itemsize
+    return at if _ALIGN <= at <= _LONGEST and at % _ALIGN == 0 else None
+
+
+def describes(found: bytes, dtype: str, shape: tuple[int, ...]) -> bool:
+    """Return whether the header `found` says its own length, `dtype` and `shape`."""
+    length = len(found) - len(_MAGIC) - 2
+    return (
+        length >= 0
+        and found[: len(_MAGIC) + 2] == _MAGIC + (length & 0xFFFF).to_bytes(2, "little")
+        and _description(found) == _description(header(dtype, shape))
+    )
+
+
+def check(found: bytes, size: int, dtype: str, shape: tuple[int, ...], *, where: str) -> None:
+    """Raise `IntegrityError` unless a file of `size` bytes is this array.
+
+    `found` are its first `begin` bytes; none where that is None.
+    """
+    if begin(size, dtype, shape) != len(found) or not describes(found, dtype, shape):
+        raise IntegrityError(
+            f"expected a .npy array of type {dtype} and shape {shape}", where=where,
+            code="E_ARRAY", remedy="Restore this file, or build again with --overwrite.",
+        )  # fmt: skip
+
+
+def open_array(
+    path: Path, dtype: str, shape: tuple[int, ...], *, where: str | None = None
+) -> npt.NDArray[Any]:
+    """Map the array in `path` read-only.
+
+    Raises `IntegrityError` about `where` if it is not this array.
+    """
+    with path.open("rb") as stream:
+        at = _check_file(stream, where or path.name, dtype, shape)
+        if prod(shape) == 0:
+            return np.empty(shape, dtype)
+        return np.memmap(stream, dtype, "r", at, shape)
+
+
+def read_array(path: Path, dtype: str, shape: tuple[int, ...]) -> npt.NDArray[Any]:
+    """Read what `open_array` would map: a block that cannot be read is an error, and no signal."""
+    with storage_errors(path), path.open("rb", buffering=0) as stream:
+        stream.seek(_check_file(stream, str(path), dtype, shape))
+        data = bytearray(prod(shape) * np.dtype(dtype).itemsize)
+        left = memoryview(data)
+        while left:
+            count = stream.readinto(left)
+            if not count:
+                raise OSError(errno.EIO, "it has become shorter")
+            left = left[count:]
+    return np.frombuffer(data, dtype).reshape(shape)
+
+
+def _check_file(stream: BinaryIO | FileIO, where: str, dtype: str, shape: tuple[int, ...]) -> int:
+    """Check an open file; return where its numbers begin."""
+    size = os.fstat(stream.fileno()).st_size
+    at = begin(size, dtype, shape) or 0
+    check(stream.read(at), size, dtype, shape, where=where)
+    return at
+
+
+def _description(data: bytes) -> bytes:
+    """Return what a header says, without its padding."""
+    return data[len(_MAGIC) + 2 :].replace(b" ", b"")

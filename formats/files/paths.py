@@ -1,0 +1,65 @@
+"""Paths of this machine, told apart from addresses such as ``s3://bucket/data``.
+
+The operating system takes any of those for a relative path: writing to one makes a folder ``s3:``.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+from ..errors import StorageError, UsageError
+
+__all__ = ["local_path", "refuse_address", "without_directory"]
+
+# One slash is enough: Path("s3://bucket") is s3:/bucket.
+_ADDRESS = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/")
+_REMEDIES = {
+    "file": "Give the path alone, without file://.",
+    "hf": "A dataset of the Hugging Face hub is written --input hf:NAME, and a tokenizer "
+    "OWNER/NAME.",
+}
+
+
+def refuse_address(path: str | os.PathLike[str]) -> None:
+    """Raise `UsageError` if `path` begins with a scheme, as ``s3://`` does.
+
+    >>> refuse_address("data/s3.jsonl")
+    """
+    text = os.fspath(path)
+    found = _ADDRESS.match(text)
+    if found:
+        raise UsageError(
+            f"{found[1]}:// is not supported, only paths of this machine are", where=text,
+            code="E_SCHEME", remedy=_REMEDIES.get(
+                found[1].lower(),
+                "Give a local path: copy the data to or from there yourself, or mount it.",
+            ),
+        )  # fmt: skip
+
+
+def local_path(path: str | os.PathLike[str]) -> Path:
+    """Return `path` as a `Path`; raise `UsageError` if it is an address.
+
+    Raises `StorageError` for a relative path if the working directory has been removed.
+
+    >>> local_path("data/s3.jsonl").name
+    's3.jsonl'
+    """
+    refuse_address(path)
+    if not Path(path).is_absolute() and (error := without_directory()):
+        raise error
+    return Path(path)
+
+
+def without_directory() -> StorageError | None:
+    """Return the error to raise if the working directory has been removed, else None."""
+    try:
+        Path.cwd()
+    except FileNotFoundError:
+        return StorageError(
+            "the working directory has been removed", where=".", code="E_DIRECTORY",
+            remedy="Change to a directory that exists (cd), and run the command again.",
+        )  # fmt: skip
+    return None

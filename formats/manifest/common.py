@@ -1,0 +1,422 @@
+"""What the config.json of every kind of dataset has in common: read, checked and written here.
+
+The format's version, the digest of the file over itself, the names and hashes of all files, the
+inputs, and the counts of records. `manifest` adds what a dataset of tokens has, `array_manifest`
+what one of arrays has.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import shlex
+from collections.abc import Container, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, TypeVar
+
+import msgspec
+
+from ..errors import IncompatibleError, InputError, IntegrityError
+from ..files.other_layouts import refuse_foreign
+from ..files.safe_open import open_ordinary
+from ..storage import storage_errors
+
+__all__ = [
+    "CONFIG_NAME",
+    "CRC_NAME",
+    "FORMAT_VERSION",
+    "KNOWN_FEATURES",
+    "LOSS_MASK",
+    "MAX_CONFIG_BYTES",
+    "NO_DIGEST",
+    "PREFERENCE",
+    "UNITS",
+    "Count",
+    "Entry",
+    "FileEntry",
+    "Header",
+    "InputEntry",
+    "RecordCounts",
+    "check_content_id",
+    "check_files",
+    "check_inputs_file",
+    "check_known",
+    "check_name",
+    "check_records",
+    "check_split_name",
+    "damaged",
+    "decode",
+    "dump_json",
+    "folders_of",
+    "insist",
+    "is_device",
+    "newer",
+    "read",
+    "read_header",
+    "says_newer",
+]
+
+CONFIG_NAME = "config.json"
+CRC_NAME = "crc32.npy"
+FORMAT_VERSION = 1
+LOSS_MASK = "loss_mask"
+"""The feature of a dataset with masks: who ignored them would train on the wrong tokens."""
+PREFERENCE = "preference"
+"""The feature of a dataset whose records have several documents that belong together."""
+KNOWN_FEATURES = frozenset({LOSS_MASK, PREFERENCE})
+UNITS = ("byte", "row")
+"""What the positions in an input count."""
+MAX_CONFIG_BYTES = 256 << 20
+_HEAD_BYTES = 256  # within which every config.json of ours names its format
+NO_DIGEST = "0" * 64
+
+_NAME = re.compile(
+    r"(?:[a-z][a-z0-9_]{0,31}+/(?:[a-z0-9][a-z0-9_]{0,31}+/)?+)?+[A-Za-z0-9][A-Za-z0-9._-]{0,127}+"
+    r"(?<!\.)"
+)
+_DEVICE = re.compile(r"(?<![^/\n])(con|prn|aux|nul|com[0-9]|lpt[0-9])(?=[./\n]|$)")
+_DEVICES = ("con", "prn", "aux", "nul", "com", "lpt")  # looked for first, which takes no time
+_OURS = re.compile(r"crc32\.npy|[a-z][a-z0-9_]{0,31}_idx\.pt")
+_SPLIT = re.compile(r"[a-z][a-z0-9_]{0,31}")
+_DIGEST = re.compile(r"[0-9a-f]{64}")
+
+Count = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]  # every size on disk
+
+
+class Entry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=False):
+    """A part of config.json; fields that are not known here may be ignored."""
+
+
+class FileEntry(Entry, frozen=True, kw_only=True):
+    """One file of the dataset: size in bytes, array type where it is an array, SHA-256."""
+
+    name: str
+    bytes: Count
+    dtype: str | None
+    shape: tuple[Count, ...] | None
+    sha256: str
+
+
+class InputEntry(Entry, frozen=True, kw_only=True):
+    """One input; `unit` says whether provenance counts bytes or rows of it.
+
+    `bytes` is its size as stored; where `compression` names one, offsets count what comes out.
+    """
+
+    name: str
+    format: str
+    unit: str
+    bytes: Count
+    fingerprint: str
+    records: Count
+    compression: str | None = None
+
+
+class RecordCounts(Entry, frozen=True, kw_only=True):
+    """Conservation: `read` = `written` + the sum of `rejected` + `removed`.
+
+    `removed` counts the records that were taken out after the build and stand nowhere.
+    """
+
+    read: Count
+    written: Count
+    rejected: dict[str, Count]
+    removed: Count = 0
+    blank_lines: Count
+
+
+class Header(msgspec.Struct):
+    """What must be understood before the rest may be read."""
+
+    format: str = ""
+    format_version: int = 0
+    required_features: tuple[str, ...] = ()
+    kind: str = ""
+    recipe_id: str = ""
+    self_sha256: str = ""
+
+
+def check_name(name: str) -> str:
+    """Return `name` if it is one that a dataset may contain, else raise `IntegrityError`.
+
+    >>> check_name("train/tokens-00000.bin")
+    'train/tokens-00000.bin'
+    """
+    if not _NAME.fullmatch(name) or ".." in name:
+        raise _bad_name(f"file name {name!r} is not allowed in a dataset")
+    if is_device(name):
+        raise _bad_name(f"file name {name!r} contains the name of a device of Windows")
+    return name
+
+
+def is_device(name: str) -> bool:
+    """Tell whether a part of `name` is what Windows calls a device, with or without an ending.
+
+    `name` may be several names, one a line.
+
+    >>> is_device("aux"), is_device("train/NUL.bin"), is_device("auxiliary")
+    (True, True, False)
+    """
+    lower = name.lower()
+    return any(word in lower for word in _DEVICES) and _DEVICE.search(lower) is not None
+
+
+def folders_of(names: Iterable[str]) -> set[str]:
+    """Return every folder that holds one of `names`, or a folder that does.
+
+    >>> sorted(folders_of(["config.json", "train/0003/tokens-03000.bin"]))
+    ['train', 'train/0003']
+    """
+    inner = {name.rpartition("/")[0] for name in names}
+    return (inner | {folder.rpartition("/")[0] for folder in inner}) - {""}
+
+
+def _bad_name(problem: str) -> IntegrityError:
+    return IntegrityError(
+        problem, where=CONFIG_NAME, code="E_NAME", remedy="Do not trust this directory."
+    )
+
+
+def dump_json(manifest: msgspec.Struct) -> bytes:
+    """The bytes of config.json, with `self_sha256` filled in; equal manifests give equal bytes."""
+    blank = msgspec.structs.replace(manifest, self_sha256=NO_DIGEST)
+    body = msgspec.json.format(msgspec.json.encode(blank), indent=1) + b"\n"
+    return _with_digest(body, hashlib.sha256(body).hexdigest())
+
+
+def read(directory: Path) -> bytes:
+    """The bytes of `directory`/config.json, which must be an ordinary file of a sane size."""
+    if not directory.is_dir():
+        refuse_foreign(directory)
+        if directory.is_file():
+            raise InputError(
+                "is a file, not the directory of a dataset", where=str(directory),
+                code="E_NOT_FOUND",
+                remedy=f"`dataprep build --input {shlex.quote(str(directory))} --out DIR` makes a "
+                "dataset of texts, JSONL and Parquet, and with --kind embeddings of .npy and "
+                ".safetensors; then name DIR.",
+            )  # fmt: skip
+        raise InputError(
+            "no such dataset directory", where=str(directory), code="E_NOT_FOUND",
+            remedy="Check the path; `dataprep build --out` makes one.",
+        )  # fmt: skip
+    try:
+        stream = open_ordinary(directory / CONFIG_NAME, CONFIG_NAME)
+    except IntegrityError as error:
+        if error.code != "E_MISSING":
+            raise
+        refuse_foreign(directory)
+        _refuse_others(directory)
+        raise IntegrityError(
+            "there is no config.json, so this is not a finished dataset",
+            where=str(directory),
+            code="E_UNFINISHED",
+            remedy="Point at the directory that `dataprep build` reported, or build it again.",
+        ) from None
+    with stream, storage_errors(CONFIG_NAME):
+        size = os.fstat(stream.fileno()).st_size
+        if size > MAX_CONFIG_BYTES:
+            raise damaged(f"{size} bytes is over the limit of {MAX_CONFIG_BYTES}")
+        data = stream.readall()
+    if b'"dataprep"' not in data[:_HEAD_BYTES]:
+        refuse_foreign(directory)
+    return data
+
+
+def _refuse_others(directory: Path) -> None:
+    """Raise `InputError` if `directory` holds files, and none that a build writes."""
+    with storage_errors(directory):
+        names = os.listdir(directory)  # noqa: PTH208
+    staging = ".building-" in directory.name
+    if names and not staging and not any(map(_OURS.fullmatch, names)):
+        raise InputError(
+            "there is no config.json and nothing that a build writes, so this is no dataset of "
+            "dataprep", where=str(directory), code="E_LAYOUT",
+            remedy="Name the directory that `dataprep build --out` made, or build one from these "
+            f"files if they are data: `dataprep build --input {shlex.quote(str(directory))} "
+            "--out DIR`.",
+        )  # fmt: skip
+
+
+# Made at import, in one thread: msgspec 0.22 crashes where several are the first to use a type.
+_HEADER = msgspec.json.Decoder(Header)
+
+
+def read_header(data: bytes) -> Header:
+    """Return the head of a config.json that is whole and of a version that this release reads.
+
+    The digest is checked before the version, so that damage is never taken for a newer version.
+    """
+    try:
+        header = _HEADER.decode(data)
+    except msgspec.ValidationError as error:
+        raise _other_structure(error) if _is_whole(data) else damaged(str(error)) from None
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise damaged(f"not valid JSON ({error})") from None
+    if header.format != "dataprep":
+        raise damaged(f"`format` is {header.format!r}, not 'dataprep'")
+    if not _is_whole(data):
+        raise damaged("self_sha256 does not match: the file was changed after the build")
+    _check_version(header)
+    return header
+
+
+Decoded = TypeVar("Decoded")
+
+
+def decode(decoder: msgspec.json.Decoder[Decoded], data: bytes) -> Decoded:
+    """Return what `decoder` makes of a config.json that `read_header` has accepted."""
+    try:
+        return decoder.decode(data)
+    except msgspec.ValidationError as error:
+        raise _other_structure(error) from None
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise damaged(str(error)) from None
+
+
+def _other_structure(error: msgspec.ValidationError) -> IncompatibleError:
+    return newer(f"its structure ({error})")
+
+
+def newer(what: str) -> IncompatibleError:
+    """Return the error of a dataset that has `what`, which only a later release knows."""
+    return IncompatibleError(
+        f"{what} is not known to this version: the dataset was made by a newer dataprep",
+        where=CONFIG_NAME, code="E_VERSION", remedy="Install a newer dataprep.",
+    )  # fmt: skip
+
+
+def check_known(value: str, known: Container[str], what: str) -> None:
+    """Raise `IncompatibleError` unless `value`, of the key or array `what`, is `known`."""
+    if value not in known:
+        raise newer(f"{what} {value!r}")
+
+
+def says_newer(data: bytes) -> bool:
+    """Tell whether a config.json, whole or damaged, names a later version or unknown features."""
+    try:
+        _check_version(_HEADER.decode(data))
+    except IncompatibleError:
+        return True
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return False
+    return False
+
+
+def _check_version(header: Header) -> None:
+    unknown = sorted(set(header.required_features) - KNOWN_FEATURES)
+    if header.format_version != FORMAT_VERSION or unknown:
+        what = f"features {', '.join(unknown)}" if unknown else f"version {header.format_version}"
+        raise IncompatibleError(
+            f"the dataset needs format {what}; this release reads version {FORMAT_VERSION}",
+            where=CONFIG_NAME,
+            code="E_VERSION",
+            remedy="Install a newer dataprep.",
+        )
+
+
+def _is_whole(data: bytes) -> bool:
+    """Tell whether the digest in `data` is its own."""
+    at = _digest_at(data)
+    blank = _with_digest(data, NO_DIGEST)
+    return hashlib.sha256(blank).hexdigest().encode() == data[at : at + 64]
+
+
+def _with_digest(data: bytes, digest: str) -> bytes:
+    at = _digest_at(data)
+    return data[:at] + digest.encode() + data[at + 64 :]
+
+
+def _digest_at(data: bytes) -> int:
+    key = b'"self_sha256": "'
+    return data.rfind(key) + len(key)
+
+
+def check_files(files: Sequence[FileEntry]) -> dict[str, FileEntry]:
+    """Return the entries by name; raises unless the names are allowed, sorted and told once.
+
+    Names that differ only by case are one file on Windows and macOS, so they are refused.
+    """
+    names = [entry.name for entry in files]
+    text = "\n".join(names)
+    if ".." in text or is_device(text) or not all(map(_NAME.fullmatch, names)):
+        for name in names:  # all at once takes a third of the time
+            check_name(name)
+    found = {entry.name: entry for entry in files}
+    insist(len(found) == len(names) and names == sorted(names), "file names repeat or are unsorted")
+    insist(CONFIG_NAME not in found and CRC_NAME in found, "the list of files is incomplete")
+    folders = folders_of(names)
+    if text != text.lower() or not folders.isdisjoint(found):
+        _refuse_same([CONFIG_NAME, *folders, *names])
+    return found
+
+
+def _refuse_same(names: Iterable[str]) -> None:
+    """Raise about the first of `names` that differs from one before it at most by case."""
+    taken: set[str] = set()
+    for name in names:
+        if name.lower() in taken:
+            raise _bad_name(f"file name {name!r} differs from another one at most by case")
+        taken.add(name.lower())
+
+
+def check_records(
+    records: RecordCounts, inputs: Sequence[InputEntry], written: int, what: str, *,
+    merged: int = 0, side: bool = False,
+) -> None:  # fmt: skip
+    """Raise unless every record read was `written`, rejected, removed or `merged` into another.
+
+    Where a `side` file has the inputs, those who read it compare their records.
+    """
+    for entry in inputs:
+        check_known(entry.unit, UNITS, "inputs.unit")
+    insist(records.written == written, f"records.written differs from the {what}")
+    insist(
+        records.read == written + sum(records.rejected.values()) + records.removed + merged,
+        "records.read differs from written + rejected + removed" + " + merged" * bool(merged),
+    )
+    insist(
+        side or records.read == sum(entry.records for entry in inputs),
+        "records.read differs from the records of the inputs",
+    )
+
+
+def check_inputs_file(
+    name: str | msgspec.UnsetType, inputs: Sequence[InputEntry], files: Mapping[str, FileEntry]
+) -> bool:
+    """Return whether a side file has the inputs; raises unless it is listed and `inputs` empty."""
+    if name is msgspec.UNSET:
+        return False
+    found = files.get(name)
+    insist(found is not None and found.dtype is None, f"{name} is no file of inputs")
+    insist(not inputs, "inputs stand in two places")
+    return True
+
+
+def check_split_name(name: str) -> None:
+    """Raise unless `name` may name a split or an array."""
+    insist(bool(_SPLIT.fullmatch(name)), f"{name!r} cannot name a split")
+    if is_device(name):
+        raise _bad_name(f"{name!r} is the name of a device of Windows and names no split")
+
+
+def check_content_id(split: str, content_id: str) -> None:
+    """Raise unless the `content_id` of `split` is 64 lower-case hex digits."""
+    insist(bool(_DIGEST.fullmatch(content_id)), f"splits.{split}.content_id is no SHA-256")
+
+
+def insist(condition: bool, problem: str) -> None:
+    """Raise `IntegrityError` about config.json unless `condition` holds."""
+    if not condition:
+        raise damaged(problem)
+
+
+def damaged(problem: str) -> IntegrityError:
+    """The error of a config.json that no build wrote."""
+    return IntegrityError(
+        problem,
+        where=CONFIG_NAME,
+        code="E_MANIFEST",
+        remedy="Restore this file, or build again with --overwrite.",
+    )

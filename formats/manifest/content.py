@@ -1,0 +1,167 @@
+"""What a split holds, as one digest: equal for equal data, however it is cut into files.
+
+`content_id` of a split is the SHA-256 of the canonical JSON of ``["dataprep content 1", kind,
+parts]``. Each part names a run of numbers by its role, type and count, and by the CRC-32 of their
+little-endian bytes in stream order. The CRC-32 of a run follows from those of its pieces, so the id
+does not depend on shards, units or inputs, and is known without reading the data again.
+
+CRC-32 tells accidents. Two different runs of equal type and count share one with probability
+2**-32; no check of integrity uses the id. docs/format.md defines it in full.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+from typing import TYPE_CHECKING, Any
+from zlib import crc32
+
+from ..canonical import digest_of
+from ..checksums import BLOCK_BYTES, FileHash
+from .pairs import PROVENANCE
+
+if TYPE_CHECKING:
+    from .arrays import ArrayEntry
+
+__all__ = [
+    "UNSERVED",
+    "TokenContent",
+    "array_content_id",
+    "crc32_after",
+    "crc32_combine",
+    "crc32_of_numbers",
+]
+
+UNSERVED = frozenset({PROVENANCE})
+"""Arrays that say where rows come from, and are no part of the content."""
+
+_DOMAIN = "dataprep content 1"
+_POLYNOMIAL = 0xEDB88320  # of CRC-32, the coefficient of x**0 in the highest bit
+_ONE = 1 << 31
+_WIDTHS = {"tokens": 0, "lengths": 8, "mask": 1, "groups": 8, "scores": 4}
+
+
+def crc32_combine(first: int, second: int, length: int) -> int:
+    """Return the CRC-32 of two runs of bytes laid end to end.
+
+    `first` and `second` are their CRC-32s, `length` is the size of the second run in bytes.
+
+    >>> crc32_combine(crc32(b"data"), crc32(b"prep"), 4) == crc32(b"dataprep")
+    True
+    """
+    return _times(_shift(length), first) ^ second
+
+
+def crc32_after(prefix: int, whole: int, length: int) -> int:
+    """Return the CRC-32 of the last `length` bytes of a run, given those of the rest and of all.
+
+    >>> crc32_after(crc32(b"data"), crc32(b"dataprep"), 4) == crc32(b"prep")
+    True
+    """
+    return _times(_shift(length), prefix) ^ whole
+
+
+def crc32_of_numbers(found: FileHash, header: bytes = b"") -> int:
+    """Return the CRC-32 of what follows `header` in the file of the hash `found`."""
+    size, total = 0, 0
+    for one in found.crc32.tolist():
+        length = min(BLOCK_BYTES, found.size - size)
+        total = crc32_combine(total, one, length)
+        size += length
+    return crc32_after(crc32(header), total, size - len(header)) if header else total
+
+
+def _times(one: int, other: int) -> int:
+    """Return the product of two polynomials over GF(2), modulo that of CRC-32."""
+    product = 0
+    while other:
+        if other & _ONE:
+            product ^= one
+        other = (other << 1) & 0xFFFFFFFF
+        one = (one >> 1) ^ (_POLYNOMIAL if one & 1 else 0)
+    return product
+
+
+@cache
+def _power(exponent: int) -> int:
+    """Return x**(8 * 2**exponent) modulo the polynomial."""
+    if exponent == 0:
+        return _ONE >> 8
+    half = _power(exponent - 1)
+    return _times(half, half)
+
+
+@cache
+def _block_shift() -> int:
+    return _power(BLOCK_BYTES.bit_length() - 1)
+
+
+def _shift(length: int) -> int:
+    """Return x**(8 * length) modulo the polynomial: what `length` bytes do to the CRC before."""
+    if length == BLOCK_BYTES:
+        return _block_shift()
+    found, exponent = _ONE, 0
+    while length >> exponent:
+        if length >> exponent & 1:
+            found = _times(found, _power(exponent))
+        exponent += 1
+    return found
+
+
+class TokenContent:
+    """The parts of a split of tokens, added up in stream order.
+
+    >>> content = TokenContent("<u2")
+    >>> content.add("tokens", 2, crc32(bytes([1, 0, 2, 0])))
+    >>> content.add("lengths", 1, crc32((2).to_bytes(8, "little")))
+    >>> len(content.content_id)
+    64
+    """
+
+    def __init__(self, dtype: str) -> None:
+        self._types = {
+            "tokens": dtype, "lengths": "<u8", "mask": "|u1", "groups": "<u8", "scores": "<f4",
+        }  # fmt: skip
+        self._sums = {"tokens": (0, 0), "lengths": (0, 0)}
+
+    def add(self, role: str, count: int, crc: int) -> None:
+        """Append `count` numbers of the CRC-32 `crc` to the part `role`."""
+        width = _WIDTHS[role] or int(self._types[role][2])
+        before, total = self._sums.get(role, (0, 0))
+        self._sums[role] = (before + count, crc32_combine(total, crc, count * width))
+
+    @property
+    def content_id(self) -> str:
+        """The digest of what was added; without documents of tokens and lengths alone.
+
+        A shard of no documents may have a mask, and a split of no shards has none.
+        """
+        documents = self._sums["lengths"][0]
+        parts = [
+            [role, dtype, self._sums[role][0], _hex(self._sums[role][1])]
+            for role, dtype in self._types.items()
+            if role in self._sums and (documents or role in ("tokens", "lengths"))
+        ]
+        return digest_of([_DOMAIN, "tokens", parts])
+
+
+def array_content_id(
+    kind: str, arrays: Mapping[str, ArrayEntry], crcs: Mapping[str, int], rows: int, index: int
+) -> str:
+    """Return the content id of the `rows` rows of a split of `arrays`.
+
+    `crcs` has the CRC-32 of the numbers of each array, `index` is that of the row numbers.
+    """
+    parts: list[list[Any]] = [
+        [
+            name, entry.dtype, [entry.rows, *entry.row], _hex(crcs[name]), entry.scale, entry.unit,
+            None if entry.categories is None else list(entry.categories),
+        ]
+        for name, entry in sorted(arrays.items())
+        if name not in UNSERVED
+    ]  # fmt: skip
+    return digest_of([_DOMAIN, kind, [*parts, ["index", "<i8", rows, _hex(index)]]])
+
+
+def _hex(crc: int) -> str:
+    return f"{crc:08x}"

@@ -1,0 +1,84 @@
+"""The inputs of a dataset: in config.json, or in a file beside it where there are many.
+
+A million inputs would make a config.json of hundreds of megabytes, which every opening would read.
+The side file has the same objects, one a line, and is read by those who ask for a name.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Protocol
+
+import msgspec
+
+from ..errors import IntegrityError
+from ..files.safe_open import open_ordinary
+from ..read.map_cache import wrong_size
+from ..storage import storage_errors
+from .common import FileEntry, InputEntry, RecordCounts
+
+__all__ = ["INPUTS_NAME", "MANY_INPUTS", "encode_inputs", "read_inputs"]
+
+INPUTS_NAME = "inputs.jsonl"
+MANY_INPUTS = 10_000
+"""With more inputs they go to the side file: config.json stays below some megabytes."""
+_BLOCK_LINES = 1 << 12
+
+# Made at import, in one thread: msgspec 0.22 crashes where several are the first to use a type.
+_INPUT = msgspec.json.Decoder(InputEntry)
+
+
+def encode_inputs(inputs: Sequence[InputEntry]) -> Iterator[bytes]:
+    """Yield the side file in blocks."""
+    for start in range(0, len(inputs), _BLOCK_LINES):
+        lines = [msgspec.json.encode(one) + b"\n" for one in inputs[start : start + _BLOCK_LINES]]
+        yield b"".join(lines)
+
+
+class _Listed(Protocol):
+    """A manifest of any kind."""
+
+    @property
+    def inputs(self) -> tuple[InputEntry, ...]: ...
+    @property
+    def inputs_file(self) -> str | msgspec.UnsetType: ...
+    @property
+    def files(self) -> tuple[FileEntry, ...]: ...
+    @property
+    def records(self) -> RecordCounts: ...
+
+
+def read_inputs(directory: Path, manifest: _Listed) -> tuple[InputEntry, ...]:
+    """Return the inputs of the dataset in `directory`, of its config.json or of its side file.
+
+    The file is read once, and its size, SHA-256 and records compared with config.json; raises
+    `IntegrityError` where they differ.
+    """
+    if manifest.inputs_file is msgspec.UNSET:
+        return manifest.inputs
+    entry = next(file for file in manifest.files if file.name == manifest.inputs_file)
+    with open_ordinary(directory / entry.name, entry.name) as stream, storage_errors(entry.name):
+        size = os.fstat(stream.fileno()).st_size
+        if size != entry.bytes:
+            raise wrong_size(entry.name, entry.bytes, size)
+        data = stream.readall()
+    if hashlib.sha256(data).hexdigest() != entry.sha256:
+        raise _damaged(entry.name, "is not the file that was built (SHA-256 differs)", "E_HASH")
+    try:
+        found = tuple(_INPUT.decode_lines(data))
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise _damaged(entry.name, f"is no list of inputs ({error})", "E_INPUTS") from None
+    if sum(one.records for one in found) != manifest.records.read:
+        problem = "the records of its inputs are not records.read of config.json"
+        raise _damaged(entry.name, problem, "E_INPUTS")
+    return found
+
+
+def _damaged(name: str, problem: str, code: str) -> IntegrityError:
+    return IntegrityError(
+        problem, where=name, code=code,
+        remedy="Restore this file, or build again with --overwrite.",
+    )  # fmt: skip

@@ -1,0 +1,362 @@
+"""config.json: typed, validated once at open, and tamper-evident.
+
+Loading costs one read and one decode, a few milliseconds for 10,000 shards. Everything that the
+rest of the package believes about a dataset comes from the structs below; none of it is guessed
+from the files.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from ..errors import UsageError
+from .common import (
+    CONFIG_NAME,
+    CRC_NAME,
+    FORMAT_VERSION,
+    KNOWN_FEATURES,
+    LOSS_MASK,
+    MAX_CONFIG_BYTES,
+    NO_DIGEST,
+    PREFERENCE,
+    Count,
+    Entry,
+    FileEntry,
+    InputEntry,
+    RecordCounts,
+    check_content_id,
+    check_files,
+    check_inputs_file,
+    check_known,
+    check_name,
+    check_records,
+    check_split_name,
+    decode,
+    dump_json,
+    insist,
+    read,
+    read_header,
+)
+
+__all__ = [
+    "CONFIG_NAME",
+    "CRC_NAME",
+    "FORMAT_VERSION",
+    "KNOWN_FEATURES",
+    "LOSS_MASK",
+    "MAX_CONFIG_BYTES",
+    "PREFERENCE",
+    "ChatEntry",
+    "FileEntry",
+    "InputEntry",
+    "Manifest",
+    "Probe",
+    "RecordCounts",
+    "ShardEntry",
+    "SpecialToken",
+    "SplitEntry",
+    "TokenizerEntry",
+    "TokensEntry",
+    "check_name",
+    "dump",
+    "load",
+    "parse",
+    "read",
+]
+
+
+class ShardEntry(Entry, frozen=True, kw_only=True, omit_defaults=True):
+    """The files that hold `documents` documents in `length` tokens.
+
+    Datasets of conversations have a `mask`, those of preferences also `groups` (uint64
+    [records + 1]: the first document of each record in this shard, and their number) and `scores`
+    (float32 [documents]). Where the index of the split is null, `record_ids` is the file with
+    the record id of each document (int64 [documents]).
+    """
+
+    tokens: str
+    docs: str
+    source: str
+    documents: Count
+    length: Count
+    mask: str | None = None
+    groups: str | None = None
+    scores: str | None = None
+    record_ids: str | None = None
+    records: Count | None = None
+    """Of preferences: how many records; their documents stand together."""
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """The names of all its files."""
+        extra = (self.mask, self.groups, self.scores, self.record_ids)
+        return (self.tokens, self.docs, self.source, *(name for name in extra if name is not None))
+
+
+class SplitEntry(Entry, frozen=True, kw_only=True, omit_defaults=True):
+    """One stream of tokens; `text_bytes` is its size as UTF-8 before tokenizing, if known.
+
+    `content_id` is the digest of what it holds, see `content`. `index` is the file with the record
+    ids of all documents; null where every shard has its own. `records` is told where a record may
+    have several documents.
+    """
+
+    content_id: str
+    index: str | None
+    documents: Count
+    tokens: Count
+    text_bytes: Count | None
+    zero_token_documents: Count
+    shards: tuple[ShardEntry, ...]
+    records: Count | None = None
+
+    @property
+    def id_files(self) -> tuple[str, ...]:
+        """The names of the files with the record ids, in order."""
+        if self.index is not None:
+            return (self.index,)
+        return tuple(str(shard.record_ids) for shard in self.shards)
+
+
+class TokensEntry(Entry, frozen=True, kw_only=True):
+    """`dtype` is "<u2" or "<u4"; every id is below `vocab_size`."""
+
+    dtype: str
+    vocab_size: Count
+
+
+class SpecialToken(Entry, frozen=True, kw_only=True):
+    """A control token by id and text."""
+
+    id: Count
+    token: str
+
+
+class Probe(Entry, frozen=True, kw_only=True):
+    """A string and the ids it gave, without BOS and EOS, when the dataset was built."""
+
+    text: str
+    ids: tuple[Count, ...]
+
+
+class TokenizerEntry(Entry, frozen=True, kw_only=True):
+    """Which tokenizer made the ids, how it was driven, and probes to recognise it by."""
+
+    file: str
+    sha256: str
+    engine: str
+    engine_reason: str
+    libraries: dict[str, str]
+    special_text: str
+    special_text_found: dict[str, Count]
+    add_bos: bool
+    add_eos: bool
+    bos: SpecialToken | None
+    eos: SpecialToken | None
+    pad: SpecialToken | None
+    probes: tuple[Probe, ...]
+
+
+class ChatEntry(Entry, frozen=True, kw_only=True):
+    """How conversations became tokens.
+
+    `template` is the file with the chat template, byte for byte; `template_origin` says where it is
+    from. `masked_by` is "generation" (its own markers) or "prefixes" (renderings of growing
+    prefixes). `form` is "chat", "pairs" (chosen, then rejected), "labels" or "groups".
+    `overlong_found` counts the conversations that each over-length measure was taken with.
+    """
+
+    template: str
+    template_origin: str
+    template_sha256: str
+    masked_by: str
+    train_on: str
+    form: str
+    max_tokens: Count | None
+    overlong: str | None
+    overlong_found: dict[str, Count]
+    trained_tokens: Count
+
+
+class Manifest(Entry, frozen=True, kw_only=True):
+    """config.json as a whole; field order here is key order there."""
+
+    format: str
+    format_version: int
+    required_features: tuple[str, ...]
+    kind: str
+    recipe_id: str
+    tokens: TokensEntry
+    tokenizer: TokenizerEntry
+    splits: dict[str, SplitEntry]
+    inputs: tuple[InputEntry, ...]
+    inputs_file: str | msgspec.UnsetType = msgspec.UNSET
+    """The file with the inputs, where there are many; `inputs` is empty then."""
+    records: RecordCounts
+    options: dict[str, Any]
+    files: tuple[FileEntry, ...]
+    chat: ChatEntry | msgspec.UnsetType = msgspec.UNSET
+    self_sha256: str = NO_DIGEST
+
+
+def dump(manifest: Manifest) -> bytes:
+    """The bytes of config.json, with `self_sha256` filled in; equal manifests give equal bytes."""
+    return dump_json(manifest)
+
+
+def load(directory: Path) -> Manifest:
+    """Read and validate `directory`/config.json."""
+    try:
+        return parse(read(directory))
+    except UsageError as error:  # of another kind
+        error.where = str(directory)
+        raise
+
+
+_DTYPES = ("<u2", "<u4")
+# Made at import, in one thread: msgspec 0.22 crashes where several are the first to use a type.
+_MANIFEST = msgspec.json.Decoder(Manifest)
+
+
+def parse(data: bytes) -> Manifest:
+    """Decode and validate the bytes of config.json.
+
+    Checks the format and version, the self digest, the structure, every name, and that shards,
+    splits and files agree with one another; costs O(files).
+    """
+    kind = read_header(data).kind
+    if kind in ("embeddings", "pairs"):
+        raise UsageError(
+            f"holds {kind}, not tokens", where=CONFIG_NAME, code="E_KIND",
+            remedy="Open it with dataprep.open_arrays.",
+        )  # fmt: skip
+    check_known(kind, ("tokens",), "kind")
+    manifest = decode(_MANIFEST, data)
+    check_known(manifest.tokens.dtype, _DTYPES, "tokens.dtype")
+    if manifest.chat is not msgspec.UNSET:
+        check_known(manifest.chat.form, _FORMS, "chat.form")
+    _check_consistency(manifest)
+    return manifest
+
+
+def _check_consistency(manifest: Manifest) -> None:
+    files = check_files(manifest.files)
+    limit = 1 << (8 * int(manifest.tokens.dtype[2]))
+    insist(0 < manifest.tokens.vocab_size <= limit, "vocab_size does not fit the token dtype")
+    insist(manifest.tokenizer.file in files, "the tokenizer is not in the list of files")
+    _check_references(manifest)
+    for name, split in manifest.splits.items():
+        check_split_name(name)
+        check_content_id(name, split.content_id)
+        _check_split(name, split, files, manifest.tokens.dtype)
+    _check_chat(manifest, files)
+    masked = any(s.mask is not None for split in manifest.splits.values() for s in split.shards)
+    insist(
+        masked == (LOSS_MASK in manifest.required_features),
+        "a dataset has masks if, and only if, it requires the feature loss_mask",
+    )
+    grouped = any(s.groups is not None for split in manifest.splits.values() for s in split.shards)
+    insist(
+        grouped == (PREFERENCE in manifest.required_features),
+        "a dataset has groups if, and only if, it requires the feature preference",
+    )
+    written = sum(_records(split) for split in manifest.splits.values())
+    side = check_inputs_file(manifest.inputs_file, manifest.inputs, files)
+    check_records(manifest.records, manifest.inputs, written, "records in the splits", side=side)
+
+
+def _check_chat(manifest: Manifest, files: dict[str, FileEntry]) -> None:
+    """What `chat` says fits the files and the shards; without it there are no preferences."""
+    chat = manifest.chat
+    form = "chat" if chat is msgspec.UNSET else chat.form
+    insist(
+        (form != "chat") == (PREFERENCE in manifest.required_features),
+        "chat.form is one of preferences if, and only if, the feature preference is required",
+    )
+    shards = [shard for split in manifest.splits.values() for shard in split.shards]
+    for shard in shards:
+        wrong = f"{shard.docs}: {shard.documents} documents are not those of its records"
+        insist(_FORMS[form](shard.documents, shard.records), wrong)
+    if chat is msgspec.UNSET:
+        return
+    entry = files.get(chat.template)
+    insist(entry is not None, "the chat template is not in the list of files")
+    same = entry is not None and entry.sha256 == chat.template_sha256
+    insist(same, f"{chat.template} is not the template that chat.template_sha256 names")
+    unmasked = next((shard.tokens for shard in shards if shard.mask is None), None)
+    insist(unmasked is None, f"{unmasked} is of conversations and has no mask")
+
+
+# By form, whether so many documents can be those of so many records of one shard.
+_FORMS: dict[str, Callable[[int, int | None], bool]] = {
+    "chat": lambda documents, records: records is None,
+    "pairs": lambda documents, records: records is not None and documents == 2 * records,
+    "labels": lambda documents, records: documents == records,
+    "groups": lambda documents, records: records is not None and documents >= records,
+}
+
+
+def _records(split: SplitEntry) -> int:
+    return split.documents if split.records is None else split.records
+
+
+def _check_references(manifest: Manifest) -> None:
+    """No file serves twice: a shard listed in two places would be read as twice the data."""
+    splits = manifest.splits.values()
+    uses = Counter([manifest.tokenizer.file, CRC_NAME])
+    uses.update(split.index for split in splits if split.index is not None)
+    if manifest.chat is not msgspec.UNSET:
+        uses.update([manifest.chat.template])
+    for split in splits:
+        uses.update(file for shard in split.shards for file in shard.files)
+    twice = [file for file, count in uses.items() if count > 1]
+    insist(not twice, f"{', '.join(twice[:3])} stands in two places")
+
+
+def _check_split(name: str, split: SplitEntry, files: dict[str, FileEntry], dtype: str) -> None:
+    insist(sum(s.documents for s in split.shards) == split.documents, f"{name}: documents differ")
+    insist(sum(s.length for s in split.shards) == split.tokens, f"{name}: tokens differ")
+    insist(
+        split.index is None or split.index in files, f"{split.index} is not in the list of files"
+    )
+    for extra in ("mask", "groups", "scores", "record_ids", "records"):
+        told = {getattr(shard, extra) is not None for shard in split.shards}
+        insist(len(told) <= 1, f"{name}: some shards have {extra}, others have none")
+    for shard in split.shards:
+        alone = (split.index is None) == (shard.record_ids is not None)
+        insist(
+            alone, f"{name}: record ids stand in the index, or in every shard where that is null"
+        )
+    grouped = {(s.groups is None, s.scores is None, s.records is None) for s in split.shards}
+    insist(grouped <= {(True,) * 3, (False,) * 3}, f"{name}: groups, scores, records go together")
+    if grouped == {(False,) * 3}:
+        records = sum(shard.records or 0 for shard in split.shards)
+        insist(records == split.records, f"{name}: records differ")
+    insist(_records(split) <= split.documents, f"{name}: there are more records than documents")
+    for shard in split.shards:
+        rows, tokens = shard.documents, (shard.length,)
+        described = {
+            shard.tokens: (dtype, tokens),
+            shard.docs: ("<u8", (rows + 1,)),
+            shard.source: ("<u8", (rows, 2)),
+            shard.mask: ("|u1", tokens),
+            shard.groups: ("<u8", ((shard.records or 0) + 1,)),
+            shard.scores: ("<f4", (rows,)),
+            shard.record_ids: ("<i8", (rows,)),
+        }
+        for file in shard.files:
+            kind, shape = described[file]
+            entry = files.get(file)
+            insist(entry is not None, f"{file} is not in the list of files")
+            agrees = entry is not None and entry.dtype == kind and entry.shape == shape
+            insist(agrees, f"{file}: type or shape differs from its shard")
+        entry = files[shard.tokens]
+        insist(
+            entry.bytes == shard.length * int(dtype[2]),
+            f"{shard.tokens}: size differs from its length in tokens",
+        )

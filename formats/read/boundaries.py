@@ -1,0 +1,176 @@
+"""Which documents some windows of a split hold, from the stored offsets and nothing else.
+
+No token is read, so an EOS that stands inside a document, or that the build never added, changes
+nothing. Shards are found by bisection, and documents by bisection in the mapped offsets of each
+shard touched: about 50 microseconds a batch, 10 more a shard, and 50 ns a document.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ..errors import IntegrityError
+
+__all__ = ["Boundaries", "Parts", "ragged", "steps"]
+
+Counts = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Parts:
+    """What windows hold: int64 arrays of one entry a part, in order.
+
+    Tokens `begin` to `begin + length` of the windows laid end to end are tokens of document
+    `document` of the split. A document without tokens has no part, a part ends with its window, and
+    together they cover all windows.
+    """
+
+    begin: Counts
+    length: Counts
+    document: Counts
+
+    def with_tokens(self) -> Parts:
+        """The parts that are not empty."""
+        if self.length.all():
+            return self
+        some = np.flatnonzero(self.length)
+        return Parts(begin=self.begin[some], length=self.length[some], document=self.document[some])
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Pieces:
+    """Windows cut at the ends of shards, in window order; int64 arrays of one entry a piece.
+
+    A piece is tokens `begin` to `last` of `shard`, and begins at `at` in the windows laid end to
+    end. `shard` is a number where all pieces are in one, as in most batches.
+    """
+
+    shard: Counts | int
+    begin: Counts
+    last: Counts
+    at: Counts
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Boundaries:
+    """Where the documents of a split begin.
+
+    `token_base` and `document_base` say where each shard starts in the split, and one entry more
+    where the last one stops; `offsets(shard)` is the uint64 array in the file `files[shard]`.
+    """
+
+    token_base: Counts
+    document_base: Counts
+    offsets: Callable[[int], npt.NDArray[Any]]
+    files: Sequence[str]
+
+    def parts(self, starts: Counts, length: int) -> Parts:
+        """The parts of the windows of `length` tokens at `starts`, which lie inside the split.
+
+        Raises `IntegrityError` for offsets that no build wrote.
+        """
+        if len(starts) == 0 or length == 0:
+            return Parts(begin=_NONE, length=_NONE, document=_NONE)
+        pieces = self._pieces(starts, length)
+        piece, local, heads = ragged(*self._bisect(pieces))
+        shard = _each(pieces.shard, piece)
+        begins = np.empty(len(local), np.int64)
+        for number, cells in _groups(shard):
+            begins[cells] = self.offsets(number).take(local[cells], mode="clip")
+        begins += (pieces.at - pieces.begin)[piece]
+        begins[heads] = pieces.at  # a piece begins somewhere inside its first document
+        sizes = steps(begins, len(starts) * length)
+        self._check(sizes >= 0, shard)
+        documents = local + self.document_base[shard]
+        return Parts(begin=begins, length=sizes, document=documents).with_tokens()
+
+    def _pieces(self, starts: Counts, length: int) -> _Pieces:
+        base, at = self.token_base, np.arange(0, len(starts) * length, length)
+        shard = int(base.searchsorted(starts.min(), "right")) - 1
+        if starts.max() + length <= base[shard + 1]:
+            begin = starts - base[shard]
+            return _Pieces(shard=shard, begin=begin, last=begin + (length - 1), at=at)
+        stops = starts + length
+        window, shards, _ = ragged(
+            base.searchsorted(starts, "right") - 1, base.searchsorted(stops, "left")
+        )
+        full = base[shards + 1] > base[shards]  # of shards without tokens nothing is needed
+        window, shards = window[full], shards[full]
+        first, start = base[shards], starts[window]
+        begin = np.maximum(start, first)
+        last = np.minimum(stops[window], base[shards + 1]) - 1
+        return _Pieces(
+            shard=shards, begin=begin - first, last=last - first,
+            at=at[window] + begin - start,
+        )  # fmt: skip
+
+    def _bisect(self, pieces: _Pieces) -> tuple[Counts, Counts]:
+        """The first document of each piece and the one after its last, counted in the shard."""
+        # uint64 like the offsets: int64 keys would make numpy convert the whole array to float64.
+        keys = np.concatenate([pieces.begin, pieces.last]).view(np.uint64).reshape(2, -1)
+        after = np.empty(keys.shape, np.int64)
+        for number, rows in _groups(pieces.shard):
+            # Where several offsets are equal, the last is of the document that has the tokens.
+            after[:, rows] = self.offsets(number).searchsorted(keys[:, rows], "right")
+        # Even in damaged offsets, what stands before the place found is not above the key, and what
+        # stands after it is: so documents that begin one after the other cover the piece.
+        first, stop = after[0] - 1, after[1]
+        documents = self.document_base[pieces.shard + 1] - self.document_base[pieces.shard]
+        self._check((first >= 0) & (stop > first) & (stop <= documents), pieces.shard)
+        return first, stop
+
+    def _check(self, sound: npt.NDArray[np.bool_], shard: Counts | int) -> None:
+        if not sound.all():
+            raise IntegrityError(
+                "the documents do not follow one another",
+                where=self.files[int(_each(shard, np.argmin(sound)))], code="E_OFFSETS",
+                remedy="Restore this file, or build again with --overwrite.",
+            )  # fmt: skip
+
+
+_NONE = np.empty(0, np.int64)
+
+
+def _each(shard: Counts | int, at: Any) -> Any:
+    """The shard of each entry `at`, where it is not one for all."""
+    return shard[at] if isinstance(shard, np.ndarray) else shard
+
+
+def _groups(shard: Counts | int) -> Iterator[tuple[int, Any]]:
+    """Each shard there is, and what indexes the entries that are of it."""
+    if not isinstance(shard, np.ndarray):
+        yield shard, slice(None)
+        return
+    order = np.argsort(shard, kind="stable")
+    ordered = shard[order]
+    cuts = (np.flatnonzero(ordered[1:] != ordered[:-1]) + 1).tolist()
+    for i, j in pairwise([0, *cuts, len(order)]):
+        yield int(ordered[i]), order[i:j]
+
+
+def steps(begins: Counts, stop: int) -> Counts:
+    """From each of `begins`, one or more, to the next, and from the last to `stop`."""
+    out = np.empty_like(begins)
+    np.subtract(begins[1:], begins[:-1], out=out[:-1])
+    out[-1] = stop - begins[-1]
+    return out
+
+
+def ragged(first: Counts, stop: Counts) -> tuple[Counts, Counts, Counts]:
+    """The ranges first[i] .. stop[i] - 1 laid end to end; no range ends before it begins.
+
+    Gives which range each entry is of, the number that it is, and where each range begins.
+
+    >>> [found.tolist() for found in ragged(np.array([5, 9, 2]), np.array([7, 9, 5]))]
+    [[0, 0, 2, 2, 2], [5, 6, 2, 3, 4], [0, 2, 2]]
+    """
+    counts = stop - first
+    heads = counts.cumsum() - counts
+    which = np.arange(len(counts)).repeat(counts)
+    return which, np.arange(len(which)) + (first - heads)[which], heads

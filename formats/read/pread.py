@@ -1,0 +1,226 @@
+"""Reading many files with `preadv` alone: no map, so no SIGBUS.
+
+A block that the disk cannot read, a server that went away and a file that somebody cut off come out
+as a `StorageError` or an `IntegrityError` that names the file, where a map would end the process. A
+window costs a system call and a little Python, 2 microseconds, where a map costs a memory copy; on
+a cold cache both wait for the disk.
+
+`preadv` takes a position and keeps none, so threads, and processes forked from this one, may share
+a descriptor.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ..errors import StorageError
+from .map_cache import MapCache, wrong_size
+from .sharded import Numbers, Positions, bases
+
+__all__ = ["File", "FileArray", "PreadFiles", "open_file"]
+
+_PAGE = 512  # numbers of which the last steps of a search are made: 4 KiB of uint64
+_GAP = 512  # numbers between two that are wanted for which one read is made of two
+
+
+class File:
+    """An open file of `size` bytes; closed when the last user of it is gone."""
+
+    def __init__(self, name: str, descriptor: int, size: int) -> None:
+        self.name = name
+        self.descriptor = descriptor
+        self.size = size
+
+    def read_into(self, view: memoryview, at: int) -> None:
+        """Fill all of `view` (bytes) from position `at` on.
+
+        Raises `IntegrityError` if the file ends before, `StorageError` if it cannot be read.
+        """
+        try:
+            count = os.preadv(self.descriptor, [view], at)
+            while count < len(view):
+                more = os.preadv(self.descriptor, [view[count:]], at + count)
+                if more == 0:
+                    raise self._ended(at + count)
+                count += more
+        except OSError as error:
+            raise StorageError(
+                f"{os.strerror(error.errno or 0)} reading bytes {at} to {at + len(view)}",
+                where=self.name, remedy="Check the disk, or the connection to it.",
+            ) from error  # fmt: skip
+
+    def _ended(self, at: int) -> Exception:
+        found = os.fstat(self.descriptor).st_size
+        if found != self.size:
+            return wrong_size(self.name, self.size, found)
+        return StorageError(f"{self.size} bytes long, but ends at {at}", where=self.name)
+
+    def __del__(self) -> None:
+        os.close(self.descriptor)
+
+
+def open_file(path: Path, name: str, size: int) -> File:
+    """Open `path`, which must have `size` bytes; errors call it `name`."""
+    descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
+    file = File(name, descriptor, size)
+    found = os.fstat(descriptor).st_size
+    if found != size:
+        raise wrong_size(name, size, found)
+    return file
+
+
+class PreadFiles:
+    """Files of `dtype` numbers, opened when first read.
+
+    `sizes` are in bytes, and `offset` bytes, one number for all or one for each, stand before the
+    numbers; `open(name, size)` gives one, checked. Open files are kept in
+    `cache`, so they count towards its limit. `width` numbers make a row, for `take_rows`.
+    """
+
+    def __init__(
+        self,
+        names: Sequence[str],
+        sizes: Sequence[int],
+        dtype: str,
+        *,
+        open: Callable[[str, int], File],  # noqa: A002  (what it does)
+        cache: MapCache,
+        offset: int | Positions = 0,
+        width: int = 1,
+    ) -> None:
+        self.dtype = np.dtype(dtype)
+        self.offsets: Positions = np.broadcast_to(np.asarray(offset, np.int64), len(sizes))
+        self.width = width
+        self.names = names
+        self.sizes = sizes
+        self.open = open
+        self._cache = cache
+        row = max(1, width) * self.dtype.itemsize
+        self.first_rows = bases((np.array(sizes, np.int64) - self.offsets) // row)
+
+    def file(self, shard: int) -> File:
+        """The open file of `shard`."""
+        name, size = self.names[shard], self.sizes[shard]
+        return self._cache.get(name, lambda: self.open(name, size))
+
+    def rows(self, shards: Positions | int, local: Positions, length: int) -> Numbers:
+        """See `Source`: one system call a row."""
+        out = np.empty((len(local), length), self.dtype)
+        view, size = out.data.cast("B"), length * self.dtype.itemsize
+        owners = np.broadcast_to(shards, local.shape).tolist()
+        places = (local * self.dtype.itemsize + self.offsets[shards]).tolist()
+        for row, (shard, at) in enumerate(zip(owners, places, strict=True)):
+            self.file(shard).read_into(view[row * size : row * size + size], at)
+        return out
+
+    def take_rows(self, shards: Positions | int, rows: Positions) -> Numbers:
+        """See `Source`."""
+        return self.rows(shards, (rows - self.first_rows[shards]) * self.width, self.width)
+
+    def copy(
+        self, shards: Positions, local: Positions, lengths: Positions, out: Numbers, at: Positions
+    ) -> None:
+        """See `Source`: one system call a piece."""
+        view, item = out.data.cast("B"), self.dtype.itemsize
+        columns = (shards, local * item + self.offsets[shards], lengths * item, at * item)
+        rows = zip(*(column.tolist() for column in columns), strict=True)
+        for shard, place, size, to in rows:
+            self.file(shard).read_into(view[to : to + size], place)
+
+    def fill(self, out: Numbers, shard: int, local: int) -> None:
+        """See `Source`."""
+        at = local * self.dtype.itemsize + int(self.offsets[shard])
+        self.file(shard).read_into(out.data.cast("B"), at)
+
+    def windows(self, length: int) -> None:
+        """Nothing: there is no range."""
+
+    @property
+    def first(self) -> Positions:
+        """Nothing either."""
+        return np.empty(0, np.int64)
+
+    def look(self, shards: Positions | int) -> None:
+        """Nothing: reading tells."""
+
+    def close(self) -> None:
+        """Nothing: the cache holds the files."""
+
+
+class FileArray:
+    """What the readers of offsets and provenance ask of an array, without a map.
+
+    Reads what is asked for and keeps nothing; only `np.asarray` reads it all.
+    """
+
+    def __init__(self, file: File, dtype: str, shape: tuple[int, ...], offset: int) -> None:
+        self.dtype = np.dtype(dtype)
+        self.shape = shape
+        self._file = file
+        self._offset = offset
+        self._row = int(np.prod(shape[1:], dtype=np.int64)) * self.dtype.itemsize
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __getitem__(self, at: int | slice | Positions) -> Any:
+        if isinstance(at, np.ndarray):
+            return self.take(at)
+        if isinstance(at, slice):
+            start, stop, step = at.indices(len(self))
+            return self._read(min(start, stop), stop)[::step] if step > 0 else self._whole()[at]
+        if not -len(self) <= at < len(self):
+            raise IndexError(f"{at} is outside 0:{len(self)}")
+        return self._read(at % len(self), at % len(self) + 1)[0]
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Numbers:
+        return np.asarray(self._whole(), dtype)
+
+    def astype(self, dtype: npt.DTypeLike) -> Numbers:
+        """All of it, as `dtype`."""
+        return self._whole().astype(dtype)
+
+    def take(self, at: Positions, mode: str = "clip") -> Numbers:
+        """The numbers at `at` [k]; neighbouring ones are read together."""
+        wanted = np.clip(at, 0, len(self) - 1)
+        order = np.argsort(wanted, kind="stable")
+        inorder = wanted[order]
+        out = np.empty((len(wanted), *self.shape[1:]), self.dtype)
+        for run in np.split(np.arange(len(order)), np.flatnonzero(np.diff(inorder) > _GAP) + 1):
+            if len(run):
+                first, last = int(inorder[run[0]]), int(inorder[run[-1]])
+                out[order[run]] = self._read(first, last + 1)[inorder[run] - first]
+        return out
+
+    def searchsorted(self, keys: npt.ArrayLike, side: str = "left") -> Positions:
+        """As numpy's: bisection, about log2(len / 512) reads a key."""
+        wanted = np.asarray(keys)
+        flat = [self._search(key, side) for key in wanted.reshape(-1)]
+        return np.array(flat, np.int64).reshape(wanted.shape)
+
+    def _search(self, key: Any, side: str) -> int:
+        low, high = 0, len(self)  # the answer is in low .. high
+        while high - low > _PAGE:
+            middle = (low + high) // 2
+            found = self._read(middle, middle + 1)[0]
+            if found < key or (side == "right" and found == key):
+                low = middle + 1
+            else:
+                high = middle
+        return low + int(np.searchsorted(self._read(low, high), key, side))  # type: ignore[call-overload]
+
+    def _whole(self) -> Numbers:
+        return self._read(0, len(self))
+
+    def _read(self, start: int, stop: int) -> Numbers:
+        out = np.empty((max(0, stop - start), *self.shape[1:]), self.dtype)
+        if out.size:
+            view = out.reshape(-1).data.cast("B")
+            self._file.read_into(view, self._offset + start * self._row)
+        return out

@@ -1,0 +1,1 @@
+"""Verification: whether a directory is, byte for byte, what was built."""

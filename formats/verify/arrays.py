@@ -1,0 +1,154 @@
+"""What is checked in a dataset of embeddings or pairs.
+
+First every file by itself, each read once and by any thread: the header, every number, the splits,
+the rejects. Then what takes two arrays to see, where nothing was found against either of them, so
+that damage in one is never blamed on another: these are read again, a block of rows at a time.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from functools import partial
+from math import prod
+
+import numpy as np
+
+from ..errors import DataprepError
+from ..manifest.arrays import ArrayEntry, ArrayManifest, ArrayShard, storage_dtype
+from ..manifest.content import UNSERVED, array_content_id, crc32_combine
+from ..manifest.pairs import PROVENANCE, pair_sizes
+from .array_rules import array_rules
+from .pairs import check_known_positives, check_offsets
+from .plan import Plan, Task, do
+from .reader import Reader, Run
+from .records import check_row_splits
+from .rejects import REJECTS_NAME
+from .rows import blocks, finding_at, open_rows
+from .rules import Rule, from_inputs, place, scaled_unit
+from .shards import positions_of
+
+__all__ = ["array_plan"]
+
+_OFFSETS = "pair_keyword_offsets"
+
+
+def array_plan(manifest: ArrayManifest) -> Plan:
+    """How to check the dataset that `manifest` describes."""
+    names = {REJECTS_NAME, *(split.index for split in manifest.splits.values())}
+    names.update(shard.file for one in manifest.arrays.values() for shard in one.shards)
+    return Plan(
+        kind=manifest.kind,
+        recipe_id=manifest.recipe_id,
+        files=manifest.files,
+        folders=frozenset(manifest.arrays),
+        counts={"rows": manifest.rows, "arrays": len(manifest.arrays)},
+        read=frozenset(names),
+        check=partial(_check, manifest),
+    )
+
+
+def _check(manifest: ArrayManifest, run: Run, others: Sequence[Task]) -> None:
+    alone: list[Task] = [partial(check_row_splits, run, manifest)]
+    for name, entry in manifest.arrays.items():
+        if name == _OFFSETS and manifest.pairs is not None:
+            sizes = pair_sizes(manifest.arrays, manifest.rows)
+            alone.append(partial(check_offsets, run, entry, sizes.mentions))
+            continue
+        first = 0
+        for shard in entry.shards:
+            alone.append(partial(_check_shard, run, manifest, name, shard, first))
+            first += shard.rows
+    do([*alone, *others], run)
+    do(list(_together(run, manifest)), run)
+    _check_content(run, manifest)
+
+
+def _check_content(run: Run, manifest: ArrayManifest) -> None:
+    """The content id of every split is that of the arrays and its index."""
+    crcs: dict[str, int] = {}
+    for name, entry in manifest.arrays.items():
+        if name in UNSERVED:
+            continue
+        crcs[name] = 0
+        width = prod(entry.row) * np.dtype(storage_dtype(entry.dtype)).itemsize
+        if not run.added_up(shard.file for shard in entry.shards):
+            return
+        for shard in entry.shards:
+            crcs[name] = crc32_combine(crcs[name], run.numbers[shard.file], shard.rows * width)
+    for name, split in manifest.splits.items():
+        if run.added_up([split.index]):
+            index = run.numbers[split.index]
+            found = array_content_id(manifest.kind, manifest.arrays, crcs, split.rows, index)
+            run.check_content(name, split.content_id, found)
+
+
+def _check_shard(
+    run: Run, manifest: ArrayManifest, name: str, shard: ArrayShard, first: int
+) -> None:
+    """Check the numbers of `shard`, whose first row is row `first` of the array `name`."""
+    entry = manifest.arrays[name]
+    with contextlib.ExitStack() as stack:
+        reader = run.open(stack, shard.file)
+        if reader is not None:
+            reader.expect_array(storage_dtype(entry.dtype), (shard.rows, *entry.row))
+            _check_rows(run, reader, entry, list(_rules(manifest, name)), first)
+
+
+def _check_rows(run: Run, reader: Reader, entry: ArrayEntry, rules: list[Rule], first: int) -> None:
+    """One finding for each rule that is broken: the first place of it."""
+    dtype, width = storage_dtype(entry.dtype), prod(entry.row)
+    for block in reader.rows("|u1" if dtype == "|b1" else dtype, width):
+        begin = reader.at - block.nbytes
+        for rule in rules:
+            found = rule.find(block)
+            if found is not None:
+                at, problem = found
+                row, start = first + at // width, begin + at * block.itemsize
+                where = f"row {row}{place(entry.row, at % width)}"
+                run.findings.add(reader.finding(
+                    rule.code, f"{where} {problem}", start, start + block.itemsize, row
+                ))  # fmt: skip
+                rules.remove(rule)
+                break  # a number that breaks one rule need not be told again
+        first += len(block)
+        if not rules:
+            return
+
+
+def _rules(manifest: ArrayManifest, name: str) -> Iterator[Rule]:
+    """Yield what every number of the array `name` must be."""
+    if name == PROVENANCE:
+        yield from_inputs(positions_of(manifest.inputs))
+    yield from array_rules(manifest, name)
+
+
+def _together(run: Run, manifest: ArrayManifest) -> Iterator[Task]:
+    """The checks that take two arrays, where both are sound."""
+
+    def sound(*names: str) -> bool:
+        files = (shard.file for name in names for shard in manifest.arrays[name].shards)
+        return all(run.sound(file) for file in files)
+
+    for name, entry in manifest.arrays.items():
+        if entry.unit and entry.scale is not None and sound(name, entry.scale):
+            yield partial(_check_scaled, run, manifest, name, entry.scale)
+    if manifest.pairs is not None and sound("pair_index", "hard_negatives"):
+        yield partial(check_known_positives, run, manifest)
+
+
+def _check_scaled(run: Run, manifest: ArrayManifest, name: str, scale: str) -> None:
+    """Rows that were divided by their length still have it, times their scale."""
+    numbers, scales = open_rows(run, manifest, name, scale)
+    width = prod(numbers.row_shape)
+    try:
+        for start, stop in blocks(run, numbers.rows, width):
+            rule = scaled_unit(scales.read(start, stop))
+            found = rule.find(numbers.read(start, stop).reshape(-1, width))
+            if found is not None:
+                at, problem = found
+                row, told = start + at // width, f"{problem}, times its scale in {scale}"
+                run.findings.add(finding_at(numbers, row, at % width, rule.code, told))
+                return
+    except DataprepError as error:
+        run.findings.add_error(error, name)

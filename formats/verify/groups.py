@@ -1,0 +1,196 @@
+"""Whether the records of preferences are sound: which documents each has, and what was said of it.
+
+Groups and scores are read once, side by side, a MiB of each at a time. That documents of one record
+have its id, and others another, takes the groups and the index together: both are read once more.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+from zlib import crc32
+
+import numpy as np
+import numpy.typing as npt
+
+from ..checksums import BLOCK_BYTES
+from ..errors import DataprepError
+from ..manifest.tokens import Manifest, ShardEntry, SplitEntry
+from ..read.open_files import Files
+from ..read.pread import FileArray
+from ..read.record_ids import RecordIds
+from ..read.staleness import Standing
+from .reader import Reader, Run
+from .report import Finding, Refused
+
+__all__ = ["check_groups", "check_records_of_groups"]
+
+Numbers = npt.NDArray[np.int64]
+_STEP = BLOCK_BYTES // 8
+_DOCUMENTS = {"pairs": 2, "labels": 1}
+_SAID = {"pairs": "1 for the answer chosen, then 0 for the one rejected", "labels": "0 or 1"}
+
+
+def check_groups(run: Run, shard: ShardEntry, form: str) -> None:
+    """Check the groups and the scores of `shard`, of a dataset whose records are of this `form`."""
+    with contextlib.ExitStack() as stack:
+        groups = run.open(stack, str(shard.groups))
+        starts = None if groups is None else _Starts(groups, run, shard, form)
+        with contextlib.ExitStack() as inner:
+            scores = run.open(inner, str(shard.scores))
+            if scores is not None:
+                _check_scores(scores, shard, form, starts)
+        while starts is not None and starts.advance():
+            pass
+
+
+class _Starts:
+    """Validates where records start as it is read, and gives the starts as far as asked for."""
+
+    def __init__(self, reader: Reader, run: Run, shard: ShardEntry, form: str) -> None:
+        self.sound = True
+        self._reader = reader
+        self._run = run
+        self._shard = shard
+        self._size = _DOCUMENTS.get(form)
+        self._chunks = self._read()
+        self._pending = np.empty(0, np.int64)
+
+    def advance(self) -> bool:
+        """Read one more chunk; False at the end, or where the groups stop making sense."""
+        try:
+            starts = next(self._chunks, None)
+        except (Refused, DataprepError) as error:
+            self._run.findings.add_error(error, self._reader.name)
+            self.sound = False
+            return False
+        if starts is None:
+            return False
+        self._pending = np.concatenate([self._pending, starts])
+        return True
+
+    def until(self, stop: int) -> Numbers:
+        """The starts below `stop`, each given once."""
+        while (not len(self._pending) or self._pending[-1] < stop) and self.advance():
+            pass
+        ready = int(np.searchsorted(self._pending, stop))
+        given, self._pending = self._pending[:ready], self._pending[ready:]
+        return given
+
+    def _read(self) -> Iterator[Numbers]:
+        shard, reader = self._shard, self._reader
+        header = reader.expect_array("<u8", ((shard.records or 0) + 1,))
+        last = np.zeros(0, np.int64)
+        for chunk in reader.arrays("<u8"):
+            first = (reader.at - chunk.nbytes - header) // 8
+            if first == 0 and chunk[0] != 0:
+                raise self._refused(header, 0, f"must start at 0, not at {chunk[0]}")
+            if chunk.max() > shard.documents:
+                bad = int(np.argmax(chunk > shard.documents))
+                problem = f"record {first + bad} starts at {chunk[bad]}"
+                raise self._refused(
+                    header, first + bad, f"{problem}, past the {shard.documents} documents"
+                )
+            starts = chunk.astype(np.int64)
+            sizes = np.diff(np.concatenate([last, starts]))
+            wrong = np.flatnonzero(sizes < 1 if self._size is None else sizes != self._size)
+            if len(wrong):
+                record = first + int(wrong[0]) - len(last)
+                wanted = "one or more" if self._size is None else f"{self._size}"
+                problem = f"record {record} has {sizes[wrong[0]]} documents, must have {wanted}"
+                raise self._refused(header, record + 1, problem)
+            reader.numbers = crc32(sizes.astype("<u8").data, reader.numbers or 0)
+            last = starts[-1:]
+            yield starts
+        if last[0] != shard.documents:
+            problem = f"must end at {shard.documents}, the documents of the shard, not at {last[0]}"
+            raise self._refused(header, shard.records or 0, problem)
+
+    def _refused(self, header: int, index: int, problem: str) -> Refused:
+        start = header + 8 * index
+        return Refused(self._reader.finding("E_GROUPS", problem, start, start + 8))
+
+
+def _check_scores(reader: Reader, shard: ShardEntry, form: str, starts: _Starts | None) -> None:
+    """Every score is one that `form` allows; of groups, all of a record are given or none is."""
+    header = reader.expect_array("<f4", (shard.documents,))
+    given = np.zeros(0, np.bool_)  # whether the document before the chunk has a score
+    for scores in reader.arrays("<f4"):
+        first = (reader.at - scores.nbytes - header) // 4
+        if form == "groups":
+            wrong, said = np.isinf(scores), "finite, or NaN"
+        else:
+            expected = np.arange(first + 1, first + 1 + len(scores)) % 2
+            wrong = scores != expected if form == "pairs" else (scores != 0) & (scores != 1)
+            said = _SAID[form]
+        if wrong.any():
+            bad = int(np.argmax(wrong))
+            raise _wrong_score(reader, header, first + bad, scores[bad], f"must be {said}")
+        if form != "groups" or starts is None:
+            continue
+        finite = np.concatenate([given, ~np.isnan(scores)])
+        changes = np.flatnonzero(np.diff(finite)) + 1 - len(given) + first
+        mixed = np.setdiff1d(changes, starts.until(first + len(scores)))
+        if starts.sound and len(mixed):
+            bad = int(mixed[0])
+            problem = "but another document of its record has one with and one without"
+            raise _wrong_score(reader, header, bad, scores[bad - first], problem)
+        given = finite[-1:]
+
+
+def _wrong_score(reader: Reader, header: int, document: int, score: Any, problem: str) -> Refused:
+    start = header + 4 * document
+    told = f"document {document} has the score {score}, {problem}"
+    return Refused(reader.finding("E_SCORES", told, start, start + 4))
+
+
+def check_records_of_groups(run: Run, manifest: Manifest) -> None:
+    """In every split, documents have the same record id exactly where the groups put them together.
+
+    Files in which something was found already are passed over.
+    """
+    files = Files(run.directory, run.files, Standing(run.directory), "pread")
+    for split in manifest.splits.values():
+        names = [*split.id_files, *(str(shard.groups) for shard in split.shards)]
+        if split.records is not None and all(run.sound(name) for name in names):
+            try:
+                _compare(run, files, split)
+            except DataprepError as error:
+                run.findings.add_error(error, names[0])
+
+
+def _compare(run: Run, files: Files, split: SplitEntry) -> None:
+    ids: FileArray | RecordIds
+    if split.index is None:
+        ids = RecordIds(files, split.shards)
+    else:
+        ids = files.lazy_index(split.index, split.documents)
+    document = 0
+    last = np.full(1, -1, np.int64)  # the id of the document before
+    for shard in split.shards:
+        groups, base, record = files.array(str(shard.groups)), document, 0
+        while document < base + shard.documents:
+            run.advance(0)
+            stop = min(document + _STEP, base + shard.documents)
+            found = ids[document:stop]
+            upto = int(groups.searchsorted(np.uint64(stop - base), "left"))
+            starts = groups[record:upto].astype(np.int64) + base
+            changes = np.flatnonzero(np.diff(found, prepend=last)) + document
+            odd = np.setxor1d(starts, changes)
+            if len(odd):
+                at, own = int(odd[0]), int(odd[0]) in starts
+                id_ = int(found[at - document])
+                problem = (
+                    "the same as the one before, of another record"
+                    if own
+                    else ("another than the one before, of the same record")
+                )
+                whole = split.index is not None
+                file, row = (split.id_files[0], at) if whole else (str(shard.record_ids), at - base)
+                run.findings.add(Finding(
+                    code="E_INDEX", file=file, row=row,
+                    problem=f"document {row}: record id {id_} is {problem}",
+                ))  # fmt: skip
+                return
+            document, record, last = stop, upto, found[-1:]

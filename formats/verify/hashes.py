@@ -1,0 +1,152 @@
+"""The hashes of one file, taken while it is read, and what is wrong where they differ.
+
+The SHA-256 decides. The CRC-32 of each MiB only says where damage is, so a sound file never has
+them computed: that they fit is seen from one exclusive or of all its blocks, at a sixth of the cost
+(`BlockSum`). Only a file that is not sound is read a second time, block by block.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import zlib
+from collections.abc import Callable, Iterator
+from functools import cache
+
+import numpy as np
+import numpy.typing as npt
+
+from ..checksums import BLOCK_BYTES, FileHash
+from ..manifest.common import CRC_NAME, FileEntry
+from .report import Finding
+
+__all__ = ["BlockSum", "Hashes"]
+
+Crcs = npt.NDArray[np.uint32]
+_WORD = 4  # bytes of a CRC-32
+
+
+class BlockSum:
+    """Whether the CRC-32 of each MiB of a file of `size` bytes is the one in a table.
+
+    CRC-32 is linear: the CRC (started at 0) of an exclusive or is the exclusive or of the CRCs, and
+    a block that is followed by `4 * n` zeros has its own CRC times x**(32 * n). So all whole blocks
+    are laid over each other, each 4 bytes further to the right than the one before it, and the CRC
+    of that sum equals the CRC of the table itself:
+
+        crc(sum of block[i] << 4 * i)  ==  crc(table[0], table[1], ...)
+
+    A wrong entry always tells, and so do two that changed places; several wrong ones that cancel
+    out are as improbable as damage that a CRC-32 misses. The rest of a file after its last whole
+    block is compared as it is. Memory: one MiB, and 4 bytes for each.
+
+    >>> whole = BlockSum(3)
+    >>> whole.update(b"abc")
+    >>> whole.fits(np.array([zlib.crc32(b"abc")], np.uint32))
+    True
+    """
+
+    def __init__(self, size: int) -> None:
+        self._whole = size // BLOCK_BYTES
+        self._sum = np.zeros(self._whole and BLOCK_BYTES + _WORD * self._whole, np.uint8)
+        self._rest = 0
+        self._at = 0
+
+    def update(self, data: bytes | memoryview) -> None:
+        """Add the next bytes of the file, any number of them."""
+        view = memoryview(data)
+        while view:
+            number, start = divmod(self._at, BLOCK_BYTES)
+            part = view[: BLOCK_BYTES - start]
+            if number < self._whole:
+                at = _WORD * number + start
+                cells = self._sum[at : at + len(part)]
+                np.bitwise_xor(cells, np.frombuffer(part, np.uint8), out=cells)
+            else:
+                self._rest = zlib.crc32(part, self._rest)
+            self._at += len(part)
+            view = view[len(part) :]
+
+    def fits(self, table: Crcs) -> bool:
+        """Whether `table` has the CRC-32s of what was given."""
+        whole = (table[: self._whole] ^ np.uint32(_crc_of_zeros())).astype("<u4")
+        rest = [self._rest] if self._at > self._whole * BLOCK_BYTES else []
+        return _crc(self._sum) == _crc(whole) and table[self._whole :].tolist() == rest
+
+
+def _crc(data: npt.NDArray[np.uint8] | Crcs) -> int:
+    """The CRC-32 without its usual start and end values, which would not be linear."""
+    return zlib.crc32(data.data, 0xFFFFFFFF) ^ 0xFFFFFFFF
+
+
+@cache
+def _crc_of_zeros() -> int:
+    """What those values add to the CRC-32 of every block."""
+    return zlib.crc32(bytes(BLOCK_BYTES))
+
+
+class Hashes:
+    """The hashes of the file `entry`, whose CRC-32s should be `table` (None where not known)."""
+
+    def __init__(self, entry: FileEntry, table: Crcs | None) -> None:
+        self._entry = entry
+        self.table = table
+        self._sha = hashlib.sha256()
+        self._blocks = None if table is None else BlockSum(entry.bytes)
+
+    def update(self, data: memoryview) -> None:
+        """Add the next bytes of the file."""
+        self._sha.update(data)
+        if self._blocks is not None:
+            self._blocks.update(data)
+
+    def findings(self, read_again: Callable[[], FileHash]) -> Iterator[Finding]:
+        """What is wrong, once all of the file was given; `read_again` hashes it block by block."""
+        digest = self._sha.hexdigest()
+        sound = digest == self._entry.sha256
+        if self.table is None or self._blocks is None:
+            if not sound:
+                why = "" if self._entry.name == CRC_NAME else "; crc32.npy cannot say where"
+                yield self._finding(f"its SHA-256 differs from the manifest's{why}")
+        elif not sound or not self._blocks.fits(self.table):
+            yield from self._differences(digest, read_again(), self.table)
+
+    def _differences(self, digest: str, again: FileHash, table: Crcs) -> Iterator[Finding]:
+        damaged = np.flatnonzero(again.crc32 != table)
+        sound = again.sha256 == self._entry.sha256
+        if again.sha256 != digest or (sound and not len(damaged)):
+            yield self._finding(
+                "gave other bytes when it was read again: a disk or memory fails, or somebody "
+                "is writing to it"
+            )
+        elif sound:
+            yield Finding(
+                code="E_CRC", file=CRC_NAME,
+                problem=f"has other CRC-32s than {self._entry.name}, whose SHA-256 is right",
+            )  # fmt: skip
+        elif not len(damaged):
+            yield self._finding(
+                "its SHA-256 differs from the manifest's while the CRC-32 of every MiB matches: "
+                "no accident does that, the file was changed on purpose"
+            )
+        else:
+            yield from map(self._damage, *_runs(damaged))
+
+    def _damage(self, first: int, last: int) -> Finding:
+        start = first * BLOCK_BYTES
+        stop = min((last + 1) * BLOCK_BYTES, self._entry.bytes)
+        blocks = f"MiB {first} is" if first == last else f"MiB {first} to {last} are"
+        return Finding(
+            code="E_HASH", file=self._entry.name, start=start, stop=stop, block=first,
+            problem=f"{blocks} damaged (bytes {start}:{stop})",
+        )  # fmt: skip
+
+    def _finding(self, problem: str) -> Finding:
+        return Finding(code="E_HASH", file=self._entry.name, problem=problem)
+
+
+def _runs(numbers: npt.NDArray[np.intp]) -> tuple[list[int], list[int]]:
+    """First and last of each run of consecutive `numbers`, of which there is at least one."""
+    breaks = np.flatnonzero(np.diff(numbers) > 1)
+    firsts = numbers[np.concatenate([[0], breaks + 1])]
+    lasts = numbers[np.concatenate([breaks, [len(numbers) - 1]])]
+    return firsts.tolist(), lasts.tolist()

@@ -1,0 +1,175 @@
+"""What must hold between the arrays of a dataset of pairs.
+
+Every index lies in its table, on both sides; offsets lead through all keywords; no negative stands
+twice in a row, and none of them is a source that the question is known to be answered by. For that
+last, all pairs of questions and sources are held `_HELD` at a time, sorted, so that memory does not
+grow with the dataset; a larger one is read once for each of those parts.
+
+Pairs that came from another layout (`pairs.foreign`) keep the negatives that they had there, which
+may repeat and be other positives of the question; of these only a pair's own source is refused.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from ..errors import DataprepError
+from ..manifest.arrays import ArrayEntry, ArrayManifest
+from ..manifest.pairs import PairSizes, pair_sizes
+from ..read.arrays import NamedArray
+from .array_rules import is_foreign
+from .reader import Reader, Run
+from .report import Refused
+from .rows import blocks, finding_at, open_rows
+
+__all__ = ["check_known_positives", "check_offsets"]
+
+_HELD = 1 << 22  # known positives in memory at once: 32 MiB, and as much again to sort them
+_BINS = 1 << 16
+_PAIR = 16  # bytes of a question and a source
+Ids = npt.NDArray[np.int64]
+
+
+def check_offsets(run: Run, entry: ArrayEntry, total: int) -> None:
+    """From 0, never falling, to `total`: pair `i` has the keywords `offsets[i]:offsets[i + 1]`.
+
+    Where a shard is damaged, the next is not compared with its end.
+    """
+    first, last = 0, np.zeros(1, np.int64)
+    for shard in entry.shards:
+        with contextlib.ExitStack() as stack:
+            reader = run.open(stack, shard.file)
+            if reader is not None:
+                last = _check_offsets(reader, shard.rows, first, last, total)
+                ends = shard.rows > 0 and first + shard.rows == entry.rows
+                if ends and last[0] != total:
+                    problem = f"must be {total}, the rows of pair_keyword_ids, where they end"
+                    raise _bad_offset(reader, entry.rows - 1, 0, last, problem)
+        if not run.sound(shard.file):
+            last = np.full(1, -1, np.int64)
+        first += shard.rows
+
+
+def _check_offsets(reader: Reader, rows: int, first: int, last: Ids, total: int) -> Ids:
+    """Check one shard that begins with row `first` and follows `last`; gives its last offset."""
+    reader.expect_array("<i8", (rows,))
+    for chunk in reader.arrays("<i8"):
+        if first == 0 and chunk[0] != 0:
+            raise _bad_offset(reader, 0, 0, chunk, "must be 0, where they begin")
+        falls = np.flatnonzero(np.diff(chunk, prepend=last) < 0)
+        if len(falls):
+            before = chunk[falls[0] - 1] if falls[0] else max(last[0], 0)
+            problem = f"must not be below {before}, the one before"
+            raise _bad_offset(reader, first, int(falls[0]), chunk, problem)
+        if chunk[-1] > total:
+            bad = int(np.searchsorted(chunk, total, "right"))
+            problem = f"must be at most {total}, the rows of pair_keyword_ids"
+            raise _bad_offset(reader, first, bad, chunk, problem)
+        last, first = chunk[-1:].copy(), first + len(chunk)
+    return last
+
+
+def _bad_offset(reader: Reader, first: int, bad: int, chunk: Ids, problem: str) -> Refused:
+    start = reader.at - chunk.nbytes + 8 * bad
+    text = f"row {first + bad} is {chunk[bad]}, {problem}"
+    return Refused(reader.finding("E_OFFSETS", text, start, start + 8, first + bad))
+
+
+def check_known_positives(run: Run, manifest: ArrayManifest) -> None:
+    """No negative of a pair is its own source or, unless foreign, another one of its question.
+
+    Takes a sort of the pairs and a binary search for each negative.
+    """
+    sizes = pair_sizes(manifest.arrays, manifest.rows)
+    if not sizes.pairs or not sizes.negatives:
+        return
+    index, negatives = open_rows(run, manifest, "pair_index", "hard_negatives")
+    try:
+        found = _Negatives(run=run, sizes=sizes, index=index, negatives=negatives)
+        found.check_own() if is_foreign(manifest) else found.check()
+    except DataprepError as error:
+        run.findings.add_error(error, "hard_negatives")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Negatives:
+    """Compares the negatives with the pairs of one range of questions after another."""
+
+    run: Run
+    sizes: PairSizes
+    index: NamedArray
+    negatives: NamedArray
+
+    def check(self) -> None:
+        """Add a finding about the first negative that is a known positive, if there is one."""
+        for low, high in self._ranges():
+            if self._found(low, high, self._known(low, high)):
+                return
+
+    def check_own(self) -> None:
+        """Add a finding about the first negative that is its own pair's source."""
+        for start, stop in blocks(self.run, self.sizes.pairs, 8 * self.sizes.negatives):
+            pairs, chosen = self.index.read(start, stop), self.negatives.read(start, stop)
+            hits = np.flatnonzero(chosen == pairs[:, 1:])
+            if len(hits):
+                row, column = divmod(int(hits[0]), self.sizes.negatives)
+                self._tell(start + row, column, pairs[row, 1], pairs[row, 0])
+                return
+
+    def _ranges(self) -> Iterator[tuple[int, int]]:
+        """Ranges of questions with at most `_HELD` pairs each, or of one bin that has more."""
+        if self.sizes.pairs <= _HELD:
+            yield 0, self.sizes.questions
+            return
+        width = -(-self.sizes.questions // _BINS)
+        counts = np.zeros(_BINS, np.int64)
+        for start, stop in blocks(self.run, self.sizes.pairs, _PAIR):
+            bins = np.clip(self.index.read(start, stop)[:, 0] // width, 0, _BINS - 1)
+            counts += np.bincount(bins, minlength=_BINS)
+        low = held = 0
+        for number, count in enumerate(counts.tolist()):
+            if held and held + count > _HELD:
+                yield low, number * width
+                low, held = number * width, 0
+            held += count
+        yield low, self.sizes.questions
+
+    def _known(self, low: int, high: int) -> Ids:
+        """The pairs of questions `low` to `high` in order, each as one number."""
+        found = []
+        for start, stop in blocks(self.run, self.sizes.pairs, _PAIR):
+            pairs = self.index.read(start, stop)
+            pairs = pairs[(pairs[:, 0] >= low) & (pairs[:, 0] < high)]
+            found.append(pairs[:, 0] * self.sizes.sources + pairs[:, 1])
+        known: Ids = np.concatenate(found)
+        known.sort()
+        return known
+
+    def _found(self, low: int, high: int, known: Ids) -> bool:
+        """Whether a negative of these questions is among the `known`; that is then told."""
+        count = self.sizes.negatives
+        for start, stop in blocks(self.run, self.sizes.pairs, 8 * count):
+            questions = self.index.read(start, stop)[:, 0]
+            rows = np.flatnonzero((questions >= low) & (questions < high))
+            if not len(rows):
+                continue
+            chosen = self.negatives.read(start, stop)[rows]
+            keys = (questions[rows, None] * self.sizes.sources + chosen).reshape(-1)
+            nearest = np.minimum(np.searchsorted(known, keys), len(known) - 1)
+            hits = np.flatnonzero(known[nearest] == keys)
+            if len(hits):
+                row, column = divmod(int(hits[0]), count)
+                at = int(rows[row])
+                self._tell(start + at, column, chosen[row, column], questions[at])
+                return True
+        return False
+
+    def _tell(self, row: int, column: int, source: int, question: int) -> None:
+        problem = f"is source {source}, must be no known positive of question {question}"
+        found = finding_at(self.negatives, row, column, "E_POSITIVE", problem)
+        self.run.findings.add(found)

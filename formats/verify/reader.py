@@ -1,0 +1,299 @@
+"""Reads the files of a dataset once, front to back, hashing them on the way where that is asked.
+
+Every check of content takes its data from a `Reader`, so that the full level is the structure level
+with the hashes switched on: no sound file is read twice. Plain reads, never a map: a read error or
+a file that shrinks is an exception here and would be a SIGBUS there. Links, directories and pipes
+are refused without being followed or waited for. Memory is two MiB a reader.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ..checksums import BLOCK_BYTES, FileHash, FileHasher, block_count
+from ..errors import DataprepError, IntegrityError
+from ..files import npy
+from ..files.safe_open import open_ordinary
+from ..manifest.common import CONFIG_NAME, CRC_NAME, FileEntry
+from ..manifest.content import crc32_of_numbers
+from ..storage import storage_errors
+from .hashes import Hashes
+from .report import Finding, Findings, Refused
+
+__all__ = ["Progress", "Reader", "Run", "Stopped"]
+
+Progress = Callable[[int, int], None]
+_HASH_BYTES = 256 << 10  # read and hashed while the processor's cache still holds them
+
+
+class Stopped(Exception):  # noqa: N818 (not an error: the caller was interrupted)
+    """Raised in worker threads once the main thread gives up."""
+
+
+class Run:
+    """What the checks of one verification share; safe to use from several threads.
+
+    `files` are the manifest's, in its order.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        files: Sequence[FileEntry],
+        *,
+        hashing: bool,
+        progress: Progress | None,
+    ) -> None:
+        self.directory = directory
+        self.hashing = hashing
+        self.findings = Findings()
+        self.notes: list[str] = []
+        self.files = {entry.name: entry for entry in files}
+        self.stop = threading.Event()
+        self.numbers: dict[str, int] = {}
+        """Of sound files that were hashed: the CRC-32 of what each adds to the content."""
+        self.total = 0
+        self._done = 0
+        self._progress = progress
+        self._lock = threading.Lock()
+        self._blocks, self._block_total = _block_starts(files)
+        self._crc_usable = False
+
+    def sound(self, name: str) -> bool:
+        """Whether nothing is known against the file `name` so far."""
+        return not self.findings.concern(name)
+
+    def advance(self, count: int) -> None:
+        """Count `count` bytes as read; the place where an interrupted run stops."""
+        if self.stop.is_set():
+            raise Stopped
+        if self._progress is None:
+            return
+        with self._lock:
+            self._done += count
+            self._progress(self._done, self.total)
+
+    def open(self, stack: contextlib.ExitStack, name: str) -> Reader | None:
+        """A reader of the listed file `name` on `stack`; None if there is no use in reading it."""
+        if not self.sound(name):
+            return None
+        try:
+            return stack.enter_context(Reader(self, self.files[name]))
+        except DataprepError as error:
+            self.findings.add_error(error, name)
+            return None
+
+    def check_crc_file(self) -> None:
+        """Check crc32.npy itself; the others are located with it only if it is sound."""
+        with contextlib.ExitStack() as stack:
+            reader = self.open(stack, CRC_NAME)
+            if reader is not None:
+                reader.expect_array("<u4", (self._block_total,))
+        self._crc_usable = self.hashing and self.sound(CRC_NAME)
+
+    def added_up(self, names: Iterable[str]) -> bool:
+        """Whether the content of these files is known and nothing was found against them."""
+        return all(name in self.numbers and self.sound(name) for name in names)
+
+    def check_content(self, split: str, stored: str, found: str) -> None:
+        """Compare the content id of a split with the one that its files give."""
+        if stored != found:
+            self.findings.add(Finding(
+                code="E_CONTENT", file=CONFIG_NAME,
+                problem=f"splits.{split}.content_id is {stored[:16]}..., the data give "
+                f"{found[:16]}...",
+            ))  # fmt: skip
+
+    def expected_crcs(self, entry: FileEntry) -> npt.NDArray[np.uint32] | None:
+        """The CRC-32 of each MiB of a file as it was built; None where that is not known."""
+        if not self._crc_usable or entry.name not in self._blocks:
+            return None
+        header = npy.begin(self.files[CRC_NAME].bytes, "<u4", (self._block_total,)) or 0
+        with open_ordinary(self.directory / CRC_NAME, CRC_NAME) as stream:
+            stream.seek(header + 4 * self._blocks[entry.name])
+            return np.frombuffer(stream.read(4 * block_count([entry.bytes])), "<u4")
+
+
+class Reader:
+    """Reads one file in order; leaving the ``with`` block reads the rest and checks the hashes.
+
+    A `Refused` or `DataprepError` raised in the block becomes a finding there, and the block ends.
+    """
+
+    def __init__(self, run: Run, entry: FileEntry) -> None:
+        self.name = entry.name
+        self.size = entry.bytes
+        self.at = 0
+        self._run = run
+        self._entry = entry
+        self._hashes = Hashes(entry, run.expected_crcs(entry)) if run.hashing else None
+        self._failed = False
+        self._header = b""
+        self.numbers: int | None = None
+        """The CRC-32 of what the file adds to the content, where that is not its numbers."""
+        self._buffer = bytearray(min(BLOCK_BYTES, max(entry.bytes, 1)))
+
+    def __enter__(self) -> Reader:
+        self._stream = open_ordinary(self._run.directory / self.name, self.name)
+        size = os.fstat(self._stream.fileno()).st_size
+        if size != self.size:  # it changed since the sizes were compared
+            self._stream.close()
+            raise self._short(size)
+        _expect_sequential(self._stream.fileno())
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> bool:
+        with self._stream:
+            ours = isinstance(error, DataprepError | Refused)
+            if isinstance(error, DataprepError | Refused):
+                self._run.findings.add_error(error, self.name)
+            if error is not None and not ours:
+                return False
+            self._finish()
+        return True
+
+    def _finish(self) -> None:
+        if self._hashes is None or self._failed:
+            return
+        try:
+            while self.read():
+                pass
+            found = list(self._hashes.findings(self._read_again))
+            for finding in found:
+                self._run.findings.add(finding)
+            if not found:
+                self._add_up(self._hashes.table)
+        except DataprepError as error:
+            self._run.findings.add_error(error, self.name)
+
+    def _add_up(self, table: npt.NDArray[np.uint32] | None) -> None:
+        """Note what the file adds to the content; `table` has the CRC-32 of each MiB of it."""
+        if self.numbers is None and table is not None:
+            hashed = FileHash(size=self.size, sha256=self._entry.sha256, crc32=table)
+            self.numbers = crc32_of_numbers(hashed, self._header)
+        if self.numbers is not None:
+            self._run.numbers[self.name] = self.numbers
+
+    def read(self, limit: int = BLOCK_BYTES) -> memoryview:
+        """The next bytes, `limit` of them unless the file ends; valid until the next call."""
+        view = memoryview(self._buffer)[: min(limit, self.size - self.at)]
+        filled = 0
+        while filled < len(view):
+            piece = view[filled : filled + _HASH_BYTES]
+            count = self._readinto(piece)
+            if not count:
+                self._failed = True
+                raise self._short(self.at + filled)
+            if self._hashes is not None:
+                self._hashes.update(piece[:count])
+            filled += count
+        if filled:
+            self._run.advance(filled)
+        self.at += filled
+        return view
+
+    def _read_again(self) -> FileHash:
+        """Hash the whole file anew, with the CRC-32 of each MiB."""
+        hasher, left, view = FileHasher(), self.size, memoryview(self._buffer)
+        self._stream.seek(0)
+        while left:
+            self._run.advance(0)
+            count = self._readinto(view[:left])
+            if not count:
+                raise self._short(self.size - left)
+            hasher.update(view[:count])
+            left -= count
+        return hasher.finish()
+
+    def _readinto(self, view: memoryview) -> int:
+        try:
+            with storage_errors(self.name):
+                return int(self._stream.readinto(view) or 0)
+        except DataprepError:
+            self._failed = True
+            raise
+
+    def arrays(self, dtype: str, stop: int | None = None) -> Iterator[npt.NDArray[Any]]:
+        """The numbers up to byte `stop`, in arrays that are valid until the next one."""
+        stop = self.size if stop is None else stop
+        while self.at < stop:
+            yield np.frombuffer(self.read(min(BLOCK_BYTES, stop - self.at)), dtype)
+
+    def rows(self, dtype: str, width: int) -> Iterator[npt.NDArray[Any]]:
+        """The rest in whole rows of `width` numbers: arrays [k, width], valid until the next one.
+
+        A row over a MiB is put together in memory.
+        """
+        size = width * np.dtype(dtype).itemsize
+        step = max(1, BLOCK_BYTES // max(1, size)) * size
+        while self.at < self.size:
+            data: memoryview | bytearray = self.read(min(step, BLOCK_BYTES))
+            if size > BLOCK_BYTES:
+                data = bytearray(data)
+                while len(data) < size:
+                    data += self.read(size - len(data))
+            yield np.frombuffer(data, dtype).reshape(-1, width)
+
+    def expect_array(self, dtype: str, shape: tuple[int, ...]) -> int:
+        """Read the `.npy` header, refuse any but this one, and return its length in bytes."""
+        described = self._entry.dtype == dtype and self._entry.shape == shape
+        begin = npy.begin(self.size, dtype, shape)
+        if not described or begin is None:
+            raise Refused(self.finding(
+                "E_ARRAY", f"must be a .npy array of type {dtype} and shape {shape}: its "
+                f"{self.size} bytes are not a header and these numbers",
+            ))  # fmt: skip
+        self._header = bytes(self.read(begin))
+        if not npy.describes(self._header, dtype, shape):
+            problem = f"its header does not say type {dtype} and shape {shape}"
+            raise Refused(self.finding("E_ARRAY", problem, 0, begin))
+        return begin
+
+    def finding(
+        self,
+        code: str,
+        problem: str,
+        start: int | None = None,
+        stop: int | None = None,
+        row: int | None = None,
+    ) -> Finding:
+        """A finding about bytes `start` to `stop` of this file."""
+        block = None if start is None else start // BLOCK_BYTES
+        return Finding(
+            code=code, file=self.name, problem=problem, start=start, stop=stop, block=block, row=row
+        )
+
+    def _short(self, size: int) -> IntegrityError:
+        return IntegrityError(
+            f"expected {self.size} bytes, found {size}", where=self.name, code="E_SIZE",
+            remedy="Restore this file, or build again with --overwrite.",
+        )  # fmt: skip
+
+
+def _block_starts(files: Sequence[FileEntry]) -> tuple[dict[str, int], int]:
+    """Where in crc32.npy the blocks of each file start, and how many blocks there are."""
+    starts, at = {}, 0
+    for entry in files:
+        if entry.name != CRC_NAME:
+            starts[entry.name] = at
+            at += block_count([entry.bytes])
+    return starts, at
+
+
+def _expect_sequential(descriptor: int) -> None:
+    if hasattr(os, "posix_fadvise"):
+        os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_SEQUENTIAL)

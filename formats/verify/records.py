@@ -1,0 +1,219 @@
+"""Conservation: every record that was read stands in exactly one split or in rejects.jsonl.
+
+Of a dataset of arrays the splits index rows, not records: every row stands in exactly one split.
+
+One bit for each record is kept (125 MB for 10**9), set by vectorised chunks as the index files and
+the rejects pass; nothing is allocated on the word of the manifest alone, only where files of the
+right size back its counts.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from ..errors import IntegrityError
+from ..files import index_file as torchfile
+from ..manifest.arrays import ArrayManifest
+from ..manifest.common import CONFIG_NAME
+from ..manifest.tokens import Manifest, SplitEntry
+from .bits import Bits
+from .reader import Reader, Run
+from .rejects import REJECTS_NAME, check_rejects
+from .report import Finding, Refused
+
+__all__ = ["REJECTS_NAME", "check_records", "check_row_splits"]
+
+_BITS = 64  # of a record id
+_FEW = 1 << 20  # bits that are allocated in any case: 128 KiB
+_MIN_LINE = 40  # bytes: less than the fixed keys of a reject take
+
+Ids = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Index:
+    """The numbers of one split, below `limit`, and the words for them.
+
+    `files` holds so many of them each: one index, or with `by_shard` an array for each shard.
+    `distinct` of them differ; None: all do.
+    """
+
+    files: Sequence[tuple[str, int]]
+    limit: int
+    distinct: int | None = None
+    by_shard: bool = False
+    place: str = "document"
+    number: str = "record id"
+    total: str = "records.read"
+
+
+def check_records(run: Run, manifest: Manifest) -> None:
+    """Check every index file and rejects.jsonl, and that no record but those removed is missing."""
+    records = manifest.records
+    indexes = [
+        _Index(files=_id_files(split), limit=records.read, distinct=split.records,
+               by_shard=split.index is None)
+        for split in manifest.splits.values()
+    ]  # fmt: skip
+    bits = _check_indexes(run, indexes, _bits(run, indexes, records.read, records.removed))
+    if not all(run.sound(file) for file in _files(indexes)):
+        bits = None
+    check_rejects(run, records, manifest.inputs, bits)
+    judged = [*_files(indexes), REJECTS_NAME]
+    if bits is not None and all(run.sound(name) for name in judged):
+        missing, first = bits.missing()
+        if missing != records.removed:
+            removed = f", {records.removed} were removed" if records.removed else ""
+            run.findings.add(Finding(
+                code="E_CONSERVATION", file=CONFIG_NAME,
+                problem=f"{missing} of {bits.count} records stand in no split and no reject"
+                f"{removed}; the first is record {first}",
+            ))  # fmt: skip
+
+
+def check_row_splits(run: Run, manifest: ArrayManifest) -> None:
+    """Check every index file and rejects.jsonl of a dataset of arrays.
+
+    As many rows as there are stand in the splits (the manifest was refused otherwise), and none
+    in two: so none is missing.
+    """
+    indexes = [
+        _Index(
+            files=[(split.index, split.rows)], limit=manifest.rows, place="position",
+            number="row", total="the number of rows",
+        )
+        for split in manifest.splits.values()
+    ]  # fmt: skip
+    _check_indexes(run, indexes, _bits(run, indexes, manifest.rows))
+    read = manifest.records.read
+    backed = sum(entry.bytes for name, entry in run.files.items() if run.sound(name))
+    bits = Bits(read) if read <= 8 * backed else None  # never larger than the dataset
+    if bits is None:
+        run.notes.append(
+            f"conservation was not checked: one bit for each of {read} records takes more memory "
+            "than the dataset"
+        )
+    check_rejects(run, manifest.records, manifest.inputs, bits)
+
+
+def _bits(run: Run, indexes: Sequence[_Index], count: int, removed: int = 0) -> Bits | None:
+    """Return the empty set of `count` numbers, unless no files of the right size can hold so many.
+
+    No file holds those `removed`, but their bits may take no more memory than the others' files;
+    a note says where they would.
+    """
+    names = {name for name in _files(indexes) if run.sound(name)}
+    backed = sum(run.files[name].bytes // 8 for name in names)
+    if REJECTS_NAME in run.files and run.sound(REJECTS_NAME):
+        backed += run.files[REJECTS_NAME].bytes // _MIN_LINE
+    fits = count <= max(_BITS * backed, _FEW) if removed else True
+    if not fits:
+        run.notes.append(
+            f"conservation was not checked: {removed} of {count} records were removed, and one bit "
+            "for each takes more memory than the files that are left"
+        )
+    return Bits(count) if fits and count - removed <= backed else None
+
+
+def _id_files(split: SplitEntry) -> list[tuple[str, int]]:
+    if split.index is not None:
+        return [(split.index, split.documents)]
+    return [(str(shard.record_ids), shard.documents) for shard in split.shards]
+
+
+def _files(indexes: Sequence[_Index]) -> list[str]:
+    return [name for index in indexes for name, _ in index.files]
+
+
+def _check_indexes(run: Run, indexes: Sequence[_Index], bits: Bits | None) -> Bits | None:
+    """Check them all, adding what they hold to `bits`; None if there was no use in that."""
+    for index in indexes:
+        numbers = _Numbers(index)
+        for name, count in index.files:
+            if not all(run.sound(other) for other in _files(indexes)):
+                bits = None  # a damaged index must not put the blame on another
+            with contextlib.ExitStack() as stack:
+                reader = run.open(stack, name)
+                if reader is None:
+                    continue
+                if index.by_shard:
+                    numbers.read(reader, reader.expect_array("<i8", (count,)), count, bits)
+                else:
+                    _check_torch(run, reader, index, numbers, bits)
+        whole = all(run.sound(name) for name, _ in index.files)
+        if whole and index.distinct is not None and numbers.distinct != index.distinct:
+            run.findings.add(Finding(
+                code="E_INDEX", file=index.files[-1][0] if index.files else CONFIG_NAME,
+                problem=f"has {numbers.distinct} {index.number}s, must have {index.distinct}",
+            ))  # fmt: skip
+    return bits
+
+
+def _check_torch(
+    run: Run, reader: Reader, index: _Index, numbers: _Numbers, bits: Bits | None
+) -> None:
+    """Check an index file: what stands before the numbers, they themselves, and what follows."""
+    ((name, count),) = index.files
+    try:
+        begin = torchfile.check_index(run.directory / name, count)
+    except IntegrityError as error:
+        raise Refused(reader.finding(
+            "E_INDEX", f"is not the index of {count} {index.place}s: it {error.problem}", 0
+        )) from None  # fmt: skip
+    ours = torchfile.is_ours(bytes(reader.read(begin)), reader.size, count)
+    crc = numbers.read(reader, begin, count, bits)
+    reader.numbers, start = crc, reader.at
+    if reader.read() != torchfile.tail(count, crc) and ours:
+        problem = "does not end as dataprep writes it"
+        raise Refused(reader.finding("E_INDEX", problem, start, reader.at))
+
+
+class _Numbers:
+    """The increasing numbers of a split, file after file: the last one, and how many differ.
+
+    Where fewer are to be distinct than there are, numbers may repeat.
+    """
+
+    def __init__(self, index: _Index) -> None:
+        self.distinct = 0
+        self._index = index
+        self._last = np.full(1, -1, np.int64)
+
+    def read(self, reader: Reader, begin: int, count: int, bits: Bits | None) -> int:
+        """Check `count` numbers at byte `begin`, none of them in `bits`, which they join.
+
+        Returns their CRC-32. Raises `Refused` about the first that is wrong.
+        """
+        index, crc = self._index, 0
+        repeats = index.distinct is not None
+        for ids in reader.arrays("<i8", begin + 8 * count):
+            first = (reader.at - ids.nbytes - begin) // 8
+            crc = zlib.crc32(ids.data, crc)
+
+            def refused(bad: int, problem: str, ids: Ids = ids, first: int = first) -> Refused:
+                start = reader.at - ids.nbytes + 8 * bad
+                found = f"{index.place} {first + bad}: {index.number} {ids[bad]} {problem}"
+                return Refused(reader.finding("E_INDEX", found, start, start + 8, first + bad))
+
+            steps = np.diff(ids, prepend=self._last)
+            falls = np.flatnonzero((steps < 0) | (ids < 0) if repeats else steps <= 0)
+            if len(falls):
+                told = "smaller than" if repeats else "not larger than"
+                raise refused(int(falls[0]), f"is {told} the one before")
+            if ids[-1] >= index.limit:
+                bad = int(np.searchsorted(ids, index.limit))
+                raise refused(bad, f"is not below {index.total}, {index.limit}")
+            new = np.flatnonzero(steps) if repeats else slice(None)
+            self.distinct += len(ids[new])
+            taken = None if bits is None else bits.add(ids[new])
+            if taken is not None:
+                at = int(new[taken]) if isinstance(new, np.ndarray) else taken
+                raise refused(at, "is also in another split")
+            self._last = ids[-1:].copy()
+        return crc

@@ -1,0 +1,176 @@
+"""What a verification found: findings (failures), notes (not failures), and what was looked at.
+
+A finding carries the same four parts as an error (code, where, what, remedy) and prints as the same
+line, with the byte range where it is known.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from ..errors import DataprepError
+
+__all__ = ["MAX_FINDINGS", "RESTORE", "Finding", "Findings", "Level", "Refused", "VerifyReport"]
+
+Level = Literal["stat", "structure", "full"]
+
+MAX_FINDINGS = 1000
+RESTORE = "Restore this file, or build again with --overwrite."
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Finding:
+    """One thing that is not as it was built.
+
+    `start` and `stop` are bytes of `file`, `block` is the first MiB concerned, counted from 0, and
+    `row` is the row of the array or split; all four are None where they are not known or mean
+    nothing. `exit_code` is the one that a command
+    which found only this ends with.
+
+    >>> print(Finding(code="E_HASH", file="crc32.npy", problem="is damaged"))
+    error[E_HASH] crc32.npy: is damaged. Restore this file, or build again with --overwrite.
+    """
+
+    code: str
+    file: str
+    problem: str
+    remedy: str = RESTORE
+    start: int | None = None
+    stop: int | None = None
+    block: int | None = None
+    row: int | None = None
+    exit_code: int = 3
+
+    def __str__(self) -> str:
+        return f"error[{self.code}] {self.file}: {self.problem}. {self.remedy}"
+
+    def as_dict(self) -> dict[str, str | int | None]:
+        """The fields that ``--json`` prints."""
+        return {
+            "error": self.code,
+            "where": self.file,
+            "problem": self.problem,
+            "remedy": self.remedy,
+            "start": self.start,
+            "stop": self.stop,
+            "block": self.block,
+            "row": self.row,
+            "exit_code": self.exit_code,
+        }
+
+
+class Refused(Exception):  # noqa: N818 (control flow inside one check, never seen outside)
+    """Ends the check of one file with a finding."""
+
+    def __init__(self, finding: Finding) -> None:
+        super().__init__(str(finding))
+        self.finding = finding
+
+
+class Findings:
+    """Collects findings from several threads; keeps the first `limit` and counts the others."""
+
+    def __init__(self, limit: int = MAX_FINDINGS) -> None:
+        self._limit = limit
+        self._lock = threading.Lock()
+        self._found: list[Finding] = []
+        self._files: set[str] = set()
+        self.dropped = 0
+
+    def add(self, finding: Finding) -> None:
+        """Keep `finding`, or count it if there are `limit` already."""
+        with self._lock:
+            self._files.add(finding.file)
+            if len(self._found) < self._limit:
+                self._found.append(finding)
+            else:
+                self.dropped += 1
+
+    def add_error(self, error: DataprepError | Refused, file: str) -> None:
+        """Keep what `error` says; about `file` where it does not name one itself."""
+        if isinstance(error, Refused):
+            self.add(error.finding)
+            return
+        self.add(
+            Finding(
+                code=error.code, file=error.where or file, problem=error.problem,
+                remedy=error.remedy or RESTORE, exit_code=error.exit_code,
+            )
+        )  # fmt: skip
+
+    def concern(self, file: str) -> bool:
+        """Whether something was found in `file`."""
+        with self._lock:
+            return file in self._files
+
+    def sorted(self) -> tuple[Finding, ...]:
+        """All findings by file, then by place in it: the same order in every run."""
+        with self._lock:
+            found = list(self._found)
+        return tuple(sorted(found, key=lambda one: (one.file, one.start or 0, one.code)))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class VerifyReport:
+    """The outcome of one verification.
+
+    `files` and `bytes` count what was compared with the manifest, config.json included; `counts`
+    are the manifest's totals: of tokens `documents` and `tokens`, of arrays `rows` and `arrays`;
+    `config_sha256` is what ``--expect`` pins.
+    """
+
+    path: Path
+    level: Level
+    recipe_id: str
+    config_sha256: str
+    files: int
+    bytes: int
+    counts: Mapping[str, int]
+    kind: str = "tokens"
+    findings: tuple[Finding, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    @property
+    def documents(self) -> int:
+        """How many documents a dataset of tokens has."""
+        return self.counts.get("documents", 0)
+
+    @property
+    def tokens(self) -> int:
+        """How many tokens they have together."""
+        return self.counts.get("tokens", 0)
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing is wrong."""
+        return not self.findings
+
+    @property
+    def exit_code(self) -> int:
+        """0, or the exit code of the gravest finding: 3 (integrity) before 4, 5 and 6."""
+        return min((finding.exit_code for finding in self.findings), default=0)
+
+    def adding(self, findings: Iterable[Finding] = (), notes: Iterable[str] = ()) -> VerifyReport:
+        """A copy with more findings and notes, for checks that this package cannot make itself."""
+        return replace(self, findings=(*self.findings, *findings), notes=(*self.notes, *notes))
+
+    def as_dict(self) -> dict[str, Any]:
+        """What ``--json`` prints."""
+        return {
+            "ok": self.ok,
+            "path": str(self.path),
+            "level": self.level,
+            "kind": self.kind,
+            "recipe_id": self.recipe_id,
+            "config_sha256": self.config_sha256,
+            "files": self.files,
+            "bytes": self.bytes,
+            **self.counts,
+            "findings": [finding.as_dict() for finding in self.findings],
+            "notes": list(self.notes),
+            "exit_code": self.exit_code,
+        }

@@ -1,0 +1,223 @@
+"""Which numbers of an array no build would have written, block by block.
+
+A rule looks at whole rows [k, width] and gives the first number that breaks it: its position in the
+block, counted in numbers, and the end of a sentence that begins with the row. Rules are vectorised
+and look at a sound block once or twice; only in a broken one is the place searched for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from math import isfinite
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ..manifest.arrays import BFLOAT16
+
+__all__ = [
+    "Found",
+    "Rule",
+    "boolean",
+    "distinct",
+    "finite",
+    "from_inputs",
+    "inside",
+    "place",
+    "positive",
+    "scaled_unit",
+    "unit",
+    "within",
+]
+
+Array = npt.NDArray[Any]
+Found = tuple[int, str] | None
+
+_INFINITY = {  # of the type, as an integer of its bits, and that integer's type
+    "<f4": (0x7F80_0000, "<u4"),
+    "<f2": (0x7C00, "<u2"),
+    BFLOAT16: (0x7F80, "<u2"),
+    "<f8": (0x7FF0_0000_0000_0000, "<u8"),
+}
+_SLACK = {"<f4": 0.001, "<f8": 0.001, "<f2": 0.002, BFLOAT16: 0.01}
+"""How far from 1 rounding may take the length of a vector: over twice the type's precision."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Rule:
+    """`find` gives the first number of a block of rows that breaks the rule `code`, if any."""
+
+    code: str
+    find: Callable[[Array], Found]
+
+
+def finite(dtype: str) -> Rule:
+    """No NaN and no infinity, which have all bits of the exponent set."""
+    infinity, bits = _INFINITY[dtype]
+    sign = np.array(1 << (8 * np.dtype(bits).itemsize - 1), bits)
+
+    def find(block: Array) -> Found:
+        if dtype in ("<f4", "<f8"):  # a sum of squares is finite if all are, unless it overflows
+            flat = block.reshape(-1)
+            with np.errstate(over="ignore"):
+                if isfinite(flat.dot(flat)):
+                    return None
+        magnitudes = block.view(bits) & ~sign
+        if magnitudes.max() < infinity:
+            return None
+        at = int(np.argmax(magnitudes >= infinity))
+        return at, f"is {_reals(block.reshape(-1)[at : at + 1], dtype)[0]}, must be finite"
+
+    return Rule(code="E_FINITE", find=find)
+
+
+def within(low: float, high: float, why: str = "", *, slack: float = 0) -> Rule:
+    """Every number from `low` to `high`, or off by `slack`; `why` says what these limits are."""
+    limits = f"must be {low} to {high}" if low <= high else "there must be none"
+    told = f"{limits} ({why})" if why else limits
+    least, most = low - slack, high + slack
+
+    def find(block: Array) -> Found:
+        if least <= block.min() and block.max() <= most:
+            return None
+        at = int(np.argmax(~((block >= least) & (block <= most))))
+        return at, f"is {block.reshape(-1)[at]}, {told}"
+
+    return Rule(code="E_RANGE", find=find)
+
+
+def inside(limits: Sequence[int], names: Sequence[str]) -> Rule:
+    """Every number at least 0 and below the limit of its column, whose table is in `names`."""
+    stops = np.array(limits, np.int64)
+
+    def find(block: Array) -> Found:
+        if block.min() >= 0 and bool((block.max(axis=0) < stops).all()):
+            return None
+        at = int(np.argmax((block < 0) | (block >= stops)))
+        limit, name = limits[at % len(limits)], names[at % len(limits)]
+        value = block.reshape(-1)[at]
+        return at, f"is {value}, must be at least 0 and below {limit} (rows of {name})"
+
+    return Rule(code="E_RANGE", find=find)
+
+
+def boolean() -> Rule:
+    """Bytes that are 0 or 1."""
+
+    def find(block: Array) -> Found:
+        if block.max() <= 1:
+            return None
+        at = int(np.argmax(block > 1))
+        return at, f"is {block.reshape(-1)[at]}, must be 0 or 1"
+
+    return Rule(code="E_BOOL", find=find)
+
+
+def positive() -> Rule:
+    """Scales: finite, and above 0."""
+
+    def find(block: Array) -> Found:
+        if block.min() > 0 and block.max() < np.inf:
+            return None
+        at = int(np.argmax(~((block > 0) & (block < np.inf))))
+        return at, f"is {block.reshape(-1)[at]}, must be finite and above 0"
+
+    return Rule(code="E_SCALE", find=find)
+
+
+def distinct() -> Rule:
+    """No number twice in a row."""
+
+    def find(block: Array) -> Found:
+        rows = np.sort(block, axis=1)
+        twice = (rows[:, 1:] == rows[:, :-1]).any(axis=1)
+        if not twice.any():
+            return None
+        row = int(np.argmax(twice))
+        values = block[row].tolist()
+        at = next(k for k, value in enumerate(values) if value in values[:k])
+        first = values.index(values[at])
+        return row * block.shape[1] + at, f"is {values[at]}, as [{first}] is: must not repeat"
+
+    return Rule(code="E_REPEAT", find=find)
+
+
+def unit(dtype: str) -> Rule:
+    """Rows of length 1, but for what rounding to `dtype` takes away."""
+
+    def find(block: Array) -> Found:
+        rows = _reals(block, dtype)
+        return _not_unit(_lengths(rows), np.full(len(rows), _SLACK[dtype]), block.shape[1])
+
+    return Rule(code="E_UNIT", find=find)
+
+
+def scaled_unit(scales: Array) -> Rule:
+    """The same of int8 rows [k, width] times `scales` [k]; rounding moves a number by half of one.
+
+    So a row is at most sqrt(width) halves of its scale away from what it was.
+    """
+
+    def find(block: Array) -> Found:
+        width = block.shape[1]
+        slack = _SLACK["<f4"] + scales * (np.sqrt(width) / 2)
+        return _not_unit(_lengths(block.astype("<f4")) * scales, slack, width)
+
+    return Rule(code="E_UNIT", find=find)
+
+
+def _not_unit(lengths: Array, slack: Array, width: int) -> Found:
+    far = ~(np.abs(lengths - 1) <= slack)
+    if not far.any():
+        return None
+    row = int(np.argmax(far))
+    return row * width, f"has length {lengths[row]:.6g}, must be 1 within {slack[row]:.3g}"
+
+
+def from_inputs(ends: npt.NDArray[np.uint64]) -> Rule:
+    """Provenance: an input that there is, and a position below its end in `ends`."""
+
+    def find(block: Array) -> Found:
+        unknown = block[:, 0] >= len(ends)
+        if unknown.any():
+            row = int(np.argmax(unknown))
+            return 2 * row, f"names input {block[row, 0]}, must be below {len(ends)}"
+        past = block[:, 1] >= ends[block[:, 0].astype(np.int64)]
+        if not past.any():
+            return None
+        row = int(np.argmax(past))
+        number = int(block[row, 0])
+        problem = f"is position {block[row, 1]} of input {number}, must be below {ends[number]}"
+        return 2 * row + 1, problem
+
+    return Rule(code="E_SOURCE", find=find)
+
+
+def place(shape: tuple[int, ...], at: int) -> str:
+    """Return the index within a row of shape `shape` of its number `at`, as numpy writes it.
+
+    >>> place((), 0), place((3,), 2), place((2, 3), 4)
+    ('', '[2]', '[1, 1]')
+    """
+    if not shape:
+        return ""
+    return f"[{', '.join(str(int(index)) for index in np.unravel_index(at, shape))}]"
+
+
+def _lengths(rows: Array) -> Array:
+    with np.errstate(all="ignore"):  # an overflow is no length of 1
+        found: Array = np.sqrt(np.einsum("ij,ij->i", rows, rows))
+    return found
+
+
+def _reals(block: Array, dtype: str) -> Array:
+    """What stored numbers of `dtype` mean, as float32 (of float64: float64).
+
+    >>> _reals(np.array([0x3F80, 0xC000], np.uint16), "bfloat16").tolist()
+    [1.0, -2.0]
+    """
+    if dtype == BFLOAT16:
+        return (block.astype("<u4") << 16).view("<f4")
+    return block if dtype == "<f8" else block.astype("<f4", copy=False)

@@ -1,0 +1,1 @@
+"""Writing the files of a dataset into a directory that is not yet visible."""

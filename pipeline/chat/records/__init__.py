@@ -1,0 +1,1 @@
+"""Records of conversations, whatever shape they have, as messages."""

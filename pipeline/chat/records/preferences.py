@@ -1,0 +1,170 @@
+"""Answers that are compared, judged or rewarded: pairs, labels, groups.
+
+A preference is a conversation whose end is judged. `prompt` of the `Conversation`s made here is
+where that end begins: everything before is given, and the same for all answers of a record.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from ...read.json_lines import BadLineError, kind_of
+from .conversation import ChatRecord, Conversation
+from .transcripts import transcript
+from .turns import Message, Train, Turns, shifted
+
+__all__ = ["Answers", "answer_start", "labelled"]
+
+_ASKING = ("system", "developer", "user")
+_NO_PROMPT = (
+    "'chosen' and 'rejected' are texts, and no prompt stands beside them: give it in 'prompt', or "
+    "whole conversations as lists of turns, or as texts of the form "
+    r"'\n\nHuman: ...\n\nAssistant: ...'"
+)
+
+
+def answer_start(messages: list[Message]) -> int:
+    """Where the last answer begins: after the last turn that asks.
+
+    >>> answer_start([{"role": "user"}, {"role": "assistant"}, {"role": "tool"}])
+    1
+    """
+    for at in range(len(messages), 0, -1):
+        if messages[at - 1]["role"] in _ASKING:
+            return at
+    return 0
+
+
+def labelled(conversation: Conversation, label: Any) -> ChatRecord:
+    """A conversation whose last answer is good or bad."""
+    if not isinstance(label, bool):
+        raise BadLineError(
+            "bad_label",
+            f"'label' is a JSON {kind_of(label)}, neither true nor false "
+            "(--form chat reads the conversation alone)",
+        )
+    if not conversation.prompt:
+        conversation.prompt = answer_start(conversation.messages)
+    if conversation.prompt == len(conversation.messages):
+        raise BadLineError("roles", "the conversation ends with a turn that asks; none is labelled")
+    if not _asks(conversation.messages[: conversation.prompt]):
+        raise BadLineError("no_prompt", "nothing is asked before the answer that is labelled")
+    return ChatRecord(form="labels", conversations=[conversation], scores=[float(label)])
+
+
+class Answers:
+    """Joins one prompt and several answers into the conversations of a record."""
+
+    def __init__(self, turns: Turns) -> None:
+        self._turns = turns
+
+    def pair(
+        self, prompt: list[Message], chosen: Any, rejected: Any, tools: list[Any] | None
+    ) -> ChatRecord:
+        """The chosen conversation and the rejected one."""
+        answers = {"chosen": chosen, "rejected": rejected}
+        for name, answer in answers.items():
+            if isinstance(answer, str):
+                answers[name] = transcript(answer, name) or answer
+        if not _asks(prompt) and all(isinstance(answer, str) for answer in answers.values()):
+            raise BadLineError("no_prompt", _NO_PROMPT)
+        found = [
+            self._conversation(prompt, answer, name, tools) for name, answer in answers.items()
+        ]
+        if found[0].messages == found[1].messages:
+            raise BadLineError("same_answers", "'chosen' and 'rejected' say the same")
+        if not _asks(prompt) or min(one.prompt for one in found) < 0:
+            _find_prompt(found, prompt)
+        return ChatRecord(form="pairs", conversations=found, scores=[1.0, 0.0])
+
+    def group(
+        self, prompt: list[Message], responses: Any, rewards: Any, tools: list[Any] | None
+    ) -> ChatRecord:
+        """One conversation for each of the `responses`, with its reward or NaN."""
+        if not isinstance(responses, list):
+            raise BadLineError(
+                "bad_responses", f"'responses' is a JSON {kind_of(responses)}, not an array"
+            )
+        if not responses:
+            raise BadLineError("no_responses", "'responses' holds none")
+        scores = _rewards(rewards, len(responses))
+        found = [
+            self._conversation(prompt, answer, f"response {number}", tools)
+            for number, answer in enumerate(responses, 1)
+        ]
+        for one in found:
+            if one.prompt < 0:
+                raise BadLineError("roles", "a response begins with a turn that asks")
+        if not _asks(prompt):
+            raise BadLineError("no_prompt", "there is no prompt beside 'responses'")
+        return ChatRecord(form="groups", conversations=found, scores=scores)
+
+    def _conversation(
+        self, prompt: list[Message], answer: Any, name: str, tools: list[Any] | None
+    ) -> Conversation:
+        """`prompt` and `answer`; or `answer` alone, where that begins with the prompt itself."""
+        messages, train = self.answer(answer, name)
+        whole = messages[0]["role"] in _ASKING
+        before = _system_of(prompt, messages) if whole else prompt
+        return Conversation(
+            messages=before + messages, tools=tools, prompt=-1 if whole else len(prompt),
+            train=shifted(train, len(before)),
+        )  # fmt: skip
+
+    def answer(self, value: Any, name: str) -> tuple[list[Message], Train]:
+        """The turns of one answer: a text, a turn, or several."""
+        if isinstance(value, str):
+            if not value:
+                raise BadLineError("empty", f"{name!r} is empty")
+            return [{"role": "assistant", "content": value}], None
+        return self._turns.read([value] if isinstance(value, dict) else value, name)
+
+
+def _asks(prompt: list[Message]) -> bool:
+    return any(turn["role"] == "user" for turn in prompt)
+
+
+def _system_of(prompt: list[Message], messages: list[Message]) -> list[Message]:
+    """The system turn of the prompt, for `messages` that have none."""
+    systems = ("system", "developer")
+    own = messages[0]["role"] in systems
+    return [turn for turn in prompt[:1] if turn["role"] in systems and not own]
+
+
+def _find_prompt(found: list[Conversation], prompt: list[Message]) -> None:
+    """Set where the answers of whole conversations begin: where they are not the same any more."""
+    first, second = (one.messages for one in found)
+    limit = min(len(first), len(second)) - 1
+    same = next((at for at in range(limit) if first[at] != second[at]), limit)
+    while same and not (first[same]["role"] == second[same]["role"] == "assistant"):
+        if first[same]["role"] in _ASKING or second[same]["role"] in _ASKING:
+            break
+        same -= 1
+    begins = {one[same]["role"] for one in (first, second)}
+    if not _asks(first[:same]) or begins & set(_ASKING):
+        raise BadLineError(
+            "no_prompt", "'chosen' and 'rejected' do not answer the same prompt, and none is given"
+        )
+    if prompt and prompt[-1]["content"] not in [turn["content"] for turn in first[:same]]:
+        raise BadLineError(
+            "no_prompt", "'chosen' and 'rejected' begin with another prompt than the one given"
+        )
+    for one in found:
+        one.prompt = same
+
+
+def _rewards(value: Any, count: int) -> list[float]:
+    """One number for each of `count` responses, or NaN for all."""
+    if value is None:
+        return [math.nan] * count
+    if not isinstance(value, list):
+        raise BadLineError("bad_rewards", f"'rewards' is a JSON {kind_of(value)}, not an array")
+    if len(value) != count:
+        raise BadLineError("bad_rewards", f"{len(value)} rewards for {count} responses")
+    if all(one is None for one in value):
+        return [math.nan] * count
+    for one in value:
+        if isinstance(one, bool) or not isinstance(one, int | float) or not math.isfinite(one):
+            raise BadLineError("bad_rewards", f"a reward is {str(one)[:50]!r}, no finite number")
+    return [float(one) for one in value]

@@ -1,0 +1,1 @@
+"""Rendering conversations: the text, and the spans of it that are trained on."""

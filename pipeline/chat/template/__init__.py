@@ -1,0 +1,1 @@
+"""Chat templates: where they come from, and their sandbox."""

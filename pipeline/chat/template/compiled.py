@@ -1,0 +1,171 @@
+"""A chat template, compiled once, and what goes wrong when it renders a record.
+
+Whatever a template does with a record, `CompiledTemplate.render` gives text or raises
+`RenderError` with the line of the template; that a rendering ends is limits.py's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from types import TracebackType
+from typing import Any
+
+from jinja2 import nodes
+from jinja2.exceptions import TemplateAssertionError, TemplateSyntaxError
+from jinja2.runtime import Context
+
+from dataprep.formats.errors import InputError, UsageError
+
+from .generation import has_markers
+from .limits import LimitError
+from .sandbox import ChatEnvironment, DateMissingError, RaisedError
+
+__all__ = ["LIMITS", "OUT_OF_MEMORY", "REASONS", "CompiledTemplate", "Messages", "RenderError"]
+
+Messages = Sequence[Mapping[str, Any]]
+
+REASONS: Mapping[str, str] = {
+    "template": "the template fails on it, or refuses it",
+    "template_limit": "the template takes too many steps on it, or makes too much of it",
+    "template_time": "the template takes too much processor time on it",
+    "template_crash": "the process that renders it by the template crashes",
+    "template_memory": "the template takes too much memory on it",
+    "roles": "the template refuses the order of its roles",
+    "no_assistant": "there is nothing in it to train on",
+    "unmaskable": "what the assistant says cannot be found in what the template makes of it",
+}
+OUT_OF_MEMORY = "template_memory"
+"""The reason of a `RenderError` that depends on the machine: it stops a build."""
+LIMITS = frozenset({"template_limit", OUT_OF_MEMORY})
+"""Reasons for which nothing else is tried with a record."""
+
+_GIVEN = frozenset({"messages", "tools", "documents", "add_generation_prompt"})
+_FILE = "<chat template>"
+_MAX_TEMPLATE = 1 << 20
+
+
+class RenderError(Exception):
+    """A record that cannot be rendered; `reason` is one of `REASONS`."""
+
+    def __init__(self, reason: str, detail: str) -> None:
+        super().__init__(reason, detail)
+        self.reason = reason
+        self.detail = detail
+
+    def __str__(self) -> str:
+        return f"{self.reason}: {self.detail}"
+
+
+class CompiledTemplate:
+    """A template and the variables that it sees besides a record's.
+
+    Raises `InputError` (E_TEMPLATE) for a template that is no Jinja, with its `origin` and line.
+    """
+
+    def __init__(
+        self, text: str, variables: Mapping[str, Any] | None = None, *,
+        environment: ChatEnvironment | None = None, date: str | None = None, origin: str = "",
+    ) -> None:  # fmt: skip
+        self.environment = environment or ChatEnvironment(date)
+        given = _GIVEN.intersection(variables or ())
+        if given:
+            raise UsageError(f"{min(given)} is what a record gives", where="--template-arg")
+        if len(text) > _MAX_TEMPLATE:
+            problem = f"{len(text):,} characters is over the limit of {_MAX_TEMPLATE:,}"
+            raise _unusable(problem, origin)
+        with _told(origin):
+            parsed = self.environment.parse(text)
+            self.has_markers = has_markers(parsed)
+            self.escapes = parsed.find(nodes.EvalContextModifier) is not None
+            code = self.environment.compile(parsed, filename=_FILE)
+            self._template = self.environment.template_class.from_code(
+                self.environment, code, dict(self.environment.globals)
+            )
+        self._variables = {
+            **self._template.globals, **(variables or {}), "documents": None,
+        }  # fmt: skip
+
+    def render(
+        self, messages: Messages, tools: Sequence[Any] | None = None, *, prompt: bool = False,
+        marks: str | None = None, characters: int = 0,
+    ) -> str:  # fmt: skip
+        """The text of `messages`; with `prompt` also what comes before the assistant's next words.
+
+        What stands between generation markers comes out between the two characters `marks`.
+        `characters` is about the size of the record, and lowers the limit of steps.
+        """
+        environment = self.environment
+        environment.budget.restart(characters)
+        environment.marks = marks
+        template = self._template
+        seen = {
+            **self._variables, "messages": messages, "tools": tools,
+            "add_generation_prompt": prompt,
+        }  # fmt: skip
+        context = Context(environment, seen, template.name, template.blocks, template.globals)
+        try:
+            text = environment.concat(template.root_render_func(context))
+            if type(text) is str and not text.isascii():
+                text.encode()  # half of a surrogate pair is no text
+            return text
+        except Exception as error:
+            raise _render_error(error, self._line(error.__traceback__)) from error
+
+    def _line(self, trace: TracebackType | None) -> int | None:
+        line = None
+        while trace is not None:
+            if trace.tb_frame.f_code.co_filename == _FILE:
+                line = self._template.get_corresponding_lineno(trace.tb_lineno)
+            trace = trace.tb_next
+        return line
+
+
+@contextmanager
+def _told(origin: str) -> Iterator[None]:
+    """Raise `InputError` for whatever goes wrong in Jinja and Python with the text of a template.
+
+    It may make them fail in any way: numbers of thousands of digits are a `ValueError`, what nests
+    too deeply ends as one of several errors.
+    """
+    try:
+        yield
+    except TemplateSyntaxError as error:
+        compiling = isinstance(error, TemplateAssertionError)
+        what = "it cannot be compiled" if compiling else "it is no Jinja template"
+        raise _unusable(f"{what}: {error.message}", origin, error.lineno) from error
+    except (RecursionError, MemoryError) as error:
+        raise _unusable("it nests too deeply", origin) from error
+    except Exception as error:
+        problem = f"it cannot be compiled: {type(error).__name__}: {_short(str(error))}"
+        raise _unusable(problem, origin) from error
+
+
+def _unusable(problem: str, origin: str, line: int | None = None) -> InputError:
+    where = f"chat template {origin}".rstrip() + (f", line {line}" if line else "")
+    return InputError(
+        problem, where=where, code="E_TEMPLATE",
+        remedy="Mend it, or give another with --template.",
+    )  # fmt: skip
+
+
+def _render_error(error: Exception, line: int | None) -> RenderError:
+    where = f"line {line} of the template: " if line else ""
+    if isinstance(error, LimitError):
+        return RenderError("template_limit", f"{where}{error}")
+    if isinstance(error, RecursionError):
+        return RenderError("template_limit", f"{where}it calls itself too deeply")
+    if isinstance(error, OverflowError):
+        return RenderError("template_limit", f"{where}{error}")
+    if isinstance(error, MemoryError):
+        return RenderError(OUT_OF_MEMORY, f"{where}it takes more memory than it may")
+    if isinstance(error, RaisedError | DateMissingError):
+        said = str(error)
+        roles = isinstance(error, RaisedError) and ("role" in said.lower() or "alternat" in said)
+        return RenderError("roles" if roles else "template", f"{where}{_short(said)}")
+    return RenderError("template", f"{where}{type(error).__name__}: {_short(str(error))}")
+
+
+def _short(text: str) -> str:
+    text = " ".join(text.split())
+    return text if len(text) <= 300 else text[:300] + " ..."

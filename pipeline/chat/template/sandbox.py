@@ -1,0 +1,335 @@
+"""The environment that chat templates run in: that of transformers, with everything counted.
+
+Guarantees: templates see what transformers shows them (`trim_blocks`, `lstrip_blocks`, loop
+controls, its `tojson`, `raise_exception`, `strftime_now`, `{% generation %}`), nothing of Python,
+no clock, no chance and no addresses: the same record gives the same text everywhere. What a
+rendering does and makes is bounded (limits.py). Costs 10 to 20 us a record.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Sized
+from datetime import datetime
+from functools import wraps
+from typing import Any
+
+from jinja2 import nodes
+from jinja2.compiler import CodeGenerator, Frame
+from jinja2.exceptions import SecurityError, TemplateError, TemplateRuntimeError
+from jinja2.ext import loopcontrols
+from jinja2.filters import FILTERS
+from jinja2.runtime import Context, Undefined
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+from jinja2.utils import Namespace
+
+from dataprep.formats.errors import UsageError
+
+from .generation import Generation
+from .limits import MAX_CHARACTERS, Budget, LimitError, size_of
+
+__all__ = ["SCOPES", "ChatEnvironment", "ChatGenerator", "DateMissingError", "RaisedError"]
+
+SCOPES = frozenset({"_loop_vars", "_block_vars"})
+"""What jinja passes along to what is called in a loop or a block, which never sees it."""
+
+_MAX_INDENT = 100
+_WIDTHS = {"center": "width", "batch": "linecount", "slice": "slices", "indent": "width"}
+_CONTAINERS = (list, tuple, dict)
+_AS_TEXT = (
+    "string", "upper", "lower", "capitalize", "title", "trim", "truncate", "wordcount", "escape",
+    "e", "forceescape", "safe", "urlencode",
+)  # fmt: skip
+_SLOW = ("urlize", "striptags", "wordwrap", "pprint", "xmlattr")
+_MAX_SLOW = 1 << 20
+_LOOKING_THROUGH = (
+    "sort", "unique", "sum", "min", "max", "list", "map", "select", "reject", "selectattr",
+    "rejectattr", "groupby", "dictsort", "reverse", "items",
+)  # fmt: skip
+_ITEMS = 4  # bits: a filter counts a step for each 16 things that it looks through
+
+
+class RaisedError(TemplateError):
+    """What a template said with `raise_exception`."""
+
+
+class DateMissingError(TemplateError):
+    """A template asks for today's date, and none was given."""
+
+
+class ChatGenerator(CodeGenerator):
+    """Code that joins texts where it can be counted."""
+
+    def visit_Concat(self, node: nodes.Concat, frame: Frame) -> None:  # noqa: N802 (its name)
+        """What `~` becomes."""
+        if frame.eval_ctx.volatile:  # in an autoescape block
+            super().visit_Concat(node, frame)
+            return
+        self.write("environment.join_texts((")
+        for part in node.nodes:
+            self.visit(part, frame)
+            self.write(", ")
+        self.write("))")
+
+    def visit_List(self, node: nodes.List, frame: Frame) -> None:  # noqa: N802
+        """A list; it may hold another twice, which holds another twice, and so on."""
+        self._built(super().visit_List, node, frame)
+
+    def visit_Tuple(self, node: nodes.Tuple, frame: Frame) -> None:  # noqa: N802
+        """A tuple."""
+        self._built(super().visit_Tuple, node, frame)
+
+    def visit_Dict(self, node: nodes.Dict, frame: Frame) -> None:  # noqa: N802
+        """A dict."""
+        self._built(super().visit_Dict, node, frame)
+
+    def _built(self, visit: Callable[[Any, Frame], None], node: Any, frame: Frame) -> None:
+        plain = not any(node.find_all(nodes.Name)) or getattr(node, "ctx", "load") != "load"
+        self.write("" if plain else "environment.built(")
+        visit(node, frame)
+        self.write("" if plain else ")")
+
+
+class ChatEnvironment(ImmutableSandboxedEnvironment):
+    """One for each process: it counts for one rendering at a time.
+
+    `date` (YYYY-MM-DD) is what `strftime_now` formats.
+    """
+
+    code_generator_class = ChatGenerator
+    intercepted_binops = frozenset({"+", "*", "**", "%"})
+
+    def __init__(self, date: str | None = None) -> None:
+        self.budget = Budget()
+        self.marks: str | None = None
+        super().__init__(
+            trim_blocks=True, lstrip_blocks=True, finalize=self.printed,
+            extensions=[Generation, loopcontrols],
+        )  # fmt: skip
+        self.concat = self.join_pieces  # type: ignore[method-assign]
+        self.globals.update(
+            raise_exception=_raise_exception, strftime_now=_clock(date), dict=_Dicts(),
+            namespace=_Namespace,
+        )  # fmt: skip
+        del self.globals["lipsum"]
+        self._bound_filters()
+
+    def step(self) -> None:
+        """Called in each round of a loop and each macro."""
+        self.budget.step()
+
+    def printed(self, value: Any) -> Any:
+        """What stands between braces, about to become text."""
+        if type(value) is not str:
+            self.budget.make(size_of(value))
+        return value
+
+    def join_texts(self, parts: tuple[Any, ...]) -> str:
+        """What `~` does."""
+        self.budget.make(sum(map(size_of, parts)))
+        return "".join(map(str, parts))
+
+    def join_pieces(self, pieces: Iterable[str]) -> str:
+        """The text of a macro, a `set` block or the whole, from pieces that come one at a time."""
+        kept: list[str] = []
+        length = 0
+        for piece in pieces:
+            kept.append(piece)
+            length += len(piece)
+            if length > MAX_CHARACTERS:
+                raise LimitError(f"it prints more than {MAX_CHARACTERS:,} characters")
+        self.budget.make(length)
+        return "".join(kept)
+
+    def built(self, value: Any) -> Any:
+        """A list, tuple or dict of a template's own."""
+        self.budget.make(size_of(value, shown=False))
+        return value
+
+    def counted(self, items: Iterable[Any]) -> Iterable[Any]:
+        """What a loop with a condition goes through: also what it passes over takes steps."""
+        if isinstance(items, Sized):
+            self.budget.step(len(items))
+            return items
+        return self._counting(items)
+
+    def _counting(self, items: Iterable[Any]) -> Iterator[Any]:
+        for item in items:
+            self.budget.step()
+            yield item
+
+    def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
+        """`left operator right`, counted."""
+        self.budget.operate(operator, left, right)
+        return self.binop_table[operator](left, right)
+
+    def call(__self, __context: Context, __obj: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N805
+        """Call `__obj`, counted; the names leave all others to keyword arguments, as in jinja."""
+        given = {name: kwargs[name] for name in kwargs if name not in SCOPES} if kwargs else kwargs
+        __self.budget.call(__obj, args, given)
+        for arg in (*args, *given.values()) if given else args:
+            if type(arg) in _CONTAINERS:
+                __self.built(arg)
+        return super().call(__context, __obj, *args, **kwargs)
+
+    def unsafe_undefined(self, obj: Any, attribute: str) -> Undefined:
+        """Refuse what is private at once; in jinja it would print as nothing."""
+        raise SecurityError(f"access to {attribute!r} of a {type(obj).__name__} is unsafe")
+
+    def wrap_str_format(self, value: Any) -> Callable[..., str] | None:
+        """`str.format` in the sandbox of jinja, counted."""
+        wrapped = super().wrap_str_format(value)
+        if wrapped is None:
+            return None
+        text: str = value.__self__
+
+        def bounded(*args: Any, **kwargs: Any) -> str:
+            self.budget.format(text, (args, kwargs), text.count("{"))
+            return wrapped(*args, **kwargs)
+
+        return bounded
+
+    def _generate(self, source: nodes.Template, *args: Any, **kwargs: Any) -> str:
+        _count_steps(source)
+        return super()._generate(source, *args, **kwargs)
+
+    def _bound_filters(self) -> None:
+        self.filters["tojson"] = self._to_json
+        self.filters["random"] = _no_chance
+        for name in _LOOKING_THROUGH:
+            self.filters[name] = self._stepped(FILTERS[name])
+        for name in ("join", "format", "replace", *_WIDTHS, *_AS_TEXT, *_SLOW):
+            self.filters[name] = self._bounded(name, FILTERS[name])
+
+    def _stepped(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        at = int(hasattr(function, "jinja_pass_arg"))
+
+        @wraps(function)
+        def stepped(*args: Any, **kwargs: Any) -> Any:
+            if isinstance(args[at], Sized):
+                self.budget.step(len(args[at]) >> _ITEMS)
+            return function(*args, **kwargs)
+
+        return stepped
+
+    def _bounded(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        at = int(hasattr(function, "jinja_pass_arg"))  # the place of the value
+
+        @wraps(function)  # and so it is passed the same
+        def bounded(*args: Any, **kwargs: Any) -> Any:
+            value = args[at]
+            if name == "join" and not isinstance(value, Sized):
+                value = list(value)
+            self._foresee(name, value, args[at + 1 :], kwargs)
+            return function(*args[:at], value, *args[at + 1 :], **kwargs)
+
+        return bounded
+
+    def _foresee(
+        self, name: str, value: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> None:
+        make = self.budget.make
+        if type(value) is not str:
+            make(size_of(value))
+        given = size_of((args, kwargs))
+        if name == "join":
+            make(size_of(value) + given * len(value))
+        elif name == "format":
+            self.budget.format(str(value), (args, kwargs), str(value).count("%"))
+        elif name == "replace":
+            old = args[0] if args else kwargs.get("old")
+            make(len(str(value)) + str(value).count(str(old)) * given)
+        elif name in _WIDTHS:
+            width = args[0] if args else kwargs.get(_WIDTHS[name], 0)
+            make(len(str(value)) * (given if name == "indent" else 1))
+            make(width * (str(value).count("\n") + 1) if isinstance(width, int) else 0)
+        elif name in _SLOW and size_of(value) > _MAX_SLOW:
+            raise LimitError(f"the filter {name} with more than {_MAX_SLOW:,} characters")
+
+    def _to_json(
+        self, value: Any, ensure_ascii: bool = False, indent: Any = None, separators: Any = None,
+        sort_keys: bool = False,
+    ) -> str:  # fmt: skip
+        """Transformers' `tojson`: nothing is escaped for HTML."""
+        if size_of((indent, separators)) > 2 * _MAX_INDENT or _wide(indent):
+            raise LimitError(f"tojson with an indent over {_MAX_INDENT}")
+        if isinstance(value, str | list | tuple | dict):
+            self.budget.make(2 * size_of(value))
+        return json.dumps(
+            value, ensure_ascii=ensure_ascii, indent=indent, separators=separators,
+            sort_keys=sort_keys,
+        )  # fmt: skip
+
+
+class _Namespace(Namespace):
+    """`namespace`, as in transformers without names that begin with an underscore."""
+
+    def __init__(*args: Any, **kwargs: Any) -> None:  # as in jinja: `self` may be a name in it
+        self, *rest = args
+        for name in dict(*rest, **kwargs):
+            _check_name(name)
+        Namespace.__init__(self, *rest, **kwargs)
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        _check_name(name)
+        super().__setitem__(name, value)
+
+
+def _check_name(name: Any) -> None:
+    if isinstance(name, str) and name.startswith("_"):
+        raise SecurityError(f"a namespace may not hold {name!r}: it begins with an underscore")
+
+
+class _Dicts:
+    """`dict`, which makes dicts and is not their class."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> dict[Any, Any]:
+        return dict(*args, **kwargs)
+
+    def fromkeys(self, *args: Any) -> dict[Any, Any]:
+        """`dict.fromkeys`."""
+        return dict.fromkeys(*args)
+
+
+def _raise_exception(message: Any = "") -> Any:
+    raise RaisedError(str(message))
+
+
+def _clock(date: str | None) -> Callable[[str], str]:
+    try:
+        day = None if date is None else datetime.strptime(date, "%Y-%m-%d")
+    except ValueError:
+        problem = f"must be a date like 2024-07-26, got {date!r}"
+        raise UsageError(problem, where="--template-date") from None
+
+    def strftime_now(form: str) -> str:
+        if day is None:
+            raise DateMissingError("it prints today's date; say which with --template-date")
+        return day.strftime(form)
+
+    return strftime_now
+
+
+def _no_chance(*_: Any) -> Any:
+    raise TemplateRuntimeError("the filter random gives something else each time")
+
+
+def _wide(indent: Any) -> bool:
+    return isinstance(indent, int) and indent > _MAX_INDENT
+
+
+def _count_steps(template: nodes.Template) -> None:
+    """Have each loop and macro of the parsed `template` count its rounds and calls.
+
+    `EnvironmentAttribute` is written into the generated code as it stands: a call takes 60 ns so,
+    and ten times that as a call of the sandbox.
+    """
+    loops = list(template.find_all(nodes.For))
+    bodies: list[nodes.For | nodes.Macro] = [*loops, *template.find_all(nodes.Macro)]
+    for node in bodies:
+        step = nodes.ExprStmt(nodes.EnvironmentAttribute("step()"))
+        node.body.insert(0, step.set_lineno(node.lineno))
+    for loop in loops:
+        if loop.test is not None:
+            counted = nodes.EnvironmentAttribute("counted")
+            loop.iter = nodes.Call(counted, [loop.iter], [], None, None).set_lineno(loop.lineno)

@@ -1,0 +1,1 @@
+"""Tracing of chat templates on symbolic text: one specialized renderer a structure."""

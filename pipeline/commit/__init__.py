@@ -1,0 +1,1 @@
+"""Committing: from finished units to a published dataset."""

@@ -1,0 +1,126 @@
+"""Exact split sizes: pieces whose documents had no split yet are dealt out.
+
+Hashes of all documents decide the cut points (see `splitting`); then each piece is read once and
+its documents written to the pieces of their splits. Costs one more pass over the tokens, which is
+why it is not the default.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from dataprep.formats.errors import UsageError
+from dataprep.formats.read.map_cache import map_tokens
+from dataprep.formats.storage import create_directory
+
+from ..execute.unit_files import Marks, PieceWriter, Rows
+from ..plan.plan import Encoding
+from ..plan.splits import Part, assign_exactly, cut_points, exact_sizes
+from .shards import PlacedPiece
+
+__all__ = ["deal_out", "sizes_of"]
+
+_CHUNK_DOCUMENTS = 1 << 14
+_CHUNK_TOKENS = 1 << 22
+
+
+def sizes_of(names: Sequence[str], shares: dict[str, float | int | None], total: int) -> list[int]:
+    """Exact sizes in the order of `names`, or a `UsageError` if there are too few records."""
+    sizes = exact_sizes([shares[name] for name in names], total)
+    if min(sizes) < 0 or sum(sizes) != total:
+        asked = sum(size for size in sizes if size > 0)
+        raise UsageError(
+            f"the splits ask for {asked} documents, but there are {total}", where="--split",
+            code="E_SPLIT", remedy="Ask for fewer.",
+        )  # fmt: skip
+    return sizes
+
+
+def deal_out(
+    pieces: Sequence[PlacedPiece], names: Sequence[str], sizes: Sequence[int], encoding: Encoding,
+    directory: Path,
+) -> list[PlacedPiece]:  # fmt: skip
+    """The same documents in pieces by split, written under `directory`, in the same order."""
+    cuts = cut_points(lambda: map(_keys, pieces), sizes)
+    dealt: list[PlacedPiece] = []
+    for number, placed in enumerate(pieces):
+        home = directory / f"{number:06d}"
+        create_directory(home)
+        writers = [PieceWriter(home, name, encoding.dtype, added=encoding.added) for name in names]
+        for chunk in _chunks(placed, encoding.dtype, cuts):
+            _deal(chunk, writers)
+        dealt += [
+            PlacedPiece(piece=piece, directory=home, first_record=placed.first_record)
+            for writer in writers
+            for piece in writer.finish()
+        ]
+    return dealt
+
+
+_Chunk = tuple[
+    npt.NDArray[np.intp], npt.NDArray[np.unsignedinteger], npt.NDArray[np.int64], Rows, Marks | None
+]
+
+
+def _keys(placed: PlacedPiece) -> Part:
+    """The key of each record: its documents, which stand together, all have the same."""
+    keys, records = placed.array("keys")[:, 0], placed.array("records").astype(np.int64)
+    firsts = np.flatnonzero(np.diff(records, prepend=-1))
+    return keys[firsts], records[firsts] + placed.first_record
+
+
+def _chunks(placed: PlacedPiece, dtype: str, cuts: Sequence[tuple[int, int]]) -> Iterator[_Chunk]:
+    docs, source = placed.array("docs"), placed.array("source")
+    keys, records = placed.array("keys"), placed.array("records")
+    path = placed.path("tokens")
+    tokens = map_tokens(path, path.name, dtype, placed.piece.length)
+    marks = _marks(placed)
+    stop = 0
+    while stop < placed.piece.documents:
+        start, stop = stop, _chunk_end(docs, stop)
+        while stop < placed.piece.documents and records[stop] == records[stop - 1]:
+            stop += 1  # documents of one record stay together
+        local = records[start:stop].astype(np.int64)
+        rows = Rows(
+            sizes=keys[start:stop, 1].astype(np.int64),
+            source=np.array(source[start:stop]),
+            records=local,
+            hashes=np.array(keys[start:stop, 0]),
+        )
+        parts = assign_exactly(rows.hashes, local + placed.first_record, cuts)
+        offsets = docs[start : stop + 1].astype(np.int64)
+        own = slice(offsets[0], offsets[-1])
+        kept = marks and marks.take(own, slice(start, stop))
+        yield parts, tokens[own], np.diff(offsets), rows, kept
+
+
+def _marks(placed: PlacedPiece) -> Marks | None:
+    """The mask and scores of a piece, if it has any."""
+    files, path = placed.piece.files, placed.path("mask")
+    if "mask" not in files:
+        return None
+    scores = placed.array("scores").astype(np.float32) if "scores" in files else None
+    return Marks(mask=map_tokens(path, path.name, "|u1", placed.piece.length), scores=scores)
+
+
+def _chunk_end(docs: npt.NDArray[np.uint64], start: int) -> int:
+    """Where a chunk that starts at document `start` ends: at least one document, not too much."""
+    last = min(start + _CHUNK_DOCUMENTS, len(docs) - 1)
+    limit = docs[start] + np.uint64(_CHUNK_TOKENS)
+    fitting = int(np.searchsorted(docs[start : last + 1], limit, "right")) - 1
+    return start + max(1, fitting)
+
+
+def _deal(chunk: _Chunk, writers: Sequence[PieceWriter]) -> None:
+    parts, tokens, lengths, rows, marks = chunk
+    for number, writer in enumerate(writers):
+        mine = parts == number
+        if mine.any():
+            chosen = np.flatnonzero(mine)
+            own = np.repeat(mine, lengths)
+            kept = marks and marks.take(own, chosen)
+            writer.write(tokens[own], lengths[chosen], rows.take(chosen), kept)

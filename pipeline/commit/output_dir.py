@@ -1,0 +1,378 @@
+"""What may stand where a dataset is to be built."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+
+from dataprep.formats.errors import (
+    BusyError,
+    DataprepError,
+    IntegrityError,
+    StorageError,
+    UsageError,
+)
+from dataprep.formats.manifest import arrays as array_manifest
+from dataprep.formats.manifest import tokens as token_manifest
+from dataprep.formats.manifest.arrays import ArrayManifest
+from dataprep.formats.manifest.common import CONFIG_NAME, read, read_header, says_newer
+from dataprep.formats.manifest.inputs import read_inputs
+from dataprep.formats.manifest.tokens import InputEntry, Manifest, TokenizerEntry
+from dataprep.formats.read.staleness import Mark, mark_of
+from dataprep.formats.storage import storage_errors
+
+from ..chat.overlong import OVERLONG
+from ..options import quotes_too_much
+from ..plan.prepare import Prepared
+from ..plan.recipe import different_options, different_settings, token_recipe_id
+from ..read import tables
+from ..read.sources import Source
+from ..tokenize.probes import encoded_probes
+
+__all__ = [
+    "check",
+    "error_of_newer",
+    "holds",
+    "is_ours",
+    "listed_files",
+    "refuse_another",
+    "refuse_inside_dataset",
+    "refuse_newer",
+    "refuse_newer_version",
+    "refuse_removed",
+    "require_same",
+    "require_whole",
+    "resolve",
+    "same_inputs",
+    "taken",
+]
+
+Finished = TypeVar("Finished", Manifest, ArrayManifest)
+_HEAD_BYTES = 64
+_MARK = re.compile(rb'\s*\{\s*"format":\s*"dataprep"')
+_DATASET_NAME = re.compile(
+    r"config\.json|tokenizer\.json|chat_template\.jinja|crc32\.npy|inspection\.json"
+    r"|(inputs|rejects|pairs)\.jsonl"
+    r"|[a-z][a-z0-9_]*_(idx\.pt|order\.npy)"
+    r"|[a-z][a-z0-9_]*/([a-z0-9][a-z0-9_]*/)?"
+    r"(tokens-\d+\.bin|((docs|source|mask|groups|scores|records)-)?\d+\.npy)?"
+)
+
+
+class _Named(msgspec.Struct):
+    name: str
+
+
+class _Files(msgspec.Struct):
+    files: list[_Named]
+
+
+# Made at import, in one thread: msgspec 0.22 crashes where several are the first to use a type.
+_FILES = msgspec.json.Decoder(_Files)
+
+
+def resolve(out: Path) -> Path:
+    """Where a build really goes: behind a link, and never a nameless path such as `.`."""
+    if out.is_symlink() or out.name in ("", ".."):
+        return Path(os.path.realpath(out))
+    return out
+
+
+def check(out: Path, load: Callable[[Path], Finished], *, overwrite: bool) -> Finished | None:
+    """The manifest of the finished dataset in `out`, or None where there is nothing to keep.
+
+    `load` reads the manifest of the kind of dataset that is to be built. Raises for anything else
+    that stands there, and for a place that cannot be written to. A directory is replaced only if
+    everything in it is a dataset's.
+    """
+    refuse_inside_dataset(out)
+    with storage_errors(out):
+        entries = os.listdir(out) if out.is_dir() else []  # noqa: PTH208
+        if (out.exists() or out.is_symlink()) and not out.is_dir():
+            raise taken(out, "is a file")
+    if CONFIG_NAME in entries and is_ours(out):
+        return _finished(out, load, overwrite=overwrite)
+    if entries:
+        raise taken(out, f"holds something that is not a dataset ({sorted(entries)[0]!r}, ...)")
+    _require_place(out)
+    return None
+
+
+def refuse_newer(out: Path, seen: Mark) -> None:
+    """Raise `BusyError` if a dataset was published in `out` since it had the mark `seen`."""
+    if mark_of(out)[:-1] not in ((), seen[:-1]):  # a chmod is no publishing
+        raise BusyError(
+            "another build was published here first", where=str(out),
+            remedy="Use that one, or choose another --out.",
+        )  # fmt: skip
+
+
+def holds(out: Path, recipe_id: str) -> bool:
+    """Whether the dataset in `out` is the build `recipe_id`."""
+    try:
+        return read_header(read(out)).recipe_id == recipe_id
+    except DataprepError:
+        return False
+
+
+def _finished(out: Path, load: Callable[[Path], Finished], *, overwrite: bool) -> Finished | None:
+    if overwrite:
+        refuse_newer_version(out)
+    foreign = _foreign(out)
+    if foreign and overwrite:
+        raise taken(out, f"also holds files that dataprep did not make ({foreign[0]!r})")
+    try:
+        existing = load(out)
+    except DataprepError as error:
+        if overwrite and error.code in ("E_MANIFEST", "E_KIND"):
+            return None
+        if error.code == "E_KIND":
+            if (newer := error_of_newer(out)) is not None:
+                raise newer from None
+            raise UsageError(
+                "holds a dataset of another kind", where=str(out), code="E_EXISTS",
+                remedy="Replace it with --overwrite, or choose another --out.",
+            ) from None  # fmt: skip
+        raise
+    if existing.records.removed and overwrite:
+        return None
+    refuse_removed(out, existing)
+    return existing
+
+
+def refuse_newer_version(out: Path) -> None:
+    """Raise `UsageError` if a newer dataprep made the dataset in `out`.
+
+    What it holds is not known here, so --overwrite does not replace it.
+    """
+    newer = error_of_newer(out)
+    if newer is not None or _says_newer(out):
+        why = f" ({newer.problem})" if newer is not None else ", though its config.json is damaged"
+        raise UsageError(
+            f"holds a dataset of a newer dataprep, which --overwrite does not replace{why}",
+            where=str(out), code="E_EXISTS",
+            remedy="Choose another --out, or remove this dataset by hand.",
+        )  # fmt: skip
+
+
+def error_of_newer(out: Path) -> DataprepError | None:
+    """Return the error of a dataset in `out` that a newer dataprep made; None if that is not so."""
+    for load in (token_manifest.load, array_manifest.load):
+        try:
+            load(out)
+        except DataprepError as error:
+            if error.code == "E_VERSION":
+                return error
+    return None
+
+
+def _says_newer(out: Path) -> bool:
+    try:
+        return says_newer(read(out))
+    except DataprepError:
+        return False
+
+
+def refuse_removed(out: Path, existing: Manifest | ArrayManifest) -> None:
+    """Raise `UsageError` if records were removed from the dataset in `out` since it was built."""
+    removed = existing.records.removed
+    refuse_another(out, f"without {removed} of its records" if removed else None)
+
+
+def is_ours(out: Path) -> bool:
+    """Whether config.json calls itself dataprep's, whole or damaged."""
+    path = out / CONFIG_NAME
+    if not path.is_file():
+        return False
+    with storage_errors(out), path.open("rb") as stream:
+        return _MARK.match(stream.read(_HEAD_BYTES)) is not None
+
+
+def listed_files(data: bytes) -> set[str] | None:
+    """Return the names in `files` of a config.json of any kind; None where it is no such JSON."""
+    try:
+        return {entry.name for entry in _FILES.decode(data).files}
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return None
+
+
+def _foreign(out: Path) -> list[str]:
+    """Return the names of what stands in `out` and is not of the dataset there.
+
+    A file is if config.json lists it, or where that is damaged, if a dataset has such a name.
+    """
+    try:
+        data = read(out)
+        read_header(data)
+        listed = listed_files(data)
+    except DataprepError:
+        listed = None
+    names = []
+    for folder, folders, files in os.walk(out, onerror=_complain):
+        inside = "" if folder == str(out) else f"{os.path.relpath(folder, out)}/"
+        links = {name for name in folders if (Path(folder) / name).is_symlink()}
+        names += [f"{inside}{name}" + "/" * (name not in links) for name in folders]
+        names += [f"{inside}{name}" for name in files]
+    return sorted(name.rstrip("/") for name in names if not _is_known(name, listed))
+
+
+def _is_known(name: str, listed: set[str] | None) -> bool:
+    if listed is None or name.endswith("/"):
+        return _DATASET_NAME.fullmatch(name) is not None
+    return name in listed or name == CONFIG_NAME
+
+
+def _complain(error: OSError) -> None:
+    """A folder that another builder has just replaced has nothing in it; all else is an error."""
+    if not isinstance(error, FileNotFoundError):
+        with storage_errors(error.filename):
+            raise error
+
+
+def refuse_inside_dataset(out: Path) -> None:
+    """Raise `UsageError` if `out` lies inside a dataset."""
+    for parent in out.absolute().parents:
+        if is_ours(parent):
+            raise UsageError(
+                f"lies inside the dataset {parent}", where=str(out), code="E_OUT",
+                remedy="Choose another --out: a dataset holds nothing but its own files.",
+            )  # fmt: skip
+
+
+def _require_place(out: Path) -> None:
+    if out.is_mount():
+        raise UsageError(
+            "is a mount point, which cannot be put in place in one step",
+            where=str(out),
+            code="E_OUT",
+            remedy=f"Choose a folder in it: --out {out / 'shards'}",
+        )
+    parent = next((path for path in out.absolute().parents if path.exists()), Path("/"))
+    if not parent.is_dir():
+        raise taken(parent, "is a file")
+    if not os.access(parent, os.W_OK | os.X_OK) or _read_only(parent):
+        raise StorageError(
+            "cannot be written to",
+            where=str(parent),
+            code="E_READONLY",
+            remedy="Choose another --out.",
+        )
+
+
+def _read_only(path: Path) -> bool:
+    return bool(os.statvfs(path).f_flag & os.ST_RDONLY)
+
+
+def taken(out: Path, what: str) -> UsageError:
+    """Return the error of an `out` that is `what`, and is left as it is."""
+    return UsageError(
+        what, where=str(out), code="E_EXISTS", remedy="Choose another --out; nothing was touched."
+    )
+
+
+def require_same(existing: Manifest, prepared: Prepared) -> None:
+    """Raise unless `existing` is what this build would make; reads all inputs if it may be."""
+    refuse_another(prepared.options.out, _difference(existing, prepared))
+
+
+def refuse_another(out: Path, difference: str | None) -> None:
+    """Raise the error of a dataset in `out` that has a `difference` to what would be built."""
+    if difference:
+        raise UsageError(
+            f"holds another finished dataset ({difference})",
+            where=str(out),
+            code="E_EXISTS",
+            remedy="Replace it with --overwrite, or choose another --out.",
+        )
+
+
+def require_whole(out: Path) -> None:
+    """Raise `IntegrityError` if a file of the dataset in `out` is missing or of another size."""
+    from dataprep.formats.verify.verify import verify
+
+    for finding in verify(out, "stat").findings:
+        if finding.code != "E_EXTRA":
+            raise IntegrityError(
+                finding.problem, where=finding.file, remedy=finding.remedy, code=finding.code
+            )
+
+
+def _difference(existing: Manifest, prepared: Prepared) -> str | None:
+    """Return how `existing` differs from what would be built, None where only names do."""
+    asked = prepared.stored_options
+    different = different_options(existing.options, asked)
+    tokenizer = _probed_alike(existing, prepared)
+    settings = list(different_settings(existing.tokenizer, tokenizer))
+    different += [  # "auto" may be the same token by another name
+        role for role in ("bos", "eos")
+        if asked.get(role) != existing.options.get(role)
+        and not {role, f"add_{role}"}.isdisjoint(settings)
+    ]  # fmt: skip
+    if prepared.plan.on_error == "error" and _left_out(existing):
+        different.append("on_error")
+    if quotes_too_much(asked, existing.options, existing.records.rejected):
+        different.append("excerpts")
+    if different:
+        return f"different {', '.join(different)}"
+    if existing.tokenizer.sha256 != tokenizer.sha256:
+        return "made with another tokenizer"
+    if settings:
+        return f"made with another tokenizer setting: {', '.join(settings)}"
+    read = prepared.plan.read
+    inputs = same_inputs(
+        read_inputs(prepared.options.out, existing),
+        prepared.plan.sources,
+        read.hf_config,
+        read.hf_split,
+    )
+    if isinstance(inputs, str):
+        return inputs
+    same = token_recipe_id(inputs, asked, tokenizer)
+    return None if same == existing.recipe_id else "made by another version"
+
+
+def _probed_alike(existing: Manifest, prepared: Prepared) -> TokenizerEntry:
+    """Return the tokenizer of `prepared` with the texts that `existing` has as its probes.
+
+    Another version may have chosen others; nothing is encoded where they are the same.
+    """
+    texts = [probe.text for probe in existing.tokenizer.probes]
+    if texts == [probe.text for probe in prepared.tokenizer.probes]:
+        return prepared.tokenizer
+    probes = encoded_probes(prepared.encoder, texts)
+    return msgspec.structs.replace(prepared.tokenizer, probes=probes)
+
+
+def _left_out(existing: Manifest) -> bool:
+    """Return whether records were left out that stop a build without `on_error` skip."""
+    if existing.options.get("on_error") != "skip":
+        return False
+    forgiven = {OVERLONG} if existing.options.get("overlong") == "drop" else set()
+    return not existing.records.rejected.keys() <= forgiven
+
+
+def same_inputs(
+    existing: Sequence[InputEntry], sources: Sequence[Source], config: str | None, split: str | None
+) -> list[InputEntry] | str:
+    """What `sources` are as inputs of a dataset, or how they differ from the `existing` ones.
+
+    Their content and order count, not their names. Reads all of them, unless a size or format
+    tells. `config` and `split` are of HF datasets.
+    """
+    if len(existing) != len(sources):
+        return f"made from other inputs: {len(existing)}, not {len(sources)}"
+    inputs = []
+    for entry, source in zip(existing, sources, strict=True):
+        stored = (entry.bytes, entry.format, entry.compression)
+        same = stored == (source.size, source.format, source.compression)
+        if not same or tables.fingerprint_source(source, config, split) != entry.fingerprint:
+            if entry.name == source.name:
+                return f"the input {source.name} has changed"
+            return f"made from other inputs: {source.name} is not {entry.name}"
+        inputs.append(entry)
+    return inputs

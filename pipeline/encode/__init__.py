@@ -1,0 +1,1 @@
+"""Encoders: from texts to vectors, and the probe by which an encoder is recognized."""

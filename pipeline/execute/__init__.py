@@ -1,0 +1,1 @@
+"""Executing units: worker processes, one unit's work, and the files that it writes."""

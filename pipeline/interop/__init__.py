@@ -1,0 +1,1 @@
+"""Other systems' formats: conversion from and to them."""

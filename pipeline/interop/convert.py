@@ -1,0 +1,229 @@
+"""Converting: a dataset directory, JASPER's directory and single files, whole or not at all.
+
+Every way leads through the dataset directory: what is no dataset becomes one first, with all
+checks, in a hidden directory beside the target. The result is renamed to its place when it is
+complete, and never replaces anything. A run that is killed leaves that hidden directory; the next
+one to the same target removes it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import glob
+import os
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, get_args
+
+from dataprep.formats.errors import StorageError, UsageError, require
+from dataprep.formats.files.paths import local_path
+from dataprep.formats.manifest import arrays as array_manifest
+from dataprep.formats.manifest.arrays import ArrayManifest
+from dataprep.formats.storage import (
+    create_directory,
+    publish_directory,
+    publish_file,
+    remove_tree,
+    storage_errors,
+)
+
+from ..execute.task import temporary_name
+from ..read.child_process import apart, reading_apart
+from ..staging.directory import abandoned
+from ..staging.ownership import is_directory, require_own
+from .detect import LAYOUTS, Layout, detect
+from .jasper.read import Prefer
+from .tensors import Done
+
+__all__ = ["ConvertReport", "convert"]
+
+_ONLY_OURS = 0o700
+_SUFFIXES: dict[str, Layout] = {".safetensors": "safetensors", ".h5": "hdf5", ".hdf5": "hdf5"}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ConvertReport:
+    """What `convert` made; `bytes` are those of the result, `notes` what is lost or doubtful."""
+
+    source: Path
+    path: Path
+    source_layout: Layout
+    layout: Layout
+    kind: str
+    rows: int
+    arrays: int
+    splits: dict[str, int]
+    recipe_id: str
+    bytes: int
+    seconds: float
+    notes: tuple[str, ...]
+
+    def as_dict(self) -> dict[str, Any]:
+        """The fields, for ``--json``."""
+        return {name: getattr(self, name) for name in self.__slots__}
+
+
+@reading_apart()
+def convert(
+    source: str | Path,
+    out: str | Path,
+    *,
+    to: Layout | None = None,
+    prefer: Prefer | None = None,
+    gzip: bool = False,
+    progress: Callable[[int, int], None] | None = None,
+) -> ConvertReport:
+    """Make of the dataset in `source` another one, or a file, in `out`, which must not exist.
+
+    What `source` is, is found out. `to` is ``"dataprep"``, ``"jasper"``, ``"safetensors"`` or
+    ``"hdf5"``; by default what the suffix of `out` says, else ``"dataprep"``. `prefer` (``"pt"`` or
+    ``"hdf5"``) chooses where JASPER's directory holds both and they differ. `gzip` packs HDF5.
+    `progress` is told (bytes done, bytes in all).
+
+    Raises `InputError` for faults in what others wrote, `IntegrityError` for damage in what
+    dataprep wrote, `UsageError` for what cannot be asked. Costs one reading and one writing of all
+    bytes, and the memory of a block; keyword lists of JASPER about 40 bytes a keyword.
+
+        >>> convert("jasper_dataset", "pairs").rows                    # doctest: +SKIP
+        100000
+    """
+    began, source, out = time.perf_counter(), local_path(source), local_path(out)
+    found = detect(source)
+    layout = to or _SUFFIXES.get(out.suffix.lower(), "dataprep")
+    _check(source, out, found, layout, prefer=prefer, gzip=gzip)
+    steps = (found != "dataprep") + (layout != "dataprep")
+    count = _Count(total=steps * _bytes(source), progress=progress)
+    with _staging(out) as place:
+        root, notes = source, list[str]()
+        if found != "dataprep":
+            root = place / "dataset"
+            create_directory(root)
+            notes += _import(source, root, found, prefer, done=count.more)
+        manifest = array_manifest.load(root)
+        result = root
+        if layout != "dataprep":
+            result = place / "result"
+            notes += _export(manifest, root, result, layout=layout, gzip=gzip, done=count.more)
+        size = _bytes(result)
+        (publish_directory if layout in ("dataprep", "jasper") else publish_file)(result, out)
+    return ConvertReport(
+        source=source, path=out, source_layout=found, layout=layout, kind=manifest.kind,
+        rows=manifest.rows, arrays=len(manifest.arrays),
+        splits={name: split.rows for name, split in manifest.splits.items()},
+        recipe_id=manifest.recipe_id, bytes=size, seconds=time.perf_counter() - began,
+        notes=tuple(notes),
+    )  # fmt: skip
+
+
+@apart
+def _import(
+    source: Path, root: Path, found: Layout, prefer: Prefer | None, *, done: Done
+) -> list[str]:
+    if found == "jasper":
+        from .jasper.importing import import_jasper
+
+        return import_jasper(source, root, prefer=prefer, done=done)[1]
+    from .single_file import open_single
+
+    with open_single(source) as single:
+        single.restore(root, done)
+    return []
+
+
+def _export(
+    manifest: ArrayManifest, root: Path, result: Path, *, layout: Layout, gzip: bool, done: Done
+) -> list[str]:
+    if layout == "jasper":
+        from .jasper.export import export_jasper
+
+        create_directory(result)
+        return export_jasper(manifest, root, result, done=done)
+    if layout == "hdf5":
+        from .hdf5 import export_hdf5
+
+        export_hdf5(manifest, root, result, compress=gzip, done=done)
+        return []
+    from .safetensors import export_safetensors
+
+    export_safetensors(manifest, root, result, done=done)
+    return []
+
+
+class _Count:
+    """Adds up what is done."""
+
+    def __init__(self, *, total: int, progress: Callable[[int, int], None] | None) -> None:
+        self._done, self._total, self._progress = 0, total, progress
+
+    def more(self, size: int) -> None:
+        self._done += size
+        if self._progress is not None:
+            self._progress(min(self._done, self._total), self._total)
+
+
+def _check(
+    source: Path, out: Path, found: Layout, layout: Layout, *, prefer: Prefer | None, gzip: bool
+) -> None:
+    require(layout in LAYOUTS, "to", f"must be one of {', '.join(LAYOUTS)}, got {layout!r}")
+    forms = get_args(Prefer)
+    require(prefer in (None, *forms), "prefer", f"must be one of {', '.join(forms)}")
+    require(
+        prefer is None or found == "jasper", "prefer", f"is for JASPER's directory, not {found}"
+    )
+    require(not gzip or layout == "hdf5", "gzip", f"is for hdf5, not {layout}")
+    if found == layout:
+        raise UsageError(
+            f"is {LAYOUTS[found]} already", where=str(source),
+            remedy=f"Say with --to what it shall become: {', '.join(LAYOUTS)}.",
+        )  # fmt: skip
+    inside = Path(os.path.realpath(out)).is_relative_to(os.path.realpath(source))
+    if inside and source.is_dir():
+        raise UsageError(
+            f"lies inside {source}", where=str(out), code="E_OUT",
+            remedy="Choose another place: a dataset holds nothing but its own files.",
+        )  # fmt: skip
+    empty = layout in ("dataprep", "jasper") and out.is_dir() and not out.is_symlink()
+    if os.path.lexists(out) and not (empty and not any(out.iterdir())):
+        raise UsageError(
+            "exists already; nothing is ever replaced", where=str(out), code="E_EXISTS",
+            remedy="Choose another place, or remove what is there.",
+        )  # fmt: skip
+
+
+@contextlib.contextmanager
+def _staging(out: Path) -> Iterator[Path]:
+    """A hidden directory beside `out`, removed in the end."""
+    parent = out.absolute().parent
+    if not parent.is_dir():
+        raise StorageError(
+            "there is no such directory", where=str(parent), code="E_NOT_FOUND",
+            remedy="Make it, or choose another place.",
+        )  # fmt: skip
+    prefix = f".{out.name}.converting"
+    _sweep(parent, prefix)
+    place = parent / f"{prefix}{temporary_name()}"
+    with storage_errors(place):
+        place.mkdir(_ONLY_OURS)
+    try:
+        yield place
+    finally:
+        with contextlib.suppress(StorageError):  # the first error is the one to report
+            remove_tree(place)
+
+
+def _sweep(parent: Path, prefix: str) -> None:
+    """Remove what runs of this host that were killed have left of the same target."""
+    for path in parent.glob(f"{glob.escape(prefix)}.tmp-*"):
+        if is_directory(path) and abandoned(path.name.removeprefix(prefix)):
+            with contextlib.suppress(StorageError, OSError):  # what is left does no harm
+                require_own(path)
+                remove_tree(path)
+
+
+def _bytes(path: Path) -> int:
+    """Bytes of a file, or of the files in a directory."""
+    if not path.is_dir():
+        return path.stat().st_size
+    return sum(one.stat().st_size for one in path.rglob("*") if one.is_file())

@@ -1,0 +1,61 @@
+"""Which layout a path holds, told by what is in it and never by its name."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from dataprep.formats.errors import InputError
+from dataprep.formats.files.other_layouts import foreign_layout
+from dataprep.formats.manifest.common import CONFIG_NAME, read
+
+__all__ = ["LAYOUTS", "Layout", "detect"]
+
+Layout = Literal["dataprep", "jasper", "safetensors", "hdf5"]
+LAYOUTS: dict[Layout, str] = {
+    "dataprep": "a directory of dataprep",
+    "jasper": "a directory of JASPER (question_embs.pt, ... and config.json)",
+    "safetensors": "a .safetensors file",
+    "hdf5": "an HDF5 file",
+}
+"""What each is, in words."""
+
+
+def detect(path: Path) -> Layout:
+    """The layout of `path`; raises `InputError` if it is none of `LAYOUTS`."""
+    if not path.exists():
+        raise InputError(
+            "there is no such file or directory", where=str(path), code="E_NOT_FOUND",
+            remedy="Check the path.",
+        )  # fmt: skip
+    found = foreign_layout(path)
+    if path.is_dir():
+        if found and not (path / CONFIG_NAME).exists():
+            raise InputError(
+                f"lacks {CONFIG_NAME}, without which JASPER's arrays are not a dataset",
+                where=str(path), code="E_LAYOUT", remedy="Copy it from where the arrays came from.",
+            )  # fmt: skip
+        if _is_ours(path):
+            return "dataprep"
+    if found is None:
+        raise _none(path)
+    return found
+
+
+def _is_ours(directory: Path) -> bool:
+    try:
+        config = msgspec.json.decode(read(directory))
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return False  # the reader of the layout says what is wrong with it
+    except InputError:  # foreign
+        return False
+    return isinstance(config, dict) and config.get("format") == "dataprep"
+
+
+def _none(path: Path) -> InputError:
+    return InputError(
+        f"is none of these: {', '.join(LAYOUTS.values())}", where=str(path), code="E_LAYOUT",
+        remedy="Give vectors of another kind to `dataprep build --kind embeddings`.",
+    )  # fmt: skip

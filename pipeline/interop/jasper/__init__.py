@@ -1,0 +1,1 @@
+"""JASPER's directory of pairs."""

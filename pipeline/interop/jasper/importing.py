@@ -1,0 +1,145 @@
+"""JASPER's directory as a dataset of pairs, with everything that is needed to give it back.
+
+All checks of `jasper_check` come first. Arrays are copied as they are; a split that is not in
+increasing order keeps its own order in NAME_order.npy; pairs of no split go to the split
+``unassigned``; their config.json stands, as it is, under ``pairs.foreign``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from dataprep.formats.manifest.arrays import ArrayManifest
+from dataprep.formats.manifest.common import InputEntry, RecordCounts
+from dataprep.formats.manifest.pairs import FOREIGN
+from dataprep.formats.write.dataset_writer import ArrayWriter
+
+from ..columns import Column
+from ..tensors import Done
+from .checks import (
+    check_keywords,
+    check_pairs,
+    check_shapes,
+    check_splits,
+    doubtful_negatives,
+)
+from .curriculum import from_theirs
+from .names import ARRAYS, H5_NAME, INSPECTION, KEYWORDS
+from .read import Jasper, Prefer, open_jasper
+
+__all__ = ["UNASSIGNED", "import_jasper", "order_name"]
+
+UNASSIGNED = "unassigned"
+"""The split of the pairs that stand in none of theirs."""
+Ids = npt.NDArray[np.int64]
+
+
+def order_name(split: str) -> str:
+    """The file in which a split keeps the order that it had."""
+    return f"{split}_order.npy"
+
+
+def import_jasper(
+    directory: Path, root: Path, *, prefer: Prefer | None = None, done: Done | None = None
+) -> tuple[ArrayManifest, list[str]]:
+    """Write the dataset of pairs that `directory` holds into `root`, an empty directory.
+
+    Returns its manifest and notes on what is doubtful. Raises `InputError` for the first fault.
+    """
+    with open_jasper(directory, prefer) as theirs:
+        sizes = check_shapes(theirs.columns, theirs.config)
+        check_pairs(theirs.columns, sizes)
+        check_keywords(theirs.offsets, theirs.ids, theirs.files[KEYWORDS], sizes)
+        rest = check_splits(theirs.splits, theirs.files, sizes["P"])
+        curriculum, notes = from_theirs(theirs.config)
+        notes += doubtful_negatives(theirs.columns, sizes)
+        if len(rest):
+            notes.append(f"{len(rest)} pairs stand in no split: kept as the split {UNASSIGNED!r}")
+        notes += [f"{name}: not part of the layout, left out" for name in theirs.left_out]
+        writer = ArrayWriter(root)
+        digests = _write_arrays(writer, theirs, done)
+        _write_splits(writer, theirs, rest)
+        pairs = {
+            "dim": sizes["D"], "negatives": sizes["N"], "clusters": sizes["C"],
+            "curriculum": msgspec.to_builtins(curriculum), FOREIGN: theirs.config,
+        }  # fmt: skip
+        count = sizes["P"]
+        manifest = writer.finish(
+            kind="pairs", rows=count, inputs=_inputs(directory, theirs, digests, count),
+            records=RecordCounts(read=count, written=count, rejected={}, blank_lines=0),
+            options={"layout": "jasper"}, pairs=pairs,
+        )  # fmt: skip
+        return manifest, notes
+
+
+def _write_arrays(writer: ArrayWriter, theirs: Jasper, done: Done | None) -> dict[str, str]:
+    """Write all arrays; the SHA-256 of what each holds."""
+    digests = {}
+    for name, rule in ARRAYS.items():
+        column, digest = theirs.columns[name], hashlib.sha256()
+        writer.array(
+            name, _told(column, digest, done), rows=column.rows, row=column.row, dtype=column.dtype,
+            table=rule.table,
+        )  # fmt: skip
+        digests[name] = digest.hexdigest()
+        if name == "pair_relevance":
+            writer.array("pair_keyword_offsets", theirs.offsets, table=True)
+            writer.array(KEYWORDS, theirs.ids, table=True)
+            lists = theirs.offsets.tobytes() + theirs.ids.tobytes()
+            digests[KEYWORDS] = hashlib.sha256(lists).hexdigest()
+    return digests
+
+
+def _told(column: Column, digest: Any, done: Done | None) -> Iterator[npt.NDArray[Any]]:
+    for _, block in column.blocks():
+        digest.update(np.ascontiguousarray(block).reshape(-1).view(np.uint8).data)
+        yield block
+        if done is not None:
+            done(block.nbytes)
+
+
+def _write_splits(writer: ArrayWriter, theirs: Jasper, rest: Ids) -> None:
+    for name, rows in theirs.splits.items():
+        ordered = np.sort(rows)
+        writer.split(name, ordered)
+        if not np.array_equal(rows, ordered):
+            data = io.BytesIO()
+            np.save(data, rows.astype("<i8"), allow_pickle=False)
+            writer.file(order_name(name), data.getvalue())
+    if len(rest):
+        writer.split(UNASSIGNED, rest)
+    if theirs.inspection is not None:
+        writer.file(INSPECTION, theirs.inspection)
+
+
+def _inputs(
+    directory: Path, theirs: Jasper, digests: dict[str, str], pairs: int
+) -> tuple[InputEntry, ...]:
+    """An input for each file, the first of them the one whose rows the pairs are."""
+    for name, rows in theirs.splits.items():
+        digests[f"{name}_idx"] = hashlib.sha256(rows.astype("<i8").tobytes()).hexdigest()
+    digests["config"] = hashlib.sha256(
+        msgspec.json.encode(theirs.config, order="sorted")
+    ).hexdigest()
+    if theirs.form == "hdf5":
+        whole = hashlib.sha256("".join(digests[name] for name in sorted(digests)).encode())
+        files = {H5_NAME: whole.hexdigest()}
+    else:
+        files = {f"{name}.pt": digests[name] for name in digests if name != "config"}
+        files["config.json"] = digests["config"]
+    first = H5_NAME if theirs.form == "hdf5" else "pair_index.pt"
+    return tuple(
+        InputEntry(
+            name=name, format=name.rpartition(".")[2], unit="row", fingerprint=files[name],
+            bytes=(directory / name).stat().st_size, records=pairs if name == first else 0,
+        )
+        for name in sorted(files, key=lambda name: (name != first, name))
+    )  # fmt: skip

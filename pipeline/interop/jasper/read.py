@@ -1,0 +1,195 @@
+"""Reading JASPER's directory: its `.pt` files, or its dataset.h5, whichever is not stale.
+
+Nothing is unpickled that is more than tensors and lists (see `torch_read`). Where both forms are
+there they must hold the same: their loader takes dataset.h5 even where the `.pt` files are newer.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from dataprep.formats.errors import InputError
+from dataprep.formats.files.safe_open import open_ordinary
+from dataprep.formats.manifest.common import CONFIG_NAME, MAX_CONFIG_BYTES
+from dataprep.formats.storage import storage_errors
+
+from ..columns import Column
+from ..torch_read import open_tensor, read_lists
+from .names import ARRAYS, H5_NAME, INSPECTION, KEYWORDS, SPLITS
+
+__all__ = ["Jasper", "Prefer", "open_jasper"]
+
+MAX_INSPECTION_BYTES = 1 << 30
+Prefer = Literal["pt", "hdf5"]
+Ids = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Jasper:
+    """What their directory holds. `files` are the names that messages give to splits and lists."""
+
+    form: Prefer
+    config: dict[str, Any]
+    columns: Mapping[str, Column]
+    offsets: Ids
+    ids: Ids
+    splits: Mapping[str, Ids]
+    files: Mapping[str, str]
+    inspection: bytes | None = None
+    left_out: tuple[str, ...] = ()
+
+
+@contextlib.contextmanager
+def open_jasper(directory: Path, prefer: Prefer | None = None) -> Iterator[Jasper]:
+    """What is in `directory`, open inside the block; `prefer` chooses where both forms are there.
+
+    Raises `InputError` for what is missing, is of another kind, or differs between the two forms.
+    """
+    forms: list[Prefer] = []
+    if any((directory / f"{name}.pt").exists() for name in ARRAYS):
+        forms.append("pt")
+    if (directory / H5_NAME).exists():
+        forms.append("hdf5")
+    if prefer is not None and prefer not in forms:
+        raise InputError(
+            f"holds no {'.pt files' if prefer == 'pt' else H5_NAME}", where=str(directory),
+            code="E_LAYOUT", remedy="Leave --prefer out, or name the form that is there.",
+        )  # fmt: skip
+    with contextlib.ExitStack() as stack:
+        if len(forms) == 2 and prefer is None:
+            _require_same(directory, stack.enter_context(_open_h5(directory)), _open_pt(directory))
+            prefer = "pt"
+        if (prefer or forms[0]) == "pt":
+            yield _open_pt(directory)
+        else:
+            yield stack.enter_context(_open_h5(directory))
+
+
+def _open_pt(directory: Path) -> Jasper:
+    present = [name for name in SPLITS if (directory / f"{name}_idx.pt").exists()]
+    if not present:
+        raise InputError(
+            f"holds none of {', '.join(f'{name}_idx.pt' for name in SPLITS)}", code="E_LAYOUT",
+            where=str(directory), remedy="Copy the splits, too.",
+        )  # fmt: skip
+    columns = {name: open_tensor(directory / f"{name}.pt") for name in ARRAYS}
+    offsets, ids = read_lists(directory / f"{KEYWORDS}.pt")
+    files = {KEYWORDS: f"{KEYWORDS}.pt", **{name: f"{name}_idx.pt" for name in present}}
+    splits = {name: split_rows(open_tensor(directory / files[name])) for name in present}
+    return Jasper(
+        form="pt", config=_config(directory), columns=columns, offsets=offsets, ids=ids,
+        splits=splits, files=files, inspection=_inspection(directory),
+        left_out=_left_out(directory, {f"{name}.pt" for name in ARRAYS} | {*files.values()}),
+    )  # fmt: skip
+
+
+@contextlib.contextmanager
+def _open_h5(directory: Path) -> Iterator[Jasper]:
+    from .hdf5 import open_columns
+
+    with open_columns(directory / H5_NAME) as (columns, (offsets, ids), splits, files):
+        yield Jasper(
+            form="hdf5", config=_config(directory), columns=columns, offsets=offsets, ids=ids,
+            splits={name: split_rows(column) for name, column in splits.items()}, files=files,
+            inspection=_inspection(directory), left_out=_left_out(directory, set()),
+        )  # fmt: skip
+
+
+def split_rows(column: Column) -> Ids:
+    """The pair numbers of a split."""
+    if column.dtype != "<i8" or len(column.shape) != 1:
+        raise InputError(
+            f"expected a list of int64, found {column.dtype} {list(column.shape)}",
+            where=column.file, code="E_LAYOUT", remedy="Save it again as a list of pair numbers.",
+        )  # fmt: skip
+    rows: Ids = column.read(0, column.rows).astype(np.int64)
+    return rows
+
+
+def _config(directory: Path) -> dict[str, Any]:
+    try:
+        found = msgspec.json.decode(_bytes_of(directory / CONFIG_NAME, MAX_CONFIG_BYTES))
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise _not_config(f"is not JSON ({error})") from None
+    if not isinstance(found, dict):
+        raise _not_config("holds no object")
+    return found
+
+
+def _not_config(problem: str) -> InputError:
+    return InputError(
+        problem, where=CONFIG_NAME, code="E_LAYOUT", remedy="Restore the file that its build wrote."
+    )
+
+
+def _inspection(directory: Path) -> bytes | None:
+    path = directory / INSPECTION
+    return _bytes_of(path, MAX_INSPECTION_BYTES) if path.exists() else None
+
+
+def _bytes_of(path: Path, limit: int) -> bytes:
+    with open_ordinary(path, path.name) as stream, storage_errors(path.name):
+        size = stream.seek(0, 2)
+        if size > limit:
+            raise InputError(
+                f"has {size} bytes, over the limit of {limit}", where=path.name, code="E_LAYOUT",
+                remedy="Move it away: dataprep keeps it, and reads it at once.",
+            )  # fmt: skip
+        stream.seek(0)
+        return stream.readall()
+
+
+def _left_out(directory: Path, taken: set[str]) -> tuple[str, ...]:
+    """The files that are not converted, but for those of the other form."""
+    known = {f"{name}.pt" for name in (*ARRAYS, KEYWORDS)} | {f"{name}_idx.pt" for name in SPLITS}
+    known |= {CONFIG_NAME, INSPECTION, H5_NAME} | taken
+    with storage_errors(directory):
+        return tuple(sorted(path.name for path in directory.iterdir() if path.name not in known))
+
+
+def _require_same(directory: Path, one: Jasper, other: Jasper) -> None:
+    """Raise unless both forms hold the same numbers."""
+    difference = _difference(one, other)
+    if difference is None:
+        return
+    times = [(directory / name).stat().st_mtime for name in (H5_NAME, difference[1])]
+    newer = H5_NAME if times[0] > times[1] else difference[1]
+    raise InputError(
+        f"{H5_NAME} and {difference[1]} differ ({difference[0]}); {newer} is the newer file",
+        where=str(directory), code="E_STALE",
+        remedy="Choose with --prefer pt or --prefer hdf5, or remove what is out of date.",
+    )  # fmt: skip
+
+
+def _difference(one: Jasper, other: Jasper) -> tuple[str, str] | None:
+    """What differs, and the .pt file that holds it."""
+    for name, column in one.columns.items():
+        found = _column_difference(column, other.columns[name])
+        if found:
+            return found, f"{name}.pt"
+    same = np.array_equal(one.offsets, other.offsets) and np.array_equal(one.ids, other.ids)
+    if not same:
+        return "keyword ids", f"{KEYWORDS}.pt"
+    for name in SPLITS:
+        if not np.array_equal(one.splits.get(name, []), other.splits.get(name, [])):
+            return f"pairs of {name}", f"{name}_idx.pt"
+    return None
+
+
+def _column_difference(one: Column, other: Column) -> str | None:
+    if (one.dtype, one.shape) != (other.dtype, other.shape):
+        return f"{one.dtype} {list(one.shape)} and {other.dtype} {list(other.shape)}"
+    for start, block in one.blocks():
+        theirs = other.read(start, start + len(block))
+        if block.tobytes() != theirs.tobytes():
+            equal = (block == theirs).reshape(len(block), -1).all(axis=1)
+            return f"row {start + int(np.argmin(equal))}"
+    return None

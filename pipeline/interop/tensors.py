@@ -1,0 +1,229 @@
+"""A dataset of arrays as a few tensors of bytes, and those bytes as the dataset again.
+
+Every file of a dataset but config.json is part of one tensor: the shards of an array follow one
+another in the tensor of its name, the index of a split is ``splits/NAME``, any other file is bytes,
+``files/NAME``. What stands around the numbers in a file (the header of .npy, head and tail of the
+torch archive) follows from config.json, so the tensors and config.json are the whole dataset, and
+give the same files byte for byte.
+
+Both ways compare the SHA-256 of every file with config.json: a damaged dataset is not exported,
+and a damaged file does not become a dataset. Memory is that of a block.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import zlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from io import FileIO
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from dataprep.formats.errors import IntegrityError
+from dataprep.formats.files import index_file as torchfile
+from dataprep.formats.files import npy
+from dataprep.formats.files.safe_open import open_ordinary
+from dataprep.formats.manifest.arrays import ArrayManifest, storage_dtype
+from dataprep.formats.manifest.common import CONFIG_NAME, FileEntry, folders_of
+from dataprep.formats.storage import (
+    FileWriter,
+    create_directory,
+    storage_errors,
+    sync_directory,
+    sync_file,
+    write_file,
+)
+
+from .columns import rows_of_block
+
+__all__ = ["Done", "Part", "Tensor", "read_blocks", "restore", "tensors_of"]
+
+Array = npt.NDArray[Any]
+Done = Callable[[int], None]
+"""Told how many more bytes were moved."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Part:
+    """The file `entry` of a dataset: `rows` rows between what `kind` puts around them."""
+
+    entry: FileEntry
+    rows: int
+    kind: str
+    """``array``, ``index`` or ``bytes``."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Tensor:
+    """Rows of one type, out of one file or several. `dtype` is one of `array_manifest.DTYPES`."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    parts: tuple[Part, ...]
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes of a number."""
+        return np.dtype(storage_dtype(self.dtype)).itemsize
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of a row."""
+        return prod(self.shape[1:]) * self.itemsize
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of all rows."""
+        return self.shape[0] * self.row_bytes
+
+
+def tensors_of(manifest: ArrayManifest) -> dict[str, Tensor]:
+    """The tensors of a dataset by name, in the order of config.json."""
+    files = {entry.name: entry for entry in manifest.files}
+    found = []
+    for name, array in manifest.arrays.items():
+        parts = tuple(
+            Part(entry=files.pop(shard.file), rows=shard.rows, kind="array")
+            for shard in array.shards
+        )
+        shape = (array.rows, *array.row)
+        found.append(Tensor(name=name, dtype=array.dtype, shape=shape, parts=parts))
+    for name, split in manifest.splits.items():
+        part = Part(entry=files.pop(split.index), rows=split.rows, kind="index")
+        found.append(Tensor(name=f"splits/{name}", dtype="<i8", shape=(split.rows,), parts=(part,)))
+    for entry in files.values():
+        part = Part(entry=entry, rows=entry.bytes, kind="bytes")
+        name = f"files/{entry.name}"
+        found.append(Tensor(name=name, dtype="|u1", shape=(entry.bytes,), parts=(part,)))
+    return {tensor.name: tensor for tensor in found}
+
+
+def _head(part: Part) -> bytes:
+    """Return what stands before the numbers, as long as the size of the file says."""
+    if part.kind == "array":
+        dtype, shape = str(part.entry.dtype), part.entry.shape or ()
+        return npy.header(dtype, shape, npy.begin(part.entry.bytes, dtype, shape) or npy.PAGE)
+    return torchfile.head(part.rows) if part.kind == "index" else b""
+
+
+def read_blocks(root: Path, tensor: Tensor, done: Done | None = None) -> Iterator[memoryview]:
+    """The bytes of `tensor`, of the dataset in `root`, in blocks of whole rows.
+
+    Raises `IntegrityError` where a file is not the one of config.json, at the end of that file.
+    """
+    for part in tensor.parts:
+        with open_ordinary(root / part.entry.name, part.entry.name) as stream:
+            yield from _read_part(stream, part, tensor, done)
+
+
+def _read_part(
+    stream: FileIO, part: Part, tensor: Tensor, done: Done | None
+) -> Iterator[memoryview]:
+    name, digest = part.entry.name, hashlib.sha256()
+    if os.fstat(stream.fileno()).st_size != part.entry.bytes:
+        raise _differs(name, f"does not have {part.entry.bytes} bytes")
+    head = _read(stream, len(_head(part)), name)
+    if part.kind == "index" and not torchfile.is_ours(bytes(head), part.entry.bytes, part.rows):
+        raise _differs(name, "is not an index as dataprep writes it, which this layout needs")
+    digest.update(head)
+    left, block = part.rows, rows_of_block(tensor.dtype, tensor.shape[1:])
+    while left:
+        data = _read(stream, min(left, block) * tensor.row_bytes, name)
+        digest.update(data)
+        left -= min(left, block)
+        yield data
+        if done is not None:
+            done(len(data))
+    with storage_errors(name):
+        digest.update(stream.readall())
+    if digest.hexdigest() != part.entry.sha256:
+        raise _differs(name, "is not the file that was built (SHA-256 differs)")
+
+
+def _read(stream: FileIO, size: int, name: str) -> memoryview:
+    data = memoryview(bytearray(size))
+    left = data
+    with storage_errors(name):
+        while left:
+            count = stream.readinto(left)
+            if not count:
+                raise _differs(name, "became shorter while it was read")
+            left = left[count:]
+    return data
+
+
+def _differs(name: str, problem: str) -> IntegrityError:
+    return IntegrityError(
+        problem, where=name, code="E_HASH",
+        remedy="Restore this file, or make it again with `dataprep build --overwrite`.",
+    )  # fmt: skip
+
+
+def restore(
+    root: Path,
+    config: bytes,
+    tensors: dict[str, Tensor],
+    read: Callable[[str, int, int], Array],
+    *,
+    where: str,
+    done: Done | None = None,
+) -> None:
+    """Write the dataset of `config` (config.json) and `tensors` into `root`, an empty directory.
+
+    ``read(name, start, stop)`` gives rows of a tensor. Raises `IntegrityError` about `where` unless
+    every file is the one of config.json; then nothing in `root` is to be used.
+    """
+    folders = folders_of(part.entry.name for one in tensors.values() for part in one.parts)
+    folders |= {name for name in tensors if "/" not in name}  # arrays without rows
+    for folder in sorted(folders):
+        create_directory(root / folder)
+    for tensor in tensors.values():
+        first = 0
+        for part in tensor.parts:
+            _write_part(root, part, _rows(read, tensor, first, part.rows, done), where, tensor.name)
+            first += part.rows
+    write_file(root / CONFIG_NAME, config)
+    for tensor in tensors.values():
+        for part in tensor.parts:
+            sync_file(root / part.entry.name)
+    sync_file(root / CONFIG_NAME)
+    for folder in (*folders, ""):
+        sync_directory(root / folder)
+
+
+def _rows(
+    read: Callable[[str, int, int], Array], tensor: Tensor, first: int, rows: int, done: Done | None
+) -> Iterator[memoryview]:
+    step = rows_of_block(tensor.dtype, tensor.shape[1:])
+    for start in range(first, first + rows, step):
+        block = read(tensor.name, start, min(start + step, first + rows))
+        if block.size:
+            yield np.ascontiguousarray(block).reshape(-1).view(np.uint8).data
+            if done is not None:
+                done(block.nbytes)
+
+
+def _write_part(
+    root: Path, part: Part, blocks: Iterator[memoryview], where: str, tensor: str
+) -> None:
+    crc = 0
+    with FileWriter(root / part.entry.name) as writer:
+        writer.write(_head(part))
+        for block in blocks:
+            crc = zlib.crc32(block, crc) if part.kind == "index" else 0
+            writer.write(block)
+        if part.kind == "index":
+            writer.write(torchfile.tail(part.rows, crc))
+        found = writer.close()
+    if (found.sha256, found.size) != (part.entry.sha256, part.entry.bytes):
+        raise IntegrityError(
+            f"{tensor} does not give {part.entry.name} of its config.json (SHA-256 differs)",
+            where=where, code="E_HASH", remedy="Copy or export the file again.",
+        )  # fmt: skip

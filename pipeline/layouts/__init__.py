@@ -1,1 +1,0 @@
-"""The layouts of others: read, checked, converted both ways; and a dataset as a single file."""

@@ -1,0 +1,144 @@
+"""Inputs that look like splits of their own: ``test.jsonl``, ``data/test-00000-of-00004.parquet``.
+
+The names are those that the `datasets` library goes by:
+https://huggingface.co/docs/datasets/repository_structure
+"""
+
+from __future__ import annotations
+
+import glob
+import os
+import re
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Protocol
+
+from ..read.sources import Source
+
+__all__ = ["SplitInputs", "own_split_notes", "own_splits", "split_named"]
+
+_WORDS = {
+    "train": "train", "training": "train",
+    "validation": "val", "valid": "val", "dev": "val", "val": "val",
+    "test": "test", "testing": "test", "eval": "test", "evaluation": "test",
+}  # fmt: skip
+_LONGEST_FIRST = "|".join(sorted(_WORDS, key=len, reverse=True))
+_WORD = re.compile(rf"(?:^|[-._ 0-9])({_LONGEST_FIRST})(?=[-._ 0-9]|$)", re.IGNORECASE)
+_WHOLE = re.compile(rf"({_LONGEST_FIRST})(?:-\d+-of-\d+)?", re.IGNORECASE)
+_LISTED = 8  # inputs that a command names one by one
+
+
+class SplitInputs(Protocol):
+    """What is asked of the options of a build."""
+
+    @property
+    def input(self) -> tuple[str, ...]: ...  # noqa: D102
+    @property
+    def out(self) -> Path: ...  # noqa: D102
+    @property
+    def hf_split(self) -> str | None: ...  # noqa: D102
+
+
+def split_named(name: str) -> str | None:
+    """Return train, val or test where the path `name` says one: its file, else its folders.
+
+    >>> split_named("data/validation-00000-of-00004.parquet"), split_named("attest.jsonl")
+    ('val', None)
+    """
+    *folders, file = name.split("/")
+    for part in (file, *reversed(folders)):
+        found = _WORD.search(part)
+        if found:
+            return _WORDS[found[1].lower()]
+    return None
+
+
+def own_splits(sources: Sequence[Source], hf_split: str | None = None) -> dict[str, list[Source]]:
+    """Return the inputs that are named like splits, by split; nothing if they can all go together.
+
+    They cannot where some are training data and others are not, where all are held out, or where a
+    file is called nothing but, say, ``test``. A folder ``test`` among others may be anything.
+    """
+    found: dict[str, list[Source]] = {}
+    for source in sources:
+        name = hf_split if source.format == "hf" and hf_split else source.name
+        split = split_named(name)
+        if split is not None:
+            found.setdefault(split, []).append(source)
+    held = [source for split in found if split != "train" for source in found[split]]
+    apart = "train" in found or len(held) == len(sources) or any(map(_is_whole, held))
+    return found if held and apart else {}
+
+
+def _is_whole(source: Source) -> bool:
+    return _WHOLE.fullmatch(source.name.rpartition("/")[2].partition(".")[0]) is not None
+
+
+def own_split_notes(
+    options: SplitInputs,
+    sources: Sequence[Source],
+    shares: Mapping[str, float | int | None],
+    kind: str = "",
+) -> Iterator[str]:
+    """Say which inputs look like splits, and the command that builds each of them by itself.
+
+    Nothing is said of one split that all of it goes to one. `kind` stands in the commands.
+    """
+    found = own_splits(sources, options.hf_split)
+    if not found and (split := _only_folder(options)):
+        found = {split: list(sources)}
+    if not found or (len(found) == 1 and sum(share != 0 for share in shares.values()) == 1):
+        return
+    named = "; ".join(f"{split}: {_named(inputs)}" for split, inputs in sorted(found.items()))
+    dealt = "are divided anew among" if len(shares) > 1 else "go to"
+    yield (
+        f"inputs look like splits of their own ({named}), and the records of all of them {dealt} "
+        f"{', '.join(shares)}. To keep them apart build each by itself, with your other options:"
+    )
+    for split, inputs in sorted(found.items()):
+        words = ["dataprep build", *([f"--kind {kind}"] if kind else [])]
+        words += [f"--input {shlex.quote(path)}" for path in _spelled(inputs, sources)]
+        if options.hf_split and any(source.format == "hf" for source in inputs):
+            words.append(f"--hf-split {shlex.quote(options.hf_split)}")
+        yield " ".join([*words, f"--out {shlex.quote(f'{options.out}-{split}')} --split {split}=1"])
+
+
+def _only_folder(options: SplitInputs) -> str | None:
+    """The split that a single folder is named like, exactly: data/test."""
+    if len(options.input) != 1 or not Path(options.input[0]).is_dir():
+        return None
+    split = _WORDS.get(Path(options.input[0]).name.lower())
+    return None if split == "train" else split
+
+
+def _named(inputs: Sequence[Source]) -> str:
+    more = "" if len(inputs) == 1 else f" and {len(inputs) - 1:,} more"
+    return f"{_short(inputs[0].path)}{more}"
+
+
+def _spelled(inputs: Sequence[Source], sources: Sequence[Source]) -> list[str]:
+    """Return what to give as --input for exactly these of all `sources`: patterns if possible."""
+    paths = sorted(source.path for source in inputs)
+    folder = os.path.commonpath(paths)
+    if len(paths) == 1:
+        return [_short(folder)]
+    names = [os.path.relpath(path, folder) for path in paths]
+    start = os.path.commonprefix(names)  # noqa: RUF071 (of characters)
+    ends = [name[len(start) :][::-1] for name in names]
+    end = os.path.commonprefix(ends)[::-1]  # noqa: RUF071
+    pattern = f"{glob.escape(_short(folder))}/{glob.escape(start)}*{glob.escape(end)}"
+    matches = map(os.path.abspath, glob.glob(pattern))  # noqa: PTH207 (given as a pattern)
+    if sorted(filter(os.path.isfile, matches)) == paths:
+        return [pattern]
+    if sum(source.path.startswith(folder + os.sep) for source in sources) == len(paths):
+        return [_short(folder)]
+    return [_short(path) for path in paths[:_LISTED]] + ["..."] * (len(paths) > _LISTED)
+
+
+def _short(path: str) -> str:
+    """`path` from the working directory, if it is in there."""
+    if path.startswith("hf:"):
+        return path
+    found = os.path.relpath(path)
+    return path if found.startswith("..") else found

@@ -1,0 +1,131 @@
+"""A look at the inputs before the work: what the engines are compared on, and estimates made from.
+
+The first records of up to eight units, evenly spread: a fraction of a second and some megabytes,
+whatever the size of the inputs, and of a record in them.
+"""
+
+from __future__ import annotations
+
+import codecs
+import contextlib
+import time
+from collections.abc import Generator, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import cast
+
+from ..read.reader import ReadOptions, SpanReader
+from ..read.records import MAX_DOCUMENT_BYTES, MAX_RECORD_BYTES, Batch
+from ..read.sources import Source
+from .plan import Unit
+from .splits import FEW_KEYS
+
+__all__ = ["Sample", "take_sample"]
+
+_PLACES = 8
+_SPANS = 16  # of one unit: small files stand many in a unit
+_TRIES = 16  # blocks without a usable record
+_BOM = "\ufeff"
+
+
+@dataclass(kw_only=True, slots=True)
+class Sample:
+    """`texts`, cut short where they are long, and what was seen around them.
+
+    `stored_bytes` of input hold `documents` with `text_bytes` of text. Of these, `read_bytes` were
+    read, in `seconds`, and `kept_bytes` are in `texts`.
+    """
+
+    texts: list[str] = field(default_factory=list)
+    stored_bytes: int = 0
+    text_bytes: int = 0
+    read_bytes: int = 0
+    kept_bytes: int = 0
+    documents: int = 0
+    rejects: int = 0
+    seconds: float = 0.0
+    keys: set[bytes] = field(default_factory=set)
+    """Distinct values of the field that decides the split, a few more than are counted."""
+
+    def keep(self, texts: Iterable[str], room: int) -> int:
+        """Keep the first `room` bytes of `texts`; returns the bytes that all of them have."""
+        total = 0
+        for text in texts:
+            data = text.encode()
+            if total < room:
+                kept = data[: room - total].decode("utf-8", "ignore")
+                self.texts += [kept] if kept else []
+                self.kept_bytes += len(kept.encode())
+            total += len(data)
+        return total
+
+    def excerpts(self, count: int, characters: int) -> list[str]:
+        """At most `count` texts from all over the sample, cut to `characters`."""
+        step = max(1, len(self.texts) // count)
+        return [text[:characters] for text in self.texts[::step][:count]]
+
+
+def take_sample(
+    sources: Sequence[Source], units: Sequence[Unit], read: ReadOptions, block_bytes: int
+) -> Sample:
+    """Read about `block_bytes` of text at each of up to eight places, and keep no more.
+
+    Where there are fewer places because files are compressed, more is read at each.
+    """
+    sample = Sample()
+    step = max(1, len(units) // _PLACES)
+    places = units[::step][:_PLACES]
+    for unit in places:
+        packed = sources[unit.spans[0].source].compression is not None
+        room = block_bytes * (_PLACES // len(places) if packed else 1)
+        spans = zip(unit.spans[:_SPANS], unit.first_rows, strict=False)
+        for span, first_row in spans:
+            source = sources[span.source]
+            reader = SpanReader(source, span, read, first_row=first_row, block_bytes=block_bytes)
+            whole = source.format == "text" and read.document == "file"
+            look = _look_at_file if whole else _look_at_records
+            room -= look(sample, source, reader, room)
+            if room <= 0:
+                break
+    return sample
+
+
+def _look_at_records(sample: Sample, source: Source, reader: SpanReader, room: int) -> int:
+    """Add the first usable records of a span; returns bytes of text."""
+    started = time.perf_counter()
+    stored = found = 0
+    with contextlib.closing(cast("Generator[Batch]", reader.batches())) as batches:
+        for tries, batch in enumerate(batches):
+            stored += batch.consumed
+            sample.documents += len(batch.texts)
+            sample.rejects += len(batch.rejects)
+            if batch.keys and len(sample.keys) <= FEW_KEYS:
+                sample.keys.update(batch.keys)
+            found += sample.keep(batch.texts, room)
+            if found * 2 >= room or tries >= (
+                _TRIES if sample.rejects or found else MAX_RECORD_BYTES // room
+            ):
+                break
+        sample.seconds += time.perf_counter() - started
+        sample.stored_bytes += reader.needed_bytes() if source.compression else stored
+    sample.text_bytes += found
+    sample.read_bytes += found
+    return found
+
+
+def _look_at_file(sample: Sample, source: Source, reader: SpanReader, room: int) -> int:
+    """Add the beginning of a file that is one document; returns its bytes of text."""
+    started = time.perf_counter()
+    data, stored = reader.head(room)
+    sample.seconds += time.perf_counter() - started
+    sample.stored_bytes += source.size
+    text = ""
+    with contextlib.suppress(UnicodeDecodeError):
+        text = codecs.getincrementaldecoder("utf-8")().decode(data).removeprefix(_BOM)
+    size = source.size * len(data) // max(1, stored)
+    if not text or size > MAX_DOCUMENT_BYTES:
+        sample.rejects += 1
+        return 0
+    sample.documents += 1
+    sample.text_bytes += size
+    sample.read_bytes += len(data)
+    return sample.keep([text], room)

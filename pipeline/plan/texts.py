@@ -1,0 +1,37 @@
+"""The texts of inputs, one after the other, for whoever needs nothing else of a build."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from ..options import BuildOptions, DocumentUnit, InputFormat
+from ..read.child_process import reading_apart
+from ..read.reader import ReadOptions, SpanReader
+from ..read.sources import find_sources
+from .plan import make_units
+
+__all__ = ["iterate_texts"]
+
+_NOWHERE = Path(os.devnull)  # nothing below it is an input
+
+
+def iterate_texts(
+    input: tuple[str, ...],  # noqa: A002 (the name of the option)
+    format: InputFormat | None = None,  # noqa: A002
+    field: str = "text",
+    document: DocumentUnit = "file",
+) -> Iterator[str]:
+    """The usable texts of `input`, in order; records that cannot be used are passed over."""
+    options = BuildOptions(input=input, out=_NOWHERE, format=format, field=field, document=document)
+    read = ReadOptions(
+        field=field, document=document, split_key=None, hf_config=None, hf_split=None
+    )
+    with reading_apart():
+        sources = tuple(find_sources(options))
+        for unit in make_units(sources, read):
+            for span, first_row in zip(unit.spans, unit.first_rows, strict=True):
+                reader = SpanReader(sources[span.source], span, read, first_row=first_row)
+                for batch in reader.batches():
+                    yield from batch.texts

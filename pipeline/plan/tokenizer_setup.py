@@ -1,0 +1,123 @@
+"""A tokenizer as a build drives it: which tokens it adds, and what is kept of it."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from dataprep.formats.errors import InputError, UsageError
+from dataprep.formats.manifest.tokens import SpecialToken, TokenizerEntry
+
+from ..options import AUTO, NONE
+from ..tokenize.engines import EngineChoice
+from ..tokenize.load import BUILT_IN, TokenizerSource
+from ..tokenize.probes import encoded_probes
+from ..tokenize.special_tokens import find_role, special_tokens, template_bos, vocab_size
+from .plan import Encoding
+
+__all__ = ["DrivenTokenizer", "naming"]
+
+_NARROW = 1 << 16
+
+
+@contextlib.contextmanager
+def naming(tokenizer: str | None) -> Iterator[None]:
+    """Complaints about the `tokenizer` name it, in place of the option it was given with."""
+    try:
+        yield
+    except InputError as error:
+        if error.where == "--tokenizer":
+            error.where = tokenizer or BUILT_IN
+        raise
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DrivenTokenizer:
+    """A tokenizer as this build drives it."""
+
+    bos: str
+    eos: str
+    special_text: str
+    config: dict[str, Any]
+    source: TokenizerSource
+    choice: EngineChoice
+    libraries: dict[str, str]
+
+    def bos_token(self) -> SpecialToken | None:
+        """The token put before documents."""
+        if self.bos == AUTO:
+            return template_bos(self.config)
+        return None if self.bos == NONE else _named(self.config, self.bos, "--bos")
+
+    def eos_token(self) -> SpecialToken | None:
+        """The token put after documents."""
+        if self.eos == NONE:
+            return None
+        if self.eos != AUTO:
+            return _named(self.config, self.eos, "--eos")
+        found = find_role(self.config, self.source.roles, "eos")
+        if found is None:
+            raise UsageError(
+                "the tokenizer does not say which token ends a document", where="--eos",
+                code="E_EOS",
+                remedy="Name it with --eos TOKEN, or store documents without one with --eos none.",
+            )  # fmt: skip
+        return found
+
+    def encoding(self) -> Encoding:
+        """What a worker needs."""
+        size = vocab_size(self.config)
+        bos, eos = self.bos_token(), self.eos_token()
+        return Encoding(
+            engine=self.choice.name,
+            dtype="<u2" if size <= _NARROW else "<u4",
+            vocab_size=size,
+            bos=bos.id if bos else None,
+            eos=eos.id if eos else None,
+            special_tokens=special_tokens(self.config),
+            unknown=_unknown_id(self.config),
+            special_text=self.special_text,
+        )
+
+    def entry(self, probes: Sequence[str]) -> TokenizerEntry:
+        """What the manifest keeps."""
+        bos, eos = self.bos_token(), self.eos_token()
+        return TokenizerEntry(
+            file="tokenizer.json",
+            sha256=hashlib.sha256(self.source.json).hexdigest(),
+            engine=self.choice.name,
+            engine_reason=self.choice.reason,
+            libraries=self.libraries,
+            special_text=self.special_text,
+            special_text_found={},
+            add_bos=bos is not None,
+            add_eos=eos is not None,
+            bos=bos or find_role(self.config, self.source.roles, "bos"),
+            eos=eos or find_role(self.config, self.source.roles, "eos"),
+            pad=find_role(self.config, self.source.roles, "pad"),
+            probes=encoded_probes(self.choice.encoder, probes),
+        )
+
+
+def _unknown_id(config: dict[str, Any]) -> int | None:
+    """The id that the model itself gives to what it does not know, if it does."""
+    model = config["model"]
+    if isinstance(model["vocab"], list):
+        unknown = model.get("unk_id")
+        return unknown if isinstance(unknown, int) else None
+    found = model["vocab"].get(model.get("unk_token"))
+    return found if isinstance(found, int) else None
+
+
+def _named(config: dict[str, Any], token: str, where: str) -> SpecialToken:
+    found = find_role(config, {"eos_token": token}, "eos")
+    if found is None or found.token != token:
+        known = ", ".join(list(special_tokens(config))[:10]) or "none"
+        raise UsageError(
+            f"the tokenizer has no token {token!r} (special tokens: {known})", where=where,
+            code="E_TOKEN", remedy="Name one of its tokens, or none.",
+        )  # fmt: skip
+    return found

@@ -1,0 +1,1 @@
+"""Reading inputs: from files and tables to batches of records."""

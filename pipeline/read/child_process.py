@@ -1,0 +1,327 @@
+"""Foreign binary files read in a child process, whose end by a signal is an error of the file.
+
+One byte in a Parquet file can abort the process that reads it, and no exception tells. Within
+`reading_apart()` the functions marked `apart` and `streamed_apart` run in one child process, which
+starts with the first of them; elsewhere (in a worker, whose death its coordinator tells) they run
+where they are called. They are functions of a module, and what they take and give can be pickled.
+
+The child is a fork, which costs some milliseconds, or a fresh interpreter where this process has
+loaded a library with locks of its own and has threads that may hold them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import functools
+import itertools
+import os
+import pickle
+import signal
+import sys
+import threading
+import warnings
+from collections.abc import Callable, Generator, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn, ParamSpec, TypeVar, cast
+
+import dataprep
+from dataprep.formats.errors import DataprepError, InputError, StorageError, describe_exit
+
+from .parent_watch import end_without_reader
+
+if TYPE_CHECKING:  # at run time only a process with such a child loads it
+    from multiprocessing.connection import Connection
+
+__all__ = ["CRASHES", "FOREIGN", "apart", "crash_error", "reading_apart", "serve", "streamed_apart"]
+
+CRASHES = frozenset({
+    signal.SIGABRT, signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGTRAP,
+})  # fmt: skip
+"""Signals by which a process ends because of its own code."""
+
+_WITH_LOCKS = ("tokenizers", "gigatoken", "torch", "pyarrow", "datasets", "h5py")
+"""Libraries with threads or locks of their own."""
+
+FOREIGN = ("parquet", "arrow", "hf", "pt")
+"""Formats of inputs that libraries of others read."""
+
+_PARALLELISM = "TOKENIZERS_PARALLELISM"
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def crash_error(where: str, number: int) -> InputError:
+    """Return the error of a file that the process that read it did not survive."""
+    return InputError(
+        f"cannot be read: the library that reads it crashed ({signal.Signals(number).name})",
+        where=where, code="E_CRASH", remedy="Fetch or write the file again.",
+    )  # fmt: skip
+
+
+class _Child:
+    """The child process and the connection to it; a request at a time."""
+
+    def __init__(self) -> None:
+        from multiprocessing.connection import Pipe
+
+        ours, theirs = Pipe()
+        with theirs:
+            alone = threading.active_count() == 1 or sys.modules.keys().isdisjoint(_WITH_LOCKS)
+            free = sys.platform == "linux" and alone
+            self._process = _fork(theirs) if free else _spawn(theirs)
+        self._connection: Connection = ours
+        self._lock = threading.Lock()
+        self._numbers = itertools.count(1)
+        self._given_up: list[int] = []
+        self._status: int | None = None
+
+    def ask(self, where: str, *request: object, done: Callable[..., object] | None = None) -> Any:
+        """Return the answer to `request`, or raise what it raised, or what became of the child.
+
+        `done` is called here with what the function of a request is to call it with.
+        """
+        with self._lock:
+            given_up = [self._given_up.pop() for _ in range(len(self._given_up))]
+            try:
+                found = self._exchange(where, given_up, *request)
+                while found[0] is None:
+                    if done is not None:
+                        done(*found[1])
+                    found = self._exchange(where)
+            except BaseException:  # it has ended; or a signal, and an answer is still on its way
+                if _scope.child is self:
+                    _scope.child = None
+                self.end()
+                raise
+        good, answer = found
+        if not good:
+            raise answer
+        return answer
+
+    def _exchange(self, where: str, *request: object) -> Any:
+        """Send `request`, if any, and return what comes; raise an error if the child has ended."""
+        try:
+            if request:
+                self._connection.send(request)
+            return self._connection.recv()
+        except (EOFError, OSError):  # it has ended, now or in an earlier request
+            raise self._death(where) from None
+
+    def stream(self, where: str, function: object, arguments: object) -> Generator[Any]:
+        """Give the items of a generator of the child, each when it is asked for."""
+        number = next(self._numbers)
+        self.ask(where, "open", number, function, arguments)
+        try:
+            while item := self.ask(where, "next", number):
+                yield item[0]
+        finally:  # perhaps in the garbage collector, which may run within `ask`: no request here
+            self._given_up.append(number)
+
+    def _death(self, where: str) -> DataprepError:
+        self.end()
+        status = self._status or 0
+        if -status in CRASHES:
+            return crash_error(where, -status)
+        return StorageError(
+            f"the process that read it {describe_exit(status)}", where=where, code="E_WORKER",
+            remedy="If memory ran out, free some; then run the command again.",
+        )  # fmt: skip
+
+    def end(self) -> None:
+        """Kill it, unless it has ended: it only reads, and may be in code that does not return."""
+        self._connection.close()
+        if self._status is None:
+            ended, status = os.waitpid(self._process, os.WNOHANG)
+            if not ended:
+                os.kill(self._process, signal.SIGKILL)  # a status that it already has is kept
+                status = os.waitpid(self._process, 0)[1]
+            self._status = os.waitstatus_to_exitcode(status)
+
+
+class _Scope:
+    """Whether to read apart, and the child that does, once there is one."""
+
+    def __init__(self) -> None:
+        self.depth = 0
+        self.child: _Child | None = None
+        self.lock = threading.RLock()  # the garbage collector may leave a block of `reading_apart`
+
+    def child_or_none(self) -> _Child | None:
+        with self.lock:
+            if self.depth and self.child is None:
+                self.child = _Child()
+            return self.child
+
+
+_scope = _Scope()
+
+
+@contextlib.contextmanager
+def reading_apart() -> Iterator[None]:
+    """Read foreign files in a child process within the block; it may be entered again inside."""
+    with _scope.lock:
+        _scope.depth += 1
+    try:
+        yield
+    finally:
+        with _scope.lock:
+            _scope.depth -= 1
+            child = _scope.child if not _scope.depth else None
+            if child is not None:
+                _scope.child = None
+        if child is not None:
+            child.end()
+
+
+def apart(function: Callable[P, T]) -> Callable[P, T]:
+    """Let `function` run in the child process; its first argument is a path, or has a `name`.
+
+    A callable that is given as `done` is called in this process.
+    """
+
+    @functools.wraps(function)
+    def run(*args: P.args, **kwargs: P.kwargs) -> T:
+        child = _scope.child_or_none()
+        if child is None:
+            return function(*args, **kwargs)
+        done = cast("Callable[..., object] | None", kwargs.pop("done", None))
+        answer: T = child.ask(
+            _name(args[0]), "call", run, (args, kwargs), done is not None, done=done
+        )
+        return answer
+
+    return run
+
+
+def streamed_apart(function: Callable[P, Iterator[T]]) -> Callable[P, Generator[T]]:
+    """Let the generator function `function` run in the child process; see `apart`."""
+
+    @functools.wraps(function)
+    def run(*args: P.args, **kwargs: P.kwargs) -> Generator[T]:
+        child = _scope.child_or_none()
+        if child is None:
+            yield from function(*args, **kwargs)
+        else:
+            yield from child.stream(_name(args[0]), run, (args, kwargs))
+
+    return run
+
+
+def _name(file: object) -> str:
+    return str(file) if isinstance(file, str | Path) else str(getattr(file, "name", file))
+
+
+def _fork(theirs: Connection) -> int:
+    with _as_if_configured(), warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of threads that libraries keep idle
+        pid = os.fork()
+    if not pid:
+        try:
+            signal.set_wakeup_fd(-1)
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+            kept = theirs.fileno()
+            os.closerange(3, kept)  # locks and pipes of this process: they must end with it
+            os.closerange(kept + 1, os.sysconf("SC_OPEN_MAX"))
+            serve(kept)
+        finally:
+            os._exit(1)
+    return pid
+
+
+@contextlib.contextmanager
+def _as_if_configured() -> Iterator[None]:
+    """Keep the library `tokenizers`, which the child does not use, from a warning about forks."""
+    before = os.environ.get(_PARALLELISM)
+    os.environ[_PARALLELISM] = before or "false"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[_PARALLELISM]
+
+
+def _spawn(theirs: Connection) -> int:
+    import subprocess
+
+    root = str(Path(dataprep.__path__[0]).parent)
+    start = (
+        f"import sys; sys.path.append({root!r}); "
+        f"from dataprep.pipeline.read.child_process import serve; serve({theirs.fileno()})"
+    )
+    process = subprocess.Popen(  # noqa: S603 (our own interpreter)
+        [sys.executable, "-P", "-c", start], stdin=subprocess.DEVNULL,
+        pass_fds=(theirs.fileno(),),
+    )  # fmt: skip
+    process.returncode = 0  # `_Child.end` waits for it
+    return process.pid
+
+
+def serve(descriptor: int) -> NoReturn:
+    """Answer requests on the connection `descriptor` until its other end is closed."""
+    from multiprocessing.connection import Connection
+
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the one who asks decides
+    os.dup2(2, 1)  # nothing that a library prints may get between the results
+    _scope.depth, _scope.child, _scope.lock = 0, None, threading.RLock()
+    end_without_reader(descriptor)
+    faulthandler.disable()
+    _leave_no_core()
+    if "torch" in sys.modules:
+        sys.modules["torch"].set_num_threads(1)  # those of OpenMP are not there after a fork
+    pipe = Connection(descriptor)
+    opened: dict[int, Iterator[Any]] = {}
+    while True:
+        try:
+            pipe.send(_answer(pipe, opened, *pipe.recv()))
+        except (EOFError, ConnectionError):
+            os._exit(0)
+
+
+def _answer(
+    pipe: Connection,
+    opened: dict[int, Iterator[Any]],
+    given_up: Sequence[int],
+    verb: str,
+    *request: Any,
+) -> tuple[bool, Any]:
+    try:
+        for number in given_up:
+            opened.pop(number).close()  # type: ignore[attr-defined]
+        match verb, request:
+            case "call", (function, (args, kwargs), tells):
+                told = {"done": lambda *values: pipe.send((None, values))} if tells else {}
+                return True, function(*args, **kwargs, **told)
+            case "open", (number, function, (args, kwargs)):
+                opened[number] = function(*args, **kwargs)
+            case "next", (number,):
+                for item in opened[number]:
+                    return True, (item,)
+    except DataprepError as error:
+        return False, error
+    except MemoryError:
+        return False, MemoryError()
+    except Exception as error:  # raised where it was asked for, with the way it came
+        import traceback
+
+        return False, _carried(error, traceback.format_exc())
+    return True, None
+
+
+def _carried(error: Exception, way: str) -> Exception:
+    """Return `error` with the note `way`; or, if it cannot be pickled, an error that can."""
+    error.add_note(way)
+    try:
+        pickle.loads(pickle.dumps(error))  # noqa: S301 (our own bytes)
+    except Exception:  # those of other libraries may hold anything
+        error = RuntimeError(f"{type(error).__name__}: {error}")
+        error.add_note(way)
+    return error
+
+
+def _leave_no_core() -> None:
+    with contextlib.suppress(ImportError, ValueError, OSError):
+        import resource
+
+        resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))

@@ -1,0 +1,294 @@
+"""The elements of one JSON array, as the file is read: never all of it in memory.
+
+Where elements begin and end is told by brackets, commas and quotes alone, a few vectorised passes
+over each chunk; whether an element is JSON is asked of each by itself, so one that is not costs no
+other. An array that is never closed, or goes on after its end, is damaged as a whole: what follows
+the damage cannot be told apart, and nothing of it may be lost unsaid.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from itertools import chain
+
+import numpy as np
+import numpy.typing as npt
+
+from .line_blocks import MAX_BLOCK_LINES
+from .records import MAX_RECORD_BYTES
+from .sources import input_error
+
+__all__ = ["Elements", "elements_of"]
+
+_BOM = b"\xef\xbb\xbf"
+_BLANK = b" \t\r\n"
+_NOT_BLANK = re.compile(rb"[^ \t\r\n]")
+_HEAD_BYTES = 4096
+_SLICE_BYTES = 256 << 10
+_SLASH = ord("\\")
+_INDENT = 16  # blanks before an element that are looked at together
+_IS_BLANK = np.zeros(256, bool)
+_IS_BLANK[list(_BLANK)] = True
+_STEPS = np.zeros(256, np.int8)
+_STEPS[list(b"[{")] = 1
+_STEPS[list(b"]}")] = -1
+
+
+@dataclass(kw_only=True, slots=True)
+class Elements:
+    """Consecutive elements: element `i` is ``data[starts[i]:ends[i]]``, without blanks around it.
+
+    `data` stands at byte `offset` of the (decompressed) file; `lines` are the numbers, from 0, of
+    the lines that elements start on. With `too_long` set there is one element, of so many bytes,
+    and `data` may hold only its beginning. `consumed` counts the bytes since the elements before.
+    """
+
+    offset: int
+    data: bytes
+    starts: list[int] = field(default_factory=list)
+    ends: list[int] = field(default_factory=list)
+    lines: list[int] = field(default_factory=list)
+    consumed: int = 0
+    too_long: int = 0
+
+
+def elements_of(chunks: Iterable[bytes], name: str) -> Iterator[Elements]:
+    """All elements of the array in `chunks`, in order; `InputError` names a damaged file `name`.
+
+    >>> [one.data[a:b] for one in elements_of([b'[{"a"', b': 1}, 2]'], "x.json")
+    ...  for a, b in zip(one.starts, one.ends)]
+    [b'{"a": 1}', b'2']
+    """
+    parts = iter(chunks)
+    opening, rest = _opening(parts, name)
+    array = _Array(opening, name)
+    for chunk in chain([rest], parts):
+        yield from array.take(chunk)
+    yield array.finish()
+
+
+def _opening(parts: Iterator[bytes], name: str) -> tuple[bytes, bytes]:
+    """What stands up to and including the first bracket, and what follows in the same part."""
+    head = b""
+    for part in parts:
+        head += part
+        blanks = len(head) - len(head.removeprefix(_BOM).lstrip(_BLANK))
+        if blanks < len(head) and head != _BOM[: len(head)]:
+            if head[blanks] == ord("["):
+                return head[: blanks + 1], head[blanks + 1 :]
+            break
+        if len(head) > _HEAD_BYTES:
+            break
+    raise input_error("this is no JSON array", name, "Say with --format what it is.", "E_FORMAT")
+
+
+class _Scanner:
+    """Finds what cuts an array, after its bracket, in parts that may end anywhere."""
+
+    def __init__(self) -> None:
+        self._quoted = 0
+        self._slash = 0  # whether a backslash that hides what follows was the last byte
+        self._depth = 1
+        self.closed = False
+
+    def cuts(self, part: bytes) -> list[int]:
+        """The commas between elements in `part`, and the bracket that closes the array."""
+        octets = np.frombuffer(part, np.uint8)
+        marks = _marks(octets)
+        found = octets[marks]
+        quotes = found == ord('"')
+        quotes[quotes] = ~self._hidden(part, octets, marks[quotes])
+        quoted = (np.cumsum(quotes, dtype=np.int64) + self._quoted) & 1
+        outside = ~quotes & (quoted == 0)
+        marks, steps = marks[outside], _STEPS[found[outside]]
+        depths = np.cumsum(steps, dtype=np.int64) + self._depth
+        closings = np.flatnonzero(depths <= 0)
+        self.closed = len(closings) > 0
+        stop = int(closings[0]) + 1 if self.closed else len(marks)
+        self._quoted = int(quoted[-1]) if len(quoted) else self._quoted
+        self._depth = int(depths[-1]) if len(depths) else self._depth
+        cut = (depths[:stop] == 1) & (steps[:stop] == 0) | (depths[:stop] <= 0)
+        return [int(place) for place in marks[:stop][cut].tolist()]
+
+    def _hidden(
+        self, part: bytes, octets: npt.NDArray[np.uint8], quotes: npt.NDArray[np.int64]
+    ) -> npt.NDArray[np.bool_]:
+        """Which of the quotes are characters of a string: after an odd number of backslashes."""
+        slashes = np.flatnonzero(octets == _SLASH)
+        hidden = np.zeros(len(quotes), bool)
+        if len(slashes):
+            first = np.append(True, np.diff(slashes) != 1)  # of a run
+            starts = slashes[np.maximum.accumulate(np.where(first, np.arange(len(slashes)), 0))]
+            after = np.flatnonzero((octets[quotes - 1] == _SLASH) & (quotes > 0))
+            places = quotes[after]
+            runs = starts[np.searchsorted(slashes, places - 1)]
+            hidden[after] = (places - runs + (self._slash & (runs == 0))) & 1
+        if self._slash and len(quotes) and quotes[0] == 0:
+            hidden[0] = True
+        run = len(part) - len(part.rstrip(b"\\"))
+        self._slash = (run + self._slash if run == len(part) else run) & 1
+        return hidden
+
+
+def _marks(octets: npt.NDArray[np.uint8]) -> npt.NDArray[np.int64]:
+    """Where brackets, quotes and commas stand, in slices that stay in the cache."""
+    found = [np.empty(0, np.int64)]
+    for start in range(0, len(octets), _SLICE_BYTES):
+        part = octets[start : start + _SLICE_BYTES]
+        folded = part | 0x20  # brackets differ in this bit
+        mask = (folded == ord("{")) | (folded == ord("}")) | (part == ord('"')) | (part == ord(","))
+        found.append(np.flatnonzero(mask) + start)
+    return np.concatenate(found)
+
+
+class _Array:
+    """Collects what is read of an array, and gives its elements when they are whole."""
+
+    def __init__(self, opening: bytes, name: str) -> None:
+        self._name = name
+        self._scanner = _Scanner()
+        self._waiting: list[bytes] = []  # the beginning of an element that is not whole yet
+        self._size = 0  # of that, and of what was passed over of it
+        self._offset = len(opening)  # of that in the file
+        self._line = opening.count(b"\n")  # that it starts on
+        self._passed_lines = 0
+        self._given = 0  # bytes of the file that were counted as consumed
+        self._number = 0  # of elements so far
+
+    def take(self, chunk: bytes) -> Iterator[Elements]:
+        """The elements that end in `chunk`."""
+        if self._scanner.closed:
+            self._keep(chunk)
+            return
+        cuts = self._scanner.cuts(chunk)
+        if cuts and self._size > MAX_RECORD_BYTES:
+            yield self._too_long(chunk[: cuts[0]])
+            chunk, cuts = chunk[cuts[0] + 1 :], [cut - cuts[0] - 1 for cut in cuts[1:]]
+        if cuts:
+            before = self._size
+            data = b"".join([*self._waiting, chunk[: cuts[-1]]])
+            chunk = chunk[cuts[-1] + 1 :]
+            yield from self._whole(data, [before + cut for cut in cuts])
+        self._keep(chunk)
+
+    def finish(self) -> Elements:
+        """What is left: no element, unless the file is damaged."""
+        if not self._scanner.closed:
+            raise input_error(
+                f"the JSON array is not closed: it breaks off in element {self._number + 1}, after "
+                f"line {self._line + 1} (byte {self._offset}), or a bracket or a quote is missing "
+                "there", self._name,
+                "Fetch the file again, or mend it: what follows cannot be told apart, so it is "
+                "not skipped.", "E_JSON_ARRAY",
+            )  # fmt: skip
+        return self._given_until(Elements(offset=self._offset, data=b""), self._offset + self._size)
+
+    def _keep(self, chunk: bytes) -> None:
+        """Wait for the rest of the element that `chunk` is of."""
+        if self._scanner.closed and chunk.strip(_BLANK):
+            raise input_error(
+                f"the JSON array ends before byte {self._offset + self._size}, and something "
+                "follows it: a bracket is missing or too many", self._name,
+                "Mend the file: what follows cannot be told apart, so it is not skipped.",
+                "E_JSON_ARRAY",
+            )  # fmt: skip
+        self._size += len(chunk)
+        self._waiting.append(chunk)
+        if self._size > MAX_RECORD_BYTES or self._scanner.closed:
+            head = b"".join(self._waiting)
+            self._waiting = [head[:_HEAD_BYTES]]
+            self._passed_lines += head.count(b"\n", _HEAD_BYTES)
+
+    def _too_long(self, rest: bytes) -> Elements:
+        """The element that is passed over, which ends with `rest`."""
+        head = b"".join(self._waiting)
+        size = self._size + len(rest)
+        start, _ = _trimmed(head, 0, len(head))
+        found = Elements(
+            offset=self._offset, data=head[:_HEAD_BYTES], starts=[start], ends=[size],
+            lines=[self._line + head.count(b"\n", 0, start)], too_long=size - start,
+        )  # fmt: skip
+        self._line += head.count(b"\n") + self._passed_lines + rest.count(b"\n")
+        self._passed_lines = 0
+        self._begin_after(size)
+        return self._given_until(found, self._offset)
+
+    def _whole(self, data: bytes, cuts: list[int]) -> Iterator[Elements]:
+        """The elements in `data`, before each of `cuts`."""
+        spans = _spans(data, np.array(cuts, np.int64))
+        if self._scanner.closed and not self._number and spans == [(cuts[0], cuts[0])]:
+            spans = []  # [] holds no element, and [,] two that are nothing
+        breaks = np.flatnonzero(np.frombuffer(data, np.uint8) == ord("\n"))
+        lines = self._line + np.searchsorted(breaks, np.array(spans, np.int64).reshape(-1, 2)[:, 0])
+        for run in _runs(spans):
+            starts, ends = ([span[side] for span in spans[run]] for side in (0, 1))
+            long = ends[0] - starts[0] > MAX_RECORD_BYTES
+            found = Elements(
+                offset=self._offset, data=data, starts=starts, ends=ends,
+                lines=lines[run].tolist(), too_long=ends[0] - starts[0] if long else 0,
+            )  # fmt: skip
+            yield self._given_until(found, self._offset + ends[-1])
+        self._line += len(breaks)
+        self._number += len(spans)
+        self._begin_after(cuts[-1])
+
+    def _begin_after(self, size: int) -> None:
+        """Wait for the element that begins after the next `size` bytes and what cuts there."""
+        self._offset += size + 1
+        self._size = 0
+        self._waiting = []
+
+    def _given_until(self, found: Elements, offset: int) -> Elements:
+        found.consumed = offset - self._given
+        self._given = offset
+        return found
+
+
+def _spans(data: bytes, cuts: npt.NDArray[np.int64]) -> list[tuple[int, int]]:
+    """What stands before each of the cuts, without the blanks around it."""
+    begins = np.append(0, cuts[:-1] + 1)
+    if not data:
+        return [(0, 0)]
+    octets = np.frombuffer(data, np.uint8)
+    starts, last = begins, len(octets) - 1
+    for _ in range(_INDENT):
+        blank = _IS_BLANK[octets[np.minimum(starts, last)]]
+        if not blank.any():
+            break
+        starts = starts + blank
+    odd = (starts >= cuts) | _IS_BLANK[octets[np.minimum(starts, last)]]
+    odd |= _IS_BLANK[octets[np.maximum(cuts - 1, 0)]]
+    spans = list(zip(starts.tolist(), cuts.tolist(), strict=True))
+    for at in np.flatnonzero(odd).tolist():
+        spans[at] = _trimmed(data, int(begins[at]), int(cuts[at]))
+    return spans
+
+
+def _trimmed(data: bytes, start: int, stop: int) -> tuple[int, int]:
+    """`start` and `stop` without the blanks between them that stand at the ends.
+
+    >>> _trimmed(b" a b ", 0, 5), _trimmed(b"  ", 0, 2)
+    ((1, 4), (2, 2))
+    """
+    first = _NOT_BLANK.search(data, start, stop)
+    if first is None:
+        return stop, stop
+    start = first.start()
+    return start, start + len(data[start:stop].rstrip(_BLANK))
+
+
+def _runs(spans: list[tuple[int, int]]) -> Iterator[slice]:
+    """The parts of `spans` that are given together: one that is too long by itself."""
+    start = 0
+    for at, (first, last) in enumerate(spans):
+        long = last - first > MAX_RECORD_BYTES
+        if at > start and (long or at - start == MAX_BLOCK_LINES):
+            yield slice(start, at)
+            start = at
+        if long:
+            yield slice(at, at + 1)
+            start = at + 1
+    if start < len(spans):
+        yield slice(start, len(spans))

@@ -1,0 +1,363 @@
+"""Bytes of an input in blocks that end where a line ends; plain, gzip or zstd.
+
+A span of a plain file owns the lines that start in it: a line that starts before the span belongs
+to the span before, and the last line is read past the end of the span. So spans can be cut at any
+byte without looking at the file. Lines end at `\\n` and nowhere else (`splitlines` would also cut
+at U+2028). Memory is a few blocks, whatever the size of the input; what does not fit into
+`MAX_RECORD_BYTES` is passed over and reported, never kept.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable, Generator, Iterator
+from io import FileIO
+from pathlib import Path
+from typing import Protocol
+
+from .fingerprints import ChunkHasher, HashingReader
+from .line_blocks import Block
+from .records import MAX_RECORD_BYTES, Span
+from .sources import Source, check_unchanged, input_error, reading
+
+__all__ = ["BLOCK_BYTES", "LineStream"]
+
+BLOCK_BYTES = 1 << 20  # what the steps of a block pass on stays in the caches
+_SKIP_BYTES = 1 << 20
+_HEAD_BYTES = 4096
+_LINE_END_BYTES = 2  # a line may be so much longer than a record: "\r\n"
+_BOM = b"\xef\xbb\xbf"
+_LEAST_LOOK_BYTES = 1 << 20  # a decompressor is slow to warm up: less would look too large
+_LOOK_AHEAD_BYTES = 16 << 20
+_LOOK_BYTES = 4096
+_MANY_BLOCKS = 4
+
+
+class _Bytes(Protocol):
+    def read(self, size: int, /) -> bytes: ...
+
+    def readinto(self, view: memoryview, /) -> int: ...
+
+
+class LineStream:
+    """The blocks of one span, and afterwards what was seen of the input's bytes.
+
+    When all was read, `chunk_digests` are the digests of the span's part of the file (see
+    `fingerprint`). `lap` is told ``read`` when a block has been read, for whoever measures.
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        span: Span,
+        *,
+        block_bytes: int = BLOCK_BYTES,
+        overrun: bool = False,
+        lap: Callable[[str], None] | None = None,
+    ) -> None:
+        self._source = source
+        self._span = span
+        self._block_bytes = block_bytes
+        self._overrun = overrun
+        self._lap = lap
+        self._compressed: HashingReader | None = None
+        self._inflating: _Inflated | None = None
+        self._lines: _Lines | None = None
+        self._enough = False
+        self.chunk_digests: list[str] = []
+
+    @property
+    def known_size(self) -> int | None:
+        """Bytes of the input, unless it is compressed."""
+        return self._source.size if self._source.compression is None else None
+
+    @property
+    def stored_bytes(self) -> int:
+        """How many stored bytes of a compressed file were needed so far; 0 for a plain one."""
+        return self._compressed.consumed if self._compressed else 0
+
+    def needed_bytes(self) -> int:
+        """How many stored bytes the text given so far takes, without what is decompressed ahead.
+
+        Only for a compressed file, while its blocks or chunks are being read, and instead of the
+        rest of them: up to `_LOOK_AHEAD_BYTES` of text are read to tell. Afterwards all of it.
+        """
+        if self._compressed is None or self._inflating is None:
+            return self.stored_bytes  # all was read
+        if self._compressed.closed or self.chunk_digests:
+            return self._source.size
+        inflated, given = self._inflating, self._inflating.given
+        text = given if self._lines is None else self._lines.offset
+        stored = self._compressed.consumed
+        while given < _LOOK_AHEAD_BYTES and (data := inflated.read(_LOOK_BYTES)):
+            if self._compressed.consumed > stored and given >= _LEAST_LOOK_BYTES:
+                break  # all that is stored up to here was decompressed before this
+            stored, given = self._compressed.consumed, given + len(data)
+        return stored * text // max(1, given)
+
+    def enough(self) -> None:
+        """Ask for no more blocks: what is left of the span is only fingerprinted."""
+        self._enough = True
+
+    def blocks(self) -> Iterator[Block]:
+        """Blocks of lines in order; raises `InputError` for a damaged compressed file.
+
+        Read them to their end, or call `enough` and then read on: otherwise there are no
+        `chunk_digests`, and changes of the file go unseen.
+        """
+        with self._opened() as reader:
+            self._lines = _Lines(reader, self._span.start, self._block_bytes)
+            for block in self._of_span(self._lines):
+                for part in block.parts():
+                    self._measured()
+                    yield part
+                    if self._enough:
+                        return
+
+    def _of_span(self, lines: _Lines) -> Iterator[Block]:
+        start, stop = self._span.start, self._span.stop
+        if self._source.compression is not None:
+            yield from lines
+        elif start == 0:  # a first line after a byte order mark is ours, wherever the cut
+            yield from self._until(lines, max(stop, lines.offset + 1))
+        else:
+            lines.skip_partial_line(stop)
+            yield from self._until(lines, stop)
+
+    def chunks(self) -> Generator[bytes]:
+        """The bytes of the input as they come, where lines do not matter."""
+        with self._opened() as reader:
+            while data := reader.read(self._block_bytes):
+                self._measured()
+                yield data
+
+    def _measured(self) -> None:
+        if self._lap is not None:
+            self._lap("read")
+
+    @contextlib.contextmanager
+    def _opened(self) -> Iterator[_Bytes]:
+        path = Path(self._source.path)
+        with reading(path), path.open("rb", buffering=0) as stream:
+            check_unchanged(self._source, os.fstat(stream.fileno()))
+            plain = self._source.compression is None
+            with self._plain(stream) if plain else self._inflated(stream) as reader:
+                yield reader
+            check_unchanged(self._source)
+
+    @contextlib.contextmanager
+    def _plain(self, stream: FileIO) -> Iterator[_Bytes]:
+        reader = _RangeReader(stream, self._span.start, self._span.stop)
+        yield reader
+        reader.finish()
+        self.chunk_digests = reader.hasher.digests()
+
+    @contextlib.contextmanager
+    def _inflated(self, stream: FileIO) -> Iterator[_Bytes]:
+        import pyarrow as pa
+
+        self._compressed = reader = HashingReader(stream)
+        inflated = pa.CompressedInputStream(
+            pa.PythonFile(reader, mode="r"), self._source.compression
+        )
+        self._inflating = _Inflated(inflated, self._source)
+        yield self._inflating
+        self._inflating = None
+        self.chunk_digests = reader.drain()
+
+    def _until(self, lines: _Lines, stop: int) -> Iterator[Block]:
+        """Blocks up to the line that starts at or after `stop`, and beyond if overrun is asked."""
+        for block in lines:
+            end = block.offset + len(block.data)
+            if block.offset >= stop:
+                if not self._overrun:
+                    return
+                yield Block(offset=block.offset, data=block.data, inside=False)
+                continue
+            if end <= stop or block.too_long:
+                yield block
+                continue
+            cut = _line_start(block.data, stop - block.offset)
+            yield Block(offset=block.offset, data=block.data[:cut])
+            if not self._overrun:
+                return
+            if cut < len(block.data):
+                yield Block(offset=block.offset + cut, data=block.data[cut:], inside=False)
+
+
+class _Inflated:
+    """A decompressing stream that names the input when its data is damaged."""
+
+    def __init__(self, stream: _Bytes, source: Source) -> None:
+        self._stream = stream
+        self._source = source
+        self.given = 0
+
+    def read(self, size: int) -> bytes:
+        try:
+            data = self._stream.read(size)
+        except OSError as error:
+            raise input_error(
+                f"the compressed data is damaged or breaks off after at least {self.given:,} "
+                f"bytes of text ({error})", self._source.name,
+                "Fetch the file again: what follows cannot be recovered, so it is not skipped.",
+                "E_COMPRESSED",
+            ) from None  # fmt: skip
+        self.given += len(data)
+        return data
+
+    def readinto(self, view: memoryview) -> int:
+        data = self.read(len(view))
+        view[: len(data)] = data
+        return len(data)
+
+
+def _line_start(data: bytes, at: int) -> int:
+    """The first line start in `data` at or after `at`.
+
+    >>> _line_start(b"ab\\ncd\\n", 1), _line_start(b"ab\\ncd\\n", 3), _line_start(b"ab", 1)
+    (3, 3, 2)
+    """
+    found = data.find(b"\n", max(at - 1, 0))
+    return len(data) if found < 0 else found + 1
+
+
+class _RangeReader:
+    """Reads on from one byte before `start`, fingerprinting what lies in `start`:`stop`."""
+
+    def __init__(self, stream: FileIO, start: int, stop: int) -> None:
+        self._stream = stream
+        self._at = max(start - 1, 0)
+        self._start = start
+        self._stop = stop
+        self.hasher = ChunkHasher()
+        stream.seek(self._at)
+
+    def read(self, size: int) -> bytes:
+        data = self._stream.read(size)
+        self._note(memoryview(data))
+        return data
+
+    def readinto(self, view: memoryview) -> int:
+        count = self._stream.readinto(view)
+        self._note(view[:count])
+        return count
+
+    def _note(self, data: memoryview) -> None:
+        low, high = max(self._start - self._at, 0), max(self._stop - self._at, 0)
+        self.hasher.update(data[low:high])
+        self._at += len(data)
+
+    def finish(self) -> None:
+        """Read what is left of the range, so that its fingerprint is whole."""
+        while self._at < self._stop and self.read(min(_SKIP_BYTES, self._stop - self._at)):
+            pass
+
+
+class _Lines:
+    """Cuts a byte stream into blocks of whole lines."""
+
+    def __init__(self, reader: _Bytes, start: int, block_bytes: int) -> None:
+        self._reader = reader
+        self._block_bytes = block_bytes
+        self._rest = b""
+        self._buffer = bytearray()
+        self._ended = False
+        self.offset = max(start - 1, 0)
+        if start == 0:
+            self._skip_mark()
+
+    def _skip_mark(self) -> None:
+        while len(self._rest) < len(_BOM) and (data := self._reader.read(self._block_bytes)):
+            self._rest += data
+        if self._rest.startswith(_BOM):
+            self._rest = self._rest[len(_BOM) :]
+            self.offset = len(_BOM)
+
+    def skip_partial_line(self, stop: int | None = None) -> None:
+        """Pass over everything up to and including the next newline, if it comes before `stop`."""
+        while stop is None or self.offset < stop:
+            data = self._rest or self._reader.read(self._block_bytes)
+            if not data:
+                break
+            found = data.find(b"\n")
+            if found >= 0:
+                self.offset += found + 1
+                self._rest = data[found + 1 :]
+                return
+            self.offset += len(data)
+            self._rest = b""
+        self._ended = True
+
+    def __iter__(self) -> Iterator[Block]:
+        while not self._ended:
+            data = self._next_lines()
+            if len(data) > MAX_RECORD_BYTES:
+                yield from self._apart(data)
+            elif data:
+                yield self._take(data)
+
+    def _next_lines(self) -> bytes:
+        """At least one whole line, all that is left, or more than a record may have."""
+        size = len(self._rest)
+        cut = self._rest.rfind(b"\n")
+        self._make_room(size)
+        self._buffer[:size] = self._rest
+        while cut < 0 or size < self._block_bytes:
+            self._make_room(size + self._block_bytes)
+            with memoryview(self._buffer) as view:
+                count = self._reader.readinto(view[size : size + self._block_bytes])
+            found = self._buffer.rfind(b"\n", size, size + count)
+            cut = found if found >= 0 else cut
+            size += count
+            self._ended = not count
+            if self._ended or (cut < 0 and size > MAX_RECORD_BYTES + _LINE_END_BYTES):
+                cut = size - 1
+                break
+        with memoryview(self._buffer) as view:
+            self._rest = bytes(view[cut + 1 : size])
+            return bytes(view[: cut + 1])
+
+    def _make_room(self, size: int) -> None:
+        """Have a buffer of at least `size` bytes; one that grew for a long line is let go."""
+        if not self._buffer:
+            self._buffer = bytearray(self._block_bytes + self._block_bytes // 4)
+        if size > len(self._buffer):
+            self._buffer += bytes(size + size // 4 - len(self._buffer))
+        elif size < self._block_bytes and len(self._buffer) > _MANY_BLOCKS * self._block_bytes:
+            self._buffer = bytearray(self._block_bytes + self._block_bytes // 4)
+
+    def _apart(self, data: bytes) -> Iterator[Block]:
+        """Blocks of `data`, which is so large that a line in it may be too long."""
+        start = 0
+        while len(data) - start > MAX_RECORD_BYTES:
+            end = data.find(b"\n", start) + 1 or len(data)
+            line = data[start:end]
+            yield self._pass_over(line) if _bare_size(line) > MAX_RECORD_BYTES else self._take(line)
+            start = end
+        if start < len(data):
+            yield self._take(data[start:])
+
+    def _take(self, data: bytes) -> Block:
+        block = Block(offset=self.offset, data=data)
+        self.offset += len(data)
+        return block
+
+    def _pass_over(self, line: bytes) -> Block:
+        """Report a line that is too long, of which `line` is all that was read so far."""
+        start = self.offset
+        self.offset += len(line)
+        if not line.endswith(b"\n") and not self._ended:
+            self.skip_partial_line()
+        return Block(offset=start, data=line[:_HEAD_BYTES], too_long=self.offset - start)
+
+
+def _bare_size(line: bytes) -> int:
+    """How long `line` is without its line end.
+
+    >>> _bare_size(b"ab\\r\\n"), _bare_size(b"ab")
+    (2, 2)
+    """
+    end = line[-_LINE_END_BYTES:]
+    return len(line) - (len(end) if end == b"\r\n" else end.endswith(b"\n"))

@@ -1,0 +1,188 @@
+"""Parquet files: opened in small pieces, never mapped, and refused where a row would be too large.
+
+A page of a few bytes can stand for any number of nulls or copies. The footer says how many values a
+column has and how many bytes they take before compression, which bounds the average row before
+anything is decoded. Where so much is packed so tightly that single rows could still be huge, the
+rows are decoded under a limit of memory.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from dataprep.formats.errors import InputError
+from dataprep.formats.files.decoding import ErrorTypes, decoding
+
+from .child_process import apart
+from .process_limits import limited_memory
+from .records import MAX_RECORD_BYTES
+from .sources import Source, input_error, reading
+
+__all__ = [
+    "VALUE_BYTES",
+    "TableShape",
+    "arrow_errors",
+    "decoding_parquet",
+    "group_batches",
+    "open_parquet",
+    "parquet_row_groups",
+]
+
+TableShape = list[tuple[int, int]]
+"""Rows and bytes of each part that can be read by itself."""
+
+VALUE_BYTES = 8
+"""Of memory that a value takes at least, stored or not: its levels, and a place in an array."""
+
+_BUFFER_BYTES = 1 << 20
+_LIMIT = f"{MAX_RECORD_BYTES:,}"
+_SLACK_BYTES = 1 << 20  # headers of pages, levels, and texts of the row in other columns
+_UNSEEN_BYTES = 128 << 20
+_MOST_PACKED = 64
+_ROOM_BYTES = 512 << 20  # a row of the largest size takes 450 MiB while it is decoded
+_FEWER = 16
+_CUT = "Leave out what is so large, or cut it into several rows."
+
+
+def arrow_errors() -> tuple[type[Exception], ...]:
+    """Return the exceptions that only a library raises when values of a file are converted."""
+    import pyarrow as pa
+
+    return pa.ArrowException, SystemError  # the latter of offsets that run backwards
+
+
+def decoding_parquet(
+    source: Source, of: ErrorTypes = Exception
+) -> contextlib.AbstractContextManager[None]:
+    """Name `source` in what pyarrow raises; `of` as in `decoding`."""
+    return decoding(
+        source.name, "Parquet file", code="E_PARQUET", remedy="Fetch or write the file again.",
+        of=of,
+    )  # fmt: skip
+
+
+@apart
+def parquet_row_groups(source: Source) -> TableShape:
+    """Rows and uncompressed bytes of each row group; reads only the footer."""
+    with open_parquet(source) as file, decoding_parquet(source):
+        groups = (file.metadata.row_group(i) for i in range(file.metadata.num_row_groups))
+        found = [(group.num_rows, group.total_byte_size) for group in groups]
+        if min(map(min, found), default=0) < 0:
+            raise ValueError("a row group has a negative size")
+        return found
+
+
+def open_parquet(source: Source, **options: Any) -> Any:
+    """Return the `pyarrow.parquet.ParquetFile`, read in small pieces and never mapped.
+
+    It takes its memory from the system as it is needed: other allocators of Arrow reserve more
+    than the limit of `group_batches`.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    before = pa.default_memory_pool()
+    with reading(source.path), decoding_parquet(source):
+        pa.set_memory_pool(pa.system_memory_pool())
+        try:
+            return pq.ParquetFile(
+                source.path, memory_map=False, buffer_size=_BUFFER_BYTES, **options
+            )
+        finally:
+            pa.set_memory_pool(before)
+
+
+def group_batches(
+    source: Source, file: Any, group: int, columns: Sequence[str], rows: int
+) -> Iterator[Any]:
+    """Yield the rows of the row group `group`, at most `rows` at a time, in bounded memory.
+
+    They are fewer at a time where `rows` of them take too much. `columns` are as in
+    `ParquetFile.iter_batches`. Raises `InputError` for a row that is too large.
+    """
+    if not _is_unclear(source, file.metadata, group, columns):
+        yield from file.iter_batches(rows, [group], columns, use_threads=False)
+        return
+    done = 0
+    while True:
+        at = 0
+        try:
+            for batch in _limited(file.iter_batches(rows, [group], columns, use_threads=False)):
+                at += batch.num_rows
+                if at > done:
+                    fresh = min(at - done, batch.num_rows)
+                    done = at
+                    yield batch.slice(batch.num_rows - fresh)
+            return
+        except _TooLargeError:
+            if rows == 1:
+                row = _first_row(file.metadata, group) + done
+                raise _unbounded(
+                    f"row {row} takes more than {_ROOM_BYTES:,} bytes of memory; the limit for a "
+                    f"row is {_LIMIT}", source,
+                    f"{_CUT} If the rows are small, write the file again with smaller pages (in "
+                    "pyarrow, write_batch_size=16 and use_dictionary=False).",
+                ) from None  # fmt: skip
+            rows = max(1, rows // _FEWER)
+
+
+class _TooLargeError(Exception):
+    """Rows that cannot be decoded within `_ROOM_BYTES`."""
+
+
+def _limited(batches: Iterator[Any]) -> Iterator[Any]:
+    """Yield `batches`, each of which is decoded within `_ROOM_BYTES`."""
+    while True:
+        with limited_memory(_ROOM_BYTES) as limited:
+            try:
+                batch = next(batches, None)
+            except MemoryError:
+                if limited:
+                    raise _TooLargeError from None
+                raise
+        if batch is None:
+            return
+        yield batch
+
+
+def _is_unclear(source: Source, metadata: Any, group: int, columns: Sequence[str]) -> bool:
+    """Return whether single rows could be too large; raise `InputError` if some must be."""
+    described = metadata.row_group(group)
+    chunks = map(described.column, range(described.num_columns))
+    packed = [
+        _is_packed(source, metadata, group, chunk)
+        for chunk in chunks if _is_in(chunk.path_in_schema, columns)
+    ]  # fmt: skip
+    return any(packed)
+
+
+def _is_in(path: str, columns: Sequence[str]) -> bool:
+    return any(path == column or path.startswith(f"{column}.") for column in columns)
+
+
+def _is_packed(source: Source, metadata: Any, group: int, chunk: Any) -> bool:
+    rows = metadata.row_group(group).num_rows
+    size = max(chunk.total_uncompressed_size, chunk.num_values * VALUE_BYTES)
+    if size > max(1, rows) * (MAX_RECORD_BYTES + _SLACK_BYTES):
+        row = _first_row(metadata, group)
+        column = (
+            f"{size:,} bytes in the column {chunk.path_in_schema!r}, over the limit of {_LIMIT}"
+        )
+        raise _unbounded(
+            f"row {row} has {column}" if rows == 1
+            else f"rows {row} to {row + rows - 1} have {column} for a row", source, _CUT,
+        )  # fmt: skip
+    return bool(
+        size > max(_UNSEEN_BYTES, _MOST_PACKED * chunk.total_compressed_size)
+        and (chunk.num_values > rows or chunk.physical_type == "BYTE_ARRAY")
+    )
+
+
+def _first_row(metadata: Any, group: int) -> int:
+    return sum(metadata.row_group(before).num_rows for before in range(group))
+
+
+def _unbounded(problem: str, source: Source, remedy: str) -> InputError:
+    return input_error(problem, source.name, remedy, "E_TOO_LONG")

@@ -1,0 +1,109 @@
+"""Arrays that a build has finished and keeps, so that the same command does not make them again.
+
+Each is a .npy file with a sealed note of its hash, both put in place by renaming. A file that is
+not what the note says is as good as none. They lie in the staging directory of the build, whose
+key stands for all inputs and options, and go with it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from dataprep.formats.checksums import FileHasher
+from dataprep.formats.files import npy
+from dataprep.formats.storage import FileWriter, create_directory, storage_errors, write_file
+
+from ..execute.task import UNIT_PREFIX, temporary_name
+from .directory import Staging, abandoned
+from .ownership import open_for_reading, read_own
+from .self_hashed import seal, unseal
+
+__all__ = ["Kept"]
+
+_FOLDER = f"{UNIT_PREFIX}pairs"  # the name by which a staging directory is known to hold work
+_READ_BYTES = 4 << 20
+
+
+class _Note(msgspec.Struct, frozen=True):
+    dtype: str
+    shape: tuple[int, ...]
+    sha256: str
+
+
+_NOTE = msgspec.json.Decoder(_Note)
+
+
+class Kept:
+    """The arrays of one unfinished build, by name."""
+
+    def __init__(self, staging: Staging) -> None:
+        self._folder = staging.units / _FOLDER
+        self.reused = 0
+        for path in self._folder.glob(".tmp-*"):
+            if abandoned(path.name):
+                path.unlink(missing_ok=True)
+
+    def array(self, name: str, make: Callable[[], npt.NDArray[Any]]) -> npt.NDArray[Any]:
+        """The array `name`: as it was kept, or as `make` gives it, which is kept then."""
+        found = self._load(name)
+        if found is not None:
+            self.reused += 1
+            return found
+        made = np.ascontiguousarray(make())
+        self._keep(name, made)
+        return made
+
+    def _keep(self, name: str, array: npt.NDArray[Any]) -> None:
+        create_directory(self._folder, exist_ok=True)
+        scratch, note = self._scratch(), self._scratch()
+        try:
+            found = _write(scratch, array)
+            write_file(note, seal(msgspec.json.encode(found)))
+            self._put(scratch, f"{name}.npy")
+            self._put(note, f"{name}.json")
+        except BaseException:
+            with contextlib.suppress(OSError):
+                scratch.unlink(missing_ok=True)
+                note.unlink(missing_ok=True)
+                self._folder.rmdir()  # where nothing is kept there is nothing to go on from
+            raise
+
+    def _load(self, name: str) -> npt.NDArray[Any] | None:
+        path = self._folder / f"{name}.npy"
+        try:
+            note = _NOTE.decode(unseal(read_own(self._folder / f"{name}.json")))
+            if _sha256(path) != note.sha256:
+                return None
+        except (OSError, ValueError):  # msgspec's errors are of this kind too
+            return None
+        return npy.read_array(path, note.dtype, note.shape)
+
+    def _scratch(self) -> Path:
+        return self._folder / temporary_name()
+
+    def _put(self, scratch: Path, name: str) -> None:
+        with storage_errors(self._folder / name):
+            scratch.replace(self._folder / name)
+
+
+def _write(path: Path, array: npt.NDArray[Any]) -> _Note:
+    with FileWriter(path) as writer:
+        writer.write(npy.header(array.dtype.str, array.shape))
+        if array.size:
+            writer.write(array.reshape(-1).view(np.uint8).data)
+        return _Note(array.dtype.str, array.shape, writer.close().sha256)
+
+
+def _sha256(path: Path) -> str:
+    hasher = FileHasher()
+    with open_for_reading(path) as stream:
+        while data := stream.read(_READ_BYTES):
+            hasher.update(data)
+    return hasher.finish().sha256

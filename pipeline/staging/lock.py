@@ -1,0 +1,183 @@
+"""The lock of a build in progress: a file that names the process that holds it.
+
+It keeps two builders from doing the same work twice. It is a courtesy: where the file system does
+not honour locks everybody gets it, and nothing may depend on it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from dataprep.formats.errors import BusyError
+
+from .ownership import open_own_file
+
+__all__ = ["excludes_others", "hold", "holder", "is_dead", "refuse_if_held"]
+
+_TRIES = 10
+_PAUSE = 0.02  # seconds
+_GLANCE = 0.02
+_UNSIGNED = 0.2
+
+
+@contextlib.contextmanager
+def hold(path: Path, out: Path, make_place: Callable[[], None]) -> Iterator[None]:
+    """Hold the lock file `path` of the build of `out`; `BusyError` names whoever does already.
+
+    `make_place` makes its directory, which the builder before us may be about to remove.
+    """
+    descriptor = _take(path, out, make_place)
+    try:
+        with contextlib.suppress(OSError):  # a full disk: nobody will know our name
+            _sign(descriptor)
+        yield
+    finally:
+        _close(descriptor)
+
+
+def excludes_others(path: Path, out: Path) -> bool:
+    """Return whether a lock on the file `path` would keep others out; nothing is written.
+
+    Raises `BusyError` if a living process holds it. Without the file, which nobody has held then,
+    the answer is yes.
+    """
+    descriptor = open_own_file(path, create=False)
+    if descriptor is None:
+        return True
+    try:
+        _lock(descriptor, out)
+        second = open_own_file(path, create=False)
+        if second is None:
+            return True
+        try:
+            return not _try_lock(second)
+        finally:
+            _close(second)
+    finally:
+        _close(descriptor)
+
+
+def refuse_if_held(path: Path, out: Path, patience: float = 0.0) -> None:
+    """Raise `BusyError` if a living process holds the lock file `path`, for so many seconds."""
+    descriptor = open_own_file(path, create=False)
+    if descriptor is not None:
+        try:
+            _lock(descriptor, out, patience)
+        finally:
+            _close(descriptor)
+
+
+def holder(path: Path) -> tuple[str, int] | None:
+    """Return the host and process that signed the lock file `path` last, if one did."""
+    descriptor = open_own_file(path, create=False)
+    if descriptor is None:
+        return None
+    try:
+        return _signature(descriptor)
+    finally:
+        _close(descriptor)
+
+
+def _take(path: Path, out: Path, make_place: Callable[[], None]) -> int:
+    """Lock the file that stands at `path`, which is not the one whose owner has removed it."""
+    for _ in range(_TRIES):
+        descriptor = open_own_file(path, create=True)
+        if descriptor is not None:
+            try:
+                _lock(descriptor, out)
+                if _is_at(path, descriptor):
+                    return descriptor
+            except BaseException:
+                _close(descriptor)
+                raise
+            _close(descriptor)
+        make_place()
+    raise _busy(out, None)
+
+
+def _lock(descriptor: int, out: Path, patience: float = 0.0) -> None:
+    """Lock the open file, as far as its file system can.
+
+    Who only looks whether it is held has it for a moment; who has just got it has yet to sign.
+    """
+    waited = 0.0
+    while not _try_lock(descriptor):
+        holder = _read_holder(descriptor)
+        if waited >= max(patience, _GLANCE if holder else _UNSIGNED):
+            raise _busy(out, holder)
+        time.sleep(_PAUSE)
+        waited += _PAUSE
+
+
+def _try_lock(descriptor: int) -> bool:
+    import fcntl
+
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:  # a file system without locks
+        pass
+    return True
+
+
+def _close(descriptor: int) -> None:
+    """Let go; nothing that matters was written."""
+    with contextlib.suppress(OSError):
+        os.close(descriptor)
+
+
+def _is_at(path: Path, descriptor: int) -> bool:
+    """Whether `path` still names the open file."""
+    try:
+        return os.path.samestat(path.lstat(), os.fstat(descriptor))
+    except FileNotFoundError:
+        return False
+
+
+def _sign(descriptor: int) -> None:
+    holder = json.dumps({"host": os.uname().nodename, "pid": os.getpid()}).encode()
+    os.pwrite(descriptor, holder, 0)
+    os.ftruncate(descriptor, len(holder))
+
+
+def _read_holder(descriptor: int) -> str | None:
+    """Who signed; None if nobody has, or only one that is no more."""
+    signed = _signature(descriptor)
+    if signed is None:
+        return None
+    host, pid = signed
+    return None if is_dead(host, pid) else f"process {pid} on {host}"
+
+
+def _signature(descriptor: int) -> tuple[str, int] | None:
+    try:
+        found = json.loads(os.pread(descriptor, 4096, 0))
+        return str(found["host"]), int(found["pid"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def _busy(out: Path, holder: str | None) -> BusyError:
+    return BusyError(
+        f"{holder or 'another process'} is building this", where=str(out),
+        remedy="Wait for it, or stop it and run the command again: its finished work is kept.",
+    )  # fmt: skip
+
+
+def is_dead(host: str, pid: int) -> bool:
+    """Whether that process is known to be gone; of other hosts nothing is known."""
+    if host != os.uname().nodename or pid <= 0:
+        return False
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return True
+    except (OSError, OverflowError):
+        return False
+    return False

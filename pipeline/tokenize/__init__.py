@@ -1,0 +1,1 @@
+"""Tokenizing: tokenizer files, engines, special tokens, and proof that they agree."""

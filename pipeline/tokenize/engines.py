@@ -1,0 +1,477 @@
+"""The two tokenizer engines, and the gate that decides between them.
+
+gigatoken is 50 to 100 times faster than Hugging Face `tokenizers` and covers BPE; `tokenizers` is
+the reference and covers everything. gigatoken is used only where it takes the tokenizer and gives
+the reference's ids on a sample of the very input and on the probe strings; otherwise the reference
+is used, and the reason is kept in the manifest. Texts with a character that the two read by
+different Unicode tables (`suspects`) go to the reference in any case. Both run on one core: a build
+is parallel over processes, and over threads only where fewer units than cores are left.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, Protocol
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from dataprep.formats.errors import IncompatibleError, InputError
+from dataprep.formats.rust import is_failure, reason_of, rust_errors
+
+from .awkward_stub import Ragged, install_stand_in, remove_stand_in
+from .suspects import COMPARED, Suspects, suspects_of
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
+__all__ = [
+    "GIGATOKEN",
+    "TOKENIZERS",
+    "Answered",
+    "Doubt",
+    "EarlyEngine",
+    "Encoded",
+    "Encoder",
+    "EngineChoice",
+    "choose_engine",
+    "encode_or_problem",
+    "encoding_errors",
+    "library_versions",
+    "load_gigatoken",
+    "load_reference",
+    "make_encoder",
+]
+
+GIGATOKEN: Literal["gigatoken"] = "gigatoken"
+TOKENIZERS: Literal["tokenizers"] = "tokenizers"
+
+_SHOWN = 80  # characters
+_MISREAD = re.compile(rb"\{[0-9]*,?[0-9]*\}\+")
+
+Doubt = Callable[["Tokenizer | None"], str | None]
+Encoded = tuple[npt.NDArray[np.uint32], npt.NDArray[np.int64]]
+
+
+class Encoder(Protocol):
+    """Encodes a batch of texts, given as UTF-8, without BOS and EOS.
+
+    `encode` gives the ids of all texts one after the other, uint32, and int64 offsets
+    [texts + 1]. `batch_bytes` is how much text it likes at a time.
+    """
+
+    batch_bytes: int
+
+    def encode(self, texts: Sequence[bytes]) -> Encoded:
+        """The ids of `texts`."""
+
+    def spread(self, threads: int) -> None:
+        """From now on up to `threads` threads may encode, if the engine is so slow that it pays."""
+
+
+class _Gigatoken:
+    """https://github.com/marcelroed/gigatoken, one document at a time.
+
+    For samples and small inputs: it needs nothing that takes long to import.
+    """
+
+    batch_bytes = 2 << 20
+
+    def __init__(self, engine_json: bytes) -> None:
+        from gigatoken import Tokenizer
+
+        self._tokenizer = Tokenizer.from_json(engine_json)
+
+    def encode(self, texts: Sequence[bytes]) -> Encoded:
+        parts = list(map(self._tokenizer.encode, texts))
+        return np.concatenate([np.empty(0, np.uint32), *parts]), _offsets(list(map(len, parts)))
+
+    def spread(self, threads: int) -> None:
+        """One thread does a unit in less time than others take to start."""
+
+
+class _GigatokenBatches(_Gigatoken):
+    """The same in batches: two to three times as fast where documents are short.
+
+    Only for processes that do nothing else; see `ragged`. Workers check what it gives on the
+    probes, see `worker`.
+    """
+
+    batch_bytes = 1 << 20  # what fits the processor's caches is encoded up to 40 % faster
+
+    def __init__(self, engine_json: bytes) -> None:
+        super().__init__(engine_json)
+        backend = type(getattr(self._tokenizer, "backend", None)).__name__
+        if backend == "SentencePieceTokenizer":
+            self.batch_bytes = 16 << 20  # what it has seen is forgotten with each batch
+        if install_stand_in() and not self._sound():
+            remove_stand_in()
+
+    def encode(self, texts: Sequence[bytes]) -> Encoded:
+        if not texts:
+            return np.empty(0, np.uint32), np.zeros(1, np.int64)
+        rows: Any = self._tokenizer.encode_batch(list(texts), parallel=False)
+        if isinstance(rows, Ragged):
+            return rows.items, _offsets(rows.counts)
+        offsets = np.asarray(rows.layout.offsets.data)
+        ids = np.asarray(rows.layout.content.data)
+        first, last = int(offsets[0]), int(offsets[-1])
+        return ids[first:last], offsets - first
+
+    def _sound(self) -> bool:
+        """Whether the stand-in is all that gigatoken needs, and gives what single texts give."""
+        texts = [b"Two words", b"", "caf\u00e9 \u6211".encode()]
+        try:
+            ids, offsets = self.encode(texts)
+        except Exception:  # another gigatoken may ask awkward for anything
+            return False
+        expected, expected_offsets = super().encode(texts)
+        return np.array_equal(ids, expected) and np.array_equal(offsets, expected_offsets)
+
+
+def _offsets(counts: Sequence[int] | npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """Where each of consecutive rows starts, and where the last ends."""
+    offsets = np.zeros(len(counts) + 1, np.int64)
+    np.cumsum(counts, out=offsets[1:])
+    return offsets
+
+
+class _Unsuspicious:
+    """gigatoken, but for texts that hold a suspect: those are encoded by the reference.
+
+    The reference is loaded when the first of them comes.
+    """
+
+    def __init__(self, engine_json: bytes, *, alone: bool) -> None:
+        self._suspects = _suspects(_head(engine_json))
+        self._fast = _GigatokenBatches(engine_json) if alone else _Gigatoken(engine_json)
+        self.batch_bytes = self._fast.batch_bytes
+        self._engine_json = engine_json
+        self._slow: Encoder | None = None
+
+    def encode(self, texts: Sequence[bytes]) -> Encoded:
+        holding = self._suspects.among(texts)
+        if not holding:
+            return self._fast.encode(texts)
+        if self._slow is None:
+            self._slow = _Tokenizers(self._engine_json)
+        slow = np.zeros(len(texts), np.bool_)
+        slow[holding] = True
+        counts = np.zeros(len(texts), np.int64)
+        found = []
+        for encoder, own in ((self._fast, ~slow), (self._slow, slow)):
+            ids, offsets = encoder.encode(
+                [texts[number] for number in np.flatnonzero(own).tolist()]
+            )
+            counts[own] = np.diff(offsets)
+            found.append(ids)
+        by_slow = np.repeat(slow, counts)
+        ids = np.empty(len(by_slow), np.uint32)
+        ids[~by_slow], ids[by_slow] = found
+        return ids, _offsets(counts)
+
+    def spread(self, threads: int) -> None:
+        """Few texts are encoded by the reference: its threads would not pay."""
+
+
+class _Head(msgspec.Struct):
+    """What of a tokenizer.json engines may read differently."""
+
+    normalizer: msgspec.Raw = msgspec.Raw()
+    pre_tokenizer: msgspec.Raw = msgspec.Raw()
+    added_tokens: list[dict[str, Any]] | None = None
+
+
+def _head(engine_json: bytes) -> _Head:
+    """Return the head of a tokenizer; raise `ValueError` if it is not for gigatoken.
+
+    In the patterns of `tokenizers`, ``{1,3}+`` repeats what stands before it as often as it can.
+    """
+    head = msgspec.json.decode(engine_json, type=_Head)
+    if misread := _MISREAD.search(bytes(head.pre_tokenizer)):
+        raise ValueError(f"it reads {misread.group().decode()} in a split pattern otherwise")
+    return head
+
+
+def _suspects(head: _Head) -> Suspects:
+    """Return the suspects of a tokenizer.
+
+    gigatoken looks for added tokens before it normalizes text, `tokenizers` for those that are
+    marked `normalized` afterwards: of them, all that NFC may change is suspect. A `Precompiled`
+    normalizer depends on further tables.
+    """
+    compared = _are_installed(COMPARED)
+    if not compared and b'"Precompiled"' in bytes(head.normalizer):
+        return Suspects([(0x80, 0x10FFFF)])
+    composed = b'"NFC"' in bytes(head.normalizer) and any(
+        token.get("normalized") and not token["content"].isspace()
+        for token in head.added_tokens or []
+    )
+    return suspects_of(compared=compared, composed=composed)
+
+
+class EarlyEngine(Protocol):
+    """gigatoken in another process, where it is loaded while this one goes on."""
+
+    def load(self, engine_json: bytes, *, kind: str = "text") -> None:
+        """Begin to load this tokenizer, for a build of `kind`: text, or chat."""
+
+    def answer(self, texts: Sequence[bytes]) -> Encoded | str | None:
+        """The ids of `texts`, or why they cannot be had; None: there is nobody to ask."""
+
+
+class Answered:
+    """Knows the ids of the texts that were asked for, and of no others."""
+
+    batch_bytes = 1 << 20
+
+    def __init__(self, texts: Sequence[bytes], encoded: Encoded) -> None:
+        self._ids = {text: _of(encoded, number) for number, text in enumerate(texts)}
+
+    def encode(self, texts: Sequence[bytes]) -> Encoded:
+        """The ids that were given for `texts`."""
+        parts = [self._ids[text] for text in texts]
+        return np.concatenate([np.empty(0, np.uint32), *parts]), _offsets(list(map(len, parts)))
+
+    def spread(self, threads: int) -> None:
+        """Nothing is left to be done."""
+
+
+class _Loaded:
+    """https://github.com/huggingface/tokenizers, with a tokenizer that is loaded already."""
+
+    batch_bytes = 1 << 20  # its encodings take about a hundred bytes of memory per token
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._tokenizer = tokenizer
+
+    def encode(self, texts: Sequence[bytes]) -> Encoded:
+        decoded = [text.decode() for text in texts]
+        with encoding_errors(self._tokenizer, decoded):
+            encoded = self._tokenizer.encode_batch_fast(decoded, add_special_tokens=False)
+        parts = [np.array(one.ids, np.uint32) for one in encoded]
+        return np.concatenate([np.empty(0, np.uint32), *parts]), _offsets(list(map(len, parts)))
+
+    def spread(self, threads: int) -> None:
+        """`tokenizers` looks at the first of these with each call, at the other once."""
+        os.environ["TOKENIZERS_PARALLELISM"] = "true" if threads > 1 else "false"
+        os.environ["RAYON_NUM_THREADS"] = str(threads)
+
+
+class _Tokenizers(_Loaded):
+    """The same, loaded for nothing but encoding."""
+
+    def __init__(self, engine_json: bytes) -> None:
+        super().__init__(load_reference(engine_json))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EngineChoice:
+    """Which engine encodes, why, and the engine itself, or what it `Answered`."""
+
+    name: str
+    reason: str
+    encoder: Encoder
+    doubt: Doubt | None = None
+    """What is still to be done: compares the engine with the reference, and says what is wrong.
+
+    Given the tokenizer as loaded, made to treat special tokens as the build does, it is quicker.
+    """
+
+
+def make_encoder(name: str, engine_json: bytes, *, alone: bool = False) -> Encoder:
+    """The engine called `name`, loaded with a tokenizer.json made for encoding.
+
+    `alone`: this process does nothing but encode, see `ragged`.
+    """
+    if name == TOKENIZERS:
+        return _Tokenizers(engine_json)
+    return _Unsuspicious(engine_json, alone=alone)
+
+
+def choose_engine(
+    engine_json: bytes,
+    wanted: str,
+    sample: Sequence[bytes],
+    *,
+    others: Sequence[bytes] = (),
+    early: EarlyEngine | None = None,
+    problem: str | None = None,
+) -> EngineChoice:
+    """Load, compare on `sample`, decide.
+
+    With `early` the comparison is left to the caller: gigatoken is chosen if its `doubt` turns out
+    to be None. If it does not, it is the `problem` to call this with again; and the encoder of the
+    choice may know the texts of `sample` and `others` only. Raises `InputError` where neither
+    engine takes the tokenizer, and `IncompatibleError` where gigatoken was demanded and disagrees.
+    """
+    if wanted == TOKENIZERS:
+        return EngineChoice(
+            name=TOKENIZERS, reason="asked for with --engine", encoder=_Tokenizers(engine_json)
+        )
+    if problem is None:
+        fast, problem = _ask(early, [*sample, *others]) if early else (None, None)
+        if fast is None and problem is None:
+            fast, problem = load_gigatoken(engine_json)
+        if fast is not None:
+            doubt = partial(_doubt, fast, engine_json, sample)
+            failure = encode_or_problem(fast, others) if others else None  # as `early` would
+            problem = failure if isinstance(failure, str) else None
+            problem = problem if early or problem else doubt(None)
+            if problem is None:
+                late = doubt if early else None
+                reason = _praise(len(sample))
+                return EngineChoice(name=GIGATOKEN, reason=reason, encoder=fast, doubt=late)
+    if wanted == GIGATOKEN:
+        raise IncompatibleError(
+            str(problem), where="--engine gigatoken", code="E_ENGINE",
+            remedy="Leave --engine out: Hugging Face tokenizers will be used.",
+        )  # fmt: skip
+    return EngineChoice(name=TOKENIZERS, reason=str(problem), encoder=_Tokenizers(engine_json))
+
+
+def _praise(compared: int) -> str:
+    """Return why gigatoken is used, and for what."""
+    equal = f"equal to tokenizers on {compared} texts of this build, and used where"
+    if _are_installed(COMPARED):
+        return f"{equal} their Unicode tables agree"
+    versions = " and ".join(f"{name} {version}" for name, version in library_versions().items())
+    return f"{equal} Unicode never changed: the tables of {versions} were not compared"
+
+
+def _doubt(
+    fast: Encoder, engine_json: bytes, sample: Sequence[bytes], loaded: Tokenizer | None
+) -> str | None:
+    """Why `fast` cannot be used, or None.
+
+    `loaded`, the tokenizer as the user has it, most often settles it: where its ids are the same,
+    there is no need to load what was made of it for encoding as well.
+    """
+    if loaded is not None:
+        loaded.no_truncation()
+        loaded.no_padding()
+        if _disagreement(fast, _Loaded(loaded), sample) is None:
+            return None
+    return _disagreement(fast, _Tokenizers(engine_json), sample)
+
+
+def load_reference(engine_json: bytes) -> Tokenizer:
+    """Return a tokenizer of the reference library; raise `InputError` if it cannot load it."""
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    from tokenizers import Tokenizer
+
+    with rust_errors(_not_loaded):
+        return Tokenizer.from_buffer(engine_json)
+
+
+def encoding_errors(
+    tokenizer: Tokenizer, texts: Sequence[str]
+) -> contextlib.AbstractContextManager[None]:
+    """Raise `InputError` where `tokenizer` fails on one of `texts`, as by a panic."""
+    return rust_errors(partial(_not_encoded, tokenizer, texts))
+
+
+def _not_loaded(reason: str) -> InputError:
+    return InputError(
+        f"the tokenizers library cannot load it ({reason})",
+        where="--tokenizer", code="E_TOKENIZER",
+        remedy="Download it again, or update tokenizers if the file is newer.",
+    )  # fmt: skip
+
+
+def _not_encoded(tokenizer: Tokenizer, texts: Sequence[str], reason: str) -> InputError:
+    """Return the error for the first of `texts` that the library fails on."""
+    failing = next((text for text in texts if _fails(tokenizer, text)), "")
+    return InputError(
+        f"the tokenizers library fails on {failing[:_SHOWN]!r} ({reason})",
+        where="--tokenizer", code="E_TOKENIZER",
+        remedy="Leave the text out, or mend the split pattern in the tokenizer.json.",
+    )  # fmt: skip
+
+
+def _fails(tokenizer: Tokenizer, text: str) -> bool:
+    try:
+        tokenizer.encode(text)
+    except BaseException as error:
+        if not is_failure(error):
+            raise
+        return True
+    return False
+
+
+def load_gigatoken(engine_json: bytes, *, alone: bool = False) -> tuple[Encoder | None, str | None]:
+    """gigatoken with a tokenizer, or why it cannot be used."""
+    try:
+        return make_encoder(GIGATOKEN, engine_json, alone=alone), None
+    except BaseException as error:
+        if not is_failure(error):
+            raise
+        return None, f"gigatoken refuses this tokenizer: {reason_of(error)}"
+
+
+def encode_or_problem(fast: Encoder, sample: Sequence[bytes]) -> Encoded | str:
+    """The ids of `sample`, or why they cannot be had."""
+    try:
+        return fast.encode(sample)
+    except BaseException as error:
+        if not is_failure(error):
+            raise
+        return f"gigatoken fails on texts of this build: {reason_of(error)}"
+
+
+def _ask(early: EarlyEngine, texts: Sequence[bytes]) -> tuple[Encoder | None, str | None]:
+    answer = early.answer(texts)
+    if answer is None or isinstance(answer, str):
+        return None, answer
+    return Answered(texts, answer), None
+
+
+def _disagreement(fast: Encoder, reference: Encoder, sample: Sequence[bytes]) -> str | None:
+    """The first text that the engines differ on, as a sentence, or None."""
+    found = encode_or_problem(fast, sample)
+    if isinstance(found, str):
+        return found
+    ids, offsets = found
+    expected, expected_offsets = reference.encode(sample)
+    if np.array_equal(ids, expected) and np.array_equal(offsets, expected_offsets):
+        return None
+    different = _first_difference(sample, (ids, offsets), (expected, expected_offsets))
+    return f"gigatoken and tokenizers give different ids for {different!r}"
+
+
+def _first_difference(sample: Sequence[bytes], one: Encoded, other: Encoded) -> str:
+    for index, text in enumerate(sample):
+        if not np.array_equal(_of(one, index), _of(other, index)):
+            return text.decode()[:80]
+    return ""
+
+
+def _of(encoded: Encoded, index: int) -> Any:
+    ids, offsets = encoded
+    return ids[offsets[index] : offsets[index + 1]]
+
+
+def _are_installed(versions: Mapping[str, str]) -> bool:
+    """Check whether libraries are installed in these `versions`.
+
+    The directory that pip makes tells it without `importlib.metadata`, which takes 20 ms to import.
+    """
+    import gigatoken
+
+    folder = Path(gigatoken.__path__[0]).parent
+    made = (folder / f"{name}-{version}.dist-info" for name, version in versions.items())
+    return all(path.is_dir() for path in made) or library_versions() == versions
+
+
+def library_versions() -> dict[str, str]:
+    """Versions of what turns text into ids."""
+    from importlib.metadata import version
+
+    return {name: version(name) for name in (GIGATOKEN, TOKENIZERS)}

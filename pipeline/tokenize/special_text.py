@@ -1,0 +1,89 @@
+"""How often text spells a control token, and proof that such text stayed text.
+
+Searching for one special token after the other would cost more than tokenizing. So there is one
+pattern for all that begin with the same character, and it branches where tokens do: text made of
+nothing but openings costs little more than other text.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from dataprep.formats.errors import IncompatibleError
+
+from ..plan.plan import Encoding
+
+__all__ = ["SpecialTextCounter"]
+
+_FEW = 3
+_LONG = 1000  # bytes on average
+_MAX_BRANCHES = 50  # an expression nests no deeper: tokens can be prefixes of each other
+_SEPARATOR = b"\xff"  # stands in no UTF-8 text
+
+
+class SpecialTextCounter:
+    """Counts special tokens spelled out in texts, into `found`."""
+
+    def __init__(self, encoding: Encoding) -> None:
+        self.found: Counter[str] = Counter()
+        self._literal = encoding.special_text == "literal"
+        control = set(encoding.special_tokens.values()) - {encoding.unknown}
+        self._ids = np.array(sorted(control), np.uint32)
+        by_first: dict[bytes, list[bytes]] = {}
+        for token in filter(None, map(str.encode, encoding.special_tokens)):
+            by_first.setdefault(token[:1], []).append(token)
+        self._patterns = [
+            (first, re.compile(_pattern(tokens))) for first, tokens in by_first.items()
+        ]
+
+    def count(self, texts: Sequence[bytes], ids: npt.NDArray[np.uint32]) -> None:
+        """Count what `texts` spell; if it must stay text, prove that `ids` hold no control token.
+
+        The proof is made where a token was spelled: nothing else can produce one.
+        """
+        if sum(map(len, texts)) < _LONG * len(texts):
+            texts = [_SEPARATOR.join(texts)]  # a call for each short one would cost more
+        spelled = 0
+        for first, pattern in self._patterns:
+            for text in texts:
+                found = pattern.findall(text) if first in text else []
+                for token, times in Counter(found).items() if found else ():
+                    self.found[token.decode()] += times
+                    spelled += times
+        if spelled and self._literal and np.isin(ids, self._ids).any():
+            raise IncompatibleError(
+                "this tokenizer turns text that spells a special token into that token",
+                where="--special-text literal", code="E_SPECIAL_TEXT",
+                remedy="Allow it with --special-text parse, or use another tokenizer.",
+            )  # fmt: skip
+
+
+def _pattern(tokens: Sequence[bytes], depth: int = 0) -> bytes:
+    """A regular expression for the longest of `tokens` that starts at a place.
+
+    >>> _pattern([b"<a>", b"<ab>", b"<c>"]), _pattern([b"a", b"ab"])
+    (b'<(?:a(?:>|b>)|c>)', b'a(?:(?:b))?')
+    """
+    if depth > _MAX_BRANCHES:
+        return b"(?:" + b"|".join(map(re.escape, sorted(tokens, key=len, reverse=True))) + b")"
+    common = _common_prefix(min(tokens), max(tokens))
+    below: dict[bytes, list[bytes]] = {}
+    for rest in (token[len(common) :] for token in tokens):
+        below.setdefault(rest[:1], []).append(rest)
+    ends = below.pop(b"", None)
+    if not below:
+        return re.escape(common)
+    branches = b"(?:" + b"|".join(_pattern(below[at], depth + 1) for at in sorted(below)) + b")"
+    if len(below) > _FEW:  # one look instead of a try of each
+        branches = b"(?=[" + b"".join(map(re.escape, sorted(below))) + b"])" + branches
+    return re.escape(common) + (b"(?:" + branches + b")?" if ends else branches)
+
+
+def _common_prefix(one: bytes, other: bytes) -> bytes:
+    same = (at for at, (a, b) in enumerate(zip(one, other, strict=False)) if a != b)
+    return one[: next(same, min(len(one), len(other)))]

@@ -1,0 +1,265 @@
+"""Which ids of a tokenizer.json are control tokens, and how to keep text from spelling them.
+
+Pure functions over a parsed tokenizer.json that `tokenizers` is known to load; none of them changes
+its argument. The merges, most of the file, may be left unparsed (`msgspec.Raw`). Two configurations
+come out of one file: `literal_config`, in which no text can become a control token, and
+`parse_config`, in which text that spells one does. Both encode only: decode with the file itself,
+since in a literal configuration control tokens have no name.
+
+Removing a control token from `added_tokens` is not enough. A Unigram model matches every piece of
+its vocabulary in text (T5 gives `</s>` for the five characters), a BPE model with `ignore_merges`
+and a WordPiece model match whole words. So the piece itself gets a name that no text reaches: it
+holds a NUL, spaces and a line feed, which byte-level alphabets, metaspaces and word splitters never
+leave inside a piece. Ids do not move.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Literal
+
+import msgspec
+
+from dataprep.formats.errors import InputError
+from dataprep.formats.manifest.tokens import SpecialToken
+
+__all__ = [
+    "BOS_NAMES",
+    "EOS_NAMES",
+    "PAD_NAMES",
+    "Role",
+    "find_role",
+    "literal_config",
+    "parse_config",
+    "special_tokens",
+    "template_bos",
+    "template_eos",
+    "vocab_size",
+]
+
+Role = Literal["bos", "eos", "pad"]
+Config = dict[str, Any]
+Merges = msgspec.Raw | list[str | list[str]]
+
+_PLAIN = re.compile(r"[ !#-.0-\[\]-~]+")  # ASCII without quote, slash and backslash
+
+EOS_NAMES = (
+    "<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "<|eos|>", "[EOS]",
+    "<\uff5cend\u2581of\u2581sentence\uff5c>", "[SEP]",
+)  # fmt: skip
+BOS_NAMES = (
+    "<s>", "<|begin_of_text|>", "<bos>", "<|bos|>", "<|startoftext|>", "[BOS]",
+    "<\uff5cbegin\u2581of\u2581sentence\uff5c>", "[CLS]",
+)  # fmt: skip
+PAD_NAMES = ("<pad>", "<|pad|>", "<|padding|>", "[PAD]")
+
+_NAMES: Mapping[Role, tuple[str, ...]] = {"bos": BOS_NAMES, "eos": EOS_NAMES, "pad": PAD_NAMES}
+
+
+def vocab_size(config: Config) -> int:
+    """The largest id of the model's vocabulary and the added tokens, plus one.
+
+    This is the size that an embedding needs. `Tokenizer.get_vocab_size()` counts entries instead,
+    and is too small where ids have gaps (cl100k_base: 100,261 entries, 100,277 ids).
+
+    >>> vocab_size({"model": {"vocab": {"a": 0, "b": 7}}, "added_tokens": []})
+    8
+    """
+    added = max((int(token["id"]) for token in _added(config)), default=-1)
+    vocab = config["model"]["vocab"]
+    largest = max(vocab.values(), default=-1) if isinstance(vocab, dict) else len(vocab) - 1
+    return int(max(added, largest)) + 1
+
+
+def special_tokens(config: Config) -> dict[str, int]:
+    """Text and id of every added token that is marked special, in the order of the file.
+
+    >>> special_tokens({"added_tokens": [{"id": 3, "content": "</s>", "special": True}]})
+    {'</s>': 3}
+    """
+    return {token["content"]: int(token["id"]) for token in _added(config) if token.get("special")}
+
+
+def find_role(config: Config, roles: Mapping[str, str], role: Role) -> SpecialToken | None:
+    """The token that plays `role`, or None where nothing says which one does.
+
+    First what `roles` names (`bos_token`, `eos_token`, `pad_token`, as in tokenizer_config.json),
+    if the tokenizer has it; then the first of `BOS_NAMES`, `EOS_NAMES` or `PAD_NAMES` among the
+    added tokens. `<|endoftext|>` is never taken for padding unless `roles` says so: a trainer that
+    masks padding would stop learning where documents end.
+
+    >>> config = {"added_tokens": [{"id": 3, "content": "</s>"}], "model": {"vocab": {}}}
+    >>> find_role(config, {}, "eos")
+    SpecialToken(id=3, token='</s>')
+    """
+    explicit = roles.get(f"{role}_token")
+    if explicit is not None and (found := _id_of(config, explicit)) is not None:
+        return SpecialToken(id=found, token=explicit)
+    added = {token["content"]: int(token["id"]) for token in _added(config)}
+    for name in _NAMES[role]:
+        if name in added:
+            return SpecialToken(id=added[name], token=name)
+    return None
+
+
+def template_bos(config: Config) -> SpecialToken | None:
+    """The first token that the file's own post-processor puts before a single text, if any."""
+    return _template(config.get("post_processor"), before=True)
+
+
+def template_eos(config: Config) -> SpecialToken | None:
+    """The last token that the file's own post-processor puts after a single text, if any."""
+    return _template(config.get("post_processor"), before=False)
+
+
+def parse_config(config: Config) -> Config:
+    """`config` without template, truncation and padding; text that spells a token becomes it.
+
+    Shares the vocabulary with `config`: treat both as read-only.
+    """
+    return {**config, "post_processor": None, "truncation": None, "padding": None}
+
+
+def literal_config(config: Config) -> Config:
+    """`config` in which no text can become a special token, and every other id stays as it was.
+
+    On ordinary text it gives what `tokenizers` gives with `encode_special_tokens` set and
+    `add_special_tokens=False`. Added tokens that are not marked special (runs of spaces, for
+    example) still match. Costs one pass over the vocabulary and, where a special token takes part
+    in merges, one over those.
+    """
+    names = {content: _sentinel(number) for content, number in special_tokens(config).items()}
+    literal = parse_config(config)
+    literal["added_tokens"] = [token for token in _added(config) if not token.get("special")]
+    literal["model"] = _renamed_model(config, names)
+    return literal
+
+
+def _added(config: Config) -> list[Config]:
+    return config.get("added_tokens") or []
+
+
+def _id_of(config: Config, content: str) -> int | None:
+    for token in _added(config):
+        if token["content"] == content:
+            return int(token["id"])
+    vocab = config["model"]["vocab"]
+    if isinstance(vocab, dict):
+        return vocab.get(content)
+    return next((number for number, (piece, _) in enumerate(vocab) if piece == content), None)
+
+
+def _template(processor: Config | None, *, before: bool) -> SpecialToken | None:
+    kind = processor.get("type") if processor else None
+    if processor is None or kind not in _READERS:
+        return None
+    if kind == "Sequence":
+        parts = (_template(part, before=before) for part in processor["processors"])
+        return next((part for part in parts if part is not None), None)
+    if kind == "TemplateProcessing":
+        return _from_template(processor, before=before)
+    content, number = processor["cls" if before else "sep"]
+    return SpecialToken(id=int(number), token=content)
+
+
+_READERS = {"Sequence", "TemplateProcessing", "BertProcessing", "RobertaProcessing"}
+
+
+def _from_template(processor: Config, *, before: bool) -> SpecialToken | None:
+    single = processor["single"] if before else processor["single"][::-1]
+    if not single or "SpecialToken" not in single[0]:
+        return None
+    entry = processor["special_tokens"][single[0]["SpecialToken"]["id"]]
+    edge = 0 if before else -1
+    return SpecialToken(id=int(entry["ids"][edge]), token=entry["tokens"][edge])
+
+
+def _sentinel(number: int) -> str:
+    return f"\x00 special {number}\n"
+
+
+def _renamed_model(config: Config, names: Mapping[str, str]) -> Config:
+    model = dict(config["model"])
+    if isinstance(model["vocab"], dict):
+        model["vocab"] = _renamed_dict(config, names)
+    else:
+        model["vocab"] = _renamed_list(config, names)
+    if model.get("unk_token") in names:
+        model["unk_token"] = names[model["unk_token"]]
+    vocab = config["model"]["vocab"]
+    if model.get("merges") and not names.keys().isdisjoint(vocab):
+        prefix = model.get("continuing_subword_prefix") or ""
+        if _may_take_part(names, vocab, prefix, model["merges"]) and (
+            merges := _listed(model["merges"])
+        ):
+            model["merges"] = _merges_without(merges, names, len(prefix))
+    return model
+
+
+def _renamed_dict(config: Config, names: Mapping[str, str]) -> dict[str, int]:
+    vocab: dict[str, int] = dict(config["model"]["vocab"])
+    for name, renamed in names.items():
+        if name in vocab:
+            vocab[renamed] = vocab.pop(name)
+    # `tokenizers` numbers added tokens that the model lacks by their place in the list. With some
+    # of them gone the others would move, so all of them become part of the model.
+    if any(name not in vocab for name in names.values()):
+        for token in _added(config):
+            vocab.setdefault(names.get(token["content"], token["content"]), int(token["id"]))
+    return vocab
+
+
+def _renamed_list(config: Config, names: Mapping[str, str]) -> list[list[Any]]:
+    vocab = [[names.get(piece, piece), score] for piece, score in config["model"]["vocab"]]
+    added = {int(token["id"]): token["content"] for token in _added(config)}
+    # The lowest score there is: a lower one would change what an unknown character costs.
+    lowest = min((score for _, score in vocab), default=0.0)
+    for number in range(len(vocab), max(added, default=-1) + 1):
+        content = added.get(number, "")
+        vocab.append([names.get(content, content) or _sentinel(number), lowest])
+    return vocab
+
+
+def _may_take_part(
+    names: Iterable[str], vocab: Mapping[str, int], prefix: str, merges: Merges
+) -> bool:
+    """Whether one of `names` may be a part or the result of a merge; told without parsing them.
+
+    Parts of a merge are in the vocabulary. A name that is a part stands in the text of the merges,
+    where it can be searched for if JSON writes it in one way only.
+    """
+    if prefix or not isinstance(merges, msgspec.Raw):
+        return True
+    text = bytes(merges)
+    for name in names:
+        if not _PLAIN.fullmatch(name) or name.encode() in text:
+            return True
+        if any(name[:at] in vocab and name[at:] in vocab for at in range(1, len(name))):
+            return True
+    return b"\\u00" in text  # a character of a name may be written as an escape
+
+
+def _listed(merges: Merges) -> list[str | list[str]]:
+    if not isinstance(merges, msgspec.Raw):
+        return merges
+    try:
+        parsed: list[str | list[str]] = msgspec.json.decode(merges)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise InputError(
+            f"the merges are not valid JSON ({error})", where="--tokenizer", code="E_TOKENIZER",
+            remedy="Download the file again.",
+        ) from None  # fmt: skip
+    return parsed
+
+
+def _merges_without(
+    merges: Sequence[str | list[str]], names: Mapping[str, str], prefix: int
+) -> list[str | list[str]]:
+    """The merges in which no renamed piece is a part or the result."""
+    kept = []
+    for merge in merges:
+        left, right = merge.split(" ", 1) if isinstance(merge, str) else merge
+        if left not in names and right not in names and left + right[prefix:] not in names:
+            kept.append(merge)
+    return kept

@@ -1,0 +1,1 @@
+"""Rows of embeddings and pairs of embeddings as tensors."""

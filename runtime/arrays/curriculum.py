@@ -1,0 +1,199 @@
+"""Which steering variant a pair is served with: drawn anew each epoch, the same in every process.
+
+The variant is a hash of (content id, seed, epoch, pair), compared with three thresholds that the
+curriculum has for the epoch. No generator has a state, so worker processes, ranks, batch size,
+order and a resumed run change nothing, and a look at a pair takes nothing from the next.
+
+Thresholds follow from the stored curriculum by integer arithmetic alone, so that no rounding of
+floats and no mathematical library decides a draw. docs/format.md has the algorithm for readers in
+other languages; `VERSION` is its number, in the name that is hashed and in the order definition.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from itertools import pairwise
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from dataprep.formats.canonical import canonical_json
+from dataprep.formats.errors import UsageError
+from dataprep.formats.manifest.common import damaged, newer
+from dataprep.formats.manifest.curriculum import Curriculum
+from dataprep.formats.manifest.pairs import FOREIGN
+from dataprep.formats.read.arrays import ArrayData
+
+from ..order.hash64 import GOLDEN, finalise
+from ..order.permutation import Positions
+
+__all__ = [
+    "VERSION",
+    "VariantDraw",
+    "probabilities",
+    "stored_curriculum",
+    "stored_seed",
+    "thresholds",
+]
+
+VERSION = 1
+"""Of everything that decides a draw: the hash, the comparison and the thresholds."""
+_DOMAIN = f"dataprep steering {VERSION}"
+_BITS = 62  # of a draw; two fewer than a word, so that 1 and sums of shares fit in 64 bits
+_ONE = 1 << _BITS
+_QUARTER_PI = 0xC90FDAA22168C234  # pi / 4 in units of 2**-64, rounded down
+_KEPT = 8  # epochs whose thresholds are remembered: those of the passes under way
+
+
+def thresholds(curriculum: Curriculum, epoch: int) -> tuple[int, int, int]:
+    """Return the thresholds of `epoch`: integers in 0 .. 2**62, none below the one before it.
+
+    The variant of a pair is the number of thresholds that are at most its draw, the upper 62 bits
+    of its hash.
+
+    >>> thresholds(Curriculum(probabilities=(0, 1, 0, 0)), 50) == (0, 1 << 62, 1 << 62)
+    True
+    """
+    base = [int(share * _ONE) for share in curriculum.probabilities]  # exact but for the cut
+    if curriculum.mode == "fixed":
+        first, second, third = (_part(base, number) for number in (1, 2, 3))
+        return first, second, third
+    rest = base[1:] if any(base[1:]) else [1, 1, 1]
+    zero = _zero(curriculum, epoch)
+    second, third = (zero + _times(_ONE - zero, _part(rest, number)) for number in (1, 2))
+    return zero, second, third
+
+
+def probabilities(curriculum: Curriculum, epoch: int) -> npt.NDArray[np.float64]:
+    """Return the probabilities of the four variants in `epoch`: float64 [4], together 1.
+
+    >>> rising = Curriculum(mode="linear", zero_start=0.5, zero_end=0.1, epochs=100)
+    >>> probabilities(rising, 50).round(3).tolist()
+    [0.3, 0.233, 0.233, 0.233]
+    >>> probabilities(Curriculum(probabilities=(0, 1, 0, 0)), 50).tolist()
+    [0.0, 1.0, 0.0, 0.0]
+    """
+    ends = [*thresholds(curriculum, epoch), _ONE]
+    return np.array([end - start for start, end in pairwise([0, *ends])]) / _ONE
+
+
+def _part(shares: list[int], number: int) -> int:
+    """Return the part that the first `number` of `shares` are of all."""
+    return sum(shares[:number]) * _ONE // sum(shares)
+
+
+def _times(one: int, two: int) -> int:
+    return one * two >> _BITS
+
+
+def _zero(curriculum: Curriculum, epoch: int) -> int:
+    """Return the share of `zero` in `epoch` of a curriculum that moves."""
+    start, end = int(curriculum.zero_start * _ONE), int(curriculum.zero_end * _ONE)
+    last = curriculum.epochs
+    now = min(epoch, last)
+    passed = now * _ONE // last if curriculum.mode == "linear" else _half_wave(now, last)
+    way = _times(abs(end - start), passed)
+    return start + way if end >= start else start - way
+
+
+def _half_wave(now: int, last: int) -> int:
+    """Return (1 - cos(pi now / last)) / 2, the square of the sine of half the angle.
+
+    The sine is a Taylor series of 64-bit products, each rounded down; the error is below 2**-60.
+    """
+    if 2 * now > last:
+        return _ONE - _half_wave(last - now, last)
+    angle = _QUARTER_PI * 2 * now // last
+    term = sine = angle
+    number = 1
+    while term:
+        term = ((term * angle >> 64) * angle >> 64) // (2 * number * (2 * number + 1))
+        sine += -term if number % 2 else term
+        number += 1
+    return (sine * sine >> 64) >> (64 - _BITS)
+
+
+def stored_curriculum(data: ArrayData) -> Curriculum:
+    """The curriculum in config.json of a dataset of pairs; the plain one where none stands there.
+
+    Raises `UsageError` for a dataset of another kind, `IntegrityError` for what is no curriculum,
+    `IncompatibleError` for one of a mode or structure that is not known.
+    """
+    pairs = data.manifest.pairs
+    if pairs is None:
+        raise UsageError(
+            f"holds {data.kind}, not pairs", where=str(data.path), code="E_KIND",
+            remedy="Use create_loader or EmbeddingDataset.",
+        )  # fmt: skip
+    try:
+        return msgspec.convert(pairs.get("curriculum") or {}, Curriculum)
+    except msgspec.ValidationError as error:
+        raise newer(f"pairs.curriculum ({error})") from None
+    except UsageError as error:
+        raise damaged(f"pairs.curriculum: {error}") from None
+
+
+def stored_seed(data: ArrayData) -> int:
+    """Return the default seed of a dataset of pairs, from its config.json.
+
+    A converted dataset has the `random_seed` of the config.json that it was converted from, others
+    the seed of their build. What is no number from 0 to 2**63 - 1 counts as 0.
+    """
+    foreign = (data.manifest.pairs or {}).get(FOREIGN)
+    options = data.manifest.options
+    seed = foreign.get("random_seed") if isinstance(foreign, dict) else options.get("seed")
+    return seed if type(seed) is int and 0 <= seed < 1 << 63 else 0
+
+
+class VariantDraw:
+    """The variants of pairs: `of(pairs, epochs)`.
+
+    With `moving` the curriculum goes on with the epochs. Without, a pair has one variant for good,
+    drawn by the `probabilities` of the curriculum: what is evaluated should not vary by itself.
+
+    >>> draw = VariantDraw(Curriculum(), content_id="b", seed=0, moving=True)
+    >>> draw.of(np.arange(8), np.zeros(8, np.int64)).tolist()
+    [2, 0, 3, 2, 0, 2, 1, 0]
+    """
+
+    def __init__(self, curriculum: Curriculum, *, content_id: str, seed: int, moving: bool) -> None:
+        self.curriculum = (
+            curriculum if moving else msgspec.structs.replace(curriculum, mode="fixed")
+        )
+        self.moving = moving
+        self._name = [_DOMAIN, content_id, seed]
+        self._known: dict[int, tuple[np.uint64, npt.NDArray[np.uint64]]] = {}
+
+    def of(self, pairs: Positions, epochs: Positions) -> Positions:
+        """The variant of each of `pairs` (rows of the dataset) in its epoch: int64 [k], 0 .. 3.
+
+        Costs some 20 microseconds for a batch of one epoch.
+        """
+        if not self.moving or len(pairs) == 0:
+            return self._of_one(pairs, 0)
+        first = int(epochs[0])
+        if (epochs == first).all():
+            return self._of_one(pairs, first)
+        found = np.empty(len(pairs), np.int64)
+        for epoch in set(epochs.tolist()):
+            chosen = epochs == epoch
+            found[chosen] = self._of_one(pairs[chosen], epoch)
+        return found
+
+    def _of_one(self, pairs: Positions, epoch: int) -> Positions:
+        key, bounds = self._known.get(epoch) or self._learn(epoch)
+        words = finalise(pairs.astype(np.int64).view(np.uint64) * np.uint64(GOLDEN) + key)
+        draws = words >> np.uint64(64 - _BITS)
+        found: Positions = bounds.searchsorted(draws, "right").astype(np.int64, copy=False)
+        return found
+
+    def _learn(self, epoch: int) -> tuple[np.uint64, npt.NDArray[np.uint64]]:
+        """The key of an epoch, and its thresholds."""
+        name = canonical_json([*self._name, epoch if self.moving else None])
+        key = np.frombuffer(hashlib.sha256(name).digest(), "<u8")[0]
+        bounds = np.array(thresholds(self.curriculum, epoch), np.uint64)
+        while len(self._known) >= _KEPT:
+            self._known.pop(next(iter(self._known)), None)
+        found = self._known[epoch] = key, bounds
+        return found

@@ -1,0 +1,196 @@
+"""Rows of embeddings, and whatever stands beside them, as a map-style dataset.
+
+A batch is one gather an array, in the type that is stored: a memory copy. Nothing is widened unless
+that is asked for; numbers of 8 bits with a scale become float32, which is what they stand for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from math import prod
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from dataprep.formats.errors import UsageError, require
+from dataprep.formats.manifest.arrays import BFLOAT16, ArrayManifest
+from dataprep.formats.manifest.pairs import PROVENANCE
+from dataprep.formats.read.arrays import ArrayData, ArraySplit, NamedArray
+
+from ..rows.windows import PADDING
+from ..types import Batch, BatchDataset, Indices, empty_split, sample_numbers
+from .array_spans import spans_of
+from .stored_checks import ValueRules, rows_of
+
+__all__ = ["EmbeddingDataset", "default_fields"]
+
+Rows = npt.NDArray[np.int64]
+
+
+def default_fields(data: ArrayData) -> tuple[str, ...]:
+    """The arrays with a row for each record, without provenance and scales, in stored order."""
+    scales = {array.entry.scale for array in data.arrays.values()}
+    return tuple(
+        name for name, array in data.arrays.items()
+        if not array.entry.table and name != PROVENANCE and name not in scales
+    )  # fmt: skip
+
+
+class EmbeddingDataset(BatchDataset):
+    """The rows of one split, map-style: a dict with a tensor for each field.
+
+    Arguments:
+        fields: the arrays to serve; None: those of `default_fields`.
+        raw: serve int8 as it is stored, and not times its scale as float32.
+        dtype: convert every field of floating-point numbers (int8 times its scale too) to this.
+        sample_mask: add bool `sample_mask` [rows], False where the index is `PADDING`; such a row
+            repeats sample 0, so that nothing divides by zero.
+
+    Without `dtype` every field has the type that is stored, bfloat16 included. Raises `InputError`
+    for a split without rows, `UsageError` for a field that is not there. Pickles as a path and a
+    few names.
+
+        >>> rows = EmbeddingDataset(open_arrays("vectors").split("train"))   # doctest: +SKIP
+        >>> rows.batch([3, 1])["embedding"].shape                     # doctest: +SKIP
+        torch.Size([2, 384])
+    """
+
+    def __init__(
+        self,
+        split: ArraySplit,
+        *,
+        fields: Sequence[str] | None = None,
+        raw: bool = False,
+        dtype: torch.dtype | None = None,
+        sample_mask: bool = False,
+    ) -> None:
+        self.split = split
+        data = split.data
+        if isinstance(fields, str):
+            raise UsageError(f"must be a list of names, got {fields!r}", where="fields")
+        self.fields = default_fields(data) if fields is None else tuple(fields)
+        require(bool(self.fields), "fields", "names no array")
+        require(len(set(self.fields)) == len(self.fields), "fields", "names an array twice")
+        self.raw = raw
+        self.dtype = dtype
+        self.sample_mask = sample_mask
+        if dtype is not None:
+            sound = isinstance(dtype, torch.dtype) and dtype.is_floating_point
+            require(sound, "dtype", f"must be a floating-point type of torch, got {dtype!r}")
+        self._columns = {name: self._column(data.array(name)) for name in self.fields}
+        self._sound = np.zeros(data.manifest.rows, np.bool_)  # rows that were checked
+        if len(split) == 0:
+            raise empty_split(split)
+
+    def _column(self, array: NamedArray) -> _Column:
+        if array.entry.table:
+            raise UsageError(
+                f"{array.name} is a table, without a row for each record", where="fields",
+                remedy="Read it with open_arrays(path).array(name).",
+            )  # fmt: skip
+        named = array.entry.scale
+        scale = self.split.data.array(named) if named is not None and not self.raw else None
+        return _Column(array, scale, self.dtype, self.split.data.manifest)
+
+    def __len__(self) -> int:
+        return len(self.split)
+
+    def __repr__(self) -> str:
+        names = ", ".join(self.fields)
+        return f"<dataprep.EmbeddingDataset {self.split.name}: {len(self):,} rows of {names}>"
+
+    def __reduce__(self) -> tuple[object, ...]:
+        names = ("fields", "raw", "dtype", "sample_mask")
+        return _again, (self.split, {name: getattr(self, name) for name in names})
+
+    @property
+    def definition(self) -> dict[str, Any]:
+        """What decides, besides the content id, the numbers of a field of a sample: JSON values."""
+        dtype = None if self.dtype is None else str(self.dtype).removeprefix("torch.")
+        return {
+            "kind": "embeddings", "split": self.split.name, "raw": bool(self.raw), "dtype": dtype,
+        }  # fmt: skip
+
+    @property
+    def sample_bytes(self) -> int:
+        """Stored bytes of one sample, as the order in blocks wants to know."""
+        arrays = [column.array for column in self._columns.values()]
+        return sum(prod(array.row_shape) * array.dtype.itemsize for array in arrays)
+
+    @property
+    def tracks(self) -> tuple[NamedArray, ...]:
+        """The arrays that samples are read from, for whoever announces reads."""
+        return tuple(column.array for column in self._columns.values())
+
+    def spans(self, samples: Rows) -> tuple[Rows, Rows]:
+        """Starts and stops of the numbers that `samples` touch, the `tracks` end to end.
+
+        Raises `IndexError` for a sample outside 0 .. len - 1.
+        """
+        rows = rows_of(self.split, samples[samples != PADDING])
+        return spans_of(self.tracks, [rows] * len(self._columns))
+
+    def batch(self, indices: Indices) -> Batch:
+        """Return the rows at `indices`: tensors [len(indices), *row_shape], each its own memory.
+
+        Raises `IndexError` for an index outside 0 .. len - 1, and `IntegrityError` where the index
+        of the split names a row that there is not, or a row holds a number that no build writes.
+        """
+        samples = sample_numbers(indices, len(self))
+        real = samples != PADDING if self.sample_mask else None
+        rows = rows_of(self.split, samples if real is None else np.where(real, samples, 0))
+        check = not self._sound[rows].all()
+        batch = {name: column.take(rows, check=check) for name, column in self._columns.items()}
+        if check:
+            self._sound[rows] = True
+        if real is not None:
+            batch["sample_mask"] = torch.from_numpy(real)
+        return batch
+
+    def check_batch(self, batch: Mapping[str, Any], *, rows: int | None = None) -> None:
+        """What `validate_first_batch` does: see `dataprep.runtime.arrays.batch_checks`."""
+        from .batch_checks import check_rows
+
+        shapes = {name: column.array.row_shape for name, column in self._columns.items()}
+        check_rows(batch, shapes, rows=rows)
+
+
+class _Column:
+    """One array as it is served."""
+
+    def __init__(
+        self,
+        array: NamedArray,
+        scale: NamedArray | None,
+        dtype: torch.dtype | None,
+        manifest: ArrayManifest,
+    ) -> None:
+        self.array = array
+        self._rules = ValueRules(manifest, array)
+        self._scale_rules = None if scale is None else ValueRules(manifest, scale)
+        self._scale = scale
+        self._dtype = dtype
+        self._brain = array.entry.dtype == BFLOAT16
+
+    def take(self, rows: Rows, *, check: bool) -> torch.Tensor:
+        """The rows numbered `rows`, each of a record that there is: [len(rows), *row_shape]."""
+        found = self.array.take_known(rows)
+        if check:
+            self._rules.check(rows, found)
+        if self._scale is not None:
+            factors = self._scale.take_known(rows)
+            if check and self._scale_rules is not None:
+                self._scale_rules.check(rows, factors)
+            found = found * factors.reshape(-1, *[1] * len(self.array.row_shape))
+        tensor = torch.from_numpy(found)
+        if self._brain:
+            tensor = tensor.view(torch.bfloat16)
+        if self._dtype is not None and tensor.is_floating_point():
+            return tensor.to(self._dtype)
+        return tensor
+
+
+def _again(split: ArraySplit, options: dict[str, Any]) -> EmbeddingDataset:
+    return EmbeddingDataset(split, **options)

@@ -1,0 +1,88 @@
+"""A dataset of pairs with all its splits over one set of maps, or of tables in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from dataprep.formats.manifest.curriculum import Curriculum
+from dataprep.formats.read.arrays import ArrayData, open_arrays
+from dataprep.formats.read.open_files import ReadBy
+
+from .curriculum import stored_curriculum
+from .pairs import Applied, Device, PairDataset
+from .tables import PairTables, device_of
+
+__all__ = ["PairData", "open_pairs"]
+
+
+def open_pairs(
+    path: str | Path, *, io: ReadBy | None = None, preload: bool = False, device: Device = None
+) -> PairData:
+    """Open the dataset of pairs in the directory `path`.
+
+    `io` and the errors are those of `dataprep.open_dataset`; `preload` and `device` those of
+    `PairDataset`, and hold for every split. Costs milliseconds, whatever the number of pairs,
+    unless the tables are loaded.
+
+        >>> with open_pairs("pairs") as pairs:                               # doctest: +SKIP
+        ...     train, val = pairs.split("train"), pairs.split("val")
+    """
+    data = open_arrays(path, io=io)
+    return PairData(data, preload=preload, device=device)
+
+
+class PairData:
+    """An open dataset of pairs; its splits share maps, files, and what is held in memory."""
+
+    def __init__(self, data: ArrayData, *, preload: bool = False, device: Device = None) -> None:
+        self.data = data
+        self.curriculum = stored_curriculum(data)
+        place = device_of(device)
+        self.tables = PairTables(data, preload=preload, device=place)
+
+    @property
+    def kind(self) -> str:
+        """``"pairs"``."""
+        return self.data.kind
+
+    @property
+    def io(self) -> ReadBy:
+        """How files are read."""
+        return self.data.io
+
+    @property
+    def splits(self) -> tuple[str, ...]:
+        """The names of the splits, those without pairs among them."""
+        return tuple(self.data.splits)
+
+    def split(
+        self,
+        name: str,
+        *,
+        seed: int | None = None,
+        curriculum: Applied = "train",
+        schedule: Curriculum | None = None,
+        clusters: Sequence[int] | None = None,
+        sample_mask: bool = False,
+    ) -> PairDataset:
+        """The pairs of the split called `name`; the arguments are those of `PairDataset`."""
+        return PairDataset(
+            self.data.split(name), seed=seed, curriculum=curriculum, schedule=schedule,
+            clusters=clusters, sample_mask=sample_mask, tables=self.tables,
+        )  # fmt: skip
+
+    def close(self) -> None:
+        """Drop maps and tables; using a split opens them again."""
+        self.tables.close()
+        self.data.close()
+
+    def __enter__(self) -> PairData:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        parts = ", ".join(f"{name}: {len(s):,} pairs" for name, s in self.data.splits.items())
+        return f"<dataprep.PairData {self.data.path} ({parts})>"

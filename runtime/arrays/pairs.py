@@ -1,0 +1,341 @@
+"""Pairs of embeddings with hard negatives and a steering vector, as a map-style dataset.
+
+A batch is gathered from maps of the files: nothing is read at opening, and nothing is kept in
+memory unless that is asked for. Which steering variant a pair is served with is a function of
+(content id, seed, epoch, pair) alone (runtime/arrays/curriculum.py), and the epoch comes with
+every index (runtime/order/epoch_tag.py): workers, ranks, batch size and resuming change nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from math import prod
+from typing import Any, Literal, get_args
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from dataprep.formats.errors import InputError, UsageError, require
+from dataprep.formats.manifest.curriculum import Curriculum
+from dataprep.formats.manifest.steering import VARIANTS
+from dataprep.formats.read.arrays import ArraySplit, NamedArray
+from dataprep.formats.read.sharded import check_inside
+
+from ..checks import whole_number
+from ..order.epoch_tag import MAX_EPOCH, epochs_of
+from ..rows.windows import PADDING
+from ..types import Batch, BatchDataset, Indices, empty_split, sample_numbers
+from .array_spans import spans_of
+from .batch_checks import check_pairs
+from .curriculum import VERSION, VariantDraw, stored_curriculum, stored_seed
+from .memory_report import MemoryReport, resident_bytes
+from .negatives import Given, Negatives, read_negatives
+from .statistics import PairStatistics, statistics_of
+from .stored_checks import rows_of
+from .tables import EMBEDDINGS, PairTables, device_of
+
+__all__ = ["Applied", "Device", "PairDataset"]
+
+Rows = npt.NDArray[np.int64]
+Applied = Literal["train", "all"]
+Device = str | torch.device | None
+_SCALARS = ("pair_cluster_id", "pair_relevance", "centroid_distances")
+_BLOCK = 1 << 20  # pairs whose clusters are read at once
+
+
+class PairDataset(BatchDataset):
+    """The pairs of one split, map-style: a dict of nine tensors.
+
+    float32 `question_emb`, `target_source_emb`, `steering` [rows, dim], `negative_embs` [rows,
+    negatives, dim]; int64 `cluster_id`, `steering_variant` [rows]; float32 `relevance`,
+    `centroid_distance` [rows]; int64 `negative_tiers` [rows, negatives]. The cluster of a pair
+    without one is -1.
+
+    Arguments:
+        seed: of the steering variants. None: the one in config.json, see `stored_seed`.
+        curriculum: where the curriculum of the dataset moves with the epoch: ``"train"``, in that
+            split only, or ``"all"``. In other splits a pair has one variant for good, drawn by the
+            `probabilities` of the curriculum, so that evaluations can be compared.
+        schedule: a `Curriculum` in place of the one in config.json.
+        clusters: only the pairs of these clusters (-1: of none), numbered anew from 0.
+        preload: read all tables into memory, on `device`, and gather there.
+        device: where every tensor of a batch is. Anything but the processor's memory is for batches
+            made in the trainer's process: no workers, and nothing to pin.
+        sample_mask: add bool `sample_mask` [rows], False where the index is `PADDING`; such a row
+            repeats sample 0, with relevance 0.
+
+    `epoch` is what `dataset[5]` is drawn for; `set_epoch` and loaders change it. Raises
+    `InputError` for a split, or clusters, without pairs. Pickles as a path and a few numbers.
+
+        >>> pairs = open_pairs("pairs").split("train")                       # doctest: +SKIP
+        >>> pairs.batch([3, 1])["negative_embs"].shape                # doctest: +SKIP
+        torch.Size([2, 12, 384])
+    """
+
+    varies_by_epoch = True
+
+    def __init__(
+        self,
+        split: ArraySplit,
+        *,
+        seed: int | None = None,
+        curriculum: Applied = "train",
+        schedule: Curriculum | None = None,
+        clusters: Sequence[int] | None = None,
+        preload: bool = False,
+        device: Device = None,
+        sample_mask: bool = False,
+        tables: PairTables | None = None,
+    ) -> None:
+        known = get_args(Applied)
+        require(
+            curriculum in known, "curriculum",
+            f"must be one of {', '.join(known)}, got {curriculum!r}",
+        )  # fmt: skip
+        self.split = split
+        self.seed = stored_seed(split.data) if seed is None else whole_number("seed", seed)
+        self.curriculum: Applied = curriculum
+        self.schedule = stored_curriculum(split.data) if schedule is None else schedule
+        self.sample_mask = sample_mask
+        self.epoch = 0
+        self.version = 0
+        """Grows with every change to what is served; a loader starts its workers anew then."""
+        place = device_of(device)
+        self.tables = tables or PairTables(split.data, preload=preload, device=place)
+        count = self.tables.sizes.clusters
+        self.clusters = None if clusters is None else _cluster_numbers(clusters, count)
+        if len(split) == 0:
+            raise empty_split(split)
+        self._chosen = None if self.clusters is None else self._of_clusters(self.clusters)
+        self._forced: int | None = None
+        self._negatives: Negatives | None = None
+        moving = curriculum == "all" or split.name == "train"
+        content_id = split.content_id
+        self._draw = VariantDraw(
+            self.schedule, content_id=content_id, seed=self.seed, moving=moving
+        )
+
+    def _of_clusters(self, clusters: Rows) -> Rows:
+        """The pairs of the split that are in `clusters`, in order."""
+        found = []
+        for start in range(0, len(self.split), _BLOCK):
+            samples = np.arange(start, min(start + _BLOCK, len(self.split)))
+            rows = rows_of(self.split, samples)
+            numbers = self.tables.numbers("pair_cluster_id", rows, check=True)
+            found.append(rows[np.isin(numbers, clusters)])
+        chosen = np.concatenate(found)
+        if len(chosen) == 0:
+            raise InputError(
+                f"has no pair in clusters {clusters.tolist()}", where=f"split {self.split.name}",
+                code="E_EMPTY", remedy="Choose clusters that statistics().clusters counts.",
+            )  # fmt: skip
+        return chosen
+
+    @property
+    def device(self) -> torch.device:
+        """Where the tensors of a batch are."""
+        return self.tables.device
+
+    @property
+    def definition(self) -> dict[str, Any]:
+        """What decides, besides the content id, what sample `i` is: JSON values."""
+        schedule = msgspec.json.decode(msgspec.json.encode(self.schedule))  # lists, as states have
+        steering = {
+            "version": VERSION, "seed": self.seed, "moves": self._draw.moving, **schedule
+        }  # fmt: skip
+        found = {"kind": "pairs", "split": self.split.name, "steering": steering}
+        if self.clusters is not None:
+            found["clusters"] = self.clusters.tolist()
+        return found
+
+    @property
+    def sample_bytes(self) -> int:
+        """Stored bytes of one pair with everything it points at."""
+        tables = self.tables.arrays
+        sizes = {name: prod(a.row_shape) * a.dtype.itemsize for name, a in tables.items()}
+        return sum(sizes.values()) + sizes["source_embs"] * self.tables.sizes.negatives
+
+    def __len__(self) -> int:
+        return len(self.split) if self._chosen is None else len(self._chosen)
+
+    def __repr__(self) -> str:
+        return f"<dataprep.PairDataset {self.split.name}: {len(self):,} pairs>"
+
+    def __reduce__(self) -> tuple[object, ...]:
+        options = {
+            "seed": self.seed, "curriculum": self.curriculum, "schedule": self.schedule,
+            "clusters": None if self.clusters is None else self.clusters.tolist(),
+            "preload": self.tables.preload, "device": str(self.device),
+            "sample_mask": self.sample_mask,
+        }  # fmt: skip
+        changes = {name: getattr(self, name) for name in ("epoch", "_forced", "_negatives")}
+        return _again, (self.split, options, changes)
+
+    def snapshot(self) -> PairDataset:
+        """The dataset as it is now: what is forced or reloaded later is not seen. Costs nothing."""
+        found = object.__new__(PairDataset)
+        found.__dict__.update(self.__dict__)
+        return found
+
+    def set_epoch(self, epoch: int) -> None:
+        """The epoch of indices that name none; a loader names it in every index."""
+        number = whole_number("epoch", epoch)
+        require(number <= MAX_EPOCH, "epoch", f"must be in 0 .. {MAX_EPOCH:,}, got {epoch:,}")
+        self.epoch = number
+
+    def force_steering(self, name: str | None) -> None:
+        """Serve every pair with the variant `name`; None: draw again.
+
+        Passes of a loader that are under way stay as they began. Raises `UsageError` for a name
+        that is no variant.
+        """
+        if name is not None and name not in VARIANTS:
+            raise UsageError(
+                f"must be one of {', '.join(VARIANTS)}, or None, got {name!r}", where="name"
+            )
+        self._forced = None if name is None else VARIANTS.index(name)
+        self.version += 1
+
+    def reload_negatives(self, given: Given | None) -> None:
+        """Serve other negatives from the next pass on; None: the stored ones.
+
+        See `read_negatives` for what may be given and what is checked.
+        Where that raises, the negatives before stay in use.
+        """
+        self._negatives = None if given is None else read_negatives(given, self.tables)
+        self.version += 1
+
+    def batch(self, indices: Indices) -> Batch:
+        """Return the pairs at `indices`, collated; each tensor its own memory.
+
+        Raises `IndexError` for an index outside 0 .. len - 1, `IntegrityError` for stored numbers
+        that point nowhere or that no build writes.
+        """
+        samples, epochs = epochs_of(sample_numbers(indices, len(self)), self.epoch)
+        real = samples != PADDING if self.sample_mask else None
+        if real is not None:  # what fills a batch is of its epoch, in whatever process
+            samples = np.where(real, samples, 0)
+            epochs = np.where(real, epochs, epochs[real][:1] if real.any() else 0)
+        pairs = self._pairs(samples)
+        variants = self._variants(pairs, epochs)
+        questions, sources = self._ends(pairs)
+        check = not self.tables.are_sound(pairs)
+        negatives, tiers = self._hard(pairs, check=check)
+        vectors, numbers_of = self.tables.vectors, self.tables.numbers
+        batch = {
+            "question_emb": vectors("question_embs", questions),
+            "target_source_emb": vectors("source_embs", sources),
+            "steering": self.tables.steering(pairs, variants),
+            "negative_embs": vectors("source_embs", negatives.reshape(-1)).view(
+                *negatives.shape, self.tables.sizes.dim
+            ),
+        }
+        cluster, relevance, distance = (numbers_of(name, pairs, check=check) for name in _SCALARS)
+        if check:
+            self.tables.note_sound(pairs)
+        if real is not None:
+            relevance[~real] = 0
+        numbers = {
+            "cluster_id": cluster, "relevance": relevance, "centroid_distance": distance,
+            "steering_variant": variants, "negative_tiers": tiers,
+        }  # fmt: skip
+        if real is not None:
+            numbers["sample_mask"] = real
+        for name, array in numbers.items():
+            batch[name] = torch.from_numpy(array).to(self.device)
+        return batch
+
+    def _pairs(self, samples: Rows) -> Rows:
+        """The rows of `samples`."""
+        if self._chosen is None:
+            return rows_of(self.split, samples)
+        if len(samples):
+            check_inside(f"split {self.split.name}: sample", samples, 1, len(self._chosen))
+        return self._chosen[samples]
+
+    def _ends(self, pairs: Rows) -> tuple[Rows, Rows]:
+        """The question and the source of each pair, both there."""
+        questions, sources = np.ascontiguousarray(self.tables.numbers("pair_index", pairs).T)
+        self.tables.check_pointers("pair_index", pairs, questions, "questions")
+        self.tables.check_pointers("pair_index", pairs, sources, "sources")
+        return questions, sources
+
+    def _hard(self, pairs: Rows, *, check: bool = False) -> tuple[Rows, Rows]:
+        """Negatives, all there, and their tiers, with `check` looked at: int64 [k, negatives]."""
+        if self._negatives is not None:  # checked already
+            return self._negatives.rows.take(pairs), self._negatives.tiers.take(pairs)
+        negatives = self.tables.numbers("hard_negatives", pairs)
+        self.tables.check_pointers("hard_negatives", pairs, negatives, "sources")
+        return negatives, self.tables.numbers("negative_tiers", pairs, check=check)
+
+    def _variants(self, pairs: Rows, epochs: Rows) -> Rows:
+        if self._forced is not None:
+            return np.full(len(pairs), self._forced, np.int64)
+        return self._draw.of(pairs, epochs)
+
+    @property
+    def tracks(self) -> tuple[NamedArray, ...]:
+        """The arrays that samples are read from, for whoever announces reads."""
+        mapped = {array.name: array for array in self.tables.mapped}
+        return tuple(mapped[name] for name in (*EMBEDDINGS, *_SCALARS) if name in mapped)
+
+    def spans(self, samples: Rows) -> tuple[Rows, Rows]:
+        """Starts and stops of the numbers that `samples` touch, the `tracks` end to end.
+
+        Reads what points at sources, which `batch` will read. Of steering all variants count
+        (samples name no epoch). Raises what `batch` raises.
+        """
+        pairs = self._pairs(samples[samples != PADDING])
+        questions, sources = self._ends(pairs)
+        sources = np.concatenate([sources, self._hard(pairs)[0].reshape(-1)])
+        steering = [pairs] * (len(self.tracks) - 2)
+        return spans_of(self.tracks, [questions, sources, *steering])
+
+    def statistics(self) -> PairStatistics:
+        """Counts by cluster and tier, ranges, lengths of steering vectors; reads all of it once."""
+        pairs = self._pairs(np.arange(len(self)))
+        tiers = None if self._negatives is None else self._negatives.tiers
+        return statistics_of(self.tables, pairs, tiers)
+
+    def memory(self) -> MemoryReport:
+        """What the dataset takes; splits opened together share it."""
+        names = {entry.file for array in self.tables.mapped for entry in array.entry.shards}
+        data = self.split.data
+        held = self.tables.held_bytes + (self._negatives.held_bytes if self._negatives else 0)
+        return MemoryReport(
+            files=sum(data.files.entries[name].bytes for name in names),
+            resident=resident_bytes(data.path), held=held,
+        )  # fmt: skip
+
+    def check_batch(self, batch: Mapping[str, Any], *, rows: int | None = None) -> None:
+        """What `validate_first_batch` does: see runtime/arrays/batch_checks.py."""
+        check_pairs(batch, self.tables.sizes, rows=rows)
+
+    def close(self) -> None:
+        """Drop maps and tables, of every split opened with this one; using it opens them again."""
+        self.tables.close()
+        self.split.data.close()
+
+    def __enter__(self) -> PairDataset:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _again(split: ArraySplit, options: dict[str, Any], changes: dict[str, Any]) -> PairDataset:
+    found = PairDataset(split, **options)
+    found.__dict__.update(changes)
+    return found
+
+
+def _cluster_numbers(clusters: Sequence[int], count: int) -> Rows:
+    """The clusters, sorted, each one of `count` that there are, or -1."""
+    numbers = np.unique([whole_number("clusters", number, -1) for number in clusters])
+    require(len(numbers) > 0, "clusters", "names no cluster")
+    require(
+        numbers[-1] < count, "clusters", f"there is no {numbers[-1]}: the last one is {count - 1}"
+    )
+    return numbers.astype(np.int64)

@@ -1,0 +1,100 @@
+"""What the pairs of a split look like as a whole: counts by cluster, ranges, lengths, tiers.
+
+Everything is read once, in blocks, so memory stays that of a block: of a million pairs of 384
+numbers that are 5 GB of steering vectors, a few seconds from memory.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from dataprep.formats.manifest.steering import TIERS, VARIANT_ARRAYS, VARIANTS
+
+from .tables import Column, PairTables
+
+__all__ = ["PairStatistics", "Spread", "statistics_of"]
+
+Rows = npt.NDArray[np.int64]
+_BLOCK = 1 << 14  # pairs
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Spread:
+    """Least, mean and greatest of some numbers."""
+
+    least: float
+    mean: float
+    greatest: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PairStatistics:
+    """Of the pairs of one split, or of some clusters of it."""
+
+    pairs: int
+    clusters: dict[int, int]
+    """Pairs by cluster; -1 are those without one. Clusters without pairs are left out."""
+    relevance: Spread
+    centroid_distance: Spread
+    steering_norms: dict[str, Spread]
+    """Lengths of the vectors of each variant but zero."""
+    steering_missing: dict[str, int]
+    """Pairs whose vector of a variant is the zero vector: without a cluster, or keywords."""
+    tiers: dict[int, int]
+    """Negatives by tier, 1 to 4; numbers that are no tier are left out."""
+
+
+class _Running:
+    """The spread of numbers that come in blocks."""
+
+    def __init__(self) -> None:
+        self._count, self._sum = 0, 0.0
+        self._least, self._greatest = float("inf"), float("-inf")
+
+    def add(self, values: npt.NDArray[np.floating]) -> None:
+        self._count += len(values)
+        self._sum += float(values.sum(dtype=np.float64))
+        self._least = min(self._least, float(values.min()))
+        self._greatest = max(self._greatest, float(values.max()))
+
+    def spread(self) -> Spread:
+        return Spread(least=self._least, mean=self._sum / self._count, greatest=self._greatest)
+
+
+def statistics_of(tables: PairTables, pairs: Rows, tiers: Column | None = None) -> PairStatistics:
+    """The statistics of `pairs` (rows of the dataset, at least one).
+
+    `tiers` stand in place of the stored ones.
+    """
+    clusters: Counter[int] = Counter()
+    counted = np.zeros(len(TIERS) + 1, np.int64)
+    relevance, distance = _Running(), _Running()
+    norms = {name: _Running() for name in VARIANTS[1:]}
+    missing = dict.fromkeys(norms, 0)
+    for start in range(0, len(pairs), _BLOCK):
+        rows = pairs[start : start + _BLOCK]
+        numbers, count = np.unique(tables.numbers("pair_cluster_id", rows), return_counts=True)
+        clusters.update(dict(zip(numbers.tolist(), count.tolist(), strict=True)))
+        relevance.add(tables.numbers("pair_relevance", rows))
+        distance.add(tables.numbers("centroid_distances", rows))
+        for name, array in zip(VARIANTS[1:], VARIANT_ARRAYS[1:], strict=True):
+            lengths = torch.linalg.vector_norm(tables.vectors(str(array), rows), dim=1).cpu()
+            norms[name].add(lengths.numpy())
+            missing[name] += int((lengths == 0).sum())
+        found = tables.numbers("negative_tiers", rows) if tiers is None else tiers.take(rows)
+        real = found[(found >= 1) & (found <= len(TIERS))]
+        counted += np.bincount(real, minlength=len(TIERS) + 1)
+    return PairStatistics(
+        pairs=len(pairs),
+        clusters=dict(sorted(clusters.items())),
+        relevance=relevance.spread(),
+        centroid_distance=distance.spread(),
+        steering_norms={name: running.spread() for name, running in norms.items()},
+        steering_missing=missing,
+        tiers={tier: int(counted[tier]) for tier in range(1, len(TIERS) + 1)},
+    )

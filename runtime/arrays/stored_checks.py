@@ -1,0 +1,126 @@
+"""Stored numbers checked as they are used: one that no build writes is named and not served.
+
+A file that was changed after the build ends the batch that meets it with an `IntegrityError` that
+says file, row and value. Numbers that point at rows are compared with the rows there are (-1 would
+serve the last one), others with the rules of `dataprep verify`, length and repetition apart, which
+cost more. What a process has found sound it does not check again.
+"""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from dataprep.formats.errors import IntegrityError
+from dataprep.formats.manifest.arrays import ArrayManifest
+from dataprep.formats.read.arrays import ArraySplit, NamedArray
+from dataprep.formats.read.shard_cuts import unsigned_max
+from dataprep.formats.verify.array_rules import array_rules
+from dataprep.formats.verify.rules import place
+
+__all__ = ["ValueRules", "check_offsets", "check_pointers", "pointed_nowhere", "rows_of"]
+
+Rows = npt.NDArray[np.int64]
+_LEFT_TO_VERIFY = {"E_UNIT", "E_REPEAT"}
+_REMEDY = "Restore this file or build again; `dataprep verify` lists every such place."
+
+
+class ValueRules:
+    """What the numbers of one array must be, as far as it is checked when they are served."""
+
+    def __init__(self, manifest: ArrayManifest, array: NamedArray) -> None:
+        self._array = array
+        self._width = prod(array.row_shape)
+        rules = array_rules(manifest, array.name)
+        self._rules = [rule for rule in rules if rule.code not in _LEFT_TO_VERIFY]
+        self._flags = array.dtype == np.bool_
+
+    def check(self, rows: Rows | range, values: npt.NDArray[Any]) -> None:
+        """Raise `IntegrityError` for the first of `values`, of these `rows`, that breaks a rule."""
+        if values.size == 0:
+            return
+        block = values.reshape(-1, self._width)
+        if self._flags:
+            block = block.view(np.uint8)
+        for rule in self._rules:
+            found = rule.find(block)
+            if found is not None:
+                at, problem = found
+                file, row = _file_of(self._array, int(rows[at // self._width]))
+                where = place(self._array.row_shape, at % self._width)
+                raise IntegrityError(
+                    f"row {row:,}{where} {problem}", where=file, code=rule.code, remedy=_REMEDY
+                )
+
+
+def rows_of(split: ArraySplit, samples: Rows) -> Rows:
+    """The row numbers of `samples` of a split, int64 [k], each of a row that there is.
+
+    Raises `IndexError` for a sample outside of the split, `IntegrityError` for a row that is not
+    there.
+    """
+    rows = split.rows(samples)
+    limit = split.data.manifest.rows
+    if outside(rows, limit):
+        at = int(np.flatnonzero((rows < 0) | (rows >= limit))[0])
+        raise pointed_nowhere(
+            split.entry.index, row=int(samples[at]), value=int(rows[at]), limit=limit, of="rows"
+        )
+    return rows
+
+
+def check_pointers(
+    array: NamedArray, rows: Rows | range, values: Rows, *, limit: int, of: str
+) -> None:
+    """Raise `IntegrityError` unless all `values` [k, ...] are in 0 .. `limit` - 1.
+
+    They are what `array` holds at `rows` [k] (or a column of that), and count what `of` names.
+    """
+    if outside(values, limit):
+        wrong = (values < 0) | (values >= limit)
+        place = tuple(int(axis[0]) for axis in np.nonzero(wrong))
+        file, row = _file_of(array, int(rows[place[0]]))
+        raise pointed_nowhere(file, row=row, value=int(values[place]), limit=limit, of=of)
+
+
+def check_offsets(array: NamedArray, offsets: Rows, total: int) -> None:
+    """Raise `IntegrityError` unless `offsets`, all of `array`, ascend from 0 to `total`."""
+    falls = np.flatnonzero(np.diff(offsets) < 0) + 1
+    if offsets[0] != 0:
+        at = 0
+    elif falls.size:
+        at = int(falls[0])
+    elif offsets[-1] != total:
+        at = len(offsets) - 1
+    else:
+        return
+    file, row = _file_of(array, at)
+    raise IntegrityError(
+        f"row {row:,} is {offsets[at]:,}, but offsets ascend from 0 to {total:,}",
+        where=file, code="E_OFFSETS", remedy=_REMEDY,
+    )  # fmt: skip
+
+
+def outside(values: Rows, limit: int) -> bool:
+    """Whether any number is not in 0 .. `limit` - 1."""
+    return values.size > 0 and unsigned_max(values) >= limit
+
+
+def pointed_nowhere(file: str, *, row: int, value: int, limit: int, of: str) -> IntegrityError:
+    """The error of a number in `file` that points at none of the `limit` things it counts."""
+    return IntegrityError(
+        f"row {row:,} holds {value:,}, but there are {limit:,} {of}, numbered from 0",
+        where=file, code="E_REFERENCE", remedy=_REMEDY,
+    )  # fmt: skip
+
+
+def _file_of(array: NamedArray, row: int) -> tuple[str, int]:
+    """The shard that has row `row` of `array`, and which row of the shard it is."""
+    for shard in array.entry.shards:
+        if row < shard.rows:
+            return shard.file, row
+        row -= shard.rows
+    return array.name, row

@@ -1,0 +1,230 @@
+"""The arrays of a dataset of pairs as a batch needs them: mapped, or held in memory.
+
+Embeddings come as float32 tensors on the device of the tables, numbers as numpy arrays on the host,
+where those that point at rows are checked before they are followed. Mapped, a batch is gathered
+from the files and nothing is kept. Held, the tables are read and checked once, and live on
+`device`. Tables of small numbers of up to 64 MiB together are checked when the dataset is opened,
+embeddings when a row is first gathered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from math import prod
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from dataprep.formats.errors import UsageError
+from dataprep.formats.manifest.pairs import pair_sizes
+from dataprep.formats.manifest.steering import VARIANT_ARRAYS
+from dataprep.formats.read.arrays import ArrayData, NamedArray
+
+from .stored_checks import ValueRules, check_offsets, check_pointers
+
+__all__ = ["EMBEDDINGS", "NUMBERS", "Column", "PairTables", "device_of"]
+
+Rows = npt.NDArray[np.int64]
+_STEERING = tuple(name for name in VARIANT_ARRAYS if name is not None)
+EMBEDDINGS = ("question_embs", "source_embs", *_STEERING)
+"""Arrays [n, dim] that a batch has rows of."""
+NUMBERS = (
+    "pair_index", "pair_cluster_id", "pair_relevance", "centroid_distances", "hard_negatives",
+    "negative_tiers",
+)  # fmt: skip
+"""Arrays with some numbers for each pair."""
+_KEYWORDS = ("pair_keyword_ids", "pair_keyword_offsets")
+_POINTERS = {
+    "pair_index": ("questions", "sources"), "hard_negatives": ("sources",),
+    "pair_keyword_ids": ("keywords",),
+}  # fmt: skip
+"""What the columns of an array point at, by the names of `PairSizes`; the last holds for others."""
+_BLOCK = 64 << 20  # bytes that are read at once
+_CHECKED_AT_OPENING = 64 << 20  # bytes of all small numbers together
+
+
+def device_of(device: str | torch.device | None) -> torch.device:
+    """The device that is meant; None is the memory of the processor.
+
+    >>> device_of(None), device_of("cuda:1")
+    (device(type='cpu'), device(type='cuda', index=1))
+    """
+    try:
+        return torch.device("cpu" if device is None else device)
+    except (RuntimeError, TypeError) as error:
+        reason = str(error).splitlines()[0]
+        raise UsageError(f"{device!r} is none ({reason})", where="device") from None
+
+
+class Column(Protocol):
+    """Some numbers for every pair."""
+
+    def take(self, rows: Rows) -> npt.NDArray[Any]:
+        """Those of the pairs `rows` [k]: an owned array [k, ...]."""
+        ...
+
+
+class PairTables:
+    """What batches of pairs are made of. Thread-safe; not pickled (datasets open their own).
+
+    Rows that are asked for must be there. Numbers that no build writes are an `IntegrityError`;
+    what is held in memory was checked when it was read.
+    """
+
+    def __init__(self, data: ArrayData, *, preload: bool, device: torch.device) -> None:
+        self.data = data
+        self.preload = preload
+        self.device = device
+        self.sizes = pair_sizes(data.manifest.arrays, data.manifest.rows)
+        self.arrays = {name: data.array(name) for name in (*EMBEDDINGS, *NUMBERS)}
+        self._vectors: dict[str, torch.Tensor] = {}
+        self._numbers: dict[str, npt.NDArray[Any]] = {}
+        small = {name: data.array(name) for name in (*NUMBERS, *_KEYWORDS)}
+        self._rules = {
+            name: ValueRules(data.manifest, array) for name, array in (self.arrays | small).items()
+        }
+        total = sum(_row_bytes(array) * array.rows for array in small.values())
+        whole = total <= _CHECKED_AT_OPENING
+        self._sound_pairs = None if whole or preload else np.zeros(self.sizes.pairs, np.bool_)
+        self._sound_rows = {name: np.zeros(self.arrays[name].rows, np.bool_) for name in EMBEDDINGS}
+        if whole:
+            held = NUMBERS if preload else ()  # `load` checks them
+            self._check_tables({name: a for name, a in small.items() if name not in held})
+        if preload:
+            self.load()
+
+    def _check_tables(self, tables: Mapping[str, NamedArray]) -> None:
+        for name, array in tables.items():
+            for start, stop in _blocks(array):
+                self.check(name, range(start, stop), array.read(start, stop))
+        offsets = tables["pair_keyword_offsets"]
+        check_offsets(offsets, offsets.read(0, offsets.rows), self.sizes.mentions)
+
+    def load(self) -> None:
+        """Read and check everything that is to be held and is not."""
+        for name in EMBEDDINGS:
+            if name not in self._vectors:
+                self._vectors[name] = self._read_vectors(name)
+        for name in NUMBERS:
+            if name not in self._numbers:
+                rows = self.arrays[name].rows
+                found = self.arrays[name].read(0, rows)
+                self.check(name, range(rows), found)
+                self._numbers[name] = found
+
+    def _read_vectors(self, name: str) -> torch.Tensor:
+        """All of an array, on the device, with no more than a block of it in memory besides."""
+        array = self.arrays[name]
+        kind = torch.from_numpy(np.empty(0, array.dtype)).dtype
+        table = torch.empty((array.rows, *array.row_shape), dtype=kind, device=self.device)
+        for start, stop in _blocks(array):
+            found = array.read(start, stop)
+            self.check(name, range(start, stop), found)
+            table[start:stop] = torch.from_numpy(found).to(self.device)
+        return table
+
+    def check(self, name: str, rows: Rows | range, found: npt.NDArray[Any]) -> None:
+        """Raise `IntegrityError` unless `found`, of these rows of `name`, is what builds write."""
+        if name in _POINTERS:
+            columns = found.T if name == "pair_index" else (found,)
+            for values, of in zip(columns, _POINTERS[name], strict=True):
+                self.check_pointers(name, rows, np.ascontiguousarray(values), of)
+        else:
+            self._rules[name].check(rows, found)
+
+    def check_pointers(self, name: str, rows: Rows | range, values: Rows, of: str) -> None:
+        """Raise `IntegrityError` unless `values` of `name` are below the count of `of`."""
+        limit = getattr(self.sizes, of)
+        check_pointers(self.data.array(name), rows, values, limit=limit, of=of)
+
+    def vectors(self, name: str, rows: Rows) -> torch.Tensor:
+        """Rows of the embeddings `name`: owned float32 [len(rows), dim] on the device."""
+        if not self.preload:
+            found = self._sound_vectors(name, rows)
+            return torch.from_numpy(found).to(self.device, torch.float32)
+        if name not in self._vectors:
+            self.load()  # after `close`
+        return self._vectors[name].index_select(0, torch.from_numpy(rows).to(self.device)).float()
+
+    def _sound_vectors(self, name: str, rows: Rows) -> npt.NDArray[Any]:
+        """Return rows of the embeddings `name` as they are stored, each checked once."""
+        found = self.arrays[name].take_known(rows)
+        sound = self._sound_rows[name]
+        if not sound[rows].all():
+            self.check(name, rows, found)
+            sound[rows] = True
+        return found
+
+    def are_sound(self, pairs: Rows) -> bool:
+        """Tell whether all small numbers of `pairs` have been checked."""
+        return self._sound_pairs is None or bool(self._sound_pairs[pairs].all())
+
+    def note_sound(self, pairs: Rows) -> None:
+        """Note that those of `pairs` have."""
+        if self._sound_pairs is not None:
+            self._sound_pairs[pairs] = True
+
+    def numbers(self, name: str, rows: Rows, *, check: bool = False) -> npt.NDArray[Any]:
+        """Rows of the numbers `name`: an owned array [len(rows), ...], checked with `check`."""
+        if not self.preload:
+            stored = self.arrays[name].take_known(rows)
+            if check:
+                self.check(name, rows, stored)
+            return stored
+        if name not in self._numbers:
+            self.load()
+        found: npt.NDArray[Any] = self._numbers[name].take(rows, axis=0)
+        return found
+
+    def steering(self, pairs: Rows, variants: Rows) -> torch.Tensor:
+        """The vector of variant `variants[k]` of each of `pairs`: float32 [k, dim], owned."""
+        if not self.preload:
+            return torch.from_numpy(self._gathered_steering(pairs, variants)).to(self.device)
+        steering = torch.zeros((len(pairs), self.sizes.dim), device=self.device)
+        for name, rows in _of_variants(variants):
+            at = torch.from_numpy(rows).to(self.device)
+            steering.index_copy_(0, at, self.vectors(name, pairs[rows]))
+        return steering
+
+    def _gathered_steering(self, pairs: Rows, variants: Rows) -> npt.NDArray[np.float32]:
+        steering = np.zeros((len(pairs), self.sizes.dim), np.float32)
+        for name, rows in _of_variants(variants):
+            steering[rows] = self._sound_vectors(name, pairs[rows])
+        return steering
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes of what is held in memory, that of a device included."""
+        vectors = sum(table.nbytes for table in self._vectors.values())
+        return vectors + sum(table.nbytes for table in self._numbers.values())
+
+    @property
+    def mapped(self) -> tuple[NamedArray, ...]:
+        """The arrays that are gathered from files."""
+        return () if self.preload else tuple(self.arrays.values())
+
+    def close(self) -> None:
+        """Let go of what is held; it is read again when it is used."""
+        self._vectors.clear()
+        self._numbers.clear()
+
+
+def _of_variants(variants: Rows) -> Iterator[tuple[str, Rows]]:
+    """The array of each variant that occurs, but for the zero vector, and where it does."""
+    for variant, name in enumerate(VARIANT_ARRAYS):
+        if name is not None:
+            rows = (variants == variant).nonzero()[0]
+            if len(rows):
+                yield name, rows
+
+
+def _blocks(array: NamedArray) -> Iterator[tuple[int, int]]:
+    step = max(1, _BLOCK // max(1, _row_bytes(array)))
+    for start in range(0, array.rows, step):
+        yield start, min(start + step, array.rows)
+
+
+def _row_bytes(array: NamedArray) -> int:
+    return prod(array.row_shape) * array.dtype.itemsize

@@ -1,0 +1,1 @@
+"""Collation: lists of samples to padded batches, for each task and modality."""

@@ -1,0 +1,160 @@
+"""Waveforms and spectrograms of different lengths become one float tensor, with a mask of time."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from dataprep.formats.errors import UsageError, require
+
+from ..errors import SampleError
+from ..rows.windows import IGNORED_LABEL
+from .columns import Columns, columns_of, finished, is_sequence, scalars, telling
+from .padded import one_each, padding
+from .padding import (
+    Array,
+    Layout,
+    Padding,
+    PadTo,
+    Side,
+    Truncate,
+    as_rows,
+    check_fit,
+)
+from .schema import OutputSchema
+
+__all__ = ["Audio"]
+
+_NAMES = ("input_values", "input_features", "waveform", "audio")
+_LABELS = ("labels", "label")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Audio:
+    """Padded sound, float32 [rows, ..., time], `attention_mask` int64 [rows, time] and `lengths`.
+
+    A sample has its sound in `input_values`, `input_features`, `waveform` or `audio`: [time], or
+    two axes of which `time_axis` is time; or a dict with it as `array`, as Hugging Face datasets
+    have. The batch has it under the same name. PCM of int16 and int32 is brought to -1 .. 1.
+    `pad_value` stands in padding, unless the schema says otherwise. An `attention_mask` of the
+    samples goes along with the time; their `lengths` give way to ours. Labels that are rows, as of
+    CTC, are padded with -100; single ones are [rows].
+
+    >>> batch = Audio()([{"waveform": [0.5, 1.0], "label": 3}, {"waveform": [0.25], "label": 4}])
+    >>> batch["waveform"].tolist(), batch["lengths"].tolist(), batch["labels"].tolist()
+    ([[0.5, 1.0], [0.25, 0.0]], [2, 1], [3, 4])
+    """
+
+    time_axis: int = -1
+    pad_value: float = 0.0
+    padding_side: Side = "right"
+    max_length: int | None = None
+    pad_to: PadTo | None = None
+    multiple: int = 1
+    truncate: Truncate | None = None
+    label_pad_id: int = IGNORED_LABEL
+    schema: OutputSchema = field(default_factory=OutputSchema)
+    tensors: bool = True
+
+    def __post_init__(self) -> None:
+        self._padding()
+        allowed = (-2, -1, 0, 1)
+        require(self.time_axis in allowed, "time_axis", f"must be one of {allowed}")
+
+    def _padding(self) -> Padding:
+        return padding(
+            side=self.padding_side, max_length=self.max_length, pad_to=self.pad_to,
+            multiple=self.multiple, truncate=self.truncate,
+        )  # fmt: skip
+
+    def __call__(self, samples: Sequence[Any]) -> dict[str, Any]:
+        """The batch."""
+        columns = columns_of(samples, ("input_values", "labels"))
+        name = next((name for name in _NAMES if name in columns), None)
+        if name is None:
+            raise UsageError(
+                f"samples have no field {' or '.join(_NAMES)}, there is {', '.join(columns)}",
+                where="audio", code="E_FIELDS", remedy="Rename the column of the sound.",
+            )  # fmt: skip
+        given = _arrays(columns.pop(name), name)
+        sounds = [self._row(row, sound, name) for row, sound in enumerate(given)]
+        rows = as_rows(sounds, name)
+        layout = self._padding().layout(rows, name)
+        return finished(self._batch(name, rows, layout, columns), self.schema, tensors=self.tensors)
+
+    def _batch(
+        self, name: str, rows: list[Array], layout: Layout, columns: Columns
+    ) -> dict[str, Any]:
+        wanted = self.schema.resolve(name, pad_value=self.pad_value, kind="f")
+        check_fit(rows, wanted.numpy, name)
+        sound = layout.fill(rows, wanted.pad_value, wanted.numpy)
+        if sound.ndim == 3 and self.time_axis in (-1, 1):
+            sound = np.ascontiguousarray(sound.transpose(0, 2, 1))
+        batch: dict[str, Any] = {
+            name: sound,
+            "attention_mask": self._mask(columns.pop("attention_mask", None), rows, layout),
+            "lengths": np.array(layout.lengths, np.int64),
+        }
+        columns.pop("lengths", None)
+        label = next((other for other in _LABELS if other in columns), None)
+        for other, values in columns.items():
+            batch["labels" if other == label else other] = self._other(other, values)
+        return batch
+
+    def _mask(self, given: list[Any] | None, rows: list[Array], layout: Layout) -> Array:
+        """The mask of time, cut and padded as the sound is where the samples bring one."""
+        wanted = self.schema.resolve("attention_mask")
+        if given is None:
+            return layout.mask(wanted.numpy)
+        masks = one_each("attention_mask", given, rows)
+        check_fit(masks, wanted.numpy, "attention_mask")
+        return layout.fill(masks, wanted.pad_value, wanted.numpy)
+
+    def _row(self, row: int, sound: Any, name: str) -> Array:
+        """One sound as [time, ...], fractions."""
+        (array,) = self._numbers(row, sound, name)
+        if array.ndim > 2 or not array.size:
+            raise SampleError(
+                f"has the shape {list(array.shape)}", row=row, field=name,
+                remedy="Give [time], or two axes and their time_axis.",
+            )  # fmt: skip
+        if array.ndim == 2 and self.time_axis in (-1, 1):
+            array = array.T
+        if array.dtype in (np.int16, np.int32):
+            return array.astype(np.float32) / np.float32(-int(np.iinfo(array.dtype).min))
+        return array
+
+    @staticmethod
+    def _numbers(row: int, sound: Any, name: str) -> list[Array]:
+        try:
+            return as_rows([sound], name)
+        except SampleError as error:
+            raise SampleError(error.problem, row=row, field=name, remedy=error.remedy) from error
+
+    def _other(self, name: str, values: list[Any]) -> Any:
+        labels = name in _LABELS
+        if is_sequence(telling(values)):
+            rows = as_rows(values, name)
+            kind = rows[0].dtype.kind
+            pad = self.label_pad_id if labels else None
+            wanted = self.schema.resolve("labels" if labels else name, pad_value=pad, kind=kind)
+            check_fit(rows, wanted.numpy, name)
+            layout = padding(side=self.padding_side).layout(rows, name)
+            return layout.fill(rows, wanted.pad_value, wanted.numpy)
+        found = scalars("labels" if labels else name, values, self.schema)
+        return values if found is None else found
+
+
+def _arrays(sounds: list[Any], name: str) -> list[Any]:
+    """The sounds themselves, out of dicts that also have their rate, which must be one."""
+    rates = [s.get("sampling_rate") if isinstance(s, Mapping) else None for s in sounds]
+    for row, rate in enumerate(rates):
+        if rate != rates[0]:
+            raise SampleError(
+                f"has the sampling rate {rate}, row 0 {rates[0]}", row=row, field=name,
+                remedy="Bring all to one rate.",
+            )  # fmt: skip
+    return [s["array"] if isinstance(s, Mapping) and "array" in s else s for s in sounds]

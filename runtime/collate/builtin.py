@@ -1,0 +1,253 @@
+"""The collators that every registry has, and how a task and a tokenizer become their options.
+
+Options of the call beat those of the task's `preprocessing_config`, which beat what the tokenizer
+says. Of `preprocessing_config` only what a collator has a field for is taken: the rest of it speaks
+of other steps.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial, wraps
+from typing import Any, Protocol
+
+from dataprep.formats.errors import UsageError
+
+from ..errors import SampleError
+from .audio import Audio
+from .fallback import Default
+from .image_text import VisionText
+from .images import Normalize, Vision
+from .masked_lm import MaskedLM
+from .padded import Padded
+from .preference import GRPO, KTO, Preference
+from .schema import OutputSchema
+from .text import CausalLM, Classification, Seq2Seq
+from .tokenizer_ids import continuations, token_ids
+
+__all__ = ["TEXT_TASKS", "Targeted", "register_builtin"]
+
+TEXT_TASKS: dict[str, tuple[type[Padded], dict[str, Any]]] = {
+    "causal_lm": (CausalLM, {}),
+    "masked_lm": (MaskedLM, {}),
+    "seq2seq": (Seq2Seq, {}),
+    "classification": (Classification, {}),
+    "token_classification": (Classification, {"kind": "token"}),
+    "multi_label": (Classification, {"kind": "multi"}),
+    "regression": (Classification, {"kind": "regression"}),
+    "preference": (Preference, {}),
+    "kto": (KTO, {}),
+    "grpo": (GRPO, {}),
+    "padded": (Padded, {}),
+}
+"""Collators of text by the `task_type` of a task; each is registered under that name, too."""
+
+_LABEL_NAMES = ("labels", "label", "label_ids", "fine_label")
+"""Those that collators look for by themselves."""
+
+_OTHER_NAMES = {
+    "lm": "causal_lm", "clm": "causal_lm", "language_modeling": "causal_lm",
+    "mlm": "masked_lm", "text_classification": "classification", "cls": "classification",
+    "sequence_classification": "classification", "ner": "token_classification",
+    "translation": "seq2seq", "summarization": "seq2seq", "dpo": "preference",
+}  # fmt: skip
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Targeted:
+    """`collate`, of samples whose labels have another name, `field`."""
+
+    collate: Any
+    field: str
+
+    def __call__(self, samples: Sequence[Any]) -> Any:
+        """The batch."""
+        return self.collate([self._renamed(row, sample) for row, sample in enumerate(samples)])
+
+    def _renamed(self, row: int, sample: Any) -> Any:
+        if not isinstance(sample, Mapping) or self.field not in sample:
+            return sample
+        if "labels" in sample:
+            raise SampleError(
+                "has labels, too", row=row, field=self.field,
+                remedy="Leave one of them out, or name the other as target_field of the task.",
+            )  # fmt: skip
+        return {"labels" if name == self.field else name: v for name, v in sample.items()}
+
+
+class _Registers(Protocol):
+    def register(
+        self,
+        name: str,
+        *,
+        modality: str | None = ...,
+        description: str = ...,
+        precedence: int = ...,
+    ) -> Any: ...
+
+
+def register_builtin(registry: _Registers) -> None:
+    """Register all of them; for a modality a user's own one of the same precedence comes later.
+
+    ``waveform`` has a lower precedence: there is no way to handle sound that suits most models.
+    """
+    by_type, waveform = "by the task's task_type", "sound, padded, with lengths"
+    registry.register("text", modality="text", description=by_type)(_targeted(_text))
+    registry.register("vision", modality="vision", description="images, normalised")(
+        _targeted(_vision)
+    )
+    registry.register("waveform", modality="audio", description=waveform, precedence=-1)(
+        _targeted(partial(_plain, Audio))
+    )
+    registry.register(
+        "vision_text", modality="multimodal", description="an image and a text in each sample"
+    )(_targeted(_vision_text))
+    registry.register("default", description="stacks, pads nothing")(partial(_plain, Default))
+    for name, (kind, options) in TEXT_TASKS.items():
+        about = (kind.__doc__ or "").partition("\n")[0]
+        registry.register(name, description=about)(_targeted(partial(_of_text, kind, options)))
+
+
+def _targeted(make: Callable[..., Any]) -> Callable[..., Any]:
+    """What makes the same collators, of samples whose labels have the name that the task says."""
+
+    @wraps(make)
+    def made(task_spec: Any = None, **options: Any) -> Any:
+        collate, field = make(task_spec=task_spec, **options), getattr(task_spec, "target_field", 0)
+        if not isinstance(field, str) or field in (*_LABEL_NAMES, getattr(collate, "tag", None)):
+            return collate
+        return collate if hasattr(collate, "at_epoch") else Targeted(collate, field)
+
+    return made
+
+
+def _text(task_spec: Any = None, tokenizer: Any = None, **options: Any) -> Padded:
+    """The collator of a text task."""
+    task_type = getattr(task_spec, "task_type", None) or "causal_lm"
+    name = _OTHER_NAMES.get(task_type, task_type)
+    if name not in TEXT_TASKS:
+        raise UsageError(
+            f"no collator is known for the task_type {task_type!r}", where="task_spec",
+            remedy=f"Use one of {', '.join(TEXT_TASKS)}, or name a collator.",
+        )  # fmt: skip
+    kind, own = TEXT_TASKS[name]
+    return _of_text(kind, own, task_spec=task_spec, tokenizer=tokenizer, **options)
+
+
+def _of_text(
+    kind: type[Padded],
+    own: Mapping[str, Any],
+    task_spec: Any = None,
+    tokenizer: Any = None,
+    tokenizer_pads: bool = False,
+    **options: Any,
+) -> Padded:
+    """One of `kind`; with `tokenizer_pads` the tokenizer's own method `pad` pads its fields."""
+    if tokenizer is None and "pad_id" not in {**_configured(kind, task_spec), **options}:
+        raise UsageError(
+            "a text task needs a tokenizer, to know what to pad with", where="tokenizer",
+            code="E_NO_TOKENIZER", remedy="Pass tokenizer=...; for samples that have ids, the "
+            "option pad_id is enough (of a data module: collator_options={'pad_id': ...}).",
+        )  # fmt: skip
+    known = dict(own)
+    if tokenizer is not None:
+        known["tokenizer"] = tokenizer if tokenizer_pads else None
+        known |= _from_tokenizer(kind, tokenizer, whole_words=bool(options.get("whole_words")))
+    chosen = {**known, **_configured(kind, task_spec), **options}
+    made: Padded = _built(kind, task_spec, chosen)
+    return made
+
+
+def _from_tokenizer(kind: type[Padded], tokenizer: Any, *, whole_words: bool) -> dict[str, Any]:
+    ids = token_ids(tokenizer)
+    found: dict[str, Any] = {"pad_id": ids.pad_id}
+    if ids.padding_side is not None:
+        found["padding_side"] = ids.padding_side
+    if kind is MaskedLM:
+        if ids.mask_id is not None:
+            found["mask_id"] = ids.mask_id
+        found |= {"special_ids": ids.special_ids, "vocab_size": ids.vocab_size}
+        if whole_words:
+            found["continuations"] = continuations(tokenizer)
+    if kind is Seq2Seq:  # T5 and its kin start with the pad token
+        start = getattr(tokenizer, "decoder_start_token_id", None)
+        found["decoder_start_id"] = ids.pad_id if start is None else start
+    return found
+
+
+def _vision(task_spec: Any = None, tokenizer: Any = None, **options: Any) -> Vision:
+    """Images; `mean` and `std` may be given in place of `normalize`, which may be a bool."""
+    chosen = {**_configured(Vision, task_spec, "mean", "std"), **options}
+    mean, std = chosen.pop("mean", None), chosen.pop("std", None)
+    wanted = chosen.get("normalize", True)
+    if (mean is None) != (std is None):
+        raise UsageError("mean and std are given together or not at all", where="normalize")
+    if mean is not None and not isinstance(options.get("normalize", True), bool):
+        raise UsageError(
+            f"is {options['normalize']!r}, and mean and std are given", where="normalize",
+            remedy="Give one or the other.",
+        )  # fmt: skip
+    if wanted is False:
+        chosen["normalize"] = None
+    elif mean is not None:
+        chosen["normalize"] = Normalize(mean=mean, std=std)
+    elif wanted is True:
+        chosen["normalize"] = "imagenet"
+    return Vision(**_checked(Vision, chosen, task_spec))
+
+
+def _vision_text(
+    task_spec: Any = None,
+    tokenizer: Any = None,
+    vision: Mapping[str, Any] | None = None,
+    **options: Any,
+) -> VisionText:
+    """`vision` are the options of the images, the others those of the text."""
+    text = _of_text(CausalLM, {}, task_spec=task_spec, tokenizer=tokenizer, **options)
+    return VisionText(vision=_vision(task_spec=task_spec, **(vision or {})), text=text)
+
+
+def _plain(kind: type[Any], task_spec: Any = None, tokenizer: Any = None, **options: Any) -> Any:
+    """One of `kind`, of which a tokenizer says nothing."""
+    return _built(kind, task_spec, options)
+
+
+def _built(kind: type[Any], task_spec: Any, options: dict[str, Any]) -> Any:
+    """One of `kind` by its own fields."""
+    return kind(**_checked(kind, {**_configured(kind, task_spec), **options}, task_spec))
+
+
+def _configured(kind: type[Any], task_spec: Any, *more: str) -> dict[str, Any]:
+    """What the task's `preprocessing_config` says that a collator has a field for."""
+    config = getattr(task_spec, "preprocessing_config", None) or {}
+    return {k: v for k, v in config.items() if k in (*_fields(kind), *more)}
+
+
+def _checked(kind: type[Any], options: dict[str, Any], task_spec: Any) -> dict[str, Any]:
+    """The options, all of which `kind` has fields for, with the output schema of the task."""
+    unknown = sorted(set(options) - set(_fields(kind)))
+    required = [f.name for f in dataclasses.fields(kind) if f.init and _needed(f)]
+    missing = [name for name in required if name not in options]
+    if unknown or missing:
+        what = f"no such option: {', '.join(unknown)}" if unknown else f"lacks {', '.join(missing)}"
+        remedy = f"It takes {', '.join(_fields(kind))}."
+        if not unknown:
+            named = ", ".join(f"'{name}': ..." for name in missing)
+            remedy = (
+                "Pass a tokenizer=... that has them, or each as an option (of a data module: "
+                f"collator_options={{{named}}}). {remedy}"
+            )
+        raise UsageError(what, where=kind.__name__, code="E_OPTIONS", remedy=remedy)
+    schema = options.get("schema", getattr(task_spec, "output_schema", None))
+    if isinstance(schema, Mapping):
+        schema = OutputSchema.from_dict(schema)
+    return {**options, "schema": schema} if isinstance(schema, OutputSchema) else options
+
+
+def _needed(field: dataclasses.Field[Any]) -> bool:
+    return field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
+
+
+def _fields(kind: type[Any]) -> list[str]:
+    return [field.name for field in dataclasses.fields(kind) if field.init]

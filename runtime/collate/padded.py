@@ -1,0 +1,296 @@
+"""Samples of tokens become a batch: padded, with a mask from their lengths, every field kept.
+
+`Padded` is what the collators of `collate_text`, `collate_preference` and `collate_masked` are
+built on, and a collator itself. It makes no labels; the others do.
+
+Which field is what goes by name. ``input_ids``, or a name that ends with ``_input_ids``, is a field
+of token ids: ``chosen_input_ids`` comes with ``chosen_attention_mask`` and may have
+``chosen_labels``. A field that has a number for each token (see `FieldSchema.along`) is cut and
+padded as the ids are. All others are padded to their own longest row where they are rows, become
+tensors [rows] where they are single numbers, and stay lists where they are neither.
+
+32 rows of up to 2,048 ids, with labels, take 130 microseconds as arrays, and 15 ns an id more as
+lists.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from dataprep.formats.errors import require
+
+from ..errors import SampleError
+from ..rows.windows import IGNORED_LABEL
+from .columns import (
+    Columns,
+    columns_of,
+    finished,
+    is_sequence,
+    scalars,
+    telling,
+)
+from .padding import (
+    Array,
+    Layout,
+    Padding,
+    PadTo,
+    Side,
+    Truncate,
+    as_rows,
+    check_fit,
+    plain_int,
+)
+from .schema import OutputSchema
+
+__all__ = ["Padded", "Work", "one_each", "padding"]
+
+_IDS, _MASK = "input_ids", "attention_mask"
+
+
+padding = lru_cache(maxsize=256)(Padding)  # looking at one costs more than using it
+
+
+class Work(NamedTuple):
+    """A batch in the making: arrays and lists by name; the rows of each field of ids, their lie.
+
+    `apart`: labels with lengths of their own, of which the masks of the ids say nothing.
+    """
+
+    batch: dict[str, Any]
+    rows: dict[str, list[Array]]
+    layouts: dict[str, Layout]
+    apart: set[str]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Padded:
+    """Pads every field of a list of samples; picklable, and the same wherever it runs.
+
+    - `pad_id`: what stands in the padding of ids.
+    - `label_pad_id`: and of labels. Labels have it, too, wherever the attention mask is 0.
+    - `padding_side`, `max_length`, `pad_to`, `multiple`, `truncate`: see `Padding`.
+    - `schema`: dtypes and pad values by field.
+    - `tensors`: tensors, or the same numbers in lists.
+    - `tokenizer`: pads `input_ids` and its other `model_input_names` by its own method `pad`, for
+      one that has a way of its own. It is slower, and where it has none the numbers are the same.
+
+    Raises `SampleError`, naming row and field, for a sample with other fields than the first, with
+    no tokens, or with a field that does not go along with its ids.
+
+    >>> batch = Padded(pad_id=9)([{"input_ids": [1, 2, 3], "id": "a"},
+    ...                           {"input_ids": [4], "id": "b"}])
+    >>> batch["input_ids"].tolist(), batch["attention_mask"].tolist(), batch["id"]
+    ([[1, 2, 3], [4, 9, 9]], [[1, 1, 1], [1, 0, 0]], ['a', 'b'])
+    """
+
+    pad_id: int = 0
+    label_pad_id: int = IGNORED_LABEL
+    padding_side: Side = "right"
+    max_length: int | None = None
+    pad_to: PadTo | None = None
+    multiple: int = 1
+    truncate: Truncate | None = None
+    schema: OutputSchema = field(default_factory=OutputSchema)
+    tensors: bool = True
+    tokenizer: Any = None
+
+    def __post_init__(self) -> None:
+        self.padding_of(_IDS)
+        fine = self.tokenizer is None or callable(getattr(self.tokenizer, "pad", None))
+        require(fine, "tokenizer", "has no method pad; leave it out, and give pad_id")
+        for name in ("pad_id", "label_pad_id"):
+            value = plain_int(getattr(self, name))
+            object.__setattr__(self, name, value)
+            whole = isinstance(value, int) and not isinstance(value, bool)
+            require(whole, name, f"must be a whole number, got {value!r}")
+        require(isinstance(self.schema, OutputSchema), "schema", "must be an OutputSchema")
+
+    def __call__(self, samples: Sequence[Any]) -> dict[str, Any]:
+        """The batch: tensors [rows, width], [rows], or lists of what cannot be a tensor."""
+        return self.finish(self.pad(columns_of(samples, (_IDS, "labels"))))
+
+    def padding_of(self, name: str) -> Padding:
+        """How the ids `name` are padded."""
+        return padding(
+            side=self.padding_side, max_length=self.max_length, pad_to=self.pad_to,
+            multiple=self.multiple, truncate=self.truncate,
+        )  # fmt: skip
+
+    def finish(self, work: Work) -> dict[str, Any]:
+        """The batch as tensors, or as lists."""
+        return finished(work.batch, self.schema, tensors=self.tensors)
+
+    def pad(self, columns: Columns, equal: tuple[str, ...] = ()) -> Work:
+        """Every column, padded; labels masked. Ids with the prefixes `equal` get one width."""
+        rows = {name: self._ids(name, values) for name, values in columns.items() if _is_ids(name)}
+        work = Work(batch={}, rows=rows, layouts={}, apart=set())
+        for name, arrays in rows.items():
+            work.layouts[name] = self.padding_of(name).layout(arrays, name)
+        if equal:
+            _widen(work.layouts, [prefix + _IDS for prefix in equal])
+        own = self._by_tokenizer(columns, work) if self.tokenizer is not None else {}
+        for name in columns:
+            if name in own:
+                work.batch[name] = own[name]
+            elif name in rows:
+                self._pad_ids(name, work, given=_mask_of(name) in columns)
+            else:
+                work.batch[name] = None  # its place, until the ids that it goes along with are done
+        work.batch.update(own)
+        for name, values in columns.items():
+            if name not in rows and name not in own:
+                along = self.schema.along(name)
+                work.batch[name] = (
+                    self._pad_along(name, values, along, work)
+                    if along in rows and (_rows(values) or not name.endswith("labels"))
+                    else self._pad_other(name, values)
+                )
+        for name in work.layouts:
+            self.mask_labels(work, name)
+        return work
+
+    def _by_tokenizer(self, columns: Columns, work: Work) -> dict[str, Array]:
+        """The fields of the tokenizer, cut as by us and padded by itself."""
+        if _IDS not in work.rows:
+            return {}
+        layout, ids = work.layouts[_IDS], work.rows[_IDS]
+        names = {_IDS, _MASK, *getattr(self.tokenizer, "model_input_names", ())} & set(columns)
+        cut = {
+            name: [row.tolist() for row in layout.kept(one_each(name, columns[name], ids))]
+            for name in sorted(names)
+        }
+        found = self.tokenizer.pad(
+            cut, padding="max_length", max_length=layout.width, padding_side=self.padding_side,
+            return_tensors="np",
+        )  # fmt: skip
+        batch = {}
+        for name, values in found.items():
+            array = np.asarray(values)
+            wanted = self.schema.resolve(name, kind=array.dtype.kind).numpy
+            check_fit(list(array), wanted, name)
+            batch[name] = array.astype(wanted)
+        return batch
+
+    def mask_labels(self, work: Work, ids: str) -> None:
+        """Put `label_pad_id` wherever a mask that came with the sample is 0."""
+        prefix = ids.removesuffix(_IDS)
+        labels = work.batch.get(prefix + "labels")
+        if not isinstance(labels, np.ndarray) or prefix + "labels" in work.apart:
+            return
+        for name in (_MASK, "loss_mask"):
+            mask = work.batch.get(prefix + name)
+            if isinstance(mask, np.ndarray) and mask.shape == labels.shape:
+                np.copyto(labels, self.label_pad(prefix + "labels"), where=mask == 0)
+
+    def label_pad(self, name: str = "labels") -> Any:
+        """What stands in the padding of labels: what the schema says, else `label_pad_id`."""
+        return self.schema.resolve(name, pad_value=self.label_pad_id).pad_value
+
+    def padded(
+        self,
+        name: str,
+        rows: list[Array],
+        layout: Layout,
+        pad_value: float | None = None,
+        *,
+        shift: bool = False,
+    ) -> Array:
+        """`rows` of the field `name`, as `layout` says, with dtype and pad value by the schema."""
+        wanted = self.schema.resolve(name, pad_value=pad_value, kind=rows[0].dtype.kind)
+        check_fit(rows, wanted.numpy, name)
+        return layout.fill(rows, wanted.pad_value, wanted.numpy, shift=shift)
+
+    def _ids(self, name: str, values: list[Any]) -> list[Array]:
+        rows = as_rows(values, name, whole=True)
+        if rows[0].ndim == 1 and all(map(len, rows)):  # then all have one axis
+            return rows
+        for number, row in enumerate(rows):
+            if not row.size:
+                raise SampleError(
+                    "has no tokens", row=number, field=name, remedy="Leave the sample out."
+                )
+            if row.ndim != 1:
+                raise SampleError(
+                    f"is {row.dtype} of {row.ndim} axes, not token ids in a row", row=number,
+                    field=name, remedy="Give each sample one list of whole numbers.",
+                )  # fmt: skip
+        return rows
+
+    def _pad_ids(self, name: str, work: Work, *, given: bool) -> None:
+        layout = work.layouts[name]
+        work.batch[name] = self.padded(name, work.rows[name], layout, self.pad_id)
+        mask = _mask_of(name)
+        work.batch[mask] = None if given else layout.mask(self.schema.resolve(mask).numpy)
+
+    def _pad_along(self, name: str, values: list[Any], along: str, work: Work) -> Array:
+        labels, ids, layout = name.endswith("labels"), work.rows[along], work.layouts[along]
+        if labels:
+            rows = as_rows(values, name)
+            if [*map(len, rows)] != [*map(len, ids)]:  # of a decoder: rows of their own
+                work.apart.add(name)
+                return self.padded_apart(name, rows)
+        else:
+            rows = one_each(name, values, ids)
+        return self.padded(name, rows, layout, self.label_pad_id if labels else None)
+
+    def padded_apart(self, name: str, rows: list[Array]) -> Array:
+        """Labels with lengths of their own, padded by the same rules."""
+        return self.padded(name, rows, self.padding_of(name).layout(rows, name), self.label_pad_id)
+
+    def _pad_other(self, name: str, values: list[Any]) -> Any:
+        first = telling(values)
+        nested = isinstance(first, list | tuple) and first and _is_row(first[0])
+        if is_sequence(first) and not (nested and name not in self.schema.fields):
+            rows = as_rows(values, name)
+            layout = Padding(side=self.padding_side).layout(rows, name)
+            return self.padded(name, rows, layout)
+        found = scalars(name, values, self.schema)
+        return values if found is None else found
+
+
+def one_each(
+    name: str, values: Sequence[Any], ids: Sequence[Array], *, whole: bool = False
+) -> list[Array]:
+    """The rows of a field that has a number, or a `whole` one, for each of the tokens `ids`.
+
+    Raises `SampleError` for one that has not.
+    """
+    number = next((row for row, value in enumerate(values) if not is_sequence(value)), None)
+    rows = as_rows(values, name, whole=whole) if number is None else []
+    for row, (numbers, tokens) in enumerate(zip(rows, ids, strict=False)):
+        if len(numbers) != len(tokens):
+            number = row
+            break
+    if number is not None:
+        count = f"{len(values[number]):,} numbers" if rows else f"{values[number]!r}"
+        raise SampleError(
+            f"has {count} for {len(ids[number]):,} tokens", row=number, field=name,
+            remedy="Give one for each token, or leave the field out.",
+        )  # fmt: skip
+    return rows
+
+
+def _widen(layouts: dict[str, Layout], names: list[str]) -> None:
+    width = max(layouts[name].width for name in names)
+    layouts.update({name: replace(layouts[name], width=width) for name in names})
+
+
+def _rows(values: list[Any]) -> bool:
+    return is_sequence(telling(values))
+
+
+def _is_row(value: Any) -> bool:
+    return isinstance(value, list | tuple) or is_sequence(value)
+
+
+def _is_ids(name: str) -> bool:
+    return name == _IDS or name.endswith("_" + _IDS)
+
+
+def _mask_of(ids: str) -> str:
+    return ids.removesuffix(_IDS) + _MASK

@@ -1,0 +1,172 @@
+"""Collators of training on preferences: pairs (DPO), single judgements (KTO), groups (GRPO).
+
+Every field of the samples is kept. Labels are those that the samples bring, masked as everywhere;
+none are made, as which tokens count is the loss's affair.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from dataprep.formats.errors import require
+
+from ..errors import SampleError
+from .columns import Columns, columns_of, is_sequence, kind_of
+from .padded import Padded, padding
+from .padding import Array, as_rows, check_fit
+from .text import require_fields
+
+__all__ = ["GRPO", "KTO", "Preference"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Preference(Padded):
+    """Pairs: `chosen_input_ids` and `rejected_input_ids`, each with mask and labels of its own.
+
+    `equal_widths` pads both to the longer of the two, for a loss that runs them as one batch.
+
+    >>> pairs = [{"chosen_input_ids": [1, 2], "rejected_input_ids": [3], "margin": 0.5}]
+    >>> batch = Preference(equal_widths=True)(pairs)
+    >>> batch["rejected_input_ids"].tolist(), batch["rejected_attention_mask"].tolist()
+    ([[3, 0]], [[1, 0]])
+    """
+
+    equal_widths: bool = False
+
+    def __call__(self, samples: Sequence[Any]) -> dict[str, Any]:
+        """The batch."""
+        columns = columns_of(samples)
+        require_fields(columns, "chosen_input_ids", "rejected_input_ids", where="preference pairs")
+        return self.finish(self.pad(columns, ("chosen_", "rejected_") if self.equal_widths else ()))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class KTO(Padded):
+    """Single judgements: `input_ids`, and bool [rows] in `tag`, whether the answer is wanted.
+
+    `tag` may be numbers 0 and 1 in the samples. All else is as `Padded` has it (`weight`: float32).
+
+    >>> batch = KTO()([{"input_ids": [1, 2], "tag": 1, "weight": 0.5}])
+    >>> batch["tag"], batch["weight"]
+    (tensor([True]), tensor([0.5000]))
+    """
+
+    tag: str = "tag"
+
+    def __call__(self, samples: Sequence[Any]) -> dict[str, Any]:
+        """The batch."""
+        columns = columns_of(samples)
+        require_fields(columns, self.tag, where="KTO")
+        for row, tag in enumerate(columns[self.tag]):
+            if kind_of(tag) is None or tag not in (0, 1):
+                raise SampleError(
+                    f"is {tag!r}, neither true nor false", row=row, field=self.tag,
+                    remedy="Give True for a wanted answer, False for an unwanted one.",
+                )  # fmt: skip
+        work = self.pad(columns)
+        work.batch[self.tag] = work.batch[self.tag].astype(
+            self.schema.resolve(self.tag, kind="b").numpy
+        )
+        return self.finish(work)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class GRPO(Padded):
+    """Groups of answers to one prompt: `responses` int64 [rows, group, width], and their `scores`.
+
+    A sample has `responses`, a list of lists of ids, and may have `scores`, a number for each: then
+    float32 [rows, group]. `responses_attention_mask` [rows, group, width] is 1 where a token is, so
+    it is all 0 for the answers that a smaller group lacks: the last of it, and 0 in its scores.
+    Responses in text stay lists.
+
+    >>> batch = GRPO()([{"input_ids": [1], "responses": [[5, 6], [7]], "scores": [1.0, 0.0]}])
+    >>> batch["responses"].tolist(), batch["scores"].tolist()
+    ([[[5, 6], [7, 0]]], [[1.0, 0.0]])
+    """
+
+    responses: str = "responses"
+    scores: str = "scores"
+
+    def __post_init__(self) -> None:
+        Padded.__post_init__(self)
+        require(self.responses != self.scores, "scores", "must not be the field of the responses")
+
+    def __call__(self, samples: Sequence[Any]) -> dict[str, Any]:
+        """The batch."""
+        columns = columns_of(samples)
+        require_fields(columns, self.responses, where="GRPO")
+        groups = columns[self.responses] = [
+            list(group) if isinstance(group, np.ndarray | torch.Tensor) and group.ndim else group
+            for group in columns[self.responses]
+        ]
+        self._check(columns)
+        scores = columns.pop(self.scores, None)
+        ids = any(is_sequence(answer) for group in groups for answer in group)
+        if ids:
+            del columns[self.responses]
+        work = self.pad(columns)
+        if ids:
+            work.batch.update(self._answers(groups))
+        if scores is not None:  # on the right, as the answers that a smaller group lacks
+            rows = as_rows(scores, self.scores)
+            work.batch[self.scores] = self.padded(self.scores, rows, padding().layout(rows))
+        return self.finish(work)
+
+    def _answers(self, groups: list[Any]) -> dict[str, Array]:
+        size = max(map(len, groups))
+        flat: list[Any] = []
+        for group in _by_row(groups, self.responses):
+            flat += [*group, *[_NOTHING] * (size - len(group))]
+        wanted = self.schema.resolve(self.responses, pad_value=self.pad_id)
+        try:
+            rows = as_rows(flat, whole=True)
+            layout = self.padding_of(self.responses).layout(rows)
+            check_fit(rows, wanted.numpy)
+        except SampleError as error:  # of one answer: whose is it?
+            row, answer = divmod(error.row or 0, size)
+            raise SampleError(
+                f"response {answer} {error.problem}", row=row, field=self.responses,
+                remedy=error.remedy, code=error.code,
+            ) from None  # fmt: skip
+        mask = self.schema.resolve(f"{self.responses}_attention_mask").numpy
+        shape = len(groups), size, layout.width
+        return {
+            self.responses: layout.fill(rows, wanted.pad_value, wanted.numpy).reshape(shape),
+            f"{self.responses}_attention_mask": layout.mask(mask).reshape(shape),
+        }
+
+    def _check(self, columns: Columns) -> None:
+        """Every sample has answers, and a score for each if there are any."""
+        groups = columns[self.responses]
+        scores = columns.get(self.scores, groups)
+        for row, (group, own) in enumerate(zip(groups, scores, strict=True)):
+            if not isinstance(group, list | tuple) or not group:
+                raise SampleError(
+                    f"is {group!r}, not a list of responses", row=row, field=self.responses,
+                    remedy="Give each sample a list with a list of ids for each response.",
+                )  # fmt: skip
+            count = f"{len(own)} scores" if hasattr(own, "__len__") else f"{own!r}"
+            if count != f"{len(group)} scores":
+                raise SampleError(
+                    f"has {count} for {len(group)} responses", row=row, field=self.scores,
+                    remedy="Give one score for each response.",
+                )  # fmt: skip
+
+
+_NOTHING: Array = np.empty(0, np.int64)
+
+
+def _by_row(groups: list[Any], field: str) -> list[Any]:
+    """The groups; raises `SampleError` for one without answers, or with one that is no row."""
+    for row, group in enumerate(groups):
+        if not all(is_sequence(answer) for answer in group):
+            raise SampleError(
+                "is not a list of rows of ids", row=row, field=field,
+                remedy="Give each sample a list with a list of ids for each response.",
+            )  # fmt: skip
+    return groups

@@ -1,0 +1,46 @@
+"""The error of one sample in a batch: which row, which field, what to do.
+
+A collate function sees a list of samples and not their numbers in the dataset; it names the row,
+and `dataprep.runtime.external.map_dataset.Collated` puts the number of the sample in its place.
+"""
+
+from __future__ import annotations
+
+from dataprep.formats.errors import InputError
+
+__all__ = ["SampleError"]
+
+
+class SampleError(InputError):
+    """A sample that cannot be put into a batch; `row` is its place in the batch, from 0.
+
+    >>> print(SampleError("is empty", row=3, field="labels", remedy="Leave it out."))
+    error[E_SAMPLE] row 3 of the batch, field 'labels': is empty. Leave it out.
+    """
+
+    default_code = "E_SAMPLE"
+
+    def __init__(
+        self,
+        problem: str,
+        *,
+        row: int | None = None,
+        field: str | None = None,
+        where: str | None = None,
+        remedy: str | None = None,
+        code: str | None = None,
+    ) -> None:
+        self.row = row
+        self.field = field
+        place = where if where is not None else _place(f"row {row} of the batch", row, field)
+        super().__init__(problem, where=place, remedy=remedy, code=code)
+
+    def at_sample(self, sample: int) -> SampleError:
+        """The same error, which names the number of the sample instead of the row."""
+        place = _place(f"sample {sample}", self.row, self.field)
+        return SampleError(self.problem, where=place, remedy=self.remedy, code=self.code)
+
+
+def _place(name: str, row: int | None, field: str | None) -> str | None:
+    parts = [name] * (row is not None) + [f"field {field!r}"] * (field is not None)
+    return ", ".join(parts) or None

@@ -1,0 +1,263 @@
+"""`DataLoaderBuilder`: a loader put together call by call, as document 002 of this project shows.
+
+    loader = (DataLoaderBuilder()
+        .with_dataset(train)
+        .with_batch_size(32)
+        .with_workers(8)
+        .with_distributed(rank=0, world_size=4)
+        .build())
+
+Each method sets what it names, returns the builder, and refuses at once what makes no sense; order
+does not matter. It holds a `LoaderConfig` and calls `foreign_loader` or `foreign_stream_loader`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import fields, is_dataclass, replace
+from typing import TYPE_CHECKING, Any, Literal, cast
+
+from dataprep.formats.errors import UsageError, require
+
+from ..checks import whole_number
+from ..loader.loader import Loader
+from ..order.permutation import Order
+from ..ranks import data_parallel
+from .config import LoaderConfig, StartMethod
+from .iterable_loader import ForeignStreamLoader, foreign_stream_loader
+from .map_dataset import Collate
+from .map_loader import Buckets, foreign_loader, is_stream
+
+if TYPE_CHECKING:
+    from ..collate.schema import OutputSchema
+
+__all__ = ["DataLoaderBuilder"]
+
+
+class DataLoaderBuilder:
+    """Makes a `Loader` over any map-style dataset, and a `ForeignStreamLoader` over a stream.
+
+    Without further calls: batches of 32, shuffled with seed 42, in this process, nothing dropped.
+    `build` may be called again, also after further calls: loaders know nothing of one another.
+
+    >>> builder = DataLoaderBuilder().with_dataset(list(range(5))).with_batch_size(2)
+    >>> [batch.tolist() for batch in builder.with_shuffle(False).build()]
+    [[0, 1], [2, 3], [4]]
+    """
+
+    def __init__(self) -> None:
+        self._dataset: Any = None
+        self._config = LoaderConfig()
+        self._distributed = False
+        self._rank: int | None = None
+        self._world_size: int | None = None
+        self._padding: dict[str, Any] = {}
+        self._sampler: Iterable[int] | Order | None = None
+        self._buckets: Buckets | None = None
+        self._identity: str | None = None
+        self._purpose = "train"
+
+    def with_dataset(self, dataset: Any, *, identity: str | None = None) -> DataLoaderBuilder:
+        """What is served: a list, a torch dataset, a Hugging Face one, one of this package.
+
+        Also a stream: of torch, of Hugging Face, or a function that returns a new iterator.
+        `identity` names the data in a loader's state, which is then refused for any other.
+        """
+        require(dataset is not None, "dataset", "must not be None")
+        self._dataset, self._identity = dataset, identity
+        return self
+
+    def with_batch_size(self, batch_size: int) -> DataLoaderBuilder:
+        """Rows of each rank in a step."""
+        return self._set(batch_size=batch_size)
+
+    def with_workers(
+        self,
+        num: int | Literal["auto"],
+        pin_memory: bool = True,
+        *,
+        multiprocessing_context: StartMethod | None = None,
+        prefetch_factor: int | None = None,
+        persistent: bool | None = None,
+    ) -> DataLoaderBuilder:
+        """Worker processes, 0 of them too; pinned memory where there is an accelerator.
+
+        ``"auto"`` takes what `suggest_workers` says for this machine.
+        """
+        self._set(num_workers=0, persistent_workers=None, multiprocessing_context=None)
+        self._set(
+            num_workers=num, multiprocessing_context=multiprocessing_context,
+            persistent_workers=persistent,
+            **({} if prefetch_factor is None else {"prefetch_factor": prefetch_factor}),
+        )  # fmt: skip
+        return self.with_pin_memory(pin_memory)
+
+    def with_num_workers(self, num_workers: int | Literal["auto"]) -> DataLoaderBuilder:
+        """Worker processes; 0: a thread of this one."""
+        return self._set(num_workers=num_workers)
+
+    def with_pin_memory(self, pin_memory: bool = True) -> DataLoaderBuilder:
+        """Page-locked batches, where there is an accelerator to copy them to; or never."""
+        require(isinstance(pin_memory, bool), "pin_memory", f"must be a bool, got {pin_memory!r}")
+        return self._set(pin_memory=None if pin_memory else False)
+
+    def with_shuffle(self, shuffle: bool = True) -> DataLoaderBuilder:
+        """A new order each epoch, or the stored one."""
+        return self._set(shuffle=shuffle)
+
+    def with_drop_last(self, drop_last: bool = True) -> DataLoaderBuilder:
+        """Whether samples that do not fill the last global batch are left out.
+
+        See `LoaderConfig.drop_last` for what comes with False, and without this call.
+        """
+        return self._set(drop_last=drop_last)
+
+    def with_seed(self, seed: int) -> DataLoaderBuilder:
+        """Of the order, and of random transforms."""
+        return self._set(seed=seed)
+
+    def with_collate_fn(self, collate_fn: Collate | None) -> DataLoaderBuilder:
+        """What makes a batch of a list of samples; None: chosen by the first sample."""
+        return self._set(collate_fn=collate_fn)
+
+    def with_padding(
+        self,
+        padding_side: Literal["right", "left"] | None = None,
+        *,
+        max_length: int | None = None,
+        pad_id: int | None = None,
+        label_pad_id: int | None = None,
+        multiple: int | None = None,
+    ) -> DataLoaderBuilder:
+        """How rows are padded, by the collate function given, or by `Padded` if none is.
+
+        What is None stays as the collate function has it; `Padded` pads on the right.
+        """
+        given = {
+            "padding_side": padding_side, "max_length": max_length, "pad_id": pad_id,
+            "label_pad_id": label_pad_id, "multiple": multiple,
+        }  # fmt: skip
+        self._padding |= {name: value for name, value in given.items() if value is not None}
+        return self
+
+    def with_output_schema(self, schema: OutputSchema | Mapping[str, Any]) -> DataLoaderBuilder:
+        """Dtypes and pad values of the fields: an `OutputSchema`, or what its `from_dict` takes."""
+        if isinstance(schema, Mapping):
+            from ..collate.schema import OutputSchema
+
+            schema = OutputSchema.from_dict(schema)
+        self._padding["schema"] = schema
+        return self
+
+    def with_sampler(self, sampler: Iterable[int] | Order | None) -> DataLoaderBuilder:
+        """Which samples an epoch has, and in what order; see `runtime.sampler_order`."""
+        self._sampler = sampler
+        return self
+
+    def with_buckets(self, buckets: Buckets | None = None, **options: Any) -> DataLoaderBuilder:
+        """Samples of like length in a batch: a `Buckets`, or its fields by name."""
+        known = [field.name for field in fields(Buckets)]
+        unknown = sorted(set(options) - set(known))
+        require(
+            not unknown, "buckets", f"there is no {', '.join(unknown)}, only {', '.join(known)}"
+        )
+        require(buckets is None or not options, "buckets", "are given, so options mean nothing")
+        require(buckets is None or isinstance(buckets, Buckets), "buckets",
+                f"must be a Buckets, got {type(buckets).__name__}")  # fmt: skip
+        self._buckets = buckets if buckets is not None else Buckets(**options)
+        return self
+
+    def with_distributed(
+        self, rank: int | None = None, world_size: int | None = None
+    ) -> DataLoaderBuilder:
+        """This process among those that share one order; None for both: as torch.distributed says.
+
+        Ranks that are only simulated need no process group.
+        """
+        if world_size is not None and rank is not None:
+            world_size = whole_number("world_size", world_size, 1)
+            rank = whole_number("rank", rank)
+            require(rank < world_size, "rank", f"{rank} is not in 0 .. {world_size - 1}")
+        self._distributed, self._rank, self._world_size = True, rank, world_size
+        return self
+
+    def with_purpose(self, purpose: str) -> DataLoaderBuilder:
+        """``"train"``, ``"val"``, ...: orders of different purposes have nothing in common.
+
+        A stream has one order for each seed, so a shuffled one is refused for other purposes.
+        """
+        self._purpose = purpose
+        return self
+
+    def with_config(self, config: LoaderConfig) -> DataLoaderBuilder:
+        """All of a `LoaderConfig` at once; later calls change a copy of it."""
+        require(isinstance(config, LoaderConfig), "config",
+                f"must be a LoaderConfig, got {type(config).__name__}")  # fmt: skip
+        self._config = config
+        return self
+
+    def build(self) -> Any:
+        """A `Loader`, or of a stream a `ForeignStreamLoader`.
+
+        Raises `UsageError` without a dataset, and what `foreign_loader` raises.
+        """
+        return self._build(*data_parallel(self._distributed, self._rank, self._world_size))
+
+    def build_ranks(self, world_size: int | None = None) -> list[Any]:
+        """The loaders of all ranks, in this process: for tests, and to see what each would get.
+
+        `world_size` None: the one of `with_distributed`.
+
+        >>> ranks = DataLoaderBuilder().with_dataset(list(range(8))).with_batch_size(2)
+        >>> both = ranks.with_shuffle(False).with_drop_last().build_ranks(2)
+        >>> [[batch.tolist() for batch in loader] for loader in both]
+        [[[0, 1], [4, 5]], [[2, 3], [6, 7]]]
+        """
+        size = (self._world_size or 1) if world_size is None else world_size
+        size = whole_number("world_size", size, 1)
+        return [self._build(rank, size) for rank in range(size)]
+
+    def _build(self, rank: int, world_size: int) -> Loader | ForeignStreamLoader:
+        if self._dataset is None:
+            raise UsageError(
+                "there is nothing to serve", where="dataset", remedy="Call with_dataset(dataset)."
+            )
+        if is_stream(self._dataset):
+            return self._build_stream(rank, world_size)
+        return foreign_loader(
+            self._dataset, self._config, collate=self._collate(), sampler=self._sampler,
+            buckets=self._buckets, identity=self._identity, purpose=self._purpose,
+            dp_rank=rank, dp_size=world_size,
+        )  # fmt: skip
+
+    def _build_stream(self, rank: int, world_size: int) -> ForeignStreamLoader:
+        require(self._sampler is None, "sampler", "a stream has no samples by number")
+        require(self._buckets is None, "buckets", "a stream has no lengths to sort by")
+        require(self._purpose == "train" or not self._config.shuffle, "purpose",
+                "a shuffled stream has one order for each seed: use another seed")  # fmt: skip
+        return foreign_stream_loader(
+            self._dataset, self._config, collate=self._collate(), identity=self._identity,
+            dp_rank=rank, dp_size=world_size,
+        )  # fmt: skip
+
+    def _collate(self) -> Collate | None:
+        collate = self._config.collate_fn
+        if not self._padding:
+            return collate
+        if collate is None:
+            from ..collate.padded import Padded
+
+            return cast("Collate", Padded(**self._padding))
+        known = {field.name for field in fields(collate)} if is_dataclass(collate) else set()
+        unknown = sorted(set(self._padding) - known)
+        if unknown or isinstance(collate, type):
+            raise UsageError(
+                f"{type(collate).__name__} has no {', '.join(unknown)}", where="collate_fn",
+                remedy="Pad in the collate function, or leave out with_padding and "
+                "with_output_schema.",
+            )  # fmt: skip
+        return replace(collate, **self._padding)  # type: ignore[type-var]
+
+    def _set(self, **options: Any) -> DataLoaderBuilder:
+        self._config = replace(self._config, **options)
+        return self

@@ -1,0 +1,167 @@
+"""Tasks for datasets that make their batches themselves: each is served, or refused by name.
+
+What labels such a task has is said once, in docs/guide.md: each label stands under its own token,
+``"unshifted"``, as samples in lists have it, because models shift inside.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from dataprep.formats.errors import UsageError
+from dataprep.formats.read.dataset import Split
+
+from ..arrays.embeddings import EmbeddingDataset
+from ..arrays.pairs import PairDataset
+from ..collate.masked_lm import MaskedLM
+from ..loader.transformed import TransformedDataset
+from ..mixture.dataset import MixtureDataset
+from ..rows.documents import DocumentDataset
+from ..rows.packed import PackedDataset
+from ..rows.preferences import PreferenceDataset
+from ..rows.windows import Labels, WindowDataset
+from ..specs import default_rows
+from ..types import SampleDataset
+
+__all__ = [
+    "check_masked_options",
+    "labels_for",
+    "require_form",
+    "require_task",
+    "with_hidden_tokens",
+]
+
+_MASKED_OPTIONS = (
+    "mask_id", "vocab_size", "special_ids", "probability", "mask_share", "random_share",
+    "whole_words", "continuations",
+)  # fmt: skip
+
+_OF_BUILD = "Pass the tokenizer of the build: the tokenizer.json in its directory."
+_ROWS = (WindowDataset, PackedDataset, DocumentDataset)
+_TASKS = {"pairs": "preference", "labels": "kto", "groups": "grpo"}
+_Held = tuple[str, tuple[str, ...]]
+_ROWS_HELD: _Held = ("rows of tokens", ("lm", "masked_lm"))
+
+
+def labels_for(split: Split) -> Labels:
+    """Return the labels of a task on the rows of `split`; answers of groups have none."""
+    return "shifted" if default_rows(split) == "groups" else "unshifted"
+
+
+def require_task(samples: Any, task: Any, *, asked: bool) -> None:
+    """Raise `UsageError` unless `samples` can be served for `task`.
+
+    `asked`: their labels were asked for by name. Datasets of one's own, with collate functions or
+    batches of their own, are served as they are.
+    """
+    found = _served(samples)
+    if found is None:
+        return
+    holds, tasks = found
+    _require(holds, tasks, task)
+    shifted = any(map(_is_shifted, _parts(samples)))
+    if shifted and (task.task_type == "masked_lm" or not asked):
+        raise UsageError(
+            "the labels of the data are the next tokens; those of a task stand under their own, "
+            "for models that shift", where="labels", code="E_TASK",
+            remedy="Make the rows with labels='unshifted', or leave task_spec out.",
+        )  # fmt: skip
+
+
+def require_form(split: Split, task: Any) -> None:
+    """Raise `UsageError` unless rows of `split` can be served for `task`; makes none."""
+    form = split.form if split.form in _TASKS else None
+    _require(*(_ROWS_HELD if form is None else _preferences(form)), task)
+
+
+def _preferences(form: str) -> _Held:
+    return f"preferences ({form})", (_TASKS[form],)
+
+
+def _require(holds: str, tasks: tuple[str, ...], task: Any) -> None:
+    if task.modality != "text" or task.task_type not in tasks:
+        raise UsageError(
+            f"{task.name!r} is a task of {task.modality} ({task.task_type}), the data holds "
+            f"{holds}", where="task_spec", code="E_TASK",
+            remedy=f"Pass a task of text with the task_type {' or '.join(map(repr, tasks))}, or "
+            "none." if tasks else "Leave it out.",
+        )  # fmt: skip
+
+
+def with_hidden_tokens(
+    samples: SampleDataset, collate: Any, *, seed: int, tokenizer: Any = None
+) -> TransformedDataset:
+    """Return `samples` with tokens hidden as `collate`, a `MaskedLM`, says.
+
+    The special tokens that the build knows are not hidden either. Raises `UsageError` for a
+    vocabulary with ids that the data does not have, and for a `tokenizer` that has tokens of the
+    build under other ids.
+    """
+    if not isinstance(collate, MaskedLM):
+        raise UsageError(
+            f"masked_lm is made by a {type(collate).__name__}, not by MaskedLM",
+            where="collator_registry", remedy="Leave it out for datasets that were built.",
+        )  # fmt: skip
+    special = set(collate.special_ids)
+    for part in _parts(samples):
+        split = getattr(part, "split", None)
+        if not isinstance(split, Split):
+            continue
+        manifest = split.dataset.manifest
+        entry, known = manifest.tokenizer, manifest.tokens.vocab_size
+        special.update(t.id for t in (entry.bos, entry.eos, entry.pad) if t is not None)
+        if collate.vocab_size > known:
+            raise UsageError(
+                f"has {collate.vocab_size:,} ids, the data was built with one of {known:,}",
+                where="tokenizer", code="E_TOKENIZER",
+                remedy=_OF_BUILD,
+            )  # fmt: skip
+        if tokenizer is not None:
+            _require_same_ids(tokenizer, split)
+    collate = replace(collate, special_ids=tuple(sorted(special)))
+    return TransformedDataset(samples, collate.hide, seed=seed)
+
+
+def _require_same_ids(tokenizer: Any, split: Split) -> None:
+    """Raise `UsageError` if `tokenizer` has a token of the build of `split` under another id."""
+    built = split.dataset.tokenizer.get_vocab()
+    for token, number in tokenizer.get_vocab().items():
+        if built.get(token, number) != number:
+            raise UsageError(
+                f"has {token!r} as id {number}, the data was built with one that has it as "
+                f"{built[token]}", where="tokenizer", code="E_TOKENIZER", remedy=_OF_BUILD,
+            )  # fmt: skip
+
+
+def _is_shifted(part: Any) -> bool:
+    """Whether the labels of `part` are the next tokens; groups of answers have none."""
+    return getattr(part, "labels", None) == "shifted" and getattr(part, "form", None) != "groups"
+
+
+def _parts(samples: Any) -> list[Any]:
+    return list(samples.sources.values()) if isinstance(samples, MixtureDataset) else [samples]
+
+
+def _served(samples: Any) -> _Held | None:
+    """Return what `samples` are, in words, and the task types that they can be served for."""
+    inner = samples.dataset if isinstance(samples, TransformedDataset) else samples
+    first = _parts(inner)[0]
+    if isinstance(first, PreferenceDataset):
+        return _preferences(first.form)
+    if isinstance(first, _ROWS):
+        return _ROWS_HELD
+    if isinstance(first, PairDataset):
+        return "pairs of embeddings", ()
+    return ("embeddings", ()) if isinstance(first, EmbeddingDataset) else None
+
+
+def check_masked_options(options: Mapping[str, Any]) -> None:
+    """Raise `UsageError` for options of `MaskedLM` that mean nothing for rows which come padded."""
+    odd = sorted(set(options) - set(_MASKED_OPTIONS))
+    if odd:
+        raise UsageError(
+            f"{', '.join(odd)}: no option for rows that were built", where="collator_options",
+            remedy=f"rows= says how rows are cut; here there are {', '.join(_MASKED_OPTIONS)}.",
+        )  # fmt: skip

@@ -1,0 +1,122 @@
+"""How a loader is run: one frozen value, checked when it is made.
+
+Nothing in it but `batch_size`, `shuffle`, `drop_last` and `seed` has any effect on what is served.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+import torch
+
+from dataprep.formats.errors import UsageError, require
+
+from ..checks import whole_number
+from ..loader.serve import require_seed
+from ..loader.worker_count import Work, suggest_workers
+from .map_dataset import Collate
+
+__all__ = ["LoaderConfig", "StartMethod"]
+
+StartMethod = Literal["fork", "spawn", "forkserver"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LoaderConfig:
+    """Options of a loader; `dataclasses.replace` makes another of it.
+
+    Raises `UsageError` that names the field for values that make no sense, alone or together.
+
+    >>> LoaderConfig(batch_size=8).workers("heavy")
+    0
+    >>> LoaderConfig(num_workers=2).keeps_workers
+    True
+    """
+
+    batch_size: int = 32
+    """Rows of one rank in a step."""
+    shuffle: bool = True
+    """A new order each epoch, a function of (seed, epoch); or the stored one."""
+    num_workers: int | Literal["auto"] = 0
+    """Worker processes; ``"auto"`` asks `suggest_workers`. 0: a thread of this process."""
+    pin_memory: bool | None = None
+    """Page-locked batches; None: where there is an accelerator."""
+    prefetch_factor: int = 2
+    """Batches that each worker, or the thread, makes ahead of time. 0: the thread is left out."""
+    persistent_workers: bool | None = None
+    """Whether workers stay from epoch to epoch; None: where there are any."""
+    drop_last: bool | None = None
+    """Leave out what does not fill the last global batch. False: one rank gets a shorter batch;
+    several get full ones with a `sample_mask`, and no sample twice. It is a field of batches that
+    are dicts; batches that are tuples or tensors have it as a last element, unless the samples
+    divide evenly. None: False, but shuffled training on several ranks leaves out what would need
+    such an element, and warns."""
+    seed: int = 42
+    """Of the order and of random transforms."""
+    collate_fn: Collate | None = None
+    """List of samples in, batch out; None: chosen by the task or the samples."""
+    multiprocessing_context: StartMethod | None = None
+    """How workers are started; None: as Python does."""
+    draws: bool | None = None
+    """Whether samples or `collate_fn` draw random numbers from the generators of Python, NumPy or
+    torch; see runtime/external/per_sample_rng.py. None: unless it is certain that they do not."""
+
+    def __post_init__(self) -> None:
+        set_ = object.__setattr__
+        set_(self, "batch_size", whole_number("batch_size", self.batch_size, 1))
+        set_(self, "prefetch_factor", whole_number("prefetch_factor", self.prefetch_factor))
+        set_(self, "seed", require_seed(self.seed))
+        self._check_flag("shuffle", (True, False))
+        for name in ("drop_last", "pin_memory", "persistent_workers", "draws"):
+            self._check_flag(name, (True, False, None))
+        require(self.collate_fn is None or callable(self.collate_fn), "collate_fn",
+                f"must be callable, got {self.collate_fn!r}")  # fmt: skip
+        if isinstance(self.num_workers, str):
+            require(self.num_workers == "auto", "num_workers",
+                    f"must be a number or 'auto', got {self.num_workers!r}")  # fmt: skip
+            return
+        set_(self, "num_workers", whole_number("num_workers", self.num_workers))
+        self._check_workers()
+
+    def _check_flag(self, name: str, allowed: tuple[bool | None, ...]) -> None:
+        value = getattr(self, name)
+        sound = any(value is one for one in allowed)
+        require(sound, name, f"must be one of {allowed}, got {value!r}")
+
+    def _check_workers(self) -> None:
+        known = (None, *get_args(StartMethod))
+        require(self.multiprocessing_context in known, "multiprocessing_context",
+                f"must be one of {known}, got {self.multiprocessing_context!r}")  # fmt: skip
+        if self.num_workers == 0 and self.persistent_workers:
+            raise UsageError("there are no workers to keep", where="persistent_workers",
+                             remedy="Use num_workers of 1 or more, or leave it out.")  # fmt: skip
+        if self.num_workers == 0 and self.multiprocessing_context is not None:
+            raise UsageError("only means something with workers", where="multiprocessing_context")
+        if self.num_workers and self.prefetch_factor == 0:
+            raise UsageError("workers make at least 1 batch ahead", where="prefetch_factor")
+
+    @property
+    def keeps_workers(self) -> bool:
+        """Whether workers stay from epoch to epoch."""
+        return bool(self.num_workers) and self.persistent_workers is not False
+
+    def workers(self, work: Work) -> int:
+        """The number of worker processes for samples that cost so much."""
+        return suggest_workers(work).workers if self.num_workers == "auto" else self.num_workers
+
+    def run_options(self, workers: int, *, thread: bool) -> dict[str, Any]:
+        """What `serve` is called with; `thread`: whether one may make batches ahead of time."""
+        ahead = self.prefetch_factor * max(1, workers)
+        return {
+            "num_workers": workers, "pin_memory": self.pin_memory,
+            "prefetch": max(1, ahead) if workers else ahead if thread else 0,
+            "persistent_workers": self.persistent_workers,
+            "multiprocessing_context": self.multiprocessing_context if workers else None,
+        }  # fmt: skip
+
+    @property
+    def start_method(self) -> str:
+        """How workers would be started."""
+        method = self.multiprocessing_context or torch.multiprocessing.get_start_method(True)
+        return method or torch.multiprocessing.get_all_start_methods()[0]

@@ -1,0 +1,153 @@
+"""Rows of somebody's stream, numbered from 0: all of them, a part of them, or through a buffer.
+
+A stream is read from its beginning: a Hugging Face `IterableDataset`, a torch one, anything else
+that can be iterated over again, or a function that returns a new iterator each time. It has to give
+the same each time, in every rank and worker; its `set_epoch`, where it has one, is called with the
+epoch before. So it is not told that it is in a worker process: many streams would give a part of
+their rows there, and these are divided here. If it draws from the generators of Python, NumPy or
+torch, they are seeded by (seed, epoch): see `dataprep.runtime.external.rng_detection`.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from itertools import count, islice
+from typing import Any
+
+from torch.utils.data import DataLoader
+from torch.utils.data._utils import worker
+
+from dataprep.formats.errors import InputError, UsageError, require
+
+from ..loader.machine_errors import machine_error
+from ..order.seeding import seed_for
+from .rng_detection import UNSAID, seeded_rows
+
+__all__ = ["NumberedRow", "Source", "all_rows", "part_of_rows", "require_shards", "require_stream",
+           "through_buffer"]  # fmt: skip
+
+Source = Iterable[Any] | Callable[[], Iterable[Any]]
+NumberedRow = tuple[int, Any]
+_NONE: Any = object()
+_NO_STREAMS: tuple[tuple[Any, str, str], ...] = (
+    ((str, bytes), "not the rows of one", "Open or load the data first."),
+    ((set, frozenset), "whose order is another in every process", "Pass a sorted list of it."),
+    (DataLoader, "which gives batches", "Pass its dataset."),
+)
+
+
+def require_stream(source: Any, where: str) -> None:
+    """Raise `UsageError` for what cannot be read, or only once."""
+    if isinstance(source, Iterator):
+        raise UsageError(
+            "is an iterator, which can be read once", where=where,
+            remedy="Pass the function that makes it, or a list of what it gives.",
+        )  # fmt: skip
+    for kind, problem, remedy in _NO_STREAMS:
+        if isinstance(source, kind):
+            raise UsageError(f"is a {type(source).__name__}, {problem}", where=where, remedy=remedy)
+    require(isinstance(source, Iterable) or callable(source), where,
+            f"a {type(source).__name__} cannot be iterated over")  # fmt: skip
+
+
+def all_rows(
+    source: Source, epoch: int, *, seed: int = 0, draws: bool = True
+) -> Iterator[NumberedRow]:
+    """Every row of the stream in `epoch`, with its number; `seed` is of what it draws, if it may.
+
+    Raises `InputError` with the number of the row that cannot be read, and `UsageError` if it draws
+    and must not.
+
+    >>> list(all_rows(lambda: iter("ab"), 0))
+    [(0, 'a'), (1, 'b')]
+    """
+    rows = seeded_rows(
+        partial(_begun, source, epoch), seed_for(seed, "rows", epoch) >> 31, draws=draws
+    )
+    for number in count():
+        hidden, worker._worker_info = worker._worker_info, None  # looked at when, nobody knows
+        try:
+            row = next(rows, _NONE)
+        except Exception as error:
+            if getattr(error, "code", None) == UNSAID:
+                raise
+            machine = machine_error(error)
+            if machine is not None:
+                raise machine from error
+            raise InputError(
+                f"reading it raised {type(error).__name__}: {error}", where=f"row {number}",
+                remedy="Mend the stream: nothing after this row can be read.",
+            ) from error  # fmt: skip
+        finally:
+            worker._worker_info = hidden
+        if row is _NONE:
+            return
+        yield number, row
+
+
+def part_of_rows(
+    source: Source, epoch: int, part: int, parts: int, *, by_shards: bool = False, **drawing: Any
+) -> Iterator[NumberedRow]:
+    """The rows of one of `parts` readers: together these read every row once.
+
+    Row `n` is that of part `n % parts`, so each reads the whole stream. With `by_shards` each reads
+    shards of its own only, as far as there are enough, through the `shard(num_shards=, index=)` of
+    a Hugging Face stream; its numbers are then those in its shards.
+
+    >>> list(part_of_rows(lambda: iter("abc"), 0, part=0, parts=2))
+    [(0, 'a'), (2, 'c')]
+    """
+    if by_shards:
+        groups = min(parts, require_shards(source))
+        group, part, parts = part % groups, part // groups, len(range(part % groups, parts, groups))
+        if groups > 1:
+            source = source.shard(num_shards=groups, index=group, contiguous=False)  # type: ignore[union-attr]
+    return islice(all_rows(source, epoch, **drawing), part, None, parts)
+
+
+def through_buffer(
+    rows: Iterator[NumberedRow], size: int, seed: int, epoch: int
+) -> Iterator[NumberedRow]:
+    """Rows through a buffer of `size`: each that comes in takes the place of one drawn.
+
+    A row can come out any time later, and at most `size` - 1 places earlier than it went in. Below
+    2 it is the order of the stream.
+
+    >>> rows = through_buffer(enumerate("abcd"), 3, seed=0, epoch=0)
+    >>> sorted(rows) == list(enumerate("abcd"))
+    True
+    """
+    if size < 2:
+        yield from rows
+        return
+    # `random` alone never changes: `randrange` and `shuffle` may, with the version of Python.
+    draw = random.Random(seed_for(seed, "stream", epoch)).random
+    held = list(islice(rows, size))
+    for row in rows:
+        place = int(draw() * size)
+        yield held[place]
+        held[place] = row
+    while held:
+        place = int(draw() * len(held))
+        held[place], held[-1] = held[-1], held[place]
+        yield held.pop()
+
+
+def require_shards(source: Any) -> int:
+    """How many shards the stream has; raises `UsageError` where it has no such thing."""
+    shards = getattr(source, "num_shards", None)
+    if not isinstance(shards, int) or not hasattr(source, "shard"):
+        raise UsageError(
+            f"a {type(source).__name__} has no shards", where="by_shards",
+            remedy="Leave it out: rows are then dealt out one by one.",
+        )  # fmt: skip
+    return max(1, shards)
+
+
+def _begun(source: Source, epoch: int) -> Iterator[Any]:
+    if hasattr(source, "set_epoch"):
+        source.set_epoch(epoch)
+    # A torch dataset may be callable; it is iterated all the same.
+    return iter(source if isinstance(source, Iterable) else source())

@@ -1,0 +1,323 @@
+"""Anybody's map-style dataset behind our loader: samples by number, collated, in one order.
+
+    samples = Collated(dataset, collate)
+    order, definition = collated_order(samples, seed=0, shuffle=True)
+    loader = serve(samples, 32, order=order, definition=definition)
+
+So order, ranks, workers, resume and skip lists are those of `Loader`, with
+no second mechanism. A dataset here is whatever has `len` and `[i]`: a list, a torch dataset, a
+Hugging Face one. What a sample holds is the business of `collate`.
+
+A collate function may depend on the epoch (masks that are drawn anew): it then has a method
+`at_epoch(epoch)` that gives the one for it. The epoch reaches worker processes inside the sample
+numbers (`runtime.epoch_index`), and never as an attribute that a persistent worker would keep for
+ever. One that has True as its attribute `numbered` is called with the numbers of the samples as a
+second argument.
+
+Costs two microseconds a batch beside the dataset and the collate function.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol, cast, runtime_checkable
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch.utils.data import Dataset
+
+from dataprep.formats.errors import DataprepError, UsageError, require
+
+from ..errors import SampleError
+from ..loader.machine_errors import machine_error
+from ..loader.serve import require_seed
+from ..order.permutation import MAX_SAMPLES, Order, Positions, Sequential, Shuffled
+from ..rows.windows import IGNORED_LABEL, PADDING
+from ..types import (
+    Batch,
+    Indices,
+    SampleList,
+    check_samples,
+    from_the_end,
+    sample_numbers,
+)
+
+__all__ = [
+    "Collate",
+    "Collated",
+    "EpochCollate",
+    "MapStyle",
+    "collated_order",
+    "failed",
+    "marked",
+]
+
+Collate = Callable[[list[Any]], Any]
+
+
+class MapStyle(Protocol):
+    """A dataset of samples by number."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, index: Any, /) -> Any: ...
+
+
+@runtime_checkable
+class EpochCollate(Protocol):
+    """A collate function that is another in every epoch."""
+
+    def __call__(self, samples: list[Any], /) -> Any:
+        """The batch of these samples."""
+        ...
+
+    def at_epoch(self, epoch: int) -> Collate:
+        """The one for `epoch`; cheap, and the same whenever it is asked for."""
+        ...
+
+
+class Collated(Dataset[Batch]):
+    """The samples of `dataset`, as batches that `collate` makes of lists of them.
+
+    Arguments:
+        dataset: `len(dataset)` and `dataset[i]`; `dataset.__getitems__([i, ...])` is used where it
+            gives a list of samples (Hugging Face datasets, torch subsets).
+        collate: list of samples in, batch out. Usually a dict of tensors.
+        identity: a name for what is in the dataset, part of a loader's state: a state is refused
+            for a dataset of another identity or length. None: the name of its type, so that only
+            the length is checked.
+        sample_mask: adds bool `sample_mask` [rows], False where a row only fills the last batch of
+            a rank (`end="pad"`): a field of a dict, a last element of a tuple or list; a tensor
+            becomes a tuple of both. Such a row repeats a sample; integer labels in a dict are all
+            -100 there.
+
+    Raises `SampleError` that names the sample, and chains the cause, where the dataset or the
+    collate function fails on one; `IndexError` for a number outside 0 .. len - 1.
+
+    >>> samples = Collated([1.0, 2.0, 4.0], torch.tensor)
+    >>> samples.batch([2, 0])
+    tensor([4., 1.])
+    """
+
+    def __init__(
+        self,
+        dataset: MapStyle | Sequence[Any],
+        collate: Collate,
+        *,
+        identity: str | None = None,
+        sample_mask: bool = False,
+    ) -> None:
+        for name in ("__len__", "__getitem__"):
+            require(
+                hasattr(dataset, name), "dataset",
+                f"{type(dataset).__name__} has no {name}: streams are served by stream loaders",
+            )  # fmt: skip
+        require(callable(collate), "collate", f"must be callable, got {collate!r}")
+        self.dataset = dataset
+        self.collate = collate
+        self.identity = type(dataset).__name__ if identity is None else identity
+        self.sample_mask = sample_mask
+        self.masks_whole = True
+        """Whether batches in which no row only fills have the `sample_mask`, too."""
+        self.filler = 0
+        """The sample that a batch repeats in which every row only fills."""
+        self.by_epoch = isinstance(collate, EpochCollate)
+        """Whether the collate function is another in every epoch."""
+        self.tagged = self.by_epoch
+        """Whether its sample numbers have the epoch with them: see `runtime.epoch_index`."""
+        self._numbered = getattr(collate, "numbered", False) is True
+        self._current: tuple[int, Collate] | None = None
+
+    @property
+    def definition(self) -> dict[str, Any]:
+        """What decides what sample `i` is, as far as it is known: JSON values."""
+        return {"kind": "collated", "content": [self.identity]}
+
+    def __len__(self) -> int:
+        return len(self.dataset)
+
+    def __repr__(self) -> str:
+        return f"<dataprep.Collated {self.identity}: {len(self):,} samples>"
+
+    def __getitem__(self, index: int) -> Any:
+        """Return the batch of this sample alone, without the batch axis.
+
+        A negative `index` counts from the end.
+        """
+        return self.__getitems__([index])[0]
+
+    def __getitems__(self, indices: Indices) -> list[Any]:
+        """Return these samples in a list, collated together: what a stock DataLoader asks for."""
+        numbers = from_the_end(indices, len(self))
+        if not numbers.size:
+            return []
+        batch = self._unmarked(numbers)
+        samples = [_row(batch, row) for row in range(len(numbers))]
+        return SampleList(samples, self._marked(batch, numbers))
+
+    def batch(self, indices: Indices) -> Batch:
+        """Return the batch of these samples; their order is kept."""
+        numbers = sample_numbers(indices, len(self))
+        return self._marked(self._unmarked(numbers), numbers)
+
+    def _marked(self, batch: Any, numbers: Positions) -> Batch:
+        """The batch, with a `sample_mask` where that is wanted."""
+        real = numbers != PADDING
+        return cast("Batch", marked(batch, real) if self.marks(real) else batch)
+
+    def marks(self, real: npt.NDArray[np.bool_]) -> bool:
+        """Whether a batch, whose rows are `real` or only fill, has a `sample_mask`."""
+        return self.sample_mask and (self.masks_whole or not real.all())
+
+    def _unmarked(self, indices: Indices) -> Any:
+        """The batch of these samples without a `sample_mask`."""
+        numbers, epoch = _without_epoch(sample_numbers(indices, len(self)))
+        wanted = self._wanted(numbers, numbers != PADDING)
+        return self._collated(self._fetch(wanted), wanted, epoch)
+
+    def spans(
+        self, samples: npt.NDArray[np.int64]
+    ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        """Nothing that we know of is read."""
+        nothing = np.empty(0, np.int64)
+        return nothing, nothing
+
+    def _wanted(self, numbers: Positions, real: npt.NDArray[np.bool_]) -> list[int]:
+        """Return the samples to fetch: in rows that only fill one of the batch, or the filler."""
+        if not real.all():
+            require(self.sample_mask, "sample_mask", "rows that only fill a batch need it")
+            numbers = np.where(real, numbers, numbers[real][:1] if real.any() else self.filler)
+        check_samples(numbers, len(self))
+        return cast("list[int]", numbers.tolist())
+
+    def _fetch(self, wanted: list[int]) -> list[Any]:
+        together = getattr(self.dataset, "__getitems__", None)
+        if together is None:
+            return [self._one(index) for index in wanted]
+        try:
+            samples = together(wanted)
+        except Exception as error:
+            for index in wanted:  # which of them is it?
+                self._one(index)
+            raise failed(f"samples {_some(wanted)}", "reading them", error) from error
+        if not isinstance(samples, list) or len(samples) != len(wanted):
+            raise UsageError(
+                f"__getitems__ of {type(self.dataset).__name__} gives batches, not a list of "
+                "samples", where="dataset", remedy="Serve it without a collate function.",
+            )  # fmt: skip
+        return samples
+
+    def _one(self, index: int) -> Any:
+        try:
+            return self.dataset[index]
+        except Exception as error:
+            raise failed(f"sample {index}", "reading it", error) from error
+
+    def _collated(self, samples: list[Any], wanted: list[int], epoch: int) -> Any:
+        try:
+            collate: Any = self._collate_of(epoch)
+            return collate(samples, wanted) if self._numbered else collate(samples)
+        except SampleError as error:
+            if error.row is None:
+                raise
+            raise error.at_sample(wanted[error.row]) from error
+        except DataprepError:
+            raise
+        except Exception as error:
+            raise failed(f"samples {_some(wanted)}", "collating them", error) from error
+
+    def _collate_of(self, epoch: int) -> Collate:
+        if not self.by_epoch:
+            return self.collate
+        if self._current is None or self._current[0] != epoch:
+            self._current = (epoch, cast("EpochCollate", self.collate).at_epoch(epoch))
+        return self._current[1]
+
+
+def collated_order(
+    samples: Collated, *, seed: int, shuffle: bool = True, purpose: str = "train"
+) -> tuple[Order, dict[str, Any]]:
+    """The order of the samples, and what it is a function of: both are for `serve`.
+
+    Shuffled is a permutation fixed by seed, epoch, `purpose` and the number of samples. Two
+    purposes (``"train"``, ``"val"``, ...) have nothing in common. Memory and time do not depend on
+    the number of samples.
+
+    >>> samples = Collated(list(range(5)), torch.tensor)
+    >>> order, definition = collated_order(samples, seed=0)
+    >>> sorted(order.samples(np.arange(5), 5, 0).tolist())
+    [0, 1, 2, 3, 4]
+    >>> definition["samples"], definition["seed"]
+    (5, 0)
+    """
+    order: Order = Sequential()
+    definition = {**samples.definition, "purpose": purpose, "samples": len(samples)}
+    definition |= {"shuffle": "full" if shuffle else None, "seed": require_seed(seed)}
+    if shuffle:
+        order = Shuffled(content_id="collated", seed=definition["seed"], purpose=purpose)
+    return order, definition
+
+
+def _row(batch: Any, row: int) -> Any:
+    """One row of a batch of any type."""
+    if isinstance(batch, Mapping):
+        return {name: values[row] for name, values in batch.items()}
+    return type(batch)(v[row] for v in batch) if isinstance(batch, list | tuple) else batch[row]
+
+
+def _without_epoch(numbers: Positions) -> tuple[Positions, int]:
+    """The sample numbers alone, and the epoch that the first of them has with it."""
+    if not len(numbers) or int(numbers.max()) < MAX_SAMPLES:
+        return numbers, 0
+    return np.where(numbers < 0, numbers, numbers % MAX_SAMPLES), int(numbers.max()) // MAX_SAMPLES
+
+
+def marked(batch: Any, real: npt.NDArray[np.bool_]) -> Any:
+    """The batch with its `sample_mask`; no integer label of a filling row counts in a dict.
+
+    Raises `UsageError` for what is no dict, tuple, list or tensor.
+    """
+    mask = torch.from_numpy(real)
+    if isinstance(batch, torch.Tensor):
+        return batch, mask
+    if type(batch) in (tuple, list):
+        return type(batch)([*batch, mask])
+    if not isinstance(batch, Mapping):  # the collators of transformers give a BatchEncoding
+        raise UsageError(
+            f"the collate function gives a {type(batch).__name__}, to which no sample_mask can "
+            "be added", where="collate_fn",
+            remedy="Give a dict or a tuple, or use drop_last=True or one rank.",
+        )  # fmt: skip
+    marked = {**batch, "sample_mask": mask}
+    if not real.all():
+        for name, values in batch.items():
+            named = name in ("label", "labels") or str(name).endswith("_labels")
+            if named and isinstance(values, torch.Tensor) and not values.is_floating_point():
+                marked[name] = values.clone()  # it may be a view of the samples
+                marked[name][~mask] = IGNORED_LABEL
+    return marked
+
+
+def _some(numbers: list[int]) -> str:
+    listed = ", ".join(map(str, numbers[:8]))
+    return listed if len(numbers) <= 8 else f"{listed}, ... ({len(numbers)} in all)"
+
+
+def failed(where: str, doing: str, error: Exception) -> DataprepError:
+    """The error of the sample at `where`, with what went wrong in `doing` something with it.
+
+    A `StorageError` where it is not the sample but the machine that failed.
+    """
+    machine = machine_error(error)
+    if machine is not None:
+        return machine
+    if isinstance(error, DataprepError):
+        return SampleError(
+            error.problem, where=f"{where}, {error.where}" if error.where else where,
+            remedy=error.remedy, code=error.code,
+        )  # fmt: skip
+    return SampleError(
+        f"{doing} raised {type(error).__name__}: {error}", where=where,
+        remedy="Mend or leave out the sample, or the code that reads it.",
+    )  # fmt: skip

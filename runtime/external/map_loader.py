@@ -1,0 +1,348 @@
+"""One way from any map-style dataset to a `Loader`: what builders and data modules call.
+
+Datasets of this package come as they are; all others behind `Collated`, so that order, ranks,
+resume, buckets and worker processes are one mechanism. An empty dataset makes a loader of no
+batches, and warns.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, cast
+
+import numpy as np
+import torch
+from torch.utils.data import IterableDataset
+
+from dataprep.formats.errors import InputError, UsageError, require
+
+from ..checks import whole_number
+from ..collate.fallback import Default
+from ..loader.batch_sampler import End
+from ..loader.loader import Loader
+from ..loader.picklable import require_picklable
+from ..loader.serve import build_order, serve, serve_steps
+from ..loader.token_budget import TokenBudgetSampler
+from ..mixture.order import MixtureOrder
+from ..order.buckets import POOL, Bucketed
+from ..order.lengths import Lengths, lengths_for
+from ..order.permutation import Order
+from ..order.sampler import SamplerOrder
+from ..order.seeding import isolated
+from ..types import SampleDataset
+from .config import LoaderConfig
+from .map_dataset import (
+    Collate,
+    Collated,
+    collated_order,
+    failed,
+    marked,
+)
+from .per_sample_rng import SeededDraws, draws_nothing
+from .preprocessed_map import PreprocessedDataset
+
+__all__ = ["Buckets", "chosen_collate", "foreign_loader", "is_own", "is_stream"]
+
+_MAX_ROWS = 1024
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Buckets:
+    """Batches of samples of like length; see `runtime.buckets` and `runtime.token_budget`."""
+
+    lengths: Any = None
+    """Of each sample, in tokens: numbers or a `Lengths`; None where the dataset knows them."""
+    pool: int = POOL
+    """Samples that are sorted together."""
+    max_tokens: int | None = None
+    """Ids of a batch, padding included; None: batches of `batch_size` rows."""
+    max_rows: int = _MAX_ROWS
+    """With `max_tokens`: the most rows of a batch."""
+    rows_multiple: int | None = None
+    """With `max_tokens`: rows of all ranks together are a multiple of it."""
+
+    def __post_init__(self) -> None:
+        for name in ("pool", "max_tokens", "max_rows", "rows_multiple"):
+            value = getattr(self, name)
+            if value is not None or name in ("pool", "max_rows"):
+                object.__setattr__(self, name, whole_number(name, value, 1))
+        if self.max_tokens is None:
+            require(self.max_rows == _MAX_ROWS, "max_rows", "means nothing without max_tokens")
+            require(self.rows_multiple is None, "rows_multiple",
+                    "means nothing without max_tokens")  # fmt: skip
+
+    def ordered(
+        self, order: Order, known: Lengths, config: LoaderConfig, *, dp_size: int, **key: str
+    ) -> Bucketed:
+        """`order`, with samples of like length in each global batch; `key`: of what, for what."""
+        return Bucketed(
+            order=order, lengths=known, batch=config.batch_size * dp_size, pool=self.pool,
+            seed=config.seed, **key,
+        )  # fmt: skip
+
+    def steps(
+        self, order: Order, known: Lengths, config: LoaderConfig, **more: Any
+    ) -> TokenBudgetSampler:
+        """Steps of up to `max_tokens`; `more`: the other arguments of `TokenBudgetSampler`."""
+        return TokenBudgetSampler(
+            known, self.max_tokens or 0, order=order, seed=config.seed,
+            max_rows=self.max_rows, rows_multiple=self.rows_multiple, pool=self.pool, **more,
+        )  # fmt: skip
+
+
+def foreign_loader(
+    dataset: Any,
+    config: LoaderConfig,
+    *,
+    collate: Collate | None = None,
+    purpose: str = "train",
+    identity: str | None = None,
+    sampler: Iterable[int] | Order | None = None,
+    buckets: Buckets | None = None,
+    skip: Iterable[int] = (),
+    epoch: int = 0,
+    dp_rank: int = 0,
+    dp_size: int = 1,
+) -> Loader:
+    """A `Loader` over `dataset`, run as `config` says.
+
+    Arguments:
+        dataset: samples by number. A dataset of this package collates by itself; for others a
+            sample goes through `collate`, else `config.collate_fn`, else what suits the first one.
+            The samples of a list of tensors are tuples of one tensor, as a `TensorDataset` has.
+        purpose: keys the order of a dataset of your own: ``"train"``, ``"val"``, ...
+        identity: a name for the data, part of a loader's state; None: the type of the dataset.
+        sampler: instead of a shuffle: any sampler of sample numbers, or an `Order`.
+        buckets: have samples of like length in a batch.
+        skip: samples to leave out.
+        dp_rank, dp_size: this process among the data-parallel ones.
+
+    Raises `UsageError` for arguments that cannot be met, among them a dataset or collate function
+    that worker processes could not be given, and `InputError` for tensors that cannot be stacked.
+    Reads the first sample that is not skipped, where `collate` has to be chosen, or may need a
+    `sample_mask`.
+    """
+    if is_stream(dataset):
+        raise UsageError("is a stream, which has no samples by number", where="dataset",
+                         remedy="Use UniversalDataModule, which takes streams too.")  # fmt: skip
+    skip = list(skip)
+    samples, light = _samples(dataset, config, collate, identity, skip)
+    if len(samples) == 0:
+        warnings.warn(f"the {purpose} dataset is empty: its loader has no batches", stacklevel=3)
+        config, sampler, buckets = replace(config, drop_last=False), None, None
+        dp_rank, dp_size = 0, 1
+    workers = config.workers("light" if light else "heavy")
+    if workers:
+        require_picklable("dataset", samples, config.start_method)
+    seeded = isinstance(samples, SeededDraws)
+    run = config.run_options(workers, thread=not seeded)
+    order, definition = _order(samples, config, purpose, sampler)
+    count = len(order) if isinstance(order, SamplerOrder) else len(samples)
+    budget = buckets is not None and buckets.max_tokens is not None
+    left = None if budget else (count - len(set(skip))) % (config.batch_size * dp_size)
+    end = _end(samples, config, purpose, dp_size, left, own=is_own(dataset), skip=skip)
+    if buckets is not None:
+        require(sampler is None, "sampler", "buckets have an order of their own")
+        key = {
+            "content_id": definition["content"][0],
+            "purpose": definition.get("purpose", definition["kind"]),
+        }
+        known = lengths_for(samples if is_own(dataset) else dataset, buckets.lengths)
+        if buckets.max_tokens is not None:
+            require(not skip, "skip", "is for batches of rows, not of tokens")
+            steps = buckets.steps(
+                order, known, config, **key, epoch=epoch, dp_rank=dp_rank, dp_size=dp_size,
+                end=end, content=definition["content"], tagged=getattr(samples, "tagged", False),
+            )  # fmt: skip
+            definition |= steps.definition
+            return serve_steps(samples, steps, definition=definition, dp_rank=dp_rank, **run)
+        order = buckets.ordered(order, known, config, dp_size=dp_size, **key)
+        definition |= order.definition
+    return serve(
+        samples, config.batch_size, order=order, definition=definition, positions=count,
+        end=end, skip=skip, epoch=epoch, dp_rank=dp_rank, dp_size=dp_size, **run,
+    )  # fmt: skip
+
+
+def is_own(dataset: Any) -> bool:
+    """Whether it makes its batches itself, as the datasets of this package do."""
+    return all(hasattr(dataset, name) for name in ("definition", "spans", "batch"))
+
+
+def is_stream(dataset: Any) -> bool:
+    """Whether it can only be read from its beginning: an iterable, or a function that makes one."""
+    by_number = hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__")
+    if by_number and isinstance(dataset, type):
+        raise UsageError(f"is the class {dataset.__name__}, and not a dataset", where="dataset",
+                         remedy="Call it to make one.")  # fmt: skip
+    if isinstance(dataset, IterableDataset) or by_number:  # torch gives these a __getitem__ too
+        return not by_number or isinstance(dataset, IterableDataset)
+    return hasattr(dataset, "__iter__") or callable(dataset)
+
+
+def _end(
+    samples: SampleDataset,
+    config: LoaderConfig,
+    purpose: str,
+    dp_size: int,
+    left: int | None,
+    *,
+    own: bool,
+    skip: list[int],
+) -> End:
+    """Return what becomes of the `left` samples that fill no global batch; None: of any number.
+
+    See `LoaderConfig.drop_last`. Where that depends on what a batch is, the first sample that is
+    not skipped is collated.
+    """
+    if config.drop_last:
+        return "drop"
+    if dp_size == 1:
+        return "partial"
+    if own or not isinstance(samples, Collated):
+        if not getattr(samples, "sample_mask", False):
+            raise UsageError(
+                "the dataset cannot tell rows that only fill a batch", where="drop_last",
+                remedy="Make it with sample_mask=True, or use drop_last=True.",
+            )  # fmt: skip
+        return "pad"
+    first = _first(len(samples), skip)
+    if first is None:
+        return "drop"  # refused, as nothing is left
+    samples.filler = first
+    batch: Any = samples.batch([first])
+    if not isinstance(batch, Mapping):
+        if config.drop_last is None and config.shuffle and purpose == "train":
+            if left != 0:
+                which = "samples, if any," if left is None else f"{left:,} samples"
+                warnings.warn(
+                    f"each epoch leaves out the {which} that fill no batch on all {dp_size:,} "
+                    "ranks; drop_last=True says so, and drop_last=False serves them, with a "
+                    "sample_mask as the last element of every batch", stacklevel=4,
+                )  # fmt: skip
+            return "drop"
+        samples.masks_whole = left != 0  # else only where a run goes on that had other batches
+        if left != 0:
+            marked(batch, np.ones(1, np.bool_))  # or not at all
+    samples.sample_mask = True
+    return "pad"
+
+
+def _first(count: int, skip: list[int]) -> int | None:
+    """Return the first of `count` samples that is not skipped, or None."""
+    skipped = set(skip)
+    return next((number for number in range(count) if number not in skipped), None)
+
+
+class _Tensors:
+    """A list of tensors, or a part of one, with the samples of a `TensorDataset`: tuples of one."""
+
+    draws = False
+
+    def __init__(self, rows: Any) -> None:
+        self.rows = rows
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor]:
+        return (self.rows[index],)
+
+    def __getitems__(self, indices: list[int]) -> list[tuple[torch.Tensor]]:
+        together = getattr(self.rows, "__getitems__", None)  # of a part
+        rows = [self.rows[index] for index in indices] if together is None else together(indices)
+        return [(row,) for row in rows]
+
+
+def _samples(
+    dataset: Any,
+    config: LoaderConfig,
+    collate: Collate | None,
+    identity: str | None,
+    skip: list[int],
+) -> tuple[SampleDataset, bool]:
+    """Return the dataset as a loader takes it, and whether its samples are ready."""
+    collate = collate or config.collate_fn
+    if is_own(dataset):
+        require(collate is None, "collate_fn", "this dataset makes its batches itself")
+        return cast("SampleDataset", dataset), True
+    whole = getattr(dataset, "whole", dataset)  # of a part: of what
+    if type(whole) in (list, tuple) and len(whole) and isinstance(whole[0], torch.Tensor):
+        chosen = collate or Default(report=False)
+        if isinstance(chosen, Default):
+            _check_tensors(whole)
+        dataset = _Tensors(dataset)
+    else:
+        chosen = collate or chosen_collate(dataset, skip)
+    if identity is None and isinstance(whole, PreprocessedDataset):
+        identity = whole.identity
+    if identity is None:
+        identity = type(whole).__name__
+    light = draws_nothing(dataset, chosen)
+    if config.draws is True or (config.draws is None and not light):
+        return SeededDraws(dataset, chosen, seed=config.seed, identity=identity), False
+    light = light and not isinstance(whole, PreprocessedDataset)  # which has work to do
+    return Collated(dataset, chosen, identity=identity), light
+
+
+def chosen_collate(dataset: Any, skip: list[int] | None = None) -> Collate:
+    """Return what suits the first sample that is not skipped: padding of token ids, or stacking."""
+    first = None
+    number = _first(len(dataset), skip or []) if hasattr(dataset, "__len__") else None
+    if number is not None:
+        try:
+            with isolated():
+                first = dataset[number]
+        except Exception as error:
+            raise failed(f"sample {number}", "reading it", error) from error
+    if isinstance(first, Mapping) and any(str(name).endswith("input_ids") for name in first):
+        from ..collate.padded import Padded
+
+        return Padded()
+    return Default(report=False)
+
+
+def _check_tensors(rows: Any) -> None:
+    """Raise `InputError` where tensors of a list have several shapes."""
+    first = rows[0]
+    for number, row in enumerate(rows):
+        shape = list(row.shape) if isinstance(row, torch.Tensor) else type(row).__name__
+        if shape != list(first.shape):
+            raise InputError(
+                f"has shape {shape}, tensor 0 has {list(first.shape)}: they cannot be stacked",
+                where=f"tensor {number}", code="E_RAGGED",
+                remedy="Pad them: give a task_spec of text, or a collate function as CausalLM.",
+            )  # fmt: skip
+
+
+def _order(
+    samples: SampleDataset, config: LoaderConfig, purpose: str, sampler: Any
+) -> tuple[Order, dict[str, Any]]:
+    if sampler is None and isinstance(samples, Collated):
+        return collated_order(samples, seed=config.seed, shuffle=config.shuffle, purpose=purpose)
+    split = getattr(samples, "split", None)
+    if sampler is None and split is not None:
+        return build_order(samples, split, seed=config.seed, shuffle=config.shuffle)
+    if sampler is None:
+        raise UsageError("has no order of its own", where="sampler", remedy="Pass an Order.")
+    content = {} if split is None else {"content": [split.content_id]}
+    definition = {**content, **samples.definition, "samples": len(samples), "seed": config.seed}
+    definition["sampler"] = _described(sampler)
+    if hasattr(sampler, "positions") and hasattr(sampler, "samples"):
+        return cast("Order", sampler), definition
+    return SamplerOrder(sampler, samples=len(samples), seed=config.seed), definition
+
+
+def _described(sampler: Any) -> dict[str, Any] | str:
+    """What decides the order of `sampler`: the definition of an order of ours, else its type."""
+    if isinstance(sampler, MixtureOrder):  # its phases have the weights and the sources
+        return {"kind": "mixture", "seed": sampler.seed}
+    known = getattr(sampler, "definition", None)
+    if not isinstance(known, Mapping):
+        return type(sampler).__name__
+    names = ("content_id", "seed", "purpose")
+    own = {name: getattr(sampler, name) for name in names if hasattr(sampler, name)}
+    inner = {"order": _described(sampler.order)} if hasattr(sampler, "order") else {}
+    return {"kind": type(sampler).__name__, **own, **inner, **known}

@@ -1,0 +1,84 @@
+"""`create_preprocessed_dataset`: the wrapper that suits the data."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from dataprep.formats.errors import UsageError
+
+from .map_loader import is_stream
+from .preprocess import Engine
+from .preprocessed_iterable import StreamingPreprocessedDataset
+from .preprocessed_map import PreprocessedDataset, require_map_style
+
+__all__ = ["create_preprocessed_dataset"]
+
+_OF_MAPS = ("cache_enabled", "cache_bytes")
+_OF_STREAMS = (
+    "buffer_size", "skip_errors", "seed", "infinite", "rank", "world_size", "by_shards"
+)  # fmt: skip
+
+
+def create_preprocessed_dataset(
+    hf_dataset: Any,
+    prompt_engine: Engine | None = None,
+    streaming: bool | None = None,
+    *,
+    column_mapping: Mapping[str, str] | None = None,
+    transform: Callable[[Any], Any] | None = None,
+    draws: bool = False,
+    **options: Any,
+) -> PreprocessedDataset | StreamingPreprocessedDataset:
+    """A `PreprocessedDataset` of what has samples by number, else a `StreamingPreprocessedDataset`.
+
+    `streaming` None: by the data. A Hugging Face `Dataset`, a torch dataset and a list have samples
+    by number; a Hugging Face `IterableDataset`, a torch one and a function that returns a new
+    iterator each time are streams. True serves either as a stream; False is refused for a stream.
+    The other options are those of the wrapper that is made; one of the other wrapper is refused,
+    but for what turns its feature off.
+
+    >>> type(create_preprocessed_dataset([{"n": 1}])).__name__
+    'PreprocessedDataset'
+    >>> type(create_preprocessed_dataset(lambda: iter([{"n": 1}]))).__name__
+    'StreamingPreprocessedDataset'
+    """
+    if isinstance(hf_dataset, Mapping):
+        require_map_style(hf_dataset)
+    stream = is_stream(hf_dataset)
+    if stream and streaming is False:
+        raise UsageError(
+            f"a {type(hf_dataset).__name__} is a stream, which has no samples by number",
+            where="streaming", remedy="Leave it out, or load the data without streaming.",
+        )  # fmt: skip
+    kind = "stream" if stream or streaming else "map"
+    own, other = (_OF_STREAMS, _OF_MAPS) if kind == "stream" else (_OF_MAPS, _OF_STREAMS)
+    for name, value in list(options.items()):
+        if name in other and not value:  # turned off, as it is anyhow
+            del options[name]
+        elif name not in own:
+            raise UsageError(
+                f"means nothing for {'streams' if kind == 'stream' else 'samples by number'}"
+                if name in other else f"there is no such option, only {', '.join(own)}",
+                where=name,
+            )  # fmt: skip
+    shared: dict[str, Any] = {
+        "prompt_engine": prompt_engine, "column_mapping": column_mapping, "transform": transform,
+        "draws": draws, **options,
+    }  # fmt: skip
+    if kind == "map":
+        return PreprocessedDataset(hf_dataset, **shared)
+    if not stream:
+        hf_dataset = _InOrder(hf_dataset)
+    return StreamingPreprocessedDataset(hf_dataset, **shared)
+
+
+class _InOrder:
+    """A dataset of samples by number as a stream: some have no `__iter__` that ends."""
+
+    def __init__(self, data: Any) -> None:
+        require_map_style(data)
+        self._data = data
+
+    def __iter__(self) -> Any:
+        return (self._data[number] for number in range(len(self._data)))

@@ -1,0 +1,88 @@
+"""A dataset divided at random into parts, by arithmetic: nothing is listed, whatever its size.
+
+The parts are runs of one permutation of the samples, a function of (seed, number of samples). Every
+sample is in exactly one part, lists and tensors and Hugging Face datasets alike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from dataprep.formats.errors import InputError, UsageError
+
+from ..loader.serve import require_seed
+from ..order.permutation import Positions, key, permute
+from ..types import check_samples, from_the_end
+from .map_dataset import MapStyle
+
+__all__ = ["Part", "check_fraction", "split_by_fraction"]
+
+
+class Part:
+    """The samples of `whole` at positions `start` to `stop` of the permutation of `seed`.
+
+    Map-style: `len`, `[i]`, and many at once where `whole` has that. Nothing is copied.
+    """
+
+    def __init__(self, whole: MapStyle, start: int, stop: int, seed: int) -> None:
+        self.whole = whole
+        self.start, self.stop, self.seed = start, stop, seed
+        self._samples = len(whole)
+        self._key = key("split", seed, 0, "split")
+
+    def __len__(self) -> int:
+        return self.stop - self.start
+
+    def __repr__(self) -> str:
+        return f"<dataprep.Part: {len(self):,} of {self._samples:,} samples>"
+
+    def numbers(self, indices: Sequence[int] | Positions) -> Positions:
+        """Return the numbers in `whole` of these samples, int64; negative ones are from the end.
+
+        Raises `IndexError` for one outside.
+        """
+        at = from_the_end(indices, len(self))
+        check_samples(at, len(self))
+        return permute(at + self.start, self._samples, self._key)
+
+    def __getitem__(self, index: int) -> Any:
+        return self.whole[int(self.numbers([index])[0])]
+
+    def __getitems__(self, indices: Sequence[int]) -> list[Any]:
+        """These samples in a list."""
+        numbers: list[int] = self.numbers(indices).tolist()
+        together = getattr(self.whole, "__getitems__", None)
+        found = None if together is None else together(numbers)
+        return found if isinstance(found, list) else [self.whole[number] for number in numbers]
+
+
+def split_by_fraction(dataset: MapStyle, fraction: float, seed: int) -> tuple[Part, Part]:
+    """Two parts, the second with `fraction` of the samples, rounded, and at least one.
+
+    Raises `UsageError` for a fraction outside 0 <= fraction < 1, and `InputError` where there are
+    too few samples for both parts. Costs nothing but the arithmetic when samples are read.
+
+    >>> rest, held_out = split_by_fraction(list("abcdefghij"), 0.2, seed=0)
+    >>> len(rest), len(held_out), sorted([*rest, *held_out]) == list("abcdefghij")
+    (8, 2, True)
+    """
+    check_fraction("fraction", fraction)
+    seed, n = require_seed(seed), len(dataset)
+    held_out = max(1, round(n * fraction)) if fraction else 0
+    if held_out >= max(1, n):
+        raise InputError(
+            f"{n} samples cannot be divided so that {fraction:.3g} of them are held out",
+            where="val_split", remedy="Use more data, val_split=0, or validation data of its own.",
+        )  # fmt: skip
+    return Part(dataset, 0, n - held_out, seed), Part(dataset, n - held_out, n, seed)
+
+
+def check_fraction(where: str, fraction: float) -> None:
+    """Raise `UsageError` unless 0 <= `fraction` < 1."""
+    number = isinstance(fraction, int | float) and not isinstance(fraction, bool)
+    if not (number and 0 <= fraction < 1):
+        raise UsageError(
+            f"must be a share of at least 0 and below 1, got {fraction!r}", where=where,
+            remedy="1 would leave nothing to train on; 0 holds nothing out.",
+        )  # fmt: skip

@@ -1,0 +1,121 @@
+"""Any tokenizer as a function from a text to its ids, and an engine that is nothing else.
+
+A tokenizer here is whatever has `encode(text)`: this may give a list or array of ids, a dict with
+`input_ids`, or an object with `ids`, as `tokenizers` does.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from dataprep.formats.errors import UsageError, require
+
+from ..checks import whole_number
+from ..errors import SampleError
+
+__all__ = ["TokenizeEngine", "encode_text", "tokenizer_digest"]
+
+
+def encode_text(tokenizer: Any, text: str) -> list[int]:
+    """The ids that `tokenizer.encode` gives `text`, as plain ints.
+
+    Raises `UsageError` for what is no tokenizer, or gives no ids.
+
+    >>> class Bytes:
+    ...     def encode(self, text): return {"input_ids": list(text.encode())}
+    >>> encode_text(Bytes(), "Hi")
+    [72, 105]
+    """
+    encode = getattr(tokenizer, "encode", None)
+    if not callable(encode):
+        raise UsageError(f"a {type(tokenizer).__name__} has no encode(text)", where="tokenizer",
+                         remedy="Give a tokenizer, or the path of one.")  # fmt: skip
+    given: Any = encode(text)
+    if isinstance(given, Mapping):
+        if "input_ids" not in given:
+            raise UsageError(f"encode gives {', '.join(map(str, given))}, no input_ids",
+                             where="tokenizer")  # fmt: skip
+        given = given["input_ids"]
+    given = getattr(given, "ids", given)
+    given = given.tolist() if hasattr(given, "tolist") else given
+    if isinstance(given, list | tuple) and len(given) == 1 and isinstance(given[0], list | tuple):
+        given = given[0]  # a batch of one
+    ids: list[Any] = list(given) if isinstance(given, list | tuple) else [None]
+    if not all(type(one) is int and one >= 0 for one in ids):
+        raise UsageError(
+            f"encode gives {str(given)[:60]}, which are no ids", where="tokenizer",
+            remedy="It must give a list of ids, or a dict with input_ids.",
+        )  # fmt: skip
+    return ids
+
+
+def tokenizer_digest(tokenizer: Any) -> str | None:
+    """Sixteen hex digits of all that the tokenizer is, or None where it cannot be seen.
+
+    Of a `tokenizers.Tokenizer` and what is built on one. Costs 0.1 s for 100,000 tokens.
+    """
+    inner = getattr(tokenizer, "backend_tokenizer", tokenizer)
+    write = getattr(inner, "to_str", None)
+    return hashlib.sha256(write().encode()).hexdigest()[:16] if callable(write) else None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TokenizeEngine:
+    """The reference engine: `input_ids` of a text, and the fields to keep.
+
+    >>> class Bytes:
+    ...     def encode(self, text): return list(text.encode())
+    >>> engine = TokenizeEngine(tokenizer=Bytes(), keep=("label",))
+    >>> engine.process({"text": "Hi", "label": 1, "id": 7})
+    {'input_ids': [72, 105], 'label': 1}
+    """
+
+    tokenizer: Any
+    """Whatever has `encode(text)`."""
+    field: str = "text"
+    """The text's. An example that is itself a text needs none."""
+    max_length: int | None = None
+    """Ids beyond are cut off; None: none is."""
+    keep: tuple[str, ...] = ()
+    """Fields that are passed on as they are."""
+
+    def __post_init__(self) -> None:
+        found = callable(getattr(self.tokenizer, "encode", None))
+        require(found, "tokenizer", f"a {type(self.tokenizer).__name__} has no encode(text)")
+        one = isinstance(self.keep, str)
+        object.__setattr__(self, "keep", (self.keep,) if one else tuple(self.keep))
+        if self.max_length is not None:
+            whole_number("max_length", self.max_length, 1)
+
+    def process(self, example: Any) -> dict[str, Any]:
+        """Raises `SampleError` for an example without the field, or whose text has no tokens."""
+        if isinstance(example, str):
+            example = {self.field: example}
+        for name in (self.field, *self.keep):
+            if name not in example:
+                raise SampleError(
+                    f"there is no such field, only {', '.join(map(repr, example))}",
+                    where=f"field {name!r}", remedy="Name it with field= or a column_mapping.",
+                )  # fmt: skip
+        text = example[self.field]
+        if not isinstance(text, str):
+            raise SampleError(f"is a {type(text).__name__}, not a text",
+                              where=f"field {self.field!r}")  # fmt: skip
+        ids = encode_text(self.tokenizer, text)[: self.max_length]
+        if not ids:
+            raise SampleError(
+                f"has no tokens: {text[:40]!r}", where=f"field {self.field!r}", code="E_EMPTY",
+                remedy="Leave such examples out.",
+            )  # fmt: skip
+        return {"input_ids": ids, **{name: example[name] for name in self.keep}}
+
+    def describe(self) -> dict[str, Any]:
+        """The options, and the tokenizer as far as it can be told from others."""
+        return {
+            "engine": "tokenize", "tokenizer": type(self.tokenizer).__name__,
+            "digest": tokenizer_digest(self.tokenizer), "field": self.field,
+            "max_length": self.max_length, "keep": list(self.keep),
+        }  # fmt: skip

@@ -1,0 +1,80 @@
+"""Where documents came from, for many at once, and where a record went.
+
+Everything is a look-up or a bisection in what is stored: nothing is scanned, and only the pages
+that are met are read.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from dataprep.formats.errors import IntegrityError, UsageError
+from dataprep.formats.read.dataset import Dataset, Split
+
+__all__ = ["find_record", "records_of", "sources_of"]
+
+_Ints = npt.NDArray[np.int64]
+
+
+def sources_of(split: Split, documents: _Ints) -> tuple[_Ints, _Ints]:
+    """Where each of `documents` came from: its input's number, and byte offset or row; int64 [k].
+
+    The numbers count `split.dataset.inputs`. Costs about 10 microseconds for each shard
+    that they lie in.
+    """
+    _check(split, documents)
+    out = np.empty((len(documents), 2), np.int64)
+    shards = np.searchsorted(split._document_base, documents, "right") - 1
+    for shard in np.unique(shards).tolist():
+        here = shards == shard
+        name = split.entry.shards[shard].source
+        out[here] = found = split._array(name)[documents[here] - split._document_base[shard]]
+        if int(found[:, 0].max()) >= len(split.dataset.inputs):
+            raise IntegrityError(
+                "names an input that there is not", where=name, code="E_SOURCE",
+                remedy="Restore this file, or build again with --overwrite.",
+            )  # fmt: skip
+    return out[:, 0], out[:, 1]
+
+
+def records_of(split: Split, documents: _Ints) -> _Ints:
+    """The record id of each of `documents`, int64 [k]."""
+    _check(split, documents)
+    found: _Ints = np.asarray(split.record_ids[documents], np.int64)
+    return found
+
+
+def find_record(dataset: Dataset, record: int, split: str | None = None) -> tuple[Split, range]:
+    """The split and the documents that the record of this id became: one, as a rule.
+
+    Preferences and conversations that were cut have several, side by side. Looks in the split
+    called `split`, or in all. Raises `UsageError` if it is not there, because it was rejected,
+    stands in another split, or there are fewer records.
+    """
+    read = dataset.manifest.records.read
+    if not 0 <= record < read:
+        raise UsageError(
+            f"there is no record {record}: {read:,} were read, numbered from 0", where="record"
+        )
+    for place in [dataset.split(split)] if split is not None else dataset.splits.values():
+        ids = place.record_ids
+        first, stop = np.searchsorted(ids, [record, record + 1]).tolist()  # ids never decrease
+        if first < stop:
+            return place, range(first, stop)
+    if split is not None:
+        raise UsageError(
+            f"record {record} is not in split {split}", where="record",
+            remedy="Leave out the split to look in all of them.",
+        )  # fmt: skip
+    raise UsageError(
+        f"record {record} is in no split", where="record",
+        remedy="It was rejected, and rejects.jsonl says why, or removed later.",
+    )  # fmt: skip
+
+
+def _check(split: Split, documents: _Ints) -> None:
+    if documents.dtype == bool:
+        raise IndexError("documents are numbers: np.flatnonzero gives those of a mask")
+    if documents.size and not 0 <= int(documents.min()) <= int(documents.max()) < split.documents:
+        raise IndexError(f"a document is outside 0:{split.documents}")

@@ -1,0 +1,351 @@
+"""Which samples make up a step of a rank: arithmetic on positions, and the order's answer.
+
+Global batch `g` of an epoch covers positions g * GB to (g + 1) * GB, where GB = batch_size *
+dp_size, and rank `r` takes the `r`-th of its `dp_size` equal, contiguous parts; of a mixture, after
+the rows of the batch were permuted (`MixtureOrder.deal_key`). So at an equal global batch every
+number of ranks serves the same samples in the same order, and every rank makes
+the same number of steps: both follow from the counts, nothing is negotiated. A pass may begin at
+any position, and then cuts what is left of the epoch in the same way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain, repeat
+from typing import Any, Literal, NamedTuple, Protocol, get_args
+
+import numpy as np
+from torch.utils.data import Sampler
+
+from dataprep.formats.errors import UsageError, require
+
+from ..checks import whole_number
+from ..mixture.history import Spot
+from ..mixture.order import MixtureOrder
+from ..mixture.resume import going_on
+from ..order.epoch_tag import epoch_tag
+from ..order.order_checksum import DIGEST_MASK, contributions, digest_seed
+from ..order.permutation import MAX_SAMPLES, Order, Positions, permute
+from ..order.skips import Skips
+from ..rows.windows import PADDING
+from .state import Progress, warn_of_forgotten
+
+__all__ = ["End", "GlobalBatchSampler", "Step", "StepSampler"]
+
+End = Literal["drop", "partial", "pad"]
+
+_AHEAD = 8192  # positions ordered at once: makes the order cost 1 microsecond a batch
+_FIRST = 1024  # so many at first, that the first batch comes sooner
+
+
+class Step(NamedTuple):
+    """What one rank gets in one step."""
+
+    samples: Positions
+    """int64 [batch_size], or fewer in a partial batch; `PADDING` where a row only fills."""
+    stop: int
+    """How many positions of the epoch are served once all ranks have made this step."""
+    digest: int
+    """What the samples of all ranks in this step add to the digest of the epoch."""
+    last: bool
+    """Whether the epoch ends with it."""
+
+
+class StepSampler(Protocol):
+    """What a `Loader` asks of whoever divides an epoch into steps."""
+
+    @property
+    def samples(self) -> int:
+        """Positions in an epoch."""
+        ...
+
+    @property
+    def epoch(self) -> int:
+        """The epoch that the next `iter` serves."""
+        ...
+
+    @property
+    def skipped(self) -> list[int] | list[list[int]]:
+        """The samples that are left out."""
+        ...
+
+    @property
+    def phases(self) -> list[dict[str, Any]] | None:
+        """What a state has of a mixture besides its definition; None of one dataset."""
+        ...
+
+    def take_over(self, state: Mapping[str, Any], stood: Progress, begin: Progress) -> None:
+        """Serve, from `begin` on, what follows on `state`, which was taken at `stood`."""
+        ...
+
+    def set_epoch(self, epoch: int) -> None:
+        """Make `epoch` the one that the next `iter` serves."""
+        ...
+
+    def __iter__(self) -> Iterator[list[int]]: ...
+
+    def __len__(self) -> int: ...
+
+    def steps(self, epoch: int, start: int = 0) -> Iterator[Step]:
+        """The steps of `epoch` after `start` samples were served."""
+        ...
+
+    def ended(self, start: int) -> bool:
+        """Whether no step is left after `start` samples."""
+        ...
+
+    def position(self, count: int, epoch: int) -> int:
+        """The position of the sample that is served after `count` others."""
+        ...
+
+    def count(self, position: int, epoch: int) -> int:
+        """How many samples are served before `position`."""
+        ...
+
+    def lend(self, iterator: Iterator[list[int]] | None) -> None:
+        """Make `iterator` what every `iter` gives from now on; None ends that."""
+        ...
+
+    def with_batch_size(self, batch_size: int) -> StepSampler:
+        """The same for batches of another size."""
+        ...
+
+
+class GlobalBatchSampler(Sampler[list[int]]):
+    """Yields the sample ids of each step of one rank, a list of ints per batch.
+
+    `end` says what becomes of the last samples where they do not fill a global batch:
+
+    - ``"drop"``: they are not served in this epoch. Raises `UsageError` if that leaves nothing.
+    - ``"partial"``: a last, shorter batch. For one rank only: ranks would differ in shape, and
+      some would have no rows at all.
+    - ``"pad"``: they are divided among the ranks as evenly as can be, and every rank fills its
+      batch up with `PADDING`, so all steps have one shape and no sample is served twice.
+
+    `skips` are left out: the other samples keep their relative order, and move up. `content` has
+    the content ids of the datasets that the samples are from, which the digests are seeded with.
+    `tagged`: the sample ids of a step have the epoch with them (runtime/order/epoch_tag.py).
+
+    Iterating serves `epoch`, and serves it again until `set_epoch`. Memory and start-up do not
+    depend on the number of samples. Ordering the positions of all ranks, for the digest, costs 30
+    ns a sample of the global batch.
+    """
+
+    def __init__(
+        self,
+        samples: int,
+        batch_size: int,
+        *,
+        order: Order,
+        epoch: int = 0,
+        dp_rank: int = 0,
+        dp_size: int = 1,
+        end: End = "drop",
+        skips: Skips | None = None,
+        content: Sequence[str] = (),
+        tagged: bool = False,
+    ) -> None:
+        batch_size = whole_number("batch_size", batch_size, 1)
+        least = int(end == "drop")  # of nothing, nothing is served; with "drop" it is a mistake
+        sound = least <= samples <= MAX_SAMPLES
+        require(sound, "samples", f"must be in {least} .. 2**48, got {samples}")
+        require(dp_size >= 1, "dp_size", f"must be at least 1, got {dp_size}")
+        require(0 <= dp_rank < dp_size, "dp_rank", f"{dp_rank} is not in 0 .. {dp_size - 1}")
+        require(end in get_args(End), "end", f"must be one of {get_args(End)}, got {end!r}")
+        require(end != "partial" or dp_size == 1, "end", "'partial' is for one rank; use 'pad'")
+        self.samples = samples
+        self.batch_size = batch_size
+        self.order = order
+        self.dp_rank = dp_rank
+        self.dp_size = dp_size
+        self.end = end
+        self.skips = skips
+        self.content = tuple(content)
+        self.tagged = tagged
+        self._digest_seed = digest_seed(self.content)
+        self.served = samples - (len(skips) if skips else 0)
+        if skips is not None:
+            require(
+                getattr(order, "bijective", True), "skip",
+                "cannot be used with an order that serves samples more than once",
+            )  # fmt: skip
+            skips.check(samples)
+        self._lent: Iterator[list[int]] | None = None
+        if len(self) == 0 and samples:
+            raise self._nothing_left()
+        self.set_epoch(epoch)
+
+    @property
+    def global_batch(self) -> int:
+        """Samples that all ranks together take in one step."""
+        return self.batch_size * self.dp_size
+
+    @property
+    def epoch(self) -> int:
+        """The epoch that the next `iter` serves."""
+        return self._epoch
+
+    def set_epoch(self, epoch: int) -> None:
+        """Make `epoch` the one that the next `iter` serves; passes under way are not changed."""
+        self._epoch = whole_number("epoch", epoch)
+
+    def with_batch_size(self, batch_size: int) -> GlobalBatchSampler:
+        """The same order in batches of `batch_size`."""
+        return GlobalBatchSampler(
+            self.samples, batch_size, order=self.order, epoch=self.epoch, dp_rank=self.dp_rank,
+            dp_size=self.dp_size, end=self.end, skips=self.skips, content=self.content,
+            tagged=self.tagged,
+        )  # fmt: skip
+
+    def __len__(self) -> int:
+        """Steps in a whole epoch; the same on every rank."""
+        return self.remaining(0)
+
+    def remaining(self, start: int) -> int:
+        """Steps from position `start` to the end of an epoch."""
+        whole, rest = divmod(max(0, self.served - start), self.global_batch)
+        return whole + (rest > 0 and self.end != "drop")
+
+    def ended(self, start: int) -> bool:
+        """Whether no step is left from position `start` on."""
+        return self.remaining(start) == 0
+
+    @property
+    def skipped(self) -> list[int] | list[list[int]]:
+        """The samples that are left out; of a mixture, a list for each source, or none at all."""
+        if isinstance(self.order, MixtureOrder):
+            return self.order.skipped
+        return self.skips.to_json() if self.skips is not None else []
+
+    @property
+    def phases(self) -> list[dict[str, Any]] | None:
+        """What a state has of a mixture besides its definition; None of one dataset."""
+        return self.order.history(self.samples) if isinstance(self.order, MixtureOrder) else None
+
+    def take_over(self, state: Mapping[str, Any], stood: Progress, begin: Progress) -> None:
+        """Serve, from `begin` on, what follows on `state`, which was taken at `stood`.
+
+        Of one dataset that needs nothing; a mixture may begin a phase. Passes under way stay as
+        they are. Raises what `going_on` raises, and warns of skipped samples that are not now.
+        """
+        if isinstance(self.order, MixtureOrder):
+            self.order = going_on(
+                self.order, state, stood=_spot(stood), begin=_spot(begin), positions=self.samples
+            )
+        else:
+            known = self.skips.to_json() if self.skips is not None else []
+            warn_of_forgotten(len(set(state.get("skip") or ()) - set(known)))
+
+    def position(self, count: int, epoch: int) -> int:
+        """The position, in the order of all samples, of the one that is served after `count`."""
+        if count >= self.served:
+            return self.samples
+        if self.skips is None or count == 0:  # 0: also where the first is skipped
+            return count
+        found = self.skips.positions(np.array([count]), self.order, self.samples, epoch)
+        return int(found[0])
+
+    def count(self, position: int, epoch: int) -> int:
+        """How many samples are served before `position` of the order of all samples."""
+        if self.skips is None:
+            return position
+        return self.skips.count(position, self.order, self.samples, epoch)
+
+    def __iter__(self) -> Iterator[list[int]]:
+        if self._lent is not None:
+            return self._lent
+        return self.batches(self._epoch)
+
+    def lend(self, iterator: Iterator[list[int]] | None) -> None:
+        """Make `iterator` what every `iter` gives from now on; None ends that.
+
+        For a DataLoader that has its worker processes fetch a pass which somebody else counts.
+        """
+        self._lent = iterator
+
+    def batches(self, epoch: int, start: int = 0) -> Iterator[list[int]]:
+        """The batches of `epoch` from position `start` on, each a list of sample ids."""
+        return (step.samples.tolist() for step in self.steps(epoch, start))
+
+    def steps(self, epoch: int, start: int = 0) -> Iterator[Step]:
+        """The steps of `epoch` from position `start` on; starting late costs nothing."""
+        return self._steps(self.order, epoch, start)
+
+    def _steps(self, order: Order, epoch: int, start: int) -> Iterator[Step]:
+        """With the order of now, also where a state is loaded meanwhile."""
+        total, size = self.remaining(start), self.global_batch
+        whole = max(0, self.served - start) // size
+        ahead = getattr(order, "ahead", _AHEAD)
+        few, many = (max(1, min(most, ahead) // size) for most in (_FIRST, ahead))
+        mine = slice(self.dp_rank * self.batch_size, (self.dp_rank + 1) * self.batch_size)
+        for first, count in _chunks(whole, few, many):
+            begin = start + first * size
+            positions = np.arange(begin, begin + count * size, dtype=np.int64)
+            samples, digests = self._ordered(order, positions.reshape(count, size), epoch)
+            samples = self._dealt(order, samples, positions[::size, None], mine, epoch)
+            stops = range(begin + size, begin + count * size + 1, size)
+            ends = chain(repeat(False, count - 1), (first + count == total,))
+            yield from map(Step, samples, stops, digests, ends)
+        if whole < total:
+            yield self._last(order, epoch, start + whole * size)
+
+    def _ordered(
+        self, order: Order, positions: Positions, epoch: int
+    ) -> tuple[Positions, list[int]]:
+        """The samples at `positions` [steps, samples], and the digest of each step."""
+        samples = self._at(order, positions, epoch)
+        parts = contributions(samples, positions, epoch, self._digest_seed)
+        return samples, parts.sum(axis=1, dtype=np.uint64).tolist()
+
+    def _last(self, order: Order, epoch: int, begin: int) -> Step:
+        """The step after the whole ones; it ends the epoch."""
+        rest = self.served - begin
+        samples, (digest,) = self._ordered(order, np.arange(begin, self.served)[None], epoch)
+        first, stop = (rest * rank // self.dp_size for rank in (self.dp_rank, self.dp_rank + 1))
+        (mine,) = self._dealt(order, samples, np.array([[begin]]), slice(first, stop), epoch)
+        if self.end == "pad":
+            filling = np.full(self.batch_size - len(mine), PADDING, np.int64)
+            mine = np.concatenate([mine, filling])
+        return Step(mine, self.served, digest & DIGEST_MASK, last=True)
+
+    def _dealt(
+        self, order: Order, samples: Positions, begins: Positions, mine: slice, epoch: int
+    ) -> Positions:
+        """Return this rank's part of each step [steps, samples]; see `MixtureOrder.deal_key`."""
+        if self.tagged:
+            samples = samples + epoch_tag(epoch)
+        if not isinstance(order, MixtureOrder):
+            return samples[:, mine]
+        rows = samples.shape[1]
+        slots, streams = np.broadcast_arrays(np.arange(rows, dtype=np.int64)[mine], begins)
+        dealt = permute(slots, rows, order.deal_key(epoch), streams)
+        return np.take_along_axis(samples, dealt, axis=1)
+
+    def _at(self, order: Order, positions: Positions, epoch: int) -> Positions:
+        if self.skips is not None:
+            positions = self.skips.positions(positions, order, self.samples, epoch)
+        return order.samples(positions, self.samples, epoch)
+
+    def _nothing_left(self) -> UsageError:
+        return UsageError(
+            f"{self.served:,} samples are fewer than one global batch of {self.global_batch:,} "
+            f"(batch_size {self.batch_size:,} x dp_size {self.dp_size:,}), and drop_last drops it",
+            where="batch_size", code="E_TOO_FEW_SAMPLES",
+            remedy="Use a smaller batch_size or drop_last=False.",
+        )  # fmt: skip
+
+
+def _chunks(whole: int, first: int, each: int) -> Iterator[tuple[int, int]]:
+    """Where chunks of `whole` begin and how long they are: one of `first`, the others of `each`.
+
+    >>> list(_chunks(10, 1, 4)), list(_chunks(1, 3, 4))
+    ([(0, 1), (1, 4), (5, 4), (9, 1)], [(0, 1)])
+    """
+    at, size = 0, first
+    while at < whole:
+        yield at, min(size, whole - at)
+        at, size = at + size, each
+
+
+def _spot(progress: Progress) -> Spot:
+    return Spot(progress.epoch, progress.position)

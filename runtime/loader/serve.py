@@ -1,0 +1,320 @@
+"""From samples to a loader: the order, this rank's part of it, and how batches are made.
+
+`create_loader` (runtime/create.py) is this on top of a dataset directory. Use `serve` for samples
+made by hand: packed rows with other options, a dataset of one's own that follows `SampleDataset`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import reprlib
+import warnings
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+import numpy as np
+import torch
+
+from dataprep.formats.canonical import canonical_json, digest_of
+from dataprep.formats.errors import UsageError
+from dataprep.formats.read.arrays import ArraySplit
+from dataprep.formats.read.dataset import Dataset, Split, open_dataset
+
+from ..checks import flag, flag_or_none, whole_number
+from ..order.blocks import Blocks, block_sizes
+from ..order.permutation import ALGORITHM, Order, Sequential, Shuffled
+from ..order.skips import Skips, skips_of
+from ..types import SampleDataset
+from .batch_sampler import End, GlobalBatchSampler, StepSampler
+from .loader import Loader
+from .mock import MockDataset
+from .readahead import ReadAhead, memory
+from .state_order import compared
+from .workers import begin_work
+
+__all__ = [
+    "Shuffle",
+    "build_order",
+    "opened",
+    "require_seed",
+    "serve",
+    "serve_steps",
+    "shuffle_kind",
+]
+
+Shuffle = Literal["full", "blocks"]
+_BATCH_SIZE = 32
+_LONG = 384  # bytes of lists in a definition that a state holds as they are
+
+
+def opened(place: str | Path | Dataset, io: Literal["mmap", "pread"] | None) -> Dataset:
+    """The dataset at `place`, opened with `io` (None: mapped, or as it is if it is open)."""
+    if (
+        isinstance(place, list | tuple)
+        and place
+        and all(isinstance(part, str | os.PathLike | Dataset) for part in place)
+    ):
+        weights = ", ".join(
+            f'"{part}": {count}' for part, count in Counter(map(str, place)).items()
+        )
+        raise UsageError(
+            "several datasets are given with a weight each", where="dataset_dir",
+            remedy=f"Pass {{{weights}}}.",
+        )  # fmt: skip
+    if not isinstance(place, str | os.PathLike | Dataset):
+        raise UsageError(
+            f"must be a path or an open dataset, got {reprlib.repr(place)}",
+            where="dataset_dir",
+            remedy="Samples in memory are served by UniversalDataModule or DataLoaderBuilder.",
+        )
+    if not isinstance(place, Dataset):
+        return open_dataset(place, io=io)
+    if io is not None and io != place.io:
+        raise UsageError(
+            f"the dataset was opened with io={place.io!r}", where="io",
+            remedy=f"Open it with io={io!r}, or give its path.",
+        )  # fmt: skip
+    return place
+
+
+def build_order(
+    samples: SampleDataset, split: Split | ArraySplit, *, seed: int, shuffle: Shuffle | bool
+) -> tuple[Order, dict[str, Any]]:
+    """The order of the samples of one split, and what it is a function of (JSON values).
+
+    ``"full"`` (or True) permutes all samples. ``"blocks"`` permutes pieces of 4 MiB and the samples
+    inside windows of 1 GiB: for data larger than the page cache. False is the stored order.
+    """
+    kind = shuffle_kind(shuffle)
+    seed = require_seed(seed)
+    content_id, n = split.content_id, len(samples)
+    definition: dict[str, Any] = {"content": [content_id], **samples.definition, "samples": n}
+    if kind is False:
+        return Sequential(), definition | {"shuffle": None}
+    definition |= {"shuffle": kind, "seed": seed}
+    purpose = str(samples.definition["kind"])
+    if kind == "full":
+        return Shuffled(content_id=content_id, seed=seed, purpose=purpose), definition
+    block, window = block_sizes(_sample_bytes(samples, split))
+    order = Blocks(content_id=content_id, seed=seed, purpose=purpose, block=block, window=window,
+                   default_sizes=True)  # fmt: skip
+    return order, definition | {"block": block, "window": window}
+
+
+def shuffle_kind(shuffle: Shuffle | bool) -> Shuffle | Literal[False]:
+    """``"full"`` for True, and otherwise as given; `UsageError` for what is none of these."""
+    kind = flag("shuffle", shuffle) if isinstance(shuffle, np.bool_) else shuffle
+    if isinstance(kind, bool):
+        return "full" if kind else False
+    if kind not in get_args(Shuffle):
+        raise UsageError(f"must be a bool, 'full' or 'blocks', got {shuffle!r}", where="shuffle")
+    return kind
+
+
+def _sample_bytes(samples: SampleDataset, split: Split | ArraySplit) -> int:
+    """Stored bytes of a sample, about."""
+    if isinstance(split, Split):
+        return max(1, split.tokens * split.dtype.itemsize // len(samples))
+    return max(1, getattr(samples, "sample_bytes", 1))
+
+
+def require_seed(seed: int) -> int:
+    """`seed` as an int; raises `UsageError` unless it is from 0 to 2**63 - 1."""
+    number = whole_number("seed", seed)
+    if number >= 1 << 63:
+        raise UsageError(f"must be from 0 to 2**63 - 1, got {seed}", where="seed")
+    return number
+
+
+def serve(
+    samples: SampleDataset,
+    batch_size: int | None,
+    *,
+    order: Order,
+    definition: Mapping[str, Any],
+    positions: int | None = None,
+    epoch: int = 0,
+    end: End = "drop",
+    skip: Iterable[int] | Skips | None = (),
+    dp_rank: int = 0,
+    dp_size: int = 1,
+    num_workers: int = 0,
+    persistent_workers: bool | None = None,
+    multiprocessing_context: str | None = None,
+    prefetch: int = 2,
+    pin_memory: bool | None = None,
+    mock: bool = False,
+) -> Loader:
+    """A `Loader` that serves `samples` in `order`.
+
+    `definition` says what the order is a function of: a state is good for loaders with the same.
+    Its `content`, a list of content ids, seeds the digests. `positions` are those of an epoch, as
+    many as there are samples if it is None. `batch_size` None
+    is 32, or with a warning as many as fill one global batch where that would be dropped.
+    `persistent_workers` False ends worker processes with each pass. The other arguments are those
+    of `create_loader`.
+
+        >>> packed = PackedDataset(split, seq_len=2048, pack="best-fit")       # doctest: +SKIP
+        >>> order, definition = build_order(packed, split, seed=0, shuffle="full")
+        ...                                                                    # doctest: +SKIP
+        >>> loader = serve(packed, 32, order=order, definition=definition)     # doctest: +SKIP
+    """
+    count = len(samples) if positions is None else positions
+    skips = skips_of(skip)
+    if batch_size is None:
+        batch_size = _default_batch_size(count - len(skips), dp_size, end)
+    sampler = GlobalBatchSampler(
+        count, batch_size, order=order, epoch=epoch, dp_rank=dp_rank, dp_size=dp_size, end=end,
+        skips=skips if len(skips) else None, content=definition.get("content", ()),
+        tagged=getattr(samples, "tagged", False),
+    )  # fmt: skip
+    _require_memory(sampler, definition.get("seq_len", 1))
+    return serve_steps(
+        samples, sampler, definition=definition, num_workers=num_workers, prefetch=prefetch,
+        persistent_workers=persistent_workers, multiprocessing_context=multiprocessing_context,
+        pin_memory=pin_memory, dp_rank=dp_rank, mock=mock,
+    )  # fmt: skip
+
+
+def _default_batch_size(samples: int, dp_size: int, end: End) -> int:
+    """Return 32, or fewer, with a warning, where `samples` fill no global batch of that."""
+    most = samples // dp_size
+    if end != "drop" or not 1 <= most < _BATCH_SIZE:
+        return _BATCH_SIZE
+    warnings.warn(
+        f"there are {samples:,} samples: batch_size is {most:,}, not {_BATCH_SIZE}; pass "
+        "batch_size to choose", stacklevel=2,
+    )  # fmt: skip
+    return most
+
+
+def serve_steps(
+    samples: SampleDataset,
+    sampler: StepSampler,
+    *,
+    definition: Mapping[str, Any],
+    num_workers: int = 0,
+    prefetch: int = 2,
+    persistent_workers: bool | None = None,
+    multiprocessing_context: str | None = None,
+    pin_memory: bool | None = None,
+    dp_rank: int = 0,
+    mock: bool = False,
+) -> Loader:
+    """The same, over steps that are divided in some other way: see `StepSampler`."""
+    num_workers = whole_number("num_workers", num_workers)
+    prefetch, mock = whole_number("prefetch", prefetch), flag("mock", mock)
+    _check(num_workers, multiprocessing_context)
+    pin_memory = flag_or_none("pin_memory", pin_memory)
+    pinned = _on_host(samples, num_workers) and _pins(pin_memory)
+    return Loader(
+        MockDataset(samples) if mock else samples,
+        sampler,
+        order=_brief({"algorithm": ALGORITHM, **definition, **({"mock": True} if mock else {})}),
+        prefetch=prefetch,
+        vocab_size=_vocab_size(samples),
+        announcer=None if mock else _announcer(samples),
+        num_workers=num_workers,
+        pin_memory=pinned,
+        prefetch_factor=max(1, -(-prefetch // num_workers)) if num_workers else None,
+        persistent_workers=num_workers > 0 and persistent_workers is not False,
+        multiprocessing_context=multiprocessing_context,
+        worker_init_fn=begin_work if num_workers else None,
+        # Its own: a DataLoader draws from the global generator at every `iter` otherwise.
+        generator=torch.Generator().manual_seed(_worker_seed(definition, dp_rank)),
+    )
+
+
+def _worker_seed(definition: Mapping[str, Any], dp_rank: int) -> int:
+    """What torch makes the seeds of worker processes from: other ones on every rank."""
+    text = json.dumps([definition.get("seed"), dp_rank]).encode()
+    return int.from_bytes(hashlib.sha256(text).digest()[:7])
+
+
+def _brief(definition: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a definition as states have it: of long lists the hash alone.
+
+    The content id of one dataset stays; those of the sources of a mixture stand in its phases.
+    """
+    single, mixed = str | int | float | None, definition.get("kind") == "mixture"
+    short = {
+        name: value
+        for name, value in definition.items()
+        if isinstance(value, single) or (name == "content" and not mixed)
+    }
+    lists = {name: value for name, value in definition.items() if name not in short}
+    if len(canonical_json(lists)) <= _LONG:
+        return dict(definition)
+    return {**short, "sha256": digest_of(compared(lists))}
+
+
+def _announcer(samples: SampleDataset) -> ReadAhead | None:
+    """Read-ahead, for samples that lie in splits."""
+    tracks: object = getattr(samples, "tracks", None)
+    if tracks is None:
+        tracks = hasattr(samples, "split") or hasattr(samples, "splits")
+    return ReadAhead(samples) if tracks else None
+
+
+def _vocab_size(samples: SampleDataset) -> int | None:
+    """The largest vocabulary of the datasets that the samples are from."""
+    splits = getattr(samples, "splits", None) or (getattr(samples, "split", None),)
+    sizes = [s.dataset.manifest.tokens.vocab_size for s in splits if isinstance(s, Split)]
+    return max(sizes, default=None)
+
+
+def _on_host(samples: SampleDataset, num_workers: int) -> bool:
+    """Whether batches come in the memory of the host; those that do not need no pinning."""
+    device: torch.device | None = getattr(samples, "device", None)
+    if device is None or device.type == "cpu":
+        return True
+    if num_workers:
+        raise UsageError(
+            f"batches on {device} are made in this process, not by workers", where="num_workers",
+            remedy="Use num_workers=0, which is the fastest, or device='cpu'.",
+        )  # fmt: skip
+    return False
+
+
+def _pins(asked: bool | None) -> bool:
+    """Whether to pin: where something can use it, unless it was refused."""
+    if asked and not _has_accelerator():
+        warnings.warn("pin_memory is left out: there is no accelerator to copy to", stacklevel=4)
+    return asked is not False and _has_accelerator()
+
+
+def _has_accelerator() -> bool:
+    accelerator = (
+        torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
+    )
+    return accelerator is not None and accelerator.type != "mps"  # which cannot pin
+
+
+def _require_memory(sampler: GlobalBatchSampler, tokens: int) -> None:
+    """Raise `UsageError` where the ids of one batch, `tokens` a row, do not fit into memory.
+
+    A batch that is padded has all its rows, however few samples there are.
+    """
+    size = sampler.batch_size
+    rows = size if sampler.end == "pad" else min(size, sampler.samples)
+    needed, free = 8 * rows * tokens, memory()
+    if needed > free > 0:
+        raise UsageError(
+            f"a batch of {rows:,} rows takes {needed / (1 << 30):,.0f} GiB or more, and this "
+            f"machine has {free / (1 << 30):,.0f} GiB free",
+            where="batch_size", remedy="Use a smaller batch_size.",
+        )  # fmt: skip
+
+
+def _check(num_workers: int, context: str | None) -> None:
+    methods = torch.multiprocessing.get_all_start_methods()
+    if context is not None and context not in methods:
+        raise UsageError(
+            f"must be one of {', '.join(methods)}, got {context!r}", where="multiprocessing_context"
+        )
+    if context is not None and num_workers == 0:
+        raise UsageError("only means something with workers", where="multiprocessing_context")

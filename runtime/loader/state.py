@@ -1,0 +1,132 @@
+"""Where a run stands: a handful of numbers, good for any ranks, workers and batch size.
+
+A state says which order is served (`order`: dataset, samples, seed, ...) and how far it is served:
+the epoch, and the position in it up to which the trainer was handed samples. Nothing in it depends
+on ranks, workers, prefetching or batch size, so a run may go on with others. It is plain JSON, less
+than a kilobyte (and up to 20 bytes more for each skipped sample, 60 for each source of a mixture
+and some 200 for each change of its weights).
+
+Positions count in the order of all samples, skipped ones included: a run may go on with another
+skip list, at the same place. In the sequence of a mixture, every position is served: which samples
+that makes, its phases say (`dataprep.runtime.mixture.history`).
+"""
+
+from __future__ import annotations
+
+import re
+import warnings
+from collections.abc import Mapping, Sequence, Set
+from dataclasses import dataclass
+from typing import Any
+
+from dataprep.formats.errors import IncompatibleError, UsageError
+
+from ..order.skips import Skips
+from .state_errors import check_head, damaged, whole
+from .state_order import REMEDY, Served, require_order
+
+__all__ = ["STATE_VERSION", "Progress", "progress_from", "state_of", "warn_of_forgotten"]
+
+STATE_VERSION = 1
+_KIND = "dataprep loader state"
+_UNKNOWN = Served()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Progress:
+    """How far an order is served.
+
+    `position` counts positions of the epoch, skipped samples included; `digest` is that of the
+    samples served in this epoch (`dataprep.runtime.order.order_checksum`).
+    """
+
+    epoch: int = 0
+    position: int = 0
+    digest: int = 0
+
+    def __post_init__(self) -> None:
+        sound = 0 <= self.epoch < 1 << 63 and self.position >= 0 and 0 <= self.digest < 1 << 64
+        if not sound:
+            raise UsageError(f"{self} makes no sense", where="state")
+
+
+def state_of(
+    order: Mapping[str, Any],
+    progress: Progress,
+    skipped: Sequence[Any],
+    phases: list[dict[str, Any]] | None = None,
+) -> dict[str, Any]:
+    """The state of a loader that serves `order`: JSON values only. Mixtures have `phases`."""
+    state = {
+        "kind": _KIND,
+        "version": STATE_VERSION,
+        "order": dict(order),
+        "epoch": progress.epoch,
+        "position": progress.position,
+        "order_digest": f"{progress.digest:016x}",
+        "skip": skipped,
+    }
+    return state if phases is None else {**state, "phases": phases}
+
+
+def progress_from(
+    state: Mapping[str, Any],
+    order: Mapping[str, Any],
+    positions: int,
+    changing: Set[str] = frozenset(),
+    served: Served = _UNKNOWN,
+) -> Progress:
+    """The progress in `state`, which must be of this `order` of so many `positions`.
+
+    The fields `changing` of the order may be others, and so may the number of positions then.
+    `served` is what the order is of, for messages.
+    Raises `IncompatibleError` for a state of a newer dataprep, of another dataset or of another
+    order, and `UsageError` for what is no state at all.
+    """
+    check_head(state, _KIND, STATE_VERSION)
+    require_order(state, order, changing, served)
+    _check_skip(state)
+    found = Progress(
+        epoch=whole(state.get("epoch"), "epoch"),
+        position=whole(state.get("position"), "position"),
+        digest=_digest(state.get("order_digest")),
+    )
+    if found.position > positions and not changing:
+        raise IncompatibleError(
+            f"stands at position {found.position:,} of {positions:,}", where="state",
+            code="E_STATE", remedy=REMEDY,
+        )  # fmt: skip
+    return found
+
+
+def warn_of_forgotten(forgotten: int, argument: str = 'skip=state["skip"]', up: int = 4) -> None:
+    """Warn where a state is of a run that left samples out which this one does not.
+
+    `up` is how many calls lie between the warning and who loads the state.
+    """
+    if forgotten:
+        samples = "sample" if forgotten == 1 else "samples"
+        warnings.warn(
+            f"the state is of a run that left out {forgotten:,} {samples} more than this one does: "
+            f"pass {argument} to leave them out again",
+            stacklevel=up,
+        )
+
+
+def _digest(value: object) -> int:
+    if not isinstance(value, str) or not re.fullmatch("[0-9a-f]{16}", value):
+        raise damaged(f"order_digest must be 16 hex digits, got {value!r}")
+    return int(value, 16)
+
+
+def _check_skip(state: Mapping[str, Any]) -> None:
+    """Every state has the samples that are left out; of a mixture the phases say of what."""
+    skip = state.get("skip")
+    if not isinstance(skip, list | tuple):
+        raise damaged(f"skip must be a list, got {skip!r}")
+    if "phases" in state:
+        return
+    try:
+        Skips(skip)
+    except UsageError as error:
+        raise damaged(f"skip {error.problem}") from None

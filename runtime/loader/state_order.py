@@ -1,0 +1,275 @@
+"""Whether a state is of the order that a loader serves, and what it says where it is not.
+
+The order of one dataset and that of a mixture are two things, also where the mixture is of one
+dataset; and in a mixture the datasets have an order. An error names the datasets by their paths as
+far as they are open here, and says what to give; by their content ids where they are not.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence, Set
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from dataprep.formats.errors import IncompatibleError
+
+from ..mixture.order import CHANGING, MixtureOrder
+from ..order.permutation import ALGORITHM
+from .state_errors import damaged
+
+if TYPE_CHECKING:
+    from ..order.permutation import Order
+
+__all__ = [
+    "REMEDY",
+    "Open",
+    "Served",
+    "compared",
+    "contents_of",
+    "require_algorithm",
+    "require_datasets",
+    "require_order",
+    "served_by",
+]
+
+REMEDY = "Make the loader as it was made when the state was taken."
+_ID = 16  # digits of a content id in the phases of a state
+_SHOWN = 12
+_FOLLOWING = {
+    "samples", "positions", "sources", "period", "content", "weights_sha256", "content_sha256",
+    "sha256",
+}  # fmt: skip
+_NAMES = {"kind": "rows", "by": "weigh_by", "positions": "samples in all"}
+
+
+class Open(NamedTuple):
+    """A split that is open here: its content id, and what messages call its dataset."""
+
+    content_id: str
+    name: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Served:
+    """What a loader serves, as far as its definition does not say: datasets, in order, and weights.
+
+    Empty where it is not known: then messages have content ids.
+    """
+
+    datasets: tuple[Open, ...] = ()
+    weights: tuple[int, ...] = ()
+
+
+def served_by(order: Order, samples: object) -> Served:
+    """What `order` draws from; `samples` are those of one dataset where it is no mixture."""
+    if isinstance(order, MixtureOrder):
+        sources = order.mixture.sources
+        return Served(
+            datasets=tuple(Open(source.content_id, source.name) for source in sources),
+            weights=order.mixture.schedule.weights,
+        )
+    split = getattr(samples, "split", None)
+    dataset = getattr(split, "dataset", None)
+    if split is None or dataset is None:
+        return Served()
+    return Served(datasets=(Open(split.content_id, dataset.path),))
+
+
+def require_order(
+    state: Mapping[str, Any], order: Mapping[str, Any], changing: Set[str], served: Served
+) -> None:
+    """Raise `IncompatibleError` unless `state` is of this `order`, but for the fields `changing`.
+
+    `served` is what the order is of. Raises `UsageError` for a state that names no order.
+    """
+    stored = state.get("order")
+    if not isinstance(stored, Mapping):
+        raise damaged("it does not say which order it is of")
+    require_algorithm(stored.get("algorithm"))
+    odd = _odd(compared(stored), compared(order))
+    names = [name for name in odd if name not in changing]
+    mixed = _is_mixture(stored), _is_mixture(order)
+    was = contents_of(state, stored)
+    now = [found.content_id for found in served.datasets] or list(contents_of({}, order))
+    common = {content[:_ID] for content in was} & {content[:_ID] for content in now}
+    helps = all(mixed) and not changing and CHANGING.issuperset(odd) and bool(common)
+    other = " Or pass weights_changed=True to go on with other weights." if helps else ""
+    # A long definition has the hash of its lists alone, and how long it is, is up to the options.
+    contents = "content_sha256" if all(mixed) else "content"
+    splits = stored.get("split") != order.get("split")
+    if mixed[0] != mixed[1] or (contents in names and not splits):
+        raise _of_others(mixed, was, now, served.datasets, other)
+    if contents in names:
+        names.append("split")
+    if names:
+        listed = ", ".join(_differences(state, stored, order, names, served.weights))
+        raise IncompatibleError(
+            f"is of another order: {listed}", where="state", code="E_STATE", remedy=REMEDY + other
+        )
+
+
+def compared(definition: Any) -> Any:
+    """Return what decides whether two definitions are of the same order, and what is hashed of one.
+
+    That is all of `definition` but for nulls, which mean that a field is missing, and the names of
+    splits, which are for people: the content id decides.
+
+    >>> compared({"kind": "windows", "split": "train", "labels": None})
+    {'kind': 'windows'}
+    """
+    if isinstance(definition, Mapping):
+        return {
+            name: compared(value)
+            for name, value in definition.items()
+            if value is not None and name != "split"
+        }
+    if isinstance(definition, list | tuple):
+        return [compared(value) for value in definition]
+    return definition
+
+
+def _odd(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
+    return [name for name in {**one, **other} if one.get(name) != other.get(name)]
+
+
+def require_algorithm(found: object) -> None:
+    """Raise unless `found`, the algorithm that a state names, is the one of this dataprep.
+
+    `IncompatibleError` for another one, and `UsageError` for what is no version.
+    """
+    if type(found) is not int:
+        raise damaged(f"algorithm {found!r}")
+    if found != ALGORITHM:
+        raise IncompatibleError(
+            f"was taken with sample order {found}; this dataprep has {ALGORITHM}", where="state",
+            code="E_VERSION", remedy="Install the dataprep that wrote it.",
+        )  # fmt: skip
+
+
+def require_datasets(state: Mapping[str, Any], datasets: Sequence[Open], *, mixed: bool) -> None:
+    """Raise what `require_order` raises for a state of other datasets; of the rest nothing is said.
+
+    `mixed`: whether these are to be served as a mixture.
+    """
+    stored: Mapping[str, Any] = state["order"]
+    require_algorithm(stored.get("algorithm"))
+    was, now = contents_of(state, stored), [found.content_id for found in datasets]
+    of_mixture = _is_mixture(stored)
+    if of_mixture and mixed and not was:
+        return  # damaged, which the loader sees
+    if of_mixture != mixed or [b[:_ID] for b in was] != [b[:_ID] for b in now]:
+        raise _of_others((of_mixture, mixed), was, now, datasets, "")
+
+
+def _is_mixture(order: Mapping[str, Any]) -> bool:
+    return order.get("kind") == "mixture"
+
+
+def contents_of(state: Mapping[str, Any], order: Mapping[str, Any]) -> Sequence[str]:
+    """The contents that a state is of: whole ids or their first digits, and none if it has none."""
+    contents = order.get("content")
+    if not isinstance(contents, list | tuple):
+        sources = _last_phase(state).get("sources")
+        contents = sources if isinstance(sources, list | tuple) else ()
+        return [str(source)[:_ID] for source in contents]
+    return list(map(str, contents))
+
+
+def _last_phase(state: Mapping[str, Any]) -> Mapping[str, Any]:
+    phases = state.get("phases")
+    last = phases[-1] if isinstance(phases, list | tuple) and phases else None
+    return last if isinstance(last, Mapping) else {}
+
+
+def _of_others(
+    mixed: tuple[bool, bool],
+    was: Sequence[str],
+    now: Sequence[str],
+    datasets: Sequence[Open],
+    other: str,
+) -> IncompatibleError:
+    """The error for a state of other datasets, of the same in another order, or not as a mixture.
+
+    `mixed` says of the state, and of what is served, whether it is a mixture.
+    """
+    of_state, of_this = _called(was, datasets), _called(now, datasets)
+    code, remedy = "E_STATE_DATASET", "Open the dataset that it was taken on."
+    same = bool(was) and _counted(was) == _counted(now)
+    if same and mixed == (False, True):
+        code, remedy = "E_STATE", "Give the dataset by itself, without a weight."
+        problem = f"is of {of_state} by itself, and this is a mixture of that one dataset"
+    elif same and mixed == (True, False):
+        code, remedy = "E_STATE", "Give the dataset with a weight, as a mixture of one."
+        problem = f"is of a mixture of {of_state} alone, and this is no mixture"
+    elif same and all(mixed):
+        code, remedy = "E_STATE", f"Give them, and their weights, in this order: {of_state}."
+        problem = f"is of the same datasets in another order: {of_state}, not {of_this}"
+    else:
+        names = [f"a mixture of {text}" if of else text
+                 for text, of in zip((of_state, of_this), mixed, strict=True)]  # fmt: skip
+        problem = f"is of another dataset: {names[0]}, this one is {names[1]}"
+        if mixed[0]:
+            remedy = "Give all that it was taken on, in that order, each with its weight."
+        elif mixed[1]:
+            known = {found.content_id: found.name for found in datasets}
+            alone = known.get(was[0]) if len(was) == 1 else None
+            which = "the dataset that it was taken on" if alone is None else alone
+            remedy = f"Give {which} by itself, without a weight."
+    return IncompatibleError(problem, where="state", code=code, remedy=remedy + other)
+
+
+def _counted(contents: Iterable[str]) -> Counter[str]:
+    return Counter(content[:_ID] for content in contents)
+
+
+def _called(contents: Sequence[str], datasets: Sequence[Open]) -> str:
+    """These contents by the names of the datasets that are open, each of which is one of them."""
+    left, names = list(datasets), []
+    for content in contents:
+        found = next((one for one in left if one.content_id[:_ID] == content[:_ID]), None)
+        if found is not None:
+            left.remove(found)
+        names.append(f"content {content[:_SHOWN]}" if found is None else str(found.name))
+    return _listed(names) if names else "datasets that it does not name"
+
+
+def _listed(words: Sequence[str]) -> str:
+    return " and ".join(filter(None, (", ".join(words[:-1]), words[-1])))
+
+
+def _differences(
+    state: Mapping[str, Any],
+    stored: Mapping[str, Any],
+    order: Mapping[str, Any],
+    names: Sequence[str],
+    weights: Sequence[int],
+) -> list[str]:
+    """What is different, in the words of the options: what follows from that is left out."""
+    pairs, following = {name: (stored.get(name), order.get(name)) for name in names}, _FOLLOWING
+    if "weights_sha256" in pairs:
+        known = stored.get("weights") or _last_phase(state).get("weights")
+        pairs["weights"] = (known, order.get("weights") or list(weights))
+    elif "weights_sha256" in order:  # they are the same, where one of the two has no list of them
+        following = following | {"weights"}
+    told = {name: pair for name, pair in pairs.items() if name not in following} or pairs
+    both = {name for name in told if name == "weights" or (name in stored and name in order)}
+    told = {name: pair for name, pair in told.items() if name in both} or told
+    return [words for name, (a, b) in told.items() for words in _told(_NAMES.get(name, name), a, b)]
+
+
+def _told(name: str, was: Any, now: Any) -> list[str]:
+    """Return what to say of the field `name`; of objects, of each of their fields that differ."""
+    if not (isinstance(was, Mapping) and isinstance(now, Mapping)):
+        return [f"{name} {_brief(was)}, not {_brief(now)}"]
+    return [
+        words
+        for key in _odd(compared(was), compared(now))
+        for words in _told(f"{name} {key}", was.get(key), now.get(key))
+    ]
+
+
+def _brief(value: Any) -> str:
+    if isinstance(value, list | tuple) and value:
+        return _listed([_brief(one) for one in value])
+    return "none" if value is None else str(value)[:24]

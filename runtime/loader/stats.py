@@ -1,0 +1,80 @@
+"""What a loader has handed over, and how long the trainer waited for it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from ..rows.windows import PADDING
+from .batch_sampler import Step
+
+__all__ = ["LoaderStats", "Tally"]
+
+_IDS = ("input_ids", "chosen_input_ids", "rejected_input_ids", "responses")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LoaderStats:
+    """Counts of one process since its loader was made, or since its `reset_stats`.
+
+    A trainer that waits for a hundredth of its time loses no more than that to loading. Where
+    `ready` is at its largest whenever one looks, loading is never what is waited for.
+    """
+
+    waited_s: float
+    """Seconds between asking for a batch and getting it, summed over all batches."""
+    first_batch_s: float
+    """The part of `waited_s` that passed before the first batch of each pass."""
+    batches: int
+    samples: int
+    """Rows, without those that only fill a batch."""
+    tokens: int
+    """Elements of `input_ids` in these rows, padding within them included; 0 without any.
+
+    Of preferences, those of both answers, or of all.
+    """
+    ready: int
+    """Batches that wait to be taken, made ahead of time by the thread; 0 without it."""
+
+
+class Tally:
+    """The counts as they grow: under two microseconds a batch."""
+
+    __slots__ = ("_batches", "_first", "_samples", "_tokens", "_waited")
+
+    def __init__(self) -> None:
+        self.reset()
+
+    def reset(self) -> None:
+        """Count from here."""
+        self._waited = self._first = 0.0
+        self._batches = self._samples = self._tokens = 0
+
+    def add(self, step: Step, batch: Any, waited: float, *, first: bool) -> None:
+        """One more batch, of `step`, for which the trainer waited so many seconds."""
+        filling = int((step.samples == PADDING).sum()) if step.last else 0
+        self.count(batch, len(step.samples), filling, waited, first=first)
+
+    def count(self, batch: Any, rows: int, filling: int, waited: float, *, first: bool) -> None:
+        """The same for a batch of so many `rows`, of which some only fill it."""
+        real = rows - filling
+        self._waited += waited
+        if first:
+            self._first += waited
+        self._batches += 1
+        self._samples += real
+        if not isinstance(batch, dict):  # batches of other people's datasets may be anything
+            return
+        for name in _IDS:
+            if name in batch and isinstance(ids := batch[name], torch.Tensor):
+                count = ids.numel()
+                self._tokens += count if real == rows else count // rows * real
+
+    def stats(self, *, ready: int) -> LoaderStats:
+        """As they are now."""
+        return LoaderStats(
+            waited_s=self._waited, first_batch_s=self._first, batches=self._batches,
+            samples=self._samples, tokens=self._tokens, ready=ready,
+        )  # fmt: skip

@@ -1,0 +1,294 @@
+"""Batches of as many tokens as fit, rather than of as many rows: short samples go many together.
+
+Every step holds rows of like length (see runtime/order/buckets.py), as many as keep rows x the
+longest of them within `max_tokens` on each rank. So memory is bounded by the tokens, and not by the
+longest sample times a batch size that was chosen for it.
+
+An epoch is still one sequence, a function of (seed, epoch, lengths, budget): global step `g` is cut
+from it, all ranks have equally many rows in it, `Loader` counts in it and resumes at any step. With
+the same `max_tokens` x dp_size the steps are the same on every number of ranks that divides
+`rows_multiple`. What is left at the end of an epoch when the rows no longer divide by
+`rows_multiple` is a random few samples, which make the last step or are dropped.
+
+The number of steps is known only when the lengths of an epoch have been looked at: `len` costs 0.2
+microseconds a sample, once an epoch. Serving looks at one pool of samples at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
+from typing import Any, NamedTuple, get_args
+
+import numpy as np
+from torch.utils.data import Sampler
+
+from dataprep.formats.errors import IncompatibleError, InputError, UsageError, require
+
+from ..checks import whole_number
+from ..order.buckets import POOL, PoolCache
+from ..order.epoch_tag import epoch_tag
+from ..order.lengths import Lengths
+from ..order.order_checksum import DIGEST_MASK, contributions, digest_seed
+from ..order.permutation import MAX_SAMPLES, Order, Positions, key, permute
+from ..rows.windows import PADDING
+from .batch_sampler import End, Step
+from .state import Progress
+
+__all__ = ["TokenBudgetSampler"]
+
+
+class _Pool(NamedTuple):
+    """The steps of one pool: samples in the order they are served in, and where steps stop."""
+
+    samples: Positions
+    stops: Positions
+    digests: list[int]
+
+
+class TokenBudgetSampler(Sampler[list[int]]):
+    """Yields the sample ids of each step of one rank; the steps have different numbers of rows.
+
+    Arguments:
+        lengths: of every sample, in tokens.
+        max_tokens: the most ids of a batch of one rank, padding included.
+        order: of the samples before they are sorted in pools; a full shuffle, usually.
+        content_id, seed, purpose: those of `order`; they key the order of the steps in a pool.
+        max_rows: the most rows of a batch of one rank, however short they are.
+        rows_multiple: rows of a global step are a multiple of it. None: `dp_size`.
+        pool: samples that are sorted together, rounded up to a multiple of `rows_multiple`.
+        end: of the last samples, fewer than `rows_multiple`: see `GlobalBatchSampler`.
+        content: the content ids that the digests are seeded with.
+        tagged: the sample ids of a step have the epoch with them: see `GlobalBatchSampler`.
+
+    Raises `UsageError` for arguments that cannot be met, and when it meets them, `InputError` that
+    names a sample of which `rows_multiple` are over the budget of all ranks.
+    """
+
+    def __init__(
+        self,
+        lengths: Lengths,
+        max_tokens: int,
+        *,
+        order: Order,
+        content_id: str,
+        seed: int,
+        purpose: str,
+        max_rows: int = 1024,
+        rows_multiple: int | None = None,
+        pool: int = POOL,
+        epoch: int = 0,
+        dp_rank: int = 0,
+        dp_size: int = 1,
+        end: End = "drop",
+        content: Sequence[str] = (),
+        tagged: bool = False,
+    ) -> None:
+        self.lengths, self.order = lengths, order
+        self.samples = len(lengths)
+        self.max_tokens = whole_number("max_tokens", max_tokens, 1)
+        self.max_rows = whole_number("max_rows", max_rows, 1)
+        self.dp_size = whole_number("dp_size", dp_size, 1)
+        self.dp_rank = whole_number("dp_rank", dp_rank)
+        self.end, self.tagged = end, tagged
+        self._digest_seed = digest_seed(content)
+        multiple = self.dp_size if rows_multiple is None else rows_multiple
+        self.rows_multiple = whole_number("rows_multiple", multiple, 1)
+        self._check()
+        self.pool = -(-whole_number("pool", pool, 1) // self.rows_multiple) * self.rows_multiple
+        self._key = (content_id, seed, f"{purpose}/token budget")
+        self._cache = PoolCache()
+        self._counted: tuple[int, int] | None = None
+        self._lent: Iterator[list[int]] | None = None
+        self.set_epoch(epoch)
+
+    def _check(self) -> None:
+        m, ranks = self.rows_multiple, self.dp_size
+        require(self.samples <= MAX_SAMPLES, "lengths", "there are more than 2**48")
+        require(self.dp_rank < ranks, "dp_rank", f"{self.dp_rank} is not in 0 .. {ranks - 1}")
+        require(self.end in get_args(End), "end",
+                f"must be one of {get_args(End)}, got {self.end!r}")  # fmt: skip
+        require(self.end != "partial" or ranks == 1, "end", "'partial' is for one rank; use 'pad'")
+        require(m % ranks == 0, "rows_multiple", f"{m} cannot be shared evenly by {ranks} ranks")
+        require(m <= self.max_rows * ranks, "rows_multiple",
+                f"{m} is more than max_rows {self.max_rows} x dp_size {ranks}")  # fmt: skip
+        require(self.samples >= m or self.end != "drop", "rows_multiple",
+                f"{self.samples} samples are fewer than {m}; end='drop' drops them")  # fmt: skip
+
+    @property
+    def definition(self) -> dict[str, Any]:
+        """What decides the steps besides the order of the samples: JSON values."""
+        return {
+            "global_tokens": self.max_tokens * self.dp_size, "pool": self.pool,
+            "global_rows": self.max_rows * self.dp_size, "rows_multiple": self.rows_multiple,
+            "lengths": self.lengths.identity,
+        }  # fmt: skip
+
+    @property
+    def epoch(self) -> int:
+        """The epoch that the next `iter` serves."""
+        return self._epoch
+
+    def set_epoch(self, epoch: int) -> None:
+        """Make `epoch` the one that the next `iter` serves; passes under way are not changed."""
+        self._epoch = whole_number("epoch", epoch)
+
+    @property
+    def skipped(self) -> list[int]:
+        """None: skip lists are for batches of rows."""
+        return []
+
+    @property
+    def phases(self) -> None:
+        """None: mixtures are for batches of rows."""
+        return None
+
+    def take_over(self, state: Mapping[str, Any], stood: Progress, begin: Progress) -> None:
+        """Nothing is needed to go on: the steps follow from the definition."""
+
+    def with_batch_size(self, batch_size: int) -> TokenBudgetSampler:
+        """Refused: the batches have as many rows as fit."""
+        raise UsageError(
+            "the steps hold as many rows as fit into max_tokens", where="batch_size",
+            remedy="Make a loader with another max_tokens.",
+        )  # fmt: skip
+
+    @property
+    def batch_size(self) -> int:
+        """The most rows of a step of one rank."""
+        return self.max_rows
+
+    def __len__(self) -> int:
+        """Steps of the current epoch, the same on every rank; they differ from epoch to epoch."""
+        if self._counted is None or self._counted[0] != self._epoch:
+            pools = -(-self._arranged // self.pool)
+            steps = sum(len(self._cut(number, self._epoch).stops) for number in range(pools))
+            self._counted = (self._epoch, steps + (self.end != "drop" and self._rest > 0))
+        return self._counted[1]
+
+    def __iter__(self) -> Iterator[list[int]]:
+        if self._lent is not None:
+            return self._lent
+        return (step.samples.tolist() for step in self.steps(self._epoch))
+
+    def lend(self, iterator: Iterator[list[int]] | None) -> None:
+        """Make `iterator` what every `iter` gives from now on; None ends that."""
+        self._lent = iterator
+
+    def position(self, count: int, epoch: int) -> int:
+        """The same number: positions are counted as they are served."""
+        return self.samples if self.ended(count) else count
+
+    def count(self, position: int, epoch: int) -> int:
+        """The same number."""
+        return position
+
+    def ended(self, start: int) -> bool:
+        """Whether no step is left after `start` samples."""
+        return start >= (self._arranged if self.end == "drop" else self.samples)
+
+    def steps(self, epoch: int, start: int = 0) -> Iterator[Step]:
+        """The steps of `epoch` after `start` samples; looks at one pool, and goes on from there.
+
+        Raises `IncompatibleError` where no step begins at `start`.
+        """
+        if self._arranged < start < self.samples:
+            raise _no_step(start)
+        tag = epoch_tag(epoch) if self.tagged else 0
+        for number in range(start // self.pool, -(-self._arranged // self.pool)):
+            pool, base = self._cached(number, epoch), number * self.pool
+            stops = [0, *pool.stops.tolist()]
+            if start > base and start - base not in stops:
+                raise _no_step(start)
+            for step, (first, stop) in enumerate(pairwise(stops)):
+                if base + first >= start:
+                    rows = (stop - first) // self.dp_size
+                    at = first + self.dp_rank * rows
+                    last = base + stop == (self._arranged if self.end == "drop" else self.samples)
+                    mine = pool.samples[at : at + rows] + tag
+                    yield Step(mine, base + stop, pool.digests[step], last)
+        if start <= self._arranged and not self.ended(self._arranged):
+            yield self._last(epoch, tag)
+
+    @property
+    def _rest(self) -> int:
+        return self.samples % self.rows_multiple
+
+    @property
+    def _arranged(self) -> int:
+        """Samples of an epoch that are sorted into steps."""
+        return self.samples - self._rest
+
+    def _cached(self, number: int, epoch: int) -> _Pool:
+        found: _Pool = self._cache.get((number, epoch), lambda: self._cut(number, epoch))
+        return found
+
+    def _cut(self, number: int, epoch: int) -> _Pool:
+        """Sort a pool, cut it into steps, and permute those."""
+        places = np.arange(number * self.pool, min((number + 1) * self.pool, self._arranged))
+        samples = self.order.samples(places, self.samples, epoch)
+        lengths = self.lengths.of(samples)
+        by_length = np.argsort(lengths, kind="stable")
+        samples, lengths = samples[by_length], lengths[by_length]
+        bounds = self._bounds(samples, lengths)
+        sizes = np.diff(bounds)
+        content_id, seed, purpose = self._key
+        streams = np.full(len(sizes), number, np.int64)
+        turn = permute(
+            np.arange(len(sizes)), len(sizes), key(content_id, seed, epoch, purpose), streams
+        )
+        stops = np.cumsum(sizes[turn])
+        at = np.arange(len(samples)) + np.repeat(bounds[turn] - (stops - sizes[turn]), sizes[turn])
+        samples = samples[at]
+        parts = contributions(samples, places, epoch, self._digest_seed)
+        digests = np.add.reduceat(parts, stops - sizes[turn]).tolist()
+        return _Pool(samples, stops, digests)
+
+    def _bounds(self, samples: Positions, lengths: Positions) -> Positions:
+        """Where steps of samples in increasing length begin and stop: each takes what it can."""
+        m, budget = self.rows_multiple, self.max_tokens * self.dp_size
+        most = self.max_rows * self.dp_size // m
+        longest = lengths[m - 1 :: m]  # of each unit of m rows
+        bounds, unit = [0], 0
+        while unit < len(longest):
+            room = min(most, budget // max(1, m * int(longest[unit])))  # or fewer, as they grow
+            if room == 0:
+                raise self._over(int(samples[unit * m + m - 1]), int(longest[unit]))
+            some = longest[unit : unit + room]
+            fits = np.arange(1, len(some) + 1) * m * some <= budget
+            unit += int(np.searchsorted(~fits, True))
+            bounds.append(unit * m)
+        return np.array(bounds, np.int64)
+
+    def _last(self, epoch: int, tag: int) -> Step:
+        """The step of what does not divide, in the order's own sequence; `tag` is added."""
+        places = np.arange(self._arranged, self.samples)
+        samples = self.order.samples(places, self.samples, epoch)
+        lengths = self.lengths.of(samples)
+        if self.rows_multiple * int(lengths.max()) > self.max_tokens * self.dp_size:
+            raise self._over(int(samples[lengths.argmax()]), int(lengths.max()))
+        parts = contributions(samples, places, epoch, self._digest_seed)
+        digest = int(parts.sum(dtype=np.uint64)) & DIGEST_MASK
+        first, stop = (
+            self._rest * rank // self.dp_size for rank in (self.dp_rank, self.dp_rank + 1)
+        )
+        mine = samples[first:stop] + tag
+        if self.end == "pad":
+            rows = -(-self._rest // self.dp_size)
+            mine = np.concatenate([mine, np.full(rows - len(mine), PADDING, np.int64)])
+        return Step(mine, self.samples, digest, last=True)
+
+    def _over(self, sample: int, tokens: int) -> InputError:
+        return InputError(
+            f"has {tokens:,} tokens: {self.rows_multiple} such rows are more than max_tokens "
+            f"{self.max_tokens:,} x {self.dp_size} ranks", where=f"sample {sample}",
+            code="E_OVERLONG",
+            remedy="Cut samples (max_length), use more max_tokens or a smaller rows_multiple.",
+        )  # fmt: skip
+
+
+def _no_step(start: int) -> IncompatibleError:
+    return IncompatibleError(
+        f"no step begins after {start:,} samples of this epoch", where="state", code="E_STATE",
+        remedy="Make the loader as it was made when the state was taken.",
+    )  # fmt: skip

@@ -1,0 +1,180 @@
+"""A transform of whole batches, seeded for each sample: augmentation, and hidden tokens.
+
+The transform gets the batch of another dataset and a seed for each of its rows, a hash of (seed,
+epoch, sample). What it draws from these depends on nothing else: not on the batch size, ranks,
+worker processes or a resume, and rows with equal content draw apart. The epoch comes with the
+indices (runtime/order/epoch_tag.py); where a stock DataLoader has none there, `set_epoch` says it.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+
+from dataprep.formats.errors import UsageError, require
+
+from ..checks import inner_function, name_of, whole_number
+from ..order.epoch_tag import MAX_EPOCH, MAX_SAMPLE, epochs_of
+from ..order.hash64 import GOLDEN, finalise
+from ..order.seeding import seed_for
+from ..stream.state import shared
+from ..types import (
+    Batch,
+    BatchDataset,
+    Indices,
+    SampleDataset,
+    Samples,
+    Seeds,
+    Transform,
+    sample_numbers,
+)
+from .serve import require_seed
+
+__all__ = ["TransformedDataset"]
+
+
+class TransformedDataset(BatchDataset):
+    """The batches of `dataset` after `transform(batch, seeds)`, which returns the batch.
+
+    `seeds` is uint64 [rows], different for each sample, epoch and `seed`. The tensors of the batch
+    are its own: they may be written to. In worker processes `transform` must be one that can be
+    pickled. Everything else is as `dataset` has it.
+
+    `set_epoch` is for loaders that do not name the epoch in every index, as a stock DataLoader:
+    call it before each pass. Worker processes that stay alive see it too.
+
+        >>> def drop(batch, seeds):                                          # doctest: +SKIP
+        ...     for ids, seed in zip(batch["input_ids"], seeds.tolist()):
+        ...         ids[np.random.default_rng(seed).random(len(ids)) < 0.1] = 0
+        ...     return batch
+        >>> noisy = TransformedDataset(windows, drop, seed=7)                # doctest: +SKIP
+    """
+
+    varies_by_epoch = True
+
+    def __init__(self, dataset: SampleDataset, transform: Transform, *, seed: int = 0) -> None:
+        for name in ("batch", "definition", "spans"):
+            require(
+                hasattr(dataset, name), "dataset",
+                f"a {type(dataset).__name__} has no {name}; it must be a dataset of this package",
+            )  # fmt: skip
+        require(callable(transform), "transform", f"must be callable, got {transform!r}")
+        if callable(getattr(transform, "hide", None)):  # it makes batches of single samples
+            name = type(transform).__name__
+            raise UsageError(
+                f"is a {name}, which is a collate function and not one of a batch and seeds",
+                where="transform", remedy=f"Pass its method: {name}(...).hide.",
+            )  # fmt: skip
+        require(len(dataset) <= MAX_SAMPLE, "dataset", f"has more than {MAX_SAMPLE:,} samples")
+        self.dataset = dataset
+        self.transform = transform
+        self.seed = require_seed(seed)
+        self._epoch = shared(torch.zeros((), dtype=torch.int64))
+        self._key = (-1, 0)  # an epoch, and what its seeds are made from
+
+    def __len__(self) -> int:
+        return len(self.dataset)
+
+    def __repr__(self) -> str:
+        return f"<dataprep.TransformedDataset {name_of(self.transform)} of {self.dataset!r}>"
+
+    def __getattr__(self, name: str) -> Any:
+        """What the dataset has besides: its split, spans, fields."""
+        if name.startswith("_") or name == "dataset":
+            raise AttributeError(name)
+        return getattr(self.dataset, name)
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Shared again where the pickle was not one that torch sends to a worker."""
+        vars(self).update(state)
+        self._epoch = shared(self._epoch)
+
+    @property
+    def definition(self) -> dict[str, Any]:
+        """That of the dataset, and the transform."""
+        return {**self.dataset.definition, **self.transformation}
+
+    @property
+    def transformation(self) -> dict[str, Any]:
+        """What a state says of the transform: its name, the seed, and its options.
+
+        The options are the `definition` of the object that it is a method of, as a `MaskedLM` has
+        one. Without that another function of the same name is taken for the same.
+        """
+        found = {"transform": name_of(self.transform), "transform_seed": self.seed}
+        inner = inner_function(self.transform)
+        options = getattr(getattr(inner, "__self__", inner), "definition", None)
+        return found | (
+            {"transform_options": dict(options)} if isinstance(options, Mapping) else {}
+        )
+
+    @property
+    def epoch(self) -> int:
+        """The epoch of indices that name none."""
+        return int(self._epoch)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Make `epoch` that of indices that name none; a loader of dataprep names it in each."""
+        number = whole_number("epoch", epoch)
+        require(number <= MAX_EPOCH, "epoch", f"must be in 0 .. {MAX_EPOCH:,}, got {epoch:,}")
+        self._epoch.fill_(number)
+        if self._inner_varies:
+            self.dataset.set_epoch(number)  # type: ignore[attr-defined]
+
+    def snapshot(self) -> TransformedDataset:
+        """Return the dataset as it is now: what is changed later is not seen."""
+        found = object.__new__(TransformedDataset)
+        found.__dict__.update(self.__dict__)
+        found._epoch = self._epoch.clone()
+        inner = getattr(self.dataset, "snapshot", None)
+        if inner is not None:
+            found.dataset = inner()
+        return found
+
+    def batch(self, indices: Indices) -> Batch:
+        """Return the batch of these samples, transformed."""
+        numbers = sample_numbers(indices, len(self))
+        return self.transform(self.dataset.batch(self._asked(numbers)), self._seeds(numbers))
+
+    def in_turn(self, asked: Iterator[Samples]) -> Iterator[Batch]:
+        """What `batch` gives for each of `asked`; the dataset may look ahead."""
+        many = getattr(self.dataset, "in_turn", None)
+        if many is None:
+            yield from map(self.batch, asked)
+            return
+        waiting: deque[Samples] = deque()
+
+        def plain() -> Iterator[Samples]:
+            for numbers in asked:
+                waiting.append(numbers)
+                yield self._asked(numbers)
+
+        def changed(batch: Batch) -> Batch:
+            return self.transform(batch, self._seeds(waiting.popleft()))
+
+        yield from map(changed, many(plain()))
+
+    @property
+    def _inner_varies(self) -> bool:
+        return getattr(self.dataset, "varies_by_epoch", False)
+
+    def _asked(self, numbers: Samples) -> Samples:
+        """What the dataset is asked for: it must not see an epoch that it does not know."""
+        return numbers if self._inner_varies else epochs_of(numbers, 0)[0]
+
+    def _seeds(self, numbers: Samples) -> Seeds:
+        samples, epochs = epochs_of(numbers, self.epoch)
+        keys = np.zeros(len(samples), np.uint64)
+        for epoch in np.unique(epochs).tolist():
+            keys[epochs == epoch] = self._key_of(epoch)
+        return finalise(finalise(keys) + samples.view(np.uint64) * np.uint64(GOLDEN))
+
+    def _key_of(self, epoch: int) -> int:
+        kept = self._key
+        if kept[0] != epoch:
+            kept = self._key = (epoch, seed_for(self.seed, "transform", epoch))
+        return kept[1]

@@ -1,0 +1,155 @@
+"""What a worker process of a loader does besides making batches.
+
+It ends with the process it works for, also where that was killed. torch's workers look every few
+seconds whether their parent has changed; under ``"forkserver"`` the parent is a server that stays,
+and workers of a killed trainer would wait for ever: with their memory, and with the pipes that
+whoever started the trainer may be reading.
+
+It sends errors as they are, each in place of a batch. torch sends their text, from which it makes
+an error of the same type: code, place and remedy would be gone.
+
+So are errors of the thread that sends batches, as where shared memory is full. Python prints these
+and drops the batch: the trainer would wait for it for ever. Other queues are left as they are. The
+thread that hands out the files of tensors has nothing to send them by: without a free descriptor it
+tries for ever, so the worker ends, with the number of that error as its status.
+"""
+
+from __future__ import annotations
+
+import errno
+import multiprocessing
+import os
+import sys
+import threading
+import traceback
+from collections.abc import Callable, Iterator
+from functools import partial
+from multiprocessing import resource_sharer
+from multiprocessing.connection import wait
+from multiprocessing.queues import Queue
+from typing import Any
+
+from torch.utils.data import get_worker_info
+
+from dataprep.formats.errors import DataprepError, InputError
+
+from ..types import Batch, Indices
+from .machine_errors import machine_error, raise_named
+
+__all__ = ["begin_work", "raising", "telling"]
+
+_NONE: Any = object()
+_OF_THE_MACHINE = (RuntimeError, OSError, MemoryError)
+
+
+def begin_work(worker: int) -> None:
+    """Prepare a new worker process; a DataLoader calls this in each, with its number."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        threading.Thread(
+            target=_end_after, args=(parent.sentinel,), name="dataprep-orphan", daemon=True
+        ).start()
+    sys.excepthook = partial(_end_without_files, sys.excepthook)
+    process: Any = multiprocessing.current_process()
+    for queue in getattr(process, "_args", ()):  # of torch's loop: those of this loader alone
+        if isinstance(queue, Queue):
+            queue._on_queue_feeder_error = partial(_send_error, queue)  # type: ignore[attr-defined]
+    info = get_worker_info()
+    if info is not None:
+        dataset: Any = info.dataset  # this process's own
+        if hasattr(dataset, "batch"):  # a stream tells by itself
+            dataset.__getitems__ = _telling(dataset.batch)
+
+
+def telling(batches: Iterator[Any]) -> Iterator[Any]:
+    """`batches`, and the error that ends them as the last of them: of a stream, in a worker.
+
+    >>> list(telling(iter([1, 2])))
+    [1, 2]
+    """
+    try:
+        for batch in batches:
+            yield batch
+            del batch
+    except DataprepError as error:
+        yield error
+    except _OF_THE_MACHINE as error:
+        yield _told(error)
+
+
+def raising(batches: Iterator[Any]) -> Iterator[Any]:
+    """`batches`, where an error among them is raised: in the process that workers send them to.
+
+    Also what the machine does to the workers or to this process, as `machine_error` names it.
+    """
+    while True:
+        try:
+            batch = next(batches, _NONE)
+        except _OF_THE_MACHINE as error:
+            raise_named(error)
+        if batch is _NONE:
+            return
+        if isinstance(batch, DataprepError):
+            raise batch
+        yield batch
+        del batch  # its memory is the next one's
+
+
+def _send_error(queue: Any, error: Exception, sent: Any) -> None:
+    """Send an error in place of the batch that could not be sent: `sent` is its number and itself.
+
+    Called in the thread of the queue that sends. The error goes before what is waiting there:
+    behind the message that ends a stream, nothing is received any more.
+    """
+    if not isinstance(sent, tuple):  # the pipe itself failed
+        traceback.print_exception(error)
+        os._exit(1)
+    named: DataprepError | None = machine_error(error)
+    if named is None:
+        named = InputError(
+            f"cannot be sent from a worker process: {type(error).__name__}: {error}",
+            where="a batch", remedy="Use num_workers=0, or have it hold what can be pickled.",
+        )  # fmt: skip
+    named.__cause__ = error
+    queue._sem.acquire()  # as `put` does; the thread has released it for what it could not send
+    queue._buffer.appendleft((sent[0], named))
+
+
+def _end_without_files(before: Any, kind: Any, error: BaseException, trace: Any) -> None:
+    """End this process where a thread can open no more files, else call the hook `before`.
+
+    The thread of multiprocessing's resource_sharer calls the hook for what its `accept` raises.
+    """
+    sharer: Any = resource_sharer._resource_sharer  # type: ignore[attr-defined]
+    here = threading.current_thread() is sharer._thread
+    if here and isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE):
+        os._exit(errno.EMFILE)
+    before(kind, error, trace)
+
+
+def _end_after(sentinel: int) -> None:
+    wait([sentinel])
+    os._exit(1)  # there is nobody left to tell
+
+
+def _telling(make: Callable[[Indices], Batch]) -> Callable[[Indices], Batch | DataprepError]:
+    """`make`, giving an error in place of the batch."""
+
+    def made(indices: Indices) -> Batch | DataprepError:
+        try:
+            return make(indices)
+        except DataprepError as error:
+            return error
+        except _OF_THE_MACHINE as error:
+            return _told(error)
+
+    return made
+
+
+def _told(error: Exception) -> DataprepError:
+    """The `machine_error` of a worker; else `error` is raised."""
+    named = machine_error(error)
+    if named is None:
+        raise error
+    named.__cause__ = error
+    return named

@@ -1,0 +1,1 @@
+"""Mixtures: one order over several datasets, in exact proportions."""

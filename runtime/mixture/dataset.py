@@ -1,0 +1,260 @@
+"""Several datasets served as one: a batch asks each source once and keeps the order of its rows.
+
+Costs one more memory copy of the batch than its sources, where it has rows of more than one, and
+about 30 microseconds for each source in it. Which rows come when is runtime/mixture/mixture.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol, cast
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from dataprep.formats.errors import DataprepError, IncompatibleError, UsageError, name_dataset
+from dataprep.formats.manifest.tokens import TokenizerEntry
+from dataprep.formats.read.dataset import Split
+
+from ..rows.windows import PADDING, Batch
+from ..types import (
+    BatchDataset,
+    Indices,
+    SampleDataset,
+    check_samples,
+    sample_numbers,
+)
+from .merge_batches import Filling, Part, check_fit, merge
+from .mixture import By, Mixture, Source
+from .weights import MAX_PERIOD, TOLERANCE, Weight
+
+if TYPE_CHECKING:
+    from ..inspect.trace import Traceable
+
+__all__ = ["MixedDataset", "MixtureDataset"]
+
+Samples = npt.NDArray[np.int64]
+_FIRST = np.zeros(1, np.int64)
+
+
+class MixedDataset(SampleDataset, Protocol):
+    """What a mixture needs of each of its datasets: samples of one split.
+
+    Where rows are padded to the longest of their batch, the dataset says so with ``pad_to ==
+    "longest"``, and has `pad_id` and `padding` (``"right"`` or ``"left"``).
+    """
+
+    split: Split
+
+
+class MixtureDataset(BatchDataset):
+    """The samples of several datasets, by name, numbered one after the other.
+
+    `source_ids` adds a tensor `source` to every batch, int64 [rows]: the number of the dataset that
+    each row is from, -1 for `PADDING`. Everything else is what the datasets give, whose batches
+    must have the same tensors and row shapes. Rows that each source pads to its longest are padded
+    on, to the longest of all, each with the pad of its source and on the side that it pads.
+    Document ids stay those of each split.
+
+    Reads one row of each source. Raises `UsageError` (E_MIXTURE) where they do not fit together,
+    and `IncompatibleError` (E_TOKENIZER) where their tokenizers differ, or whether EOS and BOS were
+    added and special text was parsed, unless `mixed_tokenizers`: the same ids would mean different
+    texts, and documents would end differently. Pickles as its datasets.
+
+        >>> both = MixtureDataset({"prose": prose, "code": code})            # doctest: +SKIP
+        >>> order = both.mixture({"prose": 0.7, "code": 0.3}).order(seed=0)  # doctest: +SKIP
+    """
+
+    def __init__(
+        self,
+        sources: Mapping[str, MixedDataset],
+        *,
+        source_ids: bool = False,
+        mixed_tokenizers: bool = False,
+    ) -> None:
+        if not sources:
+            raise UsageError("a mixture needs at least one source", where="sources")
+        self.sources = dict(sources)
+        self.source_ids = source_ids
+        self.base = np.cumsum([0, *map(len, sources.values())], dtype=np.int64)
+        self._datasets = tuple(sources.values())
+        self._names = tuple(sources)
+        if not mixed_tokenizers:
+            _check_tokenizers(self.sources)
+        self._fillings = tuple(map(_filling, self._datasets))
+        check_fit([self._part(which, _FIRST, _FIRST) for which in range(len(sources))])
+
+    def __len__(self) -> int:
+        return int(self.base[-1])
+
+    def __repr__(self) -> str:
+        return f"<dataprep.MixtureDataset {', '.join(self._names[:8])}: {len(self):,} samples>"
+
+    @property
+    def splits(self) -> tuple[Split, ...]:
+        """The split of each source."""
+        return tuple(dataset.split for dataset in self._datasets)
+
+    @property
+    def definition(self) -> dict[str, Any]:
+        """What decides what sample `i` is, builds and all: JSON values."""
+        return {
+            "kind": "mixture", "content": [d.split.content_id for d in self._datasets],
+            "samples": [len(d) for d in self._datasets],
+            "rows": [dict(d.definition) for d in self._datasets],
+        }  # fmt: skip
+
+    def mixture(
+        self,
+        weights: Mapping[str, Weight],
+        *,
+        by: By = "samples",
+        tokens_per_sample: Mapping[str, Weight] | None = None,
+        max_period: int = MAX_PERIOD,
+        tolerance: float = TOLERANCE,
+    ) -> Mixture:
+        """The mixture of these sources with a weight for each, by name. See `Mixture`."""
+        means = tokens_per_sample or {}
+        for where, names in (("weights", set(weights)), ("tokens_per_sample", set(means))):
+            odd = names ^ set(self._names) if names or where == "weights" else set()
+            if odd:
+                raise UsageError(
+                    f"{', '.join(sorted(odd))}: missing here or no source; the sources are "
+                    f"{', '.join(self._names)}", where=where, code="E_WEIGHTS",
+                )  # fmt: skip
+        sources = [
+            Source(
+                name=name, content_id=dataset.split.content_id, samples=len(dataset),
+                weight=weights[name], tokens_per_sample=means.get(name),
+            )
+            for name, dataset in self.sources.items()
+        ]  # fmt: skip
+        return Mixture(sources, by=by, max_period=max_period, tolerance=tolerance)
+
+    def by_source(self, samples: Samples) -> Iterator[tuple[int, Samples, Samples]]:
+        """(number of the source, rows of `samples` that are its, their numbers in it).
+
+        `PADDING` is passed to the first source. Raises `IndexError` for other numbers outside
+        0 .. len - 1.
+        """
+        check_samples(samples[samples != PADDING], len(self))
+        source = np.maximum(np.searchsorted(self.base, samples, "right") - 1, 0)
+        for which in np.unique(source).tolist():
+            rows = np.flatnonzero(source == which)
+            own = samples[rows]
+            yield which, rows, np.where(own == PADDING, PADDING, own - self.base[which])
+
+    def spans(self, samples: Samples) -> tuple[Samples, Samples]:
+        """Starts and stops of what reading `samples` touches, in tokens of all `splits`.
+
+        The tokens of the splits are numbered one after the other too.
+        """
+        tokens = self._token_base()
+        found = [np.empty((2, 0), np.int64)]
+        for which, _, own in self.by_source(samples[samples != PADDING]):
+            try:
+                spans = np.stack(self._datasets[which].spans(own))
+            except DataprepError as error:
+                self._name(error, which)
+                raise
+            found.append(spans + tokens[which])
+        starts, stops = np.concatenate(found, axis=1)
+        return starts, stops
+
+    def covering(self, start: int, stop: int) -> Samples:
+        """The samples that touch a token of `start` to `stop`, numbered as in `spans`.
+
+        int64, increasing. Costs what `covering` of the sources costs that have these tokens.
+        """
+        tokens = self._token_base()
+        first, last = np.searchsorted(tokens, start, "right") - 1, np.searchsorted(tokens, stop)
+        found = [np.empty(0, np.int64)]
+        for which in range(int(first), int(last) if start < stop else int(first)):
+            low, high = max(start, int(tokens[which])), min(stop, int(tokens[which + 1]))
+            part = cast("Traceable", self._datasets[which])
+            try:
+                own = part.covering(low - int(tokens[which]), high - int(tokens[which]))
+            except DataprepError as error:
+                self._name(error, which)
+                raise
+            found.append(own + self.base[which])
+        return np.concatenate(found)
+
+    def _token_base(self) -> Samples:
+        """Where the tokens of each split begin, and the last one's end, numbered as in `spans`."""
+        return np.cumsum([0, *(split.tokens for split in self.splits)], dtype=np.int64)
+
+    def batch(self, indices: Indices) -> Batch:
+        """Return the samples at `indices`, row by row in that order; each tensor its own memory.
+
+        Raises `IndexError` for an index outside 0 .. len - 1.
+        """
+        samples = sample_numbers(indices, len(self))
+        parts = [self._part(which, rows, own) for which, rows, own in self.by_source(samples)]
+        batch = merge(parts, len(samples)) if parts else self._datasets[0].batch(samples)
+        if self.source_ids:
+            source = np.searchsorted(self.base, samples, "right") - 1  # -1 for PADDING
+            batch["source"] = torch.from_numpy(source)
+        return batch
+
+    def _part(self, which: int, rows: Samples, own: Samples) -> Part:
+        """What source `which` gives for its samples `own`, which stand at `rows` of the batch."""
+        try:
+            batch = self._datasets[which].batch(own)
+        except DataprepError as error:
+            self._name(error, which)
+            raise
+        return Part(self._names[which], rows, batch, self._fillings[which])
+
+    def _name(self, error: DataprepError, which: int) -> None:
+        """Say that `error` is of source `which`: by its path, as it was given if it was."""
+        path, name = self._datasets[which].split.dataset.path, self._names[which]
+        name_dataset(error, name if Path(name).absolute() == path else path)
+
+
+def _filling(dataset: MixedDataset) -> Filling | None:
+    """How its rows are padded, where that is up to each batch."""
+    if getattr(dataset, "pad_to", None) != "longest":
+        return None
+    return Filling(getattr(dataset, "pad_id", 0), getattr(dataset, "padding", "right") == "left")
+
+
+def _check_tokenizers(sources: Mapping[str, MixedDataset]) -> None:
+    """Raise `IncompatibleError` unless all ids are of one tokenizer, driven in one way.
+
+    Where EOS, BOS or special text go in conversations is up to their template: they are compared
+    with other conversations only.
+    """
+    firsts: dict[bool, str] = {}
+    entries = {name: part.split.dataset.manifest.tokenizer for name, part in sources.items()}
+    for name, entry in entries.items():
+        first = next(iter(sources))
+        if entry.sha256 != entries[first].sha256:
+            raise _other_tokenizer(
+                name, f"tokenizer {entry.sha256[:12]}", first, entries[first].sha256[:12]
+            )
+        first = firsts.setdefault(sources[name].split.dataset.chat is None, name)
+        for what, ours, theirs in zip(
+            _POLICY, _policy(entry), _policy(entries[first]), strict=True
+        ):
+            if ours != theirs:
+                raise _other_tokenizer(name, f"{what} {ours}", first, theirs)
+
+
+_POLICY = ("--eos", "--bos", "--special-text")
+
+
+def _policy(entry: TokenizerEntry) -> tuple[str, str, str]:
+    """How a build drives its tokenizer, in the words of its options."""
+    eos, bos = ("added" if added else "none" for added in (entry.add_eos, entry.add_bos))
+    return eos, bos, entry.special_text
+
+
+def _other_tokenizer(name: str, ours: str, first: str, theirs: str) -> IncompatibleError:
+    return IncompatibleError(
+        f"was built with {ours}, and {first} with {theirs}", where=f"source {name}",
+        code="E_TOKENIZER",
+        remedy="Build them with the same options, or pass mixed_tokenizers=True.",
+    )  # fmt: skip

@@ -1,0 +1,320 @@
+"""The order of a mixture: which sample of which source stands at each position of an epoch.
+
+Draw `k` of a source is the `k`-th sample that is served of it: with `s` samples left when the
+skipped ones are struck out, that is place ``k % s`` of pass ``k // s``. So a skipped sample is left
+out of every pass over its source, the rest of the pass moves up, and the schedule of the sources
+stays as it is.
+
+A run whose weights, sources or skip lists change goes on in a new phase
+(runtime/mixture/history.py, runtime/mixture/resume.py), in which the draws of each source are
+counted from where it stands: one number for each source, its lead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+from dataprep.formats.canonical import digest_of
+from dataprep.formats.errors import UsageError, require
+
+from ..checks import name_of
+from ..order.blocks import Blocks
+from ..order.permutation import Order, OrderKey, Positions, key
+from ..order.skips import Skips
+from .history import MAX_POSITION, Phase, Spot, sizes_of, source_of
+
+if TYPE_CHECKING:
+    from .mixture import Mixture, Source
+
+__all__ = ["CHANGING", "MixtureOrder"]
+
+CHANGING = frozenset({
+    "sources", "by", "period", "positions", "content", "content_sha256", "weights",
+    "weights_sha256", "samples", "sha256",
+})  # fmt: skip
+"""The fields of its definition that other weights, or other sources, change."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MixtureOrder:
+    """The samples at the positions of a mixture's epochs: see runtime/mixture/mixture.py.
+
+    `orders` has one for each source, asked with the number of the pass as its epoch. Made by
+    `Mixture.order`; any `Order` will do. `skips` has the samples to leave out of each source, by
+    their numbers in it, or is empty. `phases` are those of the run, the last of which this is;
+    empty, it is the only one. `weights_changed` says that the run whose state is loaded may have
+    had other weights. `seed` decides which rank serves which row of a global batch.
+
+    Skipped samples cost a bisection for each position, and the inverse of a permutation for each
+    pass over a source that has some.
+    """
+
+    ahead: ClassVar[int] = 1 << 16
+    """How many positions to ask for at once: each source costs some microseconds a call."""
+    bijective: ClassVar[bool] = False
+    """An epoch may have a sample twice or not at all, so samples cannot be skipped by position."""
+
+    mixture: Mixture
+    orders: tuple[Order, ...]
+    skips: tuple[Skips, ...] = ()
+    phases: tuple[Phase, ...] = ()
+    weights_changed: bool = False
+    seed: int = 0
+    served: Positions = field(init=False, repr=False, compare=False)
+    """Samples in a pass over each source, int64 [sources]."""
+    lead: Positions = field(init=False, repr=False, compare=False)
+    """What to add to a source's draws in the schedule, so as to count from its first pass."""
+
+    def __post_init__(self) -> None:
+        sources = self.mixture.sources
+        for name, given in (("orders", self.orders), ("skips", self.skips or sources)):
+            require(
+                len(given) == len(sources), name, f"{len(given)} {name} for {len(sources)} sources"
+            )
+        for source, skips in zip(sources, self.skips, strict=False):
+            _check(skips, source.samples, source.name)
+        skipped = np.array([len(skips) for skips in self.skips] or 0, np.int64)
+        object.__setattr__(self, "served", self.mixture.sizes - skipped)
+        if not self.phases:
+            object.__setattr__(self, "phases", (self._first(),))
+        before = self.mixture.schedule.counts(self.phase.draws)
+        object.__setattr__(self, "lead", self._stands() - before)
+
+    @property
+    def phase(self) -> Phase:
+        """The one under way."""
+        return self.phases[-1]
+
+    @property
+    def changing(self) -> frozenset[str]:
+        """The fields of its definition in which a state may differ."""
+        return CHANGING if self.weights_changed else frozenset()
+
+    @property
+    def skipped(self) -> list[list[int]]:
+        """The samples that are left out of each source; empty where there are none at all."""
+        some = any(map(len, self.skips))
+        return [skips.to_json() for skips in self.skips] if some else []
+
+    def deal_key(self, epoch: int) -> OrderKey:
+        """Return the key by which the rows of the global batches of `epoch` are dealt to the ranks.
+
+        Slot j of the n rows of the batch that begins at position p has row ``permute(j, n, key,
+        streams=p)``, and the slots are cut into the parts of the ranks. The schedule and the ranks
+        would go in step without that: with weights 3:1 and one row for each of four ranks, one rank
+        would get the whole second source.
+        """
+        content = digest_of([source.content_id for source in self.mixture.sources])
+        return key(content, self.seed, epoch, "mixture/deal")
+
+    def sized_as(self, keys: Iterable[str]) -> MixtureOrder:
+        """Return the order with the `block` and `window` of a state where its own are defaults.
+
+        `keys` are the sources of the state.
+        """
+        sizes = {source_of(key): sizes_of(key) for key in keys}
+        orders = tuple(
+            replace(own, block=found[0], window=found[1])
+            if isinstance(own, Blocks)
+            and own.default_sizes
+            and (found := sizes.get(source_of(key)))
+            else own
+            for key, own in zip(self.phase.sources, self.orders, strict=True)
+        )
+        return self if orders == self.orders else replace(self, orders=orders, phases=())
+
+    def history(self, n: int) -> list[dict[str, Any]]:
+        """The phases as JSON has them, with epochs of `n` positions in the one under way."""
+        *ended, last = (phase.to_json() for phase in self.phases)
+        return [*ended, {**last, "positions": n}]
+
+    def samples(self, positions: Positions, n: int, epoch: int) -> Positions:
+        """int64 of the shape of `positions`, each in 0 .. mixture.samples - 1.
+
+        Raises `IndexError` for a position outside 0 .. n - 1, `UsageError` for one that was drawn
+        before this phase.
+        """
+        low, begin = self._epoch(n, epoch)
+        if positions.size and not 0 <= int(positions.min()) <= int(positions.max()) < n:
+            raise IndexError(f"a position is outside 0:{n}")
+        if positions.size and positions.min() < low:
+            raise _before(f"position {positions.min()} of epoch {epoch}", self.phase)
+        source, number = self.mixture.schedule.at(positions.reshape(-1) + begin)
+        passes, places = np.divmod(number + self.lead[source], self.served[source])
+        out = np.empty(len(source), np.int64)
+        for which, turn, rows in _groups(source, passes):
+            out[rows] = self.mixture.base[which] + self._own_samples(which, places[rows], turn)
+        return out.reshape(positions.shape)
+
+    def positions(self, samples: Positions, n: int, epoch: int) -> Positions:
+        """The first position of the epoch at which each of `samples` stands; -1 where it does not.
+
+        For all the positions of a sample see `occurrences`. Raises `IndexError` for samples that
+        there are not.
+        """
+        begin, first, last = self._drawn(n, epoch)
+        flat = samples.reshape(-1)
+        out = np.full(len(flat), -1, np.int64)
+        for which, rows in _runs(self._source(flat)):
+            own = flat[rows] - self.mixture.base[which]
+            # A draw before the epoch's first one is of a pass under way: look in the next pass.
+            number = np.zeros(len(own), np.int64)
+            for later in (1, 0):
+                numbers = self._numbers(which, own, int(first[which] // self.served[which]) + later)
+                number = np.where(later or numbers >= first[which], numbers, number)
+            here = (number < last[which]) & self._is_served(which, own)
+            out[rows[here]] = self._places(which, number[here]) - begin
+        return out.reshape(samples.shape)
+
+    def occurrences(self, sample: int, n: int, epoch: int) -> Positions:
+        """All positions of the epoch at which `sample` stands: int64, rising; perhaps none.
+
+        Costs the inverse of one permutation for every pass over its source in the epoch.
+        """
+        return self.draws(np.array([sample], np.int64), n, epoch)[1]
+
+    def draws(self, samples: Positions, n: int, epoch: int) -> tuple[Positions, Positions]:
+        """All positions of the epoch at which each of `samples` [k] stands.
+
+        Two int64 arrays of one entry a draw: which of `samples`, 0 .. k - 1, and its position,
+        which rises for each sample. Samples that are skipped have none. Costs what `occurrences`
+        costs, once for all of a source.
+        """
+        begin, begun, ended = self._drawn(n, epoch)
+        found = [np.empty((2, 0), np.int64)]
+        for which, rows in _runs(self._source(samples)):
+            own = samples[rows] - self.mixture.base[which]
+            wanted = self._is_served(which, own)
+            mine, own = rows[wanted], own[wanted]
+            served, first, last = (int(a[which]) for a in (self.served, begun, ended))
+            for turn in range(first // served, -(-last // served)):
+                numbers = self._numbers(which, own, turn)
+                here = np.flatnonzero((numbers >= first) & (numbers < last))
+                found.append(np.stack([mine[here], self._places(which, numbers[here]) - begin]))
+        drawn, positions = np.concatenate(found, axis=1)
+        return drawn, positions
+
+    def _stands(self) -> Positions:
+        """How many samples of each source were served where the phase begins, in such passes."""
+        turns, places = np.array(self.phase.stands, np.int64).T
+        for which in np.flatnonzero(places) if self.skips else ():
+            position, size = int(places[which]), int(self.mixture.sizes[which])
+            place = self.skips[which].count(position, self.orders[which], size, int(turns[which]))
+            places[which] = place
+        found: Positions = turns * self.served + places
+        return found
+
+    def _first(self) -> Phase:
+        """The phase of a run that begins."""
+        sources, purposes = self.mixture.sources, self.mixture.purposes("")
+        named = map(_key_of, sources, purposes, self.orders)
+        return Phase(
+            positions=self.mixture.samples, weights=self.mixture.schedule.weights,
+            sources=tuple(named), samples=tuple(source.samples for source in sources),
+        )  # fmt: skip
+
+    def _epoch(self, n: int, epoch: int) -> tuple[int, int]:
+        """The first position of the epoch in this phase, and the draws before position 0."""
+        phase = self.phase
+        begin = phase.draws_at(Spot(epoch, 0), n)
+        if n < 1 or epoch < 0 or begin + n > MAX_POSITION:
+            raise UsageError(
+                f"epoch {epoch} of {n:,} positions: there must be one position or more, no "
+                "negative epoch, and 2**62 positions at most until its end", where="epoch",
+            )  # fmt: skip
+        if epoch < phase.begin.epoch:
+            raise _before(f"epoch {epoch}", phase)
+        return phase.begin.position if epoch == phase.begin.epoch else 0, begin
+
+    def _drawn(self, n: int, epoch: int) -> tuple[int, Positions, Positions]:
+        """The draws before the epoch, and those of each source until it begins and ends."""
+        low, begin = self._epoch(n, epoch)
+        counts = self.mixture.schedule.counts
+        return begin, counts(begin + low) + self.lead, counts(begin + n) + self.lead
+
+    def _own_samples(self, which: int, places: Positions, turn: int) -> Positions:
+        """The samples of a source, in its own numbers, at these places of a pass."""
+        order, size = self.orders[which], int(self.mixture.sizes[which])
+        if self.skips:
+            places = self.skips[which].positions(places, order, size, turn)
+        return order.samples(places, size, turn)
+
+    def _numbers(self, which: int, own: Positions, turn: int) -> Positions:
+        """Which draws of the source, from its first pass on, are these samples in pass `turn`."""
+        order, size = self.orders[which], int(self.mixture.sizes[which])
+        places = order.positions(own, size, turn)
+        if self.skips:
+            places = self.skips[which].places(places, order, size, turn)
+        return turn * int(self.served[which]) + places
+
+    def _is_served(self, which: int, own: Positions) -> Any:
+        if not self.skips:
+            return np.ones(len(own), bool)
+        return ~np.isin(own, self.skips[which].samples)
+
+    def _source(self, samples: Positions) -> Positions:
+        total = self.mixture.samples
+        if samples.size and not 0 <= int(samples.min()) <= int(samples.max()) < total:
+            raise IndexError(f"a sample is outside 0:{total}")
+        return np.searchsorted(self.mixture.base, samples, "right") - 1
+
+    def _places(self, which: int, numbers: Positions) -> Positions:
+        """Where these draws of the source, from its first pass on, stand in the schedule."""
+        draws = numbers - self.lead[which]
+        return self.mixture.schedule.position_of(np.full_like(draws, which), draws)
+
+
+def _check(skips: Skips, samples: int, name: str) -> None:
+    try:
+        skips.check(samples)
+    except UsageError as error:
+        error.where = f"skip of {name}"
+        raise
+
+
+def _before(what: str, phase: Phase) -> UsageError:
+    return UsageError(
+        f"{what} was drawn before the mixture changed, at {phase.begin.position:,} of epoch "
+        f"{phase.begin.epoch}", where="epoch",
+        remedy="Make the loader with the weights, datasets and skip lists of that time.",
+    )  # fmt: skip
+
+
+def _key_of(source: Source, number: str, order: Order) -> str:
+    """Return what states call a source: CONTENT/NUMBER/ORDER, and /BLOCK/WINDOW if it is in blocks.
+
+    CONTENT is the first 16 digits of its content id, NUMBER counts the sources of equal content,
+    and ORDER is the first 16 digits of the SHA-256 of the canonical JSON of the order's definition
+    with the number of samples; of an order without a definition, of the name of its type.
+    """
+    known = getattr(order, "definition", {"kind": name_of(order)})
+    found = digest_of({"samples": source.samples, **known})[:16]
+    sizes = f"/{order.block}/{order.window}" if isinstance(order, Blocks) else ""
+    return f"{source.content_id[:16]}{number}/{found}{sizes}"
+
+
+def _groups(source: Positions, passes: Positions) -> Iterator[tuple[int, int, Positions]]:
+    """The rows of each source and pass."""
+    for which, rows in _runs(source):
+        for turn, some in _runs(passes[rows]):
+            yield which, turn, rows[some]
+
+
+def _runs(values: Positions) -> Iterator[tuple[int, Positions]]:
+    """Each value, and the rows that have it."""
+    if len(values) == 0:
+        return
+    if values.min() == values.max():
+        yield int(values[0]), np.arange(len(values))
+        return
+    rows = np.argsort(values, kind="stable")
+    ranked = values[rows]
+    cuts = np.flatnonzero(ranked[1:] != ranked[:-1]) + 1
+    edges = [0, *cuts.tolist(), len(rows)]
+    for start, stop in pairwise(edges):
+        yield int(ranked[start]), rows[start:stop]

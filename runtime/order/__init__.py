@@ -1,0 +1,1 @@
+"""Order: which sample stands at which position, as pure functions without state."""

@@ -1,0 +1,161 @@
+"""Length bucketing: samples of like length stand together, so batches need little padding.
+
+It is an order, and nothing else: the same `GlobalBatchSampler` cuts it, the same `Loader` counts in
+it. So ranks, workers, resume in mid-epoch, skip lists and digests are those of every other order.
+
+The samples of an order (a full shuffle, usually) are taken `pool` at a time, sorted by length, cut
+into blocks of one global batch, and the blocks permuted. Every epoch has new pools, so new batches.
+A sample stands anywhere in its pool of thousands, next to samples of its own length: rows of a
+batch are alike in length, which is what was asked for, and so not independent in it. What does not
+fill a global batch at the end of an epoch is left as the order has it, so that what ``"drop"``
+leaves out is a random sample and not the longest.
+
+On 7,437 technical documents cut at 2,048 tokens, in batches of 32, 59% of the ids are padding; in
+pools of 1,024 documents 3.9%, of 8,192 0.5%. Costs the lengths of a pool and its sorting: 0.2 us a
+sample, once an epoch; the memory of two pools.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from dataprep.formats.errors import require
+
+from .lengths import Lengths
+from .permutation import Order, Positions, key, permute
+
+__all__ = ["POOL", "Bucketed", "PoolCache", "padding_share"]
+
+POOL = 8192
+"""Samples that are sorted together: 256 batches of 32. Twice as many halve the padding."""
+
+_KEPT = 2  # pools: a chunk of positions that the sampler orders at once may lie across two
+
+
+class PoolCache:
+    """The last few pools that were arranged; pools are asked for one after the other."""
+
+    def __init__(self) -> None:
+        self._pools: dict[tuple[int, ...], Any] = {}
+
+    def get(self, name: tuple[int, ...], make: Callable[[], Any]) -> Any:
+        """What `make` gave for this name."""
+        found = self._pools.get(name)
+        if found is None:
+            found = make()
+            kept = list(self._pools.items())[1 - _KEPT :]
+            self._pools = {**dict(kept), name: found}  # at once: a loader's thread asks too
+        return found
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bucketed:
+    """`order`, with samples of like length in blocks of `batch`.
+
+    `batch` is the global batch: batch_size x dp_size. `pool` is rounded up to whole batches. Both
+    decide the order, so a run keeps them. `content_id`, `seed` and `purpose` are those of `order`;
+    they key the order of the blocks.
+
+    >>> from dataprep.runtime.order.lengths import KnownLengths
+    >>> from dataprep.runtime.order.permutation import Sequential
+    >>> order = Bucketed(order=Sequential(), lengths=KnownLengths([9, 1, 8, 2, 7]), batch=2,
+    ...                  content_id="build", seed=0, purpose="train")
+    >>> sorted(map(sorted, order.samples(np.arange(4), 5, 0).reshape(2, 2).tolist()))
+    [[0, 2], [1, 3]]
+    """
+
+    order: Order
+    lengths: Lengths
+    batch: int
+    content_id: str
+    seed: int
+    purpose: str
+    pool: int = POOL
+
+    def __post_init__(self) -> None:
+        for name in ("batch", "pool"):
+            value = getattr(self, name)
+            require(value >= 1, name, f"must be at least 1, got {value}")
+        object.__setattr__(self, "pool", -(-self.pool // self.batch) * self.batch)
+        object.__setattr__(self, "_cache", PoolCache())
+
+    @property
+    def definition(self) -> dict[str, Any]:
+        """What decides the order besides that of the samples: JSON values."""
+        return {"bucket": self.batch, "pool": self.pool, "lengths": self.lengths.identity}
+
+    def samples(self, positions: Positions, n: int, epoch: int) -> Positions:
+        """The sample at each of `positions`: a bijection of range(n)."""
+        flat = positions.reshape(-1)
+        out = np.empty_like(flat)
+        tail = flat >= n - n % self.batch
+        out[tail] = self.order.samples(flat[tail], n, epoch)
+        for number, some in _by_pool(flat, ~tail, self.pool):
+            out[some] = self._arranged(number, n, epoch)[flat[some] - number * self.pool]
+        return out.reshape(positions.shape)
+
+    def positions(self, samples: Positions, n: int, epoch: int) -> Positions:
+        """Where each of `samples` stands; costs the arranging of every pool that holds one."""
+        out = self.order.positions(samples.reshape(-1), n, epoch)
+        for number, some in _by_pool(out.copy(), out < n - n % self.batch, self.pool):
+            arranged = self._arranged(number, n, epoch)
+            by_sample = np.argsort(arranged)
+            at = np.searchsorted(arranged[by_sample], samples.reshape(-1)[some])
+            out[some] = number * self.pool + by_sample[at]
+        return out.reshape(samples.shape)
+
+    def _arranged(self, number: int, n: int, epoch: int) -> Positions:
+        cache: PoolCache = self._cache  # type: ignore[attr-defined]
+        found: Positions = cache.get((number, n, epoch), lambda: self._arrange(number, n, epoch))
+        return found
+
+    def _arrange(self, number: int, n: int, epoch: int) -> Positions:
+        """The samples of a pool, block after block."""
+        start = number * self.pool
+        stop = min(start + self.pool, n - n % self.batch)
+        samples = self.order.samples(np.arange(start, stop, dtype=np.int64), n, epoch)
+        blocks = samples[np.argsort(self.lengths.of(samples), kind="stable")]
+        blocks = blocks.reshape(-1, self.batch)
+        return blocks[self._block_order(len(blocks), number, epoch)].reshape(-1)
+
+    def _block_order(self, blocks: int, number: int, epoch: int) -> Positions:
+        one = key(self.content_id, self.seed, epoch, f"{self.purpose}/buckets")
+        places = np.arange(blocks, dtype=np.int64)
+        return permute(places, blocks, one, np.full(blocks, number, np.int64))
+
+
+def padding_share(lengths: npt.NDArray[np.int64], batch: int) -> float:
+    """The share of ids that is padding, if rows of these lengths are padded batch by batch.
+
+    `lengths` in the order that they are served in; each batch is as wide as its longest row.
+
+    >>> round(padding_share(np.array([1, 3, 2, 2]), 2), 3)
+    0.2
+    """
+    require(batch >= 1, "batch", f"must be at least 1, got {batch}")
+    if len(lengths) == 0 or not lengths.any():
+        return 0.0
+    starts = np.arange(0, len(lengths), batch)
+    rows = np.diff([*starts.tolist(), len(lengths)])
+    width = np.maximum.reduceat(lengths, starts)
+    return 1 - float(lengths.sum()) / float((width * rows).sum())
+
+
+def _by_pool(
+    positions: Positions, inside: npt.NDArray[np.bool_], pool: int
+) -> list[tuple[int, Positions]]:
+    """The pools that hold some of `positions`, and the places in the array of those it holds."""
+    places = np.flatnonzero(inside)
+    numbers = positions[places] // pool
+    if not len(numbers):
+        return []
+    by_pool = np.argsort(numbers, kind="stable")  # once, and not a comparison for each pool
+    numbers, places = numbers[by_pool], places[by_pool]
+    bounds = np.flatnonzero(np.diff(numbers)) + 1
+    firsts: list[int] = numbers[[0, *bounds.tolist()]].tolist()
+    return list(zip(firsts, np.split(places, bounds), strict=True))

@@ -1,0 +1,62 @@
+"""The epoch inside the index of a sample: how it reaches whoever makes the batch.
+
+Samples of some datasets vary by epoch. Worker processes that stay alive, and threads that work
+ahead, must know the epoch of each sample they make; an attribute of the dataset would be another
+object in another process, or changed too early in this one. So the loader asks such a dataset for
+``sample + (epoch + 1 << 40)``. An index below 2**40 names no epoch: then the dataset's own counts.
+
+Samples of a caller's dataset, which may be 2**48, have the epoch modulo 2**14 in the bits above:
+the sampler adds `epoch_tag` for datasets that are `tagged`, also where a stock DataLoader asks it.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from dataprep.formats.errors import require
+
+from ..rows.windows import PADDING
+from .permutation import MAX_SAMPLES, Positions
+
+__all__ = ["MAX_EPOCH", "MAX_SAMPLE", "epoch_tag", "epochs_of", "with_epoch"]
+
+_SHIFT = 40
+MAX_SAMPLE = (1 << _SHIFT) - 1
+MAX_EPOCH = (1 << 22) - 2
+"""4,194,302: an index stays below 2**62."""
+_TAGS = 1 << 14  # 2**48 samples below, the sign above
+
+
+def epoch_tag(epoch: int) -> int:
+    """Return what to add to the samples of a `tagged` dataset in `epoch`.
+
+    >>> epoch_tag(1) == 1 << 48
+    True
+    """
+    return MAX_SAMPLES * (epoch % _TAGS)
+
+
+def with_epoch(samples: Positions, epoch: int) -> Positions:
+    """The indices of `samples` in `epoch`: int64 of the same shape; `PADDING` stays.
+
+    Raises `UsageError` for an epoch over `MAX_EPOCH`.
+
+    >>> with_epoch(np.array([5, PADDING]), 2).tolist() == [5 + (3 << 40), PADDING]
+    True
+    """
+    require(
+        0 <= epoch <= MAX_EPOCH, "epoch",
+        f"must be in 0 .. {MAX_EPOCH:,} for samples that vary by epoch, got {epoch:,}",
+    )  # fmt: skip
+    return np.where(samples == PADDING, samples, samples + (epoch + 1 << _SHIFT))
+
+
+def epochs_of(indices: Positions, epoch: int) -> tuple[Positions, Positions]:
+    """Samples and their epochs, int64 like `indices`; `epoch` for those that name none.
+
+    >>> epochs_of(np.array([5 + (3 << 40), 7]), epoch=9)
+    (array([5, 7]), array([2, 9]))
+    """
+    tags = indices >> _SHIFT
+    named = tags > 0
+    return np.where(named, indices & MAX_SAMPLE, indices), np.where(named, tags - 1, epoch)

@@ -1,0 +1,349 @@
+"""Which sample stands at which position: a pure function, with no table and no state.
+
+`permute` is a Feistel network over the positions `0 .. n - 1`: a bijection whatever its round
+function, in O(1) memory for any n up to 2**48, computed for a whole batch at once. `unpermute` runs
+it backwards, and so finds where a sample stands without a search. The same (content id, seed,
+epoch, purpose, n) gives the same order for ever: changing anything below would break every resumed
+run, so it needs a new `_DOMAIN`.
+
+Eight rounds of a multiply-xorshift-multiply hash, of which the high bits are used; 16 rounds for n
+up to 64 and 32 for n up to 8. Halves of a few bits mix slowly: with eight rounds a count of all
+pairs of positions over 200,000 keys differs from chance up to n = 40, and with 16 for n = 5 to 8,
+whose right half has one bit; every four more rounds divide the difference by 16
+(benchmarks/rounds.py). Fewer rounds, or the low
+bits of a multiply-add, leave a pattern that a look at the first hundred samples does not show but a
+test does (tests/runtime/order/test_permutation.py). The two halves are 2**r values on the right and
+ceil(n / 2**r) on the left, so that less than one position in sqrt(n) needs a second walk.
+
+Costs about 30 microseconds for a batch of 32, and 20 ns a position from a few thousand on, in
+either direction; two to four times that for n up to 64. For data larger than the page cache, see
+`dataprep.runtime.order.blocks`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from dataprep.formats.canonical import canonical_json
+from dataprep.formats.errors import UsageError
+from dataprep.formats.read.shard_cuts import unsigned_max
+
+from .hash64 import FIRST, GOLDEN, SECOND, finalise
+
+__all__ = [
+    "ALGORITHM",
+    "MAX_SAMPLES",
+    "Order",
+    "OrderKey",
+    "Positions",
+    "Sequential",
+    "Shuffled",
+    "key",
+    "permute",
+    "unpermute",
+]
+
+MAX_SAMPLES = 1 << 48
+
+ALGORITHM = 1
+"""The version of everything that decides which sample is served when; part of every state."""
+
+_DOMAIN = "dataprep order 1"
+_ROUNDS = {8: 32, 64: 16, MAX_SAMPLES: 8}  # for n up to the key; each the first of the same row
+_MIX = 0xD6E8FEB86659FD93  # odd, about half of its bits set: the multiplier of degski's mixer
+_MASK = (1 << 64) - 1
+_BLOCK = 8192  # positions walked at once: three arrays of this fit in the L2 cache
+_TABLE = 4096  # second walks kept; of more, few are ever taken
+_KEPT = 128  # keys, and networks with their tables: sources of a mixture that are asked in turn
+
+Positions = npt.NDArray[np.int64]
+_Words = npt.NDArray[np.uint64]
+
+
+@dataclass(frozen=True, slots=True)
+class OrderKey:
+    """A multiplier (odd) and an addend for each round, both 64-bit."""
+
+    rounds: tuple[tuple[int, int], ...]
+
+    def rounds_for(self, n: int) -> tuple[tuple[int, int], ...]:
+        """Return the rounds that permute `range(n)`: 32 for n up to 8, 16 up to 64, else 8."""
+        return self.rounds[: next(rounds for most, rounds in _ROUNDS.items() if n <= most)]
+
+
+def key(content_id: str, seed: int, epoch: int, purpose: str) -> OrderKey:
+    """The key of one epoch's order, by hashing everything that it depends on.
+
+    What is hashed is the canonical JSON ``["dataprep order 1","CONTENT",SEED,EPOCH,"PURPOSE"]``.
+    Word 2i of its SHAKE-256 (64 bits, little-endian), made odd, is the multiplier of round i, and
+    word 2i + 1 its addend.
+    Neighbouring seeds and epochs have nothing in common: (seed 1, epoch 2) is not (seed 2,
+    epoch 1). Costs some ten microseconds the first time.
+    """
+    return _key(content_id, seed, epoch, purpose)
+
+
+@lru_cache(maxsize=_KEPT, typed=True)  # typed: True is not 1 in the name that is hashed
+def _key(content_id: str, seed: int, epoch: int, purpose: str) -> OrderKey:
+    name = canonical_json([_DOMAIN, content_id, seed, epoch, purpose])
+    words = np.frombuffer(
+        hashlib.shake_256(name).digest(16 * max(_ROUNDS.values())), "<u8"
+    ).tolist()
+    return OrderKey(tuple((m | 1, a) for m, a in zip(words[::2], words[1::2], strict=True)))
+
+
+class Order(Protocol):
+    """What a sampler asks: the samples at some positions of an epoch, and the way back."""
+
+    def samples(self, positions: Positions, n: int, epoch: int) -> Positions:
+        """int64, as many as `positions`, each in 0 .. n - 1; a bijection of range(n)."""
+        ...
+
+    def positions(self, samples: Positions, n: int, epoch: int) -> Positions:
+        """Where each of `samples` stands: the inverse of `samples`, computed and not searched."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Shuffled:
+    """Every epoch a new permutation of all samples. Two `purpose`s share no order."""
+
+    content_id: str
+    seed: int
+    purpose: str
+
+    @property
+    def definition(self) -> dict[str, Any]:
+        """What it is besides the content id: JSON values."""
+        return {"kind": "full", "seed": self.seed, "purpose": self.purpose}
+
+    def samples(self, positions: Positions, n: int, epoch: int) -> Positions:
+        """See `permute`."""
+        return permute(positions, n, key(self.content_id, self.seed, epoch, self.purpose))
+
+    def positions(self, samples: Positions, n: int, epoch: int) -> Positions:
+        """See `unpermute`."""
+        return unpermute(samples, n, key(self.content_id, self.seed, epoch, self.purpose))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Sequential:
+    """The stored order, the same in every epoch."""
+
+    @property
+    def definition(self) -> dict[str, Any]:
+        """What it is: JSON values."""
+        return {"kind": "stored"}
+
+    def samples(self, positions: Positions, n: int, epoch: int) -> Positions:
+        """The positions themselves."""
+        return positions
+
+    def positions(self, samples: Positions, n: int, epoch: int) -> Positions:
+        """The samples themselves."""
+        return samples
+
+
+def permute(
+    positions: Positions, n: int, key: OrderKey, streams: Positions | None = None
+) -> Positions:
+    """The sample at each of `positions`: int64 of the same shape, each in 0 .. n - 1.
+
+    A bijection of `range(n)`. One key has 2**64 of them, which have nothing in common: `streams`,
+    int64 of the shape of `positions`, says which one serves each position (0 if it is not given).
+    Raises `IndexError` for a position outside 0 .. n - 1.
+
+    >>> sorted(permute(np.arange(5), 5, key("build", 0, 0, "train")).tolist())
+    [0, 1, 2, 3, 4]
+    """
+    return _walk(_words(positions, n, "position"), n, key, streams, back=False)
+
+
+def unpermute(
+    samples: Positions, n: int, key: OrderKey, streams: Positions | None = None
+) -> Positions:
+    """The position of each of `samples`: the inverse of `permute` with the same key and streams.
+
+    Raises `IndexError` for a sample outside 0 .. n - 1.
+
+    >>> where = key("build", 0, 0, "train")
+    >>> unpermute(permute(np.arange(5), 5, where), 5, where).tolist()
+    [0, 1, 2, 3, 4]
+    """
+    return _walk(_words(samples, n, "sample"), n, key, streams, back=True)
+
+
+def _permute_one(position: int, n: int, key: OrderKey, stream: int = 0) -> int:
+    """`permute` for one position, in plain integers: the definition that the tests compare with."""
+    if n <= 1:
+        return 0
+    bits = (n - 1).bit_length() // 2 or 1
+    size = -(-n >> bits)
+    shift = _mix_one(stream)
+    while True:
+        left, right = position >> bits, position & ((1 << bits) - 1)
+        for number, (multiplier, addend) in enumerate(key.rounds_for(n)):
+            word = (((right if number % 2 else left) + shift) * multiplier + addend) & _MASK
+            word = ((word ^ (word >> 32)) * _MIX) & _MASK
+            if number % 2:
+                left = (left + ((word >> 32) * size >> 32)) % size
+            else:
+                right ^= word >> (64 - bits)
+        position = left << bits | right
+        if position < n:
+            return position
+
+
+def _mix_one(stream: int) -> int:
+    """What a stream adds to the input of every round: 0 for stream 0."""
+    word = (stream * GOLDEN) & _MASK
+    word = ((word ^ (word >> 30)) * FIRST) & _MASK
+    word = ((word ^ (word >> 27)) * SECOND) & _MASK
+    return word ^ (word >> 31)
+
+
+class _Round(NamedTuple):
+    odd: int
+    multiplier: _Words
+    addend: _Words
+
+
+class _Network:
+    """The rounds for one n and one key. Constants are 0-d arrays: scalars cost twice as much."""
+
+    def __init__(self, n: int, key: OrderKey) -> None:
+        bits = (n - 1).bit_length() // 2 or 1
+        self._n = _word(n)
+        self._size = _word(-(-n >> bits))
+        self._bits = _word(bits)
+        self._low = _word((1 << bits) - 1)
+        self._high = _word(64 - bits)
+        self._rounds = [
+            _Round(i % 2, _word(m), _word(a)) for i, (m, a) in enumerate(key.rounds_for(n))
+        ]
+        self._beyond = (int(self._size) << bits) - n
+        """Numbers from n on that the network may give: fewer than 2**bits."""
+        self._tables: dict[bool, _Words] = {}
+        self._asked: frozenset[bool] = frozenset()
+
+    def walk(self, words: _Words, shift: _Words | None, back: bool) -> _Words:
+        """Apply the network until every result is below n (once, but for one in sqrt(n)).
+
+        `back` is the inverse: it passes over the same numbers from n on.
+        """
+        out = self._apply(words, shift, back)
+        outside = np.flatnonzero(out >= self._n)
+        if outside.size and shift is None and self._has_table(back):
+            out[outside] = self._ends(back)[out[outside] - self._n]
+            return out
+        while outside.size:
+            some = None if shift is None else shift[outside]
+            again = out[outside] = self._apply(out[outside], some, back)
+            outside = outside[again >= self._n]
+        return out
+
+    def _has_table(self, back: bool) -> bool:
+        """Whether to look second walks up: from the second time on, as most are asked only once."""
+        if self._beyond > _TABLE:
+            return False
+        asked, self._asked = self._asked, self._asked | {back}
+        return back in asked
+
+    def _ends(self, back: bool) -> _Words:
+        """Where walks from n, n + 1, ... end: nearly every piece of positions has one of these.
+
+        Walking a few on their own would cost as much as a thousand others. Numbers that only lead
+        to each other stay beyond n; no walk from below n gets there.
+        """
+        ends = self._tables.get(back)
+        if ends is None:
+            ends = self._apply(np.arange(self._beyond, dtype=np.uint64) + self._n, None, back)
+            for _ in range(self._beyond.bit_length()):  # twice as many steps each time
+                further = np.flatnonzero(ends >= self._n)
+                ends[further] = ends[ends[further] - self._n]
+            self._tables[back] = ends
+        return ends
+
+    def _apply(self, words: _Words, shift: _Words | None, back: bool) -> _Words:
+        left, right = words >> self._bits, words & self._low
+        word, spare = np.empty_like(words), np.empty_like(words)
+        step, turn = (np.subtract, np.add) if back else (np.add, np.subtract)
+        for part in reversed(self._rounds) if back else self._rounds:
+            self._hash(right if part.odd else left, shift, part, word, spare)
+            if part.odd:
+                self._scale(word)
+                step(left, word, left)
+                turn(left, self._size, spare)  # one of these two is below size, the other huge
+                np.minimum(left, spare, out=left)
+            else:
+                np.right_shift(word, self._high, word)
+                np.bitwise_xor(right, word, right)
+        np.left_shift(left, self._bits, left)
+        np.bitwise_or(left, right, left)
+        return left
+
+    @staticmethod
+    def _hash(
+        half: _Words, shift: _Words | None, part: _Round, word: _Words, spare: _Words
+    ) -> None:
+        """`word` becomes the hash of `half`, of which the high bits are the good ones."""
+        shifted = half if shift is None else np.add(half, shift, spare)
+        np.multiply(shifted, part.multiplier, word)
+        np.add(word, part.addend, word)
+        np.right_shift(word, _HALF, spare)
+        np.bitwise_xor(word, spare, word)
+        np.multiply(word, _MIX_WORD, word)
+
+    def _scale(self, word: _Words) -> None:
+        """A hash becomes a number in 0 .. size - 1."""
+        np.right_shift(word, _HALF, word)
+        np.multiply(word, self._size, word)
+        np.right_shift(word, _HALF, word)
+
+
+def _walk(
+    words: _Words, n: int, key: OrderKey, streams: Positions | None, *, back: bool
+) -> Positions:
+    """Walk `words` of any shape, a piece at a time that the caches hold."""
+    if n <= 1 or words.size == 0:
+        return np.zeros(words.shape, np.int64)
+    out = np.empty(words.shape, np.uint64)
+    network, flat, target = _network(n, key), words.reshape(-1), out.reshape(-1)
+    shift = None if streams is None else _mix(streams).reshape(-1)
+    for start in range(0, flat.size, _BLOCK):
+        piece = slice(start, start + _BLOCK)
+        target[piece] = network.walk(flat[piece], None if shift is None else shift[piece], back)
+    return out.view(np.int64)
+
+
+def _words(numbers: Positions, n: int, noun: str) -> _Words:
+    if not 0 <= n <= MAX_SAMPLES:
+        raise UsageError(f"an order has from 0 to 2**48 samples, not {n}", where="n")
+    whole = np.ascontiguousarray(numbers, np.int64)
+    if whole.size and unsigned_max(whole) >= n:
+        raise IndexError(f"a {noun} is outside 0:{n}")
+    return whole.view(np.uint64)
+
+
+def _mix(streams: Positions) -> _Words:
+    """`_mix_one` of each."""
+    word = np.ascontiguousarray(streams, np.int64).view(np.uint64) * _word(GOLDEN)
+    return finalise(word)
+
+
+def _word(value: int) -> _Words:
+    return np.array(value, np.uint64)
+
+
+@lru_cache(maxsize=_KEPT)
+def _network(n: int, key: OrderKey) -> _Network:
+    return _Network(n, key)
+
+
+_HALF, _MIX_WORD = _word(32), _word(_MIX)

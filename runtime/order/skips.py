@@ -1,0 +1,217 @@
+"""Samples to leave out of an order, without disturbing the rest of it.
+
+All other samples keep their relative order: what is served is the full order with the skipped ones
+struck out, in every epoch. So a run that found bad samples goes on where it stood with a longer
+list, and sees nothing but what it would have seen without them.
+
+Three numberings meet here. A *sample* is its number in the dataset. Its *position* is where it
+stands in the full order of an epoch, 0 .. n - 1. Its *place*, 0 .. n - s - 1, counts only what is
+served. The positions of the skipped samples come from the order's inverse, once an epoch (25 ns and
+a sort for each skipped sample); after that a place costs one bisection.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from dataprep.formats.errors import InputError, UsageError
+from dataprep.formats.storage import storage_errors
+
+from .permutation import MAX_SAMPLES, Order, Positions
+
+__all__ = ["Skips", "read_skips", "skips_of"]
+
+_KEPT = 4  # epochs: that of the trainer, that of the prefetching, and a resumed one
+_LARGEST = 256 << 20  # bytes of a file: ten million numbers
+_WRITE = (
+    "Write one sample to a line, or a JSON array of them; of several datasets an object with an "
+    "array for each."
+)
+
+
+class Skips:
+    """The samples that are left out; duplicates count once. Pickles as the numbers alone.
+
+    `samples` is int64 [s], sorted, not writable. Raises `UsageError` for anything but whole numbers
+    from 0 on.
+
+    >>> from dataprep.runtime.order.permutation import Sequential
+    >>> skips = Skips([4, 1, 4])
+    >>> skips.positions(np.arange(4), Sequential(), 6, epoch=0).tolist()
+    [0, 2, 3, 5]
+    >>> skips.count(3, Sequential(), 6, epoch=0)
+    2
+    """
+
+    __slots__ = ("_recent", "samples")
+
+    def __init__(self, samples: npt.ArrayLike | Sequence[int]) -> None:
+        self.samples = _checked(samples)
+        self._recent: list[tuple[Order, int, int, Positions]] = []
+
+    def positions(self, places: Positions, order: Order, n: int, epoch: int) -> Positions:
+        """The position of what is served at each of `places`: int64 of the same shape.
+
+        The place behind the last, n - s, stands for the end, n. Raises `IndexError` for any other.
+        """
+        gaps = self.gaps(order, n, epoch)
+        _within(places, n - len(gaps), "place")
+        # A skipped position comes before place q if at most q of the served ones come before it.
+        before = gaps - np.arange(len(gaps))
+        return places + np.searchsorted(before, places, "right")
+
+    def places(self, positions: Positions, order: Order, n: int, epoch: int) -> Positions:
+        """How many samples are served before each of `positions`: int64 of the same shape.
+
+        For a position that is served this is its place; for a skipped one, the place of the next.
+        The end, n, gives n - s. Raises `IndexError` for a position outside 0 .. n.
+        """
+        gaps = self.gaps(order, n, epoch)
+        _within(positions, n, "position")
+        return positions - np.searchsorted(gaps, positions, "left")
+
+    def count(self, position: int, order: Order, n: int, epoch: int) -> int:
+        """`places` of one position."""
+        return int(self.places(np.array([position]), order, n, epoch)[0])
+
+    def gaps(self, order: Order, n: int, epoch: int) -> Positions:
+        """The positions of the skipped samples, int64 [s], sorted.
+
+        Raises what `check` raises.
+        """
+        recent = self._recent  # another thread may put a new list in its place meanwhile
+        for known, size, number, gaps in recent:
+            if (number, size) == (epoch, n) and known == order:
+                return gaps
+        self.check(n)
+        gaps = np.sort(order.positions(self.samples, n, epoch))
+        self._recent = [(order, n, epoch, gaps), *recent[: _KEPT - 1]]
+        return gaps
+
+    def check(self, n: int) -> None:
+        """Raise `UsageError` unless all of these are among `n` samples, and not all of them."""
+        if len(self) and self.samples[-1] >= n:
+            raise UsageError(
+                f"sample {self.samples[-1]:,} does not exist: there are {n:,}, numbered from 0",
+                where="skip",
+                remedy="Skip samples of this dataset, with the seq_len and stride of the loader.",
+            )
+        if len(self) >= n:
+            raise UsageError(f"all {n:,} samples are skipped: none are left", where="skip")
+
+    @property
+    def digest(self) -> str:
+        """16 hex digits that equal lists share."""
+        return hashlib.sha256(self.samples.astype("<i8").tobytes()).hexdigest()[:16]
+
+    def to_json(self) -> list[int]:
+        """The samples as JSON has them; `Skips(...)` of it is this again."""
+        found: list[int] = self.samples.tolist()
+        return found
+
+    def __len__(self) -> int:
+        return len(self.samples)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Skips) and np.array_equal(self.samples, other.samples)
+
+    def __hash__(self) -> int:
+        return hash(self.digest)
+
+    def __repr__(self) -> str:
+        return f"<dataprep.Skips {len(self):,} samples, {self.digest}>"
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return Skips, (self.samples,)
+
+
+def skips_of(skip: Iterable[int] | Skips | None) -> Skips:
+    """What is to be skipped, as `Skips`; None: nothing."""
+    if isinstance(skip, Skips):
+        return skip
+    try:
+        samples = iter(() if skip is None else skip)
+    except TypeError:
+        raise _no_list(repr(skip)) from None
+    return Skips(list(samples))
+
+
+def read_skips(path: Path) -> Skips | dict[str, Skips]:
+    """The list in the file `path`: a JSON array of samples, or one sample to a line.
+
+    Of several datasets, a JSON object with such an array for each. In lines, what follows a `#` is
+    a remark. Raises `InputError` that names the line, or the dataset.
+    """
+    with storage_errors(path):
+        try:
+            size = path.stat().st_size
+            data = path.read_bytes() if size <= _LARGEST else b""
+        except (FileNotFoundError, IsADirectoryError):
+            raise InputError(
+                "is no file", where=str(path), code="E_NOT_FOUND",
+                remedy="Check the path. " + _WRITE,
+            ) from None  # fmt: skip
+    if size > _LARGEST:
+        raise InputError(f"has {size:,} bytes; {_LARGEST:,} are the limit", where=str(path))
+    try:
+        text = data.decode()
+        begin = text.lstrip()[:1]
+        if begin == "{":
+            return {name: _of(name, numbers) for name, numbers in json.loads(text).items()}
+        return Skips(json.loads(text) if begin == "[" else _lines(text, path))
+    except (ValueError, RecursionError, UsageError) as error:  # ValueError: of UTF-8 or of JSON
+        problem = error.problem if isinstance(error, UsageError) else str(error)
+        raise InputError(problem, where=str(path), remedy=_WRITE) from None
+
+
+def _of(name: str, numbers: Any) -> Skips:
+    """The list of the dataset `name`."""
+    try:
+        return Skips(numbers)
+    except UsageError as error:
+        raise UsageError(f"{name}: {error.problem}", where="skip") from None
+
+
+def _lines(text: str, path: Path) -> list[int]:
+    found = []
+    for number, line in enumerate(text.split("\n"), 1):
+        word = line.partition("#")[0].strip()
+        if word and not (word.isascii() and word.isdecimal()):
+            raise InputError(
+                f"line {number}: {word[:40]!r} is not the number of a sample", where=str(path),
+                remedy=_WRITE,
+            )  # fmt: skip
+        if word:
+            found.append(int(word))
+    return found
+
+
+def _checked(samples: Any) -> Positions:
+    try:
+        numbers = np.asarray(samples if len(samples) else np.empty(0, np.int64))
+    except (TypeError, ValueError):
+        raise _no_list(type(samples).__name__) from None
+    if numbers.dtype.kind not in "iu" or numbers.ndim != 1:  # objects: too large for 64 bits
+        raise _no_list(f"{numbers.dtype}{list(numbers.shape)}")
+    wrong = numbers[(numbers < 0) | (numbers >= MAX_SAMPLES)]
+    if len(wrong):
+        raise _no_list(str(wrong[0]))
+    found = np.unique(numbers).astype(np.int64)
+    found.flags.writeable = False
+    return found
+
+
+def _no_list(got: str) -> UsageError:
+    return UsageError(f"must be whole numbers from 0 to 2**48 - 1, got {got}", where="skip")
+
+
+def _within(numbers: Positions, last: int, noun: str) -> None:
+    if numbers.size and not 0 <= int(numbers.min()) <= int(numbers.max()) <= last:
+        raise IndexError(f"a {noun} is outside 0:{last}")

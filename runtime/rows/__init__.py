@@ -1,0 +1,1 @@
+"""Rows of tokens: windows, packed rows, documents and preferences as tensors."""

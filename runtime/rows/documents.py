@@ -1,0 +1,236 @@
+"""Whole documents, one a row, padded to the longest of the batch.
+
+For fine-tuning and scoring, where each document stands alone. Documents are numbered as they are
+stored; those with fewer than `min_tokens` tokens are left out, for a row without a token breaks a
+loss (its mean is 0 / 0) and attention (its softmax has nothing to weigh). Opening costs nothing
+where the dataset says that it has no such document, and otherwise the reading of a list of them
+that was made once and is kept in a cache (runtime/rows/plan_cache.py).
+
+A batch costs one copy of each document and one widening of what comes out, padding included. Use
+packed rows (runtime/rows/packed.py) where padding would be most of a batch.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from dataprep.formats.errors import InputError, require
+from dataprep.formats.read.dataset import Split
+
+from ..checks import flag, whole_number
+from ..types import BatchDataset, Indices, sample_numbers
+from .gather import document_spans
+from .min_length import kept_documents
+from .packed import padding_id
+from .padded_rows import padded_rows
+from .windows import PADDING, Batch, Labels
+
+__all__ = ["DocumentDataset", "PadTo", "Side", "Truncate"]
+
+Side = Literal["right", "left"]
+Truncate = Literal["right", "left", "error"]
+PadTo = Literal["longest", "max_length"]
+Counts = npt.NDArray[np.int64]
+
+
+class DocumentDataset(BatchDataset):
+    """The documents of one split, map-style.
+
+    Each batch is a dict of int64 tensors [rows, L]: `input_ids`, `attention_mask` (1 where a token
+    is, 0 in padding), `labels` unless that is None, and `lengths` [rows], the tokens in each row. L
+    is the longest row of the batch, or `max_length`, rounded up to `pad_to_multiple`.
+
+    ``"shifted"`` label `j` is the token after input `j`, `IGNORED_LABEL` (-100) for the last one;
+    ``"unshifted"`` labels equal the inputs, for models that shift inside, with -100 for the first
+    token, which nothing predicts. Both are -100 in padding, and wherever the loss mask of the
+    dataset says not to train.
+
+    Arguments:
+        max_length: tokens of a document that are served at most; None: all of them.
+        truncate: the end that longer documents lose, ``"right"`` or ``"left"``; ``"error"`` raises
+            `InputError` when one is met.
+        pad_to: ``"longest"`` of the batch, or ``"max_length"`` for one shape always.
+        pad_to_multiple: L is a multiple of this; 8 or 64 suit tensor cores.
+        padding: the side that is filled with `pad_id`; ``"left"`` for generation.
+        position_ids: adds int64 `position_ids` [rows, L], from 0 at the first token; 0 in padding.
+        pad_id: None: the tokenizer's pad, else its eos, else 0.
+        min_tokens: shorter documents are left out, BOS and EOS counted; 0 keeps all, so that sample
+            `i` is document `i`.
+        plan_dir: where the list of those left out is kept; see `stored_plan`.
+        sample_mask: adds bool `sample_mask` [rows], False where the index is `PADDING`; such a row
+            is padding all over.
+
+    `left_out` counts the documents with too few tokens. Raises `InputError` if none is left.
+
+        >>> documents = DocumentDataset(dataset.split("val"), max_length=512)  # doctest: +SKIP
+        >>> documents.batch([0, 7])["attention_mask"].sum(1)            # doctest: +SKIP
+        tensor([ 98, 512])
+    """
+
+    def __init__(
+        self,
+        split: Split,
+        *,
+        max_length: int | None = None,
+        truncate: Truncate = "right",
+        pad_to: PadTo = "longest",
+        pad_to_multiple: int = 1,
+        padding: Side = "right",
+        labels: Labels | None = "shifted",
+        position_ids: bool = False,
+        pad_id: int | None = None,
+        min_tokens: int = 1,
+        plan_dir: str | Path | None = None,
+        sample_mask: bool = False,
+    ) -> None:
+        self.split = split
+        self.max_length = max_length
+        self.truncate = truncate
+        self.pad_to = pad_to
+        self.pad_to_multiple = pad_to_multiple
+        self.padding = padding
+        self.labels = labels
+        self.position_ids = position_ids
+        self.min_tokens = min_tokens
+        self.plan_dir = plan_dir
+        self.sample_mask = sample_mask
+        self._check()
+        self.pad_id = padding_id(split, pad_id)
+        self._kept = kept_documents(split, min_tokens, plan_dir)
+        if len(self) == 0:
+            raise InputError(
+                f"none of {split.documents:,} documents has {min_tokens:,} tokens or more",
+                where=f"split {split.name}", code="E_TOO_FEW_TOKENS",
+                remedy="Use a smaller min_tokens, or build with more data.",
+            )  # fmt: skip
+
+    def _check(self) -> None:
+        for name, value, known in (
+            ("truncate", self.truncate, get_args(Truncate)),
+            ("pad_to", self.pad_to, get_args(PadTo)),
+            ("padding", self.padding, get_args(Side)),
+            ("labels", self.labels, (None, *get_args(Labels))),
+        ):
+            require(value in known, name, f"must be one of {known}, got {value!r}")
+        for name, least, number in (
+            ("max_length", 1, self.max_length),
+            ("pad_to_multiple", 1, self.pad_to_multiple),
+            ("min_tokens", 0, self.min_tokens),
+        ):
+            if number is not None:
+                setattr(self, name, whole_number(name, number, least))
+        self.position_ids = flag("position_ids", self.position_ids)
+        if self.pad_to == "max_length":
+            require(self.max_length is not None, "max_length", "pad_to='max_length' needs it")
+
+    @property
+    def definition(self) -> dict[str, Any]:
+        """What decides, besides the content id, the tokens and labels of a sample: JSON values."""
+        return {
+            "kind": "documents", "split": self.split.name, "max_length": self.max_length,
+            "truncate": self.truncate, "min_tokens": self.min_tokens,
+            "labels": self.labels,
+        }  # fmt: skip
+
+    @property
+    def left_out(self) -> int:
+        """Documents with fewer than `min_tokens` tokens."""
+        return self.split.documents - len(self)
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    def __repr__(self) -> str:
+        return f"<dataprep.DocumentDataset {self.split.name}: {len(self):,} documents>"
+
+    def __reduce__(self) -> tuple[object, ...]:
+        names = (
+            "max_length", "truncate", "pad_to", "pad_to_multiple", "padding", "labels",
+            "position_ids", "pad_id", "min_tokens", "plan_dir", "sample_mask",
+        )  # fmt: skip
+        return _reopen, (self.split, {name: getattr(self, name) for name in names})
+
+    def batch(self, indices: Indices) -> Batch:
+        """Return the documents at `indices`, collated; each tensor its own memory.
+
+        Raises `IndexError` for an index outside 0 .. len - 1, and `InputError` for a document over
+        `max_length` where `truncate` is ``"error"``.
+        """
+        samples = sample_numbers(indices, len(self))
+        starts, lengths = self._read(samples)
+        width = self._width(lengths)
+        rows = padded_rows(
+            self.split, starts, lengths, width, pad_id=self.pad_id, left=self.padding == "left"
+        )
+        batch = {
+            "input_ids": torch.from_numpy(rows.ids.astype(np.int64)),
+            "attention_mask": torch.from_numpy(rows.real.astype(np.int64)),
+            "lengths": torch.from_numpy(lengths),
+        }
+        if self.labels is not None:
+            batch["labels"] = torch.from_numpy(rows.labels(self.labels))
+        if self.position_ids:
+            batch["position_ids"] = torch.from_numpy(rows.positions())
+        if self.sample_mask:
+            batch["sample_mask"] = torch.from_numpy(samples != PADDING)
+        return batch
+
+    def spans(self, samples: Counts) -> tuple[Counts, Counts]:
+        """Starts and stops of the tokens that reading `samples` will touch; `PADDING` reads none.
+
+        Raises what `batch` raises.
+        """
+        starts, lengths = self._read(samples[samples != PADDING])
+        return starts, starts + lengths
+
+    def covering(self, start: int, stop: int) -> Counts:
+        """The samples that touch a token of `start` to `stop` of the split: int64, increasing.
+
+        Bisections, and what `spans` costs. Tokens that `max_length` cuts off are in no sample.
+        """
+        if start >= stop:
+            return np.empty(0, np.int64)
+        first, last = self.split.parts(np.array([start, stop - 1], np.int64), 1).document.tolist()
+        samples = self._kept.samples(np.arange(first, last + 1, dtype=np.int64))
+        starts, stops = self.spans(samples)
+        return samples[(starts < stop) & (stops > np.maximum(starts, start))]
+
+    def documents(self, samples: Counts) -> Counts:
+        """The number in the split of each of `samples`."""
+        return self._kept.documents(samples)
+
+    def _read(self, samples: Counts) -> tuple[Counts, Counts]:
+        """Where each row begins in the stream, and its tokens: none in a row that is `PADDING`."""
+        starts, lengths = np.zeros_like(samples), np.zeros_like(samples)
+        real = np.flatnonzero(samples != PADDING) if self.sample_mask else np.arange(len(samples))
+        documents = self._kept.documents(samples[real])
+        starts[real], stops = document_spans(self.split, documents)
+        lengths[real] = stops - starts[real]
+        if self.max_length is None:
+            return starts, lengths
+        over = np.maximum(lengths - self.max_length, 0)
+        if self.truncate == "error" and over.any():
+            worst = int(np.argmax(over))
+            raise _too_long(int(documents[real == worst][0]), int(lengths[worst]), self.max_length)
+        return (starts + over if self.truncate == "left" else starts), lengths - over
+
+    def _width(self, lengths: Counts) -> int:
+        longest = self.max_length if self.pad_to == "max_length" else lengths.max(initial=1)
+        return -(-int(longest or 1) // self.pad_to_multiple) * self.pad_to_multiple
+
+
+def _reopen(split: Split, options: dict[str, Any]) -> DocumentDataset:
+    return DocumentDataset(split, **options)
+
+
+def _too_long(document: int, tokens: int, max_length: int) -> InputError:
+    return InputError(
+        f"has {tokens:,} tokens, more than max_length {max_length:,}",
+        where=f"document {document}", code="E_OVERLONG",
+        remedy="Use truncate='right' or 'left', or a larger max_length.",
+    )  # fmt: skip

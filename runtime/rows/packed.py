@@ -1,0 +1,305 @@
+"""Packed rows: whole documents side by side, as int64 tensors of one shape.
+
+The rows are those of a plan (runtime/rows/packing.py), made once from the lengths of the documents
+and kept in a cache (runtime/rows/plan_cache.py): opening it again reads a kilobyte. A batch is one
+look into the plan, one copy of each piece in the type the ids are stored in, and one widening.
+Labels never cross from one document to the next; position ids and what variable-length attention
+needs come from the same plan.
+
+Use windows (runtime/rows/windows.py) to serve every token in its place without padding, documents
+(runtime/rows/documents.py) for one document a row.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, get_args
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from dataprep.formats.errors import InputError, IntegrityError, UsageError
+from dataprep.formats.read.boundaries import ragged
+from dataprep.formats.read.dataset import Split
+
+from ..types import BatchDataset, Indices, check_samples, sample_numbers
+from .attention_fields import SegmentFields, too_many_segments
+from .gather import copy_mask, copy_tokens
+from .packing import Algorithm, Overlong, PackingOptions, PackingReport
+from .packing_plan import packing_definition, packing_plan, pieces_of_tokens
+from .segments import Segments
+from .windows import IGNORED_LABEL, PADDING, Batch, Labels
+
+__all__ = ["PackedDataset", "padding_id"]
+
+Counts = npt.NDArray[np.int64]
+_ROWS = 1 << 16  # looked at in one step
+
+
+class PackedDataset(BatchDataset):
+    """The packed rows of one split, map-style.
+
+    Each sample is a dict of int64 tensors: `input_ids` [seq_len], and `labels` [seq_len] unless
+    `labels` is None. The documents of a row follow one another from its start; what is left is
+    filled with `pad_id`. Label `j` is
+
+    - ``"shifted"``: the token after input `j` in the same document, `IGNORED_LABEL` (-100) at the
+      end of a document. A document that was split goes on there: its next token is the label.
+    - ``"unshifted"``: input `j`, for models that shift inside; -100 at the start of each document,
+      which such a model would predict from the one before.
+
+    Labels are -100 in padding, and wherever the loss mask of the dataset says not to train.
+
+    Arguments:
+        seq_len: tokens a row.
+        pack: ``"first-fit"`` or ``"best-fit"`` decreasing.
+        overlong: what becomes of documents over `seq_len`; see `PackingOptions`.
+        position_ids: adds int64 `position_ids` [seq_len], from 0 in every document.
+        doc_ids: adds int64 `doc_ids` [seq_len], the document in the split, -1 in padding.
+        cu_seqlens: adds int32 `cu_seqlens` and int64 `max_seqlen`; see `SegmentFields`. True makes
+            room for as many segments as any row of the plan has; a number below that is a
+            `UsageError` (E_SEGMENTS).
+        pad_id: None: the tokenizer's pad, else its eos, else 0.
+        plan_dir: where plans are kept; see `stored_plan`.
+        sample_mask: adds bool `sample_mask`, False where the index is `PADDING`; such a row is
+            padding all over.
+
+    `report` says what was packed and what was left out. Raises `InputError` if there is no row.
+    Pickles as a path and a few numbers; whoever unpickles it opens the plan, or makes it again.
+
+        >>> packed = PackedDataset(dataset.split("train"), seq_len=2048)   # doctest: +SKIP
+        >>> print(packed.report)                                           # doctest: +SKIP
+        7,437 documents in 4,210 rows of 2,048 tokens, 99.98% full, 820 documents split
+    """
+
+    def __init__(
+        self,
+        split: Split,
+        *,
+        seq_len: int,
+        pack: Algorithm = "first-fit",
+        overlong: Overlong = "split",
+        labels: Labels | None = "shifted",
+        position_ids: bool = False,
+        doc_ids: bool = False,
+        cu_seqlens: bool | int = False,
+        pad_id: int | None = None,
+        plan_dir: str | Path | None = None,
+        sample_mask: bool = False,
+    ) -> None:
+        known = (None, *get_args(Labels))
+        if labels not in known:
+            raise UsageError(f"must be one of {known}, got {labels!r}", where="labels")
+        self.split = split
+        self.options = PackingOptions(seq_len=seq_len, algorithm=pack, overlong=overlong)
+        self.seq_len = self.options.seq_len
+        self.labels = labels
+        self.pad_id = padding_id(split, pad_id)
+        self.plan_dir = plan_dir
+        self.sample_mask = sample_mask
+        self.plan = packing_plan(split, self.options, plan_dir)
+        report = dict(self.plan.report)
+        self._most_pieces = report.pop("most_pieces")
+        self.report = PackingReport(**report)
+        self._rows = self.report.rows
+        if self._rows == 0:
+            raise _no_rows(split, self.report)
+        most = min(self._most_pieces + 1, self.seq_len)  # + padding
+        fields = SegmentFields(position_ids=position_ids, doc_ids=doc_ids, cu_seqlens=cu_seqlens)
+        self.fields = replace(fields, cu_seqlens=most) if fields.cu_seqlens is True else fields
+        if 0 < self.fields.cu_seqlens < most:
+            self._require_room(self.fields.cu_seqlens)
+
+    def _require_room(self, room: int) -> None:
+        """Raise `UsageError` unless the segments of every row, padding counted, fit into `room`.
+
+        Reads the bounds of all rows and the lengths of all pieces, some at a time.
+        """
+        bounds, row, most = self.plan.arrays["rows"], 0, 0
+        for first in range(0, self._rows, _ROWS):
+            edges = np.asarray(bounds[first : min(first + _ROWS, self._rows) + 1], np.int64)
+            pieces = np.diff(edges)
+            self._trust((pieces >= 1) & (edges[:-1] >= 0) & (edges[1:] <= self.report.pieces))
+            length = np.asarray(self.plan.arrays["length"][edges[0] : edges[-1]], np.int64)
+            used = np.add.reduceat(length, edges[:-1] - edges[0])
+            segments = pieces + (used < self.seq_len)
+            if segments.max() > most:
+                row, most = first + int(segments.argmax()), int(segments.max())
+        if most > room:
+            raise too_many_segments(f"packed row {row:,}", most, room)
+
+    @property
+    def definition(self) -> dict[str, Any]:
+        """What decides, besides the content id, the tokens and labels of a sample: JSON values."""
+        return {**packing_definition(self.split, self.options), "labels": self.labels}
+
+    def __len__(self) -> int:
+        return self._rows
+
+    def __repr__(self) -> str:
+        return (
+            f"<dataprep.PackedDataset {self.split.name}: {len(self):,} rows of {self.seq_len:,}, "
+            f"{self.report.fill:.2%} full>"
+        )
+
+    def __reduce__(self) -> tuple[object, ...]:
+        options = {
+            "seq_len": self.seq_len, "pack": self.options.algorithm,
+            "overlong": self.options.overlong, "labels": self.labels,
+            "position_ids": self.fields.position_ids, "doc_ids": self.fields.doc_ids,
+            "cu_seqlens": self.fields.cu_seqlens, "pad_id": self.pad_id,
+            "plan_dir": self.plan_dir, "sample_mask": self.sample_mask,
+        }  # fmt: skip
+        return _reopen, (self.split, options)
+
+    def batch(self, indices: Indices) -> Batch:
+        """Return the rows at `indices`: tensors [len(indices), seq_len], each its own memory.
+
+        Raises `IndexError` for an index outside 0 .. len - 1, `IntegrityError` where the plan was
+        changed on disk, and what `SegmentFields` raises.
+        """
+        samples = sample_numbers(indices, len(self))
+        segments, starts, lengths = self._pieces(samples)
+        # One column more where labels are shifted: a split document's next token stands there.
+        ids = np.empty((len(samples), self.seq_len + 1), self.split.dtype)
+        at = segments.begin + segments.row
+        try:
+            copy_tokens(self.split, starts, lengths, ids.reshape(-1), at)
+        except IndexError:
+            raise self._changed() from None
+        tails = _tails(segments)
+        for row, used in tails:
+            ids[row, used:] = self.pad_id
+        batch = {"input_ids": _widen(ids[:, :-1])}
+        if self.labels is not None:
+            labels = self._labels(ids, segments, lengths, tails)
+            if self.split.has_mask:
+                mask = np.zeros(ids.shape, np.uint8)
+                copy_mask(self.split, starts, lengths, mask.reshape(-1), at)
+                labels[self._beside(mask) == 0] = IGNORED_LABEL
+            batch["labels"] = torch.from_numpy(labels)
+        if self.fields:
+            batch.update(self.fields.tensors(segments))
+        if self.sample_mask:
+            batch["sample_mask"] = torch.from_numpy(samples != PADDING)
+        return batch
+
+    def spans(self, samples: Counts) -> tuple[Counts, Counts]:
+        """Starts and stops of the tokens that reading `samples` will touch; `PADDING` reads none.
+
+        Raises `IndexError` for a sample outside 0 .. len - 1.
+        """
+        _, start, length = self._pieces(samples[samples != PADDING])
+        return start, start + length
+
+    def covering(self, start: int, stop: int) -> Counts:
+        """The rows that touch a token of `start` to `stop` of the split: int64, increasing.
+
+        Reads the pieces of the plan's chunks that hold these tokens, some milliseconds; chunks are
+        found by bisection. The token more that shifted labels read of a split document counts.
+        """
+        pieces = pieces_of_tokens(self.plan, start, stop, ahead=self.labels == "shifted")
+        bounds = self.plan.arrays["rows"]
+        rows = bounds.searchsorted(pieces, "right") - 1
+        self._trust((rows >= 0) & (rows < self._rows))
+        self._trust((bounds[rows] <= pieces) & (pieces < bounds[rows + 1]))
+        return np.unique(rows)
+
+    def _pieces(self, samples: Counts) -> tuple[Segments, Counts, Counts]:
+        """The segments of these rows; where each starts in the stream, and how far it is read."""
+        row, at = self._pieces_of_rows(samples)
+        document, start, length, more = (
+            self.plan.arrays[name][at].astype(np.int64)
+            for name in ("document", "start", "length", "more")
+        )
+        self._trust((start >= 0) & (length >= 1) & (start <= self.split.tokens - length - more))
+        self._trust(document < self.split.documents)
+        before = np.cumsum(length) - length
+        before -= before[np.searchsorted(row, row)]
+        self._trust(before + length <= self.seq_len)
+        segments = Segments(
+            rows=len(samples), seq_len=self.seq_len, begin=row * self.seq_len + before,
+            length=length, document=document,
+        )  # fmt: skip
+        # Where a document goes on in another piece, its next token is the label of the last one.
+        return segments, start, length + more * (self.labels == "shifted")
+
+    def _pieces_of_rows(self, samples: Counts) -> tuple[Counts, Counts]:
+        """The pieces of these rows, none of one that is `PADDING`; which row each is in."""
+        real = samples != PADDING if self.sample_mask else np.ones(len(samples), np.bool_)
+        rows = samples[real]
+        check_samples(rows, self._rows)
+        first, stop = self.plan.arrays["rows"][rows], self.plan.arrays["rows"][rows + 1]
+        self._trust((first >= 0) & (first < stop) & (stop - first <= self._most_pieces))
+        self._trust(stop <= self.report.pieces)
+        which, pieces, _ = ragged(first, stop)
+        return np.flatnonzero(real)[which], pieces
+
+    def _trust(self, holds: npt.NDArray[np.bool_]) -> None:
+        """A plan that was changed after it was made must not serve a wrong token."""
+        if not holds.all():
+            raise self._changed()
+
+    def _changed(self) -> IntegrityError:
+        return IntegrityError(
+            "the plan was changed after it was made", where=str(self.plan.path), code="E_PLAN",
+            remedy="Remove this file: the plan is made again.",
+        )  # fmt: skip
+
+    def _beside(self, columns: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """The part of [rows, seq_len + 1] that the labels are about."""
+        return columns[:, 1:] if self.labels == "shifted" else columns[:, :-1]
+
+    def _labels(
+        self, ids: npt.NDArray[Any], segments: Segments, read: Counts, tails: list[tuple[int, int]]
+    ) -> Counts:
+        labels = self._beside(ids).astype(np.int64, order="C")
+        ends = segments.length == read  # the others have a label: the token read after them
+        lasts = segments.begin + segments.length - 1
+        edges = lasts[ends] if self.labels == "shifted" else segments.begin
+        labels.reshape(-1)[edges] = IGNORED_LABEL
+        for row, used in tails:
+            labels[row, used:] = IGNORED_LABEL
+        return labels
+
+
+def padding_id(split: Split, pad_id: int | None) -> int:
+    """`pad_id` if it is an id of the dataset; for None the tokenizer's pad, else its eos, else 0.
+
+    Raises `UsageError` for an id that the vocabulary does not have.
+    """
+    manifest = split.dataset.manifest
+    token = manifest.tokenizer.pad or manifest.tokenizer.eos
+    if pad_id is None:
+        return token.id if token else 0
+    size = manifest.tokens.vocab_size
+    if not 0 <= pad_id < size:
+        raise UsageError(f"must be from 0 to {size - 1:,}, got {pad_id}", where="pad_id")
+    return pad_id
+
+
+def _reopen(split: Split, options: dict[str, Any]) -> PackedDataset:
+    return PackedDataset(split, **options)
+
+
+def _tails(segments: Segments) -> list[tuple[int, int]]:
+    """The rows that end in padding, and where it begins."""
+    used = np.zeros(segments.rows, np.int64)
+    np.maximum.at(used, segments.row, segments.start + segments.length)
+    short = np.flatnonzero(used < segments.seq_len)
+    return list(zip(short.tolist(), used[short].tolist(), strict=True))
+
+
+def _widen(ids: npt.NDArray[Any]) -> torch.Tensor:
+    return torch.from_numpy(ids.astype(np.int64, order="C"))
+
+
+def _no_rows(split: Split, report: PackingReport) -> InputError:
+    return InputError(
+        f"no row can be packed: of {report.documents:,} documents {report.empty_documents:,} are "
+        f"empty and {report.dropped_documents:,} have more than seq_len {report.seq_len:,} tokens",
+        where=f"split {split.name}", code="E_TOO_FEW_TOKENS",
+        remedy="Use overlong='split' or a larger seq_len, or build with more data.",
+    )  # fmt: skip

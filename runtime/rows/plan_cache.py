@@ -1,0 +1,416 @@
+"""Plans that are made once from a dataset and kept: arrays in one file of the cache.
+
+A plan's file is named after the SHA-256 of its definition. It holds the arrays, the CRC-32 of each
+64 KiB of them, a JSON object with the definition, a report of counts and the type and length of
+each array, and the SHA-256 of CRCs and JSON. It follows from the dataset and the definition alone,
+so it may be deleted at any time and is made again.
+
+Guarantees: a plan appears whole or not at all; of several processes that make it at once one
+publishes it; a file that does not match its definition, its digest or its size is made again in its
+place. No number is served that was not compared with its CRC: a plan of up to 16 MiB is read and
+compared when it is opened, and made again if it differs. Of a larger one each block is compared
+when it is first used; one that differs is an `IntegrityError`, and the file is removed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import re
+import secrets
+import time
+import warnings
+import zlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from dataprep.formats.canonical import canonical_json, digest_of
+from dataprep.formats.errors import BusyError, DataprepError, IntegrityError, StorageError
+from dataprep.formats.files.mounts import is_remote
+from dataprep.formats.files.paths import local_path
+from dataprep.formats.files.safe_open import open_ordinary
+from dataprep.formats.read.dataset import ReadBy
+from dataprep.formats.read.pread import File, FileArray
+from dataprep.formats.storage import (
+    FileWriter,
+    publish_file,
+    replace_file,
+    storage_errors,
+    sync_file,
+)
+
+__all__ = ["Emit", "StoredPlan", "default_plan_dir", "stored_plan"]
+
+Array = npt.NDArray[Any]
+Emit = Callable[[Mapping[str, Array]], None]
+"""Takes the next values of some of a plan's arrays."""
+Make = Callable[[Emit], dict[str, int]]
+"""Emits a plan's arrays, front to back, and returns its report."""
+
+_FORMAT = "dataprep plan 2"
+_SUFFIX = ".plan"
+_BLOCK_BYTES = 1 << 16
+_READ_WHOLE = 16 << 20  # bytes of arrays that are read and compared when a plan is opened
+_ALIGN = 64
+_END_BYTES = 8 + 8 + 32  # the lengths of CRCs and JSON, and the digest
+_MAX_JSON_BYTES = 1 << 20
+_TRIES = 3
+_TEMPORARY = re.compile(r"\.[0-9a-f]{64}\.plan\.[0-9a-f]{8}(\.\w+)?")
+_QUIET = 3600.0  # seconds without a write after which a temporary file is nobody's
+_REMEDY = "Remove this file if it is still there: the plan is made again."
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StoredPlan:
+    """An open plan.
+
+    `arrays` lie in memory, or are read from the file `path` and compared with their CRCs; `path` is
+    None if the plan could not be kept.
+    """
+
+    definition: dict[str, Any]
+    report: dict[str, int]
+    arrays: dict[str, Array]
+    path: Path | None
+
+
+def stored_plan(
+    definition: dict[str, Any],
+    dtypes: Mapping[str, str],
+    make: Make,
+    plan_dir: str | Path | None = None,
+    *,
+    io: ReadBy = "mmap",
+) -> StoredPlan:
+    """Return the plan of this `definition`: opened if it is there, else made by `make` and kept.
+
+    `dtypes` names the arrays and their types, as ``{"rows": "<i8"}``. `plan_dir` is the folder that
+    holds plans; None: `default_plan_dir`. Where the default cannot be written to, the plan is made
+    in memory, with a warning; where a `plan_dir` cannot, that is a `StorageError`. With `io`
+    ``"pread"`` nothing is mapped, and what cannot be read is an error; nor is a plan mapped whose
+    folder is on a network file system or FUSE.
+    """
+    try:
+        folder = default_plan_dir() if plan_dir is None else local_path(plan_dir).absolute()
+        path = folder / (plan_digest(definition) + _SUFFIX)
+        return _kept(path, definition, dtypes, make, io)
+    except StorageError as error:
+        if plan_dir is not None:
+            raise
+        warnings.warn(
+            f"the plan of the {definition.get('kind')} dataset is made in memory, by every process "
+            f"anew, as it cannot be kept: {error} Set plan_dir= or DATAPREP_CACHE.",
+            stacklevel=2,
+        )
+        return _in_memory(definition, dtypes, make)
+
+
+def _kept(
+    path: Path, definition: dict[str, Any], dtypes: Mapping[str, str], make: Make, io: ReadBy
+) -> StoredPlan:
+    for _ in range(_TRIES):  # another process may empty the cache, or damage the file, meanwhile
+        try:
+            return _open(path, definition, dtypes, io)
+        except (DataprepError, OSError):
+            damaged = os.path.lexists(path)
+        _create(path, definition, dtypes, make, damaged=damaged)
+    return _open(path, definition, dtypes, io)
+
+
+def default_plan_dir() -> Path:
+    """Return ``$DATAPREP_CACHE/plans``, else ``$XDG_CACHE_HOME/dataprep/plans``, or ~/.cache/..."""
+    own, cache = os.environ.get("DATAPREP_CACHE"), os.environ.get("XDG_CACHE_HOME", "")
+    if own:
+        return local_path(own).absolute() / "plans"
+    if Path(cache).is_absolute():  # a relative one is to be ignored, says the XDG specification
+        return Path(cache) / "dataprep" / "plans"
+    try:
+        return Path.home() / ".cache" / "dataprep" / "plans"
+    except RuntimeError as error:
+        raise StorageError(str(error), where="~", remedy="Set DATAPREP_CACHE.") from None
+
+
+def plan_digest(definition: dict[str, Any]) -> str:
+    """Return the name of a plan's file: 64 hexadecimal digits.
+
+    >>> plan_digest({"a": 1, "b": 2}) == plan_digest({"b": 2, "a": 1})
+    True
+    """
+    return digest_of({"format": _FORMAT, "definition": definition})
+
+
+def _open(
+    path: Path, definition: dict[str, Any], dtypes: Mapping[str, str], io: ReadBy
+) -> StoredPlan:
+    """Raise `DataprepError` or OSError for a file that is not exactly this plan."""
+    with open_ordinary(path, str(path)) as stream:
+        file = File(str(path), os.dup(stream.fileno()), os.fstat(stream.fileno()).st_size)
+        content, crcs, total = _load_end(file, path)
+        entries = content["arrays"]
+        if content["definition"] != definition:
+            raise _damaged(path, "it is the plan of something else")
+        if {name: entry["dtype"] for name, entry in entries.items()} != dict(dtypes):
+            raise _damaged(path, "it holds other arrays")
+        whole = total <= _READ_WHOLE
+        mapped = None
+        if io == "mmap" and not whole and not is_remote(path.parent):
+            mapped = np.memmap(stream, np.uint8, "r").view(np.ndarray)
+    arrays: dict[str, Any] = {}
+    offset = block = 0
+    for name, entry in entries.items():
+        size = int(entry["length"]) * np.dtype(entry["dtype"]).itemsize
+        blocks = -(-size // _BLOCK_BYTES)
+        array = _PlanArray(
+            file, dtype=entry["dtype"], length=entry["length"], offset=offset,
+            crcs=crcs[block : block + blocks], mapped=mapped,
+        )  # fmt: skip
+        arrays[name] = array.whole() if whole else array
+        offset, block = offset + -(-size // _ALIGN) * _ALIGN, block + blocks
+    if (offset, block) != (total, len(crcs)):
+        raise _damaged(path, "it has another size than it says")
+    return StoredPlan(definition=definition, report=content["report"], arrays=arrays, path=path)
+
+
+def _load_end(file: File, path: Path) -> tuple[dict[str, Any], npt.NDArray[np.uint32], int]:
+    """Return the JSON of a plan, its CRCs and the bytes of its arrays, if the digest agrees."""
+    if file.size < _END_BYTES:
+        raise _damaged(path, "it is not whole")
+    stop = file.size - _END_BYTES
+    end = _read(file, stop, file.size)
+    crc_bytes, json_bytes = (int.from_bytes(end[at : at + 8], "little") for at in (0, 8))
+    total = stop - crc_bytes - json_bytes
+    if total < 0 or json_bytes + crc_bytes > _MAX_JSON_BYTES + file.size // (_BLOCK_BYTES // 4):
+        raise _damaged(path, "it is not whole")
+    found = _read(file, total, stop)
+    if hashlib.sha256(found + end[:16]).digest() != end[16:]:
+        raise _damaged(path, "it does not match its own digest")
+    return json.loads(found[crc_bytes:]), np.frombuffer(found[:crc_bytes], "<u4"), total
+
+
+def _read(file: File, start: int, stop: int) -> bytes:
+    data = bytearray(stop - start)
+    file.read_into(memoryview(data), start)
+    return bytes(data)
+
+
+class _PlanArray(FileArray):
+    """An array of a plan; each block is compared with its CRC before a number of it is served."""
+
+    def __init__(
+        self,
+        file: File,
+        *,
+        dtype: str,
+        length: int,
+        offset: int,
+        crcs: npt.NDArray[np.uint32],
+        mapped: Array | None,
+    ) -> None:
+        super().__init__(file, dtype, (length,), offset)
+        self._bytes = length * self.dtype.itemsize
+        self._crcs = crcs
+        self._sound = np.zeros(len(crcs), np.bool_)
+        self._all_sound = len(crcs) == 0
+        self._in_block = _BLOCK_BYTES // self.dtype.itemsize
+        self._shift = self._in_block.bit_length() - 1
+        self._mapped = mapped
+        if mapped is not None:
+            self._mapped = mapped[offset : offset + self._bytes].view(self.dtype)
+
+    def whole(self) -> Array:
+        """Return all of it, in memory."""
+        data = _read(self._file, self._offset, self._offset + self._bytes)
+        parts = range(0, len(data), _BLOCK_BYTES)
+        found = [zlib.crc32(data[at : at + _BLOCK_BYTES]) for at in parts]
+        if found != self._crcs.tolist():
+            raise _damaged(Path(self._file.name), "its bytes changed after it was made")
+        return np.frombuffer(data, self.dtype)
+
+    def take(self, at: npt.NDArray[np.int64], mode: str = "clip") -> Array:
+        if self._mapped is None:
+            return super().take(at, mode)
+        if not self._all_sound:
+            blocks = at >> self._shift
+            if not self._sound[blocks].all():
+                self._compare(np.unique(blocks))
+        found: Array = self._mapped[at]
+        return found
+
+    def searchsorted(self, keys: npt.ArrayLike, side: str = "left") -> npt.NDArray[np.int64]:
+        """Return what numpy's does; the array ascends, as for any bisection.
+
+        A search in the map passes numbers that are not compared yet. What it finds is right where
+        the two numbers beside it are sound and enclose the key; else all blocks are compared.
+        """
+        if self._mapped is None:
+            return super().searchsorted(keys, side)
+        found: npt.NDArray[np.int64] = np.asarray(self._mapped.searchsorted(keys, side))  # type: ignore[call-overload]
+        if not self._all_sound and not self._enclose(found.reshape(-1), keys, side):
+            self._compare(np.arange(len(self._crcs)))
+        return found
+
+    def _enclose(self, places: npt.NDArray[np.int64], keys: npt.ArrayLike, side: str) -> bool:
+        """Tell whether the numbers before and at each of `places` have its key between them."""
+        wanted, last = np.asarray(keys).reshape(-1), len(self) - 1
+        before, after = self.take(np.maximum(places - 1, 0)), self.take(np.minimum(places, last))
+        if side == "right":
+            low, high = before <= wanted, after > wanted
+        else:
+            low, high = before < wanted, after >= wanted
+        return bool(((low | (places == 0)) & (high | (places > last))).all())
+
+    def _read(self, start: int, stop: int) -> Array:
+        blocks = np.arange(start // self._in_block, -(-stop // self._in_block))
+        try:
+            self._compare(blocks)
+            if self._mapped is not None:
+                return self._mapped[start:stop]
+            return super()._read(start, stop)
+        except DataprepError as error:
+            error.remedy = _REMEDY
+            raise
+
+    def _compare(self, blocks: npt.NDArray[np.int64]) -> None:
+        """Raise `IntegrityError` unless `blocks` match their CRCs; several threads may do so."""
+        new = blocks[~self._sound[blocks]]
+        for block in new.tolist():
+            if zlib.crc32(self._block(block)) != self._crcs[block]:
+                path = Path(self._file.name)
+                with contextlib.suppress(OSError):
+                    path.unlink()
+                raise _damaged(path, "its bytes changed after it was made")
+            self._sound[block] = True
+        if len(new) and self._sound.all():
+            self._all_sound = True
+
+    def _block(self, block: int) -> bytes | memoryview:
+        if self._mapped is not None:
+            return self._mapped[block * self._in_block : (block + 1) * self._in_block].data
+        start = block * _BLOCK_BYTES
+        stop = min(start + _BLOCK_BYTES, self._bytes)
+        return _read(self._file, self._offset + start, self._offset + stop)
+
+
+def _damaged(path: Path, problem: str) -> IntegrityError:
+    return IntegrityError(problem, where=str(path), code="E_PLAN", remedy=_REMEDY)
+
+
+def _create(
+    path: Path,
+    definition: dict[str, Any],
+    dtypes: Mapping[str, str],
+    make: Make,
+    *,
+    damaged: bool,
+) -> None:
+    """Make the plan under a name of its own beside `path`, then publish it there."""
+    with storage_errors(path.parent):
+        path.parent.mkdir(parents=True, exist_ok=True)
+    _remove_abandoned(path.parent)
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    try:
+        _write(temporary, definition, dtypes, make)
+        sync_file(temporary)
+        if damaged:
+            replace_file(temporary, path)
+        else:
+            publish_file(temporary, path)
+    except BusyError:  # another process was first: plans of one definition are equal
+        pass
+    finally:
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)
+
+
+def _remove_abandoned(folder: Path) -> None:
+    """Remove the temporary files of processes that were killed, an hour after their last write."""
+    for path in folder.iterdir():
+        if _TEMPORARY.fullmatch(path.name):
+            with contextlib.suppress(OSError):
+                if time.time() - path.stat().st_mtime > _QUIET:
+                    path.unlink()
+
+
+def _write(path: Path, definition: dict[str, Any], dtypes: Mapping[str, str], make: Make) -> None:
+    with contextlib.ExitStack() as stack:
+        columns = {
+            name: stack.enter_context(_Column(path, name, t)) for name, t in sorted(dtypes.items())
+        }
+
+        def emit(values: Mapping[str, Array]) -> None:
+            for name, part in values.items():
+                columns[name].write(part)
+
+        report = make(emit)
+        crcs: list[int] = []
+        with FileWriter(path) as writer:
+            arrays = {name: column.copy(writer, crcs) for name, column in columns.items()}
+            content = {"definition": definition, "report": report, "arrays": arrays}
+            table, data = np.array(crcs, "<u4").tobytes(), canonical_json(content)
+            end = table + data + b"".join(len(x).to_bytes(8, "little") for x in (table, data))
+            writer.write(end + hashlib.sha256(end).digest())
+            writer.close()
+
+
+class _Column:
+    """One array, in a file of its own until its length is known.
+
+    As a context manager it leaves no file and no descriptor, whatever happens.
+    """
+
+    def __init__(self, path: Path, name: str, dtype: str) -> None:
+        self._path = path.with_name(f"{path.name}.{name}")
+        self._dtype = np.dtype(dtype)
+        self._length = 0
+
+    def __enter__(self) -> _Column:
+        self._spool = FileWriter(self._path)
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self._spool.__exit__(*error)
+        with contextlib.suppress(OSError):
+            self._path.unlink(missing_ok=True)
+
+    def write(self, values: Array) -> None:
+        self._spool.write(_narrow(values, self._dtype).data)
+        self._length += len(values)
+
+    def copy(self, writer: FileWriter, crcs: list[int]) -> dict[str, Any]:
+        """Write all of it to `writer` and append its CRCs; return its entry in the JSON."""
+        self._spool.close()
+        with storage_errors(self._path), self._path.open("rb") as spool:
+            while part := spool.read(_BLOCK_BYTES):  # buffered: whole blocks up to the end
+                writer.write(part)
+                crcs.append(zlib.crc32(part))
+        size = self._length * self._dtype.itemsize
+        writer.write(bytes(-size % _ALIGN))
+        return {"dtype": self._dtype.str, "length": self._length}
+
+
+def _narrow(values: Array, dtype: np.dtype[Any]) -> Array:
+    """Return `values` in the type they are kept in, which was chosen to hold them."""
+    if len(values) and not np.issubdtype(values.dtype, np.bool_):
+        limits = np.iinfo(dtype)
+        if int(values.min()) < limits.min or int(values.max()) > limits.max:
+            raise OverflowError(f"{values.min()} to {values.max()} do not fit {dtype}")
+    return np.ascontiguousarray(values, dtype)
+
+
+def _in_memory(definition: dict[str, Any], dtypes: Mapping[str, str], make: Make) -> StoredPlan:
+    parts: dict[str, list[Array]] = {name: [np.empty(0, dtype)] for name, dtype in dtypes.items()}
+
+    def emit(values: Mapping[str, Array]) -> None:
+        for name, part in values.items():
+            parts[name].append(_narrow(part, np.dtype(dtypes[name])))
+
+    report = make(emit)
+    arrays = {name: np.concatenate(found) for name, found in parts.items()}
+    return StoredPlan(definition=definition, report=report, arrays=arrays, path=None)

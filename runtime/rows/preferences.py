@@ -1,0 +1,296 @@
+"""Preferences as batches: pairs (DPO), single judgements (KTO), groups of answers (GRPO).
+
+A sample is a record: the documents that belong together are never parted, and none is served by
+itself. What a batch holds is what `dataprep.runtime.collate.preference` makes of the same records
+as lists, made from the stored arrays without a Python object for a token: one copy of each
+document, and of groups a look at the masks before. A batch takes half of what the collators take
+for lists that are in memory already. Opening reads nothing, but where rows have a limit that the
+build did not keep to: then the lengths of all documents, once.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from dataprep.formats.errors import UsageError, require
+from dataprep.formats.read.boundaries import ragged
+from dataprep.formats.read.dataset import Split
+
+from ..checks import whole_number
+from ..types import (
+    BatchDataset,
+    Indices,
+    check_samples,
+    empty_split,
+    sample_numbers,
+)
+from .gather import document_spans
+from .length_limit import require_fit, too_long
+from .packed import padding_id
+from .padded_rows import padded_rows
+from .preference_documents import (
+    Taken,
+    answer_too_long,
+    prompts_of,
+    shared_prompts,
+    token_views,
+)
+from .windows import PADDING, Batch, Labels
+
+__all__ = ["FORMS", "Overlong", "PreferenceDataset"]
+
+FORMS = ("pairs", "labels", "groups")
+Overlong = Literal["error", "truncate-left"]
+PadTo = Literal["longest", "max_length"]
+Counts = npt.NDArray[np.int64]
+
+
+class PreferenceDataset(BatchDataset):
+    """The records of one split of preferences, map-style.
+
+    Tensors are int64 but where another type is said. Of **pairs** `chosen_input_ids`,
+    `chosen_attention_mask` and `chosen_labels` [rows, width], and the same of `rejected_...`: whole
+    conversations, prompt and answer. Of **labels** `input_ids`, `attention_mask`, `labels` [rows,
+    width], and bool `tag` [rows], whether the answer is a good one. Of **groups** the prompt,
+    `input_ids` and `attention_mask` [rows, width]; its answers, `responses`,
+    `responses_attention_mask` and `responses_loss_mask` [rows, group, width], where group is the
+    most answers of any row and those that a row lacks are padding all over; and float32 `scores`
+    [rows, group], NaN where a record has none, 0 where there is no answer.
+
+    Labels are as of `DocumentDataset`: ``"shifted"`` or ``"unshifted"``, -100 wherever the loss
+    mask says not to train, which is everywhere but in the answer. Answers of a group have the loss
+    mask itself, 1 on tokens to train on: the first of them would have no label beside it. A prompt
+    goes as far as all answers of its record share it and none is trained on: put before any of
+    them, it is the conversation token for token.
+
+    Arguments:
+        max_length: tokens of a conversation, prompt and answer together; None: any number.
+        overlong: what becomes of longer ones. ``"error"`` refuses them, at once; with
+            ``"truncate-left"`` prompts lose their beginning, in all documents of a record the same,
+            and an answer that is too long even so is an `InputError` when it is met.
+        pad_to: ``"longest"`` row of the batch, or always ``"max_length"``.
+        pad_to_multiple: widths are multiples of this.
+        equal_widths: of pairs, make both as wide as the wider, for a loss that runs them as one.
+        pad_id: None: the tokenizer's pad, else its eos, else 0.
+        plan_dir: where it is kept that the documents fit; see `stored_plan`.
+        sample_mask: adds bool `sample_mask` [rows], False where the index is `PADDING`; such a row
+            is padding all over.
+
+    Raises `UsageError` for a split without preferences, and `InputError` for one without records.
+
+        >>> pairs = PreferenceDataset(dataset.split("train"), max_length=2048)  # doctest: +SKIP
+        >>> pairs.batch([0, 7])["chosen_input_ids"].shape                # doctest: +SKIP
+        torch.Size([2, 731])
+    """
+
+    padding = "right"  # which mixtures ask for
+
+    def __init__(
+        self,
+        split: Split,
+        *,
+        max_length: int | None = None,
+        overlong: Overlong = "error",
+        labels: Labels | None = "shifted",
+        pad_to: PadTo = "longest",
+        pad_to_multiple: int = 1,
+        equal_widths: bool = False,
+        pad_id: int | None = None,
+        plan_dir: str | Path | None = None,
+        sample_mask: bool = False,
+    ) -> None:
+        self.split = split
+        self.form = str(split.form)
+        self.max_length, self.overlong, self.labels = max_length, overlong, labels
+        self.pad_to, self.pad_to_multiple, self.equal_widths = pad_to, pad_to_multiple, equal_widths
+        self.plan_dir, self.sample_mask = plan_dir, sample_mask
+        self._check()
+        self.pad_id = padding_id(split, pad_id)
+        self._groups = split.groups
+        if max_length is not None and overlong == "error":
+            require_fit(split, max_length, plan_dir)
+
+    def _check(self) -> None:
+        for name, value, known in (
+            ("overlong", self.overlong, get_args(Overlong)),
+            ("pad_to", self.pad_to, get_args(PadTo)),
+            ("labels", self.labels, (None, *get_args(Labels))),
+        ):
+            require(value in known, name, f"must be one of {known}, got {value!r}")
+        for name, number in (
+            ("max_length", self.max_length),
+            ("pad_to_multiple", self.pad_to_multiple),
+        ):
+            if number is not None:
+                setattr(self, name, whole_number(name, number, 1))
+        if self.pad_to == "max_length":
+            require(self.max_length is not None, "max_length", "pad_to='max_length' needs it")
+        if not self.split.documents:
+            raise empty_split(self.split)
+        if not self.split.has_groups:
+            raise UsageError(
+                "has no preferences", where=f"split {self.split.name}", code="E_NO_GROUPS",
+                remedy="Use rows='packed' or 'documents'.",
+            )  # fmt: skip
+        if self.form == "groups":
+            unshifted = self.labels == "unshifted"
+            require(not unshifted, "labels", "groups have responses_loss_mask, and no labels")
+        require(not self.equal_widths or self.form == "pairs", "equal_widths", "is for pairs")
+
+    @property
+    def definition(self) -> dict[str, Any]:
+        """What decides, besides the content id, the tokens and labels of a sample: JSON values."""
+        return {
+            "kind": self.form, "split": self.split.name, "max_length": self.max_length,
+            "overlong": self.overlong, "labels": self.labels,
+        }  # fmt: skip
+
+    def __len__(self) -> int:
+        return len(self._groups)
+
+    def __repr__(self) -> str:
+        return f"<dataprep.PreferenceDataset {self.split.name}: {len(self):,} {self.form}>"
+
+    def __reduce__(self) -> tuple[object, ...]:
+        names = (
+            "max_length", "overlong", "labels", "pad_to", "pad_to_multiple", "equal_widths",
+            "pad_id", "plan_dir", "sample_mask",
+        )  # fmt: skip
+        return _reopen, (self.split, {name: getattr(self, name) for name in names})
+
+    def batch(self, indices: Indices) -> Batch:
+        """Return the records at `indices`, collated; each tensor its own memory.
+
+        Raises `IndexError` for an index outside 0 .. len - 1, and `InputError` for a conversation
+        over `max_length` that cannot be cut.
+        """
+        samples = sample_numbers(indices, len(self))
+        taken, documents = self._read(samples)
+        rows = len(samples)
+        if self.form == "pairs":
+            sides = taken.at(0), taken.at(1)
+            least = int(taken.lengths.max(initial=1)) if self.equal_widths else 1
+            batch = {
+                name: tensor
+                for prefix, side in zip(("chosen_", "rejected_"), sides, strict=True)
+                for name, tensor in self._rows(side, rows, prefix, least).items()
+            }
+        elif self.form == "labels":
+            batch = self._rows(taken, rows)
+            tag = np.zeros(rows, np.bool_)
+            tag[taken.row] = self._groups.scores(documents) == 1
+            batch["tag"] = torch.from_numpy(tag)
+        else:
+            batch = self._groups_of(taken, rows, documents)
+        if self.sample_mask:
+            batch["sample_mask"] = torch.from_numpy(samples != PADDING)
+        return batch
+
+    def _rows(self, taken: Taken, rows: int, prefix: str = "", least: int = 1) -> Batch:
+        """Ids, mask and labels of one document a row, at least so many tokens wide."""
+        starts, lengths = np.zeros((2, rows), np.int64)
+        starts[taken.row], lengths[taken.row] = taken.starts, taken.lengths
+        width = self._width(max(int(lengths.max(initial=1)), least))
+        found = padded_rows(self.split, starts, lengths, width, pad_id=self.pad_id)
+        batch = {
+            f"{prefix}input_ids": torch.from_numpy(found.ids.astype(np.int64)),
+            f"{prefix}attention_mask": torch.from_numpy(found.real.astype(np.int64)),
+        }
+        if self.labels is not None:
+            batch[f"{prefix}labels"] = torch.from_numpy(found.labels(self.labels))
+        return batch
+
+    def _groups_of(self, taken: Taken, rows: int, documents: Counts) -> Batch:
+        """The prompts, and [rows, group] answers with their scores."""
+        group = int(taken.slot.max(initial=0)) + 1
+        at = taken.row * group + taken.slot
+        prompts = shared_prompts(self.split, taken)
+        starts, lengths = np.zeros((2, rows), np.int64)
+        owners = taken.row[taken.heads]
+        starts[owners], lengths[owners] = taken.starts[taken.heads], prompts[taken.heads]
+        width = self._width(int(lengths.max(initial=1)))
+        prompt = padded_rows(self.split, starts, lengths, width, pad_id=self.pad_id)
+        starts, lengths = np.zeros((2, rows * group), np.int64)
+        starts[at], lengths[at] = taken.starts + prompts, taken.lengths - prompts
+        width = self._width(int(lengths.max(initial=1)))
+        answers = padded_rows(self.split, starts, lengths, width, pad_id=self.pad_id)
+        scores = np.zeros(rows * group, np.float32)
+        scores[at] = self._groups.scores(documents)
+        wide = {
+            "input_ids": prompt.ids, "attention_mask": prompt.real,
+            "responses": answers.ids.reshape(rows, group, width),
+            "responses_attention_mask": answers.real.reshape(rows, group, width),
+            "responses_loss_mask": answers.trained().reshape(rows, group, width),
+        }  # fmt: skip
+        batch = {name: torch.from_numpy(array.astype(np.int64)) for name, array in wide.items()}
+        batch["scores"] = torch.from_numpy(scores.reshape(rows, group))
+        return batch
+
+    def _width(self, longest: int) -> int:
+        if self.pad_to == "max_length" and self.max_length is not None:
+            longest = self.max_length
+        return -(-longest // self.pad_to_multiple) * self.pad_to_multiple
+
+    def _read(self, samples: Counts) -> tuple[Taken, Counts]:
+        """The documents of `samples`, cut where they are too long, and their numbers."""
+        real = np.flatnonzero(samples != PADDING) if self.sample_mask else np.arange(len(samples))
+        check_samples(samples[real], len(self))
+        first, stop = self._groups.documents(samples[real])
+        which, documents, heads = ragged(first, stop)
+        starts, stops = document_spans(self.split, documents)
+        taken = Taken(real[which], documents - first[which], starts, stops - starts, heads)
+        over = taken.lengths - (self.max_length or np.iinfo(np.int64).max)
+        if not len(over) or int(over.max()) <= 0:
+            return taken, documents
+        if self.overlong == "error":
+            worst = int(over.argmax())
+            raise too_long(int(documents[worst]), int(taken.lengths[worst]), self.max_length or 0)
+        cut = np.maximum.reduceat(np.maximum(over, 0), heads)[which]
+        prompts = prompts_of(self.split, taken)
+        if (cut >= np.maximum(prompts, 1)).any():
+            worst = int((cut - prompts).argmax())
+            raise answer_too_long(int(documents[worst]), int(taken.lengths[worst]),
+                                   int(prompts[worst]), self.max_length or 0)  # fmt: skip
+        return taken._replace(starts=starts + cut, lengths=taken.lengths - cut), documents
+
+    def spans(self, samples: Counts) -> tuple[Counts, Counts]:
+        """Starts and stops of the tokens that reading `samples` will touch, one for each document.
+
+        `PADDING` reads none. Raises what `batch` raises.
+        """
+        taken, _ = self._read(samples[samples != PADDING])
+        return taken.starts, taken.starts + taken.lengths
+
+    def covering(self, start: int, stop: int) -> Counts:
+        """The samples that touch a token of `start` to `stop` of the split: int64, increasing.
+
+        Bisections, and what `spans` costs. Tokens that were cut off are in no sample.
+        """
+        if start >= stop:
+            return np.empty(0, np.int64)
+        ends = self.split.parts(np.array([start, stop - 1], np.int64), 1).document
+        first, last = self._groups.holding(ends).tolist()
+        taken, _ = self._read(np.arange(first, last + 1, dtype=np.int64))
+        touched = (taken.starts < stop) & (taken.starts + taken.lengths > max(start, 0))
+        found: Counts = first + np.unique(taken.row[touched])
+        return found
+
+    def lengths_of(self, samples: Counts) -> Counts:
+        """The tokens of the longest document of each of `samples` [n], to sort by: int64 [n]."""
+        taken, _ = self._read(samples)
+        found = np.zeros(len(samples), np.int64)
+        np.maximum.at(found, taken.row, taken.lengths)
+        return found
+
+    def token_views(self, batch: Batch) -> dict[str, Batch]:
+        """Parts of a batch that `check_batch` can look at, by what their names begin with."""
+        return token_views(self.form, batch)
+
+
+def _reopen(split: Split, options: dict[str, Any]) -> PreferenceDataset:
+    return PreferenceDataset(split, **options)

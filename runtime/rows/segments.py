@@ -1,0 +1,260 @@
+"""Where documents begin and end inside the rows of a batch, and the tensors that models take.
+
+A **segment** is a run of tokens of one row that belong to one document. Packed attention, position
+ids and masks all follow from the segments, so they are found once, from the offsets stored with the
+dataset: never by looking for EOS tokens, which a dataset may lack and a document may contain.
+Tokens that no segment covers are padding.
+
+Everything is vectorised: finding the segments of a batch costs some 50 microseconds, of sixteen
+batches at once 10 each; each tensor of the size of `input_ids` about two copies of it. Constant
+shapes whatever the documents are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import InitVar, dataclass, field
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from dataprep.formats.errors import UsageError
+from dataprep.formats.read.boundaries import ragged
+from dataprep.formats.read.dataset import Split
+
+__all__ = ["Segments", "of_windows"]
+
+Counts = npt.NDArray[np.int64]
+_LARGEST_INT16, _LARGEST_INT32 = (1 << 15) - 1, (1 << 31) - 1
+_TOKENS_A_COPY = 1024  # tokens that two passes go over while one run is copied
+_MAX_TOKENS = _LARGEST_INT32  # in a batch whose cu_seqlens are int32
+
+
+class _Runs(NamedTuple):
+    """Segments and gaps alike, in order, as `Segments` has them."""
+
+    begin: Counts
+    length: Counts
+    document: Counts  # -1: padding
+    padded: bool
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class Segments:
+    """The segments of a batch of `rows` rows of `seq_len` tokens.
+
+    `begin`, `length` and `document` are int64 arrays of one entry a segment, in order: of the rows
+    laid end to end, tokens `begin` to `begin + length` belong to document `document`. Segments have
+    at least one token, end with their row at the latest and do not overlap; where they leave a gap
+    there is padding.
+
+    Raises `UsageError` for arrays that do not fit together, unless they are `checked` already.
+
+        >>> one_row = Segments(
+        ...     rows=1, seq_len=6, begin=np.array([0, 2]), length=np.array([2, 3]),
+        ...     document=np.array([7, 8]),
+        ... )
+        >>> one_row.position_ids().tolist(), one_row.doc_ids().tolist()
+        ([[0, 1, 0, 1, 2, 0]], [[7, 7, 8, 8, 8, -1]])
+        >>> one_row.cu_seqlens(6).tolist(), int(one_row.max_seqlen())
+        ([0, 2, 5, 6, 6, 6, 6], 3)
+    """
+
+    rows: int
+    seq_len: int
+    begin: Counts
+    length: Counts
+    document: Counts
+    checked: InitVar[bool] = False
+    _runs: _Runs = field(init=False, repr=False)
+
+    def __post_init__(self, checked: bool) -> None:
+        if not checked:
+            self._check()
+        object.__setattr__(self, "_runs", self._find_runs())
+
+    def _check(self) -> None:
+        arrays = (self.begin, self.length, self.document)
+        fits = all(a.dtype == np.int64 and a.shape == (len(self.begin),) for a in arrays)
+        _require(fits, "needs three int64 arrays of one length")
+        _require(self.rows >= 0 and self.seq_len >= 1, f"{self.rows} rows of {self.seq_len} tokens")
+        if not len(self.begin):
+            return
+        _require(self.length.min() >= 1, "a segment has no tokens")
+        inside = bool((self.length <= self.seq_len - self.start).all())
+        _require(inside, "a segment leaves its row")
+        _require(self.begin[0] >= 0 and self.row[-1] < self.rows, "a segment is in no row")
+        apart = bool((self.begin[:-1] + self.length[:-1] <= self.begin[1:]).all())
+        _require(apart, "segments overlap or are not in order")
+
+    @property
+    def row(self) -> Counts:
+        """The row of each segment."""
+        return self.begin // self.seq_len
+
+    @property
+    def start(self) -> Counts:
+        """The token of its row that each segment begins with."""
+        return self.begin % self.seq_len
+
+    def parted(self, rows: Sequence[int]) -> Iterator[Segments]:
+        """The segments of the first `rows[0]` rows, of the next `rows[1]`, and so on.
+
+        >>> two = Segments(rows=2, seq_len=3, begin=np.array([1, 3]), length=np.array([2, 3]),
+        ...                document=np.array([7, 8]))
+        >>> [(part.begin.tolist(), part.document.tolist()) for part in two.parted([1, 1])]
+        [([1], [7]), ([0], [8])]
+        """
+        edges = np.cumsum([0, *rows]) * self.seq_len
+        places = self.begin.searchsorted(edges).tolist()
+        for count, edge, first, stop in zip(rows, edges.tolist(), places, places[1:], strict=False):
+            yield Segments(
+                rows=count, seq_len=self.seq_len, begin=self.begin[first:stop] - edge,
+                length=self.length[first:stop], document=self.document[first:stop], checked=True,
+            )  # fmt: skip
+
+    def position_ids(self, out: Counts | None = None) -> Counts:
+        """int64 [rows, seq_len]: 0, 1, 2, ... in each segment anew; 0 in padding.
+
+        `out`, of that type and shape, is filled and returned if it is given.
+        """
+        runs = self._runs
+        starts = runs.begin % self.seq_len
+        inner = starts.nonzero()[0]
+        # Copying run by run is less work than going over all tokens twice.
+        if not runs.padded and len(inner) * _TOKENS_A_COPY <= self.rows * self.seq_len:
+            return self._counted(runs.begin[inner], runs.length[inner], out)
+        values = np.repeat(_narrow(starts), runs.length).reshape(self.rows, self.seq_len)
+        if self.seq_len - 1 > np.iinfo(values.dtype).max:  # starts may be small in a long row
+            values = values.astype(np.int64)
+        np.subtract(np.arange(self.seq_len, dtype=values.dtype), values, out=values)
+        if runs.padded:
+            gaps = runs.document < 0
+            _, tokens, _ = ragged(runs.begin[gaps], (runs.begin + runs.length)[gaps])
+            values.reshape(-1)[tokens] = 0
+        return self._widened(values, out)
+
+    def _counted(self, begin: Counts, length: Counts, out: Counts | None) -> Counts:
+        """Position ids without padding: rows that count up, and again from each `begin`."""
+        out = np.empty((self.rows, self.seq_len), np.int64) if out is None else out
+        numbers = _numbers(self.seq_len)
+        np.copyto(out, numbers)
+        target, source = out.reshape(-1).data, numbers.data  # slices of views cost a third less
+        for at, size in zip(begin.tolist(), length.tolist(), strict=True):
+            target[at : at + size] = source[:size]
+        return out
+
+    def doc_ids(self, out: Counts | None = None) -> Counts:
+        """int64 [rows, seq_len]: the document of each token in its split; -1 in padding.
+
+        `out`, of that type and shape, is filled and returned if it is given.
+        """
+        runs = self._runs
+        return self._widened(np.repeat(_narrow(runs.document), runs.length), out)
+
+    def _widened(self, values: npt.NDArray[np.integer[Any]], out: Counts | None) -> Counts:
+        shape = self.rows, self.seq_len
+        out = np.empty(shape, np.int64) if out is None else out
+        np.copyto(out, values.reshape(shape))
+        return out
+
+    def continues(self) -> npt.NDArray[np.bool_]:
+        """bool [rows, seq_len]: whether the next token of the row is of the same segment.
+
+        False for the last token of every segment and row, and in padding.
+        """
+        runs = self._runs
+        out = np.repeat(runs.document >= 0, runs.length)
+        out[runs.begin + runs.length - 1] = False
+        return out.reshape(self.rows, self.seq_len)
+
+    def cu_seqlens(
+        self, capacity: int, out: npt.NDArray[np.int32] | None = None
+    ) -> npt.NDArray[np.int32]:
+        """int32 [capacity + 1]: 0 and where each run of the flattened batch stops.
+
+        Every segment is a run, and so is every gap of padding. The entries after the last run
+        repeat the number of tokens: runs of no tokens, which attention kernels skip. Rows x
+        seq_len is always enough `capacity`; raises `UsageError` where it is less than the runs,
+        and where the batch has more tokens than int32 counts. `out`, of that type and shape, is
+        filled and returned if it is given.
+        """
+        begin = self._runs.begin
+        total = self.rows * self.seq_len
+        if len(begin) > capacity:
+            raise UsageError(
+                f"{len(begin):,} segments do not fit into {capacity:,}", where="cu_seqlens",
+                code="E_SEGMENTS", remedy="Give cu_seqlens more room.",
+            )  # fmt: skip
+        if total > _MAX_TOKENS:
+            raise UsageError(
+                f"{self.rows:,} rows of {self.seq_len:,} tokens are {total:,}, more than the "
+                f"{_MAX_TOKENS:,} that int32 counts",
+                where="cu_seqlens", remedy="Use a smaller batch_size.",
+            )  # fmt: skip
+        out = np.empty(capacity + 1, np.int32) if out is None else out
+        out[: len(begin)] = begin  # a run begins where the one before stops
+        out[len(begin) :] = total
+        out[0] = 0
+        return out
+
+    def max_seqlen(self) -> npt.NDArray[np.int64]:
+        """int64 []: the length of the longest run, padding counted; 0 if there are no rows."""
+        return np.array(self._runs.length.max(initial=0))
+
+    def per_row(self) -> Counts:
+        """int64 [rows]: how many runs each row has, padding counted."""
+        return np.bincount(self._runs.begin // self.seq_len, minlength=self.rows).astype(np.int64)
+
+    def _find_runs(self) -> _Runs:
+        total = self.rows * self.seq_len
+        if int(self.length.sum()) == total:
+            return _Runs(self.begin, self.length, self.document, padded=False)
+        edges = np.arange(0, total + 1, self.seq_len)
+        cuts = np.unique(np.concatenate([self.begin, self.begin + self.length, edges]))
+        document = np.full(len(cuts) - 1, -1, np.int64)
+        document[np.searchsorted(cuts, self.begin)] = self.document
+        return _Runs(cuts[:-1], np.diff(cuts), document, padded=True)
+
+
+def of_windows(
+    split: Split, starts: Counts, seq_len: int, *, real: npt.NDArray[np.bool_] | None = None
+) -> Segments:
+    """The segments of the windows of `seq_len` tokens at the tokens `starts` of `split`.
+
+    A window that begins inside a document begins with a segment of that document, and windows may
+    run over the ends of shards. Documents without tokens take no segment. Rows that are False in
+    `real` are padding, whatever their start. Raises `IndexError` for a window outside the split,
+    `IntegrityError` for offsets that no build wrote. For the cost see `formats/read/boundaries.py`.
+    """
+    parts = split.parts(starts if real is None else starts[real], seq_len)
+    begin = parts.begin
+    if real is not None:
+        row, start = np.divmod(begin, seq_len)
+        begin = np.flatnonzero(real)[row] * seq_len + start
+    return Segments(
+        rows=len(starts), seq_len=seq_len, begin=begin, length=parts.length,
+        document=parts.document, checked=True,
+    )  # fmt: skip
+
+
+@lru_cache(maxsize=1)  # making it anew takes as long as copying it into two rows
+def _numbers(count: int) -> Counts:
+    numbers = np.arange(count)
+    numbers.flags.writeable = False
+    return numbers
+
+
+def _narrow(values: Counts) -> npt.NDArray[np.integer[Any]]:
+    """In 2 or 4 bytes if they fit: a quarter or half as much memory to write and read."""
+    largest = values.max(initial=0)
+    if largest <= _LARGEST_INT16:
+        return values.astype(np.int16)
+    return values.astype(np.int32) if largest <= _LARGEST_INT32 else values
+
+
+def _require(condition: bool, problem: str) -> None:
+    if not condition:
+        raise UsageError(problem, where="segments")

@@ -1,0 +1,252 @@
+"""Token windows: fixed-length pieces of a split's stream, as int64 tensors.
+
+Window `i` starts at token `i * stride` of the split; shards do not exist here. A batch is one
+gather in the type the ids are stored in (2 or 4 bytes) and one widening to int64 at the very end,
+so a batch of 32 x 2,048 costs about two memory copies of itself. Nothing of the epoch is kept in
+the dataset: worker processes learn everything from the indices they are sent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from itertools import accumulate, islice, repeat
+from typing import Any, Literal, get_args
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from dataprep.formats.errors import InputError, require
+from dataprep.formats.read.dataset import Split
+
+from ..checks import whole_number
+from ..types import (
+    PADDING,
+    Batch,
+    BatchDataset,
+    Indices,
+    check_samples,
+    sample_numbers,
+)
+from .attention_fields import SegmentFields
+from .buffer_pool import Buffers
+from .segments import Segments, of_windows
+
+__all__ = ["IGNORED_LABEL", "PADDING", "Batch", "Labels", "WindowDataset", "window_count"]
+
+Labels = Literal["shifted", "unshifted"]
+Samples = npt.NDArray[np.int64]
+
+IGNORED_LABEL = -100
+"""The label of a token not to train on, as all are in a row that only fills up a batch."""
+
+_BATCHES_AT_ONCE = 64  # whose places, and documents, are looked for; and
+_GROWTH = 4  # times as many as before, so that the first batch does not wait for many to be read
+_TOKENS_AT_ONCE = 1 << 23  # and not more than so many tokens: the kernel is told of all at once
+_DOCUMENTS_AT_ONCE = 1 << 20  # nor, where documents are looked for, so many: each token may be one
+
+
+class WindowDataset(BatchDataset):
+    """The windows of one split, map-style.
+
+    Each sample is a dict of int64 tensors: `input_ids` [seq_len], and `labels` [seq_len] unless
+    `labels` is None. ``"shifted"`` labels are the inputs moved by one token (label `j` is the token
+    after input `j`), so a window reads `seq_len` + 1 tokens and the last label of one window is the
+    first input of the next; ``"unshifted"`` labels equal the inputs, for models that shift inside.
+    Where the dataset has a loss mask, the labels of tokens not to train on are `IGNORED_LABEL`.
+
+    `stride` is in tokens and defaults to `seq_len`: windows side by side. Tokens after the last
+    whole window are not served. `position_ids`, `doc_ids` and `cu_seqlens` ask for the tensors of
+    `SegmentFields`, from the stored offsets: the first of them makes a batch cost about twice as
+    much, each further one adds half of a batch without them.
+
+    Raises `InputError` if the split does not fill one window. Pickles as a path and a few numbers.
+
+        >>> windows = WindowDataset(dataset.split("train"), seq_len=1024)   # doctest: +SKIP
+        >>> windows[0]["input_ids"].shape                                   # doctest: +SKIP
+        torch.Size([1024])
+    """
+
+    def __init__(
+        self,
+        split: Split,
+        *,
+        seq_len: int,
+        stride: int | None = None,
+        labels: Labels | None = "shifted",
+        sample_mask: bool = False,
+        position_ids: bool = False,
+        doc_ids: bool = False,
+        cu_seqlens: bool | int = False,
+    ) -> None:
+        self.split = split
+        self.seq_len = whole_number("seq_len", seq_len, 1)
+        self.stride = self.seq_len if stride is None else whole_number("stride", stride, 1)
+        self.labels = labels
+        self.sample_mask = sample_mask
+        self.fields = SegmentFields(
+            position_ids=position_ids, doc_ids=doc_ids, cu_seqlens=cu_seqlens
+        )
+        require(self.stride < 1 << 62, "stride", f"must be below 2**62 tokens, got {stride}")
+        known = (None, *get_args(Labels))
+        require(labels in known, "labels", f"must be one of {known}, got {labels!r}")
+        self._buffers = Buffers()
+        self._span = self.seq_len + (labels == "shifted")
+        self._windows = window_count(split.tokens, self._span, self.stride)
+        if self._windows == 0:
+            raise _too_few_tokens(split, self.seq_len, self._span)
+
+    def __len__(self) -> int:
+        return self._windows
+
+    def __repr__(self) -> str:
+        return (
+            f"<dataprep.WindowDataset {self.split.name}: {len(self):,} windows of {self.seq_len:,}>"
+        )
+
+    @property
+    def unread_tokens(self) -> int:
+        """Tokens of the split that no window reads though a smaller `stride` would; else 0."""
+        if self.stride <= self._span:
+            return 0
+        closest = window_count(self.split.tokens, self._span, self._span)
+        return self.split.tokens - self._windows * self._span if closest > self._windows else 0
+
+    @property
+    def definition(self) -> dict[str, str | int | None]:
+        """What decides, besides the content id, the tokens and labels of a sample: JSON values."""
+        return {
+            "kind": "windows", "split": self.split.name, "seq_len": self.seq_len,
+            "stride": self.stride, "labels": self.labels,
+        }  # fmt: skip
+
+    def spans(self, samples: Samples) -> tuple[Samples, Samples]:
+        """Starts and stops of the tokens that reading `samples` will touch; `PADDING` reads none.
+
+        Raises `IndexError` for a sample outside 0 .. len - 1.
+        """
+        starts = self._starts(samples[samples != PADDING])
+        return starts, starts + self._span
+
+    def covering(self, start: int, stop: int) -> Samples:
+        """The windows that touch a token of `start` to `stop` of the split: int64, increasing.
+
+        Arithmetic: costs the numbers that it gives. The token more that shifted labels read counts.
+        """
+        first = max(0, -((self._span - 1 - start) // self.stride))  # ceil((start - span + 1) / ...)
+        last = min(self._windows - 1, (stop - 1) // self.stride)
+        return np.arange(first, last + 1 if start < stop else first, dtype=np.int64)
+
+    def batch(self, indices: Indices) -> Batch:
+        """Return the windows at `indices`: tensors [len(indices), seq_len], each its own memory.
+
+        With `sample_mask` there is also a bool tensor [len(indices)] of that name, False in the
+        rows whose index is `PADDING`; their labels are all `IGNORED_LABEL`, and to attention they
+        are one segment of padding each.
+
+        Raises `IndexError` for an index outside 0 .. len - 1, `UsageError` for a row with more
+        segments than `cu_seqlens` has room for.
+        """
+        samples = sample_numbers(indices, len(self))
+        starts, real = self._places(samples)
+        segments = of_windows(self.split, starts, self.seq_len, real=real) if self.fields else None
+        return self._batch(self.split.gather(starts, self._span), starts, real, segments)
+
+    def in_turn(self, asked: Iterator[Samples]) -> Iterator[Batch]:
+        """What `batch` gives for each of `asked`, one after the other.
+
+        `asked` is taken 4, 16, then up to 64 batches ahead: most of what it costs to find out where
+        windows lie, and where documents end in them, is the same for so many as for one.
+        """
+        many = 1
+        for first in asked:
+            most = _DOCUMENTS_AT_ONCE if self.fields else _TOKENS_AT_ONCE
+            fit = most // max(1, len(first) * self.seq_len)
+            many = min(_GROWTH * many, _BATCHES_AT_ONCE)
+            more = islice(asked, max(1, min(fit, many)) - 1)
+            yield from self._at_once([first, *more])
+
+    def _at_once(self, batches: list[Samples]) -> Iterator[Batch]:
+        starts, real = self._places(np.concatenate(batches))
+        rows = [len(batch) for batch in batches]
+        ids = self.split.gather_in_turn(starts, self._span, rows)
+        if not self.fields and real is None and not self.split.has_mask:
+            yield from map(self._tensors, ids)
+            return
+        parts: Iterable[Segments | None] = repeat(None)
+        if self.fields:
+            parts = of_windows(self.split, starts, self.seq_len, real=real).parted(rows)
+        for stop, count, part in zip(accumulate(rows), rows, parts, strict=False):
+            mine = slice(stop - count, stop)
+            # The ids have no name here: their memory would not be free while the next are taken.
+            yield self._batch(next(ids), starts[mine], None if real is None else real[mine], part)
+
+    def _batch(
+        self,
+        ids: npt.NDArray[Any],
+        starts: Samples,
+        real: npt.NDArray[np.bool_] | None,
+        segments: Segments | None,
+    ) -> Batch:
+        batch = self._ids(ids, starts)
+        if segments is not None:
+            batch.update(self.fields.tensors(segments, self._buffers.empty))
+        if real is not None:
+            mask = batch["sample_mask"] = torch.from_numpy(real)
+            if "labels" in batch:
+                batch["labels"][~mask] = IGNORED_LABEL
+        return batch
+
+    def _places(self, samples: Samples) -> tuple[Samples, npt.NDArray[np.bool_] | None]:
+        """The first token of each sample; which of them are real, where some may not be."""
+        if not self.sample_mask:
+            return self._starts(samples), None
+        real = samples != PADDING
+        return self._starts(np.where(real, samples, 0)), real
+
+    def _starts(self, samples: Samples) -> Samples:
+        """The first token of each sample."""
+        # Checked before the multiplication, which could overflow into the valid range.
+        check_samples(samples, self._windows)
+        return samples * self.stride
+
+    def _ids(self, ids: npt.NDArray[Any], starts: Samples) -> Batch:
+        batch = self._tensors(ids)
+        if self.labels is not None and self.split.has_mask:
+            mask = self.split.gather_mask(starts + (self._span - self.seq_len), self.seq_len)
+            batch["labels"][torch.from_numpy(mask == 0)] = IGNORED_LABEL
+        return batch
+
+    def _tensors(self, ids: npt.NDArray[Any]) -> Batch:
+        if self.labels is None:
+            return {"input_ids": self._widen(ids)}
+        ahead = self._span - self.seq_len  # of the inputs
+        inputs = self._widen(ids[:, : self.seq_len])
+        return {"input_ids": inputs, "labels": self._widen(ids[:, ahead:])}
+
+    def _widen(self, ids: npt.NDArray[Any]) -> torch.Tensor:
+        wide = self._buffers.empty(ids.shape)
+        wide[...] = ids
+        return torch.from_numpy(wide)
+
+
+def window_count(tokens: int, span: int, stride: int) -> int:
+    """How many windows of `span` tokens, `stride` apart, fit into `tokens`.
+
+    >>> window_count(9, 5, 4), window_count(8, 5, 4), window_count(4, 5, 4)
+    (2, 1, 0)
+    """
+    return (tokens - span) // stride + 1 if tokens >= span else 0
+
+
+def _too_few_tokens(split: Split, seq_len: int, span: int) -> InputError:
+    extra = span - seq_len
+    largest = split.tokens - extra
+    size = f"{span:,} tokens (seq_len {seq_len:,} + {extra} for the shifted labels)"
+    smaller = f"Use seq_len={largest} or less, or build" if largest >= 1 else "Build"
+    return InputError(
+        f"has {split.tokens:,} tokens, fewer than one window of {size if extra else seq_len}",
+        where=f"split {split.name}",
+        code="E_TOO_FEW_TOKENS",
+        remedy=f"{smaller} with more data or a larger share for this split.",
+    )

@@ -1,0 +1,1 @@
+"""Streams: sequential reads of whole blocks as an iterable dataset."""

@@ -1,0 +1,355 @@
+"""`StreamDataset`: the samples of a map-style dataset, read in whole blocks, as an iterable.
+
+For storage where a read far away is dear: disks that turn, network file systems, data larger than
+the page cache. Where the data fits into memory `create_loader` is as fast, shuffles better, and its
+order depends on no topology.
+
+What is guaranteed. An epoch is one sequence of all samples, a pure function of (dataset, seed,
+epoch, shuffle options). It is dealt among the ranks, and each rank's share among its workers, in
+contiguous runs (`runtime/stream/deal.py`): every sample once, equally many steps on every rank, and
+each worker reads forward. So what is served is a function of (seed, epoch, topology). A run that
+stops goes on where it stood, also on another topology: what is left is dealt anew.
+
+Each worker holds the tokens of one window of blocks, or of the shuffle buffer, in memory. Where two
+runs meet inside a window, both read it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, get_args
+
+import numpy as np
+from torch.utils.data import IterableDataset, get_worker_info
+
+from dataprep.formats.errors import DataprepError, UsageError, require
+
+from ..checks import flag, whole_number
+from ..loader.serve import require_seed
+from ..loader.state_errors import warn_of_dropped, whole
+from ..loader.workers import telling
+from ..order.permutation import ALGORITHM, MAX_SAMPLES, Positions
+from ..rows.attention_fields import OF_THE_BATCH
+from ..rows.windows import PADDING, Batch
+from .deal import (
+    Deal,
+    Stage,
+    StreamEnd,
+    Topology,
+    advance,
+    enter,
+    left_after,
+    runs_of,
+)
+from .order import (
+    Shuffle,
+    StreamOrder,
+    described,
+    stream_order,
+    stream_sizes,
+)
+from .reader import Readable, Reader
+from .state import Place, SharedPlace, Sizes, dump_state, parse_state
+
+__all__ = ["StreamDataset"]
+
+_BUFFER = 8192
+
+
+class StreamDataset(IterableDataset[Batch]):
+    """An iterable dataset over the samples of `dataset`, exactly once an epoch.
+
+    Arguments:
+        dataset: a `WindowDataset`, or what has its methods and `split`, `definition`, `spans`;
+            made with ``sample_mask=True`` for ``end="pad"``. Its samples should be stored in order.
+        batch_size: samples a step and rank; then give the DataLoader ``batch_size=None``. None
+            here: single samples, which a stock DataLoader collates.
+        seed: of the shuffle.
+        epoch: the first to serve.
+        shuffle: ``"blocks"`` (blocks permuted, samples permuted in windows of them; see `Blocks`),
+            ``"buffer"`` (permuted blocks read through a buffer; see `ShuffleBuffer`), or None.
+        block: samples read together. None: 2 MiB of tokens; see `stream_sizes`.
+        window: blocks that are shuffled together, read before the first batch of a worker, and held
+            in its memory. None: 512 MiB of tokens; lower it where that is too much. See `Blocks`
+            for what a window mixes.
+        buffer: samples in the shuffle buffer. None: 8,192. Where `block`, `window` or `buffer` is
+            None, `load_state_dict` takes over that of the state.
+        dp_rank, dp_size: this process among the data-parallel ones.
+        end: what becomes of samples that do not fill a step of all ranks: ``"drop"`` (fewer than
+            dp_size x batch_size), ``"pad"`` (rows of `PADDING` fill up, told by `sample_mask`), or
+            for one rank ``"partial"`` (a batch that is shorter).
+        infinite: go on into the next epoch without end. There is no `len` then.
+
+    Iterating here, or in a DataLoader without workers, serves the epoch, and once its last batch
+    is handed over the next one, as `Loader` does; a pass that is left early does not count and is
+    served again. With ``infinite`` the next pass goes on where the last was left instead. In worker
+    processes nobody knows what the trainer took: `stream_loader` counts that, a stock DataLoader
+    serves the epoch that `set_epoch` set, and warns when it serves one again.
+
+    Raises `UsageError` for arguments that cannot be met, such as a path for `dataset`.
+
+        >>> windows = WindowDataset(dataset.split("train"), seq_len=2048)     # doctest: +SKIP
+        >>> stream = StreamDataset(windows, batch_size=32, seed=0)            # doctest: +SKIP
+        >>> for batch in stream_loader(stream, num_workers=2):                # doctest: +SKIP
+        ...     loss = model(batch["input_ids"], labels=batch["labels"])
+    """
+
+    def __init__(
+        self,
+        dataset: Readable,
+        *,
+        batch_size: int | None = None,
+        seed: int = 0,
+        epoch: int = 0,
+        shuffle: Shuffle | None = "blocks",
+        block: int | None = None,
+        window: int | None = None,
+        buffer: int | None = None,
+        dp_rank: int = 0,
+        dp_size: int = 1,
+        end: StreamEnd = "drop",
+        infinite: bool = False,
+    ) -> None:
+        if not hasattr(dataset, "spans"):
+            raise _not_rows(dataset)
+        varies = getattr(dataset, "varies_by_epoch", False)
+        require(not varies, "dataset", "varies by epoch, which no stream tells it")
+        self.dataset = dataset
+        self.batch_size = None if batch_size is None else whole_number("batch_size", batch_size, 1)
+        self.seed, self.dp_rank = require_seed(seed), whole_number("dp_rank", dp_rank)
+        self.dp_size = whole_number("dp_size", dp_size, 1)
+        self.end, self.infinite = end, flag("infinite", infinite)
+        known = (None, *get_args(Shuffle))
+        require(shuffle in known, "shuffle", f"must be one of {known}, got {shuffle!r}")
+        require(end in get_args(StreamEnd), "end",
+                 f"must be one of {get_args(StreamEnd)}, got {end!r}")  # fmt: skip
+        topology = self.topology()
+        require(self.dp_rank < self.dp_size, "dp_rank",
+                f"{dp_rank} is not in 0 .. {dp_size - 1}")  # fmt: skip
+        alone = self.dp_size == 1
+        require(end != "partial" or alone, "end", "'partial' is for one rank; use 'pad'")
+        masked = end != "pad" or getattr(dataset, "sample_mask", False)
+        require(masked, "end", "'pad' needs a dataset made with sample_mask=True")
+        self._n = len(dataset)
+        require(0 < self._n <= MAX_SAMPLES, "dataset", f"has {self._n} samples")
+        if self._deal(topology).steps == 0:
+            raise _too_few(self._n, topology)
+        defaults = stream_sizes(dataset.split.tokens * dataset.split.dtype.itemsize // self._n)
+        given = {"block": block, "window": window, "buffer": buffer}
+        self._defaults = frozenset(name for name, size in given.items() if size is None)
+        self._shuffle: Shuffle | None = shuffle
+        self._set_sizes(*(
+            default if size is None else whole_number(name, size, 1)
+            for (name, size), default in zip(given.items(), (*defaults, _BUFFER), strict=True)
+        ))  # fmt: skip
+        self._now = self._start = Place(0)
+        self._shared = SharedPlace()
+        self._counted = False  # by `stream_loader`
+        self._loaded = -1  # the version, in shared memory, of the place that was loaded
+        self._finished = -1  # the epoch of a loaded state of which nothing was left to serve
+        self.tells = False
+        """Whether an error is handed over in place of a batch: in workers of `stream_loader`."""
+        self.set_epoch(epoch)
+
+    def topology(self, workers: int = 1) -> Topology:
+        """This stream's, with so many worker processes (1 stands for none as well)."""
+        return Topology(
+            dp_size=self.dp_size, workers=workers,
+            batch_size=1 if self.batch_size is None else self.batch_size,
+        )  # fmt: skip
+
+    @property
+    def epoch(self) -> int:
+        """The epoch that the next `iter` serves."""
+        return self._start.epoch
+
+    def set_epoch(self, epoch: int) -> None:
+        """Make the next pass serve `epoch` from its beginning, also in workers that live already.
+
+        A place loaded in it stays until a pass has begun there; another epoch drops it and warns.
+        An epoch of which a loaded state had nothing left is not served again.
+        Call it between passes: workers that are just starting one may see it or not.
+        """
+        epoch = whole_number("epoch", epoch)
+        if epoch == self._finished:
+            return
+        if self._loaded == self._shared.version and not self._shared.begun:
+            if epoch == self.epoch:
+                return
+            warn_of_dropped(self.epoch, self._start.consumed(self._n, self.end), epoch)
+        self._finished = -1
+        self._go_to(Place(epoch))
+
+    def __len__(self) -> int:
+        """Steps of this rank in a whole epoch (samples, where `batch_size` is None)."""
+        if self.infinite:
+            raise TypeError("an infinite stream has no length")
+        return self._deal(self.topology()).steps
+
+    def __iter__(self) -> Iterator[Batch]:
+        worker = get_worker_info()
+        if worker is None:
+            start = self.begin(1)
+            return self.count(self._serve(start, 0), start)
+        # Read now: a generator's body would only run when the first batch is asked for.
+        start = self._shared.read(worker.id, warn=self._shuffle is not None)
+        if self._sizes != self._shared.sizes:  # of a state that was loaded after the worker began
+            self._set_sizes(*self._shared.sizes)
+        return self._in_worker(self._enter(start, worker.num_workers), worker.id)
+
+    def begin(self, workers: int) -> Place:
+        """Where a pass with so many workers starts; they are told. Part of `stream_loader`."""
+        start = self._next(workers)
+        self._go_to(start)
+        return start
+
+    def upcoming(self, workers: int) -> Batch:
+        """The first batch of such a pass; nothing moves. Part of `stream_loader`."""
+        return next(self._serve(self._next(workers), 0))
+
+    def count(self, batches: Iterator[Batch], start: Place) -> Iterator[Batch]:
+        """Hand over `batches` of a pass that began at `start`, counting. Part of `stream_loader`.
+
+        A step is counted before it is handed over: a trainer that has it has it.
+        """
+        now, steps = start, start.deal(self._n, self.end).steps
+        for batch in batches:
+            now = Place(now.epoch, advance(now.stages))
+            if now.stages[-1].steps == steps:
+                now = Place(now.epoch + 1, (Stage(topology=now.stages[-1].topology),))
+                steps = now.deal(self._n, self.end).steps
+                if self._start == start and not self.infinite:
+                    self._go_to(now)
+            self._now = now
+            yield batch
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where the trainer stands: JSON, the same on every rank; costs microseconds.
+
+        It has under 1 KB, and some 20 bytes more for each change of ranks, workers or batch size
+        (32 at most) in the epoch. Counts what was handed over. Raises `UsageError` where that
+        cannot be known, which is where a stock DataLoader's workers do the reading.
+        """
+        if get_worker_info() is not None or (self._shared.used and not self._counted):
+            raise UsageError(
+                "worker processes read this stream, and what the trainer took of it is not known",
+                where="state_dict", remedy="Use stream_loader(dataset, num_workers=...).",
+            )  # fmt: skip
+        return dump_state(self._identity(self.order), self._now, self._n, self.end)
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Make the next pass go on where `state` was taken, on this topology or another.
+
+        On the same ranks, workers and batch size every rank goes on with exactly what it would have
+        got. Otherwise what is left of the epoch is dealt anew: still every sample once.
+
+        Where that makes no step, the next epoch begins, which `epoch` then names.
+
+        Raises `IncompatibleError` for a state of a newer version, another dataset, seed or shuffle,
+        and `UsageError` for one that is damaged. O(1); O(ranks x workers) after a change of them.
+        """
+        sizes = self._sizes_of(state)
+        place = parse_state(state, self._identity(self._ordered(*sizes)), self._n, self.end)
+        self._set_sizes(*sizes)
+        left = left_after(self._n, place.stages, self.end).total
+        over = Deal(samples=left, topology=self.topology(), end=self.end).steps == 0
+        self._go_to(Place(place.epoch + 1) if over else place)
+        self._finished = place.epoch if over else -1
+        if place.epoch or state["consumed"]:
+            self._loaded = self._shared.version
+
+    def _go_to(self, place: Place) -> None:
+        self._start = self._now = place
+        self._shared.write(place, self._sizes)
+
+    def _set_sizes(self, block: int, window: int, buffer: int) -> None:
+        self._sizes = Sizes(block, window, buffer)
+        self.block, self.order = block, self._ordered(*self._sizes)
+
+    def _ordered(self, block: int, window: int, buffer: int) -> StreamOrder:
+        split = self.dataset.split
+        return stream_order(
+            split.content_id, self.seed, shuffle=self._shuffle, block=block,
+            window=window, buffer=buffer,
+        )  # fmt: skip
+
+    def _sizes_of(self, state: object) -> Sizes:
+        """Return the sizes of `state` where those of this stream are defaults."""
+        stored = state if isinstance(state, Mapping) else {}
+        names = [
+            name
+            for name in Sizes._fields
+            if name in self._defaults and stored.get(name) is not None
+        ]
+        return self._sizes._replace(**{name: whole(stored[name], name) for name in names})
+
+    def _next(self, workers: int) -> Place:
+        return self._enter(self._now if self.infinite else self._start, workers)
+
+    def _enter(self, start: Place, workers: int) -> Place:
+        topology = self.topology(workers)
+        return Place(*enter(self._n, start.epoch, start.stages, topology, self.end))
+
+    def _deal(self, topology: Topology) -> Deal:
+        return Deal(samples=self._n, topology=topology, end=self.end)
+
+    def _in_worker(self, start: Place, worker: int) -> Iterator[Batch]:
+        version = self._shared.version
+        batches = self._serve(start, worker)
+        for batch in telling(batches) if self.tells else batches:
+            yield batch
+            if isinstance(batch, DataprepError):
+                return
+            del batch
+        self._shared.finish(worker, version)
+
+    def _serve(self, start: Place, worker: int) -> Iterator[Batch]:
+        """The batches of one worker."""
+        reader = Reader(self.dataset, self.order, self.block)
+        size = self.batch_size or 1
+        for run in runs_of(
+            self._n, start.epoch, start.stages, self.end, rank=self.dp_rank, worker=worker,
+            infinite=self.infinite,
+        ):  # fmt: skip
+            served = 0
+            for rows, samples in reader.batches(run.positions, run.epoch, size):
+                yield self._batch(rows, samples)
+                served += 1
+            if served < run.items:  # a batch of nothing but padding
+                yield self._batch(self.dataset, np.empty(0, np.int64))
+
+    def _batch(self, rows: Readable, samples: Positions) -> Batch:
+        if self.batch_size is None and len(samples):
+            return rows[int(samples[0])]
+        missing = (self.batch_size or 1) - len(samples) if self.end == "pad" else 0
+        batch = rows.batch(np.append(samples, np.full(missing, PADDING)))
+        if self.batch_size is not None:
+            return batch
+        return {name: field if name in OF_THE_BATCH else field[0] for name, field in batch.items()}
+
+    def _identity(self, order: StreamOrder) -> dict[str, Any]:
+        """What a state must agree with: everything that decides the order, but the topology."""
+        return {
+            "algorithm": ALGORITHM, "content_id": self.dataset.split.content_id,
+            "definition": dict(self.dataset.definition), "samples": self._n, "seed": self.seed,
+            "end": self.end, **described(order),
+        }  # fmt: skip
+
+
+def _not_rows(dataset: object) -> UsageError:
+    path = repr(str(dataset)) if isinstance(dataset, str | Path) else "path"
+    return UsageError(
+        f"is a {type(dataset).__name__}, not a dataset of rows", where="dataset",
+        remedy=f'Open it: WindowDataset(open_dataset({path}).split("train"), seq_len=...).',
+    )  # fmt: skip
+
+
+def _too_few(samples: int, topology: Topology) -> UsageError:
+    step = topology.dp_size * topology.batch_size
+    return UsageError(
+        f"{samples:,} samples are fewer than one step of {step:,} (batch_size "
+        f"{topology.batch_size:,} x dp_size {topology.dp_size:,}), and end='drop' drops it",
+        where="batch_size", code="E_TOO_FEW_SAMPLES",
+        remedy="Use a smaller batch_size or end='pad'.",
+    )  # fmt: skip

@@ -1,0 +1,239 @@
+"""Reading for a stream: whole stretches of the file into memory, rows out of memory.
+
+Before a chunk of positions is served, the tokens that its samples need are read, in the order of
+the file and through small gaps, and held in the type they are stored in; what is needed longer (a
+shuffle buffer's samples) is carried over. Rows are then made by the dataset's own code, over a
+split that answers from what is held: so they are the map-style rows by construction. The kernel is
+told of the next chunk while this one is served.
+
+Costs one more memory copy of the stored tokens (2 or 4 bytes) than the map-style dataset, and holds
+the tokens of one chunk; while it moves on, also what it carries over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Protocol, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from dataprep.formats.read.dataset import Split
+from dataprep.formats.read.sharded import Stream
+
+from ..loader.readahead import ReadAhead
+from ..order.permutation import Positions
+from ..rows.windows import Batch
+from .deal import Ranges
+from .order import StreamOrder, chunks
+
+__all__ = ["HeldTokens", "Readable", "Reader"]
+
+Spans = tuple[Positions, Positions]  # starts and stops, in tokens of the split
+Mask = npt.NDArray[np.bool_]
+
+_T = TypeVar("_T")
+_NOTHING = np.empty(0, np.int64)
+
+
+class Readable(Protocol):
+    """What a stream needs of a map-style dataset; `WindowDataset` is one."""
+
+    split: Split
+
+    @property
+    def definition(self) -> dict[str, Any]:
+        """What decides, besides the content id, which tokens sample i is."""
+        ...
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, index: int, /) -> Batch: ...
+
+    def batch(self, indices: Sequence[int] | Positions, /) -> Batch:
+        """Return one batch of these samples."""
+        ...
+
+    def spans(self, samples: Positions, /) -> Spans:
+        """Starts and stops of the tokens that reading `samples` touches."""
+        ...
+
+
+class _Places:
+    """Where the stretches that are held stand, in memory that has one number for each token."""
+
+    def __init__(self) -> None:
+        self._starts = self._stops = self._offsets = _NOTHING
+
+    def settle(self, starts: Positions, stops: Positions) -> int:
+        """Give these stretches, in rising order and apart, their places; the tokens in all."""
+        self._starts, self._stops = starts, stops
+        ends = np.cumsum(stops - starts)
+        self._offsets = ends - (stops - starts)
+        return int(ends[-1]) if len(ends) else 0
+
+    def find(self, starts: Positions, stops: Positions) -> tuple[Positions, Mask]:
+        """The place of each of these spans, and whether it is held (else its place is nonsense)."""
+        if not len(self._starts):
+            return starts, np.zeros(len(starts), np.bool_)
+        at = np.searchsorted(self._starts, starts, "right") - 1
+        held = (at >= 0) & (stops <= self._stops[at])
+        return starts - self._starts[at] + self._offsets[at], held
+
+
+class _HeldStream(Stream):
+    """A stream of which some stretches lie in memory; the rest is read as ever."""
+
+    def __init__(self, base: Stream, places: _Places) -> None:
+        super().__init__(base.source, np.diff(base.base).tolist())
+        self._base, self._places = base, places
+        self._data: npt.NDArray[Any] = np.empty(0, base.source.dtype)
+
+    def read(self, start: int, stop: int) -> npt.NDArray[Any]:
+        """See `Stream.read`."""
+        if not 0 <= start <= stop:
+            return self._base.read(start, stop)  # raises
+        numbers: npt.NDArray[Any] = self.gather(np.array([start]), stop - start)[0]
+        return numbers
+
+    def gather(self, starts: Positions, length: int) -> npt.NDArray[Any]:
+        """See `Stream.gather`."""
+        places, held = self._places.find(starts, starts + length)
+        if length == 0 or not held.any():
+            return self._base.gather(starts, length)
+        windows = self._windows(length)
+        if held.all():
+            return windows[places]
+        out = np.empty((len(starts), length), self._data.dtype)
+        out[held] = windows[places[held]]
+        out[~held] = self._base.gather(starts[~held], length)
+        return out
+
+    def copy(
+        self, starts: Positions, lengths: Positions, out: npt.NDArray[Any], at: Positions
+    ) -> None:
+        """See `Stream.copy`."""
+        places, held = self._places.find(starts, starts + lengths)
+        self._base.copy(starts[~held], lengths[~held], out, at[~held])
+        for place, length, to in zip(
+            places[held].tolist(), lengths[held].tolist(), at[held].tolist(), strict=True
+        ):
+            out[to : to + length] = self._data[place : place + length]
+
+    def take(self, places: Positions, lengths: Positions) -> list[npt.NDArray[Any]]:
+        """Copies of what stands at these places: rows of one array for each length."""
+        return [
+            self._windows(length)[places[lengths == length]]
+            for length in np.unique(lengths).tolist()
+        ]
+
+    def put(self, places: Positions, lengths: Positions, numbers: list[npt.NDArray[Any]]) -> None:
+        """The way back."""
+        for rows in numbers:
+            length = rows.shape[1]
+            self._windows(length)[places[lengths == length]] = rows
+
+    def _windows(self, length: int) -> npt.NDArray[Any]:
+        """Every window of so many numbers of what is held, overlapping, as a view."""
+        data = self._data
+        shape = (len(data) - length + 1, length)
+        return np.ndarray(shape, data.dtype, data, 0, data.strides * 2)
+
+    def make_room(self, tokens: int) -> None:
+        """For so many numbers; what was there is gone."""
+        if tokens > len(self._data):
+            dtype = self._data.dtype
+            self._data = np.empty(0, dtype)  # before the larger one is made
+            self._data = np.empty(tokens, dtype)
+
+    def fetch(self, starts: Positions, stops: Positions, places: Positions) -> None:
+        """Read these stretches, from the first token to the last, to their places."""
+        starts, lengths, places = self._base.cut(starts, stops - starts, places)
+        self._base.copy(starts, lengths, self._data, places)
+
+
+class HeldTokens:
+    """`split` is like `base`, and answers from memory for the spans that `hold` was given."""
+
+    def __init__(self, base: Split) -> None:
+        self._places = _Places()
+        self._streams = [_HeldStream(base.stream, self._places)]
+        self.split = _twin(base)
+        self.split.stream = self._streams[0]
+        if base.has_mask:
+            self._streams.append(_HeldStream(base.masks, self._places))
+            self.split._masks = self._streams[1]
+
+    def hold(self, kept: Spans, new: Spans) -> None:
+        """Carry over the spans `kept`, which are held, read the spans `new`, let go of the rest."""
+        fresh = _merge(*new, gap=_mean(new))
+        before, _ = self._places.find(*kept)
+        every = _merge(np.append(kept[0], fresh[0]), np.append(kept[1], fresh[1]))
+        room = self._places.settle(*every)
+        after, _ = self._places.find(*kept)
+        lengths = kept[1] - kept[0]
+        for stream in self._streams:
+            carried = stream.take(before, lengths)
+            stream.make_room(room)
+            stream.fetch(*fresh, self._places.find(*fresh)[0])
+            stream.put(after, lengths, carried)
+
+
+class Reader:
+    """Serves positions of an epoch, in batches, from `dataset`."""
+
+    def __init__(self, dataset: Readable, order: StreamOrder, block: int) -> None:
+        self._order, self._block, self._samples = order, block, len(dataset)
+        self._tokens = HeldTokens(dataset.split)
+        self._ahead = ReadAhead(dataset)
+        self._rows = _twin(dataset)  # the same code, over what is held
+        self._rows.split = self._tokens.split
+        self._held = _NOTHING
+
+    def batches(
+        self, positions: Ranges, epoch: int, batch_size: int
+    ) -> Iterator[tuple[Readable, Positions]]:
+        """Samples, `batch_size` at a time (the last may be fewer), and the dataset to ask."""
+        waiting = _NOTHING
+        following = chunks(self._order, self._block, positions, self._samples, epoch)
+        chunk = next(following, None)
+        while chunk is not None:
+            self._hold(np.sort(np.append(waiting, chunk.held)))  # nothing is in both
+            then = next(following, None)
+            if then is not None:
+                self._ahead.announce(np.setdiff1d(then.held, self._held))
+            samples = np.concatenate([waiting, chunk.samples])
+            whole = len(samples) // batch_size * batch_size
+            for at in range(0, whole, batch_size):
+                yield self._rows, samples[at : at + batch_size]
+            waiting, chunk = samples[whole:], then
+        if len(waiting):
+            yield self._rows, waiting
+
+    def _hold(self, samples: Positions) -> None:
+        kept = np.intersect1d(samples, self._held, assume_unique=True)
+        new = np.setdiff1d(samples, self._held, assume_unique=True)
+        self._tokens.hold(self._rows.spans(kept), self._rows.spans(new))
+        self._held = samples
+
+
+def _twin(original: _T) -> _T:
+    """Another object with the same attributes. `copy` would go by how the object is pickled."""
+    twin: _T = object.__new__(type(original))
+    vars(twin).update(vars(original))
+    return twin
+
+
+def _merge(starts: Positions, stops: Positions, gap: int = 0) -> Spans:
+    """Spans joined where they overlap, touch, or leave at most `gap` tokens between them."""
+    if not len(starts):
+        return _NOTHING, _NOTHING
+    order = np.argsort(starts, kind="stable")
+    starts, reached = starts[order], np.maximum.accumulate(stops[order])
+    apart = np.flatnonzero(starts[1:] > reached[:-1] + gap)
+    return starts[np.append(0, apart + 1)], reached[np.append(apart, len(reached) - 1)]
+
+
+def _mean(spans: Spans) -> int:
+    """Tokens of a span: gaps that are no longer at most double what is read."""
+    return int((spans[1] - spans[0]).mean()) if len(spans[0]) else 0

@@ -1,0 +1,222 @@
+"""Where a stream stands: as a value, in memory that worker processes share, and as JSON.
+
+A `Place` is an epoch and the stages of it that were served: a few numbers, valid on every rank.
+Workers read it from a tensor in shared memory at the start of each pass. That memory has no name
+once it is made, so a killed process leaves nothing behind.
+"""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+
+from dataprep.formats.errors import IncompatibleError, StorageError
+
+from ..loader.state_errors import check_head, damaged, require_known, whole
+from ..loader.state_order import compared, require_algorithm
+from .deal import (
+    MAX_STAGES,
+    Deal,
+    Stage,
+    StreamEnd,
+    Topology,
+    left_after,
+)
+
+__all__ = ["STATE_VERSION", "Place", "SharedPlace", "Sizes", "dump_state", "parse_state", "shared"]
+
+STATE_VERSION = 1
+
+_KIND = "dataprep stream"
+_WORDS = 4  # of a stage: ranks, workers, batch size, steps
+_HEAD = 7  # checksum, version, epoch, number of stages, sizes
+_SIZE = _HEAD + (MAX_STAGES + 1) * _WORDS
+_SUM = 0x5DEECE66D  # what an empty tensor does not have
+_FIELDS = frozenset({
+    "kind", "version", "algorithm", "content_id", "definition", "samples", "seed", "end", "shuffle",
+    "block", "window", "buffer", "epoch", "consumed", "served",
+})  # fmt: skip
+_OPTIONAL = frozenset({"shuffle"})  # may be missing, as null may
+_MARKED = 256  # workers that are told when they serve an epoch again
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """`stages` of `epoch` were served; the last one is under way."""
+
+    epoch: int
+    stages: tuple[Stage, ...] = ()
+
+    def deal(self, samples: int, end: StreamEnd) -> Deal:
+        """How the last stage deals what was left when it began."""
+        left = left_after(samples, self.stages[:-1], end)
+        return Deal(samples=left.total, topology=self.stages[-1].topology, end=end)
+
+    def consumed(self, samples: int, end: StreamEnd) -> int:
+        """Samples of the epoch that were served, by all ranks together."""
+        if not self.stages:
+            return 0
+        deal = self.deal(samples, end)
+        return samples - deal.samples + deal.taken(self.stages[-1].steps)
+
+
+class Sizes(NamedTuple):
+    """The sizes that an order is made with; a state that is loaded may change them."""
+
+    block: int
+    window: int
+    buffer: int
+
+
+class SharedPlace:
+    """A `Place`, and the `sizes` of its order, that all processes see which have this object.
+
+    One process writes. A reader in the middle of that tries again: the words carry a checksum.
+    Where memory cannot be shared it is of this process alone, and others cannot `read`.
+    """
+
+    def __init__(self) -> None:
+        self._words = shared(torch.zeros(_SIZE, dtype=torch.int64))
+        # The version that a worker has read last, and the last that each worker has finished.
+        self._flags = shared(torch.zeros(1 + _MARKED, dtype=torch.int64))
+        self.version = 0
+        self.sizes = Sizes(1, 1, 1)
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Shared again where the pickle was not one that torch sends to a worker."""
+        vars(self).update(state)
+        self._words, self._flags = shared(self._words), shared(self._flags)
+
+    def share(self) -> None:
+        """Make it memory that worker processes see; raises torch's error where there is none."""
+        self._words.share_memory_()  # type: ignore[no-untyped-call]
+        self._flags.share_memory_()  # type: ignore[no-untyped-call]
+
+    @property
+    def used(self) -> bool:
+        """Whether a worker process has read it."""
+        return bool(self._flags[0])
+
+    @property
+    def begun(self) -> bool:
+        """Whether a worker process has read the place that is written now."""
+        return int(self._flags[0]) == self.version
+
+    def write(self, place: Place, sizes: Sizes) -> None:
+        """Make `place` the one that passes begin with from now on, in an order of these `sizes`."""
+        self.version += 1
+        self.sizes = sizes
+        stages = [
+            word for stage in place.stages
+            for word in (stage.topology.dp_size, stage.topology.workers,
+                         stage.topology.batch_size, stage.steps)
+        ]  # fmt: skip
+        words = torch.zeros(_SIZE, dtype=torch.int64)
+        words[1 : _HEAD + len(stages)] = torch.tensor(
+            [self.version, place.epoch, len(place.stages), *sizes, *stages]
+        )
+        words[0] = words[1:].sum() ^ _SUM
+        self._words.copy_(words)
+
+    def read(self, worker: int, *, warn: bool) -> Place:
+        """The place, for a worker that begins a pass; may `warn` if it has served this before."""
+        if not self._words.is_shared():  # type: ignore[no-untyped-call]
+            raise StorageError(
+                "worker processes cannot be told where to begin: no memory could be shared",
+                where="/dev/shm", code="E_SHARED_MEMORY",  # noqa: S108
+                remedy="Use num_workers=0, or have it writable and larger.",
+            )  # fmt: skip
+        words = self._settled()
+        self.version, epoch, count = words[1:4]
+        self.sizes = Sizes(*words[4:_HEAD])
+        if warn and worker < _MARKED and int(self._flags[1 + worker]) == self.version:
+            warnings.warn(
+                f"epoch {epoch} is served again in the same order; call set_epoch between passes, "
+                "or use stream_loader, which moves on by itself",
+                stacklevel=3,
+            )
+        self._flags[0] = self.version
+        stages = [words[_HEAD + _WORDS * i : _HEAD + _WORDS * (i + 1)] for i in range(count)]
+        return Place(epoch, tuple(_stage(stage) for stage in stages))
+
+    def finish(self, worker: int, version: int) -> None:
+        """`worker` has served its part of a pass that began at this version."""
+        if worker < _MARKED:
+            self._flags[1 + worker] = version
+
+    def _settled(self) -> list[int]:
+        for _ in range(10_000):
+            words = self._words.clone()
+            if words[0] == words[1:].sum() ^ _SUM:
+                found: list[int] = words.tolist()
+                return found
+            time.sleep(0.001)
+        raise StorageError(
+            "the memory that tells workers where to begin is damaged", where="StreamDataset"
+        )
+
+
+def dump_state(
+    identity: Mapping[str, Any], place: Place, samples: int, end: StreamEnd
+) -> dict[str, Any]:
+    """JSON values: `identity`, the place, and the samples that it means were consumed."""
+    return {
+        "kind": _KIND, "version": STATE_VERSION, **identity, "epoch": place.epoch,
+        "consumed": place.consumed(samples, end),
+        "served": [
+            [s.topology.dp_size, s.topology.workers, s.topology.batch_size, s.steps]
+            for s in place.stages
+        ],
+    }  # fmt: skip
+
+
+def parse_state(
+    state: Mapping[str, Any], identity: Mapping[str, Any], samples: int, end: StreamEnd
+) -> Place:
+    """The place in `state`, which must be of a stream with this `identity`."""
+    check_head(state, _KIND, STATE_VERSION)
+    require_algorithm(state.get("algorithm"))
+    require_known(state, _FIELDS)
+    for name, value in identity.items():
+        stored = state.get(name)
+        if stored is None and name not in _OPTIONAL and value is not None:
+            raise damaged(f"{name} is missing")
+        if compared(stored) != compared(value):
+            raise IncompatibleError(
+                f"was taken with {name} {stored!r}, this stream has {value!r}",
+                where="state", code="E_STATE_DATASET" if name == "content_id" else "E_STATE",
+                remedy="Make the stream as it was, or begin anew without this state.",
+            )  # fmt: skip
+    place = Place(whole(state.get("epoch"), "epoch"), _stages(state.get("served")))
+    left_after(samples, place.stages, end)  # raises for stages that cannot be
+    if place.consumed(samples, end) != whole(state.get("consumed"), "consumed"):
+        raise damaged("consumed does not agree with what was served")
+    return place
+
+
+def shared(tensor: torch.Tensor) -> torch.Tensor:
+    """Return `tensor`, in memory that worker processes share where there is such memory."""
+    with suppress(RuntimeError):  # without workers it need not be
+        tensor.share_memory_()  # type: ignore[no-untyped-call]
+    return tensor
+
+
+def _stages(served: object) -> tuple[Stage, ...]:
+    if not isinstance(served, list) or len(served) > MAX_STAGES + 1:
+        raise damaged("served must be a short list")
+    for words in served:
+        if not isinstance(words, list) or len(words) != _WORDS:
+            raise damaged(f"served must hold lists of {_WORDS} integers")
+    return tuple(_stage([whole(word, "served") for word in words]) for words in served)
+
+
+def _stage(words: list[int]) -> Stage:
+    ranks, workers, batch_size, steps = words
+    topology = Topology(dp_size=ranks, workers=workers, batch_size=batch_size)
+    return Stage(topology=topology, steps=steps)

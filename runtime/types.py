@@ -1,0 +1,205 @@
+"""What a loader needs of a dataset: samples by number, a batch at a time.
+
+Every dataset here is map-style and keeps nothing of an epoch: which sample comes when is decided
+elsewhere, and reaches worker processes as plain numbers.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch.utils.data import Dataset
+
+from dataprep.formats.errors import InputError, UsageError
+from dataprep.formats.read.arrays import ArrayData, ArraySplit
+from dataprep.formats.read.dataset import Dataset as BuiltDataset
+from dataprep.formats.read.dataset import Split
+from dataprep.formats.read.shard_cuts import check_inside
+
+from .rows.attention_fields import OF_THE_BATCH
+
+__all__ = [
+    "PADDING",
+    "Batch",
+    "BatchDataset",
+    "Indices",
+    "SampleDataset",
+    "SampleList",
+    "Seeds",
+    "Transform",
+    "batch_of",
+    "check_samples",
+    "empty_split",
+    "from_the_end",
+    "sample_numbers",
+]
+
+Batch = dict[str, torch.Tensor]
+Samples = npt.NDArray[np.int64]
+Indices = Sequence[int] | Samples
+Seeds = npt.NDArray[np.uint64]
+Transform = Callable[[Batch, Seeds], Batch]
+"""Returns the batch changed; draws from the seeds, one for each row."""
+
+PADDING = -(1 << 63)
+"""The index of a row that only fills up a batch; no sample, and no Python-style negative index."""
+
+
+class SampleDataset(Protocol):
+    """A map-style dataset whose batches come collated, whose samples can be traced."""
+
+    @property
+    def definition(self) -> Mapping[str, Any]:
+        """JSON values: everything besides the build that decides what sample `i` is."""
+        ...
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, index: int) -> Batch:
+        """One sample, without a batch axis."""
+        ...
+
+    def batch(self, indices: Indices) -> Batch:
+        """One batch of these samples, each tensor its own memory."""
+        ...
+
+    def spans(self, samples: Samples) -> tuple[Samples, Samples]:
+        """Starts and stops, in tokens of the split, of all that reading these samples touches."""
+        ...
+
+
+class SampleList(list[Any]):
+    """The samples of one batch in a list; `batch` is the batch that they are views of.
+
+    A stock DataLoader wants the list, and collates it. The collate function of a `Loader` takes the
+    batch instead, so that loaders which are made anew from the parts of one serve the same.
+    """
+
+    def __init__(self, samples: Sequence[Any], batch: Any) -> None:
+        super().__init__(samples)
+        self.batch = batch
+
+
+def batch_of(made: Any) -> Any:
+    """Return the batch of a `SampleList`; what is no such list is a batch already."""
+    return made.batch if isinstance(made, SampleList) else made
+
+
+class BatchDataset(Dataset[Batch]):
+    """A map-style dataset that makes whole batches; its single samples are rows of these.
+
+    The base of the datasets of this package. `batch` is what a `Loader` calls; a stock DataLoader
+    and the wrappers of torch (`Subset`, `ConcatDataset`, ...) use the other methods.
+    """
+
+    def __len__(self) -> int:
+        """Return the number of samples."""
+        raise NotImplementedError
+
+    def batch(self, indices: Indices) -> Batch:
+        """Return one batch of these samples."""
+        raise NotImplementedError
+
+    def __getitem__(self, index: int) -> Batch:
+        """Return one sample, without a batch axis; a negative `index` counts from the end.
+
+        Costs about 30 microseconds whatever its size: use `batch` where speed matters.
+        """
+        batch = self.batch(from_the_end([index], len(self)))
+        return {name: rows if name in OF_THE_BATCH else rows[0] for name, rows in batch.items()}
+
+    def __getitems__(self, indices: Indices) -> list[Batch]:
+        """Return these samples in a list, views of one batch: what a stock DataLoader asks for.
+
+        Rows that are padded to the longest of a batch are as long as the longest of these.
+        """
+        numbers = from_the_end(indices, len(self))
+        batch = self.batch(numbers)
+        if not OF_THE_BATCH.isdisjoint(batch):
+            return SampleList([self[number] for number in numbers.tolist()], batch)
+        rows = zip(*(tensor.unbind() for tensor in batch.values()), strict=True)
+        return SampleList([dict(zip(batch, row, strict=True)) for row in rows], batch)
+
+
+def sample_numbers(indices: Any, samples: int) -> Samples:
+    """Return `indices` [k] as int64: the numbers of k samples of a dataset that has `samples`.
+
+    Raises `UsageError` for what are no whole numbers, `IndexError` for one that int64 cannot hold.
+
+    >>> sample_numbers((3, np.uint8(0)), 4)
+    array([3, 0])
+    """
+    if isinstance(indices, np.ndarray) and indices.dtype == np.int64 and indices.ndim == 1:
+        return indices
+    if type(indices) is range or (type(indices) is list and set(map(type, indices)) == {int}):
+        found = np.asarray(indices)
+        if found.dtype == np.int64:  # else one of them is too large
+            return found
+    if isinstance(indices, str | bytes) or not np.iterable(indices):
+        raise _no_number(indices, samples)
+    return np.fromiter((_number(index, samples) for index in indices), np.int64)
+
+
+def from_the_end(indices: Any, samples: int) -> Samples:
+    """Return the same, where negative numbers count from the end.
+
+    >>> from_the_end([-1, 2], 4)
+    array([3, 2])
+    """
+    numbers = sample_numbers(indices, samples)
+    if not numbers.size or numbers.min() >= 0:
+        return numbers
+    negative = (numbers < 0) & (numbers != PADDING)
+    if (numbers[negative] < -samples).any():
+        raise _outside(int(numbers[negative & (numbers < -samples)][0]), samples)
+    return np.where(negative, numbers + samples, numbers)
+
+
+def check_samples(numbers: Samples, samples: int) -> None:
+    """Raise `IndexError` unless all `numbers` are in 0 .. `samples` - 1.
+
+    >>> check_samples(np.array([3, 0]), 4)
+    """
+    if numbers.size:
+        check_inside("sample", numbers, 1, samples)
+
+
+def _number(index: Any, samples: int) -> int:
+    """Return `index` as an int; a bool is none, of Python, NumPy or torch."""
+    if isinstance(index, bool) or str(getattr(index, "dtype", "")) in {"bool", "torch.bool"}:
+        raise _no_number(index, samples)
+    try:
+        number = operator.index(index)
+    except TypeError:
+        raise _no_number(index, samples) from None
+    if not -(1 << 63) <= number < 1 << 63:
+        raise _outside(number, samples)
+    return number
+
+
+def _no_number(index: Any, samples: int) -> UsageError:
+    return UsageError(
+        f"{index!r} is not the number of a sample: there are {samples:,} samples, numbered from 0",
+        where="index", remedy="Pass whole numbers, where several are asked for in a list; of a "
+        "mask pass its np.flatnonzero.",
+    )  # fmt: skip
+
+
+def _outside(number: int, samples: int) -> IndexError:
+    return IndexError(f"sample {number} is outside 0:{samples}")
+
+
+def empty_split(split: Split | ArraySplit) -> InputError:
+    """Return the error of a split that has nothing to serve."""
+    held: BuiltDataset | ArrayData = split.dataset if isinstance(split, Split) else split.data
+    full = [name for name, other in held.splits.items() if len(other)]
+    what = "0 documents" if isinstance(split, Split) else "no rows"
+    return InputError(
+        f"has {what}", where=f"split {split.name}", code="E_EMPTY",
+        remedy=f"Use {' or '.join(full) or 'other data'}, or build with a larger share for it.",
+    )  # fmt: skip
