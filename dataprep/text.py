@@ -26,7 +26,8 @@ from dataprep.runtime.external.tokenize_engine import encode_text
 from dataprep.runtime.loader.loader import Loader
 from dataprep.runtime.rows.packed import PackedDataset
 from dataprep.runtime.rows.plan_cache import default_plan_dir
-from dataprep.runtime.rows.windows import Labels, WindowDataset
+from dataprep.runtime.rows.windows import WindowDataset
+from dataprep.runtime.types import Labels
 
 __all__ = ["create_dataloaders", "text_windows"]
 

@@ -34,9 +34,9 @@ from .mixture.mixture import By
 from .order.skips import Skips, skips_of
 from .ranks import data_parallel
 from .rows.packing import Algorithm
-from .rows.windows import Labels, WindowDataset
+from .rows.windows import WindowDataset
 from .specs import Overlong, Rows, row_maker
-from .types import SampleDataset, Transform
+from .types import Labels, SampleDataset, Transform
 
 __all__ = ["create_loader"]
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -21,15 +21,18 @@ from dataprep.formats.read.dataset import Dataset as BuiltDataset
 from dataprep.formats.read.dataset import Split
 from dataprep.formats.read.shard_cuts import check_inside
 
-from .rows.attention_fields import OF_THE_BATCH
-
 __all__ = [
+    "IGNORED_LABEL",
+    "OF_THE_BATCH",
     "PADDING",
     "Batch",
     "BatchDataset",
+    "Collate",
     "Indices",
+    "Labels",
     "SampleDataset",
     "SampleList",
+    "Samples",
     "Seeds",
     "Transform",
     "batch_of",
@@ -42,12 +45,19 @@ __all__ = [
 Batch = dict[str, torch.Tensor]
 Samples = npt.NDArray[np.int64]
 Indices = Sequence[int] | Samples
+Collate = Callable[[list[Any]], Any]
+"""Makes a batch of a list of samples."""
+Labels = Literal["shifted", "unshifted"]
 Seeds = npt.NDArray[np.uint64]
 Transform = Callable[[Batch, Seeds], Batch]
 """Returns the batch changed; draws from the seeds, one for each row."""
 
 PADDING = -(1 << 63)
 """The index of a row that only fills up a batch; no sample, and no Python-style negative index."""
+IGNORED_LABEL = -100
+"""The label of a token not to train on, and of all tokens in a row that only fills up a batch."""
+OF_THE_BATCH = frozenset({"cu_seqlens", "max_seqlen"})
+"""The fields without an axis of rows: they describe the rows laid end to end."""
 
 
 class SampleDataset(Protocol):

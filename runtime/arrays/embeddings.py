@@ -19,8 +19,7 @@ from dataprep.formats.manifest.arrays import BFLOAT16, ArrayManifest
 from dataprep.formats.manifest.pairs import PROVENANCE
 from dataprep.formats.read.arrays import ArrayData, ArraySplit, NamedArray
 
-from ..rows.windows import PADDING
-from ..types import Batch, BatchDataset, Indices, empty_split, sample_numbers
+from ..types import PADDING, Batch, BatchDataset, Indices, empty_split, sample_numbers
 from .array_spans import spans_of
 from .stored_checks import ValueRules, rows_of
 

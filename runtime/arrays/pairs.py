@@ -25,8 +25,7 @@ from dataprep.formats.read.sharded import check_inside
 
 from ..checks import whole_number
 from ..order.epoch_tag import MAX_EPOCH, epochs_of
-from ..rows.windows import PADDING
-from ..types import Batch, BatchDataset, Indices, empty_split, sample_numbers
+from ..types import PADDING, Batch, BatchDataset, Indices, empty_split, sample_numbers
 from .array_spans import spans_of
 from .batch_checks import check_pairs
 from .curriculum import VERSION, VariantDraw, stored_curriculum, stored_seed

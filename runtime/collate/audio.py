@@ -11,7 +11,7 @@ import numpy as np
 from dataprep.formats.errors import UsageError, require
 
 from ..errors import SampleError
-from ..rows.windows import IGNORED_LABEL
+from ..types import IGNORED_LABEL
 from .columns import Columns, columns_of, finished, is_sequence, scalars, telling
 from .padded import one_each, padding
 from .padding import (

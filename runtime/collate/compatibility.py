@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ..rows.windows import IGNORED_LABEL
+from ..types import IGNORED_LABEL
 from .padded import Padded
 from .padding import Side
 from .schema import OutputSchema

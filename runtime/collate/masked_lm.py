@@ -27,8 +27,7 @@ from ..checks import whole_number
 from ..errors import SampleError
 from ..loader.serve import require_seed
 from ..order.hash64 import FIRST, GOLDEN, SECOND, finalise
-from ..rows.windows import IGNORED_LABEL
-from ..types import Batch
+from ..types import IGNORED_LABEL, Batch
 from .columns import columns_of
 from .padded import Padded, Work, one_each
 from .padding import Array

@@ -25,7 +25,7 @@ import numpy as np
 from dataprep.formats.errors import require
 
 from ..errors import SampleError
-from ..rows.windows import IGNORED_LABEL
+from ..types import IGNORED_LABEL
 from .columns import (
     Columns,
     columns_of,

@@ -24,7 +24,7 @@ from typing import Any, TypeVar, cast
 
 from dataprep.formats.errors import UsageError, require
 
-from ..external.map_dataset import Collate
+from ..types import Collate
 from .fallback import Default
 
 __all__ = ["CollatorInfo", "CollatorRegistry", "MakeCollate", "register", "registry"]

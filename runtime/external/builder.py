@@ -23,9 +23,9 @@ from ..checks import whole_number
 from ..loader.loader import Loader
 from ..order.permutation import Order
 from ..ranks import data_parallel
+from ..types import Collate
 from .config import LoaderConfig, StartMethod
 from .iterable_loader import ForeignStreamLoader, foreign_stream_loader
-from .map_dataset import Collate
 from .map_loader import Buckets, foreign_loader, is_stream
 
 if TYPE_CHECKING:

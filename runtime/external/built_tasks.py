@@ -21,9 +21,9 @@ from ..mixture.dataset import MixtureDataset
 from ..rows.documents import DocumentDataset
 from ..rows.packed import PackedDataset
 from ..rows.preferences import PreferenceDataset
-from ..rows.windows import Labels, WindowDataset
+from ..rows.windows import WindowDataset
 from ..specs import default_rows
-from ..types import SampleDataset
+from ..types import Labels, SampleDataset
 
 __all__ = [
     "check_masked_options",

@@ -15,7 +15,7 @@ from dataprep.formats.errors import UsageError, require
 from ..checks import whole_number
 from ..loader.serve import require_seed
 from ..loader.worker_count import Work, suggest_workers
-from .map_dataset import Collate
+from ..types import Collate
 
 __all__ = ["LoaderConfig", "StartMethod"]
 

@@ -39,10 +39,9 @@ from ..loader.loader import Loader
 from ..order.seeding import isolated
 from ..ranks import data_parallel
 from ..specs import row_maker
-from ..types import BatchDataset
+from ..types import BatchDataset, Collate
 from .config import LoaderConfig
 from .iterable_loader import ForeignStreamLoader, foreign_stream_loader
-from .map_dataset import Collate
 from .map_loader import Buckets, foreign_loader, is_own, is_stream
 from .per_sample_rng import draws_nothing
 from .preprocessed_map import PreprocessedDataset

@@ -20,9 +20,9 @@ from ..loader.workers import telling
 from ..order.epoch_tag import epoch_tag
 from ..order.permutation import MAX_SAMPLES
 from ..order.seeding import isolated, seed_for, seed_here
-from ..rows.windows import PADDING
+from ..types import PADDING, Collate
 from .iterable_rows import NumberedRow, Source, all_rows, through_buffer
-from .map_dataset import Collate, Collated
+from .map_dataset import Collated
 from .per_sample_rng import draws_nothing
 from .preprocessed_iterable import SKIPPED, StreamingPreprocessedDataset
 

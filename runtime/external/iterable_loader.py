@@ -38,14 +38,13 @@ from ..loader.state_errors import warn_of_dropped, whole
 from ..loader.workers import begin_work, raising
 from ..order.permutation import ALGORITHM
 from ..order.seeding import seed_for
-from ..types import batch_of
+from ..types import Collate, batch_of
 from .config import LoaderConfig
 from .iterable import ForeignStream
 from .iterable_rows import (
     Source,
     require_stream,
 )
-from .map_dataset import Collate
 from .per_sample_rng import draws_nothing
 from .preprocessed_iterable import StreamingPreprocessedDataset
 

@@ -19,7 +19,7 @@ Costs two microseconds a batch beside the dataset and the collate function.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol, cast, runtime_checkable
 
 import numpy as np
@@ -33,9 +33,11 @@ from ..errors import SampleError
 from ..loader.machine_errors import machine_error
 from ..loader.serve import require_seed
 from ..order.permutation import MAX_SAMPLES, Order, Positions, Sequential, Shuffled
-from ..rows.windows import IGNORED_LABEL, PADDING
 from ..types import (
+    IGNORED_LABEL,
+    PADDING,
     Batch,
+    Collate,
     Indices,
     SampleList,
     check_samples,
@@ -44,7 +46,6 @@ from ..types import (
 )
 
 __all__ = [
-    "Collate",
     "Collated",
     "EpochCollate",
     "MapStyle",
@@ -52,8 +53,6 @@ __all__ = [
     "failed",
     "marked",
 ]
-
-Collate = Callable[[list[Any]], Any]
 
 
 class MapStyle(Protocol):

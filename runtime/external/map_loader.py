@@ -31,15 +31,9 @@ from ..order.lengths import Lengths, lengths_for
 from ..order.permutation import Order
 from ..order.sampler import SamplerOrder
 from ..order.seeding import isolated
-from ..types import SampleDataset
+from ..types import Collate, SampleDataset
 from .config import LoaderConfig
-from .map_dataset import (
-    Collate,
-    Collated,
-    collated_order,
-    failed,
-    marked,
-)
+from .map_dataset import Collated, collated_order, failed, marked
 from .per_sample_rng import SeededDraws, draws_nothing
 from .preprocessed_map import PreprocessedDataset
 

@@ -21,8 +21,8 @@ from torch.utils.data import TensorDataset, default_collate, get_worker_info
 from ..order.hash64 import FIRST, GOLDEN, SECOND
 from ..order.permutation import MAX_SAMPLES
 from ..order.seeding import isolated, seed_for, seed_here
-from ..types import Indices, sample_numbers
-from .map_dataset import Collate, Collated, MapStyle
+from ..types import Collate, Indices, sample_numbers
+from .map_dataset import Collated, MapStyle
 
 __all__ = ["SeededDraws", "draws_nothing"]
 

@@ -22,10 +22,8 @@ from ..checks import whole_number
 from ..external.iterable_loader import ForeignStreamLoader
 from ..external.map_dataset import Collated
 from ..loader.loader import Loader
-from ..rows.attention_fields import OF_THE_BATCH
-from ..rows.windows import IGNORED_LABEL, PADDING
 from ..stream.loader import StreamLoader
-from ..types import Batch
+from ..types import IGNORED_LABEL, OF_THE_BATCH, PADDING, Batch
 
 __all__ = ["check_batch", "check_collated", "validate_first_batch"]
 

@@ -27,7 +27,7 @@ from ..order.epoch_tag import epoch_tag
 from ..order.order_checksum import DIGEST_MASK, contributions, digest_seed
 from ..order.permutation import MAX_SAMPLES, Order, Positions, permute
 from ..order.skips import Skips
-from ..rows.windows import PADDING
+from ..types import PADDING
 from .state import Progress, warn_of_forgotten
 
 __all__ = ["End", "GlobalBatchSampler", "Step", "StepSampler"]

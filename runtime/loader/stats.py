@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from ..rows.windows import PADDING
+from ..types import PADDING
 from .batch_sampler import Step
 
 __all__ = ["LoaderStats", "Tally"]

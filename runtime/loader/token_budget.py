@@ -31,7 +31,7 @@ from ..order.epoch_tag import epoch_tag
 from ..order.lengths import Lengths
 from ..order.order_checksum import DIGEST_MASK, contributions, digest_seed
 from ..order.permutation import MAX_SAMPLES, Order, Positions, key, permute
-from ..rows.windows import PADDING
+from ..types import PADDING
 from .batch_sampler import End, Step
 from .state import Progress
 

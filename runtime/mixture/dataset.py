@@ -18,8 +18,9 @@ from dataprep.formats.errors import DataprepError, IncompatibleError, UsageError
 from dataprep.formats.manifest.tokens import TokenizerEntry
 from dataprep.formats.read.dataset import Split
 
-from ..rows.windows import PADDING, Batch
 from ..types import (
+    PADDING,
+    Batch,
     BatchDataset,
     Indices,
     SampleDataset,

@@ -16,7 +16,7 @@ import torch
 
 from dataprep.formats.errors import UsageError
 
-from ..rows.windows import IGNORED_LABEL, Batch
+from ..types import IGNORED_LABEL, Batch
 
 __all__ = ["Filling", "Part", "check_fit", "merge"]
 

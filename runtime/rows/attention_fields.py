@@ -19,12 +19,9 @@ from dataprep.formats.errors import UsageError
 from ..checks import flag, whole_number
 from .segments import Segments
 
-__all__ = ["OF_THE_BATCH", "SegmentFields", "segments_a_row", "too_many_segments"]
+__all__ = ["SegmentFields", "segments_a_row", "too_many_segments"]
 
 Empty = Callable[[tuple[int, ...], npt.DTypeLike], npt.NDArray[Any]]
-
-OF_THE_BATCH = frozenset({"cu_seqlens", "max_seqlen"})
-"""The fields that have no axis of rows: they speak of the rows laid end to end."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

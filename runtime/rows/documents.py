@@ -23,12 +23,11 @@ from dataprep.formats.errors import InputError, require
 from dataprep.formats.read.dataset import Split
 
 from ..checks import flag, whole_number
-from ..types import BatchDataset, Indices, sample_numbers
+from ..types import PADDING, Batch, BatchDataset, Indices, Labels, sample_numbers
 from .gather import document_spans
 from .min_length import kept_documents
 from .packed import padding_id
 from .padded_rows import padded_rows
-from .windows import PADDING, Batch, Labels
 
 __all__ = ["DocumentDataset", "PadTo", "Side", "Truncate"]
 

@@ -24,13 +24,21 @@ from dataprep.formats.errors import InputError, IntegrityError, UsageError
 from dataprep.formats.read.boundaries import ragged
 from dataprep.formats.read.dataset import Split
 
-from ..types import BatchDataset, Indices, check_samples, sample_numbers
+from ..types import (
+    IGNORED_LABEL,
+    PADDING,
+    Batch,
+    BatchDataset,
+    Indices,
+    Labels,
+    check_samples,
+    sample_numbers,
+)
 from .attention_fields import SegmentFields, too_many_segments
 from .gather import copy_mask, copy_tokens
 from .packing import Algorithm, Overlong, PackingOptions, PackingReport
 from .packing_plan import packing_definition, packing_plan, pieces_of_tokens
 from .segments import Segments
-from .windows import IGNORED_LABEL, PADDING, Batch, Labels
 
 __all__ = ["PackedDataset", "padding_id"]
 

@@ -13,8 +13,8 @@ import numpy.typing as npt
 
 from dataprep.formats.read.dataset import Split
 
+from ..types import IGNORED_LABEL, Labels
 from .gather import copy_mask, copy_tokens
-from .windows import IGNORED_LABEL, Labels
 
 __all__ = ["PaddedRows", "padded_rows"]
 

@@ -11,9 +11,9 @@ import torch
 from dataprep.formats.errors import InputError
 from dataprep.formats.read.dataset import Split
 
+from ..types import IGNORED_LABEL, Batch
 from .gather import copy_mask
 from .padded_rows import padded_rows
-from .windows import IGNORED_LABEL, Batch
 
 __all__ = ["Taken", "answer_too_long", "prompts_of", "shared_prompts", "token_views"]
 

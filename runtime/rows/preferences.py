@@ -23,8 +23,11 @@ from dataprep.formats.read.dataset import Split
 
 from ..checks import whole_number
 from ..types import (
+    PADDING,
+    Batch,
     BatchDataset,
     Indices,
+    Labels,
     check_samples,
     empty_split,
     sample_numbers,
@@ -40,7 +43,6 @@ from .preference_documents import (
     shared_prompts,
     token_views,
 )
-from .windows import PADDING, Batch, Labels
 
 __all__ = ["FORMS", "Overlong", "PreferenceDataset"]
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from itertools import accumulate, islice, repeat
-from typing import Any, Literal, get_args
+from typing import Any, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -21,10 +21,13 @@ from dataprep.formats.read.dataset import Split
 
 from ..checks import whole_number
 from ..types import (
+    IGNORED_LABEL,
     PADDING,
     Batch,
     BatchDataset,
     Indices,
+    Labels,
+    Samples,
     check_samples,
     sample_numbers,
 )
@@ -32,13 +35,7 @@ from .attention_fields import SegmentFields
 from .buffer_pool import Buffers
 from .segments import Segments, of_windows
 
-__all__ = ["IGNORED_LABEL", "PADDING", "Batch", "Labels", "WindowDataset", "window_count"]
-
-Labels = Literal["shifted", "unshifted"]
-Samples = npt.NDArray[np.int64]
-
-IGNORED_LABEL = -100
-"""The label of a token not to train on, as all are in a row that only fills up a batch."""
+__all__ = ["WindowDataset", "window_count"]
 
 _BATCHES_AT_ONCE = 64  # whose places, and documents, are looked for; and
 _GROWTH = 4  # times as many as before, so that the first batch does not wait for many to be read

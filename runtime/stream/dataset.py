@@ -30,8 +30,7 @@ from ..loader.serve import require_seed
 from ..loader.state_errors import warn_of_dropped, whole
 from ..loader.workers import telling
 from ..order.permutation import ALGORITHM, MAX_SAMPLES, Positions
-from ..rows.attention_fields import OF_THE_BATCH
-from ..rows.windows import PADDING, Batch
+from ..types import OF_THE_BATCH, PADDING, Batch
 from .deal import (
     Deal,
     Stage,

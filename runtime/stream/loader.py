@@ -19,7 +19,7 @@ from ..checks import flag, whole_number
 from ..loader.machine_errors import starting_workers, usable, watched
 from ..loader.stats import LoaderStats, Tally
 from ..loader.workers import begin_work, raising
-from ..rows.windows import Batch
+from ..types import Batch
 from .dataset import StreamDataset
 
 __all__ = ["StreamLoader", "stream_loader"]

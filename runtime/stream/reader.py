@@ -23,7 +23,7 @@ from dataprep.formats.read.sharded import Stream
 
 from ..loader.readahead import ReadAhead
 from ..order.permutation import Positions
-from ..rows.windows import Batch
+from ..types import Batch
 from .deal import Ranges
 from .order import StreamOrder, chunks
 

@@ -12,7 +12,7 @@ import pytest
 from dataprep.formats.read.dataset import Split, open_dataset
 from dataprep.formats.verify.verify import verify
 from dataprep.runtime.rows.preferences import FORMS, PreferenceDataset
-from dataprep.runtime.rows.windows import Labels
+from dataprep.runtime.types import Labels
 from tests.runtime.rows.test_preferences import reference, same
 from tests.scenes.chats import build_chats, chatml
 from tests.scenes.datasets import EOS_ID

@@ -24,7 +24,7 @@ from dataprep.runtime.arrays.curriculum import (
     thresholds,
 )
 from dataprep.runtime.order.epoch_tag import MAX_EPOCH, epochs_of, with_epoch
-from dataprep.runtime.rows.windows import PADDING
+from dataprep.runtime.types import PADDING
 from tests.scenes.pair_datasets import random_pairs, write_pairs
 
 PAIRS = np.arange(40_000)

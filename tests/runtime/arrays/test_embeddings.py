@@ -17,7 +17,7 @@ from dataprep.formats.read.arrays import open_arrays
 from dataprep.runtime.arrays.embeddings import EmbeddingDataset
 from dataprep.runtime.create import create_loader
 from dataprep.runtime.inspect.first_batch import validate_first_batch
-from dataprep.runtime.rows.windows import PADDING
+from dataprep.runtime.types import PADDING
 from tests.scenes.pair_datasets import make_embeddings
 
 ROWS, DIM = 30, 5

@@ -22,8 +22,7 @@ from dataprep.runtime.arrays.pair_data import PairData, open_pairs
 from dataprep.runtime.arrays.pairs import PairDataset
 from dataprep.runtime.arrays.stored_checks import ValueRules
 from dataprep.runtime.order.epoch_tag import with_epoch
-from dataprep.runtime.rows.windows import PADDING
-from dataprep.runtime.types import Batch
+from dataprep.runtime.types import PADDING, Batch
 from tests.scenes.pair_datasets import Pairs, make_embeddings, random_pairs, write_pairs
 
 DTYPES = {

@@ -27,8 +27,8 @@ from dataprep.runtime.collate.preference import GRPO, KTO
 from dataprep.runtime.collate.schema import FieldSchema, OutputSchema
 from dataprep.runtime.collate.text import CausalLM, Classification, Seq2Seq
 from dataprep.runtime.errors import SampleError
-from dataprep.runtime.external.map_dataset import Collate, Collated
-from dataprep.runtime.rows.windows import PADDING
+from dataprep.runtime.external.map_dataset import Collated
+from dataprep.runtime.types import PADDING, Collate
 from tests.support import examples
 
 

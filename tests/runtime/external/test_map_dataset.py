@@ -12,9 +12,10 @@ import torch
 
 from dataprep.formats.errors import InputError, UsageError
 from dataprep.runtime.errors import SampleError
-from dataprep.runtime.external.map_dataset import Collate, Collated, collated_order
+from dataprep.runtime.external.map_dataset import Collated, collated_order
 from dataprep.runtime.loader.loader import Loader
 from dataprep.runtime.loader.serve import serve
+from dataprep.runtime.types import Collate
 
 
 def stack(samples: list[int]) -> dict[str, torch.Tensor]:

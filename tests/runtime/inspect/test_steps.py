@@ -13,7 +13,7 @@ from dataprep.runtime.loader.batch_sampler import End, GlobalBatchSampler
 from dataprep.runtime.mixture.mixture import Mixture, Source
 from dataprep.runtime.order.permutation import Order, Sequential
 from dataprep.runtime.order.skips import Skips
-from dataprep.runtime.rows.windows import PADDING
+from dataprep.runtime.types import PADDING
 
 
 def sampler(

@@ -34,7 +34,8 @@ from dataprep.runtime.rows.documents import DocumentDataset
 from dataprep.runtime.rows.min_length import KeptDocuments
 from dataprep.runtime.rows.packed import PackedDataset
 from dataprep.runtime.rows.packing import Packer
-from dataprep.runtime.rows.windows import IGNORED_LABEL, WindowDataset
+from dataprep.runtime.rows.windows import WindowDataset
+from dataprep.runtime.types import IGNORED_LABEL
 from tests.scenes.datasets import EOS_ID, make_dataset
 from tests.support import examples
 

@@ -27,7 +27,8 @@ from dataprep.runtime.create import create_loader
 from dataprep.runtime.loader.loader import Loader, set_epoch
 from dataprep.runtime.loader.serve import build_order
 from dataprep.runtime.order.blocks import Blocks, block_sizes
-from dataprep.runtime.rows.windows import Batch, WindowDataset
+from dataprep.runtime.rows.windows import WindowDataset
+from dataprep.runtime.types import Batch
 from tests.scenes.datasets import make_dataset, random_split
 from tests.scenes.ranks import serve
 

@@ -11,7 +11,7 @@ import pytest
 
 from dataprep.runtime.loader.batch_sampler import GlobalBatchSampler
 from dataprep.runtime.mixture.mixture import Mixture, Source
-from dataprep.runtime.rows.windows import PADDING
+from dataprep.runtime.types import PADDING
 from tests.support import REPOSITORY
 
 FIXTURES = REPOSITORY / "data_fixtures"

@@ -10,7 +10,8 @@ import torch
 from torch.nn.functional import scaled_dot_product_attention
 
 from dataprep.formats.read.dataset import Split, open_dataset
-from dataprep.runtime.rows.windows import PADDING, Batch, WindowDataset
+from dataprep.runtime.rows.windows import WindowDataset
+from dataprep.runtime.types import PADDING, Batch
 from tests.scenes.datasets import make_dataset, random_split
 
 HEADS, WIDTH, VOCABULARY, SEQ_LEN = 2, 8, 257, 24

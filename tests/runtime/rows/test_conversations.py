@@ -20,8 +20,8 @@ from dataprep.runtime.create import create_loader
 from dataprep.runtime.external.data_module import UniversalDataModule
 from dataprep.runtime.rows.documents import DocumentDataset
 from dataprep.runtime.rows.packed import PackedDataset
-from dataprep.runtime.rows.windows import IGNORED_LABEL, Labels, WindowDataset
-from dataprep.runtime.types import Batch
+from dataprep.runtime.rows.windows import WindowDataset
+from dataprep.runtime.types import IGNORED_LABEL, Batch, Labels
 from tests.scenes.datasets import EOS_ID, make_dataset, random_split
 from tests.support import examples
 

@@ -30,7 +30,7 @@ from dataprep.runtime.rows.documents import DocumentDataset
 from dataprep.runtime.rows.packed import PackedDataset
 from dataprep.runtime.rows.packing import Overlong, PackingOptions
 from dataprep.runtime.rows.plan_cache import Emit, stored_plan
-from dataprep.runtime.rows.windows import IGNORED_LABEL, PADDING, Labels
+from dataprep.runtime.types import IGNORED_LABEL, PADDING, Labels
 from tests.runtime.rows.test_packing import reference_rows
 from tests.scenes.datasets import EOS_ID, make_dataset, random_split
 from tests.scenes.owned import check_owned

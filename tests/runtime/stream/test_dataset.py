@@ -20,10 +20,11 @@ from dataprep.formats.errors import UsageError
 from dataprep.formats.read.dataset import Split, open_dataset
 from dataprep.formats.read.sharded import Stream
 from dataprep.runtime.rows.packed import PackedDataset
-from dataprep.runtime.rows.windows import IGNORED_LABEL, Labels, WindowDataset
+from dataprep.runtime.rows.windows import WindowDataset
 from dataprep.runtime.stream import reader as stream_read
 from dataprep.runtime.stream.dataset import StreamDataset
 from dataprep.runtime.stream.loader import stream_loader
+from dataprep.runtime.types import IGNORED_LABEL, Labels
 from tests.scenes.streams import ORDERS, SAMPLES, SEQ_LEN, Steps, emulated, loader, real, stream
 
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")
