@@ -1,4 +1,4 @@
-"""What the commands share: help in sections, --json, --quiet and --debug, and clear mistakes."""
+"""Click classes of the commands: sections of help, common options, usage errors."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from dataprep.formats.files.paths import local_path
 
 __all__ = [
     "ANY_PATH",
+    "COMPLETE_VARIABLE",
     "EPILOG_START",
     "HELP_WIDTH",
     "InputCommand",
@@ -27,7 +28,7 @@ __all__ = [
 
 
 class _LocalPath(click.Path):
-    """A path that click does not look at: a file that may not be read is no wrong command line."""
+    """A path that click does not check: an unreadable file is no usage error."""
 
     def convert(
         self,
@@ -44,6 +45,7 @@ ANY_PATH = _LocalPath(readable=False, path_type=Path)
 
 HELP_WIDTH = 100
 # The backspace keeps click from rewrapping the lines that follow.
+COMPLETE_VARIABLE = "_DATAPREP_COMPLETE"
 EPILOG_START = "\b\nExamples:"
 _SETTINGS: Mapping[str, Any] = {
     "help_option_names": ["-h", "--help"],
@@ -52,7 +54,7 @@ _SETTINGS: Mapping[str, Any] = {
 
 
 class SectionedCommand(click.Command):
-    """A command whose help groups options under headings; the rest stand last, as "Options"."""
+    """A command whose help groups options under headings, the rest under "Options"."""
 
     def __init__(self, *, sections: Mapping[str, str] | None = None, **settings: Any) -> None:
         settings["context_settings"] = {**_SETTINGS, **(settings.get("context_settings") or {})}
@@ -73,7 +75,7 @@ class SectionedCommand(click.Command):
 
 
 class InputCommand(SectionedCommand):
-    """A command whose inputs are options: names that stand alone are told where they belong."""
+    """A command whose inputs are options; a bare name is an error that shows the option."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Parse `args`; raises `UsageError` for names without an option."""
@@ -85,7 +87,7 @@ class InputCommand(SectionedCommand):
 
 
 def _stray(names: Sequence[str], ctx: click.Context, *, shell_made: bool) -> UsageError:
-    """Names without an option; several of them are what a shell makes of an unquoted pattern."""
+    """Return the error for bare names, which a shell makes of an unquoted pattern."""
     if not shell_made:
         remedy = f"See `{ctx.command_path} --help`."
         return UsageError("give it with --input", where=names[0], remedy=remedy)
@@ -98,7 +100,7 @@ def _stray(names: Sequence[str], ctx: click.Context, *, shell_made: bool) -> Usa
 
 
 class SuggestingGroup(click.Group):
-    """A group of commands that knows what a mistyped one was meant to be."""
+    """A group of commands that suggests the nearest name for a mistyped one."""
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -117,7 +119,7 @@ class SuggestingGroup(click.Group):
 
 @contextmanager
 def naming_options(*arguments: str) -> Iterator[None]:
-    """Errors about one of the Python `arguments`, as vocab_size, name its option, --vocab-size."""
+    """Make errors about `arguments`, such as vocab_size, name the option, --vocab-size."""
     try:
         yield
     except DataprepError as error:
@@ -127,7 +129,7 @@ def naming_options(*arguments: str) -> Iterator[None]:
 
 
 def output_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add --json (`as_json`), --quiet (`quiet`) and --debug, which `failure` looks for itself."""
+    """Add --json (`as_json`), --quiet (`quiet`) and --debug, which `failure` handles."""
     for option in reversed(
         (
             click.option(

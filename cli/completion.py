@@ -1,11 +1,11 @@
-"""`dataprep completion`: prints the script that makes a shell complete commands and options."""
+"""The command `dataprep completion`: a script for a shell's completion."""
 
 from __future__ import annotations
 
 import click
 
 from . import output
-from .command import EPILOG_START, SectionedCommand
+from .command import COMPLETE_VARIABLE, EPILOG_START, SectionedCommand
 
 __all__ = ["command"]
 
@@ -24,8 +24,6 @@ __all__ = ["command"]
 def command(ctx: click.Context, shell: str) -> None:
     """Print what makes a shell complete dataprep."""
     from click.shell_completion import get_completion_class
-
-    from .main import COMPLETE_VARIABLE
 
     script = get_completion_class(shell)
     if script is None:

@@ -1,4 +1,4 @@
-"""`dataprep convert`: a dataset out of JASPER's directory or a single file, and the way back."""
+"""The command `dataprep convert`: JASPER's directory or a single file to a dataset and back."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def command(
 
 
 def _lines(report: ConvertReport) -> list[str]:
-    """What was made, what is doubtful, and what to run next."""
+    """Return lines on the result, its doubts, and the next command."""
     splits = ", ".join(f"{name} {rows:,}" for name, rows in report.splits.items())
     lines = [
         f"{report.path}: {report.layout} from {report.source_layout} in "

@@ -1,4 +1,4 @@
-"""The console script: holds the signals from the first moment, then imports the command.
+"""The console script: installs signal handlers, then imports the command.
 
 Importing click takes a tenth of a second, in which Ctrl-C would end in Python's own traceback.
 Nothing is begun by then, so the process just ends, with the code and in the words of every other
@@ -18,7 +18,7 @@ _CODES = {signal.SIGINT: b"E_INTERRUPTED", signal.SIGTERM: b"E_TERMINATED"}
 
 
 def main() -> NoReturn:
-    """Run the command line in ``sys.argv``; one of the signals that is ignored stays ignored."""
+    """Run the command line in ``sys.argv``; signals that are ignored stay ignored."""
     for number in _CODES:
         if signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, _end)

@@ -1,4 +1,4 @@
-"""How a command ends when it does not end well: one line on standard error and an exit code.
+"""Failures of commands: one line on standard error and an exit code.
 
     dataprep: error[E_SIZE] train/tokens-00003.bin: expected 8 bytes, found 6. Rebuild it.
 
@@ -33,7 +33,7 @@ _SYSTEM = {
 
 
 class Terminated(BaseException):
-    """SIGTERM arrived. Like KeyboardInterrupt it passes every ``except Exception``."""
+    """Arrival of SIGTERM; like KeyboardInterrupt it passes every ``except Exception``."""
 
 
 class Interrupted(DataprepError):  # noqa: N818 -- an end, not an error
@@ -51,7 +51,7 @@ class Stopped(DataprepError):  # noqa: N818 -- an end, not an error
 
 
 def report(error: BaseException, arguments: Sequence[str]) -> int:
-    """Print `error` as the command line asked for it; returns the exit code."""
+    """Print `error` as text or JSON, as `arguments` ask, and return the exit code."""
     described = describe(error)
     if _asked("--debug", arguments):
         output.talk("".join(traceback.format_exception(error)).rstrip())
@@ -63,13 +63,13 @@ def report(error: BaseException, arguments: Sequence[str]) -> int:
 
 
 def _asked(flag: str, arguments: Sequence[str]) -> bool:
-    """Whether `flag` stands in the command line, even in one that could not be parsed."""
+    """Return whether `flag` is in the command line, even in one that cannot be parsed."""
     options = arguments[: arguments.index("--")] if "--" in arguments else arguments
     return flag in options
 
 
 def describe(error: BaseException) -> DataprepError:
-    """Any exception as an error with a code, a place, a problem and a remedy."""
+    """Return any exception as an error with a code, a place, a problem and a remedy."""
     if isinstance(error, DataprepError | click.ClickException):
         return error if isinstance(error, DataprepError) else _from_click(error)
     if isinstance(error, KeyboardInterrupt | click.Abort | Terminated):
@@ -93,7 +93,7 @@ def _from_click(error: click.ClickException) -> UsageError:
 
 
 def _place(error: click.ClickException) -> str | None:
-    """The argument that is wrong, where click knows it."""
+    """Return the wrong argument, if click knows it."""
     if isinstance(error, click.NoSuchOption | click.BadOptionUsage):
         return error.option_name
     parameter = error.param if isinstance(error, click.BadParameter) else None

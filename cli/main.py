@@ -1,4 +1,4 @@
-"""The `dataprep` command: finds the subcommand, runs it, and turns every end into an exit code.
+"""The command `dataprep`: finds and runs a subcommand, and ends with an exit code.
 
 A subcommand's module is imported when the subcommand is used, and the heavy libraries when it does
 its work, so ``dataprep --help`` costs an import of click and nothing else.
@@ -18,7 +18,7 @@ import click
 from dataprep import __version__
 
 from . import failure, output
-from .command import EPILOG_START, HELP_WIDTH, SuggestingGroup
+from .command import COMPLETE_VARIABLE, EPILOG_START, HELP_WIDTH, SuggestingGroup
 from .signals import Signals
 
 __all__ = ["COMMANDS", "dataprep", "main", "run"]
@@ -44,14 +44,13 @@ COMMANDS = {
     "tokenizer": ("dataprep.cli.tokenizer", "Train a tokenizer on your own text."),
     "completion": ("dataprep.cli.completion", "Print what makes a shell complete dataprep."),
 }
-COMPLETE_VARIABLE = "_DATAPREP_COMPLETE"
 
 
 class LazyGroup(SuggestingGroup):
     """A group that imports a command when it is asked for it, not to list it."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """The names in the order in which they are used."""
+        """Return the names of the commands in the order of their use."""
         return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
@@ -62,7 +61,7 @@ class LazyGroup(SuggestingGroup):
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """One line for each command, from the table above."""
+        """Write one line for each command, from `COMMANDS`."""
         with formatter.section("Commands"):
             formatter.write_dl([(name, line) for name, (_, line) in COMMANDS.items()])
 
@@ -118,7 +117,7 @@ def _finished(code: int, arguments: Sequence[str]) -> int:
 
 
 def main() -> NoReturn:
-    """The console script: `run` on the real arguments, signals, and standard streams."""
+    """Run the command line of this process and end with its exit code."""
     output.prepare()
     # No command multiplies matrices; the threads for it would spin while the rest is imported.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")

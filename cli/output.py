@@ -43,13 +43,13 @@ _CONTROL = re.compile(
 
 
 class ReaderGone(Exception):  # noqa: N818 -- an end, not an error
-    """Whoever read our standard output stopped reading; 141 is what SIGPIPE would have given."""
+    """The reader of standard output is gone; the exit code 141 is that of SIGPIPE."""
 
     exit_code = 141
 
 
 def prepare() -> None:
-    """Let any text be printed in any locale, and all of it, also under PYTHONUNBUFFERED."""
+    """Let all text be printed in any locale, also under PYTHONUNBUFFERED."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
@@ -57,7 +57,7 @@ def prepare() -> None:
 
 
 def quiet_libraries() -> None:
-    """Keep standard error for what is written through `sys.stderr`.
+    """Send descriptor 2 to nowhere, but for writes through `sys.stderr`.
 
     What libraries write there by themselves is lost, as the report of a panic in Rust is, of which
     the exception says the same in one line.
@@ -74,7 +74,7 @@ def quiet_libraries() -> None:
 
 
 def _buffered(stream: TextIO) -> TextIO:
-    """`stream`, with a buffer if it has none: a text stream drops what a raw one does not take.
+    """Return `stream` with a buffer: a text stream drops what a raw one does not take.
 
     This is for what click prints, as --help; `result` does not depend on it.
     """
@@ -112,7 +112,7 @@ def _write(text: str) -> None:
 
 
 def _write_all(stream: TextIO, text: str) -> None:
-    """Write all of `text`, encoded once: an unbuffered stream takes as much as it likes."""
+    """Write all of `text`, encoded once, to a stream that may take a part at a time."""
     buffer = getattr(stream, "buffer", None)
     if buffer is None:  # no file below it, as with StringIO
         stream.write(text)
@@ -137,7 +137,7 @@ def _unwritable(error: OSError) -> StorageError:
 
 
 def talk(text: str) -> None:
-    """Write `text` and a newline to standard error; a standard error that is gone is no failure."""
+    """Write `text` and a newline to standard error; ignore a standard error that is closed."""
     if sys.stderr is None:
         return
     with contextlib.suppress(OSError, ValueError):
@@ -146,7 +146,7 @@ def talk(text: str) -> None:
 
 
 def abandon_broken_streams() -> None:
-    """Keep the interpreter from failing once more, at exit, on what could not be written."""
+    """Close streams that failed, so that the interpreter does not fail again at exit."""
     for stream in (sys.stdout, sys.stderr):
         if stream is not None:
             try:
@@ -163,12 +163,12 @@ def _discard(stream: TextIO) -> None:
 
 
 def is_terminal(stream: TextIO | None) -> bool:
-    """Whether a person is looking at `stream`."""
+    """Return whether `stream` is a terminal."""
     return stream is not None and not stream.closed and stream.isatty()
 
 
 def printable(text: str, *, keep: str = "\n\t") -> str:
-    r"""`text` with control characters spelled out: a document must not drive the terminal.
+    r"""Return `text` with control characters escaped: a document must not drive the terminal.
 
     >>> printable("a\x1b[2Jb")
     'a\\x1b[2Jb'
@@ -177,7 +177,7 @@ def printable(text: str, *, keep: str = "\n\t") -> str:
 
 
 def one_line(text: str) -> str:
-    r"""`text` on one line: line ends are spelled out too.
+    r"""Return `text` on one line, line ends escaped too.
 
     >>> one_line("two\nlines")
     'two\\nlines'

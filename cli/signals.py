@@ -1,4 +1,4 @@
-"""SIGINT and SIGTERM end the process in time, once, also while a library computes.
+"""Signal handling: SIGINT and SIGTERM end the process once, also while a library computes.
 
 Python runs the handlers of signals between its own instructions, and one call of a tokenizer or
 one file to be flushed may take a minute. Nothing is lost by ending a process at any moment: that is
@@ -28,7 +28,7 @@ _RAISED: dict[int, type[BaseException]] = {
 
 
 class Signals:
-    """Handles both signals from the moment it is made, by the main thread.
+    """Handlers of both signals, installed by the main thread when made.
 
     One that is ignored, as SIGINT is in what a script starts in the background, stays ignored.
     """
@@ -45,7 +45,7 @@ class Signals:
                 signal.signal(number, _stop)
 
     def spoken(self, code: int) -> None:
-        """The command has said all it has to say, and will end with `code`."""
+        """Note that the output is complete and the process will end with `code`."""
         with self._lock:
             self._code = code
 
@@ -66,4 +66,4 @@ def _stop(number: int, frame: object) -> NoReturn:
 
 
 def _ignore(number: int, frame: object) -> None:
-    """Not SIG_IGN: Python complains of a signal that came before and is handled after."""
+    """Ignore a signal: SIG_IGN would make Python complain of one that is already pending."""

@@ -1,4 +1,4 @@
-"""`dataprep tokenizer`: so far one subcommand, `train`."""
+"""The command group `dataprep tokenizer`, with the command `train`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`dataprep verify`: the exit code is the answer, the lines say where it is not yes."""
+"""The command `dataprep verify`: an exit code, and one line for each finding."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def command(
 
 
 def _verify(path: Path, level: Level, expect: str | None, *, quiet: bool) -> VerifyReport:
-    """The checks of the files, then of the tokenizer libraries that are installed here."""
+    """Run the checks of the files, then those of the installed tokenizer libraries."""
     from dataprep.formats.verify.verify import verify
 
     from .progress import byte_progress

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from dataprep.cli.words import _PHRASES, in_options
+from dataprep.cli.order.option_words import _PHRASES, in_options
 from dataprep.formats.errors import DataprepError
 from tests.remedies import CALLS, HOLE, KEYWORDS, OPTIONS, mistakes, modules, option_names, texts
 from tests.support import REPOSITORY

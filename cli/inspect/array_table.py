@@ -1,4 +1,4 @@
-"""How a dataset of arrays looks under `dataprep inspect`: tables and rows as text."""
+"""Tables and rows of a dataset of arrays as text, for `dataprep inspect`."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ _COLUMNS = ("array", "type", "shape", "size", "first rows")
 
 
 def arrays_table(facts: Mapping[str, Any]) -> str:
-    """The arrays, and under them the splits and what holds for all."""
+    """Return the table of the arrays, then that of the splits, then common facts."""
     return render(_arrays(facts["arrays"]), fact_table(_fact_rows(facts)))
 
 
 def array_row_text(found: Mapping[str, Any], limit: int | None = SHOWN_NUMBERS) -> str:
-    """One row under a line that says where it came from; vectors are cut after `limit` numbers."""
+    """Return one row under its provenance; vectors are cut after `limit` numbers."""
     head = f"{found['split']}[{found['document']}]  row {found['row']:,}"
     if "input" in found:
         head += f", from {one_line(found['input'])} at {found['unit']} {found['position']:,}"
@@ -73,7 +73,7 @@ def _type_text(array: Mapping[str, Any]) -> str:
 
 
 def _first(array: Mapping[str, Any]) -> str:
-    """What is known of the first rows: lengths of vectors, single values."""
+    """Return facts of the first rows: lengths of vectors, single values."""
     if "lengths" in array:
         low, high = (f"{array['lengths'][end]:.4g}" for end in ("least", "largest"))
         said = low if low == high else f"{low} to {high}"

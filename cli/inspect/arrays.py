@@ -1,4 +1,4 @@
-"""What `dataprep inspect` finds in a dataset of arrays: facts, and rows as people read them.
+"""Facts and rows of a dataset of arrays, for `dataprep inspect`.
 
 Costs one read of config.json, the first rows of each array, and the rows that are asked for.
 """
@@ -28,7 +28,7 @@ Array = npt.NDArray[Any]
 
 
 def array_facts(data: ArrayData) -> dict[str, Any]:
-    """The manifest without its long lists, and the first rows, as --json prints them."""
+    """Return the manifest without its long lists, and the first rows, for --json."""
     manifest = data.manifest
     sizes = {entry.name: entry.bytes for entry in manifest.files}
     return {
@@ -58,7 +58,7 @@ def array_facts(data: ArrayData) -> dict[str, Any]:
 
 
 def _config_bytes(path: Path) -> int:
-    """config.json is the one file that it does not list."""
+    """Return the size of all files: those listed, and config.json itself."""
     from dataprep.formats.manifest.common import CONFIG_NAME
     from dataprep.formats.storage import storage_errors
 
@@ -85,7 +85,7 @@ def _facts(data: ArrayData, array: NamedArray, sizes: dict[str, int]) -> dict[st
 
 
 def _first(data: ArrayData, array: NamedArray) -> dict[str, Any]:
-    """Of vectors the least and the largest length, of single numbers the first of them."""
+    """Return the range of lengths of vectors, or the first of single numbers."""
     vectors = array.dtype.kind == "f" or array.entry.dtype == "bfloat16" or array.entry.scale
     if len(array.row_shape) == 1 and vectors and array.rows:
         rows = np.arange(min(FIRST_ROWS, array.rows))
@@ -101,7 +101,7 @@ def _first(data: ArrayData, array: NamedArray) -> dict[str, Any]:
 def array_rows(
     data: ArrayData, name: str | None, numbers: Iterable[int], sample: int, seed: int
 ) -> list[dict[str, Any]]:
-    """The rows of the split `name` (None: the first) at `numbers`, and `sample` others at random.
+    """Return the rows of split `name` (None: the first) at `numbers`, and `sample` random ones.
 
     Raises `UsageError` for one that is not there.
     """
@@ -125,7 +125,7 @@ def _check_number(split: ArraySplit, number: int) -> None:
 
 
 def _row(data: ArrayData, split: ArraySplit, number: int, row: int) -> dict[str, Any]:
-    """One row, as --json prints it: its number in the split and in the arrays, and its values."""
+    """Return one row for --json: its number in the split and in the arrays, and its values."""
     at = np.array([row])
     found: dict[str, Any] = {"split": split.name, "document": number, "row": row}
     if _PROVENANCE in data.arrays:
@@ -141,7 +141,7 @@ def _row(data: ArrayData, split: ArraySplit, number: int, row: int) -> dict[str,
 
 
 def _readable(data: ArrayData, array: NamedArray, rows: npt.NDArray[np.int64]) -> list[Any]:
-    """Texts of categories, numbers, or lists of them."""
+    """Return a value as the text of a category, a number, or a list."""
     values = _meaning(data, array, rows)
     categories: Sequence[str] | None = array.entry.categories
     if categories is None:
@@ -151,7 +151,7 @@ def _readable(data: ArrayData, array: NamedArray, rows: npt.NDArray[np.int64]) -
 
 
 def _meaning(data: ArrayData, array: NamedArray, rows: npt.NDArray[np.int64]) -> Array:
-    """The numbers that the stored ones stand for."""
+    """Return stored numbers as float values."""
     found = array.take(rows)
     if array.entry.dtype == "bfloat16":
         return (found.astype(np.uint32) << 16).view(np.float32)

@@ -1,4 +1,4 @@
-"""What `dataprep inspect` shows of conversations: the template, what is trained on, whole records.
+"""Conversations under `dataprep inspect`: the template, trained spans, whole records.
 
 Places in a text are found by decoding what comes before them, so that a tokenizer which joins
 tokens, or drops the space before the first, gives the same text as for the whole document.
@@ -33,7 +33,7 @@ __all__ = [
 ]
 
 OPEN, CLOSE = "⟦", "⟧"
-"""Around what is trained on, where there is no colour."""
+"""Brackets around trained text, where there is no colour."""
 _SAID: dict[str, dict[float | None, str]] = {
     "pairs": {1.0: "chosen", 0.0: "rejected"}, "labels": {1.0: "good", 0.0: "bad"},
     "groups": {None: "no score"},
@@ -41,7 +41,7 @@ _SAID: dict[str, dict[float | None, str]] = {
 
 
 def chat_facts(dataset: Dataset) -> dict[str, Any]:
-    """How conversations became tokens, as --json prints it; empty for other datasets."""
+    """Return how conversations became tokens, for --json; empty for other datasets."""
     chat = dataset.chat
     if chat is None:
         return {}
@@ -51,7 +51,7 @@ def chat_facts(dataset: Dataset) -> dict[str, Any]:
 
 
 def chat_rows(facts: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """The same as names and what is said of them, for a table."""
+    """Return the facts of `chat_facts` as rows of a table."""
     chat = facts.get("chat")
     if chat is None:
         return []
@@ -68,7 +68,7 @@ def chat_rows(facts: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 def drawn_records(split: Split, sample: int, seed: int) -> list[int]:
-    """All documents of `sample` records, drawn at random."""
+    """Return all documents of `sample` records, drawn at random."""
     records = len(split.groups)
     drawn = Random(seed).sample(range(records), min(sample, records))
     first, stop = split.groups.documents(np.array(drawn, np.int64))
@@ -77,7 +77,7 @@ def drawn_records(split: Split, sample: int, seed: int) -> list[int]:
 
 
 def document_facts(split: Split, document: int, text: str) -> dict[str, Any]:
-    """Where `text`, that of `document`, is trained on, and which of the answers of a record it is.
+    """Return the trained spans of `text`, the text of `document`, and its role in its record.
 
     `trained` are spans of characters; `score` is null where a group has no rewards.
     """
@@ -108,7 +108,7 @@ def _spans(split: Split, document: int, mask: Any, text: str) -> list[list[int]]
 
 
 def _place(split: Split, ids: Any, text: str) -> int:
-    """Where in `text` the tokens behind `ids`, which it begins with, have their first character."""
+    """Return the index in `text` of the first character after the tokens `ids` it begins with."""
     before = split.dataset.decode(ids)
     if text.startswith(before):
         return len(before)
@@ -117,7 +117,7 @@ def _place(split: Split, ids: Any, text: str) -> int:
 
 
 def excerpt(text: str, spans: Sequence[Sequence[int]], limit: int | None) -> str:
-    """The first `limit` characters of `text`, marked; half of them from where training begins.
+    """Return `limit` characters of `text`, marked; half of them from where training begins.
 
     That is where the first ones are all of a prompt, of which nothing is trained on.
     """
@@ -137,7 +137,7 @@ def excerpt(text: str, spans: Sequence[Sequence[int]], limit: int | None) -> str
 
 
 def marked(text: str, spans: Sequence[Sequence[int]]) -> str:
-    """`text`, safe to print, with `spans` in colour on a terminal, and else between brackets."""
+    """Return `text` safe to print, its `spans` in colour on a terminal, else in brackets."""
     colour = is_terminal(sys.stdout) and "NO_COLOR" not in os.environ
     parts, at = [], 0
     for start, stop in spans:
@@ -149,7 +149,7 @@ def marked(text: str, spans: Sequence[Sequence[int]]) -> str:
 
 
 def group_text(found: Mapping[str, Any]) -> str:
-    """Which answer of its record a document is, in words; empty where it is no preference."""
+    """Return in words which answer of its record a document is; empty without preferences."""
     if "answer" not in found:
         return ""
     score = found["score"]

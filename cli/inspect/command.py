@@ -1,4 +1,4 @@
-"""`dataprep inspect`: what a dataset holds, from its manifest, and documents decoded from it.
+"""The command `dataprep inspect`: a dataset's manifest as a table, and decoded documents.
 
 The table costs one read of config.json; each document costs its own tokens. Nothing is verified
 beyond what opening a dataset checks: that is what `dataprep verify` is for.
@@ -111,7 +111,7 @@ def _inspect_arrays(
 def _chosen(
     dataset: Dataset, name: str | None, documents: Iterable[int], sample: int, seed: int
 ) -> list[tuple[str, int]]:
-    """(split, document) of everything that was asked for, checked."""
+    """Return (split, document) of every requested document, checked."""
     if name is None and not dataset.splits:
         return []
     split = dataset.split(name or next(iter(dataset.splits)))
@@ -138,7 +138,7 @@ def _check_number(split: Split, number: int) -> None:
 
 
 def _document(dataset: Dataset, name: str, number: int, *, ids: bool) -> dict[str, Any]:
-    """One document, as --json prints it."""
+    """Return one document in the form of --json."""
     from .chat import document_facts
 
     split = dataset.split(name)
@@ -161,7 +161,7 @@ def _document(dataset: Dataset, name: str, number: int, *, ids: bool) -> dict[st
 
 
 def _facts(dataset: Dataset) -> dict[str, Any]:
-    """The manifest without its long lists, as --json prints it."""
+    """Return the manifest without its long lists, in the form of --json."""
     from .chat import chat_facts
 
     manifest, tokenizer = dataset.manifest, dataset.manifest.tokenizer
@@ -199,7 +199,7 @@ def _facts(dataset: Dataset) -> dict[str, Any]:
 
 
 def _config_bytes(dataset: Dataset) -> int:
-    """config.json is the one file that it does not list."""
+    """Return the size of all files: those listed, and config.json itself."""
     from dataprep.formats.manifest.tokens import CONFIG_NAME
     from dataprep.formats.storage import storage_errors
 

@@ -1,4 +1,4 @@
-"""How `dataprep inspect` looks: the table and the documents, as text.
+"""Tables and documents as text, for `dataprep inspect`.
 
 On a terminal there is colour and the table fits the window; elsewhere it is plain and 120 columns
 wide, so that `grep` finds whole lines.
@@ -26,12 +26,12 @@ _COLUMNS = ("split", "documents", "tokens", "text", "bytes/token", "shards")
 
 
 def dataset_table(facts: Mapping[str, Any]) -> str:
-    """The splits, and under them the facts that hold for all of them."""
+    """Return the table of the splits, then the facts common to all."""
     return render(_splits(facts["splits"]), fact_table(_fact_rows(facts)))
 
 
 def document_text(found: Mapping[str, Any], limit: int | None) -> str:
-    """One document under a line that says where it came from; `limit` is in characters."""
+    """Return one document under its provenance, at most `limit` characters of it."""
     head = (
         f"{found['split']}[{found['document']}]  {count_text(found['tokens'], 'token')}, from "
         f"{one_line(found['input'])} at {found['unit']} {found['position']:,}"
@@ -61,7 +61,7 @@ def _splits(splits: Mapping[str, Mapping[str, Any]]) -> RenderableType:
 
 
 def fact_table(rows: Iterable[tuple[str, str]]) -> RenderableType:
-    """Names and what is said of them, one below the other."""
+    """Return a table of names and values, one below the other."""
     from rich.table import Table
 
     table = Table(box=None, show_header=False, pad_edge=False)
@@ -93,7 +93,7 @@ def _fact_rows(facts: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 def records_text(records: Mapping[str, Any]) -> str:
-    """How many records were read and written, and removed if any were.
+    """Return the counts of records read, written and removed.
 
     >>> records_text({"read": 9, "written": 6, "removed": 3})
     '9 read, 6 written, 3 removed'
@@ -103,7 +103,7 @@ def records_text(records: Mapping[str, Any]) -> str:
 
 
 def input_rows(inputs: list[Mapping[str, Any]]) -> list[tuple[str, str]]:
-    """The first inputs, and how many more there are."""
+    """Return rows for the first inputs, and the number of others."""
     rows = [
         ("" if number else "inputs",
          f"{entry['name']}: {entry['format']}, {bytes_text(entry['bytes'])}, "
@@ -116,7 +116,7 @@ def input_rows(inputs: list[Mapping[str, Any]]) -> list[tuple[str, str]]:
 
 
 def render(*parts: RenderableType) -> str:
-    """The parts as text, drawn as standard output can show them."""
+    """Return the parts as text that standard output can show."""
     page = StringIO()
     console = _console(page)
     for part in parts:
@@ -126,7 +126,7 @@ def render(*parts: RenderableType) -> str:
 
 
 def _console(page: StringIO) -> Console:
-    """A console that prints to `page`, drawn as standard output can show it."""
+    """Return a console that draws on `page` what standard output can show."""
     from rich.console import Console
 
     seen = is_terminal(sys.stdout)

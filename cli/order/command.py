@@ -1,4 +1,4 @@
-"""`dataprep order`: the documents, files and bytes behind a step, and the steps behind a document.
+"""The command `dataprep order`: documents behind a training step, steps behind a document.
 
 Both are computed from the order, as a loader computes it, so they hold for any run with the same
 datasets and options, finished or not. Costs the opening of the datasets and the import of torch.
@@ -24,7 +24,7 @@ from ..command import (
     naming_options,
     output_options,
 )
-from ..words import in_options
+from .option_words import in_options
 from .run import OrderOptions, State, read_state, require_datasets, run_of, split_in
 
 if TYPE_CHECKING:
@@ -175,7 +175,7 @@ def command(
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Asked:
-    """What is to be shown: a step, or a document by its record id."""
+    """Request for a step, or for a document by its record id."""
 
     step: int | None
     rank: int | None
@@ -202,7 +202,7 @@ class _Asked:
 
     @property
     def _next(self) -> bool:
-        """Whether the step that a state stands before is asked for."""
+        """Return whether the request is for the step that follows a state."""
         return self.state is not None and self.step is None and self.doc is None
 
     def split_of(self, dataset: Dataset) -> str | None:
@@ -213,7 +213,7 @@ class _Asked:
 def _step(
     datasets: Sequence[Dataset], names: Sequence[str], asked: _Asked, served: OrderOptions
 ) -> dict[str, Any]:
-    """What --step shows, as --json prints it."""
+    """Return the facts of a step, in the form of --json."""
     from dataprep.runtime.inspect.trace import trace_step
 
     from .report import step_facts
@@ -238,7 +238,7 @@ def _step(
 def _document(
     datasets: Sequence[Dataset], names: Sequence[str], asked: _Asked, served: OrderOptions
 ) -> dict[str, Any]:
-    """What --doc shows, as --json prints it."""
+    """Return the facts of a document, in the form of --json."""
     from dataprep.runtime.inspect.provenance import find_record
     from dataprep.runtime.inspect.trace import steps_of_document
 
@@ -265,13 +265,13 @@ def _document(
 
 
 def _one_of(names: Sequence[object], name: object) -> AbstractContextManager[None]:
-    """Errors name the dataset where there are several."""
+    """Name the dataset in errors where there are several."""
     return naming_dataset(name) if len(names) > 1 else nullcontext()
 
 
 @contextmanager
 def _naming() -> Iterator[None]:
-    """Errors about an argument name its option, and say what is wrong in the words of options."""
+    """Make errors about arguments name the options instead."""
     names = (
         "batch_size", "seq_len", "stride", "dp_size", "epoch", "end", "step", "rank", "seed",
         "rows", "pack", "overlong", "shuffle", "weigh_by", "skip", "state", "labels",

@@ -1,4 +1,4 @@
-"""What `dataprep order` finds, as --json prints it and as text.
+"""Results of `dataprep order`, for --json and as text.
 
 Text is one line for each piece of a document, in columns, so that `grep` and `awk` find what they
 look for.
@@ -24,7 +24,7 @@ __all__ = ["document_facts", "document_text", "step_facts", "step_text"]
 
 
 def step_facts(trace: StepTrace, run: Run) -> dict[str, Any]:
-    """The samples of a step, each with its pieces of documents."""
+    """Return the samples of a step, each with its pieces of documents."""
     columns = (trace.rank, trace.row, trace.position, trace.sample)
     samples: list[dict[str, Any]] = [
         {"rank": rank, "row": row, "position": position, "sample": sample, "documents": []}
@@ -53,7 +53,7 @@ def step_facts(trace: StepTrace, run: Run) -> dict[str, Any]:
 
 
 def document_facts(trace: DocumentTrace, run: Run) -> dict[str, Any]:
-    """A document, and the samples that hold a part of it."""
+    """Return a document with the samples that hold a part of it."""
     split = run.splits[trace.source]
     name, offset = split.source(trace.document)
     unit = next(entry.unit for entry in split.dataset.inputs if entry.name == name)
@@ -80,7 +80,7 @@ def document_facts(trace: DocumentTrace, run: Run) -> dict[str, Any]:
 
 
 def _run_facts(run: Run) -> dict[str, Any]:
-    """What there is to say of anything but the windows of one dataset, served without a state."""
+    """Return the facts that only mixtures, other rows than windows, or states have."""
     found: dict[str, Any] = {}
     if run.rows != "windows":
         found["rows"] = run.rows
@@ -92,7 +92,7 @@ def _run_facts(run: Run) -> dict[str, Any]:
 
 
 def _why(step: int) -> str:
-    """Why no step sees a sample."""
+    """Return why no step serves a sample."""
     from dataprep.runtime.inspect.trace import EARLIER, NOT_DRAWN, SKIPPED
 
     whys = {SKIPPED: "skipped", EARLIER: "earlier", NOT_DRAWN: "not drawn"}
@@ -100,7 +100,7 @@ def _why(step: int) -> str:
 
 
 def step_text(found: Mapping[str, Any]) -> str:
-    """What --step prints."""
+    """Return the text of --step."""
     samples = found["samples"]
     documents = {
         (sample.get("source"), part["document"])
@@ -127,7 +127,7 @@ def step_text(found: Mapping[str, Any]) -> str:
 
 
 def document_text(found: Mapping[str, Any]) -> str:
-    """What --doc prints: of a record of several documents one after the other."""
+    """Return the text of --doc; a record of several documents has one part for each."""
     return "\n\n".join(map(_one_document, (found, *found.get("other_documents", ()))))
 
 
@@ -153,7 +153,7 @@ def _one_document(found: Mapping[str, Any]) -> str:
 
 
 def _notes(found: Mapping[str, Any]) -> list[str]:
-    """Lines on what the table is about: the datasets of a mixture, where a state stands."""
+    """Return the lines above the table: the datasets of a mixture, the position of a state."""
     notes = [
         f"source {number}: {one_line(name)}" for number, name in enumerate(found.get("sources", ()))
     ]
@@ -181,7 +181,7 @@ def _tokens(part: Sequence[int], length: int) -> str:
 
 
 def _columns(names: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    """Lines of aligned columns, numbers to the right; the last column is as long as it likes."""
+    """Return lines of aligned columns, numbers to the right; the last column is not cut."""
     widths = [max(len(row[at]) for row in (names, *rows)) for at in range(len(names))]
     widths[-1] = 0
     lines = [

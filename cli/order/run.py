@@ -1,4 +1,4 @@
-"""What a loader serves, made from the options of `dataprep order` or from the state of a run.
+"""Reconstruction of a loader's order from options of `dataprep order` or from a saved state.
 
 The loader is made as `create_loader` makes it, so whatever that refuses is refused here, and a
 state is loaded as a run loads it. What a state says need not be given again; an option that says
@@ -42,7 +42,7 @@ _ANY = 1 << 62  # positions: more than any epoch has
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class OrderOptions:
-    """What decides the samples of every step, named as the arguments of `create_loader`.
+    """Options that decide the samples of every step, named as in `create_loader`.
 
     None: as the state says, or the default. `labels` is "none" where `create_loader` has None.
     """
@@ -60,14 +60,14 @@ class OrderOptions:
     shuffle: str | None = None
     end: End | None = None
     skip: Skips | Mapping[str, Skips] | None = None
-    """Of several datasets by PATH, as it was given."""
+    """Skip lists of several datasets, by PATH as it was given."""
     weights: tuple[float, ...] = ()
     weigh_by: By | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Run:
-    """What is served in an epoch: `samples` in the order and the steps of `sampler`.
+    """Samples of an epoch, in the order and the steps of `sampler`.
 
     `names` are the datasets of a mixture as they were given, and empty without one.
     """
@@ -78,30 +78,30 @@ class Run:
     names: tuple[str, ...]
     epoch: int
     start: int = 0
-    """Steps are counted from the place where so many samples have been served."""
+    """Number of samples served before step 0."""
     next_step: int | None = None
-    """The step that a run goes on with from the state, if it is of this epoch."""
+    """Step that follows the state; None if the state is of another epoch."""
 
     @property
     def splits(self) -> tuple[Split, ...]:
-        """The split of each dataset."""
+        """Return the split of each dataset."""
         from dataprep.runtime.inspect.trace import splits_of
 
         return splits_of(self.samples)
 
     def sources(self, samples: Positions) -> Positions:
-        """The number of the dataset that each of `samples` of a mixture is from."""
+        """Return for each of `samples` of a mixture the number of its dataset."""
         base = cast("MixtureDataset", self.samples).base
         return base.searchsorted(samples, "right") - 1
 
     @property
     def first_position(self) -> int:
-        """The position of the epoch that the steps begin with."""
+        """Return the position in the epoch at which the steps begin."""
         return self.sampler.position(self.start, self.epoch)
 
 
 def read_state(path: Path) -> State:
-    """What `state_dict()` of a loader gave, from a JSON file.
+    """Read a loader's `state_dict()` from a JSON file.
 
     Raises `InputError` for what is no JSON, and what a loader raises for what is no state.
     """
@@ -139,7 +139,7 @@ def run_of(
     options: OrderOptions,
     state: State | None,
 ) -> Run:
-    """What loaders of these datasets with these options serve, and with `state` go on with."""
+    """Return the run of loaders with these options, continued from `state` if given."""
     from dataprep.runtime.specs import default_rows
 
     mixed = is_mixture(datasets, options, state)
@@ -158,7 +158,7 @@ def run_of(
 
 
 def _at(run: Run, loader: Loader, state: State, epoch: int | None) -> Run:
-    """`run` in the epoch of `state`, in steps of which one begins where the state stands."""
+    """Return `run` in the epoch of `state`, with a step that begins at its position."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of a skip list that --skip gives instead
         loader.load_state_dict(_without_transform(state))
@@ -220,7 +220,7 @@ def _mixture(
 def _skips_of(
     datasets: Sequence[Dataset], names: Sequence[str], skip: Skips | Mapping[str, Skips] | None
 ) -> dict[Dataset, Skips]:
-    """The skip list of each dataset that has one."""
+    """Return the skip list of each dataset that has one."""
     if skip is None or not len(skip):
         return {}
     if not isinstance(skip, Mapping):
@@ -248,7 +248,7 @@ def _row_options(options: OrderOptions) -> dict[str, Any]:
 
 
 def _served(options: OrderOptions, split: str) -> dict[str, Any]:
-    """What `serve` is told of batches and ranks; the defaults are those of `create_loader`."""
+    """Return the arguments of `serve` for batches and ranks, with `create_loader`'s defaults."""
     end = "drop" if split == "train" else "pad" if options.dp_size > 1 else "partial"
     return {
         "batch_size": options.batch_size, "epoch": options.epoch or 0, "end": options.end or end,
@@ -263,12 +263,12 @@ def _shuffle(options: OrderOptions, split: str) -> Shuffle | bool:
 
 
 def _order(state: State) -> State:
-    """What the order of `state` is a function of."""
+    """Return the definition of the order of `state`."""
     return cast("State", state["order"])
 
 
 def _as_in(state: State, options: OrderOptions, names: Sequence[str]) -> OrderOptions:
-    """`options`, and what `state` says where they say nothing."""
+    """Return `options` with values of `state` where they give none."""
     order = _order(state)
     kind = order.get("rows") if order.get("kind") == "mixture" else order.get("kind")
     if options.rows is not None and isinstance(kind, str) and kind != options.rows:
@@ -294,13 +294,13 @@ def _as_in(state: State, options: OrderOptions, names: Sequence[str]) -> OrderOp
 
 
 def _without_transform(state: State) -> State:
-    """`state` without what is done to batches, which changes no document in them."""
+    """Return `state` without its transform, which changes no document of a batch."""
     names = ("transform", "transform_seed")
     return {**state, "order": {n: v for n, v in _order(state).items() if n not in names}}
 
 
 def _overlong(order: State) -> str | None:
-    """What becomes of documents that are too long, by its name as an option."""
+    """Return the policy for documents that are too long, as --overlong names it."""
     ends = {"right": "truncate", "left": "truncate-left", "error": "error"}
     return _text(order.get("overlong")) or ends.get(str(order.get("truncate")))
 
@@ -314,7 +314,7 @@ def _number(value: Any) -> int | None:
 
 
 def _skips(state: State, names: Sequence[str]) -> Skips | dict[str, Skips]:
-    """What `state` leaves out; of a mixture it has a list for each dataset, or none at all."""
+    """Return the skip lists of `state`: one, or for a mixture one a dataset or none."""
     from dataprep.runtime.loader.state_errors import damaged
     from dataprep.runtime.order.skips import Skips
 
@@ -330,7 +330,7 @@ def _skips(state: State, names: Sequence[str]) -> Skips | dict[str, Skips]:
 
 
 def is_mixture(datasets: Sequence[Dataset], options: OrderOptions, state: State | None) -> bool:
-    """Whether these are served as a mixture, which one alone may be too: `state` says so then."""
+    """Return whether the datasets form a mixture; `state` may say so of a single one."""
     if len(datasets) > 1 or options.weights or state is None:
         return len(datasets) > 1 or bool(options.weights)
     order = _order(state)
@@ -340,7 +340,7 @@ def is_mixture(datasets: Sequence[Dataset], options: OrderOptions, state: State 
 def require_datasets(
     state: State, datasets: Sequence[Dataset], names: Sequence[str], options: OrderOptions
 ) -> None:
-    """Raise what a loader raises for a state of other datasets, before anything in them is missed.
+    """Raise a loader's error for a state of other datasets.
 
     `names` are what messages call them.
     """
@@ -355,7 +355,7 @@ def require_datasets(
 
 
 def split_in(state: State, dataset: Dataset) -> str | None:
-    """Return the name of the split that `state` is of: the one it names, or one of equal content.
+    """Return the name of the split of `state`: the one it names, or one of equal content.
 
     None if it names none, and the name that it has if no split of `dataset` is of that content.
     """

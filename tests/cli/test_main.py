@@ -404,7 +404,7 @@ def test_completion_script(shell: str) -> None:
     """The script of each shell refers to the variable that the program listens to."""
     done = dataprep("completion", shell)
     assert done.returncode == 0
-    assert main.COMPLETE_VARIABLE in done.stdout
+    assert "_DATAPREP_COMPLETE" in done.stdout
 
 
 def test_completion_answers() -> None:

@@ -1,7 +1,7 @@
-"""Messages of loaders in the words of the command line: --seq-len 64 for seq_len=64.
+"""Translation of loaders' errors into options: --seq-len 64 for seq_len=64.
 
-The loader behind `dataprep order` is the one of Python, and so are its errors. What they say is put
-into the words of the options here, and nowhere else.
+`dataprep order` runs the same loader as Python does, whose errors name arguments. This module alone
+rewrites them for the command line.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataprep.formats.errors import DataprepError
 
 __all__ = ["in_options"]
 
-_AS_IT_WAS = "Give the options that the loader had; what the state says need not be given."
+_SAME_OPTIONS = "Give the options that the loader had; what the state says need not be given."
 _PHRASES = (
     (r"batch_size (?=\d)", "--batch-size "),
     (r"dp_size (?=\d)", "--dp-size "),
@@ -26,7 +26,7 @@ _PHRASES = (
     (r"shuffle=False", "--shuffle none"),
     (r" Or pass weights_changed=True[^.]*\.", ""),
     (r"Pass weights_changed=True[^.]*\.", "Give the PATHs and weights that it was taken with."),
-    (r"Make the loader [^.]*\.", _AS_IT_WAS),
+    (r"Make the loader [^.]*\.", _SAME_OPTIONS),
     (r"Pass (json\.loads\(\.\.\.\) of it: )?what state_dict\(\) gave\.",
      "Write json.dumps(loader.state_dict()) to the file."),
     (r"Load an earlier state, or begin without one\.", "Give an earlier state."),
@@ -35,19 +35,19 @@ _VALUE = r"=(?:'(?P<quoted>[^']*)'|(?P<plain>\w+(?:[.,]\w+)*))"
 
 
 def in_options(error: DataprepError, names: Collection[str]) -> None:
-    """Put what `error` says into the words of the options called `names`.
+    """Rewrite the problem and the remedy of `error` for the options called `names`.
 
     >>> error = DataprepError("longer than seq_len=64", remedy="Use overlong='split'.")
     >>> in_options(error, ["seq_len", "overlong"])
     >>> error.problem, error.remedy
     ('longer than --seq-len 64', 'Use --overlong split.')
     """
-    error.problem = _said(error.problem, names)
+    error.problem = _translated(error.problem, names)
     if error.remedy is not None:
-        error.remedy = _said(error.remedy, names)
+        error.remedy = _translated(error.remedy, names)
 
 
-def _said(text: str, names: Collection[str]) -> str:
+def _translated(text: str, names: Collection[str]) -> str:
     for phrase, instead in _PHRASES:
         text = re.sub(phrase, instead, text)
     return re.sub(rf"\b(?P<name>{'|'.join(names)}){_VALUE}", _option, text)
