@@ -31,7 +31,7 @@ from dataprep import create_loader
 from dataprep.pipeline.build import build
 from dataprep.pipeline.options import BuildOptions
 from dataprep.runtime.loader.batch_sampler import GlobalBatchSampler
-from dataprep.runtime.mixture.mixture import Mixture, Source
+from dataprep.runtime.mixture.mixture import Source, WeightedSources
 from dataprep.runtime.order.permutation import permute
 
 RESULTS = Path(__file__).parent / "results" / "dealing.json"
@@ -40,9 +40,9 @@ STEPS, SAMPLES, WEIGHTS = 1000, 100_000, (3, 1)
 Figures = dict[str, Any]
 
 
-def mixed() -> Mixture:
+def mixed() -> WeightedSources:
     """Two sources, of which the second has every fourth draw."""
-    return Mixture([
+    return WeightedSources([
         Source(name=name, content_id=name * 64, samples=SAMPLES, weight=weight)
         for name, weight in zip("ab", WEIGHTS, strict=True)
     ])  # fmt: skip

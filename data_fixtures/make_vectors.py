@@ -36,7 +36,7 @@ from dataprep.runtime.external.random_split import split_by_fraction  # noqa: E4
 from dataprep.runtime.loader.batch_sampler import GlobalBatchSampler  # noqa: E402
 from dataprep.runtime.loader.token_budget import TokenBudgetSampler  # noqa: E402
 from dataprep.runtime.loader.transformed import TransformedDataset  # noqa: E402
-from dataprep.runtime.mixture.mixture import Mixture, Source  # noqa: E402
+from dataprep.runtime.mixture.mixture import Source, WeightedSources  # noqa: E402
 from dataprep.runtime.mixture.schedule import Schedule  # noqa: E402
 from dataprep.runtime.mixture.weights import whole_weights  # noqa: E402
 from dataprep.runtime.order.blocks import Blocks  # noqa: E402
@@ -178,7 +178,7 @@ def mixtures() -> list[Vector]:
         ((3, 1), ((ONE, 9), (TWO, 2))),
         ((5, 3, 2), ((ONE, 6), (TWO, 40), (ONE, 6))),
     ):
-        mixture = Mixture([
+        mixture = WeightedSources([
             Source(name=str(number), content_id=content, samples=samples, weight=weight)
             for number, (weight, (content, samples)) in enumerate(zip(whole, sources, strict=True))
         ])  # fmt: skip

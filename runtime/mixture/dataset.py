@@ -28,7 +28,7 @@ from ..types import (
     sample_numbers,
 )
 from .merge_batches import Filling, Part, check_fit, merge
-from .mixture import By, Mixture, Source
+from .mixture import By, Source, WeightedSources
 from .weights import MAX_PERIOD, TOLERANCE, Weight
 
 if TYPE_CHECKING:
@@ -115,8 +115,8 @@ class MixtureDataset(BatchDataset):
         tokens_per_sample: Mapping[str, Weight] | None = None,
         max_period: int = MAX_PERIOD,
         tolerance: float = TOLERANCE,
-    ) -> Mixture:
-        """The mixture of these sources with a weight for each, by name. See `Mixture`."""
+    ) -> WeightedSources:
+        """The mixture of these sources with a weight for each, by name. See `WeightedSources`."""
         means = tokens_per_sample or {}
         for where, names in (("weights", set(weights)), ("tokens_per_sample", set(means))):
             odd = names ^ set(self._names) if names or where == "weights" else set()
@@ -132,7 +132,7 @@ class MixtureDataset(BatchDataset):
             )
             for name, dataset in self.sources.items()
         ]  # fmt: skip
-        return Mixture(sources, by=by, max_period=max_period, tolerance=tolerance)
+        return WeightedSources(sources, by=by, max_period=max_period, tolerance=tolerance)
 
     def by_source(self, samples: Samples) -> Iterator[tuple[int, Samples, Samples]]:
         """(number of the source, rows of `samples` that are its, their numbers in it).

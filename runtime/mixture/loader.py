@@ -30,7 +30,7 @@ from ..rows.preferences import PreferenceDataset
 from ..rows.windows import WindowDataset
 from .dataset import MixedDataset, MixtureDataset
 from .history import Phase, Spot, source_of
-from .mixture import By, Mixture, MixtureOrder, Realised
+from .mixture import By, MixtureOrder, Realised, WeightedSources
 
 __all__ = ["mean_tokens", "mixed_loader", "realised"]
 
@@ -58,9 +58,9 @@ def mixed_loader(
     each source in pieces, with windows of 1 GiB over all sources together (and of 256 MiB for each
     at least). The other arguments are those of `create_loader`.
 
-    Raises what `open_dataset`, `MixtureDataset` and `Mixture` raise, and `UsageError` for a dataset
-    given twice under one name, for an unknown `shuffle` or `weigh_by`, and for samples to `skip`
-    that there are not.
+    Raises what `open_dataset`, `MixtureDataset` and `WeightedSources` raise, and `UsageError` for a
+    dataset given twice under one name, for an unknown `shuffle` or `weigh_by`, and for samples to
+    `skip` that there are not.
     """
     kind = shuffle_kind(shuffle)
     if weigh_by not in get_args(By):
@@ -226,7 +226,7 @@ def _common(rows: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _in_blocks(
-    mixture: Mixture, parts: Mapping[str, MixedDataset], seed: int
+    mixture: WeightedSources, parts: Mapping[str, MixedDataset], seed: int
 ) -> tuple[Blocks, ...]:
     """For each source an order for data larger than memory; all have a part of one window."""
     orders = []

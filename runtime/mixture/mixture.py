@@ -35,7 +35,7 @@ from .order import MixtureOrder
 from .schedule import Schedule
 from .weights import MAX_PERIOD, TOLERANCE, Weight, as_fraction
 
-__all__ = ["By", "Mixture", "MixtureOrder", "Realised", "Source"]
+__all__ = ["By", "MixtureOrder", "Realised", "Source", "WeightedSources"]
 
 By = Literal["samples", "tokens"]
 
@@ -71,7 +71,7 @@ class Source:
         )  # fmt: skip
 
 
-class Mixture:
+class WeightedSources:
     """Sources and their weights. Equal on every rank, as it depends on nothing but these.
 
     `by` says what the weights are shares of. With ``"tokens"`` each is divided by the mean tokens
@@ -81,7 +81,7 @@ class Mixture:
 
     >>> prose = Source(name="prose", content_id="a", samples=100, weight=0.75)
     >>> code = Source(name="code", content_id="b", samples=10, weight=0.25)
-    >>> mixture = Mixture([prose, code])
+    >>> mixture = WeightedSources([prose, code])
     >>> mixture.schedule.weights, mixture.samples
     ((3, 1), 110)
     >>> mixture.realised(80)["code"]

@@ -29,7 +29,7 @@ from ..order.skips import Skips
 from .history import MAX_POSITION, Phase, Spot, sizes_of, source_of
 
 if TYPE_CHECKING:
-    from .mixture import Mixture, Source
+    from .mixture import Source, WeightedSources
 
 __all__ = ["CHANGING", "MixtureOrder"]
 
@@ -45,8 +45,8 @@ class MixtureOrder:
     """The samples at the positions of a mixture's epochs: see runtime/mixture/mixture.py.
 
     `orders` has one for each source, asked with the number of the pass as its epoch. Made by
-    `Mixture.order`; any `Order` will do. `skips` has the samples to leave out of each source, by
-    their numbers in it, or is empty. `phases` are those of the run, the last of which this is;
+    `WeightedSources.order`; any `Order` will do. `skips` has the samples to leave out of each
+    source, by their numbers in it, or is empty. `phases` are those of the run, the last of which this is;
     empty, it is the only one. `weights_changed` says that the run whose state is loaded may have
     had other weights. `seed` decides which rank serves which row of a global batch.
 
@@ -59,7 +59,7 @@ class MixtureOrder:
     bijective: ClassVar[bool] = False
     """An epoch may have a sample twice or not at all, so samples cannot be skipped by position."""
 
-    mixture: Mixture
+    mixture: WeightedSources
     orders: tuple[Order, ...]
     skips: tuple[Skips, ...] = ()
     phases: tuple[Phase, ...] = ()

@@ -19,7 +19,7 @@ from dataprep.runtime.external.map_loader import Buckets, foreign_loader
 from dataprep.runtime.external.preprocess import Preprocessing
 from dataprep.runtime.external.preprocessed_iterable import StreamingPreprocessedDataset
 from dataprep.runtime.loader.token_budget import TokenBudgetSampler
-from dataprep.runtime.mixture.mixture import Mixture, Source
+from dataprep.runtime.mixture.mixture import Source, WeightedSources
 from dataprep.runtime.mixture.order import MixtureOrder
 from dataprep.runtime.order.blocks import Blocks
 from dataprep.runtime.order.buckets import Bucketed
@@ -42,7 +42,7 @@ def mixed(last: int = 1, seed: int = 1, **options: Any) -> MixtureOrder:
         Source(name="a", content_id="a" * 64, samples=30, weight=3),
         Source(name="b", content_id="b" * 64, samples=10, weight=last),
     ]
-    return Mixture(sources).order(seed=seed, **options)
+    return WeightedSources(sources).order(seed=seed, **options)
 
 
 def state_of(loader: Any, batches: int = 1) -> dict[str, Any]:

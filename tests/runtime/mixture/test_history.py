@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from dataprep.formats.errors import IncompatibleError, UsageError
 from dataprep.runtime.mixture.history import Phase, Spot
-from dataprep.runtime.mixture.mixture import Mixture, MixtureOrder, Source
+from dataprep.runtime.mixture.mixture import MixtureOrder, Source, WeightedSources
 from dataprep.runtime.mixture.resume import going_on
 from dataprep.runtime.mixture.schedule import Schedule
 from dataprep.runtime.order.permutation import Shuffled
@@ -33,7 +33,7 @@ def order_of(weights: Mapping[str, int], skip: Lists | None = None) -> MixtureOr
     ]
     lists = {name: Skips(sorted(samples)) for name, samples in (skip or {}).items()}
     named = {name: lists[name] for name in weights if name in lists}
-    return Mixture(sources).order(seed=3, skip=named, weights_changed=True)
+    return WeightedSources(sources).order(seed=3, skip=named, weights_changed=True)
 
 
 def state_of(order: MixtureOrder) -> dict[str, Any]:
@@ -220,8 +220,10 @@ def test_orders_that_differ_are_told_apart() -> None:
     """A source with another order is not gone on with as if it were the same."""
     order = order_of({"a": 1, "b": 1})
     for other in (
-        Mixture(order.mixture.sources).order(seed=4, weights_changed=True),
-        Mixture([replace(s, samples=s.samples + 1) for s in order.mixture.sources]).order(seed=3),
+        WeightedSources(order.mixture.sources).order(seed=4, weights_changed=True),
+        WeightedSources([replace(s, samples=s.samples + 1) for s in order.mixture.sources]).order(
+            seed=3
+        ),
     ):
         with pytest.raises(IncompatibleError, match="other samples, or in another order"):
             going_on(other, state_of(order), stood=Spot(0, 3), begin=Spot(0, 3), positions=19)

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from dataprep.formats.canonical import digest_of
 from dataprep.formats.errors import UsageError
 from dataprep.runtime.loader.batch_sampler import End, GlobalBatchSampler
-from dataprep.runtime.mixture.mixture import By, Mixture, MixtureOrder, Source
+from dataprep.runtime.mixture.mixture import By, MixtureOrder, Source, WeightedSources
 from dataprep.runtime.order.permutation import Sequential, key, permute
 from tests.support import examples
 
@@ -32,22 +32,22 @@ def mixture(
     *,
     by: By = "samples",
     means: Sequence[float] | None = None,
-) -> Mixture:
+) -> WeightedSources:
     """Sources named a, b, ... of one build."""
     sources = [
         Source(name=chr(97 + i), content_id="build", samples=size, weight=weight,
                tokens_per_sample=means[i] if means else None)
         for i, (size, weight) in enumerate(zip(sizes, weights, strict=True))
     ]  # fmt: skip
-    return Mixture(sources, by=by)
+    return WeightedSources(sources, by=by)
 
 
-def sequence(mixed: Mixture, stop: int, seed: int = 0) -> Ints:
+def sequence(mixed: WeightedSources, stop: int, seed: int = 0) -> Ints:
     """The first samples, as one epoch."""
     return mixed.order(seed=seed).samples(np.arange(stop), stop, 0)
 
 
-def reference(mixed: Mixture, stop: int, seed: int) -> list[int]:
+def reference(mixed: WeightedSources, stop: int, seed: int) -> list[int]:
     """The same, one position at a time."""
     drawn: Counter[int] = Counter()
     found = []
@@ -62,7 +62,7 @@ def reference(mixed: Mixture, stop: int, seed: int) -> list[int]:
 
 
 @st.composite
-def mixtures(draw: st.DrawFn) -> Mixture:
+def mixtures(draw: st.DrawFn) -> WeightedSources:
     """One to five small sources."""
     count = draw(st.integers(1, 5))
     sizes = draw(st.lists(st.integers(1, 20), min_size=count, max_size=count))
@@ -71,14 +71,14 @@ def mixtures(draw: st.DrawFn) -> Mixture:
 
 @examples(15)
 @given(mixed=mixtures(), seed=st.integers(0, 1 << 62))
-def test_order_equals_the_plain_loop(mixed: Mixture, seed: int) -> None:
+def test_order_equals_the_plain_loop(mixed: WeightedSources, seed: int) -> None:
     """Schedule, passes and permutations put together by hand give the same samples."""
     assert sequence(mixed, 60, seed).tolist() == reference(mixed, 60, seed)
 
 
 @examples(30)
 @given(mixed=mixtures(), n=st.integers(1, 50), epochs=st.integers(1, 6))
-def test_epochs_are_pieces_of_one_sequence(mixed: Mixture, n: int, epochs: int) -> None:
+def test_epochs_are_pieces_of_one_sequence(mixed: WeightedSources, n: int, epochs: int) -> None:
     """However long epochs are, one after the other they give the same endless sequence."""
     order = mixed.order(seed=3)
     pieces = [order.samples(np.arange(n), n, epoch) for epoch in range(epochs)]
@@ -130,7 +130,9 @@ def test_sequential_keeps_the_stored_order() -> None:
 
 @examples(25)
 @given(mixed=mixtures(), n=st.integers(1, 70), epoch=st.integers(0, 8), shuffle=st.booleans())
-def test_occurrences_equal_a_search(mixed: Mixture, n: int, epoch: int, shuffle: bool) -> None:
+def test_occurrences_equal_a_search(
+    mixed: WeightedSources, n: int, epoch: int, shuffle: bool
+) -> None:
     """Where a sample stands in an epoch, computed, is where the epoch has it; often nowhere."""
     order = mixed.order(seed=1, shuffle=shuffle)
     epoch_samples = order.samples(np.arange(n), n, epoch)
@@ -143,7 +145,7 @@ def test_occurrences_equal_a_search(mixed: Mixture, n: int, epoch: int, shuffle:
 
 @examples(25)
 @given(mixed=mixtures(), served=st.integers(0, 400))
-def test_realised_equals_a_run(mixed: Mixture, served: int) -> None:
+def test_realised_equals_a_run(mixed: WeightedSources, served: int) -> None:
     """What is said to have been drawn was drawn."""
     samples = sequence(mixed, max(served, 1))[:served]
     counts = np.bincount(np.searchsorted(mixed.base, samples, "right") - 1, minlength=5)
@@ -158,7 +160,7 @@ def test_hard_mixtures_realise_their_shares() -> None:
     """200 small sources beside a large one, and 1e-6 beside 1, run whole: counts and shares."""
     small = [Source(name=f"s{i}", content_id="s", samples=10 + i, weight=1) for i in range(200)]
     large = Source(name="large", content_id="l", samples=10_000, weight=800)
-    for mixed in (Mixture([*small, large]), mixture([1000, 10], [1, 1e-6])):
+    for mixed in (WeightedSources([*small, large]), mixture([1000, 10], [1, 1e-6])):
         stop = 20_000
         samples = mixed.order(seed=0).samples(np.arange(stop), stop, 0)
         found = np.bincount(np.searchsorted(mixed.base, samples, "right") - 1)
@@ -294,18 +296,18 @@ def test_bad_arguments_are_named() -> None:
     """Each mistake is an error that names what was wrong."""
     source = Source(name="a", content_id="b", samples=5, weight=1)
     with pytest.raises(UsageError, match="given twice: a"):
-        Mixture([source, source])
+        WeightedSources([source, source])
     with pytest.raises(UsageError, match="no tokens_per_sample"):
-        Mixture([source], by="tokens")
+        WeightedSources([source], by="tokens")
     with pytest.raises(UsageError, match="must be one of"):
-        Mixture([source], by="bytes")  # type: ignore[arg-type]
+        WeightedSources([source], by="bytes")  # type: ignore[arg-type]
     with pytest.raises(UsageError, match="has 0 samples"):
         Source(name="a", content_id="b", samples=0, weight=1)
     with pytest.raises(UsageError, match="weight a"):
-        Mixture([Source(name="a", content_id="b", samples=5, weight=0)])
+        WeightedSources([Source(name="a", content_id="b", samples=5, weight=0)])
     with pytest.raises(UsageError, match="2 orders for 1 sources"):
-        MixtureOrder(mixture=Mixture([source]), orders=(Sequential(), Sequential()))
-    order = Mixture([source]).order(seed=0)
+        MixtureOrder(mixture=WeightedSources([source]), orders=(Sequential(), Sequential()))
+    order = WeightedSources([source]).order(seed=0)
     for n, epoch in ((0, 0), (5, -1)):
         with pytest.raises(UsageError, match="epoch"):
             order.samples(np.array([0]), n, epoch)
@@ -340,7 +342,7 @@ def test_short_fields_tell_builds_from_weights() -> None:
             Source(name=str(i), content_id=build, samples=5, weight=weight)
             for i, (build, weight) in enumerate(zip(builds, weights, strict=True))
         ]
-        definition = Mixture(sources).definition
+        definition = WeightedSources(sources).definition
         return {k: v for k, v in definition.items() if isinstance(v, str | int)}
 
     one = short(["x", "y"] * 50, [1, 2] * 50)
@@ -353,8 +355,8 @@ def test_short_fields_tell_builds_from_weights() -> None:
 def test_names_decide_nothing() -> None:
     """What a source is called changes neither the order nor the definition."""
 
-    def named(names: str) -> Mixture:
-        return Mixture([
+    def named(names: str) -> WeightedSources:
+        return WeightedSources([
             Source(name=name, content_id=build, samples=50, weight=1)
             for name, build in zip(names, ("one", "two", "one"), strict=True)
         ])  # fmt: skip

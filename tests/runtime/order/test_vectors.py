@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from dataprep.runtime.loader.batch_sampler import GlobalBatchSampler
-from dataprep.runtime.mixture.mixture import Mixture, Source
+from dataprep.runtime.mixture.mixture import Source, WeightedSources
 from dataprep.runtime.types import PADDING
 from tests.support import REPOSITORY
 
@@ -107,7 +107,7 @@ def test_the_page_has_the_steps_after_a_resume(
 ) -> None:
     """Rows of a mixture are dealt by the position in the epoch, wherever a pass begins."""
     contents, sizes, weights = ["a" * 64, "b" * 64], [20, 11], [3, 1]
-    mixture = Mixture([
+    mixture = WeightedSources([
         Source(name=content[0], content_id=content, samples=size, weight=weight)
         for content, size, weight in zip(contents, sizes, weights, strict=True)
     ])  # fmt: skip
