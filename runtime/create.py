@@ -22,10 +22,11 @@ from dataprep.formats.errors import UsageError, naming_dataset
 from dataprep.formats.read.arrays import ArrayData
 from dataprep.formats.read.dataset import Dataset, Split
 
+from .arrays.opening import opened_any
 from .arrays.pair_data import PairData
 from .arrays.pairs import Applied, PairDataset
 from .checks import flag, flag_or_none
-from .create_arrays import array_loader, opened_any, refuse_array_options
+from .create_arrays import array_loader, refuse_array_options
 from .loader.batch_sampler import End
 from .loader.loader import Loader
 from .loader.serve import Shuffle, build_order, require_seed, serve

@@ -3,46 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from contextlib import nullcontext
-from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
-from dataprep.formats.errors import UsageError, naming_dataset
-from dataprep.formats.read.arrays import ArrayData, ArraySplit, open_arrays
-from dataprep.formats.read.dataset import Dataset
+from dataprep.formats.errors import UsageError
+from dataprep.formats.read.arrays import ArrayData, ArraySplit
 
 from .arrays.embeddings import EmbeddingDataset
+from .arrays.opening import array_samples
 from .arrays.pair_data import PairData
 from .arrays.pairs import PairDataset
 from .loader.loader import Loader
-from .loader.serve import Shuffle, build_order, opened
+from .loader.serve import Shuffle, build_order
 
-__all__ = ["ArrayOptions", "array_loader", "array_samples", "opened_any", "refuse_array_options"]
+__all__ = ["ArrayOptions", "array_loader", "refuse_array_options"]
 
 ArrayOptions = Mapping[str, Any]
 _OF_EMBEDDINGS = ("fields", "raw", "dtype")
 _OF_PAIRS = ("clusters", "curriculum", "preload", "device")
-
-
-def opened_any(
-    place: str | Path | Dataset | ArrayData | PairData, io: Literal["mmap", "pread"] | None
-) -> Dataset | ArrayData | PairData:
-    """The dataset at `place`, of whatever kind; as `opened` in runtime/loader/serve.py."""
-    if isinstance(place, ArrayData | PairData):
-        if io is not None and io != place.io:
-            raise UsageError(
-                f"the dataset was opened with io={place.io!r}", where="io",
-                remedy=f"Open it with io={io!r}, or give its path.",
-            )  # fmt: skip
-        return place
-    named = naming_dataset(place) if isinstance(place, str | Path) else nullcontext()
-    with named:
-        try:
-            return opened(place, io)
-        except UsageError as error:
-            if error.code != "E_KIND":
-                raise
-        return open_arrays(str(place), io=io)
 
 
 def array_loader(
@@ -76,12 +53,6 @@ def array_loader(
     chosen = samples.seed if isinstance(samples, PairDataset) else seed or 0
     order, definition = build_order(samples, part, seed=chosen, shuffle=shuffle)
     return served(samples, order=order, definition=definition)
-
-
-def array_samples(split: ArraySplit, **options: Any) -> EmbeddingDataset | PairDataset:
-    """Return the samples of a split of embeddings or of pairs; the options are theirs."""
-    made = EmbeddingDataset if split.data.kind == "embeddings" else PairDataset
-    return made(split, **options)
 
 
 def refuse_array_options(options: ArrayOptions) -> None:

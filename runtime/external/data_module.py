@@ -33,8 +33,8 @@ from dataprep.formats.errors import (
 from dataprep.formats.read.arrays import ArrayData, ArraySplit
 from dataprep.formats.read.dataset import Dataset, Split
 
+from ..arrays.opening import array_samples, opened_any
 from ..arrays.pair_data import PairData
-from ..create_arrays import array_samples, opened_any
 from ..loader.loader import Loader
 from ..order.seeding import isolated
 from ..ranks import data_parallel

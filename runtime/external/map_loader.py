@@ -25,10 +25,10 @@ from ..loader.loader import Loader
 from ..loader.picklable import require_picklable
 from ..loader.serve import build_order, serve, serve_steps
 from ..loader.token_budget import TokenBudgetSampler
-from ..mixture.order import MixtureOrder
 from ..order.buckets import POOL, Bucketed
 from ..order.lengths import Lengths, lengths_for
 from ..order.permutation import Order
+from ..order.phased import phased
 from ..order.sampler import SamplerOrder
 from ..order.seeding import isolated
 from ..types import Collate, SampleDataset
@@ -331,8 +331,9 @@ def _order(
 
 def _described(sampler: Any) -> dict[str, Any] | str:
     """What decides the order of `sampler`: the definition of an order of ours, else its type."""
-    if isinstance(sampler, MixtureOrder):  # its phases have the weights and the sources
-        return {"kind": "mixture", "seed": sampler.seed}
+    mixture = phased(sampler)
+    if mixture is not None:  # its phases have the weights and the sources
+        return {"kind": "mixture", "seed": mixture.seed}
     known = getattr(sampler, "definition", None)
     if not isinstance(known, Mapping):
         return type(sampler).__name__

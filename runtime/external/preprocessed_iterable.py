@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
 from itertools import count, islice
 from typing import Any
 
@@ -24,6 +23,7 @@ from dataprep.formats.errors import InputError, require
 
 from ..checks import name_of, whole_number
 from ..loader.serve import require_seed
+from ..loader.workers import shared
 from ..order.seeding import isolated, seed_for, seed_here
 from .iterable_rows import (
     NumberedRow,
@@ -116,8 +116,8 @@ class StreamingPreprocessedDataset(IterableDataset[Any]):
         if by_shards:
             require_shards(self.source)
         # In memory that worker processes share: set_epoch reaches them, their counts come back.
-        self._epoch = _shared(1)
-        self._skips = _shared(_WORKERS, len(STAGES))
+        self._epoch = shared(torch.zeros(1, dtype=torch.int64))
+        self._skips = shared(torch.zeros(_WORKERS, len(STAGES), dtype=torch.int64))
         self._watch = Watch()
 
     @property
@@ -228,11 +228,3 @@ class StreamingPreprocessedDataset(IterableDataset[Any]):
                 f"left out ({error.where}: {error.problem}); further rows are only counted: see "
                 "skipped", stacklevel=2,
             )  # fmt: skip
-
-
-def _shared(*shape: int) -> torch.Tensor:
-    """Zeros, int64, in memory that this process and its workers have in common."""
-    zeros = torch.zeros(shape, dtype=torch.int64)
-    with suppress(RuntimeError):  # where it cannot be, there are no workers
-        zeros.share_memory_()  # type: ignore[no-untyped-call]
-    return zeros

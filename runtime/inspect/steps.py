@@ -13,8 +13,8 @@ import numpy as np
 
 from dataprep.formats.errors import UsageError
 
-from ..mixture.order import MixtureOrder
 from ..order.permutation import Order, OrderKey, Positions, permute, unpermute
+from ..order.phased import phased
 from ..order.skips import Skips
 
 __all__ = ["NOT_SERVED", "Served", "Steps"]
@@ -86,12 +86,12 @@ class Steps:
             served -= len(sampler.skips)
         if not 0 <= start <= served:
             raise UsageError(f"{start} is not in 0 .. {served}", where="start")
-        order = sampler.order
+        dealt = phased(sampler.order)
         whole, rest = divmod(served - start, sampler.batch_size * sampler.dp_size)
         return cls(
             start=start, whole=whole, rest=rest, batch=sampler.batch_size, ranks=sampler.dp_size,
             end=sampler.end,
-            deal=order.deal_key(epoch) if isinstance(order, MixtureOrder) else None,
+            deal=None if dealt is None else dealt.deal_key(epoch),
         )  # fmt: skip
 
     @property

@@ -20,12 +20,10 @@ from torch.utils.data import Sampler
 from dataprep.formats.errors import UsageError, require
 
 from ..checks import whole_number
-from ..mixture.history import Spot
-from ..mixture.order import MixtureOrder
-from ..mixture.resume import going_on
 from ..order.epoch_tag import epoch_tag
 from ..order.order_checksum import DIGEST_MASK, contributions, digest_seed
 from ..order.permutation import MAX_SAMPLES, Order, Positions, permute
+from ..order.phased import Spot, phased
 from ..order.skips import Skips
 from ..types import PADDING
 from .state import Progress, warn_of_forgotten
@@ -213,24 +211,27 @@ class GlobalBatchSampler(Sampler[list[int]]):
     @property
     def skipped(self) -> list[int] | list[list[int]]:
         """The samples that are left out; of a mixture, a list for each source, or none at all."""
-        if isinstance(self.order, MixtureOrder):
-            return self.order.skipped
+        order = phased(self.order)
+        if order is not None:
+            return order.skipped
         return self.skips.to_json() if self.skips is not None else []
 
     @property
     def phases(self) -> list[dict[str, Any]] | None:
         """What a state has of a mixture besides its definition; None of one dataset."""
-        return self.order.history(self.samples) if isinstance(self.order, MixtureOrder) else None
+        order = phased(self.order)
+        return None if order is None else order.history(self.samples)
 
     def take_over(self, state: Mapping[str, Any], stood: Progress, begin: Progress) -> None:
         """Serve, from `begin` on, what follows on `state`, which was taken at `stood`.
 
         Of one dataset that needs nothing; a mixture may begin a phase. Passes under way stay as
-        they are. Raises what `going_on` raises, and warns of skipped samples that are not now.
+        they are. Raises what `next_phases` raises, and warns of skipped samples that are not now.
         """
-        if isinstance(self.order, MixtureOrder):
-            self.order = going_on(
-                self.order, state, stood=_spot(stood), begin=_spot(begin), positions=self.samples
+        order = phased(self.order)
+        if order is not None:
+            self.order = order.resumed(
+                state, stood=_spot(stood), begin=_spot(begin), positions=self.samples
             )
         else:
             known = self.skips.to_json() if self.skips is not None else []
@@ -314,11 +315,12 @@ class GlobalBatchSampler(Sampler[list[int]]):
         """Return this rank's part of each step [steps, samples]; see `MixtureOrder.deal_key`."""
         if self.tagged:
             samples = samples + epoch_tag(epoch)
-        if not isinstance(order, MixtureOrder):
+        dealt_order = phased(order)
+        if dealt_order is None:
             return samples[:, mine]
         rows = samples.shape[1]
         slots, streams = np.broadcast_arrays(np.arange(rows, dtype=np.int64)[mine], begins)
-        dealt = permute(slots, rows, order.deal_key(epoch), streams)
+        dealt = permute(slots, rows, dealt_order.deal_key(epoch), streams)
         return np.take_along_axis(samples, dealt, axis=1)
 
     def _at(self, order: Order, positions: Positions, epoch: int) -> Positions:

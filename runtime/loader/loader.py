@@ -235,10 +235,9 @@ class Loader(DataLoader[Batch]):
         datasets. Raises `IncompatibleError` for another dataset or order, and for a newer version.
         """
         sampler, place = self.sampler_obj, self._place
-        changing: frozenset[str] = getattr(sampler.order, "changing", frozenset())
         served = served_by(sampler.order, self.dataset_obj)
         sized, definition = self._sized_as(state)
-        progress = stood = progress_from(state, definition, sampler.samples, changing, served)
+        progress = stood = progress_from(state, definition, sampler.samples, served)
         if sized is not None:
             sampler.order, self.order = sized, definition
         count = sampler.count(stood.position, stood.epoch)

@@ -8,12 +8,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-import reprlib
 import warnings
-from collections import Counter
 from collections.abc import Iterable, Mapping
-from pathlib import Path
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -22,7 +18,7 @@ import torch
 from dataprep.formats.canonical import canonical_json, digest_of
 from dataprep.formats.errors import UsageError
 from dataprep.formats.read.arrays import ArraySplit
-from dataprep.formats.read.dataset import Dataset, Split, open_dataset
+from dataprep.formats.read.dataset import Split
 
 from ..checks import flag, flag_or_none, whole_number
 from ..order.blocks import Blocks, block_sizes
@@ -39,7 +35,6 @@ from .workers import begin_work
 __all__ = [
     "Shuffle",
     "build_order",
-    "opened",
     "require_seed",
     "serve",
     "serve_steps",
@@ -49,36 +44,6 @@ __all__ = [
 Shuffle = Literal["full", "blocks"]
 _BATCH_SIZE = 32
 _LONG = 384  # bytes of lists in a definition that a state holds as they are
-
-
-def opened(place: str | Path | Dataset, io: Literal["mmap", "pread"] | None) -> Dataset:
-    """The dataset at `place`, opened with `io` (None: mapped, or as it is if it is open)."""
-    if (
-        isinstance(place, list | tuple)
-        and place
-        and all(isinstance(part, str | os.PathLike | Dataset) for part in place)
-    ):
-        weights = ", ".join(
-            f'"{part}": {count}' for part, count in Counter(map(str, place)).items()
-        )
-        raise UsageError(
-            "several datasets are given with a weight each", where="dataset_dir",
-            remedy=f"Pass {{{weights}}}.",
-        )  # fmt: skip
-    if not isinstance(place, str | os.PathLike | Dataset):
-        raise UsageError(
-            f"must be a path or an open dataset, got {reprlib.repr(place)}",
-            where="dataset_dir",
-            remedy="Samples in memory are served by UniversalDataModule or DataLoaderBuilder.",
-        )
-    if not isinstance(place, Dataset):
-        return open_dataset(place, io=io)
-    if io is not None and io != place.io:
-        raise UsageError(
-            f"the dataset was opened with io={place.io!r}", where="io",
-            remedy=f"Open it with io={io!r}, or give its path.",
-        )  # fmt: skip
-    return place
 
 
 def build_order(

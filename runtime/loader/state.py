@@ -8,21 +8,21 @@ and some 200 for each change of its weights).
 
 Positions count in the order of all samples, skipped ones included: a run may go on with another
 skip list, at the same place. In the sequence of a mixture, every position is served: which samples
-that makes, its phases say (`dataprep.runtime.mixture.history`).
+that makes, its phases say (`dataprep.runtime.mixture.phases`).
 """
 
 from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from dataprep.formats.errors import IncompatibleError, UsageError
 
 from ..order.skips import Skips
-from .state_errors import check_head, damaged, whole
+from .state_errors import calls_inside, check_head, damaged, whole
 from .state_order import REMEDY, Served, require_order
 
 __all__ = ["STATE_VERSION", "Progress", "progress_from", "state_of", "warn_of_forgotten"]
@@ -73,25 +73,23 @@ def progress_from(
     state: Mapping[str, Any],
     order: Mapping[str, Any],
     positions: int,
-    changing: Set[str] = frozenset(),
     served: Served = _UNKNOWN,
 ) -> Progress:
-    """The progress in `state`, which must be of this `order` of so many `positions`.
+    """Return the progress in `state`, which must be of this `order` of so many `positions`.
 
-    The fields `changing` of the order may be others, and so may the number of positions then.
-    `served` is what the order is of, for messages.
+    The fields `served.changing` may differ, and then also the number of positions.
     Raises `IncompatibleError` for a state of a newer dataprep, of another dataset or of another
     order, and `UsageError` for what is no state at all.
     """
     check_head(state, _KIND, STATE_VERSION)
-    require_order(state, order, changing, served)
+    require_order(state, order, served)
     _check_skip(state)
     found = Progress(
         epoch=whole(state.get("epoch"), "epoch"),
         position=whole(state.get("position"), "position"),
         digest=_digest(state.get("order_digest")),
     )
-    if found.position > positions and not changing:
+    if found.position > positions and not served.changing:
         raise IncompatibleError(
             f"stands at position {found.position:,} of {positions:,}", where="state",
             code="E_STATE", remedy=REMEDY,
@@ -99,17 +97,14 @@ def progress_from(
     return found
 
 
-def warn_of_forgotten(forgotten: int, argument: str = 'skip=state["skip"]', up: int = 4) -> None:
-    """Warn where a state is of a run that left samples out which this one does not.
-
-    `up` is how many calls lie between the warning and who loads the state.
-    """
+def warn_of_forgotten(forgotten: int, argument: str = 'skip=state["skip"]') -> None:
+    """Warn if a state is of a run that skipped `forgotten` samples which this one serves."""
     if forgotten:
         samples = "sample" if forgotten == 1 else "samples"
         warnings.warn(
             f"the state is of a run that left out {forgotten:,} {samples} more than this one does: "
             f"pass {argument} to leave them out again",
-            stacklevel=up,
+            stacklevel=calls_inside(),
         )
 
 

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Set
 
 from dataprep.formats.errors import IncompatibleError, UsageError
 
-__all__ = ["check_head", "damaged", "require_known", "warn_of_dropped", "whole"]
+__all__ = ["calls_inside", "check_head", "damaged", "require_known", "warn_of_dropped", "whole"]
 
 _MOST = 1 << 62  # more is not counted to, and one more than this still fits into 64 bits
 
@@ -80,12 +80,12 @@ def warn_of_dropped(epoch: int, position: int, instead: int) -> None:
         f"set_epoch({instead}) drops the place that was loaded, epoch {epoch}, position "
         f"{position:,}, and nothing was served from there yet. Where a run goes on, begin with "
         "its epoch: `for epoch in range(loader.epoch, epochs)`.",
-        stacklevel=_calls_inside(),
+        stacklevel=calls_inside(),
     )
 
 
-def _calls_inside() -> int:
-    """How many calls lie between a warning of this module and code that is not dataprep's."""
+def calls_inside() -> int:
+    """Return the stack level of the first caller outside of dataprep, for `warnings.warn`."""
     up, caller = 1, sys._getframe(1).f_back
     while caller is not None and str(caller.f_globals.get("__name__")).startswith("dataprep."):
         up, caller = up + 1, caller.f_back

@@ -8,18 +8,15 @@ far as they are open here, and says what to give; by their content ids where the
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from dataprep.formats.errors import IncompatibleError
 
-from ..mixture.order import CHANGING, MixtureOrder
-from ..order.permutation import ALGORITHM
+from ..order.permutation import ALGORITHM, Order
+from ..order.phased import phased
 from .state_errors import damaged
-
-if TYPE_CHECKING:
-    from ..order.permutation import Order
 
 __all__ = [
     "REMEDY",
@@ -52,23 +49,27 @@ class Open(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Served:
-    """What a loader serves, as far as its definition does not say: datasets, in order, and weights.
+    """What a loader serves besides its definition: datasets in order, their weights.
 
-    Empty where it is not known: then messages have content ids.
+    Empty if unknown; messages then name content ids.
     """
 
     datasets: tuple[Open, ...] = ()
     weights: tuple[int, ...] = ()
+    changing: frozenset[str] = frozenset()
+    """Fields of the definition in which a state may differ."""
+    changeable: frozenset[str] = frozenset()
+    """Fields in which it may differ with ``weights_changed=True``."""
 
 
 def served_by(order: Order, samples: object) -> Served:
-    """What `order` draws from; `samples` are those of one dataset where it is no mixture."""
-    if isinstance(order, MixtureOrder):
-        sources = order.mixture.sources
+    """Return what `order` draws from: its sources, or the dataset of `samples`."""
+    mixture = phased(order)
+    if mixture is not None:
         return Served(
-            datasets=tuple(Open(source.content_id, source.name) for source in sources),
-            weights=order.mixture.schedule.weights,
-        )
+            datasets=tuple(Open(source.content_id, source.name) for source in mixture.sources),
+            weights=mixture.weights, changing=mixture.changing, changeable=mixture.changeable,
+        )  # fmt: skip
     split = getattr(samples, "split", None)
     dataset = getattr(split, "dataset", None)
     if split is None or dataset is None:
@@ -76,24 +77,23 @@ def served_by(order: Order, samples: object) -> Served:
     return Served(datasets=(Open(split.content_id, dataset.path),))
 
 
-def require_order(
-    state: Mapping[str, Any], order: Mapping[str, Any], changing: Set[str], served: Served
-) -> None:
-    """Raise `IncompatibleError` unless `state` is of this `order`, but for the fields `changing`.
+def require_order(state: Mapping[str, Any], order: Mapping[str, Any], served: Served) -> None:
+    """Raise `IncompatibleError` unless `state` is of this `order`, except for `served.changing`.
 
-    `served` is what the order is of. Raises `UsageError` for a state that names no order.
+    Raises `UsageError` for a state that names no order.
     """
     stored = state.get("order")
     if not isinstance(stored, Mapping):
         raise damaged("it does not say which order it is of")
     require_algorithm(stored.get("algorithm"))
     odd = _odd(compared(stored), compared(order))
-    names = [name for name in odd if name not in changing]
+    names = [name for name in odd if name not in served.changing]
     mixed = _is_mixture(stored), _is_mixture(order)
     was = contents_of(state, stored)
     now = [found.content_id for found in served.datasets] or list(contents_of({}, order))
     common = {content[:_ID] for content in was} & {content[:_ID] for content in now}
-    helps = all(mixed) and not changing and CHANGING.issuperset(odd) and bool(common)
+    helps = bool(common) and all(mixed) and not served.changing
+    helps = helps and served.changeable.issuperset(odd)
     other = " Or pass weights_changed=True to go on with other weights." if helps else ""
     # A long definition has the hash of its lists alone, and how long it is, is up to the options.
     contents = "content_sha256" if all(mixed) else "content"

@@ -21,7 +21,6 @@ from ..checks import inner_function, name_of, whole_number
 from ..order.epoch_tag import MAX_EPOCH, MAX_SAMPLE, epochs_of
 from ..order.hash64 import GOLDEN, finalise
 from ..order.seeding import seed_for
-from ..stream.state import shared
 from ..types import (
     Batch,
     BatchDataset,
@@ -33,6 +32,7 @@ from ..types import (
     sample_numbers,
 )
 from .serve import require_seed
+from .workers import shared
 
 __all__ = ["TransformedDataset"]
 

@@ -23,12 +23,14 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from functools import partial
 from multiprocessing import resource_sharer
 from multiprocessing.connection import wait
 from multiprocessing.queues import Queue
 from typing import Any
 
+import torch
 from torch.utils.data import get_worker_info
 
 from dataprep.formats.errors import DataprepError, InputError
@@ -36,7 +38,7 @@ from dataprep.formats.errors import DataprepError, InputError
 from ..types import Batch, Indices
 from .machine_errors import machine_error, raise_named
 
-__all__ = ["begin_work", "raising", "telling"]
+__all__ = ["begin_work", "raising", "shared", "telling"]
 
 _NONE: Any = object()
 _OF_THE_MACHINE = (RuntimeError, OSError, MemoryError)
@@ -59,6 +61,13 @@ def begin_work(worker: int) -> None:
         dataset: Any = info.dataset  # this process's own
         if hasattr(dataset, "batch"):  # a stream tells by itself
             dataset.__getitems__ = _telling(dataset.batch)
+
+
+def shared(tensor: torch.Tensor) -> torch.Tensor:
+    """Return `tensor` in memory that worker processes share, if the system has such memory."""
+    with suppress(RuntimeError):  # without workers it need not be
+        tensor.share_memory_()  # type: ignore[no-untyped-call]
+    return tensor
 
 
 def telling(batches: Iterator[Any]) -> Iterator[Any]:

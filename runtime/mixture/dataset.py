@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -31,9 +31,6 @@ from .merge_batches import Filling, Part, check_fit, merge
 from .mixture import By, Source, WeightedSources
 from .weights import MAX_PERIOD, TOLERANCE, Weight
 
-if TYPE_CHECKING:
-    from ..inspect.trace import Traceable
-
 __all__ = ["MixedDataset", "MixtureDataset"]
 
 Samples = npt.NDArray[np.int64]
@@ -48,6 +45,10 @@ class MixedDataset(SampleDataset, Protocol):
     """
 
     split: Split
+
+    def covering(self, start: int, stop: int) -> Samples:
+        """Return the samples that touch a token of `start` to `stop`, int64, increasing."""
+        ...
 
 
 class MixtureDataset(BatchDataset):
@@ -174,7 +175,7 @@ class MixtureDataset(BatchDataset):
         found = [np.empty(0, np.int64)]
         for which in range(int(first), int(last) if start < stop else int(first)):
             low, high = max(start, int(tokens[which])), min(stop, int(tokens[which + 1]))
-            part = cast("Traceable", self._datasets[which])
+            part = self._datasets[which]
             try:
                 own = part.covering(low - int(tokens[which]), high - int(tokens[which]))
             except DataprepError as error:

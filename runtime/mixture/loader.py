@@ -19,18 +19,20 @@ import numpy as np
 from dataprep.formats.errors import UsageError, naming_dataset
 from dataprep.formats.read.dataset import Dataset, Split
 
+from ..arrays.opening import opened
 from ..loader.loader import Loader
-from ..loader.serve import Shuffle, opened, shuffle_kind
+from ..loader.serve import Shuffle, shuffle_kind
 from ..loader.state_order import compared
 from ..order.blocks import Blocks, block_sizes
+from ..order.phased import Spot
 from ..order.skips import Skips, skips_of
 from ..rows.documents import DocumentDataset
 from ..rows.packed import PackedDataset
 from ..rows.preferences import PreferenceDataset
 from ..rows.windows import WindowDataset
 from .dataset import MixedDataset, MixtureDataset
-from .history import Phase, Spot, source_of
 from .mixture import By, MixtureOrder, Realised, WeightedSources
+from .phases import Phase, source_of
 
 __all__ = ["mean_tokens", "mixed_loader", "realised"]
 

@@ -5,17 +5,17 @@ skipped ones are struck out, that is place ``k % s`` of pass ``k // s``. So a sk
 out of every pass over its source, the rest of the pass moves up, and the schedule of the sources
 stays as it is.
 
-A run whose weights, sources or skip lists change goes on in a new phase
-(runtime/mixture/history.py, runtime/mixture/resume.py), in which the draws of each source are
-counted from where it stands: one number for each source, its lead.
+A run whose weights, sources or skip lists change continues in another phase
+(runtime/mixture/phases.py), in which the draws of each source are counted from its place: one
+number for each source, its lead.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 
@@ -25,19 +25,19 @@ from dataprep.formats.errors import UsageError, require
 from ..checks import name_of
 from ..order.blocks import Blocks
 from ..order.permutation import Order, OrderKey, Positions, key
+from ..order.phased import Spot
 from ..order.skips import Skips
-from .history import MAX_POSITION, Phase, Spot, sizes_of, source_of
+from .phases import MAX_POSITION, Phase, next_phases, phases_from, sizes_of, source_of
 
 if TYPE_CHECKING:
     from .mixture import Source, WeightedSources
 
-__all__ = ["CHANGING", "MixtureOrder"]
+__all__ = ["MixtureOrder"]
 
-CHANGING = frozenset({
+_CHANGEABLE = frozenset({
     "sources", "by", "period", "positions", "content", "content_sha256", "weights",
     "weights_sha256", "samples", "sha256",
 })  # fmt: skip
-"""The fields of its definition that other weights, or other sources, change."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -46,9 +46,9 @@ class MixtureOrder:
 
     `orders` has one for each source, asked with the number of the pass as its epoch. Made by
     `WeightedSources.order`; any `Order` will do. `skips` has the samples to leave out of each
-    source, by their numbers in it, or is empty. `phases` are those of the run, the last of which this is;
-    empty, it is the only one. `weights_changed` says that the run whose state is loaded may have
-    had other weights. `seed` decides which rank serves which row of a global batch.
+    source, by their numbers in it, or is empty. `phases` are those of the run up to this one, the
+    last; empty for a new run. With `weights_changed` a state may be of a run with other weights.
+    `seed` decides which rank serves which row of a global batch.
 
     Skipped samples cost a bisection for each position, and the inverse of a permutation for each
     pass over a source that has some.
@@ -58,6 +58,10 @@ class MixtureOrder:
     """How many positions to ask for at once: each source costs some microseconds a call."""
     bijective: ClassVar[bool] = False
     """An epoch may have a sample twice or not at all, so samples cannot be skipped by position."""
+
+    phased: ClassVar[Literal[True]] = True
+    changeable: ClassVar[frozenset[str]] = _CHANGEABLE
+    """Fields of the definition that other weights or sources change."""
 
     mixture: WeightedSources
     orders: tuple[Order, ...]
@@ -91,9 +95,19 @@ class MixtureOrder:
         return self.phases[-1]
 
     @property
+    def sources(self) -> tuple[Source, ...]:
+        """Return the sources of the mixture."""
+        return self.mixture.sources
+
+    @property
+    def weights(self) -> tuple[int, ...]:
+        """Return the draws of each source in a period."""
+        return self.mixture.schedule.weights
+
+    @property
     def changing(self) -> frozenset[str]:
-        """The fields of its definition in which a state may differ."""
-        return CHANGING if self.weights_changed else frozenset()
+        """Return the fields of the definition in which a state may differ."""
+        return self.changeable if self.weights_changed else frozenset()
 
     @property
     def skipped(self) -> list[list[int]]:
@@ -127,6 +141,20 @@ class MixtureOrder:
             for key, own in zip(self.phase.sources, self.orders, strict=True)
         )
         return self if orders == self.orders else replace(self, orders=orders, phases=())
+
+    def resumed(
+        self, state: Mapping[str, Any], *, stood: Spot, begin: Spot, positions: int
+    ) -> MixtureOrder:
+        """Return the order that continues `state`, in epochs of `positions`; see `next_phases`."""
+        phases = phases_from(state)
+        order = self.sized_as((*phases[-1].parked, *phases[-1].sources))
+        found = next_phases(
+            state, phases, replace(order.phase, positions=positions), orders=order.orders,
+            skips=order.skips or (Skips([]),) * len(order.sources),
+            schedule=order.mixture.schedule, stood=stood, begin=begin,
+            weights_changed=order.weights_changed,
+        )  # fmt: skip
+        return replace(order, phases=found)
 
     def history(self, n: int) -> list[dict[str, Any]]:
         """The phases as JSON has them, with epochs of `n` positions in the one under way."""

@@ -10,7 +10,6 @@ from __future__ import annotations
 import time
 import warnings
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -20,6 +19,7 @@ from dataprep.formats.errors import IncompatibleError, StorageError
 
 from ..loader.state_errors import check_head, damaged, require_known, whole
 from ..loader.state_order import compared, require_algorithm
+from ..loader.workers import shared
 from .deal import (
     MAX_STAGES,
     Deal,
@@ -29,7 +29,7 @@ from .deal import (
     left_after,
 )
 
-__all__ = ["STATE_VERSION", "Place", "SharedPlace", "Sizes", "dump_state", "parse_state", "shared"]
+__all__ = ["STATE_VERSION", "Place", "SharedPlace", "Sizes", "dump_state", "parse_state"]
 
 STATE_VERSION = 1
 
@@ -198,13 +198,6 @@ def parse_state(
     if place.consumed(samples, end) != whole(state.get("consumed"), "consumed"):
         raise damaged("consumed does not agree with what was served")
     return place
-
-
-def shared(tensor: torch.Tensor) -> torch.Tensor:
-    """Return `tensor`, in memory that worker processes share where there is such memory."""
-    with suppress(RuntimeError):  # without workers it need not be
-        tensor.share_memory_()  # type: ignore[no-untyped-call]
-    return tensor
 
 
 def _stages(served: object) -> tuple[Stage, ...]:

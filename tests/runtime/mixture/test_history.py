@@ -13,11 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dataprep.formats.errors import IncompatibleError, UsageError
-from dataprep.runtime.mixture.history import Phase, Spot
 from dataprep.runtime.mixture.mixture import MixtureOrder, Source, WeightedSources
-from dataprep.runtime.mixture.resume import going_on
+from dataprep.runtime.mixture.phases import Phase
 from dataprep.runtime.mixture.schedule import Schedule
 from dataprep.runtime.order.permutation import Shuffled
+from dataprep.runtime.order.phased import Spot
 from dataprep.runtime.order.skips import Skips
 from tests.support import examples
 
@@ -158,7 +158,7 @@ def test_changes_equal_the_plain_run(changes: Sequence[Change]) -> None:
             begin = place if place.position < n else Spot(place.epoch + 1, 0)
             with pytest.MonkeyPatch.context() as patch:
                 patch.setattr("warnings.warn", lambda *_, **__: None)
-                order = going_on(made, state_of(order), stood=place, begin=begin, positions=n)
+                order = made.resumed(state_of(order), stood=place, begin=begin, positions=n)
             run.change(shares, skip)
         else:
             order = made
@@ -195,7 +195,7 @@ def test_occurrences_equal_a_search_in_later_phases(
     begin = stood if stood.position < n else Spot(stood.epoch + 1, 0)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("warnings.warn", lambda *_, **__: None)
-        order = going_on(made, state_of(first), stood=stood, begin=begin, positions=n)
+        order = made.resumed(state_of(first), stood=stood, begin=begin, positions=n)
     at = order.phase.begin
     low = at.position if epoch == 0 else 0
     samples = order.samples(np.arange(low, n), n, at.epoch + epoch)
@@ -226,7 +226,7 @@ def test_orders_that_differ_are_told_apart() -> None:
         ),
     ):
         with pytest.raises(IncompatibleError, match="other samples, or in another order"):
-            going_on(other, state_of(order), stood=Spot(0, 3), begin=Spot(0, 3), positions=19)
+            other.resumed(state_of(order), stood=Spot(0, 3), begin=Spot(0, 3), positions=19)
 
 
 def test_other_epochs_are_told_apart() -> None:
@@ -234,7 +234,7 @@ def test_other_epochs_are_told_apart() -> None:
     order = order_of({"a": 1, "b": 1})
     fixed = replace(order, weights_changed=False)
     spot = Spot(1, 3)
-    same = going_on(fixed, state_of(order), stood=spot, begin=spot, positions=19)
+    same = fixed.resumed(state_of(order), stood=spot, begin=spot, positions=19)
     assert same.phases == order.phases
     with pytest.raises(IncompatibleError, match="weights_changed=True"):
-        going_on(fixed, state_of(order), stood=spot, begin=spot, positions=18)
+        fixed.resumed(state_of(order), stood=spot, begin=spot, positions=18)

@@ -1,0 +1,77 @@
+"""Opening of datasets by path, of any kind: tokens, embeddings, pairs."""
+
+from __future__ import annotations
+
+import os
+import reprlib
+from collections import Counter
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any, Literal
+
+from dataprep.formats.errors import UsageError, naming_dataset
+from dataprep.formats.read.arrays import ArrayData, ArraySplit, open_arrays
+from dataprep.formats.read.dataset import Dataset, open_dataset
+
+from .embeddings import EmbeddingDataset
+from .pair_data import PairData
+from .pairs import PairDataset
+
+__all__ = ["array_samples", "opened", "opened_any"]
+
+
+def opened(place: str | Path | Dataset, io: Literal["mmap", "pread"] | None) -> Dataset:
+    """Return the dataset of tokens at `place`, opened with `io`; an open one as it is."""
+    if (
+        isinstance(place, list | tuple)
+        and place
+        and all(isinstance(part, str | os.PathLike | Dataset) for part in place)
+    ):
+        weights = ", ".join(
+            f'"{part}": {count}' for part, count in Counter(map(str, place)).items()
+        )
+        raise UsageError(
+            "several datasets are given with a weight each", where="dataset_dir",
+            remedy=f"Pass {{{weights}}}.",
+        )  # fmt: skip
+    if not isinstance(place, str | os.PathLike | Dataset):
+        raise UsageError(
+            f"must be a path or an open dataset, got {reprlib.repr(place)}",
+            where="dataset_dir",
+            remedy="Samples in memory are served by UniversalDataModule or DataLoaderBuilder.",
+        )
+    if not isinstance(place, Dataset):
+        return open_dataset(place, io=io)
+    if io is not None and io != place.io:
+        raise UsageError(
+            f"the dataset was opened with io={place.io!r}", where="io",
+            remedy=f"Open it with io={io!r}, or give its path.",
+        )  # fmt: skip
+    return place
+
+
+def opened_any(
+    place: str | Path | Dataset | ArrayData | PairData, io: Literal["mmap", "pread"] | None
+) -> Dataset | ArrayData | PairData:
+    """Return the dataset of any kind at `place`; see `opened`."""
+    if isinstance(place, ArrayData | PairData):
+        if io is not None and io != place.io:
+            raise UsageError(
+                f"the dataset was opened with io={place.io!r}", where="io",
+                remedy=f"Open it with io={io!r}, or give its path.",
+            )  # fmt: skip
+        return place
+    named = naming_dataset(place) if isinstance(place, str | Path) else nullcontext()
+    with named:
+        try:
+            return opened(place, io)
+        except UsageError as error:
+            if error.code != "E_KIND":
+                raise
+        return open_arrays(str(place), io=io)
+
+
+def array_samples(split: ArraySplit, **options: Any) -> EmbeddingDataset | PairDataset:
+    """Return the samples of a split of embeddings or of pairs; the options are theirs."""
+    made = EmbeddingDataset if split.data.kind == "embeddings" else PairDataset
+    return made(split, **options)
