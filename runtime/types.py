@@ -43,8 +43,6 @@ __all__ = [
 ]
 
 Batch = dict[str, torch.Tensor]
-Collate = Callable[[list[Any]], Any]
-"""Returns the batch of a list of samples."""
 Samples = npt.NDArray[np.int64]
 Indices = Sequence[int] | Samples
 Collate = Callable[[list[Any]], Any]

@@ -90,7 +90,6 @@ def test_interpreter_ends_in_mid_pass() -> None:
     """A script may end while the thread is copying."""
     code = """
 import numpy as np
-from dataprep.runtime import prefetch
 from dataprep.runtime.loader.prefetch import Ahead, Pace, Prefetcher
 
 def source():
