@@ -1,10 +1,10 @@
-"""Wanted fields out of JSON lines, at over 1 GB/s where lines are well-formed.
+"""Fields out of JSON lines, at over 1 GB/s where lines are well-formed.
 
 Two paths with one meaning. The block path hands a whole block to msgspec, which decodes only the
-wanted fields, and then proves what that did not look at (see `json_checks`): one object a line,
+wanted fields, and then proves what msgspec does not check (see `json_proofs`): one object a line,
 each field once in it, valid UTF-8 throughout, no deep nesting. Flat objects are decoded whole,
-which proves the last two by itself (see `flat_json`). Where any proof fails, the line path looks at
-each line by itself and says what is wrong with it.
+which proves the last two. Where a proof fails, the line path parses each line and reports its
+fault. `tests/pipeline/read/test_jsonl.py` compares both paths with the standard library's parser.
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ import numpy.typing as npt
 
 from dataprep.formats.errors import UsageError
 
-from .flat_json import FlatLines, attribute
 from .json_proofs import (
     count_of,
     escapes_ascii,
@@ -31,33 +30,153 @@ from .json_proofs import (
     one_object_a_line,
     too_deep,
 )
-from .records import MAX_DEPTH
+from .line_stream import Block
+from .records import MAX_DEPTH, MAX_RECORD_BYTES, Batch, Position, key_bytes
 
-__all__ = ["BadLineError", "JsonRows", "find", "kind_of", "path_of", "values_at"]
+__all__ = [
+    "BadLineError",
+    "JsonRows",
+    "JsonlParser",
+    "find",
+    "kind_of",
+    "path_of",
+    "values_at",
+]
 
 _SURROGATE = re.compile(r"[\ud800-\udfff]")
 _ESCAPED_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 _PLAIN = re.compile("[A-Za-z0-9_]+")
 _MAX_DIGITS = 4300  # Python converts no longer integers
 
+_MAX_FIELDS = 16
+_MIN_OTHER_BYTES = 300  # of a line for each field beside the wanted ones
+_ATTEMPTS = 3
+_UNUSABLE = re.compile(r'[\x00-\x1f"\\]')  # in a name: msgspec accepts none of these
+_SCALAR = str | int | float | bool | None
+
 Path = tuple[str, ...]
 
 
 class BadLineError(Exception):
-    """A line that is no record: reason and detail."""
+    """A line that is not a record: reason and detail."""
 
 
 Explain = Callable[[Any], BadLineError | None]
-"""What is wrong with an object: a wanted field that is missing, or of another type."""
+"""Returns the fault of a parsed object: a wanted field that is missing or of another type."""
+
+
+# Texts and split keys
+
+
+class JsonlParser:
+    """Reader of `field` (and, if given, `key_field`, a string or integer) in every line.
+
+    Dots reach into nested objects: ``"meta.body"``.
+    """
+
+    def __init__(self, field: str, key_field: str | None = None) -> None:
+        self._path = path_of(field)
+        self._key_path = path_of(key_field) if key_field else None
+        wanted: dict[tuple[str, ...], Any] = {self._path: str}
+        if self._key_path:
+            wanted.setdefault(self._key_path, str | int)
+        self._rows = JsonRows(wanted, self._explain, where="--field, --split-key")
+        self._text = values_at(self._path)
+        self._key = values_at(self._key_path) if self._key_path else None
+
+    def parse(self, block: Block, first_record: int, first_line: int) -> Batch:
+        """Return the records of `block`, numbered from `first_record` and `first_line`."""
+        if block.too_long:
+            return self._too_long(block, first_record, first_line)
+        if block.blank_lines:
+            return self._by_line(block, first_record, first_line)
+        starts = block.starts
+        rows = self._rows.block(block.data, starts)
+        if rows is None:
+            return self._by_line(block, first_record, first_line)
+        texts = list(map(self._text, rows))
+        if "" in texts:
+            return self._by_line(block, first_record, first_line)
+        count = len(rows)
+        return Batch(
+            texts=texts,
+            offsets=(starts + block.offset).astype(np.uint64),
+            records=np.arange(first_record, first_record + count, dtype=np.uint64),
+            keys=[key_bytes(self._key(row)) for row in rows] if self._key else None,
+            read=count,
+            lines=count,
+            consumed=len(block.data),
+        )
+
+    def _by_line(self, block: Block, record: int, line: int) -> Batch:
+        batch = Batch(keys=[] if self._key_path else None, consumed=len(block.data))
+        batch.lines = block.line_count
+        offsets: list[int] = []
+        records: list[int] = []
+        for number, start, raw in block.filled_lines():
+            at = Position(record + batch.read, line + number, block.offset + start)
+            batch.read += 1
+            try:
+                text, key = self._one(raw)
+            except BadLineError as bad:
+                batch.reject(at, raw, *bad.args)
+                continue
+            batch.texts.append(text)
+            offsets.append(at.offset)
+            records.append(at.record)
+            if batch.keys is not None:
+                batch.keys.append(key)
+        batch.blank_lines = batch.lines - batch.read
+        batch.offsets = np.array(offsets, np.uint64)
+        batch.records = np.array(records, np.uint64)
+        return batch
+
+    def _one(self, raw: bytes) -> tuple[str, bytes]:
+        row = self._rows.line(raw)
+        text = self._text(row)
+        if not text:
+            raise BadLineError("empty", f"the field {'.'.join(self._path)!r} is empty")
+        return text, key_bytes(self._key(row)) if self._key else b""
+
+    def _explain(self, value: Any) -> BadLineError | None:
+        """Return the fault of the first field that is missing or has another type."""
+        problem = _check(value, self._path, str)
+        if problem is None and self._key_path:
+            problem = _check(value, self._key_path, (str, int))
+            problem = problem and BadLineError("bad_split_key", problem.args[1])
+        return problem
+
+    def _too_long(self, block: Block, record: int, line: int) -> Batch:
+        batch = Batch(read=1, lines=1, consumed=block.too_long)
+        batch.keys = [] if self._key_path else None
+        detail = f"a line of {block.too_long} bytes, over the limit of {MAX_RECORD_BYTES}"
+        at = Position(record, line, block.offset)
+        batch.reject(at, block.data, "too_long", detail, block.too_long)
+        return batch
+
+
+def _check(value: Any, path: tuple[str, ...], wanted: Any) -> BadLineError | None:
+    """Return why no value of type `wanted` is at `path`; None if one is."""
+    try:
+        found = find(value, path)
+    except BadLineError as bad:
+        return bad
+    if isinstance(found, bool) or not isinstance(found, wanted):
+        return BadLineError(
+            "not_a_string", f"the field {'.'.join(path)!r} is a JSON {kind_of(found)}"
+        )
+    return None
+
+
+# Any fields
 
 
 class JsonRows:
-    """Takes values of the types `wanted`, by path, out of every line.
+    """Reader of values by path, of the types `wanted`, in every line.
 
-    A field whose own name is a path with its dots goes before the one that the path leads to, in
-    each record by itself. `explain` says what is wrong with an object that has not all of them.
-    With `constants`, it is shown NaN and infinities too, which are no JSON; otherwise they are
-    refused as that.
+    In each record a field whose own name is the dotted path takes precedence over the nested one.
+    `explain` returns the fault of an object that lacks a value. With `constants`, objects passed to
+    it may hold NaN and infinities; otherwise these are refused as invalid JSON.
     """
 
     def __init__(
@@ -74,12 +193,12 @@ class JsonRows:
         self._plain = all(map(_PLAIN.fullmatch, self._names))
         self._decoder = msgspec.json.Decoder(_row_type(dict(wanted), where))
         flat = all(len(path) == 1 for path in wanted)
-        self._flat = FlatLines({name: kind for (name,), kind in wanted.items()}) if flat else None
+        self._flat = _FlatLines({name: kind for (name,), kind in wanted.items()}) if flat else None
 
     # The block path
 
     def block(self, data: bytes, starts: npt.NDArray[np.int64]) -> list[Any] | None:
-        """All rows of `data`, or None if anything about it needs a closer look."""
+        """Return all rows of `data`; None if a proof fails and lines must be parsed one by one."""
         count = len(starts)
         octets = np.frombuffer(data, np.uint8)
         if not one_object_a_line(octets, starts):
@@ -97,7 +216,7 @@ class JsonRows:
         return rows if rows is not None and len(rows) == count else None
 
     def _escaped(self, data: bytes) -> bool:
-        """Whether `data` may hold a key that is wanted with a character written as an escape."""
+        """Return whether `data` may hold a wanted key with a character written as an escape."""
         if self._plain and not escapes_ascii(data):
             return False
         dotted = (key for _, key in self._dotted)
@@ -106,7 +225,7 @@ class JsonRows:
     def _any_rows(
         self, data: bytes, octets: npt.NDArray[np.uint8], starts: npt.NDArray[np.int64]
     ) -> list[Any] | None:
-        """The rows of lines that may hold anything beside the wanted fields."""
+        """Return the rows of lines that may hold anything beside the wanted fields."""
         if not (is_utf8(data) and self._shallow(data, octets, starts)):
             return None
         try:
@@ -117,7 +236,7 @@ class JsonRows:
     def _shallow(
         self, data: bytes, octets: npt.NDArray[np.uint8], starts: npt.NDArray[np.int64]
     ) -> bool:
-        """Whether no line nests deeper than MAX_DEPTH."""
+        """Return whether no line nests deeper than MAX_DEPTH."""
         ends = np.append(starts[1:], len(data))
         return not any(
             too_deep(data[starts[line] : ends[line]], MAX_DEPTH)
@@ -127,7 +246,7 @@ class JsonRows:
     # The line path
 
     def line(self, raw: bytes) -> Any:
-        """The row of one line; raises `BadLineError`."""
+        """Return the row of one line; raise `BadLineError`."""
         if self._dotted:
             names = _names_of(raw)
             dotted = [path for path, _ in self._dotted if ".".join(path) in names]
@@ -146,7 +265,7 @@ class JsonRows:
         return row
 
     def _with_dots(self, dotted: Sequence[Path]) -> _Respelled:
-        """What takes the values at the paths `dotted` from fields of those very names."""
+        """Return a reader that takes the paths `dotted` from fields of those dotted names."""
         key = tuple(dotted)
         if key not in self._respelled:
             self._respelled[key] = _Respelled(
@@ -156,7 +275,7 @@ class JsonRows:
         return self._respelled[key]
 
     def _parsed(self, line: str) -> Any:
-        """`line` by the standard library; raises for a wanted field that stands twice."""
+        """Parse `line` with the standard library; raise for a wanted field that stands twice."""
         twice: list[str] = []
 
         def check(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -169,12 +288,12 @@ class JsonRows:
         value = json.loads(
             line, object_pairs_hook=check, parse_int=_integer, parse_constant=self._constant
         )
-        if twice:  # only now: what is not JSON is that first
+        if twice:  # after parsing: invalid JSON is reported first
             raise BadLineError("duplicate_field", f"the field {twice[0]!r} stands twice")
         return value
 
     def _explain(self, raw: bytes, error: Exception | None) -> BadLineError:
-        """What is wrong with a line that was refused."""
+        """Return the fault of a line that was refused."""
         if too_deep(raw, MAX_DEPTH):
             return BadLineError("too_deep", f"nested deeper than {MAX_DEPTH}")
         try:
@@ -194,7 +313,7 @@ class JsonRows:
 
 
 class _Respelled:
-    """Rows like those of `JsonRows`, where the paths `dotted` are names of single fields."""
+    """Reader like `JsonRows`, where the paths `dotted` are names of single fields."""
 
     def __init__(
         self, wanted: Mapping[Path, Any], dotted: Collection[Path], explain: Explain, *,
@@ -215,18 +334,18 @@ class _Respelled:
         return self._nested(self._rows.line(raw))
 
     def _nested(self, row: Any) -> Any:
-        """`row` such that `values_at` finds what it finds in the rows of `JsonRows`."""
+        """Return `row` in the form of the rows of `JsonRows`, for `values_at`."""
         top = SimpleNamespace()
         for (*above, name), take in self._takers:
             at = top
             for step in above:
-                at = vars(at).setdefault(attribute(step), SimpleNamespace())
-            setattr(at, attribute(name), take(row))
+                at = vars(at).setdefault(_attribute(step), SimpleNamespace())
+            setattr(at, _attribute(name), take(row))
         return top
 
 
 def _names_of(raw: bytes) -> Collection[str]:
-    """The names of the fields of an object; none of what is not one."""
+    """Return the names of the fields of an object; none if it is not an object."""
     try:
         return msgspec.json.decode(raw, type=dict[str, msgspec.Raw]).keys()
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
@@ -234,9 +353,9 @@ def _names_of(raw: bytes) -> Collection[str]:
 
 
 class _Key:
-    """How often a field name stands as a key in some JSON, without parsing it.
+    """Occurrences of a field name as a key in JSON, counted without parsing.
 
-    `escape` finds the places where one of its characters may be written as an escape.
+    `escape` matches the places where one of its characters may be written as an escape.
     """
 
     def __init__(self, name: str) -> None:
@@ -249,23 +368,23 @@ class _Key:
         self.escape = re.compile(rf"\\(?:u(?:{spelled}){slash})".encode())
 
     def stands(self, data: bytes, octets: npt.NDArray[np.uint8]) -> bool:
-        """Whether `data` has it as a key anywhere, written without needless escapes."""
+        """Return whether `data` has it as a key, written without needless escapes."""
         first = self._quoted[0]
         if len(self._quoted) == 1 and len(first) >= 4 and not count_of(octets, first):
             return False
         return self.count(data, 0) > 0
 
     def once_a_line(self, data: bytes, octets: npt.NDArray[np.uint8], lines: int) -> bool:
-        """Whether each of `lines` has it as a key once, if each has it at all."""
+        """Return whether each of `lines` has it as a key once, given that each has it."""
         first = self._quoted[0]
         if len(self._quoted) == 1 and len(first) >= 4 and count_of(octets, first) <= lines:
             return True
         return self.count(data, lines) == lines
 
     def count(self, data: bytes, expected: int) -> int:
-        """How often `data` has it as a key, written without needless escapes.
+        """Return how often `data` has it as a key, written without needless escapes.
 
-        Strings that are no keys are told apart only where more than `expected` are found.
+        Strings that are not keys are excluded only where more than `expected` are found.
         """
         found = sum(map(data.count, self._quoted))
         return found if found <= expected else sum(len(use.findall(data)) for use in self._uses)
@@ -285,9 +404,9 @@ def _refuse_escapes(names: list[str], where: str) -> None:
 
 
 def _row_type(wanted: dict[Path, Any], where: str) -> Any:
-    """A struct type that holds the values at the paths of `wanted`, nested as they are.
+    """Return a struct type that holds the values at the paths of `wanted`, nested alike.
 
-    Attributes are named by position (see `values_at`), so any field name will do.
+    Attributes have encoded names (see `_attribute`), so any field name is possible.
     """
     if () in wanted:
         if len(wanted) > 1:
@@ -296,13 +415,13 @@ def _row_type(wanted: dict[Path, Any], where: str) -> Any:
     below: dict[str, dict[Path, Any]] = {}
     for (name, *rest), kind in wanted.items():
         below.setdefault(name, {})[tuple(rest)] = kind
-    fields = [(attribute(name), _row_type(inner, where)) for name, inner in below.items()]
-    rename = {attribute(name): name for name in below}
+    fields = [(_attribute(name), _row_type(inner, where)) for name, inner in below.items()]
+    rename = {_attribute(name): name for name in below}
     return msgspec.defstruct("Row", fields, rename=rename, gc=False)
 
 
 def path_of(field: str) -> Path:
-    """The steps that lead to a field.
+    """Return the steps that lead to a field.
 
     >>> path_of("meta.body")
     ('meta', 'body')
@@ -311,14 +430,14 @@ def path_of(field: str) -> Path:
 
 
 def values_at(path: Path) -> attrgetter[Any]:
-    """What takes the value at `path` out of a row."""
-    return attrgetter(".".join(map(attribute, path)))
+    """Return a function that takes the value at `path` out of a row."""
+    return attrgetter(".".join(map(_attribute, path)))
 
 
 def find(value: Any, path: Path) -> Any:
-    """What stands at `path` in an object; raises `BadLineError` if nothing does.
+    """Return the value at `path` in an object; raise `BadLineError` if there is none.
 
-    A field whose own name has the dots goes first.
+    A field whose own name is the dotted path takes precedence.
     """
     name = ".".join(path)
     if len(path) > 1 and isinstance(value, dict) and name in value:
@@ -349,6 +468,73 @@ def _refuse_constant(name: str) -> float:
 
 
 def kind_of(value: Any) -> str:
-    """What JSON calls `value`."""
+    """Return the JSON name of the type of `value`."""
     names = {dict: "object", list: "array", str: "string", bool: "boolean", type(None): "null"}
     return names.get(type(value), "number")
+
+
+def _attribute(name: str) -> str:
+    """Return a Python name for the field `name`, which may hold any characters.
+
+    >>> _attribute("a b")
+    'f_612062'
+    """
+    return f"f_{name.encode().hex()}"
+
+
+# Flat objects
+
+
+class _FlatLines:
+    """Decoder of blocks of lines whose objects all have the fields of the first line.
+
+    `wanted` are the wanted fields and their types; the values of the others are scalars. A decoder
+    that requires exactly these fields proves, in the pass that is needed anyway, that lines are
+    valid UTF-8 throughout and do not nest. It pays where lines are long, since the other values
+    become objects too.
+    """
+
+    def __init__(self, wanted: Mapping[str, Any]) -> None:
+        self._wanted = wanted
+        self._decoder: msgspec.json.Decoder[list[Any]] | None = None
+        self._attempts = _ATTEMPTS
+
+    def rows(self, data: bytes, lines: int) -> list[Any] | None:
+        """Return all rows of `data`; None if some line differs or lines are too short to gain."""
+        if not self._attempts:
+            return None
+        if self._decoder is None and not self._learn(
+            data[: data.find(b"\n") + 1], len(data) // lines
+        ):
+            return None
+        try:
+            return self._decoder.decode_lines(data) if self._decoder else None
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+            self._decoder = None
+            self._attempts -= 1
+            return None
+
+    def _learn(self, line: bytes, size: int) -> bool:
+        """Make a decoder for lines like `line`; return whether lines of `size` bytes gain from it."""
+        try:
+            record = msgspec.json.decode(line, type=dict[str, msgspec.Raw])
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+            return False
+        if not self._wanted.keys() <= record.keys():
+            return False
+        others = record.keys() - self._wanted.keys()
+        if len(record) > _MAX_FIELDS or size < _MIN_OTHER_BYTES * len(others):
+            return False
+        if any(_UNUSABLE.search(name) for name in others):
+            return False
+        types = {name: self._wanted.get(name, _SCALAR) for name in record}
+        self._decoder = msgspec.json.Decoder(
+            msgspec.defstruct(
+                "FlatRow",
+                [(_attribute(name), kind) for name, kind in types.items()],
+                rename={_attribute(name): name for name in types},
+                forbid_unknown_fields=True,
+                gc=False,
+            )
+        )
+        return True

@@ -1,10 +1,10 @@
-"""Bytes of an input in blocks that end where a line ends; plain, gzip or zstd.
+"""Byte streams cut into blocks of whole lines; plain, gzip or zstd.
 
 A span of a plain file owns the lines that start in it: a line that starts before the span belongs
-to the span before, and the last line is read past the end of the span. So spans can be cut at any
-byte without looking at the file. Lines end at `\\n` and nowhere else (`splitlines` would also cut
-at U+2028). Memory is a few blocks, whatever the size of the input; what does not fit into
-`MAX_RECORD_BYTES` is passed over and reported, never kept.
+to the previous span, and the last line is read past the end of the span. So a file can be cut into
+spans at any byte. Lines end at `\\n` only (`splitlines` would also cut at U+2028). Memory is a few
+blocks, whatever the size of the input; a line longer than `MAX_RECORD_BYTES` is skipped and
+reported.
 """
 
 from __future__ import annotations
@@ -12,26 +12,119 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Callable, Generator, Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property
 from io import FileIO
+from itertools import pairwise
 from pathlib import Path
 from typing import Protocol
 
+import numpy as np
+import numpy.typing as npt
+
 from .fingerprints import ChunkHasher, HashingReader
-from .line_blocks import Block
 from .records import MAX_RECORD_BYTES, Span
 from .sources import Source, check_unchanged, input_error, reading
 
-__all__ = ["BLOCK_BYTES", "LineStream"]
+__all__ = ["BLOCK_BYTES", "MAX_BLOCK_LINES", "Block", "LineStream", "line_starts"]
 
-BLOCK_BYTES = 1 << 20  # what the steps of a block pass on stays in the caches
+BLOCK_BYTES = 1 << 20  # fits the caches of a core
+MAX_BLOCK_LINES = 1 << 16  # each may become a record or a reject, which are larger than a line
+_LOOK_BYTES = 64 << 10
+_FEW_LINES = 64
+_FILLED = np.array([not bytes([octet]).isspace() for octet in range(256)])
 _SKIP_BYTES = 1 << 20
 _HEAD_BYTES = 4096
-_LINE_END_BYTES = 2  # a line may be so much longer than a record: "\r\n"
+_LINE_END_BYTES = 2  # of "\r\n", by which a line may be longer than a record
 _BOM = b"\xef\xbb\xbf"
-_LEAST_LOOK_BYTES = 1 << 20  # a decompressor is slow to warm up: less would look too large
-_LOOK_AHEAD_BYTES = 16 << 20
-_LOOK_BYTES = 4096
+_LEAST_AHEAD_BYTES = 1 << 20  # of text; the ratio of a decompressor's first bytes is too high
+_MOST_AHEAD_BYTES = 16 << 20
+_AHEAD_STEP_BYTES = 4096
 _MANY_BLOCKS = 4
+
+Starts = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Block:
+    """Whole lines starting at byte `offset` of the (decompressed) input.
+
+    `data` ends with a newline, except for the last line of a file. If `too_long` is set, the block
+    is a single line of that many bytes (newline included), longer than `MAX_RECORD_BYTES` without
+    its line end, and `data` holds only its beginning. `inside` is False for lines after the end of
+    the span, which only a reader of multi-line documents needs.
+    """
+
+    offset: int
+    data: bytes
+    inside: bool = True
+    too_long: int = 0
+
+    @cached_property
+    def starts(self) -> Starts:
+        """Return where each line of `data` starts."""
+        return line_starts(self.data)
+
+    @cached_property
+    def blank_lines(self) -> int:
+        """Return the number of lines if every one is blank, otherwise 0.
+
+        >>> [Block(offset=0, data=data).blank_lines for data in (b"\\n \\n", b"\\na\\n")]
+        [2, 0]
+        """
+        if self.too_long or not self.data.isspace():
+            return 0
+        return self.data.count(b"\n") + (not self.data.endswith(b"\n"))
+
+    @property
+    def line_count(self) -> int:
+        """Return the number of lines."""
+        return self.blank_lines or (len(self.starts) if self.data else 0)
+
+    def filled_lines(self) -> Iterator[tuple[int, int, bytes]]:
+        """Yield number, start and bytes (with the newline) of each line that is not blank."""
+        if self.blank_lines or not self.data:
+            return
+        starts = self.starts
+        filled = np.logical_or.reduceat(_FILLED[np.frombuffer(self.data, np.uint8)], starts)
+        ends = np.append(starts[1:], len(self.data))
+        for number in np.flatnonzero(filled).tolist():
+            start = int(starts[number])
+            yield number, start, self.data[start : ends[number]]
+
+    def parts(self) -> Iterator[Block]:
+        """Yield this block in parts of at most `MAX_BLOCK_LINES` lines; whole if all are blank."""
+        if self.too_long or self.blank_lines or len(self.starts) <= MAX_BLOCK_LINES:
+            yield self
+            return
+        cuts = [*self.starts[::MAX_BLOCK_LINES].tolist(), len(self.data)]
+        for start, stop in pairwise(cuts):
+            yield replace(self, offset=self.offset + start, data=self.data[start:stop])
+
+
+def line_starts(data: bytes) -> Starts:
+    """Return where each line of `data` starts; no line starts after a final newline.
+
+    >>> line_starts(b"ab\\nc\\n").tolist()
+    [0, 3]
+    """
+    head = data[:_LOOK_BYTES]
+    ends = _ends_of_long_lines(data) if head.count(b"\n") < _FEW_LINES else _line_ends(data)
+    return np.concatenate([[0], ends[: -1 if data.endswith(b"\n") else None]])
+
+
+def _line_ends(data: bytes) -> Starts:
+    return np.flatnonzero(np.frombuffer(data, np.uint8) == ord("\n")) + 1
+
+
+def _ends_of_long_lines(data: bytes) -> Starts:
+    """Return the ends of lines by one search for each: faster for lines of thousands of bytes."""
+    ends = []
+    end = data.find(b"\n") + 1
+    while end:
+        ends.append(end)
+        end = data.find(b"\n", end) + 1
+    return np.array(ends, np.int64)
 
 
 class _Bytes(Protocol):
@@ -41,10 +134,10 @@ class _Bytes(Protocol):
 
 
 class LineStream:
-    """The blocks of one span, and afterwards what was seen of the input's bytes.
+    """Blocks of one span, and the fingerprint of its bytes.
 
     When all was read, `chunk_digests` are the digests of the span's part of the file (see
-    `fingerprint`). `lap` is told ``read`` when a block has been read, for whoever measures.
+    `fingerprints`). ``lap("read")`` is called after each block that was read, for profiles.
     """
 
     def __init__(
@@ -69,19 +162,19 @@ class LineStream:
 
     @property
     def known_size(self) -> int | None:
-        """Bytes of the input, unless it is compressed."""
+        """Return the bytes of the input; None if it is compressed."""
         return self._source.size if self._source.compression is None else None
 
     @property
     def stored_bytes(self) -> int:
-        """How many stored bytes of a compressed file were needed so far; 0 for a plain one."""
+        """Return the stored bytes of a compressed file read so far; 0 for a plain file."""
         return self._compressed.consumed if self._compressed else 0
 
     def needed_bytes(self) -> int:
-        """How many stored bytes the text given so far takes, without what is decompressed ahead.
+        """Return the stored bytes of the text yielded so far, without what was read ahead.
 
-        Only for a compressed file, while its blocks or chunks are being read, and instead of the
-        rest of them: up to `_LOOK_AHEAD_BYTES` of text are read to tell. Afterwards all of it.
+        For a compressed file whose blocks or chunks are being read; up to `_MOST_AHEAD_BYTES` of
+        text are consumed to estimate it, so no further block may be read afterwards.
         """
         if self._compressed is None or self._inflating is None:
             return self.stored_bytes  # all was read
@@ -90,21 +183,21 @@ class LineStream:
         inflated, given = self._inflating, self._inflating.given
         text = given if self._lines is None else self._lines.offset
         stored = self._compressed.consumed
-        while given < _LOOK_AHEAD_BYTES and (data := inflated.read(_LOOK_BYTES)):
-            if self._compressed.consumed > stored and given >= _LEAST_LOOK_BYTES:
+        while given < _MOST_AHEAD_BYTES and (data := inflated.read(_AHEAD_STEP_BYTES)):
+            if self._compressed.consumed > stored and given >= _LEAST_AHEAD_BYTES:
                 break  # all that is stored up to here was decompressed before this
             stored, given = self._compressed.consumed, given + len(data)
         return stored * text // max(1, given)
 
     def enough(self) -> None:
-        """Ask for no more blocks: what is left of the span is only fingerprinted."""
+        """Stop the blocks: the rest of the span is only fingerprinted."""
         self._enough = True
 
     def blocks(self) -> Iterator[Block]:
-        """Blocks of lines in order; raises `InputError` for a damaged compressed file.
+        """Yield blocks of lines in order; raise `InputError` for a damaged compressed file.
 
-        Read them to their end, or call `enough` and then read on: otherwise there are no
-        `chunk_digests`, and changes of the file go unseen.
+        Exhaust the iterator, after `enough` if need be: otherwise there are no `chunk_digests`,
+        and changes of the file are not detected.
         """
         with self._opened() as reader:
             self._lines = _Lines(reader, self._span.start, self._block_bytes)
@@ -119,14 +212,14 @@ class LineStream:
         start, stop = self._span.start, self._span.stop
         if self._source.compression is not None:
             yield from lines
-        elif start == 0:  # a first line after a byte order mark is ours, wherever the cut
+        elif start == 0:  # a first line after a byte order mark belongs here, wherever the cut
             yield from self._until(lines, max(stop, lines.offset + 1))
         else:
             lines.skip_partial_line(stop)
             yield from self._until(lines, stop)
 
     def chunks(self) -> Generator[bytes]:
-        """The bytes of the input as they come, where lines do not matter."""
+        """Yield the bytes of the input in blocks that end anywhere."""
         with self._opened() as reader:
             while data := reader.read(self._block_bytes):
                 self._measured()
@@ -167,7 +260,7 @@ class LineStream:
         self.chunk_digests = reader.drain()
 
     def _until(self, lines: _Lines, stop: int) -> Iterator[Block]:
-        """Blocks up to the line that starts at or after `stop`, and beyond if overrun is asked."""
+        """Yield blocks up to the line that starts at or after `stop`; with overrun, beyond it."""
         for block in lines:
             end = block.offset + len(block.data)
             if block.offset >= stop:
@@ -187,7 +280,7 @@ class LineStream:
 
 
 class _Inflated:
-    """A decompressing stream that names the input when its data is damaged."""
+    """Decompressing stream whose errors name the input."""
 
     def __init__(self, stream: _Bytes, source: Source) -> None:
         self._stream = stream
@@ -214,7 +307,7 @@ class _Inflated:
 
 
 def _line_start(data: bytes, at: int) -> int:
-    """The first line start in `data` at or after `at`.
+    """Return the first line start in `data` at or after `at`.
 
     >>> _line_start(b"ab\\ncd\\n", 1), _line_start(b"ab\\ncd\\n", 3), _line_start(b"ab", 1)
     (3, 3, 2)
@@ -224,7 +317,7 @@ def _line_start(data: bytes, at: int) -> int:
 
 
 class _RangeReader:
-    """Reads on from one byte before `start`, fingerprinting what lies in `start`:`stop`."""
+    """Reader that starts one byte before `start` and fingerprints the bytes `start`:`stop`."""
 
     def __init__(self, stream: FileIO, start: int, stop: int) -> None:
         self._stream = stream
@@ -250,13 +343,13 @@ class _RangeReader:
         self._at += len(data)
 
     def finish(self) -> None:
-        """Read what is left of the range, so that its fingerprint is whole."""
+        """Read the rest of the range, which completes its fingerprint."""
         while self._at < self._stop and self.read(min(_SKIP_BYTES, self._stop - self._at)):
             pass
 
 
 class _Lines:
-    """Cuts a byte stream into blocks of whole lines."""
+    """Byte stream cut into blocks of whole lines."""
 
     def __init__(self, reader: _Bytes, start: int, block_bytes: int) -> None:
         self._reader = reader
@@ -276,7 +369,7 @@ class _Lines:
             self.offset = len(_BOM)
 
     def skip_partial_line(self, stop: int | None = None) -> None:
-        """Pass over everything up to and including the next newline, if it comes before `stop`."""
+        """Skip up to and including the next newline, or to `stop` if that comes first."""
         while stop is None or self.offset < stop:
             data = self._rest or self._reader.read(self._block_bytes)
             if not data:
@@ -294,12 +387,12 @@ class _Lines:
         while not self._ended:
             data = self._next_lines()
             if len(data) > MAX_RECORD_BYTES:
-                yield from self._apart(data)
+                yield from self._large_blocks(data)
             elif data:
-                yield self._take(data)
+                yield self._block(data)
 
     def _next_lines(self) -> bytes:
-        """At least one whole line, all that is left, or more than a record may have."""
+        """Return at least one whole line, all that is left, or more bytes than a record may have."""
         size = len(self._rest)
         cut = self._rest.rfind(b"\n")
         self._make_room(size)
@@ -320,7 +413,7 @@ class _Lines:
             return bytes(view[: cut + 1])
 
     def _make_room(self, size: int) -> None:
-        """Have a buffer of at least `size` bytes; one that grew for a long line is let go."""
+        """Grow the buffer to `size` bytes, or shrink one that has grown for a long line."""
         if not self._buffer:
             self._buffer = bytearray(self._block_bytes + self._block_bytes // 4)
         if size > len(self._buffer):
@@ -328,24 +421,26 @@ class _Lines:
         elif size < self._block_bytes and len(self._buffer) > _MANY_BLOCKS * self._block_bytes:
             self._buffer = bytearray(self._block_bytes + self._block_bytes // 4)
 
-    def _apart(self, data: bytes) -> Iterator[Block]:
-        """Blocks of `data`, which is so large that a line in it may be too long."""
+    def _large_blocks(self, data: bytes) -> Iterator[Block]:
+        """Yield blocks of `data`, which is so large that a line in it may be too long."""
         start = 0
         while len(data) - start > MAX_RECORD_BYTES:
             end = data.find(b"\n", start) + 1 or len(data)
             line = data[start:end]
-            yield self._pass_over(line) if _bare_size(line) > MAX_RECORD_BYTES else self._take(line)
+            yield (
+                self._skip_line(line) if _bare_size(line) > MAX_RECORD_BYTES else self._block(line)
+            )
             start = end
         if start < len(data):
-            yield self._take(data[start:])
+            yield self._block(data[start:])
 
-    def _take(self, data: bytes) -> Block:
+    def _block(self, data: bytes) -> Block:
         block = Block(offset=self.offset, data=data)
         self.offset += len(data)
         return block
 
-    def _pass_over(self, line: bytes) -> Block:
-        """Report a line that is too long, of which `line` is all that was read so far."""
+    def _skip_line(self, line: bytes) -> Block:
+        """Return a block for a line that is too long, of which only `line` was read so far."""
         start = self.offset
         self.offset += len(line)
         if not line.endswith(b"\n") and not self._ended:
@@ -354,7 +449,7 @@ class _Lines:
 
 
 def _bare_size(line: bytes) -> int:
-    """How long `line` is without its line end.
+    """Return the length of `line` without its line end.
 
     >>> _bare_size(b"ab\\r\\n"), _bare_size(b"ab")
     (2, 2)

@@ -1,6 +1,6 @@
-"""Records as they come out of an input: the texts of a batch, and what could not be used.
+"""Records of an input: the texts of a batch, and the records that cannot be used.
 
-Readers give batches of a few megabytes. A record that cannot be used is never dropped: it becomes
+Readers yield batches of a few megabytes. A record that cannot be used is never dropped: it becomes
 a `Reject` with its place and reason, and keeps its number.
 """
 
@@ -22,6 +22,7 @@ __all__ = [
     "Reject",
     "Span",
     "excerpt",
+    "key_bytes",
     "without_text",
 ]
 
@@ -40,7 +41,7 @@ class Span(msgspec.Struct, frozen=True):
 
 
 class Reject(msgspec.Struct, frozen=True, kw_only=True):
-    """A record that was not used; `record` and `line` count from the start of its span."""
+    """A record that is not used; `record` and `line` count from the start of its span."""
 
     record: int
     line: int | None
@@ -52,7 +53,7 @@ class Reject(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Position(NamedTuple):
-    """Where a record stands."""
+    """Place of a record: its number, its line, and its byte offset or row."""
 
     record: int
     line: int | None
@@ -63,8 +64,9 @@ class Position(NamedTuple):
 class Batch:
     """Consecutive records of one span.
 
-    `texts` are the usable ones; `offsets` (byte or row) and `records` (number within the span) go
-    with them, as does `keys` when the split is decided by a field. `consumed` is in bytes of input.
+    `texts` are the usable ones; `offsets` (byte or row) and `records` (number within the span) have
+    one entry for each, and so has `keys` where a field decides the split. `read` counts all
+    records, `consumed` the bytes of input.
     """
 
     texts: list[str] = field(default_factory=list)
@@ -79,15 +81,15 @@ class Batch:
 
     @property
     def documents(self) -> int:
-        """How many documents the usable records come to."""
+        """Return the number of documents of the usable records."""
         return len(self.texts)
 
     def reject(
         self, at: Position, raw: bytes | None, reason: str, detail: str, size: int | None = None
     ) -> None:
-        """Note that the record at `at`, with the bytes `raw`, cannot be used.
+        """Add a `Reject` of the record at `at`, with the bytes `raw`.
 
-        Where `raw` is only its beginning, `size` is how many bytes it has.
+        Where `raw` is only its beginning, `size` is its length in bytes.
         """
         self.rejects.append(
             Reject(
@@ -103,7 +105,7 @@ class Batch:
 
 
 def excerpt(raw: bytes) -> str:
-    """The beginning of `raw` as readable text.
+    """Return the beginning of `raw` as readable text.
 
     >>> excerpt(b"caf\\xc3\\xa9 \\xff")
     'café \\\\xff'
@@ -112,5 +114,14 @@ def excerpt(raw: bytes) -> str:
 
 
 def without_text(reject: dict[str, Any]) -> dict[str, Any]:
-    """Return an entry of rejects.jsonl without what may quote the record."""
+    """Return an entry of rejects.jsonl without the parts that may quote the record."""
     return reject | {"detail": "", "excerpt": None}
+
+
+def key_bytes(key: str | int) -> bytes:
+    """Return the bytes of a split key: text as UTF-8, an integer in decimal.
+
+    >>> key_bytes(17), key_bytes("a")
+    (b'17', b'a')
+    """
+    return str(key).encode()
