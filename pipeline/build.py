@@ -25,7 +25,7 @@ from .commit import output_dir as destination
 from .commit.dataset import Commit
 from .commit.full_disk import need_named
 from .execute.executor import Workers, run_here
-from .execute.launch import available_cores, release
+from .execute.launch import release
 from .execute.progress import ProgressCallback
 from .execute.task import Done, UnitResult, unit_name
 from .execute.worker import Event, job_of
@@ -34,8 +34,9 @@ from .plan.estimate import check_disk
 from .plan.notes import split_notes, unknown_notes
 from .plan.prepare import SAMPLE_BYTES, Prepared, Survey, prepare, survey
 from .plan.tokenizer_setup import naming
-from .read import tables
+from .read import fingerprints
 from .read.child_process import reading_apart
+from .read.process_limits import available_cores
 from .report import BuildReport, report_of
 from .run import Ongoing
 from .staging.directory import Staging, leftovers
@@ -251,7 +252,7 @@ class _Build:
             tokenizer_json=self._prepared.tokenizer_json,
             options=self._prepared.stored_options,
             shares=self._prepared.shares,
-            table_fingerprints=tables.fingerprints(
+            table_fingerprints=fingerprints.table_fingerprints(
                 self._plan.sources, self._plan.read.hf_config, self._plan.read.hf_split
             ),
             threads=max(1, workers),

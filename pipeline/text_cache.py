@@ -34,9 +34,10 @@ from .execute.bad_record import record_error
 from .options import BuildOptions, DocumentUnit, as_paths
 from .plan.plan import make_units
 from .read.child_process import reading_apart
+from .read.discovery import find_sources
+from .read.fingerprints import fingerprint_source
 from .read.reader import ReadOptions, SpanReader
-from .read.sources import Source, find_sources
-from .read.tables import fingerprint_source
+from .read.sources import Source
 from .tokenize.engines import library_versions
 from .tokenize.load import resolve_tokenizer
 

@@ -81,7 +81,8 @@ def run(
 
 def _likely_workers(options: AnyOptions) -> int:
     """How many workers will be wanted, told by sizes; none for a single unit."""
-    from dataprep.pipeline.execute.launch import available_cores, likely_units
+    from dataprep.pipeline.execute.launch import likely_units
+    from dataprep.pipeline.read.process_limits import available_cores
 
     if (options.out / "config.json").exists() and not options.overwrite:
         return 0

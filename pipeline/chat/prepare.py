@@ -20,8 +20,8 @@ from ..plan.own_splits import own_split_notes
 from ..plan.plan import ChatPlan, Plan, make_units, plan_key
 from ..plan.prepare import Prepared, Survey, check_sources, gate_texts, splitting_of
 from ..plan.tokenizer_setup import DrivenTokenizer, naming
+from ..read.discovery import find_sources, folder_notes
 from ..read.reader import ReadOptions
-from ..read.sources import find_sources, folder_notes
 from ..tokenize.engines import TOKENIZERS, choose_engine, library_versions
 from ..tokenize.load import TokenizerSource, resolve_tokenizer
 from ..tokenize.probes import make_probes

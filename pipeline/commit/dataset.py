@@ -58,10 +58,9 @@ from ..execute.task import (
 )
 from ..plan.plan import Plan
 from ..plan.recipe import token_recipe_id
-from ..read.fingerprints import combine
+from ..read.fingerprints import STREAMS, combine
 from ..read.records import without_text
 from ..read.sources import Source
-from ..read.tables import STREAMS
 from ..staging.directory import Staging
 from ..staging.writeback import sync_or_remove
 from .exact_splits import deal_out, sizes_of

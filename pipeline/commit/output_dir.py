@@ -30,7 +30,7 @@ from ..chat.overlong import OVERLONG
 from ..options import quotes_too_much
 from ..plan.prepare import Prepared
 from ..plan.recipe import different_options, different_settings, token_recipe_id
-from ..read import tables
+from ..read.fingerprints import fingerprint_source
 from ..read.sources import Source
 from ..tokenize.probes import encoded_probes
 
@@ -370,7 +370,7 @@ def same_inputs(
     for entry, source in zip(existing, sources, strict=True):
         stored = (entry.bytes, entry.format, entry.compression)
         same = stored == (source.size, source.format, source.compression)
-        if not same or tables.fingerprint_source(source, config, split) != entry.fingerprint:
+        if not same or fingerprint_source(source, config, split) != entry.fingerprint:
             if entry.name == source.name:
                 return f"the input {source.name} has changed"
             return f"made from other inputs: {source.name} is not {entry.name}"

@@ -24,7 +24,7 @@ from dataprep.formats.storage import storage_errors, sync_directory
 from ..commit import output_dir as destination
 from ..encode.probe import OPTION, OTHER_VECTORS
 from ..execute.executor import Workers, run_here
-from ..execute.launch import available_cores, release
+from ..execute.launch import release
 from ..execute.progress import ProgressCallback
 from ..execute.stages import Profile
 from ..execute.task import Done, unit_name
@@ -32,8 +32,9 @@ from ..execute.worker import Event
 from ..options import quotes_too_much
 from ..plan.notes import split_notes
 from ..plan.splits import FEW_KEYS, add_keys
-from ..read import tables
 from ..read.child_process import reading_apart
+from ..read.fingerprints import fingerprint_source
+from ..read.process_limits import available_cores
 from ..run import Ongoing
 from ..staging.directory import Staging, leftovers
 from ..staging.resume import finished_units
@@ -211,7 +212,7 @@ class _Build:
             plan=plan, staging=self._staging, options=self._prepared.stored_options,
             shares=self._prepared.shares,
             fingerprints={  # all others were taken while they were read
-                number: tables.fingerprint_source(source, plan.hf_config, plan.hf_split)
+                number: fingerprint_source(source, plan.hf_config, plan.hf_split)
                 for number, source in enumerate(plan.sources) if source.format == "hf"
             },
         )  # fmt: skip

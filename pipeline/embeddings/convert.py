@@ -14,7 +14,7 @@ import xxhash
 
 from ..encode.encoder import Encode, encode_texts
 from ..plan.splits import Hashes, hash_keys
-from ..read.jsonl import key_bytes
+from ..read.records import key_bytes
 from .options import PROVENANCE, scale_name
 from .plan import EmbedPlan
 from .rows import Column, Problem, Rows, Values

@@ -16,8 +16,8 @@ from dataprep.formats.manifest import arrays as array_manifest
 from dataprep.formats.storage import free_bytes
 
 from ..commit import output_dir as destination
-from ..execute.launch import available_cores
 from ..read.child_process import reading_apart
+from ..read.process_limits import available_cores
 from .commit import LINK_BYTES
 from .options import PROVENANCE, EmbeddingOptions, scale_name
 from .plan import EmbedPlan

@@ -23,8 +23,7 @@ from ..read.json_lines import (
     path_of,
     values_at,
 )
-from ..read.line_blocks import Block
-from ..read.line_stream import LineStream
+from ..read.line_stream import Block, LineStream
 from ..read.records import MAX_RECORD_BYTES, Span
 from ..read.sources import Source
 from .rows import (

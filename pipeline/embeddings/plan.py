@@ -15,9 +15,9 @@ from dataprep.formats.errors import IntegrityError
 from dataprep.formats.storage import storage_errors
 
 from ..plan.plan import Splitting, Unit, UnitBuilder
+from ..read.huggingface import hf_rows
 from ..read.records import Span
 from ..read.sources import Source
-from ..read.tables import hf_rows
 from ..staging.ownership import read_own
 from .readers import ARRAYS, CUT, row_count
 from .rows import Column

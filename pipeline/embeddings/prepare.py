@@ -22,7 +22,8 @@ from ..options import parse_split, stored_excerpts
 from ..plan.own_splits import own_split_notes
 from ..plan.plan import Splitting, plan_key
 from ..plan.splits import ordered_names, thresholds
-from ..read.sources import Source, find_sources, folder_notes, input_error
+from ..read.discovery import find_sources, folder_notes
+from ..read.sources import Source, input_error
 from .options import (
     EMBEDDING,
     EmbeddingOptions,

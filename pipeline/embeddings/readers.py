@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 
 from ..read.fingerprints import CHUNK_BYTES, chunk_digests
+from ..read.huggingface import hf_rows
 from ..read.line_stream import LineStream
 from ..read.parquet import parquet_row_groups
 from ..read.records import Span
 from ..read.sources import Source, input_error
-from ..read.tables import hf_rows
 from .archives import npz_layout, npz_rows, pt_layout, pt_rows
 from .array_files import as_fields, flat_layout, flat_rows
 from .jsonl_rows import JsonlRows, json_fields, json_sizes

@@ -14,6 +14,7 @@ from typing import Any
 from dataprep.formats.files.decoding import ErrorTypes, decoding, each_decoded
 
 from ..read.child_process import apart, streamed_apart
+from ..read.huggingface import decoding_hf, hf_dataset, hf_files
 from ..read.parquet import (
     VALUE_BYTES,
     arrow_errors,
@@ -24,7 +25,6 @@ from ..read.parquet import (
 )
 from ..read.records import Span
 from ..read.sources import Source, check_unchanged, reading
-from ..read.tables import decoding_hf, hf_dataset, hf_files
 from .arrow_rows import (
     arrow_rows,
     field_types,

@@ -20,7 +20,7 @@ import dataprep
 
 from ..read.process_limits import new_note
 
-__all__ = ["Launched", "ahead", "available_cores", "launch", "likely_units", "release"]
+__all__ = ["Launched", "ahead", "launch", "likely_units", "release"]
 
 _SMALL_INPUT = 256 << 20
 _SMALL_UNIT_BYTES = 8 << 20
@@ -67,13 +67,6 @@ def release() -> None:
         idle.process.kill()
         idle.process.communicate()
         idle.close()
-
-
-def available_cores() -> int:
-    """Processor cores that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 def likely_units(inputs: Sequence[str], enough: int) -> int:
@@ -133,7 +126,7 @@ def _command(events: int, note: int) -> list[str]:
     root = str(Path(dataprep.__path__[0]).parent)
     start = (
         f"import sys; sys.path.append({root!r}); "
-        "from dataprep.pipeline.read.parent_watch import end_without_reader; "
+        "from dataprep.pipeline.read.process_limits import end_without_reader; "
         f"end_without_reader({events}); "
         f"from dataprep.pipeline.execute.worker import main; main({events}, {note})"
     )

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from ..execute.launch import available_cores
+from ..read.process_limits import available_cores
 from ..staging.checkpoints import Kept
 from .clustering import Clustering
 from .csr import Ints

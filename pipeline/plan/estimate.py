@@ -18,9 +18,9 @@ from dataprep.formats.storage import free_bytes
 
 from ..commit import output_dir as destination
 from ..commit.shards import JOIN_BELOW_BYTES, SMALL_PART
-from ..execute.launch import available_cores
 from ..options import BuildOptions
 from ..read.child_process import reading_apart
+from ..read.process_limits import available_cores
 from .notes import split_notes
 from .prepare import SAMPLE_BYTES, Prepared, Survey, prepare, survey
 from .splits import exact_sizes, ordered_names

@@ -17,8 +17,8 @@ import msgspec
 from dataprep.formats.errors import IntegrityError
 from dataprep.formats.manifest.tokens import Probe
 
-from ..read import tables
 from ..read.fingerprints import CHUNK_BYTES
+from ..read.huggingface import hf_rows
 from ..read.parquet import parquet_row_groups
 from ..read.reader import ReadOptions
 from ..read.records import Span
@@ -166,7 +166,7 @@ def make_units(sources: tuple[Source, ...], read: ReadOptions) -> tuple[Unit, ..
         if source.format == "parquet":
             builder.add_row_groups(number, source)
         elif source.format == "hf":
-            rows, size = tables.hf_rows(source, read.hf_config, read.hf_split)
+            rows, size = hf_rows(source, read.hf_config, read.hf_split)
             builder.add_rows(number, rows, size)
         elif source.format == "jsonl" or read.document != "file":
             builder.add_bytes(number, source)

@@ -13,8 +13,9 @@ from dataprep.formats.errors import UsageError
 from dataprep.formats.manifest.tokens import TokenizerEntry
 
 from ..options import BuildOptions, parse_split, stored_excerpts
+from ..read.discovery import find_sources, folder_notes
 from ..read.reader import ReadOptions
-from ..read.sources import Source, find_sources, folder_notes
+from ..read.sources import Source
 from ..tokenize.engines import (
     TOKENIZERS,
     Doubt,

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from ..options import BuildOptions, DocumentUnit, InputFormat
 from ..read.child_process import reading_apart
+from ..read.discovery import find_sources
 from ..read.reader import ReadOptions, SpanReader
-from ..read.sources import find_sources
 from .plan import make_units
 
 __all__ = ["iterate_texts"]

@@ -14,8 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from .jsonl import key_bytes
-from .records import MAX_RECORD_BYTES, Batch, Position
+from .records import MAX_RECORD_BYTES, Batch, Position, key_bytes
 from .sources import input_error
 
 __all__ = ["TEXT_BYTES", "Columns"]

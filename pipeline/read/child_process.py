@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, ParamSpec, TypeVar, cast
 import dataprep
 from dataprep.formats.errors import DataprepError, InputError, StorageError, describe_exit
 
-from .parent_watch import end_without_reader
+from .process_limits import end_without_reader
 
 if TYPE_CHECKING:  # at run time only a process with such a child loads it
     from multiprocessing.connection import Connection

@@ -1,14 +1,16 @@
-"""Fingerprints of inputs: XXH3-128 over the digests of each 8 MiB, taken as the bytes pass.
+"""Fingerprints of inputs: XXH3-128 over the digests of each 8 MiB, taken as the bytes are read.
 
-XXH3 runs near memory speed (measured 30 GB/s against 1.8 GB/s for SHA-256), so that knowing what
-was read costs nothing beside tokenizing it. It tells files apart; it is no proof against somebody
-who wants two inputs to look alike. https://github.com/Cyan4973/xxHash
+XXH3 runs near memory speed (30 GB/s against 1.8 GB/s for SHA-256), so a fingerprint costs little
+beside tokenizing. It detects changes; it does not resist an attacker who constructs two inputs with
+one fingerprint. https://github.com/Cyan4973/xxHash
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import BinaryIO
 
@@ -17,17 +19,49 @@ import xxhash
 from dataprep.formats.errors import InputError
 from dataprep.formats.storage import storage_errors
 
+from .huggingface import hf_files
+from .process_limits import available_cores
+from .sources import Source, check_unchanged
+
 __all__ = [
     "CHUNK_BYTES",
+    "STREAMS",
     "ChunkHasher",
     "HashingReader",
     "chunk_digests",
     "combine",
     "fingerprint_files",
+    "fingerprint_source",
+    "table_fingerprints",
 ]
 
 CHUNK_BYTES = 8 << 20
 _READ_BYTES = 1 << 20
+
+STREAMS = ("jsonl", "json", "text")
+"""Formats that are fingerprinted as they are read."""
+
+
+def table_fingerprints(
+    sources: Sequence[Source], config: str | None, split: str | None
+) -> dict[int, str]:
+    """Return the fingerprints, by number, of the `sources` that are not read as byte streams."""
+    found = {n: source for n, source in enumerate(sources) if source.format not in STREAMS}
+    take = partial(fingerprint_source, config=config, split=split)
+    with ThreadPoolExecutor(available_cores()) as pool:
+        return dict(zip(found, pool.map(take, found.values()), strict=True))
+
+
+def fingerprint_source(source: Source, config: str | None, split: str | None) -> str:
+    """Return the fingerprint of the files of `source`; `InputError` if they change meanwhile."""
+    if source.format == "hf":
+        found = fingerprint_files(hf_files(source, config, split))
+        hf_files(source, config, split)
+        return found
+    check_unchanged(source)
+    found = fingerprint_files([source.path])
+    check_unchanged(source)
+    return found
 
 
 class ChunkHasher:
@@ -50,7 +84,7 @@ class ChunkHasher:
             view = view[len(part) :]
 
     def digests(self) -> list[str]:
-        """Hex digests of all chunks; the hasher is finished."""
+        """Return the hex digests of all chunks, and end the hasher."""
         if self._filled:
             self._close()
         return self._digests
@@ -62,7 +96,7 @@ class ChunkHasher:
 
 
 def combine(digests: Iterable[str]) -> str:
-    """The fingerprint of a file from the digests of its chunks, in order.
+    """Return the fingerprint of a file from the digests of its chunks, in order.
 
     >>> combine([])
     'xxh3-128:99aa06d3014798d86001c324468d497f'
@@ -74,16 +108,15 @@ def combine(digests: Iterable[str]) -> str:
 
 
 def fingerprint_files(paths: Iterable[str]) -> str:
-    """The fingerprint of an input that is one file or several; reads all of them.
+    """Return the fingerprint of an input of one or more files; reads all of them.
 
-    Raises `InputError` for a file that is written to or replaced meanwhile: what was read would be
-    neither the old one nor the new one.
+    Raises `InputError` for a file that is written to or replaced meanwhile.
     """
     return combine(digest for path in paths for digest in _file_digests(path))
 
 
 def chunk_digests(path: str, first: int, last: int) -> list[str]:
-    """The digests of chunks `first` to `last` of a file, of which every chunk is read."""
+    """Return the digests of chunks `first` to `last` of a file."""
     hasher, left = ChunkHasher(), (last - first) * CHUNK_BYTES
     with storage_errors(path), Path(path).open("rb", buffering=0) as stream:
         stream.seek(first * CHUNK_BYTES)
@@ -100,7 +133,7 @@ def _file_digests(path: str) -> list[str]:
         while data := stream.read(_READ_BYTES):
             hasher.update(data)
             size += len(data)
-        # By its descriptor and by its name, while it is open: its inode cannot go to another file.
+        # By descriptor and by name, while it is open: its inode cannot be given to another file.
         after = [os.fstat(stream.fileno()), _named(path)]
     states = {_state(before), *map(_state, after)}
     if len(states) > 1 or size != before.st_size:
@@ -123,7 +156,7 @@ def _state(found: os.stat_result | None) -> tuple[int, int, int, int] | None:
 
 
 class HashingReader:
-    """A binary stream that fingerprints what is read through it, front to back."""
+    """Binary stream that fingerprints the bytes read through it, front to back."""
 
     def __init__(self, stream: BinaryIO) -> None:
         self._stream = stream
@@ -132,7 +165,7 @@ class HashingReader:
         self.closed = False
 
     def read(self, size: int = -1) -> bytes:
-        """Up to `size` bytes."""
+        """Return up to `size` bytes."""
         data = self._stream.read(size)
         self.hasher.update(data)
         self.consumed += len(data)
@@ -145,7 +178,7 @@ class HashingReader:
         return self.hasher.digests()
 
     def readable(self) -> bool:
-        """True: Arrow asks."""
+        """Return True, which Arrow requires."""
         return True
 
     def close(self) -> None:

@@ -16,7 +16,7 @@ from itertools import chain
 import numpy as np
 import numpy.typing as npt
 
-from .line_blocks import MAX_BLOCK_LINES
+from .line_stream import MAX_BLOCK_LINES
 from .records import MAX_RECORD_BYTES
 from .sources import input_error
 

@@ -35,6 +35,7 @@ from .records import MAX_DEPTH, MAX_RECORD_BYTES, Batch, Position, key_bytes
 
 __all__ = [
     "BadLineError",
+    "FlatLines",
     "JsonRows",
     "JsonlParser",
     "find",
@@ -193,7 +194,7 @@ class JsonRows:
         self._plain = all(map(_PLAIN.fullmatch, self._names))
         self._decoder = msgspec.json.Decoder(_row_type(dict(wanted), where))
         flat = all(len(path) == 1 for path in wanted)
-        self._flat = _FlatLines({name: kind for (name,), kind in wanted.items()}) if flat else None
+        self._flat = FlatLines({name: kind for (name,), kind in wanted.items()}) if flat else None
 
     # The block path
 
@@ -485,7 +486,7 @@ def _attribute(name: str) -> str:
 # Flat objects
 
 
-class _FlatLines:
+class FlatLines:
     """Decoder of blocks of lines whose objects all have the fields of the first line.
 
     `wanted` are the wanted fields and their types; the values of the others are scalars. A decoder
@@ -515,7 +516,7 @@ class _FlatLines:
             return None
 
     def _learn(self, line: bytes, size: int) -> bool:
-        """Make a decoder for lines like `line`; return whether lines of `size` bytes gain from it."""
+        """Make a decoder for lines like `line`; return whether lines of `size` bytes gain."""
         try:
             record = msgspec.json.decode(line, type=dict[str, msgspec.Raw])
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):

@@ -392,7 +392,7 @@ class _Lines:
                 yield self._block(data)
 
     def _next_lines(self) -> bytes:
-        """Return at least one whole line, all that is left, or more bytes than a record may have."""
+        """Return one whole line or more, all that is left, or more than `MAX_RECORD_BYTES`."""
         size = len(self._rest)
         cut = self._rest.rfind(b"\n")
         self._make_room(size)

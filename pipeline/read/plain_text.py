@@ -12,8 +12,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from .line_blocks import Block
-from .line_stream import LineStream
+from .line_stream import Block, LineStream
 from .records import (
     MAX_DOCUMENT_BYTES,
     MAX_RECORD_BYTES,

@@ -1,13 +1,15 @@
-"""Limits of processor time and memory that the kernel keeps, and a note of what was being done.
+"""Limits of worker processes: processor time, memory, and the life of the parent.
 
-Code that does not return cannot be interrupted from within the process where it holds the
-interpreter's lock: no other thread runs, and no signal handler of Python is called. The kernel can
-end the process, though: its timer of used processor time sends SIGPROF, whose default action is
-that. Memory over the limit is a `MemoryError`. Both are for worker processes, never for a process
-of the user's own.
+Code that holds the interpreter's lock cannot be interrupted from within its process: no other
+thread runs, and no Python signal handler is called. The kernel can end the process, though: its
+timer of used processor time sends SIGPROF, whose default action is to terminate. Allocation over
+the memory limit is a `MemoryError`. Both limits are for worker processes, never for the user's own
+process. Processor time is counted, not wall time, so a busy machine ends no worker.
 
-A worker writes its place into a file that it shares with its parent, where it can be read after
-the worker has died. Processor time is counted, not time of day: a busy machine ends nothing.
+A worker writes its current record into a file that it shares with its parent, which reads it after
+the worker has died. A worker ends when its parent has died: it would notice when it next reports,
+but one call of a tokenizer may take a minute, so a thread waits for the pipe of reports to lose its
+reader. The next build sweeps the files of the unfinished unit.
 """
 
 from __future__ import annotations
@@ -16,8 +18,10 @@ import contextlib
 import mmap
 import os
 import resource
+import select
 import signal
 import struct
+import threading
 from collections.abc import Iterator
 from typing import IO, NamedTuple
 
@@ -27,6 +31,8 @@ __all__ = [
     "SECONDS_VARIABLE",
     "Place",
     "Watch",
+    "available_cores",
+    "end_without_reader",
     "limited_memory",
     "new_note",
     "place_in",
@@ -41,26 +47,46 @@ SECONDS_VARIABLE = "DATAPREP_TEMPLATE_SECONDS"
 NO_SOURCE = -1
 _NOTE_BYTES = 4096
 _SECONDS = 60.0
-_MEMORY = 2 << 30  # more than the process has when it begins
+_MEMORY = 2 << 30  # beyond the memory of the process when it begins
 _HEAD = struct.Struct("<qqqqqqq")
 _RECORD = struct.Struct("<qq")  # the last two of these
 _NO_LINE = -1
 
 
 class Place(NamedTuple):
-    """What a process is doing, and the record that it is at: of which span, line and byte."""
+    """Activity of a process, and its current record: span, line and byte."""
 
     doing: str
     source: int
-    """The number of the input; `NO_SOURCE`: no record is at hand."""
+    """Number of the input; `NO_SOURCE` if no record is being processed."""
     start: int
     stop: int
     line: int | None
     offset: int
 
 
+def available_cores() -> int:
+    """Return the number of processor cores that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def end_without_reader(pipe: int) -> None:
+    """Start a thread that ends this process when the other end of `pipe` has no reader."""
+    if hasattr(select, "poll"):
+        threading.Thread(target=_wait_and_end, args=(os.dup(pipe),), daemon=True).start()
+
+
+def _wait_and_end(pipe: int) -> None:
+    poll = select.poll()
+    poll.register(pipe, 0)  # a broken pipe is always reported
+    poll.poll()
+    os._exit(0)
+
+
 def seconds_allowed() -> float:
-    """Seconds of processor time that a record may take; workers have the same environment."""
+    """Return the seconds of processor time allowed for a record; workers inherit the variable."""
     try:
         seconds = float(os.environ.get(SECONDS_VARIABLE, _SECONDS))
     except ValueError:
@@ -69,7 +95,7 @@ def seconds_allowed() -> float:
 
 
 def new_note() -> IO[bytes]:
-    """A file without a name, of zeros; in memory where the system has such files."""
+    """Return a file of zeros without a name; in memory where the system has such files."""
     file: IO[bytes]
     if hasattr(os, "memfd_create"):
         file = os.fdopen(os.memfd_create("dataprep-worker"), "w+b", buffering=0)
@@ -86,7 +112,7 @@ def new_note() -> IO[bytes]:
 
 
 def place_in(note: IO[bytes]) -> Place | None:
-    """What a process with the file `note` does under limits; None if it does nothing so."""
+    """Return what the process of the file `note` does; None if it is not under limits."""
     data = os.pread(note.fileno(), _NOTE_BYTES, 0)
     active, size, source, start, stop, line, offset = _HEAD.unpack_from(data)
     if not active:
@@ -115,7 +141,7 @@ def limited_memory(room: int) -> Iterator[bool]:
 
 
 class Watch:
-    """The limits of this process; its place is written into the file `note`."""
+    """Limits of this process, whose place is written into the file `note`."""
 
     def __init__(self, note: int) -> None:
         self._note = mmap.mmap(note, _NOTE_BYTES)
@@ -124,20 +150,20 @@ class Watch:
         signal.signal(OVERTIME, signal.SIG_DFL)
 
     def begin(self, doing: str, *, source: int = NO_SOURCE, start: int = 0, stop: int = 0) -> None:
-        """Note what the process is `doing`, and the span that it takes records from, if any."""
+        """Write down what the process is `doing`, and the span of its records, if any."""
         words = doing.encode()[: _NOTE_BYTES - _HEAD.size]
         self._note[_HEAD.size : _HEAD.size + len(words)] = words
         _HEAD.pack_into(self._note, 0, 0, len(words), source, start, stop, _NO_LINE, 0)
 
     def at(self, line: int | None, offset: int) -> None:
-        """Note the record at hand, and give it its full time; costs 1 us."""
+        """Write down the current record and restart its time; costs 1 us."""
         at = _HEAD.size - _RECORD.size
         _RECORD.pack_into(self._note, at, _NO_LINE if line is None else line, offset)
         signal.setitimer(signal.ITIMER_PROF, self.seconds)
 
     @contextlib.contextmanager
     def limits(self) -> Iterator[None]:
-        """Keep the limits meanwhile; costs 5 us."""
+        """Enforce the limits within the block; costs 5 us."""
         before = None if self._statm is None else _limit_memory(self._statm, _MEMORY)
         signal.setitimer(signal.ITIMER_PROF, self.seconds)
         self._note[0] = 1
@@ -151,7 +177,7 @@ class Watch:
 
 
 def _opened_statm() -> int | None:
-    """A descriptor of what the system tells of this process's memory; None if it does not."""
+    """Return a descriptor of the memory statistics of this process; None without them."""
     try:
         return os.open("/proc/self/statm", os.O_RDONLY | os.O_CLOEXEC)
     except OSError:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from . import plain_text as plaintext
 from . import tables
-from .jsonl import JsonlParser
+from .json_lines import JsonlParser
 from .line_stream import BLOCK_BYTES, LineStream
 from .records import Batch, Span
 from .sources import Source

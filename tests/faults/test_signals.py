@@ -181,7 +181,7 @@ main()
 """
 BUSY_WORKER = f"""
 import os
-from dataprep.pipeline.read.parent_watch import end_without_reader
+from dataprep.pipeline.read.process_limits import end_without_reader
 end_without_reader(1)
 {BUSY}
 """

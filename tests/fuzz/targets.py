@@ -58,9 +58,9 @@ def _chat(path: Path) -> None:
     """The records of an input, as a build of conversations reads them."""
     from dataprep.pipeline.chat.options import ChatOptions
     from dataprep.pipeline.chat.records.reader import ChatReader, ChatReadOptions
+    from dataprep.pipeline.read.discovery import find_sources
     from dataprep.pipeline.read.parquet import parquet_row_groups
     from dataprep.pipeline.read.records import Span
-    from dataprep.pipeline.read.sources import find_sources
 
     for source in find_sources(ChatOptions(input=(str(path),), out=path.parent / "out")):
         parquet = source.format == "parquet"

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from dataprep.pipeline.read.jsonl import JsonlParser
-from dataprep.pipeline.read.line_blocks import Block, line_starts
+from dataprep.pipeline.read.json_lines import JsonlParser
+from dataprep.pipeline.read.line_stream import Block, line_starts
 from dataprep.pipeline.read.records import MAX_DEPTH, Batch
 
 __all__ = ["Outcome", "by_line", "depth_of", "parse", "reference", "took_block_path"]
@@ -150,4 +150,4 @@ def by_line(data: bytes, field: str = "text", key_field: str | None = None) -> O
 
 def took_block_path(data: bytes, field: str = "text", key_field: str | None = None) -> bool:
     parser = JsonlParser(field, key_field)
-    return parser._whole_block(data, line_starts(data)) is not None
+    return parser._rows.block(data, line_starts(data)) is not None

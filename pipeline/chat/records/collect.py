@@ -11,9 +11,8 @@ import numpy as np
 
 from ...read.json_array import Elements
 from ...read.json_lines import BadLineError, find, kind_of, path_of
-from ...read.jsonl import key_bytes
-from ...read.line_blocks import Block
-from ...read.records import MAX_RECORD_BYTES, Position, excerpt
+from ...read.line_stream import Block
+from ...read.records import MAX_RECORD_BYTES, Position, excerpt, key_bytes
 from .conversation import ChatBatch, ChatRecord, Turned
 from .json_objects import names_once, object_of, objects_between, objects_of
 from .shapes import Shaper

@@ -14,12 +14,12 @@ from types import MappingProxyType
 from dataprep.formats.errors import UsageError
 
 from ...read.child_process import streamed_apart
+from ...read.huggingface import hf_rows
 from ...read.json_array import elements_of
 from ...read.line_stream import LineStream
 from ...read.parquet import parquet_row_groups
 from ...read.records import Span
 from ...read.sources import Source
-from ...read.tables import hf_rows
 from .collect import Collector
 from .conversation import FORMS, ChatBatch, Form
 from .layouts import FIELDS, SHAPES

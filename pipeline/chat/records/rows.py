@@ -15,6 +15,7 @@ from typing import Any
 from dataprep.formats.files.decoding import each_decoded
 
 from ...read.arrow_text import TEXT_BYTES
+from ...read.huggingface import decoding_hf, hf_dataset, hf_files
 from ...read.json_lines import BadLineError
 from ...read.parquet import (
     VALUE_BYTES,
@@ -25,7 +26,6 @@ from ...read.parquet import (
 )
 from ...read.records import MAX_RECORD_BYTES, Position, Span
 from ...read.sources import Source, check_unchanged, input_error, reading
-from ...read.tables import decoding_hf, hf_dataset, hf_files
 from .collect import Collector
 from .conversation import ChatBatch
 
@@ -66,7 +66,7 @@ def parquet_records(
 def hf_records(
     source: Source, span: Span, config: str | None, split: str | None, collect: Collector
 ) -> Iterator[ChatBatch]:
-    """The records of the rows of `span`; `source` is from `tables.hf_source`."""
+    """The records of the rows of `span`; `source` is from `hf_source`."""
     dataset = hf_dataset(source, config, split)
     wanted = _wanted(collect, dataset.column_names, source.name)
     rows = dataset.select_columns(wanted).with_format("arrow")

@@ -18,7 +18,7 @@ from dataprep.pipeline.chat.build import build_chat
 from dataprep.pipeline.chat.options import ChatOptions
 from dataprep.pipeline.options import BuildOptions
 from dataprep.pipeline.plan.estimate import estimate
-from dataprep.pipeline.read import tables
+from dataprep.pipeline.read import fingerprints
 from dataprep.pipeline.read.sources import Source
 from tests.scenes.corpora import STORIES, build_into
 
@@ -99,13 +99,13 @@ def test_a_table_that_changes_before_its_fingerprint(
     """Once its rows were read and before its bytes are: what is stored would be of another file."""
     path = tmp_path / "x.parquet"
     pq.write_table(pa.table({"text": [f"text {n}" for n in range(50)]}), path)
-    real = tables.fingerprints
+    real = fingerprints.table_fingerprints
 
     def changed(sources: Sequence[Source], config: str | None, split: str | None) -> dict[int, str]:
         os.utime(path, ns=(1, 1))
         return real(sources, config, split)
 
-    monkeypatch.setattr(tables, "fingerprints", changed)
+    monkeypatch.setattr(fingerprints, "table_fingerprints", changed)
     with pytest.raises(InputError) as caught:
         build_into(tmp_path / "out", path, split="train=1")
     assert caught.value.code == "E_CHANGED"

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from dataprep.formats.errors import DataprepError, InputError, StorageError
-from dataprep.pipeline.read import tables
+from dataprep.pipeline.read import fingerprints, huggingface, tables
 from dataprep.pipeline.read.fingerprints import fingerprint_files
 from dataprep.pipeline.read.records import Batch, Span
 from dataprep.pipeline.read.sources import Source
@@ -28,15 +28,16 @@ def datasets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", True)
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
     datasets.disable_progress_bars()
-    tables._opened.clear()
+    huggingface._opened.clear()
     yield datasets
-    tables._opened.clear()
+    huggingface._opened.clear()
 
 
 def hf(path: str, split: str | None = None, field: str = "text", key: str | None = None,
        config: str | None = None, rows: tuple[int, int] | None = None) -> list[Batch]:  # fmt: skip
-    source = tables.hf_source(Source(path=path, name=Path(path).name, format="hf"), config, split)
-    count, _ = tables.hf_rows(source, config, split)
+    named = Source(path=path, name=Path(path).name, format="hf")
+    source = huggingface.hf_source(named, config, split)
+    count, _ = huggingface.hf_rows(source, config, split)
     start, stop = rows or (0, count)
     span = Span(0, start, stop)
     return list(tables.hf_batches(source, span, field, key, config=config, split=split))
@@ -52,9 +53,9 @@ def test_a_saved_dataset(tmp_path: Path, datasets: Any) -> None:
     assert rejects_of(batches) == [("not_a_string", 3, 3)]
     assert batches[0].keys == [b"0", b"1", b"2", b"4", b"5", b"6", b"7", b"8", b"9"]
     assert texts_of(hf(path, field="m.t")) == [f"m{n}" for n in range(10)]
-    source = tables.hf_source(Source(path=path, name="d", format="hf"), None, None)
-    assert len(tables.hf_files(source, None, None)) == 3
-    assert tables.hf_rows(source, None, None)[1] > 0
+    source = huggingface.hf_source(Source(path=path, name="d", format="hf"), None, None)
+    assert len(huggingface.hf_files(source, None, None)) == 3
+    assert huggingface.hf_rows(source, None, None)[1] > 0
 
 
 def test_a_shuffled_dataset(tmp_path: Path, datasets: Any) -> None:
@@ -72,19 +73,19 @@ def test_a_dataset_is_known_by_its_files(tmp_path: Path, datasets: Any) -> None:
     path = tmp_path / "d"
     datasets.Dataset.from_dict({"text": ["old"] * 5}).save_to_disk(path)
     named = Source(path=str(path), name="d", format="hf")
-    old = tables.hf_source(named, None, None)
-    assert tables.hf_source(named, None, None) == old
+    old = huggingface.hf_source(named, None, None)
+    assert huggingface.hf_source(named, None, None) == old
     assert old.size == sum(file.stat().st_size for file in path.glob("*.arrow"))
     assert 0 < old.modified < 2**63
     shutil.rmtree(path)
     datasets.Dataset.from_dict({"text": ["new"] * 5}).save_to_disk(path)
-    new = tables.hf_source(named, None, None)
+    new = huggingface.hf_source(named, None, None)
     assert new.size == old.size
     assert new != old
     assert texts_of(hf(str(path))) == ["new"] * 5
-    tables._opened.clear()  # as in a worker that starts only now
+    huggingface._opened.clear()  # as in a worker that starts only now
     with pytest.raises(InputError) as caught:
-        tables.hf_rows(old, None, None)
+        huggingface.hf_rows(old, None, None)
     assert caught.value.code == "E_CHANGED"
 
 
@@ -92,7 +93,7 @@ def test_a_dataset_that_changes_while_it_is_read(tmp_path: Path, datasets: Any) 
     """Files touched after the plan stop the build at the end of the unit."""
     datasets.Dataset.from_dict({"text": ["a"] * 5}).save_to_disk(tmp_path / "d")
     named = Source(path=str(tmp_path / "d"), name="d", format="hf")
-    source = tables.hf_source(named, None, None)
+    source = huggingface.hf_source(named, None, None)
     batches = tables.hf_batches(source, Span(0, 0, 5), "text", None, config=None, split=None)
     assert next(batches).texts == ["a"] * 5
     os.utime(next((tmp_path / "d").glob("*.arrow")), ns=(1, 1))
@@ -105,15 +106,15 @@ def test_a_fingerprint_is_of_the_planned_files(tmp_path: Path, datasets: Any) ->
     """Files that changed after the plan was made have none, though nothing changes meanwhile."""
     datasets.Dataset.from_dict({"text": ["a"] * 5}).save_to_disk(tmp_path / "d")
     saved = Source(path=str(tmp_path / "d"), name="d", format="hf")
-    saved = tables.hf_source(saved, None, None)
+    saved = huggingface.hf_source(saved, None, None)
     parquet = written(tmp_path / "x.parquet", pa.table({"text": ["a"] * 5}))
     arrow = next((tmp_path / "d").glob("*.arrow"))
     for source, path in ((saved, arrow), (parquet, tmp_path / "x.parquet")):
-        found = tables.fingerprint_source(source, None, None)
+        found = fingerprints.fingerprint_source(source, None, None)
         assert found == fingerprint_files([str(path)])
         os.utime(path, ns=(1, 1))
         with pytest.raises(InputError) as caught:
-            tables.fingerprint_source(source, None, None)
+            fingerprints.fingerprint_source(source, None, None)
         assert (caught.value.code, caught.value.where) == ("E_CHANGED", source.name)
 
 
@@ -126,7 +127,7 @@ def test_a_table_that_changes_once_it_is_fingerprinted(
     if kind == "hf":
         path = next((tmp_path / "d").glob("*.arrow"))
         named = Source(path=str(tmp_path / "d"), name="d", format="hf")
-        source = tables.hf_source(named, None, None)
+        source = huggingface.hf_source(named, None, None)
     else:
         path = tmp_path / "x.parquet"
         source = written(path, pa.table({"text": ["a"] * 5}))
@@ -135,9 +136,9 @@ def test_a_table_that_changes_once_it_is_fingerprinted(
         os.utime(path, ns=(1, 1))
         return "xxh3-128:"
 
-    monkeypatch.setattr(tables, "fingerprint_files", fingerprint)
+    monkeypatch.setattr(fingerprints, "fingerprint_files", fingerprint)
     with pytest.raises(InputError) as caught:
-        tables.fingerprint_source(source, None, None)
+        fingerprints.fingerprint_source(source, None, None)
     assert caught.value.code == "E_CHANGED"
 
 

@@ -18,11 +18,11 @@ from hypothesis import strategies as st
 from dataprep.formats.errors import InputError
 from dataprep.pipeline.chat.records.reader import CHAT_FORMATS, ChatReader, ChatReadOptions
 from dataprep.pipeline.read import json_array
-from dataprep.pipeline.read.detect import json_kind
+from dataprep.pipeline.read.discovery import find_sources, json_kind
+from dataprep.pipeline.read.fingerprints import STREAMS
 from dataprep.pipeline.read.json_array import Elements, elements_of
 from dataprep.pipeline.read.records import Span
-from dataprep.pipeline.read.sources import Source, find_sources
-from dataprep.pipeline.read.tables import STREAMS
+from dataprep.pipeline.read.sources import Source
 from tests.scenes.jsonl_lines import values
 from tests.support import examples
 

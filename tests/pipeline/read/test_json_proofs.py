@@ -8,8 +8,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from dataprep.pipeline.read import json_proofs as json_checks
-from dataprep.pipeline.read import line_blocks as blocks
-from dataprep.pipeline.read.line_blocks import line_starts
+from dataprep.pipeline.read import line_stream
+from dataprep.pipeline.read.line_stream import line_starts
 from tests.scenes.jsonl_lines import good_lines, joined
 from tests.scenes.jsonl_reference import depth_of
 from tests.support import examples
@@ -53,7 +53,7 @@ def test_escapes_are_found_anywhere(text: str) -> None:
 @given(st.binary(max_size=60).map(lambda data: bytes(b"ab\n\r"[octet % 4] for octet in data)))
 def test_line_starts_of_short_and_long_lines(data: bytes) -> None:
     """Both ways to look for line ends find the same."""
-    short, long = blocks._line_ends(data), blocks._ends_of_long_lines(data)
+    short, long = line_stream._line_ends(data), line_stream._ends_of_long_lines(data)
     assert short.tolist() == long.tolist()
     assert short.tolist() == [at + 1 for at, octet in enumerate(data) if octet == ord("\n")]
 

@@ -13,9 +13,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from dataprep.pipeline.read import flat_json
-from dataprep.pipeline.read.jsonl import JsonlParser
-from dataprep.pipeline.read.line_blocks import Block
+from dataprep.pipeline.read import json_lines
+from dataprep.pipeline.read.json_lines import JsonlParser
+from dataprep.pipeline.read.line_stream import Block
 from dataprep.pipeline.read.records import MAX_RECORD_BYTES
 from tests.scenes.jsonl_lines import BAD, good_lines, joined, lines, strings, texts
 from tests.scenes.jsonl_reference import by_line, parse, reference, took_block_path
@@ -38,7 +38,7 @@ def test_both_paths_agree_with_the_standard_library(
     assert by_line(data, "text", key) == expected
     if data:
         assert parse(data, "text", key) == expected
-        with patch.object(flat_json, "_WORTH_BYTES", 0):
+        with patch.object(json_lines, "_MIN_OTHER_BYTES", 0):
             assert parse(data, "text", key) == expected
 
 
@@ -61,7 +61,7 @@ def test_flat_lines_are_decoded_whole(
     for at, other in others:
         parts.insert(at, other)
     data = joined(parts, ended=True)
-    with patch.object(flat_json, "_WORTH_BYTES", 0):
+    with patch.object(json_lines, "_MIN_OTHER_BYTES", 0):
         assert parse(data, "text", "id") == by_line(data, "text", "id")
 
 
@@ -81,20 +81,20 @@ def test_flat_lines_are_decoded_whole(
 def test_which_lines_are_flat(line: bytes, flat: bool) -> None:
     """Only objects of scalars, in valid UTF-8, with few and ordinary names."""
     data = (line.replace(b"%s", b"word " * 1000) + b"\n") * 3
-    rows = flat_json.FlatLines({"text": str}).rows(data, 3)
+    rows = json_lines.FlatLines({"text": str}).rows(data, 3)
     assert (rows is not None) == flat
     short = (line.replace(b"%s", b"word") + b"\n") * 3
-    assert flat_json.FlatLines({"text": str}).rows(short, 3) is None
+    assert json_lines.FlatLines({"text": str}).rows(short, 3) is None
 
 
 def test_flat_lines_give_up() -> None:
     """A file whose lines differ is not tried for ever."""
-    lines = flat_json.FlatLines({"text": str})
+    lines = json_lines.FlatLines({"text": str})
     data = b'{"text":"a"}\n{"text":"a","b":1}\n'
     decoders = []
     for _ in range(5):
         assert lines.rows(data, 2) is None
-        decoders.append(lines._patience)
+        decoders.append(lines._attempts)
     assert decoders == [2, 1, 0, 0, 0]
     assert lines.rows(b'{"text":"a"}\n', 1) is None
 

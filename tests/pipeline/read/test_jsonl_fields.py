@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dataprep.formats.errors import UsageError
-from dataprep.pipeline.read.jsonl import JsonlParser, key_bytes
+from dataprep.pipeline.read.json_lines import JsonlParser
+from dataprep.pipeline.read.records import key_bytes
 from tests.scenes.jsonl_lines import joined, texts, values
 from tests.scenes.jsonl_reference import by_line, parse, reference, took_block_path
 from tests.support import examples

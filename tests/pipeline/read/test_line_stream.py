@@ -18,11 +18,9 @@ from hypothesis import strategies as st
 
 from dataprep.formats.errors import InputError, StorageError
 from dataprep.pipeline.read import fingerprints as fingerprint
-from dataprep.pipeline.read import line_blocks as blocks_module
 from dataprep.pipeline.read import line_stream as streams
 from dataprep.pipeline.read.fingerprints import combine, fingerprint_files
-from dataprep.pipeline.read.line_blocks import Block
-from dataprep.pipeline.read.line_stream import LineStream
+from dataprep.pipeline.read.line_stream import Block, LineStream
 from dataprep.pipeline.read.reader import SpanReader
 from dataprep.pipeline.read.records import Span
 from tests.scenes.sources import read_options, source_of, spans_of
@@ -285,7 +283,7 @@ def test_blocks_have_few_lines(
     scratch: Path, monkeypatch: pytest.MonkeyPatch, count: int, end: bytes
 ) -> None:
     """Tiny lines come in blocks of a bounded number, each at its offset; none is lost."""
-    monkeypatch.setattr(blocks_module, "MAX_BLOCK_LINES", 4)
+    monkeypatch.setattr(streams, "MAX_BLOCK_LINES", 4)
     data = b"\n".join([b"{}"] * count) + end
     scratch.write_bytes(data)
     blocks = list(LineStream(source_of(scratch), Span(0, 0, len(data))).blocks())

@@ -18,8 +18,9 @@ import zstandard
 from dataprep.formats.errors import DataprepError, InputError, StorageError, UsageError
 from dataprep.pipeline.options import BuildOptions
 from dataprep.pipeline.plan.prepare import survey
-from dataprep.pipeline.read import tables
-from dataprep.pipeline.read.sources import Source, find_sources, folder_notes
+from dataprep.pipeline.read import huggingface
+from dataprep.pipeline.read.discovery import find_sources, folder_notes
+from dataprep.pipeline.read.sources import Source
 from tests.support import SHARED_DATA, needs_shared_data
 
 LINE = b'{"text": "a"}\n'
@@ -68,7 +69,7 @@ def test_a_format_takes_every_visible_file(folder: Path) -> None:
 @pytest.fixture
 def no_hub(monkeypatch: pytest.MonkeyPatch) -> None:
     """Datasets are not opened, which for those of the hub takes a network."""
-    monkeypatch.setattr(tables, "hf_source", lambda source, config, split: source)
+    monkeypatch.setattr(huggingface, "hf_source", lambda source, config, split: source)
 
 
 def notes(*inputs: Path | str, **options: Any) -> tuple[str, ...]:

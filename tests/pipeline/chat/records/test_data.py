@@ -12,7 +12,7 @@ import pytest
 
 from dataprep.pipeline.chat.records.conversation import ChatBatch
 from dataprep.pipeline.chat.records.reader import ChatReader, ChatReadOptions
-from dataprep.pipeline.read.detect import json_kind
+from dataprep.pipeline.read.discovery import json_kind
 from dataprep.pipeline.read.records import Span
 from dataprep.pipeline.read.sources import Source
 from tests.support import SHARED_DATA, needs_shared_data

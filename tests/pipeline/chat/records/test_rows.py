@@ -15,7 +15,7 @@ from dataprep.pipeline.chat.records import rows
 from dataprep.pipeline.chat.records.conversation import ChatBatch, ChatRecord
 from dataprep.pipeline.chat.records.reader import ChatReader, ChatReadOptions, forms_at_start
 from dataprep.pipeline.chat.records.shapes import Shaper
-from dataprep.pipeline.read import tables
+from dataprep.pipeline.read import huggingface
 from dataprep.pipeline.read.parquet import open_parquet, parquet_row_groups
 from dataprep.pipeline.read.records import Span
 from dataprep.pipeline.read.sources import Source
@@ -153,14 +153,14 @@ def datasets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
     datasets.disable_progress_bars()
-    tables._opened.clear()
+    huggingface._opened.clear()
     yield datasets
-    tables._opened.clear()
+    huggingface._opened.clear()
 
 
 def saved(datasets: Any, path: Path, records: list[Any]) -> Source:
     datasets.Dataset.from_list(records).save_to_disk(path)
-    return tables.hf_source(Source(path=str(path), name=path.name, format="hf"), None, None)
+    return huggingface.hf_source(Source(path=str(path), name=path.name, format="hf"), None, None)
 
 
 def test_hf(tmp_path: Path, datasets: Any) -> None:
