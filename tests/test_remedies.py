@@ -46,7 +46,7 @@ def test_what_messages_tell_of_is_there() -> None:
         ("formats/x.py", "pip install 'dataprep[embed]'", "there is no such extra"),
         ("formats/x.py", "pip install 'dataprep-shards[all]'", "there is no such extra"),
         ("formats/x.py", "pip install left-pad", "no extra needs it"),
-        ("formats/x.py", "`dataprep.pipeline.pairs.prepare.texts` lists them", "is not there"),
+        ("formats/x.py", "`dataprep.pipeline.pairs.table.texts` lists them", "is not there"),
     ],
 )
 def test_what_is_not_there_is_found(home: str, text: str, found: str) -> None:

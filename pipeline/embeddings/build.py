@@ -183,7 +183,7 @@ class _Build:
 
     def _workers_for(self, units: int) -> int:
         """Worker processes for so many units; none for one, or where an encoder is at work."""
-        if units < 2 or self._prepared.encode is not None:
+        if units < 2 or self._prepared.encoder is not None:
             return 0
         return min(self._prepared.options.workers or available_cores(), units)
 
@@ -195,7 +195,7 @@ class _Build:
                 )
             return
         release()
-        job = make_job(self._plan, self._staging.units, self._prepared.encode)
+        job = make_job(self._plan, self._staging.units, self._prepared.encoder)
         run_here(job, left, self._on_event)
 
     def _on_event(self, event: Event) -> None:

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import xxhash
 
-from ..encode.encoder import Encode, encode_texts
+from ..encode.encoder import TextEncoder
 from ..plan.splits import Hashes, hash_keys
 from ..read.records import key_bytes
 from .options import PROVENANCE, scale_name
@@ -54,9 +54,11 @@ def stored_arrays(plan: EmbedPlan) -> dict[str, Stored]:
 class Converter:
     """Makes rows of the arrays; `labels` are the texts met so far, and their numbers."""
 
-    def __init__(self, plan: EmbedPlan, encode: Encode | None, lap: Callable[[str], None]) -> None:
+    def __init__(
+        self, plan: EmbedPlan, encoder: TextEncoder | None, lap: Callable[[str], None]
+    ) -> None:
         self._plan = plan
-        self._encode = encode
+        self._encoder = encoder
         self._lap = lap
         self._splits = len(plan.splitting.names) > 1
         self.labels: dict[str, dict[str, int]] = {
@@ -114,15 +116,14 @@ class Converter:
         self, values: Values, count: int, column: Column, problems: dict[int, Problem]
     ) -> Values:
         """The vectors of the texts that are there; the others get ones."""
-        if self._encode is None or values.texts is None:
+        if self._encoder is None or values.texts is None:
             raise ValueError("a plan with texts needs an encoder")
         empty = Problem("empty", f"the field {column.field!r} is empty")
         _merge(problems, {row: empty for row, text in enumerate(values.texts) if text == ""})
         good = [row for row in range(count) if row not in problems]
         array = np.ones((count, column.width), np.float32)
         texts = [values.texts[row] for row in good]
-        vectors = encode_texts(self._encode, texts, self._plan.encode_batch, column.width)
-        array[good] = vectors
+        array[good] = self._encoder.encode(texts, self._plan.encode_batch, column.width)
         self._lap("encode")
         return Values(array=array)
 

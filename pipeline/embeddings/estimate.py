@@ -89,7 +89,7 @@ def estimate_prepared(prepared: EmbedPrepared) -> EmbeddingEstimate:
         output_bytes=output, peak_disk_bytes=int(peak * _HEADROOM),
         free_bytes=free_bytes(options.out),
         seconds=round(_START_SECONDS + output / _RATE, 1), units=len(plan.units),
-        workers=1 if prepared.encode is not None else workers, splits=prepared.shares,
+        workers=1 if prepared.encoder is not None else workers, splits=prepared.shares,
         notes=prepared.notes,
     )  # fmt: skip
 

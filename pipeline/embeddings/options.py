@@ -6,19 +6,20 @@ Nothing heavy is imported here: the command line reads this for its help.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from os import PathLike, fspath
 from pathlib import Path
 from typing import Any, Literal, get_args
 
 from dataprep.formats.errors import require
 from dataprep.formats.files.paths import local_path, refuse_address
 
+from ..encode.options import Encoder
 from ..options import (
     DEFAULT_SPLIT,
     as_assignments,
     as_paths,
+    as_text,
     check_common,
     check_types,
     refuse_device,
@@ -29,9 +30,7 @@ __all__ = [
     "PROVENANCE",
     "EmbeddingFormat",
     "EmbeddingOptions",
-    "Encoder",
     "Wish",
-    "encoder_name",
     "hashed_options",
     "parse_columns",
     "scale_name",
@@ -39,8 +38,6 @@ __all__ = [
 
 EmbeddingFormat = Literal["npy", "npz", "safetensors", "pt", "jsonl", "parquet", "arrow", "hf"]
 ColumnKind = Literal["vector", "int", "float", "bool", "label"]
-Encoder = Callable[[list[str]], Any]
-"""Gives the vectors of some texts: an array or tensor [texts, width] of floats."""
 
 EMBEDDING = "embedding"
 """The array that vectors go to where `columns` does not say another."""
@@ -127,9 +124,9 @@ class EmbeddingOptions:
     def __post_init__(self) -> None:
         object.__setattr__(self, "input", as_paths(self.input))
         object.__setattr__(self, "out", local_path(self.out))
-        if isinstance(self.encoder, str | PathLike):
+        as_text(self, "encoder")
+        if isinstance(self.encoder, str):
             refuse_address(self.encoder)
-            object.__setattr__(self, "encoder", fspath(self.encoder))
         object.__setattr__(self, "columns", as_assignments(self.columns, "--columns"))
         check_types(self, ("input", "out", "columns", "encoder"))
         require(bool(self.input), "--input", "name at least one file, folder or glob")
@@ -221,17 +218,3 @@ def _check_names(wishes: Sequence[Wish], options: EmbeddingOptions) -> None:
 def hashed_options(stored: Mapping[str, Any]) -> dict[str, Any]:
     """Return those of the `stored` options that the recipe id stands for."""
     return {name: value for name, value in stored.items() if name not in _UNHASHED}
-
-
-def encoder_name(encoder: str | Encoder | None) -> str | None:
-    """Return what config.json calls an encoder: a name, the name of a folder, or of a function.
-
-    >>> encoder_name("all-MiniLM-L6-v2"), encoder_name(encoder_name)
-    ('all-MiniLM-L6-v2', 'dataprep.pipeline.embeddings.options:encoder_name')
-    """
-    if isinstance(encoder, str):
-        return Path(encoder).resolve().name if Path(encoder).is_dir() else encoder
-    if encoder is None:
-        return None
-    home = encoder if hasattr(encoder, "__qualname__") else type(encoder)
-    return f"{home.__module__}:{home.__qualname__}"

@@ -4,20 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import dataprep
 from dataprep.formats.errors import InputError, UsageError
 from dataprep.formats.manifest.arrays import ArrayManifest
 
-from ..encode.encoder import Encode, load_encoder, probe_vectors
-from ..encode.probe import (
-    OPTION,
-    Probe,
-    make_probe,
-    unfinished_probes,
-)
+from ..encode.encoder import TextEncoder, load_encoder
+from ..encode.options import encoder_name
+from ..encode.probe import OPTION, Probe, make_probe, probe_width, unfinished_probes
 from ..options import parse_split, stored_excerpts
 from ..plan.own_splits import own_split_notes
 from ..plan.plan import Splitting, plan_key
@@ -28,7 +23,6 @@ from .options import (
     EMBEDDING,
     EmbeddingOptions,
     Wish,
-    encoder_name,
     parse_columns,
 )
 from .plan import EmbedPlan, make_embed_units
@@ -56,7 +50,7 @@ class EmbedPrepared:
 
     options: EmbeddingOptions
     plan: EmbedPlan
-    encode: Encode | None
+    encoder: TextEncoder | None
     probe: Probe | None
     """Of the encoder, as the stored options have it."""
     shares: dict[str, float | int | None]
@@ -74,7 +68,7 @@ def prepare_embeddings(
     """
     sources = tuple(find_sources(options))
     _check_sources(options, sources)
-    encode, probe, width = _encoder(options, existing)
+    encoder, probe, width = _encoder(options, existing)
     columns = _columns(options, sources, width)
     shares = parse_split(options.split, options.split_mode)
     splitting = _splitting(options, shares)
@@ -88,7 +82,7 @@ def prepare_embeddings(
         on_error=options.on_error,
     )  # fmt: skip
     return EmbedPrepared(
-        options=options, plan=plan, encode=encode, probe=probe, shares=shares,
+        options=options, plan=plan, encoder=encoder, probe=probe, shares=shares,
         stored_options=stored,
         notes=(
             *folder_notes(options), *own_split_notes(options, sources, shares, "embeddings"),
@@ -98,17 +92,14 @@ def prepare_embeddings(
 
 def _encoder(
     options: EmbeddingOptions, existing: ArrayManifest | None
-) -> tuple[Encode | None, Probe | None, int]:
+) -> tuple[TextEncoder | None, Probe | None, int]:
     """Return the encoder, its probe, and the width of its vectors, where there is an encoder."""
     if options.encoder is None:
         return None, None, 0
-    encode = load_encoder(options.encoder)
+    encoder = load_encoder(options.encoder)
     known = [] if existing is None else [existing.options.get(OPTION)]
-    probe = make_probe(
-        partial(probe_vectors, encode, options.encoder), encoder_name(options.encoder) or "",
-        [*known, *unfinished_probes(options.out)],
-    )  # fmt: skip
-    return encode, probe, len(bytes.fromhex(probe[0]["vector"])) // 4
+    probe = make_probe(encoder, [*known, *unfinished_probes(options.out)])
+    return encoder, probe, probe_width(probe)
 
 
 def _check_sources(options: EmbeddingOptions, sources: Sequence[Source]) -> None:

@@ -27,7 +27,7 @@ from dataprep.formats.storage import (
     write_file,
 )
 
-from ..encode.encoder import Encode
+from ..encode.encoder import TextEncoder
 from ..execute.stages import StageClock
 from ..execute.task import (
     REJECTS_NAME,
@@ -95,21 +95,21 @@ def load_job(plan: Path, units: Path) -> Job:
     return make_job(load_embed_plan(plan), units, None)
 
 
-def make_job(plan: EmbedPlan, units: Path, encode: Encode | None) -> Job:
+def make_job(plan: EmbedPlan, units: Path, encoder: TextEncoder | None) -> Job:
     """What does the units of `plan` and leaves them in the directory `units`."""
     return lambda number, report, clock: _run_unit(
-        plan, number, encode, units, report=report, clock=clock
+        plan, number, encoder, units, report=report, clock=clock
     )
 
 
 def _run_unit(
-    plan: EmbedPlan, number: int, encode: Encode | None, units: Path, *, report: Report,
+    plan: EmbedPlan, number: int, encoder: TextEncoder | None, units: Path, *, report: Report,
     clock: StageClock,
 ) -> None:  # fmt: skip
     scratch = units / temporary_name()
     create_directory(scratch)
     try:
-        result = _Task(plan, plan.units[number], encode, scratch, report=report, clock=clock).run()
+        result = _Task(plan, plan.units[number], encoder, scratch, report=report, clock=clock).run()
         write_file(scratch / RESULT_NAME, seal(msgspec.json.encode(result)))
         with contextlib.suppress(BusyError):  # somebody else did the unit, with the same bytes
             publish_directory(scratch, units / unit_name(number), durable=False)
@@ -121,7 +121,7 @@ def _run_unit(
 
 class _Task:
     def __init__(
-        self, plan: EmbedPlan, unit: Unit, encode: Encode | None, scratch: Path, *,
+        self, plan: EmbedPlan, unit: Unit, encoder: TextEncoder | None, scratch: Path, *,
         report: Report, clock: StageClock,
     ) -> None:  # fmt: skip
         self._plan = plan
@@ -129,7 +129,7 @@ class _Task:
         self._report = report
         self._clock = clock
         self._lap: Callable[[str], None] = clock.lap
-        self._convert = Converter(plan, encode, clock.lap)
+        self._convert = Converter(plan, encoder, clock.lap)
         arrays = stored_arrays(plan)
         if len(plan.splitting.names) > 1:
             arrays[HASHES] = Stored("<u8", ())

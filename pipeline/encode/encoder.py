@@ -1,13 +1,14 @@
 """Vectors of texts by an encoder: a sentence-transformers model, or any function.
 
-Texts are handed over in their order, so many at a time within each unit, so that an encoder whose
-numbers depend on what else is in a batch gives the same ones in every run. Whatever it returns is
-compared with what was asked for before it is used.
+The encoder gets texts in their order, a fixed number at a time within each unit, so that an encoder
+whose results depend on the rest of the batch gives the same vectors in every run. The shape and the
+type of each result are checked.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -15,68 +16,77 @@ import numpy.typing as npt
 
 from dataprep.formats.errors import InputError, UsageError
 
-from ..embeddings.options import Encoder, encoder_name
+from .options import Encoder, encoder_name
 
-__all__ = ["Encode", "encode_texts", "load_encoder", "probe_vectors"]
-
-Encode = Encoder
+__all__ = ["TextEncoder", "load_encoder"]
 
 
-def load_encoder(encoder: str | Encoder) -> Encode:
-    """The function that is `encoder`, or the model of that name or folder."""
+@dataclass(frozen=True, slots=True)
+class TextEncoder:
+    """A loaded encoder, and its name for messages."""
+
+    name: str
+    function: Encoder
+
+    def encode(
+        self, texts: Sequence[str], batch: int, width: int | None = None
+    ) -> npt.NDArray[np.float32]:
+        """Return float32 [texts, width]; numbers beyond float32 become infinite.
+
+        At most `batch` texts are encoded at once. All vectors have `width` numbers, by default as
+        many as the first. Raises `InputError` for a result of another shape or type.
+        """
+        parts = []
+        for start in range(0, len(texts), batch):
+            parts.append(self._encode(list(texts[start : start + batch]), width))
+            width = parts[-1].shape[1]
+        return np.concatenate(parts) if parts else np.empty((0, width or 0), np.float32)
+
+    def _encode(self, texts: list[str], width: int | None) -> npt.NDArray[np.float32]:
+        result: Any = self.function(texts)
+        if hasattr(result, "detach"):  # a tensor, on any device
+            result = result.detach().float().cpu()
+        found = np.asarray(result)
+        fits = found.ndim == 2 and len(found) == len(texts) and found.dtype.kind in "fiu"
+        if not fits or (width is not None and found.shape[1] != width) or not found.shape[1]:
+            wanted = f"[{len(texts)}, {width or 'width'}]"
+            raise InputError(
+                f"gave {found.dtype} {list(found.shape)} for {len(texts)} texts, "
+                f"not floats {wanted}",
+                where=f"--encoder {self.name}", code="E_ENCODER",
+                remedy="An encoder returns one vector for each text, all of one width.",
+            )  # fmt: skip
+        with np.errstate(over="ignore"):
+            return found.astype(np.float32, copy=False)
+
+
+def load_encoder(encoder: str | Encoder) -> TextEncoder:
+    """Return the function `encoder`, or load the sentence-transformers model `encoder`.
+
+    Raises `UsageError` without that library, `InputError` if it cannot load the model.
+    """
+    name = encoder_name(encoder) or ""
     if not isinstance(encoder, str):
-        return encoder
+        return TextEncoder(name, encoder)
     try:
         from sentence_transformers import SentenceTransformer
     except ImportError:
         raise UsageError(
             f"{encoder!r} needs sentence-transformers, which is not installed", where="--encoder",
-            code="E_MISSING_LIBRARY", remedy="Install it: pip install 'dataprep-shards[embed]'.",
+            code="E_MISSING_LIBRARY",
+            remedy="Install it: pip install 'dataprep-shards[embed]'.",
         ) from None  # fmt: skip
     try:
         model: Any = SentenceTransformer(encoder)
-    except Exception as error:  # theirs are of many kinds
+    except Exception as error:  # the library raises errors of many types
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise InputError(
             f"not a model that sentence-transformers loads ({reason})", where=encoder,
             code="E_ENCODER", remedy="Check --encoder: a name on the hub, or a folder.",
         ) from None  # fmt: skip
-    return lambda texts: model.encode(
-        texts, batch_size=len(texts), convert_to_numpy=True, show_progress_bar=False
+    return TextEncoder(
+        name,
+        lambda texts: model.encode(
+            texts, batch_size=len(texts), convert_to_numpy=True, show_progress_bar=False
+        ),
     )
-
-
-def probe_vectors(
-    encode: Encode, encoder: str | Encoder, texts: list[str]
-) -> npt.NDArray[np.float32]:
-    """Return what `encode`, which is `encoder`, gives for `texts`: float32 [texts, width]."""
-    return _checked(encode, texts, None, encoder)
-
-
-def encode_texts(
-    encode: Encode, texts: Sequence[str], batch: int, width: int
-) -> npt.NDArray[np.float32]:
-    """The vectors of `texts`, up to `batch` of them at a time: float32 [texts, width]."""
-    found = np.empty((len(texts), width), np.float32)
-    for start in range(0, len(texts), batch):
-        part = list(texts[start : start + batch])
-        found[start : start + batch] = _checked(encode, part, width, encode)
-    return found
-
-
-def _checked(
-    encode: Encode, texts: list[str], width: int | None, encoder: str | Encoder
-) -> npt.NDArray[np.float32]:
-    made: Any = encode(texts)
-    if hasattr(made, "detach"):  # a tensor, wherever it is
-        made = made.detach().float().cpu()
-    found = np.asarray(made)
-    fits = found.ndim == 2 and len(found) == len(texts) and found.dtype.kind in "fiu"
-    if not fits or (width is not None and found.shape[1] != width) or not found.shape[1]:
-        wanted = f"[{len(texts)}, {width or 'width'}]"
-        raise InputError(
-            f"gave {found.dtype} {list(found.shape)} for {len(texts)} texts, not floats {wanted}",
-            where=f"--encoder {encoder_name(encoder)}", code="E_ENCODER",
-            remedy="An encoder returns one vector for each text, all of one width.",
-        )  # fmt: skip
-    return found.astype(np.float32, copy=False)

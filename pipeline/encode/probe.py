@@ -3,25 +3,24 @@
 The name of a model or of a function says nothing about its weights. The probe is stored in
 config.json, hashed into the recipe id and into the key of unfinished work, and made in one batch
 when a build is prepared. Three texts are short; the fourth has a thousand distinct words, so that
-encoders that cut texts off at different lengths differ in it. A stored probe is compared by
+encoders with different limits on the length of a text differ in it. A stored probe is compared by
 encoding the texts that it holds, which another version may have chosen.
 
-Other hardware, threads and libraries move the last bits of a vector. So a probe counts as that of
-an existing dataset, or of unfinished work, where no number differs by more than `_TOLERANCE` of the
-largest of its vector. In parts of the largest number of the short texts, other batch sizes moved
-the probe of all-MiniLM-L6-v2 by 8e-7 in float32 and 1e-3 in float16; one step of AdamW with a
-learning rate of 2e-5 moved it by 1.6e-2, and rounding the weights to 8 bits by 0.4. In bfloat16
-batch sizes move it by 8e-3: an encoder in that type may be taken for another one, and never another
-one for it.
+Hardware, threads and libraries change the last bits of a vector. Two probes are therefore of one
+encoder if no number differs by more than `_TOLERANCE` of the largest number of its vector. Measured
+with all-MiniLM-L6-v2 on the short texts, relative to that largest number: another batch size
+changed the probe by 8e-7 in float32 and 1e-3 in float16; one step of AdamW with a learning rate of
+2e-5 by 1.6e-2; rounding the weights to 8 bits by 0.4. In bfloat16 another batch size changes it by
+8e-3: such an encoder may not recognize its own probe, but is not taken for another one.
 
-The vector of the long text moved by 0.26 or more of its largest number when that model cut it off
-at 128, 256, 384 or 512 tokens.
+The vector of the long text changed by 0.26 or more of its largest number when that model truncated
+it at 128, 256, 384 or 512 tokens.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import msgspec
@@ -32,6 +31,7 @@ from dataprep.formats.errors import InputError, StorageError
 
 from ..staging.directory import leftovers
 from ..staging.ownership import read_own
+from .encoder import TextEncoder
 
 __all__ = [
     "OPTION",
@@ -39,17 +39,18 @@ __all__ = [
     "TEXTS",
     "Probe",
     "make_probe",
+    "probe_width",
     "unfinished_probes",
 ]
 
 Floats = npt.NDArray[np.float32]
 Probe = list[dict[str, str]]
-"""As JSON: of each text `text`, and `vector`, the bytes of its float32 numbers in hex digits."""
+"""For each text: `text`, and `vector`, the bytes of its float32 numbers in hex digits."""
 
 OPTION = "encoder_probe"
-"""Under which the options in config.json have it."""
+"""Name of the probe among the options in config.json."""
 OTHER_VECTORS = "made by an encoder that gives other vectors"
-"""What a dataset is called whose probe is another one."""
+"""Description, in errors, of a dataset with another probe."""
 _SYLLABLES = ("ba", "de", "fi", "go", "lu", "ma", "ne", "pi", "so", "tu")
 
 
@@ -67,46 +68,51 @@ TEXTS = (
 _TOLERANCE = 4e-3
 
 
-def make_probe(
-    encode: Callable[[list[str]], Floats], name: str, known: Iterable[object] = ()
-) -> Probe:
-    """Return the first of `known` that is a probe of the encoder `name`, or else a new one.
+def make_probe(encoder: TextEncoder, known: Iterable[object] = ()) -> Probe:
+    """Return the first of `known` that is a probe of `encoder`, or else a new one.
 
-    `encode` returns float32 [texts, width]. Raises `InputError` for a NaN or an infinity.
+    Raises `InputError` for a NaN or an infinity.
 
     >>> def constant(number):
-    ...     return lambda texts: np.full((len(texts), 2), number, np.float32)
-    >>> one = make_probe(constant(1), "one")
-    >>> make_probe(constant(1.001), "near", [None, one]) == one
+    ...     return TextEncoder("name", lambda texts: np.full((len(texts), 2), number, np.float32))
+    >>> one = make_probe(constant(1))
+    >>> make_probe(constant(1.001), [None, one]) == one
     True
     """
     texts = list(TEXTS)
-    vectors = encode(texts)
+    vectors = encoder.encode(texts, len(texts))
     if not np.isfinite(vectors).all():
         raise InputError(
             f"gave NaN or Inf for a plain text ({TEXTS[0]!r} or another)",
-            where=f"--encoder {name}", code="E_ENCODER",
-            remedy="Try the encoder by itself: it returns one vector of numbers for each text.",
+            where=f"--encoder {encoder.name}", code="E_ENCODER",
+            remedy="Call the encoder alone: it returns one vector of numbers for each text.",
         )  # fmt: skip
     for other in known:
         theirs, stored = _stored(other)
-        if theirs and _agree(stored, vectors if theirs == texts else encode(theirs)):
-            return other  # type: ignore[return-value]  # `_stored` has looked at it
+        if theirs and _agree(
+            stored, vectors if theirs == texts else encoder.encode(theirs, len(theirs))
+        ):
+            return other  # type: ignore[return-value]  # `_stored` has checked it
     rows = np.ascontiguousarray(vectors, "<f4")
     return [
         {"text": text, "vector": row.tobytes().hex()} for text, row in zip(texts, rows, strict=True)
     ]
 
 
+def probe_width(probe: Probe) -> int:
+    """Return the numbers in each vector of `probe`."""
+    return len(bytes.fromhex(probe[0]["vector"])) // 4
+
+
 def unfinished_probes(out: Path) -> Iterator[object]:
-    """Yield what the unfinished builds of `out` have as the probe of their encoder."""
+    """Yield the probes of the encoders of unfinished builds of `out`."""
     for staging in leftovers(out):
         with contextlib.suppress(OSError, StorageError, ValueError):
             yield msgspec.json.decode(read_own(staging.probe))
 
 
 def _stored(probe: object) -> tuple[list[str], Floats]:
-    """Return the texts of `probe` and float32 [texts, width], or no text for what is no probe."""
+    """Return the texts of `probe` and float32 [texts, width], or no text if it is no probe."""
     try:
         texts = [row["text"] for row in probe]  # type: ignore[attr-defined]
         rows = [np.frombuffer(bytes.fromhex(row["vector"]), "<f4") for row in probe]  # type: ignore[attr-defined]

@@ -36,29 +36,25 @@ from dataprep.formats.storage import (
 )
 
 from ..commit import output_dir as destination
-from ..encode.probe import (
-    OPTION,
-    OTHER_VECTORS,
-    Probe,
-    unfinished_probes,
-)
+from ..encode.encoder import TextEncoder, load_encoder
+from ..encode.options import Encoder
+from ..encode.probe import OPTION, OTHER_VECTORS, Probe, make_probe, unfinished_probes
 from ..execute.task import temporary_name
 from ..options import quotes_too_much
 from ..plan.own_splits import own_splits
 from ..read.child_process import reading_apart
 from ..staging.checkpoints import Kept
 from ..staging.directory import Staging, leftovers
-from .clustering import cluster, require_clusters
-from .embed import Embedding, encoder_is_needed
-from .faiss import choose_search, faiss_search
-from .mining import mine_kept
+from .assemble import Content, write_pairs
+from .clusters import cluster, require_clusters, require_kmeans
+from .negatives import mine_pairs, require_enough
 from .options import PairOptions, hashed_options
 from .output_dir import existing_dataset
-from .prepare import Inputs, Table, find_inputs, read_pairs
-from .split import require_splits, splits_of
+from .search import choose_search
+from .splits import require_splits, splits_of
 from .steps import Steps, StepsCallback
-from .vectors import Encoder, load_encoder, probe_of
-from .write import Content, write_pairs
+from .table import Inputs, Table, find_inputs, read_pairs
+from .vectors import Embedding, require_vectors
 
 __all__ = ["PairReport", "build_pairs"]
 
@@ -137,13 +133,10 @@ def _require_libraries(options: PairOptions, encoder: Encoder | None) -> None:
     choose_search(options.search, 0)
     embeds = options.encoder is not None and encoder is None
     if embeds and find_spec("sentence_transformers") is None:
-        load_encoder(str(options.encoder), options.batch_size)  # raises
+        load_encoder(str(options.encoder))  # raises
     kmeans = options.clusters == "kmeans" or options.n_clusters is not None
-    if kmeans and find_spec("sklearn") is None:
-        raise UsageError(
-            "k-means needs scikit-learn, which is not installed", where="--clusters",
-            code="E_MISSING_LIBRARY", remedy="Install it: pip install 'dataprep-shards[pairs]'.",
-        )  # fmt: skip
+    if kmeans:
+        require_kmeans()
 
 
 def _reuse(
@@ -206,7 +199,7 @@ def _other_encoder(options: PairOptions, encoder: Encoder | None, stored: Any) -
         return None
     if options.encoder is None:
         return "different encoder"
-    probe = probe_of(_loaded(options, encoder), options.encoder, [stored])
+    probe = make_probe(_loaded(options, encoder), [stored])
     return None if probe == stored else OTHER_VECTORS
 
 
@@ -218,7 +211,7 @@ class _Prepared:
     inputs: Inputs
     table: Table
     search: str
-    encoder: Encoder | None
+    encoder: TextEncoder | None
     probe: Probe | None
 
 
@@ -235,26 +228,23 @@ def _prepare(
     with steps("read"):
         table = read_pairs(options, inputs)
         search = choose_search(options.search, len(table.pairs.sources))
-        table.links(0).require_enough(options.n_neg, table.pairs.questions)
+        require_enough(table.links(0), options.n_neg, table.pairs.questions)
         require_splits(options, table)
         require_clusters(options, inputs, table)
-    probe = None
+    loaded = probe = None
     with steps("embed"):
-        if encoder_is_needed(options, inputs, table.pairs):
-            encoder = _loaded(options, encoder)
+        if require_vectors(options, inputs, table.pairs):
+            loaded = _loaded(options, encoder)
             known = [] if existing is None else [existing.options.get(OPTION)]
-            probe = probe_of(
-                encoder, str(options.encoder), [*known, *unfinished_probes(options.out)]
-            )
+            probe = make_probe(loaded, [*known, *unfinished_probes(options.out)])
     return _Prepared(
-        options=options, inputs=inputs, table=table, search=search, encoder=encoder, probe=probe
+        options=options, inputs=inputs, table=table, search=search, encoder=loaded, probe=probe
     )
 
 
-def _loaded(options: PairOptions, encoder: Encoder | None) -> Encoder:
-    if encoder is not None:
-        return encoder
-    return load_encoder(str(options.encoder), options.batch_size)
+def _loaded(options: PairOptions, encoder: Encoder | None) -> TextEncoder:
+    name = str(options.encoder)
+    return load_encoder(name) if encoder is None else TextEncoder(name, encoder)
 
 
 class _Build:
@@ -329,9 +319,8 @@ class _Build:
         with steps("split"):
             splits = splits_of(options, table, clustering.of_pair)
         with steps("negatives"):
-            way = faiss_search if search == "faiss" else None
-            negatives, tiers = mine_kept(
-                options, table, vectors, clustering, kept, tell=steps.tell, search=way
+            negatives, tiers = mine_pairs(
+                options, table, vectors, clustering, kept, search=search, tell=steps.tell
             )
         return Content(
             inputs=inputs, table=table, vectors=vectors, clustering=clustering, splits=splits,

@@ -1,16 +1,18 @@
-"""Hard negatives in four tiers, no source twice in a row and none that answers the question.
+"""Hard negatives of each pair, in four tiers.
+
+No source stands twice in a row of negatives, and none is a known positive of the question. Tiers:
 
 1. at random among the sources of the pair's cluster;
-2. at random among the sources of the clusters whose centroids are nearest to its own;
+2. at random among the sources of the clusters with the centroids nearest to its own;
 3. the most similar to the question outside the cluster (see `dataprep.pipeline.pairs.search`);
 4. at random among all outside the cluster.
 
-A source is in every cluster that one of its pairs is in. Tiers are filled in this order; one that
-runs dry leaves its places to the next, after the fourth the first follows, and the tier stored
-beside each negative says where it came from. A pair without a cluster has nothing in 1 and 2.
+A source is in every cluster of its pairs. Tiers are filled in this order. The places that an
+exhausted tier leaves go to the next one, and those of the fourth to the first. The tier of each
+negative is stored beside it. Tiers 1 and 2 of a pair without a cluster are empty.
 
-Every draw is keyed by seed, question, source and tier: how many pairs are worked on at once, and
-by whom, changes nothing. Costs one exact search, and about 10 microseconds a pair for the draws.
+Every draw is keyed by seed, question, source and tier, so the result does not depend on the number
+of pairs in a block. Costs one search, and about 10 microseconds a pair for the draws.
 """
 
 from __future__ import annotations
@@ -23,22 +25,25 @@ import numpy.typing as npt
 
 from dataprep.formats.errors import InputError
 
+from ..read.process_limits import available_cores
+from ..staging.checkpoints import Kept
+from .clusters import Clustering
 from .csr import Ints, Lists, flat_places, lists_of
 from .draws import draw, keys_of
-from .search import Floats, Outside, most_similar
+from .options import PairOptions
+from .search import Excluded, Floats, Search, faiss_search, most_similar, unit
+from .table import Links, Table
+from .vectors import Vectors
 
-__all__ = ["Links", "Search", "mine", "near_clusters", "tier_counts"]
-
-Search = Callable[[Floats, Floats, int, Outside], Ints]
-"""As `most_similar`: queries, sources, k, what to leave out."""
+__all__ = ["mine", "mine_pairs", "near_clusters", "require_enough", "tier_counts"]
 
 _TIERS = (1, 2, 3, 4)
 _AT_ONCE = 4096  # pairs; the result does not depend on it
-_FIRST_LOOK, _WIDEST = 8, 1024  # positions of a pool looked at together
+_FIRST_WIDTH, _LAST_WIDTH = 8, 1024  # positions of a pool read together
 
 
 def tier_counts(total: int, proportions: Sequence[float]) -> list[int]:
-    """How many of `total` negatives each tier has: rounded down, the rest to the largest parts.
+    """Return the number of negatives of each tier: rounded down, the rest to the largest parts.
 
     >>> tier_counts(12, (0.25, 0.25, 0.25, 0.25)), tier_counts(5, (0.5, 0.5, 0, 0))
     ([3, 3, 3, 3], [3, 2, 0, 0])
@@ -51,54 +56,34 @@ def tier_counts(total: int, proportions: Sequence[float]) -> list[int]:
     return counts
 
 
-@dataclass(frozen=True, slots=True)
-class Links:
-    """Pairs, int64 [P] each (cluster -1 is none), and how many there are of what they name."""
-
-    questions: Ints
-    sources: Ints
-    clusters: Ints
-    n_questions: int
-    n_sources: int
-    n_clusters: int
-
-    def own(self) -> Lists:
-        """The sources of each question: its known positives."""
-        return lists_of(self.questions, self.sources, self.n_questions, self.n_sources)
-
-    def members(self) -> Lists:
-        """The sources of each cluster."""
-        return lists_of(self.clusters, self.sources, self.n_clusters, self.n_sources)
-
-    def require_enough(self, n_neg: int, texts: Sequence[str]) -> None:
-        """Raise `InputError` if a question (`texts` are theirs) has fewer than `n_neg` left."""
-        left = self.n_sources - self.own().counts
-        worst = int(np.argmin(left))
-        if left[worst] < n_neg:
-            raise InputError(
-                f"{self.n_sources} sources less the {self.n_sources - left[worst]} of the question "
-                f"{texts[worst][:80]!r} leave {left[worst]} for {n_neg} negatives",
-                where="--n-neg", code="E_FEW_SOURCES",
-                remedy="Lower --n-neg, or add sources.",
-            )  # fmt: skip
+def require_enough(links: Links, n_neg: int, texts: Sequence[str]) -> None:
+    """Raise `InputError` if a question (`texts` by number) has fewer than `n_neg` other sources."""
+    left = links.n_sources - links.own().counts
+    worst = int(np.argmin(left))
+    if left[worst] < n_neg:
+        raise InputError(
+            f"{links.n_sources} sources less the {links.n_sources - left[worst]} of the question "
+            f"{texts[worst][:80]!r} leave {left[worst]} for {n_neg} negatives",
+            where="--n-neg", code="E_FEW_SOURCES", remedy="Lower --n-neg, or add sources.",
+        )  # fmt: skip
 
 
 def near_clusters(centroids: Floats, members: Lists, count: int) -> Lists:
-    """Sources of the `count` clusters nearest to each that have any, without its own.
+    """Return the sources of the `count` filled clusters nearest to each, without its own.
 
-    Nearest by the cosine of the centroids, which are from `unit`; of equals the lower number.
+    The distance is the cosine of the centroids, which are from `unit`; of equals the lower number.
     """
     n = len(members)
     filled = np.flatnonzero(members.counts)
     itself = lists_of(filled, np.arange(len(filled)), n, max(1, len(filled)))
-    none = Outside(question=np.arange(n), group=np.full(n, -1), members=itself, own=itself)
+    none = Excluded(question=np.arange(n), group=np.full(n, -1), members=itself, own=itself)
     found = most_similar(centroids, centroids[filled], count, none)
     owners, places = np.nonzero(found >= 0)
     chosen = filled[found[owners, places]]
     row, at = flat_places(members.offsets, chosen)
     clusters, sources = owners[row], members.values[at]
-    foreign = ~members.holds(clusters, sources)
-    return lists_of(clusters[foreign], sources[foreign], n, members.limit)
+    others = ~members.holds(clusters, sources)
+    return lists_of(clusters[others], sources[others], n, members.limit)
 
 
 def mine(
@@ -111,22 +96,22 @@ def mine(
     seed: int,
     search: Search = most_similar,
 ) -> tuple[Ints, Ints]:
-    """Negatives and tiers, int64 [P, N] each, tiers rising in each row; N is the sum of `counts`.
+    """Return negatives and tiers, int64 [P, N] each, tiers rising in each row; N sums `counts`.
 
-    `questions` and `sources` are from `unit`, one row for each, `near` from `near_clusters`. Every
-    question has N sources that are not its own: see `Links.require_enough`.
+    `questions` and `sources` are from `unit`, `near` is from `near_clusters`. Every question has N
+    sources that are not its own: see `require_enough`.
     """
     own, members = links.own(), links.members()
     keys = (links.clusters + 1) * links.n_questions + links.questions
     groups, group_of = np.unique(keys, return_inverse=True)
     cluster, question = groups // links.n_questions - 1, groups % links.n_questions
-    outside = Outside(question=question, group=cluster, members=members, own=own)
-    # N are enough: of these, no more are taken already than are no longer needed.
+    excluded = Excluded(question=question, group=cluster, members=members, own=own)
+    # N are enough: earlier tiers take no more of them than they fill places.
     k = min(sum(counts), links.n_sources)
     similar = np.empty((len(groups), 0), np.int64)
-    if sum(counts[:3]):  # tier 3 also takes what tiers 1 and 2 lack
-        similar = search(questions, sources, k, outside)
-    pools = _Pools(links, own, members, near, _Others(members), similar, group_of, seed)
+    if sum(counts[:3]):  # tier 3 also fills the places that tiers 1 and 2 leave
+        similar = search(questions, sources, k, excluded)
+    pools = _Pools(links, own, members, near, _Complements(members), similar, group_of, seed)
     rows = np.empty((len(links.questions), sum(counts)), np.int64)
     tiers = np.empty_like(rows)
     for start in range(0, len(rows), _AT_ONCE):
@@ -135,20 +120,58 @@ def mine(
     return rows, tiers
 
 
+def mine_pairs(
+    options: PairOptions,
+    table: Table,
+    vectors: Vectors,
+    clustering: Clustering,
+    kept: Kept,
+    *,
+    search: str,
+    tell: Callable[[int, int], None],
+) -> tuple[Ints, Ints]:
+    """Return negatives and tiers of all pairs, int64 [P, N] each; both are one checkpoint.
+
+    `search` is ``exact`` or ``faiss``; `tell` is called with the queries done and their total.
+    """
+
+    def exact(questions: Floats, sources: Floats, k: int, excluded: Excluded) -> Ints:
+        threads = options.workers or available_cores()
+        total = len(excluded)
+        return most_similar(
+            questions, sources, k, excluded, threads=threads, done=lambda done: tell(done, total)
+        )
+
+    def make() -> Ints:
+        links = table.links(len(clustering.centroids), clustering.of_pair)
+        centroids = unit(clustering.centroids)
+        near = near_clusters(centroids, links.members(), options.near_clusters)
+        counts = tier_counts(options.n_neg, options.tiers())
+        found = mine(
+            links, unit(vectors.questions), unit(vectors.sources), near, counts,
+            seed=options.seed, search=faiss_search if search == "faiss" else exact,
+        )  # fmt: skip
+        return np.stack(found)
+
+    negatives, tiers = kept.array("negatives-faiss" if search == "faiss" else "negatives", make)
+    return negatives, tiers
+
+
 @dataclass(frozen=True, slots=True)
 class _Pools:
-    """What each tier draws from, for any pair."""
+    """Pools of the tiers, for any pair."""
 
     links: Links
     own: Lists
     members: Lists
     near: Lists
-    others: _Others
+    others: _Complements
     similar: Ints
     group_of: Ints
     seed: int
 
     def sizes(self, tier: int, pairs: Ints) -> Ints:
+        """Return the sizes of the pools of a tier, int64 [pairs]."""
         clusters = self.links.clusters[pairs]
         if tier == 3:
             listed: Ints = (self.similar[self.group_of[pairs]] >= 0).sum(axis=1, dtype=np.int64)
@@ -158,7 +181,7 @@ class _Pools:
         return self.links.n_sources - known if tier == 4 else known
 
     def sources(self, tier: int, pairs: Ints, positions: Ints, sizes: Ints) -> Ints:
-        """What stands at these positions of the pools; all int64 of one length."""
+        """Return the sources at these positions of the pools; all int64 of one length."""
         if tier == 3:
             listed: Ints = self.similar[self.group_of[pairs], positions]
             return listed
@@ -172,20 +195,20 @@ class _Pools:
         return found
 
 
-class _Others:
-    """What sets do not hold, by rank.
+class _Complements:
+    """Complements of sets, by rank.
 
-    The j-th value v of a set has v - j below it that are not in the set, which never falls with j:
-    so many values come before the wanted one as have at most its rank below them.
+    Below the j-th value v of a set lie v - j numbers outside the set, which never falls with j. The
+    number of rank r outside is therefore r plus the count of values with at most r of these.
     """
 
     def __init__(self, lists: Lists) -> None:
         self._lists = lists
         places = np.arange(len(lists.values)) - np.repeat(lists.offsets[:-1], lists.counts)
-        self._below = lists.keys - places  # set * limit + how many are missing before the value
+        self._below = lists.keys - places  # set * limit + numbers outside the set below the value
 
     def at(self, numbers: Ints, ranks: Ints) -> Ints:
-        """The value of rank ``ranks[i]`` that set ``numbers[i]`` does not hold (-1: any value)."""
+        """Return the number of rank ``ranks[i]`` outside set ``numbers[i]`` (-1: the empty set)."""
         result = ranks.copy()
         inside = np.flatnonzero(numbers >= 0)
         chosen = numbers[inside]
@@ -195,7 +218,7 @@ class _Others:
 
 
 class _Filling:
-    """The negatives of some pairs, in the making."""
+    """Negatives of a block of pairs, filled tier by tier."""
 
     def __init__(self, pools: _Pools, pairs: Ints, counts: Sequence[int]) -> None:
         self._pools = pools
@@ -206,6 +229,7 @@ class _Filling:
         self._filled = np.zeros(len(pairs), np.int64)
 
     def run(self) -> tuple[Ints, Ints]:
+        """Return the negatives and their tiers, sorted by tier."""
         need = np.zeros(len(self._pairs), np.int64)
         for tier in _TIERS:
             self._fill(tier, need := need + self._counts[tier - 1])
@@ -216,13 +240,13 @@ class _Filling:
         return np.take_along_axis(self._rows, order, 1), np.take_along_axis(self._tiers, order, 1)
 
     def _fill(self, tier: int, need: Ints) -> None:
-        """Walk through the pool of each row that has need, and lower the need by what is found."""
+        """Fill rows from their pools of `tier`, and lower `need` by the places filled."""
         sizes = self._pools.sizes(tier, self._pairs)
         active = np.flatnonzero((need > 0) & (sizes > 0))
-        at, width = 0, _FIRST_LOOK
+        at, width = 0, _FIRST_WIDTH
         while len(active):
             positions = at + np.arange(width)
-            found, good = self._look(tier, active, positions, sizes[active])
+            found, good = self._candidates(tier, active, positions, sizes[active])
             ranks = np.cumsum(good, axis=1)
             good &= ranks <= need[active, None]
             row, column = np.nonzero(good)
@@ -232,13 +256,13 @@ class _Filling:
             taken = np.count_nonzero(good, axis=1)
             self._filled[active] += taken
             need[active] -= taken
-            at, width = at + width, min(2 * width, _WIDEST)
+            at, width = at + width, min(2 * width, _LAST_WIDTH)
             active = active[(need[active] > 0) & (sizes[active] > at)]
 
-    def _look(
+    def _candidates(
         self, tier: int, active: Ints, positions: Ints, sizes: Ints
     ) -> tuple[Ints, npt.NDArray[np.bool_]]:
-        """What stands at `positions` for each of `active`, and whether it can be taken."""
+        """Return the sources at `positions` of the pools, and a mask of those allowed."""
         pairs = np.repeat(self._pairs[active], len(positions))
         limits = np.repeat(sizes, len(positions))
         wanted = np.tile(positions, len(active))

@@ -1,4 +1,7 @@
-"""What a build of pairs is asked to do: every option, its unit and default, validated once."""
+"""Options of a build of pairs: units, defaults, validation.
+
+Imports no numpy: the command line reads it for its help.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from os import PathLike, fspath
 from pathlib import Path
-from types import UnionType
-from typing import Any, Literal, get_args, get_origin, get_type_hints
+from typing import Any, Literal
 
 import msgspec
 
@@ -16,13 +18,13 @@ from dataprep.formats.errors import UsageError, require
 from dataprep.formats.files.paths import local_path, refuse_address
 from dataprep.formats.manifest.curriculum import Curriculum, parse_curriculum
 
-from ..options import parse_split, stored_excerpts
-from .cluster import Fallback
+from ..options import as_text, check_types, parse_split, stored_excerpts
 from .columns import parse_columns
 
-__all__ = ["DEFAULT_SPLIT", "PairOptions", "hashed_options", "ratios_of"]
+__all__ = ["DEFAULT_SPLIT", "Fallback", "PairOptions", "hashed_options", "ratios_of"]
 
 Clusters = Literal["auto", "column", "keywords", "kmeans", "none"]
+Fallback = Literal["none", "largest", "nearest", "random"]
 Search = Literal["auto", "exact", "faiss"]
 
 DEFAULT_SPLIT = "train=0.8,val=0.1,test=0.1"
@@ -35,7 +37,7 @@ _FILES = ("question_embs", "source_embs", "keyword_embs", "keyword_clusters")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PairOptions:
-    """Everything that ``dataprep build --kind pairs`` can be told.
+    """Options of ``dataprep build --kind pairs``.
 
     All but `out`, `on_error`, `max_rejects`, `excerpts`, `workers` and `overwrite` enter the recipe
     id: files by their content, an encoder by its probe, the others as they are.
@@ -51,10 +53,10 @@ class PairOptions:
     out: Path
     """The directory to make. It must not exist, or be empty, or hold the same build."""
     columns: str | None = None
-    """Which column is what: question=NAME,source=NAME, and relevance, keywords, cluster, split,
-    answer; by itself each is found by the names in `pairs.cells.ALIASES`."""
+    """Column of each thing: question=NAME,source=NAME, and relevance, keywords, cluster, split,
+    answer; by default each is found by the names in `pairs.columns.ALIASES`."""
     keyword_separator: str = ","
-    """What stands between the keywords of a cell that is a text."""
+    """Separator of the keywords in a cell of text."""
     question_embs: str | None = None
     """A .npy file with one row for each distinct question, in the order of first appearance, or a
     Parquet file with a column of texts and one of vectors; None: from the encoder."""
@@ -68,30 +70,30 @@ class PairOptions:
     """The name or folder of a sentence-transformers model, or what the callable that is given to
     `build_pairs` is to be called; its texts must give the same vectors every time."""
     batch_size: int = 256
-    """Texts that the encoder gets at once."""
+    """Texts in one call of the encoder."""
     dim: int | None = None
-    """The width that all embeddings must have; None: that of the questions'."""
+    """Width that all embeddings must have; None: that of the questions."""
     dtype: Literal["float32", "float16"] = "float32"
-    """In which embeddings are stored."""
+    """Type of stored embeddings."""
     normalise: bool = False
     """Store embeddings divided by their length."""
     keywords: Literal["auto", "ignore"] = "auto"
-    """ignore: build as if there were none."""
+    """ignore: build without keywords."""
     clusters: Clusters = "auto"
     """auto: by the column if there is one, else by keywords with `keyword_clusters`, else by
     k-means with `n_clusters`, else none."""
     keyword_clusters: str | None = None
     """A JSON file {keyword: cluster}; without it, clusters by keywords are k-means of theirs."""
     n_clusters: int | None = None
-    """Of k-means; None: the root of half the number of vectors."""
+    """Clusters of k-means; None: the square root of half the number of vectors."""
     cluster_fallback: Fallback = "none"
-    """What pairs without a cluster get."""
+    """Cluster of pairs that have none."""
     n_neg: int = 12
     """Hard negatives of each pair."""
     tier_proportions: str = "0.25,0.25,0.25,0.25"
     """Shares of the four tiers: same cluster, nearest clusters, most similar, random."""
     near_clusters: int = 3
-    """How many nearest clusters tier 2 draws from."""
+    """Nearest clusters that tier 2 draws from."""
     search: Search = "auto"
     """exact: every source is compared. faiss: approximate, for millions of sources. auto: exact
     up to a million sources, beyond that faiss if it is installed."""
@@ -103,11 +105,11 @@ class PairOptions:
     inspection: bool = False
     """Also write pairs.jsonl: the texts, keywords, cluster and split of each pair, to look at."""
     on_error: Literal["error", "skip"] = "error"
-    """What a bad row does: stop the build, or go to rejects.jsonl."""
+    """Effect of a bad row: it stops the build, or goes to rejects.jsonl."""
     max_rejects: int | None = None
     """With `on_error` skip: more rejects than this stop the build. None: no limit."""
     excerpts: bool = True
-    """Whether rejects.jsonl quotes records; without it `detail` is empty and `excerpt` null."""
+    """Quote records in rejects.jsonl; without it `detail` is empty and `excerpt` null."""
     seed: int = 0
     """Seed of splits, negatives, k-means and random fallbacks."""
     workers: int | None = None
@@ -119,12 +121,11 @@ class PairOptions:
         object.__setattr__(self, "input", _texts(self.input, "--input"))
         object.__setattr__(self, "split_input", _texts(self.split_input, "--split-input"))
         object.__setattr__(self, "out", local_path(self.out))
+        as_text(self, *_FILES, "encoder")
         for name in (*_FILES, "encoder"):
-            value: Any = getattr(self, name)
-            if isinstance(value, str | PathLike):
+            if isinstance(value := getattr(self, name), str):
                 refuse_address(value)
-                object.__setattr__(self, name, fspath(value))
-        _check_types(self)
+        check_types(self, ("input", "split_input", "out"))
         require(
             bool(self.input) != bool(self.split_input), "--input",
             "name files with --input, or with --split-input, and not with both",
@@ -182,7 +183,7 @@ class PairOptions:
             )  # fmt: skip
 
     def named_inputs(self) -> list[tuple[str | None, str]]:
-        """The split (None: not said here) and path of each input."""
+        """Return the split (None: not named here) and path of each input."""
         if self.input:
             return [(None, path) for path in self.input]
         parts = [given.partition("=") for given in self.split_input]
@@ -192,11 +193,11 @@ class PairOptions:
         return [(name, path) for name, _, path in parts]
 
     def vector_columns(self) -> list[str]:
-        """The column of texts and the column of vectors."""
+        """Return the names of the columns of texts and of vectors."""
         return [name.strip() for name in self.embedding_columns.split(",") if name.strip()]
 
     def tiers(self) -> list[float]:
-        """Shares of the four tiers."""
+        """Return the shares of the four tiers."""
         where = "--tier-proportions"
         try:
             shares = [float(part) for part in self.tier_proportions.split(",")]
@@ -211,7 +212,7 @@ class PairOptions:
         return shares
 
     def shares(self) -> dict[str, float] | None:
-        """Names and ratios of the splits; None where a column says them, or may."""
+        """Return names and ratios of the splits; None if a column or the inputs may name them."""
         if self.split_input:
             require(self.split is None, "--split", "means nothing with --split-input")
             return None
@@ -220,14 +221,13 @@ class PairOptions:
         return ratios_of(str(self.split))
 
     def parsed_curriculum(self) -> Curriculum:
-        """The curriculum as it is stored."""
+        """Return the curriculum as it is stored."""
         return parse_curriculum(self.curriculum)
 
     def stored(self, splits: Sequence[str | None]) -> dict[str, Any]:
-        """Return what config.json says of them: all that decides about the content; files by name.
+        """Return the options that config.json stores: those that decide the content; files by name.
 
-        `splits` has the split of each input table that its option names, as a folder may hold
-        several tables.
+        `splits` has the split of each input table, as a folder may hold several tables.
         """
         found: dict[str, Any] = {}
         for field in fields(self):
@@ -244,10 +244,10 @@ class PairOptions:
 
 
 def hashed_options(stored: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what the recipe id stands for of the `stored` options.
+    """Return the part of the `stored` options that enters the recipe id.
 
-    Of a file counts that it is given: its content is an input. The probe identifies the encoder,
-    and what is done with bad rows changes nothing unless there are some.
+    A file counts as given or not: its content is an input. The probe identifies the encoder, and
+    the treatment of bad rows changes nothing unless there are some.
     """
     return {
         name: value is not None if name in _FILES else value
@@ -278,21 +278,3 @@ def _texts(value: object, where: str) -> tuple[str, ...]:
     for path in paths:
         refuse_address(path)
     return paths
-
-
-def _check_types(options: PairOptions) -> None:
-    """Refuse values that the annotations do not allow, rather than store or interpret them."""
-    for name, hint in get_type_hints(PairOptions).items():
-        if name in ("input", "split_input", "out"):
-            continue
-        value, where = getattr(options, name), f"--{name.replace('_', '-')}"
-        allowed = get_args(hint) if isinstance(hint, UnionType) else (hint,)
-        choices = [one for part in allowed if get_origin(part) is Literal for one in get_args(part)]
-        kinds = tuple(part for part in allowed if isinstance(part, type))
-        if choices:
-            listed = ", ".join(choices)
-            require(value in choices, where, f"must be one of {listed}, got {value!r}")
-        else:
-            good = isinstance(value, kinds) and (bool in kinds or not isinstance(value, bool))
-            names = " or ".join(sorted(kind.__name__ for kind in kinds))
-            require(good, where, f"must be {names}, got {value!r}")

@@ -1,19 +1,19 @@
-"""The vectors of texts: read from a file of the user's, or made by an encoder; checked either way.
+"""Vectors of the distinct texts of a build of pairs: read from a file, or made by an encoder.
 
-A .npy file has one row for each text, in the order of the texts; a Parquet file has a column of
-texts, by which rows are found, and one of lists of numbers, and may hold more than is wanted. An
-encoder gets each distinct text once, in batches, and may be any callable.
+A .npy file has one row for each text, in the order of the texts. A Parquet file has a column of
+texts, by which rows are found, and a column of lists of numbers; texts that no pair has are
+ignored. An encoder gets each distinct text once.
 
-Refused, with the text and its row: a NaN or Inf, a row of zeros, a row of another width.
+NaN, infinity, a row of zeros and a row of another width are refused, with the text and its row.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
-from importlib import import_module
 from itertools import chain
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -21,28 +21,131 @@ import numpy.typing as npt
 from dataprep.formats.errors import InputError, UsageError
 from dataprep.formats.files.decoding import decoding, each_decoded
 
-from ..encode.probe import Probe, make_probe
+from ..encode.encoder import TextEncoder
 from ..read.child_process import streamed_apart
 from ..read.parquet import arrow_errors, decoding_parquet, group_batches, open_parquet
 from ..read.sources import Source, check_unchanged, input_error, reading
+from ..staging.checkpoints import Kept
+from .merge import Pairs
+from .options import PairOptions
 from .search import Floats, unit
+from .table import Inputs
 
-__all__ = ["CHUNK", "Encoder", "as_stored", "encode", "load_encoder", "probe_of", "read_vectors"]
+__all__ = ["Embedding", "Vectors", "as_stored", "read_vectors", "require_vectors"]
 
 Array = npt.NDArray[Any]
-Encoder = Callable[[list[str]], Any]
-"""Texts in; what `numpy.asarray` makes a [n, dim] array of numbers of, out."""
 
-CHUNK = 8192  # texts whose vectors are kept together
-_KINDS = "fiu"
+_CHECKPOINT = 8192
+"""Texts whose encoded vectors form one checkpoint."""
+_NUMERIC = "fiu"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Vectors:
+    """Vectors as they are stored: [n, dim] each, float32 or float16."""
+
+    questions: Array
+    sources: Array
+    keywords: Array
+
+    @property
+    def dim(self) -> int:
+        """Return the numbers in a vector."""
+        return int(self.questions.shape[1])
+
+
+def require_vectors(options: PairOptions, inputs: Inputs, pairs: Pairs) -> bool:
+    """Return whether an encoder is needed; raise `UsageError` if it is and none is given."""
+    needed = {
+        what: len(words)
+        for what, words in _texts(pairs).items() if words and f"{what}_embs" not in inputs.others
+    }  # fmt: skip
+    if options.encoder is None:
+        for what, count in needed.items():
+            leave_out = ", or leave them out with --keywords ignore" if what == "keyword" else ""
+            raise UsageError(
+                f"there are {count} distinct {what}s and nothing that makes vectors of them",
+                where=f"--{what}-embs", remedy=f"Give it, or an --encoder{leave_out}.",
+            )  # fmt: skip
+    return bool(needed)
+
+
+def _texts(pairs: Pairs) -> dict[str, list[str]]:
+    return {"question": pairs.questions, "source": pairs.sources, "keyword": pairs.keywords}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Embedding:
+    """Step that reads or encodes all vectors; each encoded block of texts is a checkpoint."""
+
+    options: PairOptions
+    inputs: Inputs
+    encoder: TextEncoder | None
+    kept: Kept
+    tell: Callable[[int, int], None]
+
+    def of(self, pairs: Pairs) -> Vectors:
+        """Return the vectors of all texts of `pairs`."""
+        texts = _texts(pairs)
+        found: dict[str, Array] = {}
+        done, total = 0, sum(map(len, texts.values()))
+        for what, words in texts.items():
+            dim = found["question"].shape[1] if found else self.options.dim
+            found[what] = self._all(what, words, dim, partial(self._tell, done, total))
+            done += len(words)
+            self.tell(done, total)
+        return Vectors(
+            questions=found["question"], sources=found["source"], keywords=found["keyword"]
+        )
+
+    def _tell(self, before: int, total: int, done: int) -> None:
+        self.tell(before + done, total)
+
+    def _all(
+        self, what: str, texts: list[str], dim: int | None, tell: Callable[[int], None]
+    ) -> Array:
+        source = self.inputs.others.get(f"{what}_embs")
+        options = self.options
+        if not texts:
+            vectors = np.empty((0, dim or 0), np.float32)
+        elif source is not None:
+            columns = options.vector_columns()
+            vectors = read_vectors(source, texts, what, columns, fold=what == "keyword")
+        else:
+            parts: list[Floats] = []
+            for start in range(0, len(texts), _CHECKPOINT):
+                width = parts[0].shape[1] if parts else None
+                parts.append(self._encoded(what, texts, start, width))
+                tell(start + len(parts[-1]))
+            vectors = np.concatenate(parts)
+        if dim is not None and vectors.shape[1] != dim:
+            expected = "--dim says" if what == "question" else "those of questions"
+            raise InputError(
+                f"the vectors of {what}s have {vectors.shape[1]} numbers, {expected} {dim}",
+                where=source.name if source else f"--encoder {options.encoder}", code="E_DIM",
+                remedy="Make all embeddings with one encoder.",
+            )  # fmt: skip
+        return as_stored(vectors, texts, what, dtype=options.dtype, normalise=options.normalise)
+
+    def _encoded(self, what: str, texts: list[str], start: int, width: int | None) -> Floats:
+        encoder = cast("TextEncoder", self.encoder)
+        block = texts[start : start + _CHECKPOINT]
+
+        def make() -> Floats:
+            vectors = encoder.encode(block, self.options.batch_size, width)
+            _check(vectors, block, what, f"--encoder {encoder.name}", start)
+            return vectors
+
+        return self.kept.array(f"{what}-{start:012d}", make)
 
 
 def read_vectors(
     source: Source, texts: Sequence[str], what: str, columns: Sequence[str], fold: bool = False
 ) -> Floats:
-    """float32 [texts, dim] from a .npy or Parquet file; `what` the texts are, for messages.
+    """Return float32 [texts, dim] from a .npy or Parquet file.
 
-    `columns` are those of texts and vectors in Parquet; with `fold` texts are casefolded there.
+    `what` names the texts in messages. `columns` are those of texts and of vectors in Parquet; with
+    `fold` the texts there are casefolded.
     """
     check_unchanged(source)
     with reading(source.path):
@@ -60,14 +163,14 @@ def _from_npy(source: Source, texts: Sequence[str], what: str) -> Floats:
     again = "Write it with numpy.save, as numbers."
     with decoding(source.name, ".npy array", code="E_INPUT", remedy=again):
         array = np.lib.format.open_memmap(source.path, mode="r")
-    if array.ndim != 2 or array.dtype.kind not in _KINDS:
+    if array.ndim != 2 or array.dtype.kind not in _NUMERIC:
         shown = f"{array.dtype} {array.shape}"
         raise input_error(f"{shown} is no table of vectors", source.name, "Write a [n, dim] array.")
     if len(array) != len(texts):
         raise input_error(
             f"{len(array)} rows for {len(texts)} distinct {what}s", source.name,
             f"Give one row for each distinct {what}, in the order of first appearance "
-            "(`dataprep.pipeline.pairs.prepare.pair_texts` lists them), or a Parquet file with a "
+            "(`dataprep.pipeline.pairs.table.pair_texts` lists them), or a Parquet file with a "
             "column of texts.", "E_ROWS",
         )  # fmt: skip
     return _narrow(array)
@@ -121,7 +224,7 @@ def _parquet_batches(
             groups = range(file.metadata.num_row_groups)
         first = 0
         batches = chain.from_iterable(
-            group_batches(source, file, group, [*columns], CHUNK) for group in groups
+            group_batches(source, file, group, [*columns], _CHECKPOINT) for group in groups
         )
         for batch in each_decoded(batches, within):
             with within():
@@ -149,7 +252,7 @@ def _require_texts(kind: Any, source: Source, name: str) -> None:
 
 
 def _vectors(column: Any, where: str, first: int) -> Floats:
-    """A column of lists of one length as float32 [n, dim]."""
+    """Return a column of lists of one length as float32 [n, dim]."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -170,7 +273,7 @@ def _vectors(column: Any, where: str, first: int) -> Floats:
 
 
 def _narrow(numbers: Array) -> Floats:
-    """As float32; what is too large becomes Inf, which is refused by name later."""
+    """Return `numbers` as float32; those beyond its range become infinite, refused later."""
     with np.errstate(over="ignore"):
         return np.asarray(numbers, np.float32)
 
@@ -182,71 +285,13 @@ def _width(found: int, expected: int, where: str, row: int) -> InputError:
     )  # fmt: skip
 
 
-def load_encoder(name: str, batch_size: int) -> Encoder:
-    """The sentence-transformers model `name`; `UsageError` without that library."""
-    try:
-        library: Any = import_module("sentence_transformers")
-    except ImportError:
-        raise UsageError(
-            "an encoder by name needs sentence-transformers, which is not installed",
-            where=f"--encoder {name}", code="E_MISSING_LIBRARY",
-            remedy="Install it: pip install 'dataprep-shards[embed]', or give the embeddings.",
-        ) from None  # fmt: skip
-    try:
-        model = library.SentenceTransformer(name)
-    except Exception as error:  # theirs are of many kinds
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
-        raise InputError(
-            f"not a model that sentence-transformers loads ({reason})", where=name,
-            code="E_ENCODER", remedy="Check --encoder: a name on the hub, or a folder.",
-        ) from None  # fmt: skip
-
-    def encoder(texts: list[str]) -> Any:
-        return model.encode(
-            texts, batch_size=batch_size, convert_to_numpy=True, show_progress_bar=False
-        )
-
-    return encoder
-
-
-def encode(
-    encoder: Encoder, texts: Sequence[str], what: str, *, batch_size: int, name: str
-) -> Floats:
-    """float32 [texts, dim], `batch_size` texts at a time; raises `InputError` for a bad result."""
-    parts: list[Floats] = []
-    where = f"--encoder {name}"
-    for start in range(0, len(texts), batch_size):
-        batch = list(texts[start : start + batch_size])
-        found = _made(encoder, batch, where)
-        if parts and found.shape[1] != parts[0].shape[1]:
-            raise _width(found.shape[1], parts[0].shape[1], where, start)
-        _check(found, batch, what, where, first=start)
-        parts.append(found)
-    return np.concatenate(parts)
-
-
-def probe_of(encoder: Encoder, name: str, known: Iterable[object]) -> Probe:
-    """Return the one of `known` that is of `encoder`, or its probe, where vectors may be zero."""
-    return make_probe(lambda texts: _made(encoder, texts, f"--encoder {name}"), name, known)
-
-
-def _made(encoder: Encoder, batch: list[str], where: str) -> Floats:
-    given = encoder(batch)
-    if hasattr(given, "detach"):  # a tensor, wherever it is
-        given = given.detach().float().cpu()
-    made = np.asarray(given)
-    if made.ndim != 2 or len(made) != len(batch) or made.dtype.kind not in _KINDS:
-        raise InputError(
-            f"gave {made.dtype} {made.shape} for {len(batch)} texts", where=where, code="E_DIM",
-            remedy="It must give one vector of numbers for each text.",
-        )  # fmt: skip
-    return _narrow(made)
-
-
 def _check(vectors: Floats, texts: Sequence[str], what: str, where: str, first: int = 0) -> None:
-    """Raise `InputError` for the first row that is not finite, or all zero."""
-    for start in range(0, len(vectors), CHUNK):
-        part = vectors[start : start + CHUNK]
+    """Raise `InputError` for the first row that is not finite, or all zero.
+
+    `first` is the number of the first row in messages.
+    """
+    for start in range(0, len(vectors), _CHECKPOINT):
+        part = vectors[start : start + _CHECKPOINT]
         tests = (
             ("holds NaN or Inf", np.isfinite(part).all(axis=1)),
             ("is all zero", part.any(axis=1)),
@@ -263,13 +308,13 @@ def _check(vectors: Floats, texts: Sequence[str], what: str, where: str, first: 
 def as_stored(
     vectors: Floats, texts: Sequence[str], what: str, *, dtype: str, normalise: bool
 ) -> Array:
-    """What is written: in length 1 if asked for, float32 or float16; nothing may overflow."""
+    """Return `vectors` in `dtype`, with `normalise` at length 1; raise `InputError` on overflow."""
     found = unit(vectors) if normalise else vectors
     with np.errstate(over="ignore"):
         stored = found.astype(dtype)
     if dtype != "float32":
-        for start in range(0, len(stored), CHUNK):
-            part = stored[start : start + CHUNK]
+        for start in range(0, len(stored), _CHECKPOINT):
+            part = stored[start : start + _CHECKPOINT]
             bad = ~np.isfinite(part).all(axis=1) | ~part.any(axis=1)
             if bad.any():
                 row = start + int(np.argmax(bad))

@@ -21,11 +21,10 @@ from dataprep.formats.verify.verify import verify
 from dataprep.pipeline.embeddings.build import build_embeddings
 from dataprep.pipeline.embeddings.options import EmbeddingOptions
 from dataprep.pipeline.pairs.build import build_pairs
-from dataprep.pipeline.pairs.cluster import kmeans
+from dataprep.pipeline.pairs.clusters import kmeans
 from dataprep.pipeline.pairs.csr import lists_of
-from dataprep.pipeline.pairs.faiss import faiss_search
 from dataprep.pipeline.pairs.options import PairOptions
-from dataprep.pipeline.pairs.search import Outside, exact_scores, most_similar, unit
+from dataprep.pipeline.pairs.search import Excluded, exact_scores, faiss_search, most_similar, unit
 from tests.support import SHARED_DATA, needs_shared_data
 
 faiss = pytest.importorskip("faiss", reason="make test-encoders installs it")
@@ -56,7 +55,7 @@ def test_faiss_finds_what_comparing_all_finds() -> None:
     members = lists_of(groups, np.arange(3000), 20, 3000)
     order = np.argsort(groups[:200], kind="stable")
     group = np.where(order % 5 == 0, -1, groups[:200][order])
-    outside = Outside(question=order, group=np.sort(group), members=members, own=own)
+    outside = Excluded(question=order, group=np.sort(group), members=members, own=own)
     expected = most_similar(questions, sources, 10, outside)
     np.testing.assert_array_equal(
         expected, faiss_search(questions, sources, 10, outside, probes=1 << 20)

@@ -92,7 +92,7 @@ def _rows(path: Path) -> None:
 
 def _pairs(path: Path) -> None:
     from dataprep.pipeline.pairs.options import PairOptions
-    from dataprep.pipeline.pairs.prepare import pair_texts
+    from dataprep.pipeline.pairs.table import pair_texts
 
     pair_texts(PairOptions(input=(str(path),), out=path.parent / "out", encoder="none"))
 

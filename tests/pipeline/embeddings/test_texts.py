@@ -12,8 +12,8 @@ import numpy.typing as npt
 import pytest
 
 from dataprep.formats.errors import InputError, UsageError
-from dataprep.pipeline.embeddings.options import encoder_name
 from dataprep.pipeline.encode import probe as encoder_probe
+from dataprep.pipeline.encode.options import encoder_name
 from tests.scenes.embed_inputs import (
     Records,
     arrays_of,

@@ -18,17 +18,17 @@ import pytest
 from dataprep.formats.errors import DataprepError, InputError, StorageError, UsageError
 from dataprep.formats.manifest.steering import VARIANT_ARRAYS
 from dataprep.formats.read.arrays import open_arrays
+from dataprep.pipeline.encode.options import Encoder
 from dataprep.pipeline.encode.probe import TEXTS
+from dataprep.pipeline.pairs import assemble as pair_assemble
 from dataprep.pipeline.pairs import build as pair_build
-from dataprep.pipeline.pairs import embed as pair_embed
-from dataprep.pipeline.pairs import faiss as pair_faiss
-from dataprep.pipeline.pairs import mining as pair_mining
-from dataprep.pipeline.pairs import write as pair_write
+from dataprep.pipeline.pairs import negatives as pair_negatives
+from dataprep.pipeline.pairs import search as pair_search
+from dataprep.pipeline.pairs import vectors as pair_vectors
 from dataprep.pipeline.pairs.build import PairReport, build_pairs
 from dataprep.pipeline.pairs.options import PairOptions
-from dataprep.pipeline.pairs.prepare import pair_texts
 from dataprep.pipeline.pairs.steps import StepProgress
-from dataprep.pipeline.pairs.vectors import Encoder
+from dataprep.pipeline.pairs.table import pair_texts
 from dataprep.pipeline.staging.directory import Staging
 
 DIM = 6
@@ -294,7 +294,7 @@ def test_same_bytes_for_any_workers_and_after_interruptions(
 ) -> None:
     """Stopped after each thing that is kept, the build goes on, and nothing shows."""
     build(options_for(tmp_path, "whole", workers=1))
-    monkeypatch.setattr(pair_embed, "CHUNK", 9)
+    monkeypatch.setattr(pair_vectors, "_CHECKPOINT", 9)
     calls: list[int] = []
 
     def failing(texts: list[str]) -> Array:
@@ -329,7 +329,7 @@ def test_negatives_are_kept_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert len(list(kept.glob("*.npy"))) == 4
     damaged = kept / "keyword-000000000000.npy"
     damaged.write_bytes(damaged.read_bytes()[:-1] + b"\0")
-    monkeypatch.setattr(pair_mining, "mine", lambda *_, **__: 1 / 0)
+    monkeypatch.setattr(pair_negatives, "mine", lambda *_, **__: 1 / 0)
     assert build(options).resumed == 3
 
 
@@ -385,7 +385,7 @@ def test_the_same_command_again_does_nothing(
     with pytest.raises(UsageError, match="different n_neg"):
         build(options_for(tmp_path, n_neg=3))
     with monkeypatch.context() as patch, pytest.raises(UsageError, match="different search"):
-        patch.setattr(pair_faiss, "find_spec", lambda _: True)
+        patch.setattr(pair_search, "find_spec", lambda _: True)
         build(options_for(tmp_path, search="faiss"))
     before = bytes_of(tmp_path / "out")
     other = build(options_for(tmp_path, n_neg=3, overwrite=True))
@@ -591,9 +591,9 @@ def test_item_115_missing_libraries_are_named_first(
 def test_search_by_faiss_only_where_it_pays(monkeypatch: pytest.MonkeyPatch) -> None:
     """auto: above a million sources, if it is there; the choice is stored, and so in the id."""
     spec = {"there": True}
-    monkeypatch.setattr(pair_faiss, "find_spec", lambda _: spec["there"] or None)
-    million = pair_faiss.MANY
-    choose = pair_faiss.choose_search
+    monkeypatch.setattr(pair_search, "find_spec", lambda _: spec["there"] or None)
+    million = pair_search.FAISS_SOURCES
+    choose = pair_search.choose_search
     assert [choose("auto", million), choose("auto", million + 1)] == ["exact", "faiss"]
     assert [choose("exact", million + 1), choose("faiss", 3)] == ["exact", "faiss"]
     spec["there"] = False
@@ -620,14 +620,14 @@ def test_item_115_the_last_checks_see_every_fault(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, spoil: Any, problem: str
 ) -> None:
     """Item 115: a spoiled array is named with its row, and nothing is published."""
-    real = pair_mining.mine_kept
+    real = pair_negatives.mine_pairs
 
     def spoiled(*given: Any, **more: Any) -> tuple[Array, Array]:
         negatives, tiers = (array.copy() for array in real(*given, **more))
         spoil(negatives if name == "negatives" else tiers)
         return negatives, tiers
 
-    monkeypatch.setattr(pair_build, "mine_kept", spoiled)
+    monkeypatch.setattr(pair_build, "mine_pairs", spoiled)
     with pytest.raises(DataprepError, match=problem) as caught:
         build(options_for(tmp_path))
     assert caught.value.code == "E_PAIRS"
@@ -644,7 +644,7 @@ def test_item_115_splits_and_links_are_checked_too(
             build(options_for(tmp_path))
     for name in ("check_links", "check_numbers"):
         with monkeypatch.context() as patch:
-            patch.setattr(pair_write, name, lambda *_: 1 / 0)
+            patch.setattr(pair_assemble, name, lambda *_: 1 / 0)
             with pytest.raises(ZeroDivisionError):
                 build(options_for(tmp_path))
 

@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 
 from dataprep.formats.errors import DataprepError, InputError, RecordError
 from dataprep.pipeline.pairs.columns import parse_columns
-from dataprep.pipeline.pairs.inputs import find_tables
 from dataprep.pipeline.pairs.merge import Cleaning, Merger, Pairs, ordered_labels
 from dataprep.pipeline.pairs.read import read_rows
-from dataprep.pipeline.pairs.split import given_splits
+from dataprep.pipeline.pairs.splits import given_splits
+from dataprep.pipeline.pairs.table import find_tables
 from tests.support import examples
 
 Row = dict[str, Any]

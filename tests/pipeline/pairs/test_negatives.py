@@ -13,8 +13,14 @@ from dataprep.formats.errors import InputError
 from dataprep.pipeline.pairs import negatives as pair_negatives
 from dataprep.pipeline.pairs.csr import Ints, Lists, lists_of
 from dataprep.pipeline.pairs.draws import draw, keys_of
-from dataprep.pipeline.pairs.negatives import Links, mine, near_clusters, tier_counts
+from dataprep.pipeline.pairs.negatives import (
+    mine,
+    near_clusters,
+    require_enough,
+    tier_counts,
+)
 from dataprep.pipeline.pairs.search import Floats, most_similar, unit
+from dataprep.pipeline.pairs.table import Links
 from tests.support import examples
 
 Scene = tuple[Links, Floats, Floats, Lists, list[int]]
@@ -83,11 +89,11 @@ def test_item_113_four_tiers_as_the_plain_way(scene: Scene, seed: int, at_once: 
     """Item 113: equal to one pair at a time with sets; dry tiers, no cluster, ties, any block."""
     expected = plain(scene, seed)
     before, pair_negatives._AT_ONCE = pair_negatives._AT_ONCE, at_once
-    looks, pair_negatives._FIRST_LOOK = pair_negatives._FIRST_LOOK, min(at_once, 8)
+    looks, pair_negatives._FIRST_WIDTH = pair_negatives._FIRST_WIDTH, min(at_once, 8)
     try:
         found = mine(*scene, seed=seed)
     finally:
-        pair_negatives._AT_ONCE, pair_negatives._FIRST_LOOK = before, looks
+        pair_negatives._AT_ONCE, pair_negatives._FIRST_WIDTH = before, looks
     np.testing.assert_array_equal(expected[0], found[0])
     np.testing.assert_array_equal(expected[1], found[1])
 
@@ -160,9 +166,9 @@ def test_tier_counts(total: int, shares: tuple[float, ...], expected: list[int])
 def test_too_few_sources_name_the_question() -> None:
     """The question, the arithmetic and the option."""
     links = Links(np.array([0, 1, 1]), np.arange(3), np.full(3, -1), 2, 3, 0)
-    links.require_enough(1, ["who?", "why?"])
+    require_enough(links, 1, ["who?", "why?"])
     with pytest.raises(InputError, match=r"3 sources less the 2 of the question 'why\?' leave 1"):
-        links.require_enough(2, ["who?", "why?"])
+        require_enough(links, 2, ["who?", "why?"])
 
 
 def test_item_113_many_negatives_keep_the_order_of_their_tiers() -> None:

@@ -8,18 +8,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dataprep.pipeline.pairs.csr import Ints, lists_of
-from dataprep.pipeline.pairs.search import Floats, Outside, exact_scores, most_similar, unit
+from dataprep.pipeline.pairs.search import Excluded, Floats, exact_scores, most_similar, unit
 from tests.support import examples
 
 
-def nothing(queries: int, sources: int) -> Outside:
+def nothing(queries: int, sources: int) -> Excluded:
     """Leaves nothing out."""
     none = np.full(queries, -1)
     empty = lists_of(np.empty(0, np.int64), np.empty(0, np.int64), queries, sources)
-    return Outside(question=np.arange(queries), group=none, members=empty, own=empty)
+    return Excluded(question=np.arange(queries), group=none, members=empty, own=empty)
 
 
-def by_looking_at_all(queries: Floats, sources: Floats, k: int, outside: Outside) -> Ints:
+def by_looking_at_all(queries: Floats, sources: Floats, k: int, outside: Excluded) -> Ints:
     """The plain way: one question at a time, every source in float64, a stable sort."""
     found = np.full((len(outside), k), -1, np.int64)
     for row, query in enumerate(queries[outside.question]):
@@ -33,7 +33,7 @@ def by_looking_at_all(queries: Floats, sources: Floats, k: int, outside: Outside
 
 
 @st.composite
-def searches(draw: st.DrawFn) -> tuple[Floats, Floats, int, Outside]:
+def searches(draw: st.DrawFn) -> tuple[Floats, Floats, int, Excluded]:
     """Vectors with many equal ones and zeros among them, groups and own sources."""
     numbers = np.random.default_rng(draw(st.integers(0, 1 << 20)))
     queries, sources = draw(st.integers(1, 12)), draw(st.integers(1, 40))
@@ -48,7 +48,7 @@ def searches(draw: st.DrawFn) -> tuple[Floats, Floats, int, Outside]:
     own = lists_of(
         numbers.integers(0, queries, owned), numbers.integers(0, sources, owned), queries, sources
     )
-    outside = Outside(
+    outside = Excluded(
         group=np.sort(numbers.integers(-1, groups, asks)), members=members,
         question=numbers.integers(0, queries, asks), own=own,
     )  # fmt: skip
@@ -58,7 +58,7 @@ def searches(draw: st.DrawFn) -> tuple[Floats, Floats, int, Outside]:
 @examples(40)
 @given(searches(), st.sampled_from([(1, 1), (2, 7), (5, 16), (256, 16384)]), st.integers(1, 3))
 def test_finds_what_looking_at_all_finds(
-    search: tuple[Floats, Floats, int, Outside], tile: tuple[int, int], threads: int
+    search: tuple[Floats, Floats, int, Excluded], tile: tuple[int, int], threads: int
 ) -> None:
     """Ties, zeros, fewer than k, groups and own sources: any tile, any number of threads."""
     expected = by_looking_at_all(*search)
@@ -87,7 +87,7 @@ def test_a_beginning_that_tells_nothing() -> None:
     query, sources = unit(np.array([[1, 0], [1, 0.1]])), unit(np.concatenate([away, near]))
     hidden = lists_of(np.zeros(2100, np.int64), np.arange(2100), 1, len(sources))
     own = nothing(2, len(sources)).own
-    outside = Outside(
+    outside = Excluded(
         question=np.arange(2), group=np.array([-1, 0]), members=hidden, own=own
     )  # fmt: skip
     expected = by_looking_at_all(query, sources, 5, outside)

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dataprep.pipeline.pairs import steering as pair_steering
-from dataprep.pipeline.pairs.steering import steer
+from dataprep.pipeline.pairs import assemble as pair_steering
+from dataprep.pipeline.pairs.assemble import steer
 from tests.support import examples
 
 
@@ -36,7 +36,7 @@ def test_item_113_steering_as_the_table_says(seed: int, at_once: int) -> None:
     counts = numbers.integers(0, 4, pairs) if len(keywords) else np.zeros(pairs, np.int64)
     offsets = np.append(0, np.cumsum(counts))
     ids = numbers.integers(0, max(1, len(keywords)), int(counts.sum()))
-    before, pair_steering._AT_ONCE = pair_steering._AT_ONCE, at_once
+    before, pair_steering._STEERED_AT_ONCE = pair_steering._STEERED_AT_ONCE, at_once
     try:
         blocks = list(
             steer(
@@ -50,7 +50,7 @@ def test_item_113_steering_as_the_table_says(seed: int, at_once: int) -> None:
             )
         )
     finally:
-        pair_steering._AT_ONCE = before
+        pair_steering._STEERED_AT_ONCE = before
     names = ("centroid", "keyword", "residual", "distances")
     found = {name: np.concatenate([getattr(block, name) for block in blocks]) for name in names}
     for pair in range(pairs):

@@ -12,9 +12,15 @@ import numpy.typing as npt
 import pytest
 
 from dataprep.formats.errors import DataprepError, InputError, UsageError
-from dataprep.pipeline.pairs.inputs import source_of
-from dataprep.pipeline.pairs.vectors import as_stored, encode, load_encoder, read_vectors
+from dataprep.pipeline.encode.encoder import TextEncoder, load_encoder
+from dataprep.pipeline.encode.options import Encoder
+from dataprep.pipeline.pairs import vectors as pair_vectors
+from dataprep.pipeline.pairs.options import PairOptions
+from dataprep.pipeline.pairs.table import Inputs, source_of
+from dataprep.pipeline.pairs.vectors import Embedding, as_stored, read_vectors
 from dataprep.pipeline.read.sources import Source
+from dataprep.pipeline.staging.checkpoints import Kept
+from dataprep.pipeline.staging.directory import Staging
 
 TEXTS = ["a", "b", "c"]
 COLUMNS = ("text", "embedding")
@@ -135,7 +141,19 @@ def letters(texts: list[str]) -> npt.NDArray[np.float64]:
     return np.array([[len(text), 1.0] for text in texts])
 
 
-def test_item_112_any_callable_encodes_in_batches() -> None:
+def embedded(tmp_path: Path, texts: list[str], encoder: Encoder, batch: int = 2) -> Any:
+    """The vectors of questions by `encoder`, from the step of a build."""
+    options = PairOptions(input=("none",), out=tmp_path / "out", encoder="e", batch_size=batch)
+    staging = Staging(tmp_path / "out", "0" * 16)
+    staging.create()
+    step = Embedding(
+        options=options, inputs=Inputs(tables=(), splits=(), others={}, fingerprints=()),
+        encoder=TextEncoder("e", encoder), kept=Kept(staging), tell=lambda *_: None,
+    )  # fmt: skip
+    return step._all("question", texts, None, lambda _: None)
+
+
+def test_item_112_any_callable_encodes_in_batches(tmp_path: Path) -> None:
     """Item 112: each text once, in order, so many at a time."""
     seen: list[list[str]] = []
 
@@ -143,51 +161,55 @@ def test_item_112_any_callable_encodes_in_batches() -> None:
         seen.append(texts)
         return letters(texts).tolist()
 
-    found = encode(encoder, ["a", "bb", "ccc"], "x", batch_size=2, name="e")
-    assert found.tolist() == [[1, 1], [2, 1], [3, 1]]
+    assert embedded(tmp_path, ["a", "bb", "ccc"], encoder).tolist() == [[1, 1], [2, 1], [3, 1]]
     assert seen == [["a", "bb"], ["ccc"]]
 
 
 @pytest.mark.parametrize(
     ("result", "problem"),
     [
-        (np.ones((1, 2)), r"gave float64 \(1, 2\) for 2 texts"),
-        (np.ones(2), r"gave float64 \(2,\) for 2 texts"),
+        (np.ones((1, 2)), r"gave float64 \[1, 2\] for 2 texts"),
+        (np.ones(2), r"gave float64 \[2\] for 2 texts"),
         (np.array([[1, NAN], [1, 1]]), r"'a' \(row 0\) holds NaN"),
         (np.array([[1, 1], [0, 0]]), r"'bb' \(row 1\) is all zero"),
     ],
 )
-def test_item_112_encoders_are_not_trusted(result: Any, problem: str) -> None:
+def test_item_112_encoders_are_not_trusted(tmp_path: Path, result: Any, problem: str) -> None:
     """Item 112: what they give is checked like what users give."""
     with pytest.raises(InputError, match=problem):
-        encode(lambda _: result, ["a", "bb"], "x", batch_size=2, name="e")
-    with pytest.raises(InputError, match="a vector of 3 numbers among ones of 2"):
-        encode(
-            lambda texts: np.ones((1, 2 if texts == ["a"] else 3)), ["a", "b"], "x",
-            batch_size=1, name="e",
-        )  # fmt: skip
+        embedded(tmp_path, ["a", "bb"], lambda _: result)
+
+
+@pytest.mark.parametrize("checkpoint", [1, 8192])
+def test_item_112_an_encoder_keeps_its_width(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, checkpoint: int
+) -> None:
+    """Item 112: within a checkpoint and from one to the next."""
+    monkeypatch.setattr(pair_vectors, "_CHECKPOINT", checkpoint)
+    with pytest.raises(InputError, match=r"gave float64 \[1, 3\] .* not floats \[1, 2\]"):
+        embedded(tmp_path, ["a", "b"], lambda t: np.ones((1, 2 if t == ["a"] else 3)), batch=1)
 
 
 def test_sentence_transformers_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
     """Loaded when it is asked for; absent, it is said what to install."""
     monkeypatch.setitem(sys.modules, "sentence_transformers", None)
     with pytest.raises(UsageError, match=r"pip install 'dataprep-shards\[embed]'"):
-        load_encoder("model", 8)
+        load_encoder("model")
 
     class Model:
         def __init__(self, name: str) -> None:
             assert name == "model"
 
         def encode(self, texts: list[str], *, batch_size: int, **_: Any) -> Any:
-            assert batch_size == 8
+            assert batch_size == len(texts)
             return letters(texts)
 
     library = types.ModuleType("sentence_transformers")
     library.SentenceTransformer = Model  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "sentence_transformers", library)
-    assert load_encoder("model", 8)(["abc"]).tolist() == [[3, 1]]
+    assert load_encoder("model").encode(["abc"], 8).tolist() == [[3, 1]]
     with pytest.raises(InputError, match="not a model that sentence-transformers loads"):
-        load_encoder("modle", 8)
+        load_encoder("modle")
 
 
 def test_what_is_stored_fits_its_type() -> None:

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dataprep.pipeline.pairs.split import main_cluster, split_questions
+from dataprep.pipeline.pairs.splits import main_cluster, split_questions
 
 RATIOS = st.sampled_from(
     [

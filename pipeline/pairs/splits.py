@@ -1,9 +1,9 @@
-"""Which split each question goes to: all its pairs together, every cluster in every part's measure.
+"""Split of each question, and so of all its pairs; every split has its share of every cluster.
 
-Within a cluster the questions stand by the hash of their text and the seed, so their order in the
-input is of no account. Each cluster gives its first question to the first split and its second to
-the second (train and val, where they are asked for), and deals out the rest so that over all
-clusters so far each split has what its ratio gives it. Clusters of one question go to train alone.
+Within a cluster the questions are sorted by the hash of their text and the seed, so their order in
+the input does not matter. The first question of a cluster goes to the first split and the second to
+the second (train and val, where these exist). The others are dealt so that each split has its ratio
+of all clusters so far. Clusters of one question go to train alone.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from ..plan.splits import hash_keys
 from .csr import Ints
 from .merge import Pairs
 from .options import DEFAULT_SPLIT, PairOptions, ratios_of
-from .prepare import Table
+from .table import Table
 
 __all__ = ["given_splits", "main_cluster", "require_splits", "split_questions", "splits_of"]
 
-_SURE = ("train", "val")
+_FIRST = ("train", "val")
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,31}")
 
 
 def main_cluster(questions: Ints, clusters: Ints, count: int) -> Ints:
-    """int64 [count]: the cluster that most pairs of a question have, the lowest of equals.
+    """Return int64 [count]: the cluster of most pairs of a question, the lowest of equals.
 
     >>> main_cluster(np.array([0, 0, 0, 1]), np.array([2, 1, 2, -1]), 2).tolist()
     [2, -1]
@@ -47,9 +47,9 @@ def main_cluster(questions: Ints, clusters: Ints, count: int) -> Ints:
 def split_questions(
     texts: Sequence[str], clusters: Ints, shares: Mapping[str, float], seed: int
 ) -> Ints:
-    """int64 [questions]: the number of its split in `shares`, whose values add up to 1."""
+    """Return int64 [questions]: the number of the split in `shares`, which add up to 1."""
     names, ratios = list(shares), np.array(list(shares.values()))
-    sure = _priority(names, ratios)
+    guaranteed = _guaranteed(names, ratios)
     hashes = hash_keys([text.encode("utf-8", "surrogatepass") for text in texts], seed)
     order = np.lexsort((np.arange(len(texts)), hashes, clusters))
     _, starts = np.unique(clusters[order], return_index=True)
@@ -57,26 +57,27 @@ def split_questions(
     owed = np.zeros(len(names))
     for members in np.split(order, starts[1:]):
         owed += ratios * len(members)
-        sizes = _sizes(len(members), owed, sure)
+        sizes = _sizes(len(members), owed, guaranteed)
         owed -= sizes
-        # The sure ones first, so that the first question of a cluster is always in train.
-        for split in sorted(range(len(names)), key=lambda n: (n not in sure, n)):
+        # Guaranteed splits first: the first question of a cluster is always in train.
+        for split in sorted(range(len(names)), key=lambda n: (n not in guaranteed, n)):
             result[members[: sizes[split]]] = split
             members = members[sizes[split] :]  # noqa: PLW2901
     return result
 
 
-def _priority(names: Sequence[str], ratios: npt.NDArray[np.float64]) -> list[int]:
-    """The two splits that every cluster is in, where it has two questions."""
+def _guaranteed(names: Sequence[str], ratios: npt.NDArray[np.float64]) -> list[int]:
+    """Return the two splits that every cluster of two or more questions is in."""
     wanted = [n for n in range(len(names)) if ratios[n] > 0]
-    wanted.sort(key=lambda n: (_SURE.index(names[n]) if names[n] in _SURE else len(_SURE), n))
-    return wanted[: len(_SURE)]
+    first = len(_FIRST)
+    wanted.sort(key=lambda n: (_FIRST.index(names[n]) if names[n] in _FIRST else first, n))
+    return wanted[:first]
 
 
-def _sizes(count: int, owed: npt.NDArray[np.float64], sure: Sequence[int]) -> Ints:
-    """How many of `count` questions each split gets: the sure ones, the rest as they are owed."""
+def _sizes(count: int, owed: npt.NDArray[np.float64], guaranteed: Sequence[int]) -> Ints:
+    """Return how many of `count` questions each split gets: one if guaranteed, then as owed."""
     sizes = np.zeros(len(owed), np.int64)
-    for split in sure[:count]:
+    for split in guaranteed[:count]:
         sizes[split] = 1
     left = count - int(sizes.sum())
     room = np.maximum(owed - sizes, 0)
@@ -88,7 +89,7 @@ def _sizes(count: int, owed: npt.NDArray[np.float64], sure: Sequence[int]) -> In
 
 
 def given_splits(pairs: Pairs) -> tuple[list[str], Ints]:
-    """Names, and int64 [questions], as the rows say them.
+    """Return the names of splits, and int64 [questions], as the rows name them.
 
     Raises `InputError` for a question in two splits, or in none.
     """
@@ -115,7 +116,7 @@ def given_splits(pairs: Pairs) -> tuple[list[str], Ints]:
 
 
 def splits_of(options: PairOptions, table: Table, clusters: Ints) -> dict[str, Ints]:
-    """The pairs of each split, increasing: as a column or the inputs say, or by ratios."""
+    """Return the pairs of each split, increasing: by a column, by the inputs, or by ratios."""
     pairs = table.pairs
     if _are_given(options, table):
         names, of_question = given_splits(pairs)
@@ -129,13 +130,13 @@ def splits_of(options: PairOptions, table: Table, clusters: Ints) -> dict[str, I
 
 
 def require_splits(options: PairOptions, table: Table) -> None:
-    """Raise what `splits_of` would raise about what the rows say: before any vector is made."""
+    """Raise the errors of `splits_of` about rows, before any vector is made."""
     if _are_given(options, table):
         given_splits(table.pairs)
 
 
 def _are_given(options: PairOptions, table: Table) -> bool:
-    """Whether a column or the inputs say the splits."""
+    """Return whether a column or the inputs name the splits."""
     by_column = options.shares() is None and "split" in table.present
     given = bool(options.split_input) or by_column
     if options.split == "column" and not given:

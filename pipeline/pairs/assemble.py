@@ -1,4 +1,9 @@
-"""The last steps of a build of pairs: steering computed, everything checked and written."""
+"""Arrays of a dataset of pairs: checked, with steering computed, and written.
+
+Steering vectors and centroid distances are those of formats/manifest/steering.py. They are computed
+from the vectors as they are stored, so that a reader of the dataset can compute them again:
+differences in float32, lengths, means and cosines in float64.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dataprep.formats.manifest.arrays import ArrayManifest
+from dataprep.formats.manifest.steering import DISTANCE_UNKNOWN
 from dataprep.formats.write.dataset_writer import ArrayWriter
 
 from ..encode.probe import OPTION, Probe
@@ -23,18 +29,20 @@ from .checks import (
     check_numbers,
     check_splits,
 )
-from .clustering import Clustering
-from .csr import Ints
-from .embed import Vectors
+from .clusters import Clustering
+from .csr import Ints, flat_places
 from .negatives import tier_counts
 from .options import PairOptions, hashed_options
-from .prepare import Inputs, Table
-from .steering import Steering, steer
+from .search import Floats, unit
+from .table import Inputs, Table
+from .vectors import Vectors
 
-__all__ = ["Content", "write_pairs"]
+__all__ = ["Content", "Steering", "mean_rows", "steer", "write_pairs"]
 
 Array = npt.NDArray[Any]
 Tell = Callable[[int, int], None]
+
+_STEERED_AT_ONCE = 2048  # pairs; the result does not depend on it
 
 _STEERING = {
     "steering_centroid": "centroid",
@@ -46,7 +54,7 @@ _STEERING = {
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Content:
-    """All that goes into a dataset of pairs."""
+    """Content of a dataset of pairs."""
 
     inputs: Inputs
     table: Table
@@ -60,15 +68,15 @@ class Content:
     probe: Probe | None
 
     def notes(self) -> tuple[str, ...]:
-        """What was put right on the way, in words."""
+        """Return what was changed in the rows, in words."""
         counts = self.table.pairs.counts
-        said = {
+        words = {
             "merged": "rows were merged into pairs that stood there already",
             "relevance_missing": "rows without relevance have 1",
             "relevance_clipped": "rows had a relevance outside 0 to 1, which was clipped",
             "cluster_conflicts": "rows named another cluster than the first row of their pair",
         }
-        notes = [f"{counts[name]} {words}" for name, words in said.items() if counts.get(name)]
+        notes = [f"{counts[name]} {text}" for name, text in words.items() if counts.get(name)]
         if self.clustering.by != "none" and self.clustering.without:
             left = int(np.count_nonzero(self.clustering.of_pair < 0))
             notes.append(
@@ -80,7 +88,7 @@ class Content:
 
 
 def write_pairs(root: Path, options: PairOptions, content: Content, tell: Tell) -> ArrayManifest:
-    """Write the dataset into the empty directory `root`, durably; everything is checked first."""
+    """Check everything, then write the dataset durably into the empty directory `root`."""
     pairs, vectors, clustering = content.table.pairs, content.vectors, content.clustering
     index = np.stack([pairs.question, pairs.source], axis=1)
     lists = pairs.keyword_lists
@@ -100,8 +108,8 @@ def write_pairs(root: Path, options: PairOptions, content: Content, tell: Tell) 
     }
     for name, array in tables.items():
         check_numbers(name, array, 0)
-        unit = options.normalise and name != "centroid_embs"
-        writer.array(name, array, table=True, unit=unit)
+        of_length_1 = options.normalise and name != "centroid_embs"
+        writer.array(name, array, table=True, unit=of_length_1)
     writer.array("pair_index", index)
     writer.array("pair_cluster_id", clustering.of_pair)
     writer.array("pair_relevance", pairs.relevance)
@@ -132,27 +140,29 @@ def write_pairs(root: Path, options: PairOptions, content: Content, tell: Tell) 
 
 
 def _write_steering(writer: ArrayWriter, content: Content, tell: Tell) -> None:
-    """One array after another, each computed anew: a block is in memory, never a whole array."""
+    """Write the arrays of steering one after another; each is computed again, block by block."""
     rows, dim = len(content.table.pairs), content.vectors.dim
     for number, (name, part) in enumerate(_STEERING.items()):
         row = () if part == "distances" else (dim,)
         before = number * rows
 
-        def say(done: int, before: int = before) -> None:
+        def report(done: int, before: int = before) -> None:
             tell(before + done, len(_STEERING) * rows)
 
-        writer.array(name, _checked(content, name, part, say), rows=rows, row=row, dtype="<f4")
+        writer.array(name, _checked(content, name, part, report), rows=rows, row=row, dtype="<f4")
 
 
-def _checked(content: Content, name: str, part: str, say: Callable[[int], None]) -> Iterator[Array]:
-    """The blocks of one array, looked at on the way."""
+def _checked(
+    content: Content, name: str, part: str, report: Callable[[int], None]
+) -> Iterator[Array]:
+    """Yield the blocks of one array, each checked."""
     bounds = (0.0, 2.0) if part == "distances" else None
     first = 0
     for block in _steering(content):
         array: Array = getattr(block, part)
         check_numbers(name, array, first, bounds)
         first += len(array)
-        say(first)
+        report(first)
         yield array
 
 
@@ -170,7 +180,7 @@ def _steering(content: Content) -> Iterator[Steering]:
 
 
 def _description(options: PairOptions, content: Content) -> dict[str, Any]:
-    """``pairs`` in config.json."""
+    """Return ``pairs`` of config.json."""
     pairs, clustering = content.table.pairs, content.clustering
     found = np.bincount(content.tiers.ravel(), minlength=5)[1:]
     return {
@@ -199,7 +209,7 @@ def _description(options: PairOptions, content: Content) -> dict[str, Any]:
 
 
 def _texts(content: Content) -> Iterator[bytes]:
-    """The lines of pairs.jsonl: what each pair was made of, in words."""
+    """Yield the lines of pairs.jsonl: the texts of each pair, its cluster and split."""
     pairs, names = content.table.pairs, content.clustering.names
     splits = dict(
         chain.from_iterable(
@@ -219,3 +229,71 @@ def _texts(content: Content) -> Iterator[bytes]:
             "split": splits[pair],
         }
         yield msgspec.json.encode(line) + b"\n"
+
+
+@dataclass(frozen=True, slots=True)
+class Steering:
+    """Steering vectors of some pairs, float32 [n, dim] each, and distances, float32 [n]."""
+
+    centroid: Floats
+    keyword: Floats
+    residual: Floats
+    distances: Floats
+
+
+def steer(
+    questions: Floats,
+    centroids: Floats,
+    keywords: Floats,
+    *,
+    of_pair: Ints,
+    clusters: Ints,
+    keyword_offsets: Ints,
+    keyword_ids: Ints,
+) -> Iterator[Steering]:
+    """Yield the steering of all pairs, in order, block by block.
+
+    Pair i has question ``of_pair[i]``, cluster ``clusters[i]`` (-1: none) and the keywords
+    ``keyword_ids[keyword_offsets[i]:keyword_offsets[i + 1]]``.
+    """
+    for start in range(0, len(of_pair), _STEERED_AT_ONCE):
+        pairs = np.arange(start, min(start + _STEERED_AT_ONCE, len(of_pair)))
+        question = questions[of_pair[pairs]]
+        centroid, known = _rows_or_zero(centroids, clusters[pairs], questions.shape[1])
+        residual = np.where(known[:, None], question - centroid, np.float32(0))
+        owners, places = flat_places(keyword_offsets, pairs)
+        means = mean_rows(keywords, keyword_ids[places], owners, len(pairs), questions.shape[1])
+        yield Steering(unit(-residual), unit(means), residual, _distances(question, centroid))
+
+
+def _rows_or_zero(vectors: Floats, rows: Ints, dim: int) -> tuple[Floats, npt.NDArray[np.bool_]]:
+    """Return `vectors` of `rows`, zero where the row is -1, and a mask of the other rows."""
+    known = rows >= 0
+    result = np.zeros((len(rows), dim), np.float32)
+    result[known] = vectors[rows[known]]
+    return result, known
+
+
+def mean_rows(
+    vectors: npt.NDArray[np.floating], rows: Ints, owners: Ints, count: int, dim: int
+) -> npt.NDArray[np.float64]:
+    """Return float64 [count, dim]: the mean of ``vectors[rows]`` by owner (increasing), or zeros.
+
+    >>> mean_rows(np.eye(2), np.array([0, 1]), np.array([1, 1]), 2, 2).tolist()
+    [[0.0, 0.0], [0.5, 0.5]]
+    """
+    result = np.zeros((count, dim))
+    present, starts, counts = np.unique(owners, return_index=True, return_counts=True)
+    if len(present):
+        sums = np.add.reduceat(vectors[rows].astype(np.float64), starts, axis=0)
+        result[present] = sums / counts[:, None]
+    return result
+
+
+def _distances(questions: Floats, centroids: Floats) -> Floats:
+    """Return 1 less the cosine, and `DISTANCE_UNKNOWN` for a zero vector."""
+    left, right = questions.astype(np.float64), centroids.astype(np.float64)
+    lengths = np.sqrt((left * left).sum(axis=1)) * np.sqrt((right * right).sum(axis=1))
+    cosines = (left * right).sum(axis=1) / np.where(lengths > 0, lengths, 1)
+    distances = np.clip(1 - cosines, 0, 2)
+    return np.where(lengths > 0, distances, DISTANCE_UNKNOWN).astype(np.float32)

@@ -11,8 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dataprep.formats.errors import UsageError
-from dataprep.pipeline.pairs.cluster import Fallback, by_keywords, centroids_of, fall_back, kmeans
+from dataprep.pipeline.pairs.clusters import by_keywords, centroids_of, fall_back, kmeans
 from dataprep.pipeline.pairs.csr import lists_of
+from dataprep.pipeline.pairs.options import Fallback
 from dataprep.pipeline.pairs.search import unit
 
 
@@ -81,6 +82,6 @@ def test_centroids_are_means_of_members() -> None:
 
 def test_kmeans_without_scikit_learn_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     """A remedy, no ImportError."""
-    monkeypatch.setitem(sys.modules, "sklearn.cluster", None)
+    monkeypatch.setitem(sys.modules, "sklearn", None)
     with pytest.raises(UsageError, match=r"pip install 'dataprep-shards\[pairs\]'"):
         kmeans(np.eye(3, dtype=np.float32), 2, 0)

@@ -1,0 +1,29 @@
+"""The encoder option of builds of embeddings and of pairs.
+
+Imports neither numpy nor a library of models: the command line reads it for its help.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+__all__ = ["Encoder", "encoder_name"]
+
+Encoder = Callable[[list[str]], Any]
+"""Function from texts to their vectors: an array or tensor of numbers [texts, width]."""
+
+
+def encoder_name(encoder: str | Encoder | None) -> str | None:
+    """Return the name of an encoder in config.json: of a model, of its folder, or of a function.
+
+    >>> encoder_name("all-MiniLM-L6-v2"), encoder_name(encoder_name)
+    ('all-MiniLM-L6-v2', 'dataprep.pipeline.encode.options:encoder_name')
+    """
+    if isinstance(encoder, str):
+        return Path(encoder).resolve().name if Path(encoder).is_dir() else encoder
+    if encoder is None:
+        return None
+    home = encoder if hasattr(encoder, "__qualname__") else type(encoder)
+    return f"{home.__module__}:{home.__qualname__}"

@@ -1,0 +1,282 @@
+"""Cluster of each pair, and the centroid of each cluster.
+
+The cluster is given in the rows, or is the one of most of the pair's keywords (of equals the
+lowest), or that of its question by k-means. The centroid is the mean of the vectors that make the
+cluster: of its keywords where keywords decide, else of its distinct questions. A pair without a
+cluster has -1, unless a fallback is asked for: the largest cluster, the one with the centroid
+nearest to the question, or one drawn by the question's number and the seed.
+
+k-means is scikit-learn's, on vectors of length 1, in one thread: with more, the order of the sums
+varies, and with it the clusters.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from dataprep.formats.errors import InputError, UsageError
+
+from ..read.sources import Source, input_error
+from ..staging.checkpoints import Kept
+from .columns import CellError, cluster_of
+from .csr import Ints, Lists, flat_places, lists_of
+from .draws import draw, keys_of
+from .merge import ordered_labels
+from .options import Fallback, PairOptions
+from .search import Excluded, Floats, most_similar, unit
+from .table import Inputs, Table
+from .vectors import Vectors
+
+__all__ = [
+    "Clustering",
+    "by_keywords",
+    "centroids_of",
+    "cluster",
+    "default_clusters",
+    "fall_back",
+    "kmeans",
+    "require_clusters",
+    "require_kmeans",
+]
+
+Array = npt.NDArray[Any]
+
+_ITERATIONS = 100
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Clustering:
+    """Cluster of each pair (-1: none), and the centroids [clusters, dim] as they are stored."""
+
+    by: str
+    of_pair: Ints
+    centroids: Array
+    names: list[str] | None
+    without: int
+    """Pairs without a cluster before the fallback."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """Cluster of each pair, and the vectors that make each cluster."""
+
+    of_pair: Ints
+    vectors: Array
+    members: Lists
+    names: list[str] | None = None
+
+
+def cluster(
+    options: PairOptions, inputs: Inputs, table: Table, vectors: Vectors, kept: Kept
+) -> Clustering:
+    """Return the clusters of the pairs as `options` define them."""
+    pairs, by = table.pairs, _method(options, table)
+    if by == "column":
+        found = _by_question(pairs.cluster, table, vectors, pairs.cluster_names)
+    elif by == "kmeans":
+        labels = _kmeans(options, vectors.questions, kept)
+        found = _by_question(labels[pairs.question], table, vectors, None)
+    elif by == "keywords":
+        found = _by_keyword(options, inputs, table, vectors, kept)
+    else:
+        found = _by_question(np.full(len(pairs), -1, np.int64), table, vectors, [])
+    stored = vectors.questions.dtype
+    centroids = centroids_of(found.vectors.astype(np.float32), found.members).astype(stored)
+    of_pair = fall_back(
+        found.of_pair, pairs.question, options.cluster_fallback, seed=options.seed,
+        vectors=unit(vectors.questions), centroids=unit(centroids),
+    )  # fmt: skip
+    return Clustering(
+        by=by, of_pair=of_pair, centroids=centroids, names=found.names or None,
+        without=int(np.count_nonzero(found.of_pair < 0)),
+    )  # fmt: skip
+
+
+def require_clusters(options: PairOptions, inputs: Inputs, table: Table) -> None:
+    """Raise the errors of `cluster` about rows and files, before any vector is made."""
+    if _method(options, table) == "keywords" and "keyword_clusters" in inputs.others:
+        _keyword_clusters(inputs.others["keyword_clusters"], table.pairs.keywords)
+
+
+def _by_question(of_pair: Ints, table: Table, vectors: Vectors, names: list[str] | None) -> _Found:
+    count = int(of_pair.max(initial=-1)) + 1 if names is None else len(names)
+    questions = table.pairs.question
+    members = lists_of(of_pair, questions, count, len(vectors.questions))
+    return _Found(of_pair, vectors.questions, members, names)
+
+
+def _by_keyword(
+    options: PairOptions, inputs: Inputs, table: Table, vectors: Vectors, kept: Kept
+) -> _Found:
+    names: list[str] | None = None
+    if "keyword_clusters" in inputs.others:
+        given = inputs.others["keyword_clusters"]
+        names, of_word = _keyword_clusters(given, table.pairs.keywords)
+    else:
+        of_word = _kmeans(options, vectors.keywords, kept)
+    count = int(of_word.max(initial=-1)) + 1 if names is None else len(names)
+    members = lists_of(of_word, np.arange(len(of_word)), count, len(of_word))
+    of_pair = by_keywords(table.pairs.keyword_lists, of_word)
+    return _Found(of_pair, vectors.keywords, members, names)
+
+
+def _method(options: PairOptions, table: Table) -> str:
+    """Return the option `clusters`, with ``auto`` resolved; raise if its data are missing."""
+    if options.clusters == "column" and "cluster" not in table.present:
+        raise InputError(
+            "no input has a column of clusters", where="--clusters column", code="E_COLUMN",
+            remedy="Name it with --columns cluster=NAME, or choose another --clusters.",
+        )  # fmt: skip
+    if options.clusters == "keywords" and not table.pairs.keywords:
+        raise InputError(
+            "there are no keywords", where="--clusters keywords", code="E_COLUMN",
+            remedy="Name their column with --columns keywords=NAME, or choose another --clusters.",
+        )  # fmt: skip
+    if options.clusters != "auto":
+        return options.clusters
+    if "cluster" in table.present:
+        return "column"
+    if options.keyword_clusters is not None:
+        return "keywords"
+    return "none" if options.n_clusters is None else "kmeans"
+
+
+def _kmeans(options: PairOptions, vectors: Array, kept: Kept) -> Ints:
+    count = options.n_clusters or default_clusters(len(vectors))
+    return kept.array("kmeans", lambda: kmeans(vectors.astype(np.float32), count, options.seed))
+
+
+def _keyword_clusters(source: Source, keywords: Sequence[str]) -> tuple[list[str], Ints]:
+    """Return the names of the clusters, and the cluster of each keyword, casefolded."""
+    problem = 'is no JSON object {"keyword": cluster}'
+    try:
+        given = msgspec.json.decode(Path(source.path).read_bytes())
+        given = given.get("cluster_assignments", given)
+        labels = {str(word).strip().casefold(): cluster_of(label) for word, label in given.items()}
+    except (msgspec.MsgspecError, AttributeError, UnicodeDecodeError, CellError):
+        raise input_error(problem, source.name, "Write one.") from None
+    if len(labels) < len(given):
+        raise input_error(
+            "names a keyword twice, in different cases", source.name, "Leave one out.",
+            "E_REPEATED",
+        )  # fmt: skip
+    names = ordered_labels({label for label in labels.values() if label is not None})
+    numbers = {name: number for number, name in enumerate(names)}
+    found = [labels.get(word) for word in keywords]
+    return names, np.array([-1 if label is None else numbers[label] for label in found], np.int64)
+
+
+def by_keywords(keyword_lists: Lists, cluster_of: Ints) -> Ints:
+    """Return int64 [pairs]: the cluster of most keywords, -1 where no keyword has one.
+
+    >>> lists = lists_of(np.array([0, 0, 0]), np.array([0, 1, 2]), 2, 3)
+    >>> by_keywords(lists, np.array([4, 1, 1])).tolist()
+    [1, -1]
+    """
+    result = np.full(len(keyword_lists), -1, np.int64)
+    if not len(keyword_lists.values):
+        return result
+    pairs, places = flat_places(keyword_lists.offsets, np.arange(len(keyword_lists)))
+    clusters = cluster_of[keyword_lists.values[places]]
+    known = clusters >= 0
+    width = int(cluster_of.max(initial=0)) + 1
+    keys, votes = np.unique(pairs[known] * width + clusters[known], return_counts=True)
+    order = np.lexsort((keys, -votes, keys // width))
+    owners, first = np.unique((keys // width)[order], return_index=True)
+    result[owners] = (keys % width)[order][first]
+    return result
+
+
+def centroids_of(vectors: Floats, members: Lists) -> npt.NDArray[np.float64]:
+    """Return float64 [clusters, dim]: the mean of the vectors of each cluster, or zeros."""
+    result = np.zeros((len(members), vectors.shape[1]))
+    for cluster in np.flatnonzero(members.counts).tolist():
+        result[cluster] = vectors[members.of(cluster)].mean(axis=0, dtype=np.float64)
+    return result
+
+
+def default_clusters(count: int) -> int:
+    """Return the default number of clusters of `count` vectors: the square root of half of them.
+
+    Mardia, Kent, Bibby: Multivariate Analysis, 1979, section 13.3.
+
+    >>> default_clusters(20000)
+    100
+    """
+    return max(1, round(math.sqrt(count / 2)))
+
+
+def require_kmeans() -> None:
+    """Raise `UsageError` without scikit-learn."""
+    if find_spec("sklearn") is None:
+        raise UsageError(
+            "k-means needs scikit-learn, which is not installed", where="--clusters kmeans",
+            code="E_MISSING_LIBRARY", remedy="Install it: pip install 'dataprep-shards[pairs]'.",
+        )  # fmt: skip
+
+
+def kmeans(vectors: Floats, count: int, seed: int) -> Ints:
+    """Return int64 [n]: the cluster of each vector; no cluster is empty.
+
+    There are fewer than `count` where there are fewer distinct directions. Raises `UsageError`
+    without scikit-learn.
+    """
+    directions = unit(vectors)
+    count = min(count, len(directions))
+    require_kmeans()
+    cluster: Any = import_module("sklearn.cluster")
+    limits: Any = import_module("threadpoolctl").threadpool_limits
+    state = int(keys_of(seed)[0] >> np.uint64(32))
+    model = cluster.KMeans(count, n_init=1, max_iter=_ITERATIONS, random_state=state)
+    with limits(1), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # about few distinct vectors, or many iterations
+        labels = model.fit(directions).labels_
+    return np.unique(labels, return_inverse=True)[1].astype(np.int64)
+
+
+def fall_back(
+    clusters: Ints,
+    questions: Ints,
+    rule: Fallback,
+    *,
+    vectors: Floats,
+    centroids: Floats,
+    seed: int,
+) -> Ints:
+    """Return `clusters` of pairs, with those of -1 replaced as `rule` says.
+
+    `vectors` of the questions and `centroids` of the clusters are from `unit`. An empty cluster
+    has a centroid of zeros, and is not chosen. Without any cluster of a pair none is the largest.
+    """
+    without = np.flatnonzero(clusters < 0)
+    filled = np.flatnonzero(centroids.any(axis=1))
+    if rule == "none" or not len(without) or not len(filled):
+        return clusters
+    result = clusters.copy()
+    asked = questions[without]
+    if rule == "largest":
+        sizes = np.bincount(clusters[clusters >= 0])
+        result[without] = sizes.argmax() if len(sizes) else -1
+    elif rule == "random":
+        sizes = np.full(len(asked), len(filled))
+        drawn = draw(np.zeros(len(asked), np.int64), sizes, keys_of(seed, asked, 0, 0))
+        result[without] = filled[drawn]
+    else:
+        distinct, place = np.unique(asked, return_inverse=True)
+        nothing = lists_of(asked[:0], asked[:0], len(vectors), len(filled))
+        none = Excluded(
+            question=distinct, group=np.full(len(distinct), -1), members=nothing, own=nothing
+        )
+        result[without] = filled[most_similar(vectors, centroids[filled], 1, none)[place, 0]]
+    return result

@@ -1,0 +1,255 @@
+"""Inputs of a build of pairs, and the pairs that their rows give.
+
+Tables are CSV, TSV, JSONL and Parquet files; a folder stands for its files. Their order is that of
+the arguments, and by name within a folder. The suffix of a file decides its format.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dataprep.formats.errors import InputError, UsageError
+from dataprep.formats.manifest.common import InputEntry, RecordCounts
+
+from ..read.child_process import reading_apart
+from ..read.fingerprints import fingerprint_files
+from ..read.sources import Source, input_error, reading
+from .columns import parse_columns
+from .csr import Ints, Lists, lists_of
+from .merge import Cleaning, Merger, Pairs
+from .options import PairOptions
+from .read import read_rows
+
+__all__ = [
+    "Inputs",
+    "Links",
+    "Table",
+    "find_inputs",
+    "find_tables",
+    "pair_texts",
+    "read_pairs",
+    "source_of",
+]
+
+_FORMATS = {
+    ".csv": "csv", ".tsv": "tsv", ".jsonl": "jsonl", ".ndjson": "jsonl",
+    ".parquet": "parquet", ".pq": "parquet",
+}  # fmt: skip
+_COMPRESSED = {".gz": "gzip", ".zst": "zstd"}
+_KNOWN = "Write CSV, TSV, JSONL (these also as .gz or .zst) or Parquet."
+_OTHERS = ("question_embs", "source_embs", "keyword_embs", "keyword_clusters")
+_OTHER_FORMATS = {".npy": "npy", ".json": "json"}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Inputs:
+    """Files that a build reads, each with its fingerprint: first tables, then the others."""
+
+    tables: tuple[Source, ...]
+    splits: tuple[str | None, ...]
+    """Split of each table that its option names."""
+    others: Mapping[str, Source]
+    """Files of vectors and clusters, by option."""
+    fingerprints: tuple[str, ...]
+
+    def entries(self, records: Sequence[int] = ()) -> tuple[InputEntry, ...]:
+        """Return the inputs as config.json lists them; `records` are those of each table."""
+        sources = (*self.tables, *self.others.values())
+        return tuple(
+            InputEntry(
+                name=source.name,
+                format=source.format,
+                unit="byte" if source.format == "jsonl" else "row",
+                compression=source.compression,
+                bytes=source.size,
+                fingerprint=self.fingerprints[number],
+                records=records[number] if number < len(records) else 0,
+            )
+            for number, source in enumerate(sources)
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Links:
+    """Pairs as numbers, int64 [P] each (cluster -1: none), and the sizes of their tables."""
+
+    questions: Ints
+    sources: Ints
+    clusters: Ints
+    n_questions: int
+    n_sources: int
+    n_clusters: int
+
+    def own(self) -> Lists:
+        """Return the sources of each question: its known positives."""
+        return lists_of(self.questions, self.sources, self.n_questions, self.n_sources)
+
+    def members(self) -> Lists:
+        """Return the sources of each cluster."""
+        return lists_of(self.clusters, self.sources, self.n_clusters, self.n_sources)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Table:
+    """Pairs of all tables, the rejected rows, and the columns that were present."""
+
+    pairs: Pairs
+    records: tuple[int, ...]
+    rejects: list[dict[str, Any]]
+    present: frozenset[str]
+    blank_lines: int
+
+    def links(self, n_clusters: int, clusters: Ints | None = None) -> Links:
+        """Return the pairs as numbers, with the cluster of each, -1 by default."""
+        pairs = self.pairs
+        none = np.full(len(pairs), -1, np.int64)
+        return Links(
+            pairs.question, pairs.source, none if clusters is None else clusters,
+            len(pairs.questions), len(pairs.sources), n_clusters,
+        )  # fmt: skip
+
+    def counts(self) -> RecordCounts:
+        """Return the counts for config.json, where ``pairs.counts`` counts merged rows."""
+        rejected = Counter(str(reject["reason"]) for reject in self.rejects)
+        return RecordCounts(
+            read=sum(self.records), written=len(self.pairs),
+            rejected=dict(sorted(rejected.items())), blank_lines=self.blank_lines,
+        )  # fmt: skip
+
+
+def find_inputs(options: PairOptions) -> Inputs:
+    """Return all input files; reads each once for its fingerprint."""
+    named = options.named_inputs()
+    tables = find_tables([path for _, path in named])
+    others = {}
+    for name in _OTHERS:
+        given = getattr(options, name)
+        if given is not None:
+            path = Path(given)
+            kind = _OTHER_FORMATS.get(path.suffix.lower())
+            others[name] = source_of(path, str(path.absolute().parent), kind)
+    sources = [*(source for _, source in tables), *others.values()]
+    prints = [fingerprint_files([source.path]) for source in sources]
+    return Inputs(
+        tables=tuple(source for _, source in tables),
+        splits=tuple(named[argument][0] for argument, _ in tables),
+        others=others,
+        fingerprints=tuple(prints),
+    )
+
+
+def read_pairs(options: PairOptions, inputs: Inputs) -> Table:
+    """Read all rows; return the cleaned and merged pairs."""
+    merger = Merger(
+        Cleaning(
+            separator=options.keyword_separator,
+            skip=options.on_error == "skip",
+            max_rejects=options.max_rejects,
+        )
+    )
+    chosen = parse_columns(options.columns or "")
+    present: list[frozenset[str]] = []
+    for source, split in zip(inputs.tables, inputs.splits, strict=True):
+        merger.start_input()
+        seen: frozenset[str] = frozenset()
+        for rows in read_rows(source, chosen):
+            merger.add(rows, source, split)
+            seen |= rows.present
+        present.append(seen)
+    if options.shares() is None and not options.split_input:
+        _agree(inputs, present)
+    pairs = merger.finish()
+    if options.keywords == "ignore":
+        none = np.empty(0, np.int64)
+        pairs = replace(pairs, keywords=[], keyword_lists=lists_of(none, none, len(pairs), 0))
+    return Table(
+        pairs=pairs, records=tuple(merger.read), rejects=merger.rejects,
+        present=frozenset.union(*present), blank_lines=merger.blank_lines,
+    )  # fmt: skip
+
+
+def _agree(inputs: Inputs, present: Sequence[frozenset[str]]) -> None:
+    """Raise `InputError` if only some of the tables have a column of splits."""
+    have_splits = ["split" in one for one in present]
+    if any(have_splits) and not all(have_splits):
+        raise InputError(
+            "there is no column split, which other inputs have",
+            where=inputs.tables[have_splits.index(False)].name, code="E_COLUMN",
+            remedy="Add it, or split by --split NAME=RATIO,...",
+        )  # fmt: skip
+
+
+@reading_apart()
+def pair_texts(options: PairOptions) -> dict[str, list[str]]:
+    """Return the distinct ``question``, ``source`` and ``keyword`` texts.
+
+    Their order is that of the rows of a .npy file of embeddings.
+    """
+    pairs = read_pairs(options, find_inputs(options)).pairs
+    return {"question": pairs.questions, "source": pairs.sources, "keyword": pairs.keywords}
+
+
+def find_tables(paths: Sequence[str]) -> list[tuple[int, Source]]:
+    """Return all files of `paths`, in order, each with the number of its path.
+
+    Raises `InputError` for a missing file or another format, `UsageError` for a repeated file.
+    """
+    found = [(at, file) for at, path in enumerate(paths) for file in _files(Path(path))]
+    seen: dict[str, Path] = {}
+    for _, file in found:
+        real = os.path.realpath(file)
+        if real in seen:
+            raise UsageError(
+                f"named twice ({seen[real]} and {file})", where="--input", code="E_REPEATED",
+                remedy="Leave one out.",
+            )  # fmt: skip
+        seen[real] = file
+    folders = [os.path.dirname(os.path.abspath(file)) for file in seen.values()]  # noqa: PTH100, PTH120
+    root = os.path.commonpath(folders) if folders else ""
+    return [(at, source_of(file, root)) for at, file in found]
+
+
+def _files(path: Path) -> list[Path]:
+    if not path.is_dir():
+        return [path]
+    with reading(path):
+        inside = sorted(file for file in path.iterdir() if file.is_file())
+    known = [file for file in inside if _kind(file)[0] and not file.name.startswith(".")]
+    if not known:
+        raise input_error("the folder holds no table", str(path), _KNOWN, "E_NOT_FOUND")
+    return known
+
+
+def source_of(path: Path, root: str, kind: str | None = None) -> Source:
+    """Return one file, named by its path below `root`; `kind` replaces the format of its suffix.
+
+    Raises `InputError` if it is missing, or if neither its suffix nor `kind` is a known format.
+    """
+    absolute = os.path.abspath(path)  # noqa: PTH100 (resolve() would follow links)
+    found_kind, compression = _kind(path)
+    if not path.is_file():
+        raise input_error("no such file or folder", str(path), "Check the path.", "E_NOT_FOUND")
+    if not (kind or found_kind) or (found_kind == "parquet" and compression):
+        raise input_error(f"{path.suffix or 'this'} is not read", str(path), _KNOWN, "E_FORMAT")
+    with reading(path):
+        found = path.stat()
+    return Source(
+        path=absolute, name=os.path.relpath(absolute, root).replace(os.sep, "/"),
+        format=kind or found_kind, compression=compression, size=found.st_size,
+        modified=found.st_mtime_ns,
+    )  # fmt: skip
+
+
+def _kind(path: Path) -> tuple[str, str | None]:
+    suffixes = [suffix.lower() for suffix in path.suffixes]
+    compression = _COMPRESSED.get(suffixes[-1]) if suffixes else None
+    if compression:
+        suffixes.pop()
+    return (_FORMATS.get(suffixes[-1], "") if suffixes else ""), compression
