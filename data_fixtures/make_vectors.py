@@ -26,8 +26,11 @@ sys.path.insert(0, str(HERE.parent))
 from dataprep.formats.canonical import canonical_json  # noqa: E402
 from dataprep.formats.checksums import FileHasher  # noqa: E402
 from dataprep.formats.manifest.arrays import ArrayEntry  # noqa: E402  (the path is needed)
-from dataprep.formats.manifest.content import TokenContent, array_content_id  # noqa: E402
 from dataprep.formats.manifest.curriculum import Curriculum  # noqa: E402
+from dataprep.formats.manifest.identity import (  # noqa: E402
+    TokenContent,
+    array_content_id,
+)
 from dataprep.pipeline.plan import splits as splitting  # noqa: E402
 from dataprep.runtime.arrays.curriculum import VariantDraw, thresholds  # noqa: E402
 from dataprep.runtime.collate.masked_lm import MaskedLM  # noqa: E402

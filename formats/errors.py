@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import ClassVar
 
 __all__ = [
+    "RESTORE",
     "BusyError",
     "DataprepError",
     "IncompatibleError",
@@ -30,11 +31,15 @@ __all__ = [
     "RecordError",
     "StorageError",
     "UsageError",
+    "damaged_file",
     "describe_exit",
     "name_dataset",
     "naming_dataset",
     "require",
 ]
+
+RESTORE = "Restore this file, or build again with --overwrite."
+"""Remedy for a damaged file of a dataset."""
 
 
 class DataprepError(Exception):
@@ -110,6 +115,11 @@ class IntegrityError(DataprepError):
 
     exit_code = 3
     default_code = "E_INTEGRITY"
+
+
+def damaged_file(problem: str, where: str, code: str) -> IntegrityError:
+    """Return the error of a file of a dataset that is not as it was built; it says `RESTORE`."""
+    return IntegrityError(problem, where=where, code=code, remedy=RESTORE)
 
 
 class StorageError(DataprepError):

@@ -19,7 +19,7 @@ from dataprep.formats.errors import InputError, UsageError
 from dataprep.formats.read.arrays import ArrayData, ArraySplit
 from dataprep.formats.read.dataset import Dataset as BuiltDataset
 from dataprep.formats.read.dataset import Split
-from dataprep.formats.read.shard_cuts import check_inside
+from dataprep.formats.read.sharded import check_inside
 
 __all__ = [
     "IGNORED_LABEL",

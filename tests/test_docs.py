@@ -14,7 +14,7 @@ import pytest
 from dataprep import open_dataset
 from dataprep.cli.main import run
 from dataprep.formats.canonical import canonical_json
-from dataprep.formats.manifest.pairs import PAIR_ARRAYS
+from dataprep.formats.manifest.arrays import PAIR_ARRAYS
 from dataprep.pipeline.chat.template.source import named_templates
 from dataprep.runtime.order.seeding import isolated
 from tests.support import REPOSITORY

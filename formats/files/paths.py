@@ -11,7 +11,7 @@ from pathlib import Path
 
 from ..errors import StorageError, UsageError
 
-__all__ = ["local_path", "refuse_address", "without_directory"]
+__all__ = ["is_remote", "local_path", "mounted_type", "refuse_address", "without_directory"]
 
 # One slash is enough: Path("s3://bucket") is s3:/bucket.
 _ADDRESS = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/")
@@ -62,4 +62,40 @@ def without_directory() -> StorageError | None:
             "the working directory has been removed", where=".", code="E_DIRECTORY",
             remedy="Change to a directory that exists (cd), and run the command again.",
         )  # fmt: skip
+    return None
+
+
+_MOUNTS = Path("/proc/self/mountinfo")
+_REMOTE = {
+    "9p", "afs", "beegfs", "ceph", "cifs", "fuse", "glusterfs", "gpfs", "lustre", "nfs", "nfs4",
+    "orangefs", "panfs", "pvfs2", "smb3", "smbfs", "wekafs",
+}  # fmt: skip
+"""Where a server, or a process, may fail, or cut a file that is mapped here."""
+
+
+def is_remote(path: Path) -> bool:
+    """Tell whether `path` is on a network file system or FUSE; False where that is not known.
+
+    Costs a stat and, on Linux, reading the list of mounts.
+    """
+    try:
+        device = path.stat().st_dev
+        mounts = _MOUNTS.read_text(errors="surrogateescape")
+    except OSError:  # not Linux, or no such path: opening it tells
+        return False
+    found = mounted_type(mounts, os.major(device), os.minor(device))
+    return found is not None and found.partition(".")[0] in _REMOTE
+
+
+def mounted_type(mounts: str, major: int, minor: int) -> str | None:
+    """Return the type of the file system of a device, as the text of mountinfo says.
+
+    >>> mounted_type("36 27 0:45 / /data rw - fuse.sshfs host: rw", 0, 45)
+    'fuse.sshfs'
+    """
+    device = f"{major}:{minor}"
+    for line in mounts.splitlines():
+        fields, _, rest = line.partition(" - ")
+        if fields.split(" ", 3)[2:3] == [device]:
+            return rest.partition(" ")[0]
     return None

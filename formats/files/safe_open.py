@@ -1,7 +1,7 @@
-"""Opens files of a dataset that may have come from anywhere, and only if they are ordinary files.
+"""Files of a dataset of unknown origin, opened only if they are ordinary and of the right size.
 
-A link is not followed, a pipe is not waited for, a device is not touched; each is refused by name.
-Costs two system calls over a plain open.
+Links are not followed, pipes are not waited for, devices are not touched; each is refused by name.
+Costs two system calls more than a plain open.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ import os
 import stat
 from pathlib import Path
 
-from ..errors import IntegrityError, StorageError
+from ..errors import IntegrityError, StorageError, damaged_file
 from ..storage import storage_errors
 
-__all__ = ["open_ordinary"]
+__all__ = ["check_size", "fill", "missing_file", "open_ordinary", "wrong_size"]
 
-# O_NONBLOCK: opening a pipe that nobody writes to would otherwise wait for ever.
+# O_NONBLOCK: opening a pipe without a writer would block for ever.
 _FLAGS = os.O_RDONLY | sum(
     getattr(os, flag, 0) for flag in ("O_NOFOLLOW", "O_NONBLOCK", "O_CLOEXEC", "O_BINARY")
 )
@@ -25,7 +25,7 @@ _NOT_ORDINARY = {errno.ELOOP, errno.ENXIO, errno.EISDIR}
 
 
 def open_ordinary(path: Path, name: str) -> io.FileIO:
-    """Open `path` for reading without a buffer; errors call it `name`.
+    """Open `path` for reading without a buffer; errors name the file `name`.
 
     Raises `IntegrityError` if it is missing or not an ordinary file, else `StorageError`.
     """
@@ -33,12 +33,7 @@ def open_ordinary(path: Path, name: str) -> io.FileIO:
         try:
             descriptor = os.open(path, _FLAGS)
         except (FileNotFoundError, NotADirectoryError):
-            raise IntegrityError(
-                "is missing",
-                where=name,
-                code="E_MISSING",
-                remedy="Restore this file, or build again with --overwrite.",
-            ) from None
+            raise missing_file(name) from None
         except OSError as error:
             if error.errno in _NOT_ORDINARY:
                 raise _not_ordinary(name) from None
@@ -52,6 +47,40 @@ def open_ordinary(path: Path, name: str) -> io.FileIO:
         os.close(descriptor)
         raise _not_ordinary(name)
     return io.FileIO(descriptor)
+
+
+def check_size(path: Path | str, name: str, expected: int) -> None:
+    """Raise unless `path` is an ordinary file of `expected` bytes; nothing is opened."""
+    try:
+        found = os.lstat(path)
+    except FileNotFoundError:
+        raise missing_file(name) from None
+    except OSError as error:
+        raise StorageError(os.strerror(error.errno or 0), where=name) from error
+    if not stat.S_ISREG(found.st_mode):
+        raise _not_ordinary(name)
+    if found.st_size != expected:
+        raise wrong_size(name, expected, found.st_size)
+
+
+def fill(stream: io.FileIO, view: memoryview) -> bool:
+    """Read from `stream` until `view` is full; return False if the file ends before."""
+    while view:
+        count = stream.readinto(view)
+        if not count:
+            return False
+        view = view[count:]
+    return True
+
+
+def missing_file(name: str) -> IntegrityError:
+    """Return the error of a file of the manifest that does not exist."""
+    return damaged_file("is missing", name, "E_MISSING")
+
+
+def wrong_size(name: str, expected: int, found: int) -> IntegrityError:
+    """Return the error of a file of `found` bytes where the manifest says `expected`."""
+    return damaged_file(f"expected {expected} bytes, found {found}", name, "E_SIZE")
 
 
 def _not_ordinary(name: str) -> IntegrityError:

@@ -12,9 +12,15 @@ from typing import Literal, get_args
 import msgspec
 
 from ..errors import UsageError, require
-from .steering import VARIANTS
 
-__all__ = ["Curriculum", "parse_curriculum"]
+__all__ = [
+    "DISTANCE_UNKNOWN",
+    "TIERS",
+    "VARIANTS",
+    "VARIANT_ARRAYS",
+    "Curriculum",
+    "parse_curriculum",
+]
 
 Mode = Literal["fixed", "linear", "cosine"]
 
@@ -102,3 +108,16 @@ def parse_curriculum(text: str) -> Curriculum:
 def _require_probability(value: float, what: str) -> None:
     good = isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= 1
     require(good, f"{_WHERE}.{what}", f"must be from 0 to 1, got {value!r}")
+
+
+VARIANTS = ("zero", "centroid", "keyword", "residual")
+"""Names of the variants; the id is the place."""
+
+VARIANT_ARRAYS = (None, "steering_centroid", "steering_keyword_weighted", "steering_residual")
+"""The array that holds each variant, float32 [pairs, dim]; nothing is stored for zero."""
+
+DISTANCE_UNKNOWN = 1.0
+"""The centroid distance of a pair without a cluster: what a zero vector would have."""
+
+TIERS = ("same cluster", "nearest clusters", "most similar outside", "random outside")
+"""What the negatives of tiers 1 to 4 are; the tier is the place plus 1."""

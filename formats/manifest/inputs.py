@@ -15,8 +15,7 @@ from typing import Protocol
 import msgspec
 
 from ..errors import IntegrityError
-from ..files.safe_open import open_ordinary
-from ..read.map_cache import wrong_size
+from ..files.safe_open import open_ordinary, wrong_size
 from ..storage import storage_errors
 from .common import FileEntry, InputEntry, RecordCounts
 

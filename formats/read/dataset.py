@@ -18,15 +18,13 @@ import numpy.typing as npt
 
 from ..errors import IncompatibleError, IntegrityError, UsageError
 from ..files.paths import local_path
+from ..library_errors import rust_errors
 from ..manifest import tokens as manifests
 from ..manifest.inputs import read_inputs
 from ..manifest.tokens import ChatEntry, InputEntry, Manifest, SplitEntry
-from ..rust import rust_errors
-from .boundaries import Boundaries, Parts
-from .held_boundaries import HELD_DOCUMENTS, HeldBoundaries
+from .boundaries import HELD_DOCUMENTS, Boundaries, HeldBoundaries, Parts
 from .open_files import Files, ReadBy, check_files_of, choose_io
-from .record_groups import Groups
-from .record_ids import RecordIds
+from .records import Groups, RecordIds
 from .sharded import Stream, bases, check_inside
 from .staleness import Standing, require_same
 

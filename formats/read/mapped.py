@@ -17,6 +17,7 @@ from __future__ import annotations
 import ctypes
 import errno
 import functools
+import math
 import mmap
 import os
 import time
@@ -26,12 +27,11 @@ from typing import Any
 import numpy as np
 
 from ..errors import StorageError
-from .address_places import HUGE, lines_of, place
-from .map_cache import wrong_size
+from ..files.safe_open import wrong_size
 from .pread import PreadFiles
-from .sharded import Numbers, Positions
+from .sharded import Numbers, Positions, bases
 
-__all__ = ["MappedFiles"]
+__all__ = ["HUGE", "MappedFiles", "lines_of", "place"]
 
 _FIXED = 0x10  # MAP_FIXED of Linux, macOS and the BSDs; the mmap module does not name it
 _NO_ACCESS = 0  # PROT_NONE
@@ -306,3 +306,47 @@ def _libc() -> ctypes.CDLL:
     ]  # fmt: skip
     library.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
     return library
+
+
+HUGE = 1 << 21  # bytes of a large page; large files start at multiples of it, so it can be used
+_LITTLE = 1 << 28  # bytes of addresses that nobody misses, even under a limit (ulimit -v)
+
+
+def place(sizes: Positions, row: int) -> tuple[Positions, int]:
+    """Where each of the files of `sizes` bytes starts, and how many bytes the range has.
+
+    A multiple of `row` bytes apart where that can be had; 0: they hold no rows.
+
+    >>> import numpy
+    >>> places, size = place(numpy.array([5000, 300, 20]), 0)
+    >>> places.tolist(), size
+    ([0, 8192, 12288], 16384)
+    >>> place(numpy.array([5000, 300, 20]), 12)[0].tolist()
+    [0, 12288, 24576]
+    """
+    small = mmap.ALLOCATIONGRANULARITY
+    units = [HUGE, small] if sizes.size and sizes.max() >= HUGE else [small]
+    plain = _placed(sizes, units[0])
+    if row and sizes.size > 1:
+        most = max(_LITTLE, 2 * plain[1])
+        for unit in (math.lcm(unit, row) for unit in units):
+            if unit * sizes.size <= most:  # so the numbers that follow fit 64 bits
+                found = _placed(sizes, unit)
+                if found[1] <= most:
+                    return found
+    return plain
+
+
+def _placed(sizes: Positions, unit: int) -> tuple[Positions, int]:
+    places = bases(-(-sizes // unit) * unit)
+    return places[:-1], int(places[-1])
+
+
+def lines_of(places: Positions, first_rows: Positions, row: int) -> Positions | None:
+    """What to add to the number of a row, by its file, for the line of the table where it lies.
+
+    `first_rows` are the numbers of the first row of each file. None where there is no table.
+    """
+    if not row or (places % row).any():
+        return None
+    return places // row - first_rows

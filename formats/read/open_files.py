@@ -18,9 +18,10 @@ import numpy.typing as npt
 from ..errors import IntegrityError, UsageError
 from ..files import npy
 from ..files.index_file import check_index, open_index
-from ..files.mounts import is_remote
+from ..files.paths import is_remote
+from ..files.safe_open import check_size
 from ..manifest.common import FileEntry, folders_of
-from .map_cache import MapCache, check_size
+from .file_cache import FileCache
 from .mapped import MappedFiles
 from .pread import File, FileArray, PreadFiles, open_file
 from .sharded import Source
@@ -43,7 +44,7 @@ class Files:
         self.io: ReadBy = io
         self.entries = entries
         self._standing = standing
-        self._maps = MapCache()
+        self._maps = FileCache()
 
     def source(
         self, names: Sequence[str], dtype: str, counts: Sequence[int], width: int = 1

@@ -20,7 +20,8 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import StorageError
-from .map_cache import MapCache, wrong_size
+from ..files.safe_open import wrong_size
+from .file_cache import FileCache
 from .sharded import Numbers, Positions, bases
 
 __all__ = ["File", "FileArray", "PreadFiles", "open_file"]
@@ -90,7 +91,7 @@ class PreadFiles:
         dtype: str,
         *,
         open: Callable[[str, int], File],  # noqa: A002  (what it does)
-        cache: MapCache,
+        cache: FileCache,
         offset: int | Positions = 0,
         width: int = 1,
     ) -> None:

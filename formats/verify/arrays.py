@@ -15,17 +15,19 @@ from math import prod
 import numpy as np
 
 from ..errors import DataprepError
-from ..manifest.arrays import ArrayEntry, ArrayManifest, ArrayShard, storage_dtype
-from ..manifest.content import UNSERVED, array_content_id, crc32_combine
-from ..manifest.pairs import PROVENANCE, pair_sizes
-from .array_rules import array_rules
-from .pairs import check_known_positives, check_offsets
-from .plan import Plan, Task, do
-from .reader import Reader, Run
-from .records import check_row_splits
-from .rejects import REJECTS_NAME
-from .rows import blocks, finding_at, open_rows
-from .rules import Rule, from_inputs, place, scaled_unit
+from ..manifest.arrays import (
+    PROVENANCE,
+    ArrayEntry,
+    ArrayManifest,
+    ArrayShard,
+    pair_sizes,
+    storage_dtype,
+)
+from ..manifest.identity import UNSERVED, array_content_id, crc32_combine
+from .pairs import blocks, check_known_positives, check_offsets, finding_at, open_rows
+from .reader import Plan, Reader, Run, Task, do
+from .records import REJECTS_NAME, check_row_splits
+from .rules import Rule, array_rules, from_inputs, place, scaled_unit
 from .shards import positions_of
 
 __all__ = ["array_plan"]

@@ -19,7 +19,7 @@ from ..errors import DataprepError
 from ..manifest.tokens import Manifest, ShardEntry, SplitEntry
 from ..read.open_files import Files
 from ..read.pread import FileArray
-from ..read.record_ids import RecordIds
+from ..read.records import RecordIds
 from ..read.staleness import Standing
 from .reader import Reader, Run
 from .report import Finding, Refused

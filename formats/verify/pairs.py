@@ -14,20 +14,22 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass
+from math import prod
 
 import numpy as np
 import numpy.typing as npt
 
+from ..checksums import BLOCK_BYTES
 from ..errors import DataprepError
-from ..manifest.arrays import ArrayEntry, ArrayManifest
-from ..manifest.pairs import PairSizes, pair_sizes
+from ..manifest.arrays import ArrayEntry, ArrayManifest, PairSizes, pair_sizes
 from ..read.arrays import NamedArray
-from .array_rules import is_foreign
+from ..read.open_files import Files
+from ..read.staleness import Standing
 from .reader import Reader, Run
-from .report import Refused
-from .rows import blocks, finding_at, open_rows
+from .report import Finding, Refused
+from .rules import is_foreign, place
 
-__all__ = ["check_known_positives", "check_offsets"]
+__all__ = ["blocks", "check_known_positives", "check_offsets", "finding_at", "open_rows"]
 
 _HELD = 1 << 22  # known positives in memory at once: 32 MiB, and as much again to sort them
 _BINS = 1 << 16
@@ -173,3 +175,30 @@ class _Negatives:
         problem = f"is source {source}, must be no known positive of question {question}"
         found = finding_at(self.negatives, row, column, "E_POSITIVE", problem)
         self.run.findings.add(found)
+
+
+def open_rows(run: Run, manifest: ArrayManifest, *names: str) -> list[NamedArray]:
+    """The arrays of these names, to be read and not mapped."""
+    files = Files(run.directory, run.files, Standing(run.directory), "pread")
+    return [NamedArray(files, name, manifest.arrays[name]) for name in names]
+
+
+def blocks(run: Run, rows: int, width: int) -> Iterator[tuple[int, int]]:
+    """Consecutive (start, stop) of rows of `width` bytes, a MiB or one row at a time."""
+    step = max(1, BLOCK_BYTES // max(1, width))
+    for start in range(0, rows, step):
+        run.advance(0)
+        yield start, min(start + step, rows)
+
+
+def finding_at(array: NamedArray, row: int, at: int, code: str, problem: str) -> Finding:
+    """A finding about number `at` of row `row`, in the shard that holds it."""
+    entry, item, base = array.entry, array.dtype.itemsize, array.stream.base
+    number = row * prod(entry.row) + at
+    shard = int(np.searchsorted(base, number, "right")) - 1
+    start = int(array.files.offsets[shard]) + item * (number - int(base[shard]))
+    return Finding(
+        code=code, file=entry.shards[shard].file,
+        problem=f"row {row}{place(entry.row, at)} {problem}",
+        start=start, stop=start + item, block=start // BLOCK_BYTES, row=row,
+    )  # fmt: skip

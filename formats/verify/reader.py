@@ -12,6 +12,8 @@ import contextlib
 import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -24,12 +26,12 @@ from ..errors import DataprepError, IntegrityError
 from ..files import npy
 from ..files.safe_open import open_ordinary
 from ..manifest.common import CONFIG_NAME, CRC_NAME, FileEntry
-from ..manifest.content import crc32_of_numbers
+from ..manifest.identity import crc32_of_numbers
 from ..storage import storage_errors
 from .hashes import Hashes
 from .report import Finding, Findings, Refused
 
-__all__ = ["Progress", "Reader", "Run", "Stopped"]
+__all__ = ["Plan", "Progress", "Reader", "Run", "Stopped", "Task", "do"]
 
 Progress = Callable[[int, int], None]
 _HASH_BYTES = 256 << 10  # read and hashed while the processor's cache still holds them
@@ -297,3 +299,46 @@ def _block_starts(files: Sequence[FileEntry]) -> tuple[dict[str, int], int]:
 def _expect_sequential(descriptor: int) -> None:
     if hasattr(os, "posix_fadvise"):
         os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_SEQUENTIAL)
+
+
+Task = Callable[[], int | None]
+_MAX_THREADS = 8
+_QUICK_BYTES = 1 << 20  # less is read before threads have started
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Plan:
+    """One dataset as its manifest describes it.
+
+    `folders` may be there even where they hold no file. `counts` are the totals that a report
+    prints. `read` are the files whose content means something; `check` reads them, hashed where
+    the run asks for that, beside any other `tasks`.
+    """
+
+    kind: str
+    recipe_id: str
+    files: tuple[FileEntry, ...]
+    folders: frozenset[str]
+    counts: dict[str, int]
+    read: frozenset[str]
+    check: Callable[[Run, Sequence[Task]], None]
+
+
+def do(tasks: Sequence[Task], run: Run) -> list[int | None]:
+    """The results of `tasks`, done on as many threads as there are cores; a few files are not."""
+    if run.total <= _QUICK_BYTES:
+        return [task() for task in tasks]
+    with ThreadPoolExecutor(min(_MAX_THREADS, _cores()), "dataprep-verify") as pool:
+        try:
+            return [future.result() for future in [pool.submit(task) for task in tasks]]
+        except BaseException:
+            run.stop.set()
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+
+
+def _cores() -> int:
+    try:
+        return len(os.sched_getaffinity(0))
+    except AttributeError:  # not Linux
+        return os.cpu_count() or 1

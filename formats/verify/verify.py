@@ -33,6 +33,7 @@ import msgspec
 from ..errors import DataprepError, InputError, StorageError, UsageError
 from ..files.other_layouts import refuse_foreign
 from ..files.paths import local_path
+from ..files.safe_open import check_size
 from ..manifest import arrays as array_manifest
 from ..manifest import common as envelope
 from ..manifest import tokens as manifests
@@ -40,11 +41,9 @@ from ..manifest.arrays import ArrayManifest
 from ..manifest.common import CONFIG_NAME, CRC_NAME, folders_of
 from ..manifest.inputs import read_inputs
 from ..manifest.tokens import Manifest
-from ..read.map_cache import check_size
 from ..storage import storage_errors
 from .arrays import array_plan
-from .plan import Plan, Task, do
-from .reader import Progress, Run
+from .reader import Plan, Progress, Run, Task, do
 from .report import MAX_FINDINGS, Finding, Level, VerifyReport
 from .tokens import token_plan
 

@@ -38,9 +38,8 @@ from ..manifest.common import (
     check_name,
     dump_json,
 )
-from ..manifest.content import array_content_id, crc32_combine, crc32_of_numbers
+from ..manifest.identity import array_content_id, crc32_combine, crc32_of_numbers, recipe_id_of
 from ..manifest.inputs import INPUTS_NAME, MANY_INPUTS, encode_inputs
-from ..manifest.recipe import recipe_id_of
 from ..storage import (
     FileWriter,
     create_directory,

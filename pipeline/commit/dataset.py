@@ -23,7 +23,7 @@ from dataprep.formats.files import npy
 from dataprep.formats.files.index_file import write_index
 from dataprep.formats.manifest import tokens as manifests
 from dataprep.formats.manifest.common import folders_of
-from dataprep.formats.manifest.content import TokenContent
+from dataprep.formats.manifest.identity import TokenContent
 from dataprep.formats.manifest.inputs import INPUTS_NAME, MANY_INPUTS, encode_inputs
 from dataprep.formats.manifest.tokens import (
     FORMAT_VERSION,

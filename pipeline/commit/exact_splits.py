@@ -7,14 +7,16 @@ why it is not the default.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from dataprep.formats.errors import UsageError
-from dataprep.formats.read.map_cache import map_tokens
+from dataprep.formats.files.safe_open import wrong_size
 from dataprep.formats.storage import create_directory
 
 from ..execute.unit_files import Marks, PieceWriter, Rows
@@ -77,7 +79,7 @@ def _chunks(placed: PlacedPiece, dtype: str, cuts: Sequence[tuple[int, int]]) ->
     docs, source = placed.array("docs"), placed.array("source")
     keys, records = placed.array("keys"), placed.array("records")
     path = placed.path("tokens")
-    tokens = map_tokens(path, path.name, dtype, placed.piece.length)
+    tokens = _map(path, dtype, placed.piece.length)
     marks = _marks(placed)
     stop = 0
     while stop < placed.piece.documents:
@@ -104,7 +106,7 @@ def _marks(placed: PlacedPiece) -> Marks | None:
     if "mask" not in files:
         return None
     scores = placed.array("scores").astype(np.float32) if "scores" in files else None
-    return Marks(mask=map_tokens(path, path.name, "|u1", placed.piece.length), scores=scores)
+    return Marks(mask=_map(path, "|u1", placed.piece.length), scores=scores)
 
 
 def _chunk_end(docs: npt.NDArray[np.uint64], start: int) -> int:
@@ -124,3 +126,14 @@ def _deal(chunk: _Chunk, writers: Sequence[PieceWriter]) -> None:
             own = np.repeat(mine, lengths)
             kept = marks and marks.take(own, chosen)
             writer.write(tokens[own], lengths[chosen], rows.take(chosen), kept)
+
+
+def _map(path: Path, dtype: str, length: int) -> npt.NDArray[Any]:
+    """Map `length` numbers; raise `IntegrityError` if the file has another size."""
+    if length == 0:
+        return np.empty(0, dtype)
+    with path.open("rb") as stream:
+        found, expected = os.fstat(stream.fileno()).st_size, length * np.dtype(dtype).itemsize
+        if found != expected:
+            raise wrong_size(path.name, expected, found)
+        return np.memmap(stream, dtype, "r", shape=(length,))

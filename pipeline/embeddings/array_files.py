@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dataprep.formats.errors import InputError
-from dataprep.formats.files.decoding import decoding
+from dataprep.formats.library_errors import decoding
 
 from ..read.records import MAX_RECORD_BYTES, Span
 from ..read.sources import Source, changed_error, check_unchanged, input_error, reading

@@ -16,8 +16,8 @@ import msgspec
 from dataprep.formats.errors import InputError, UsageError
 from dataprep.formats.manifest import arrays as array_manifest
 from dataprep.formats.manifest.arrays import ArrayManifest
+from dataprep.formats.manifest.identity import recipe_id_of
 from dataprep.formats.manifest.inputs import read_inputs
-from dataprep.formats.manifest.recipe import recipe_id_of
 from dataprep.formats.read.staleness import Mark, mark_of
 from dataprep.formats.storage import storage_errors, sync_directory
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
-from dataprep.formats.files.decoding import ErrorTypes, decoding, each_decoded
+from dataprep.formats.library_errors import ErrorTypes, decoding, each_decoded
 
 from ..read.child_process import apart, streamed_apart
 from ..read.huggingface import decoding_hf, hf_dataset, hf_files

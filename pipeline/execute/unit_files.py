@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from dataprep.formats.checksums import FileHash
 from dataprep.formats.files import npy
-from dataprep.formats.manifest.content import crc32_of_numbers
+from dataprep.formats.manifest.identity import crc32_of_numbers
 from dataprep.formats.storage import FileWriter
 
 __all__ = ["ARRAYS", "Marks", "Piece", "PieceFile", "PieceWriter", "Rows", "write_array"]

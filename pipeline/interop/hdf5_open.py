@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dataprep.formats.errors import DataprepError, InputError, UsageError
-from dataprep.formats.files.decoding import decoding
 from dataprep.formats.files.safe_open import open_ordinary
+from dataprep.formats.library_errors import decoding
 from dataprep.formats.manifest.arrays import DTYPES, storage_dtype
 
 from .columns import Column

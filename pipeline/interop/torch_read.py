@@ -21,8 +21,8 @@ import numpy as np
 import numpy.typing as npt
 
 from dataprep.formats.errors import InputError
-from dataprep.formats.files.decoding import decoding
 from dataprep.formats.files.safe_open import open_ordinary
+from dataprep.formats.library_errors import decoding
 from dataprep.formats.manifest.arrays import BFLOAT16
 
 from .columns import Column

@@ -1,6 +1,6 @@
 """Arrays of a dataset of pairs: checked, with steering computed, and written.
 
-Steering vectors and centroid distances are those of formats/manifest/steering.py. They are computed
+Steering vectors and centroid distances are those of formats/manifest/curriculum.py. They are computed
 from the vectors as they are stored, so that a reader of the dataset can compute them again:
 differences in float32, lengths, means and cosines in float64.
 """
@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dataprep.formats.manifest.arrays import ArrayManifest
-from dataprep.formats.manifest.steering import DISTANCE_UNKNOWN
+from dataprep.formats.manifest.curriculum import DISTANCE_UNKNOWN
 from dataprep.formats.write.dataset_writer import ArrayWriter
 
 from ..encode.probe import OPTION, Probe

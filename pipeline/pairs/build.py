@@ -24,8 +24,8 @@ import dataprep
 from dataprep.formats.errors import UsageError
 from dataprep.formats.manifest.arrays import ArrayManifest
 from dataprep.formats.manifest.common import FORMAT_VERSION, InputEntry
+from dataprep.formats.manifest.identity import recipe_id_of
 from dataprep.formats.manifest.inputs import read_inputs
-from dataprep.formats.manifest.recipe import recipe_id_of
 from dataprep.formats.read.arrays import open_arrays
 from dataprep.formats.read.staleness import Mark, mark_of
 from dataprep.formats.storage import (

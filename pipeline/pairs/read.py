@@ -21,7 +21,7 @@ from typing import Any
 import msgspec
 
 from dataprep.formats.errors import InputError
-from dataprep.formats.files.decoding import each_decoded
+from dataprep.formats.library_errors import each_decoded
 
 from ..read.child_process import streamed_apart
 from ..read.parquet import decoding_parquet, group_batches, open_parquet

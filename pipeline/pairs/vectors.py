@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dataprep.formats.errors import InputError, UsageError
-from dataprep.formats.files.decoding import decoding, each_decoded
+from dataprep.formats.library_errors import decoding, each_decoded
 
 from ..encode.encoder import TextEncoder
 from ..read.child_process import streamed_apart

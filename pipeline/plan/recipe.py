@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from dataprep.formats.manifest.recipe import recipe_id_of
+from dataprep.formats.manifest.identity import recipe_id_of
 from dataprep.formats.manifest.tokens import InputEntry, TokenizerEntry
 
 __all__ = ["different_options", "different_settings", "token_recipe_id"]

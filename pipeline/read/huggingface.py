@@ -15,7 +15,7 @@ import msgspec
 import xxhash
 
 from dataprep.formats.errors import InputError, StorageError
-from dataprep.formats.files.decoding import ErrorTypes, decoding, reason_of
+from dataprep.formats.library_errors import ErrorTypes, decoding, reason_of
 
 from .child_process import apart
 from .sources import HUB_PREFIX, Source, changed_error, input_error, reading

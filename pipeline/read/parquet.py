@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from dataprep.formats.errors import InputError
-from dataprep.formats.files.decoding import ErrorTypes, decoding
+from dataprep.formats.library_errors import ErrorTypes, decoding
 
 from .child_process import apart
 from .process_limits import limited_memory

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
-from dataprep.formats.files.decoding import each_decoded
+from dataprep.formats.library_errors import each_decoded
 
 from .arrow_text import TEXT_BYTES, Columns
 from .child_process import streamed_apart

@@ -24,7 +24,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dataprep.formats.errors import IncompatibleError, InputError
-from dataprep.formats.rust import is_failure, reason_of, rust_errors
+from dataprep.formats.library_errors import is_failure, reason_of, rust_errors
 
 from .awkward_stub import Ragged, install_stand_in, remove_stand_in
 from .suspects import COMPARED, Suspects, suspects_of

@@ -24,7 +24,7 @@ import msgspec
 
 from dataprep.formats.errors import InputError, StorageError
 from dataprep.formats.files.paths import refuse_address
-from dataprep.formats.rust import rust_errors
+from dataprep.formats.library_errors import rust_errors
 
 from .sentencepiece import model_to_json, parse_model
 from .tiktoken import ENCODINGS, Encoding, parse_ranks, ranks_to_json

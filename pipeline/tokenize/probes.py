@@ -13,9 +13,9 @@ from collections.abc import Iterable
 import msgspec
 
 from dataprep.formats.files.safe_open import open_ordinary
+from dataprep.formats.library_errors import is_failure, reason_of
 from dataprep.formats.manifest.tokens import Manifest, Probe, TokenizerEntry
 from dataprep.formats.manifest.tokens import load as load_manifest
-from dataprep.formats.rust import is_failure, reason_of
 from dataprep.formats.verify.report import Finding, VerifyReport
 
 from .engines import (

@@ -12,8 +12,8 @@ from typing import Any, NoReturn
 import torch
 
 from dataprep.formats.errors import IncompatibleError
-from dataprep.formats.manifest.pairs import PairSizes
-from dataprep.formats.manifest.steering import TIERS, VARIANTS
+from dataprep.formats.manifest.arrays import PairSizes
+from dataprep.formats.manifest.curriculum import TIERS, VARIANTS
 
 __all__ = ["PAIR_FIELDS", "check_pairs", "check_rows"]
 

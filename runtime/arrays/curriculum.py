@@ -20,9 +20,9 @@ import numpy.typing as npt
 
 from dataprep.formats.canonical import canonical_json
 from dataprep.formats.errors import UsageError
+from dataprep.formats.manifest.arrays import FOREIGN
 from dataprep.formats.manifest.common import damaged, newer
 from dataprep.formats.manifest.curriculum import Curriculum
-from dataprep.formats.manifest.pairs import FOREIGN
 from dataprep.formats.read.arrays import ArrayData
 
 from ..order.hash64 import GOLDEN, finalise

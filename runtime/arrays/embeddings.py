@@ -15,8 +15,7 @@ import numpy.typing as npt
 import torch
 
 from dataprep.formats.errors import UsageError, require
-from dataprep.formats.manifest.arrays import BFLOAT16, ArrayManifest
-from dataprep.formats.manifest.pairs import PROVENANCE
+from dataprep.formats.manifest.arrays import BFLOAT16, PROVENANCE, ArrayManifest
 from dataprep.formats.read.arrays import ArrayData, ArraySplit, NamedArray
 
 from ..types import PADDING, Batch, BatchDataset, Indices, empty_split, sample_numbers

@@ -18,10 +18,10 @@ import numpy.typing as npt
 import torch
 
 from dataprep.formats.errors import InputError
-from dataprep.formats.files.decoding import decoding
 from dataprep.formats.files.paths import local_path
-from dataprep.formats.manifest.pairs import FOREIGN
-from dataprep.formats.manifest.steering import TIERS
+from dataprep.formats.library_errors import decoding
+from dataprep.formats.manifest.arrays import FOREIGN
+from dataprep.formats.manifest.curriculum import TIERS
 from dataprep.formats.read.arrays import ArrayData, open_arrays
 from dataprep.formats.storage import storage_errors
 

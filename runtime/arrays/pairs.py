@@ -18,8 +18,7 @@ import numpy.typing as npt
 import torch
 
 from dataprep.formats.errors import InputError, UsageError, require
-from dataprep.formats.manifest.curriculum import Curriculum
-from dataprep.formats.manifest.steering import VARIANTS
+from dataprep.formats.manifest.curriculum import VARIANTS, Curriculum
 from dataprep.formats.read.arrays import ArraySplit, NamedArray
 from dataprep.formats.read.sharded import check_inside
 

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from dataprep.formats.manifest.steering import TIERS, VARIANT_ARRAYS, VARIANTS
+from dataprep.formats.manifest.curriculum import TIERS, VARIANT_ARRAYS, VARIANTS
 
 from .tables import Column, PairTables
 

@@ -17,9 +17,8 @@ import numpy.typing as npt
 from dataprep.formats.errors import IntegrityError
 from dataprep.formats.manifest.arrays import ArrayManifest
 from dataprep.formats.read.arrays import ArraySplit, NamedArray
-from dataprep.formats.read.shard_cuts import unsigned_max
-from dataprep.formats.verify.array_rules import array_rules
-from dataprep.formats.verify.rules import place
+from dataprep.formats.read.sharded import unsigned_max
+from dataprep.formats.verify.rules import array_rules, place
 
 __all__ = ["ValueRules", "check_offsets", "check_pointers", "pointed_nowhere", "rows_of"]
 

@@ -18,8 +18,8 @@ import numpy.typing as npt
 import torch
 
 from dataprep.formats.errors import UsageError
-from dataprep.formats.manifest.pairs import pair_sizes
-from dataprep.formats.manifest.steering import VARIANT_ARRAYS
+from dataprep.formats.manifest.arrays import pair_sizes
+from dataprep.formats.manifest.curriculum import VARIANT_ARRAYS
 from dataprep.formats.read.arrays import ArrayData, NamedArray
 
 from .stored_checks import ValueRules, check_offsets, check_pointers

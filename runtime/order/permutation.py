@@ -32,7 +32,7 @@ import numpy.typing as npt
 
 from dataprep.formats.canonical import canonical_json
 from dataprep.formats.errors import UsageError
-from dataprep.formats.read.shard_cuts import unsigned_max
+from dataprep.formats.read.sharded import unsigned_max
 
 from .hash64 import FIRST, GOLDEN, SECOND, finalise
 

@@ -33,8 +33,7 @@ import numpy.typing as npt
 
 from dataprep.formats.canonical import canonical_json, digest_of
 from dataprep.formats.errors import BusyError, DataprepError, IntegrityError, StorageError
-from dataprep.formats.files.mounts import is_remote
-from dataprep.formats.files.paths import local_path
+from dataprep.formats.files.paths import is_remote, local_path
 from dataprep.formats.files.safe_open import open_ordinary
 from dataprep.formats.read.dataset import ReadBy
 from dataprep.formats.read.pread import File, FileArray

@@ -21,8 +21,8 @@ import pytest
 
 from dataprep import open_dataset
 from dataprep.formats.errors import IntegrityError
+from dataprep.formats.files.safe_open import check_size
 from dataprep.formats.read.dataset import Dataset
-from dataprep.formats.read.map_cache import check_size
 from dataprep.formats.read.pread import open_file
 from dataprep.formats.storage import replace_directory
 from tests.faults.report import Figures

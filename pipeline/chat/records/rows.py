@@ -12,7 +12,7 @@ from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any
 
-from dataprep.formats.files.decoding import each_decoded
+from dataprep.formats.library_errors import each_decoded
 
 from ...read.arrow_text import TEXT_BYTES
 from ...read.huggingface import decoding_hf, hf_dataset, hf_files

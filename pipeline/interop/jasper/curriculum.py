@@ -27,8 +27,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from dataprep.formats.errors import InputError, UsageError
-from dataprep.formats.manifest.curriculum import Curriculum
-from dataprep.formats.manifest.steering import VARIANTS
+from dataprep.formats.manifest.curriculum import VARIANTS, Curriculum
 
 __all__ = ["from_theirs", "to_theirs"]
 

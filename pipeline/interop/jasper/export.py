@@ -18,10 +18,9 @@ import numpy as np
 import numpy.typing as npt
 
 from dataprep.formats.errors import IntegrityError, UsageError
-from dataprep.formats.manifest.arrays import ArrayManifest
+from dataprep.formats.manifest.arrays import FOREIGN, ArrayManifest
 from dataprep.formats.manifest.common import CONFIG_NAME
 from dataprep.formats.manifest.curriculum import Curriculum
-from dataprep.formats.manifest.pairs import FOREIGN
 from dataprep.formats.storage import sync_directory, sync_file, write_file
 
 from ..tensors import Done, Tensor, read_blocks, tensors_of

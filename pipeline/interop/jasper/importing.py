@@ -17,9 +17,8 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from dataprep.formats.manifest.arrays import ArrayManifest
+from dataprep.formats.manifest.arrays import FOREIGN, ArrayManifest
 from dataprep.formats.manifest.common import InputEntry, RecordCounts
-from dataprep.formats.manifest.pairs import FOREIGN
 from dataprep.formats.write.dataset_writer import ArrayWriter
 
 from ..columns import Column

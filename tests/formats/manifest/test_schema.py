@@ -14,8 +14,8 @@ from jsonschema import Draft202012Validator
 
 from dataprep.formats.manifest import arrays as array_manifest
 from dataprep.formats.manifest import tokens as manifests
+from dataprep.formats.manifest.arrays import PAIR_ARRAYS
 from dataprep.formats.manifest.common import Entry
-from dataprep.formats.manifest.pairs import PAIR_ARRAYS
 from dataprep.pipeline.options import DEFAULT_SPLIT, BuildOptions, parse_split
 from tests.scenes.array_datasets import make_embeddings, make_pairs
 from tests.scenes.datasets import make_dataset, random_split

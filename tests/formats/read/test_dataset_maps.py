@@ -16,7 +16,7 @@ import pytest
 
 from dataprep.formats.errors import IntegrityError, StorageError
 from dataprep.formats.read.dataset import Dataset, open_dataset
-from dataprep.formats.read.map_cache import MapCache
+from dataprep.formats.read.file_cache import FileCache
 from tests.scenes.datasets import make_dataset, random_split
 from tests.scenes.shards import LENGTHS, TOTAL, flat
 
@@ -103,7 +103,7 @@ def test_descriptors_held_by_others_are_worked_around(tmp_path: Path) -> None:
 
 def test_least_recently_used_map_goes_first() -> None:
     """The cache keeps what was asked for last, and reopens what it dropped."""
-    cache, opened = MapCache(limit=2), []
+    cache, opened = FileCache(limit=2), []
 
     def ask(name: str) -> None:
         def opener() -> np.ndarray:

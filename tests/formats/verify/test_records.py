@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from dataprep.formats.errors import IntegrityError
 from dataprep.formats.manifest import tokens as manifests
 from dataprep.formats.manifest.tokens import CONFIG_NAME, Manifest
-from dataprep.formats.verify.bits import Bits
+from dataprep.formats.verify.records import Bits
 from dataprep.formats.verify.verify import VerifyReport, verify
 from tests.scenes.verified import MIB, codes, reseal
 

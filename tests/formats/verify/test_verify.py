@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 
 from dataprep.formats.errors import DataprepError, InputError, IntegrityError, UsageError
 from dataprep.formats.manifest.tokens import CONFIG_NAME, CRC_NAME
-from dataprep.formats.verify import plan as verify_plan
+from dataprep.formats.verify import reader as verify_plan
 from dataprep.formats.verify import report as verify_report
 from dataprep.formats.verify.verify import Finding, verify
 from tests.scenes.datasets import EOS_ID, make_dataset, random_split

@@ -16,7 +16,7 @@ import numpy.typing as npt
 import pytest
 
 from dataprep.formats.errors import DataprepError, InputError, StorageError, UsageError
-from dataprep.formats.manifest.steering import VARIANT_ARRAYS
+from dataprep.formats.manifest.curriculum import VARIANT_ARRAYS
 from dataprep.formats.read.arrays import open_arrays
 from dataprep.pipeline.encode.options import Encoder
 from dataprep.pipeline.encode.probe import TEXTS

@@ -14,8 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dataprep.formats.errors import IncompatibleError, IntegrityError, UsageError
-from dataprep.formats.manifest.curriculum import Curriculum
-from dataprep.formats.manifest.steering import VARIANTS
+from dataprep.formats.manifest.curriculum import VARIANTS, Curriculum
 from dataprep.formats.read.arrays import open_arrays
 from dataprep.runtime.arrays.curriculum import (
     VariantDraw,

@@ -14,8 +14,7 @@ import pytest
 import torch
 
 from dataprep.formats.errors import InputError, IntegrityError, UsageError
-from dataprep.formats.manifest.curriculum import Curriculum
-from dataprep.formats.manifest.steering import VARIANTS
+from dataprep.formats.manifest.curriculum import VARIANTS, Curriculum
 from dataprep.formats.read.arrays import NamedArray, open_arrays
 from dataprep.runtime.arrays import tables as pair_tables
 from dataprep.runtime.arrays.pair_data import PairData, open_pairs

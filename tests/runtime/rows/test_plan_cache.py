@@ -21,7 +21,7 @@ import numpy as np
 import pytest
 
 from dataprep.formats.errors import InputError, IntegrityError, StorageError
-from dataprep.formats.files import mounts
+from dataprep.formats.files import paths as mounts
 from dataprep.formats.read.dataset import ReadBy
 from dataprep.runtime.rows import plan_cache as packing_store
 from dataprep.runtime.rows.plan_cache import (
@@ -31,7 +31,7 @@ from dataprep.runtime.rows.plan_cache import (
     plan_digest,
     stored_plan,
 )
-from tests.formats.files.test_mounts import fabricated
+from tests.formats.files.test_paths import fabricated
 from tests.support import REPOSITORY
 
 DEFINITION: dict[str, Any] = {"kind": "test", "content_id": "0" * 64, "size": 10}

@@ -18,9 +18,8 @@ from hypothesis import strategies as st
 
 from dataprep.formats.errors import IntegrityError, UsageError
 from dataprep.formats.read import dataset
-from dataprep.formats.read.boundaries import Boundaries
+from dataprep.formats.read.boundaries import HELD_DOCUMENTS, Boundaries, HeldBoundaries
 from dataprep.formats.read.dataset import Split, open_dataset
-from dataprep.formats.read.held_boundaries import HELD_DOCUMENTS, HeldBoundaries
 from dataprep.runtime.rows import segments as segments_module
 from dataprep.runtime.rows.segments import Segments, of_windows
 from tests.scenes.datasets import make_dataset, random_split

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from dataprep.formats.checksums import BLOCK_BYTES, FileHasher
 from dataprep.formats.errors import IntegrityError
 from dataprep.formats.files import npy
-from dataprep.formats.manifest.content import (
+from dataprep.formats.manifest.identity import (
     TokenContent,
     crc32_after,
     crc32_combine,

@@ -7,7 +7,7 @@ import errno
 import pytest
 
 from dataprep.formats.errors import DataprepError, InputError, UsageError
-from dataprep.formats.files.decoding import decoding
+from dataprep.formats.library_errors import decoding
 
 
 def attempt(error: BaseException) -> None:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from dataprep.formats.read.dataset import Split, open_dataset
 from dataprep.formats.read.mapped import MappedFiles
-from dataprep.formats.read.shard_cuts import Cuts, WindowPlaces, bases, check_inside
+from dataprep.formats.read.sharded import Cuts, WindowPlaces, bases, check_inside
 from tests.scenes.datasets import make_dataset, random_split
 
 SHARDS = [[500], [3], [], [500, 7], [90], [500, 2]]

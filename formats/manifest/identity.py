@@ -11,17 +11,15 @@ CRC-32 tells accidents. Two different runs of equal type and count share one wit
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from zlib import crc32
 
 from ..canonical import digest_of
 from ..checksums import BLOCK_BYTES, FileHash
-from .pairs import PROVENANCE
-
-if TYPE_CHECKING:
-    from .arrays import ArrayEntry
+from .arrays import PROVENANCE, ArrayEntry
+from .common import FORMAT_VERSION, InputEntry
 
 __all__ = [
     "UNSERVED",
@@ -30,12 +28,13 @@ __all__ = [
     "crc32_after",
     "crc32_combine",
     "crc32_of_numbers",
+    "recipe_id_of",
 ]
 
 UNSERVED = frozenset({PROVENANCE})
 """Arrays that say where rows come from, and are no part of the content."""
 
-_DOMAIN = "dataprep content 1"
+_CONTENT_DOMAIN = "dataprep content 1"
 _POLYNOMIAL = 0xEDB88320  # of CRC-32, the coefficient of x**0 in the highest bit
 _ONE = 1 << 31
 _WIDTHS = {"tokens": 0, "lengths": 8, "mask": 1, "groups": 8, "scores": 4}
@@ -142,7 +141,7 @@ class TokenContent:
             for role, dtype in self._types.items()
             if role in self._sums and (documents or role in ("tokens", "lengths"))
         ]
-        return digest_of([_DOMAIN, "tokens", parts])
+        return digest_of([_CONTENT_DOMAIN, "tokens", parts])
 
 
 def array_content_id(
@@ -160,8 +159,22 @@ def array_content_id(
         for name, entry in sorted(arrays.items())
         if name not in UNSERVED
     ]  # fmt: skip
-    return digest_of([_DOMAIN, kind, [*parts, ["index", "<i8", rows, _hex(index)]]])
+    return digest_of([_CONTENT_DOMAIN, kind, [*parts, ["index", "<i8", rows, _hex(index)]]])
 
 
 def _hex(crc: int) -> str:
     return f"{crc:08x}"
+
+
+_RECIPE_DOMAIN = "dataprep recipe 1"
+_VERSIONS = {"format": FORMAT_VERSION, "content": 1, "split": 1}
+"""A version is raised when equal inputs and parts no longer give equal data."""
+
+
+def recipe_id_of(kind: str, inputs: Sequence[InputEntry], parts: Mapping[str, Any]) -> str:
+    """Return the recipe id of a dataset of `kind` that is made from `inputs`, in their order.
+
+    `parts` are JSON values.
+    """
+    contents = [[one.fingerprint, one.format, one.compression, one.bytes] for one in inputs]
+    return digest_of([_RECIPE_DOMAIN, _VERSIONS, kind, contents, dict(parts)])

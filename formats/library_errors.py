@@ -1,0 +1,105 @@
+"""Errors of other libraries, raised again as errors of dataprep.
+
+Two context managers. `decoding` is for files that others wrote: an exception of the library that
+reads such a file becomes an `InputError` about the file. `rust_errors` is for libraries written in
+Rust, whose panics derive from `BaseException` as `KeyboardInterrupt` does.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import re
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager
+from typing import TypeVar
+
+from .errors import DataprepError, InputError
+
+__all__ = ["ErrorTypes", "decoding", "each_decoded", "is_failure", "reason_of", "rust_errors"]
+
+T = TypeVar("T")
+ErrorTypes = type[Exception] | tuple[type[Exception], ...]
+
+_DATA_ERRORS = (None, errno.EINVAL, errno.EOVERFLOW, errno.ESPIPE)
+"""Numbers of OSErrors that damaged files cause: libraries seek to the offsets that files name."""
+_UNREAL_BYTES = 1 << 44
+"""An allocation of this size is asked for by damaged files only."""
+_MAX_REASON = 200  # characters
+
+
+@contextlib.contextmanager
+def decoding(
+    where: str, what: str, *, code: str, remedy: str, of: ErrorTypes = Exception
+) -> Iterator[None]:
+    """Raise exceptions of a library about the file `where` as an `InputError`.
+
+    The message says that the file is not a readable `what`. Errors of dataprep, of the machine (an
+    I/O error, no permission) and of memory pass unchanged, as do signals. Where code of dataprep
+    runs in the block, `of` limits the conversion to the exceptions of the library.
+    """
+    try:
+        yield
+    except DataprepError:
+        raise
+    except of as error:
+        if isinstance(error, OSError) and error.errno not in _DATA_ERRORS:
+            raise
+        if isinstance(error, MemoryError) and _requested_bytes(error) < _UNREAL_BYTES:
+            raise
+        raise InputError(
+            f"not a readable {what} ({reason_of(error)})", where=where, code=code, remedy=remedy
+        ) from error
+
+
+def each_decoded(
+    items: Iterable[T], context: Callable[[], AbstractContextManager[None]]
+) -> Iterator[T]:
+    """Yield `items`; fetch each within `context()`, which is closed before the item is yielded."""
+    source = iter(items)
+    while True:
+        with context():
+            try:
+                item = next(source)
+            except StopIteration:
+                return
+        yield item
+        del item  # freed before the next one is made
+
+
+def _requested_bytes(error: MemoryError) -> int:
+    """Return the size in a message of Arrow ("malloc of size 8 failed"), or 0."""
+    found = re.search(r"size (\d+)", str(error))
+    return int(found[1]) if found else 0
+
+
+def is_failure(error: BaseException) -> bool:
+    """Return whether `error` is an exception or a panic: no signal, no lack of memory."""
+    if isinstance(error, MemoryError):
+        return False
+    return isinstance(error, Exception) or type(error).__name__ == "PanicException"
+
+
+@contextlib.contextmanager
+def rust_errors(explain: Callable[[str], DataprepError]) -> Iterator[None]:
+    """Raise ``explain(reason)`` in place of a failure of a library written in Rust."""
+    try:
+        yield
+    except DataprepError:
+        raise
+    except BaseException as error:
+        if not is_failure(error):
+            raise
+        raise explain(reason_of(error)) from None
+
+
+def reason_of(error: BaseException) -> str:
+    """Return the first line of the message of `error`, or the name of its type.
+
+    >>> reason_of(ValueError("odd magic\\nat byte 0")), reason_of(EOFError())
+    ('odd magic', 'EOFError')
+    """
+    lines = str(error).strip().splitlines()
+    if isinstance(error, KeyError) or not lines:
+        return " ".join([type(error).__name__, *lines])[:_MAX_REASON]
+    return lines[0][:_MAX_REASON]
