@@ -1,6 +1,6 @@
 """Arrays of a dataset of pairs: checked, with steering computed, and written.
 
-Steering vectors and centroid distances are those of formats/manifest/curriculum.py. They are computed
+Steering vectors and centroid distances follow formats/manifest/curriculum.py. They are computed
 from the vectors as they are stored, so that a reader of the dataset can compute them again:
 differences in float32, lengths, means and cosines in float64.
 """
