@@ -98,7 +98,7 @@ def texts(at: str) -> Iterator[Step]:
     yield build("docs_2", *docs, *SPLIT, "--workers", "2")
     for name, options in {
         "counts": ("--split", "train=500,val=60,test=rest", "--split-mode", "count"),
-        "keyed": (*SPLIT, "--split-key", "lang", "--seed", "3"),
+        "keyed": (*SPLIT, "--split-key", "group", "--seed", "3"),
         "one": ("--split", "train=1"),
         "no_eos": ("--eos", "none"),
         "bos": ("--bos", "<|endoftext|>", "--eos", "<|endoftext|>"),

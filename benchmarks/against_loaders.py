@@ -7,6 +7,7 @@ DATASETS is where the steps of against_builds.py built theirs. Prints one line o
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
@@ -15,6 +16,7 @@ from typing import Any
 import numpy as np
 import torch
 from against_serving import Case, create, each, main, name
+from torch.utils.data import DataLoader
 
 import dataprep
 
@@ -282,9 +284,58 @@ def streams(at: Path) -> Iterator[Case]:
     yield Case("stream corpora", partial(stream, "corpora_1", "train", 32, block=64, window=16))
 
 
+def stocks(at: Path) -> Iterator[Case]:
+    """Every dataset class in a DataLoader of torch's, and what else loaders and datasets do."""
+
+    def stock(kind: str, data: str, workers: int = 0, **options: Any) -> Any:
+        arrays = kind in ("EmbeddingDataset", "PairDataset")
+        opened = (dataprep.open_arrays if arrays else dataprep.open_dataset)(str(at / data))
+        known = inspect.signature(name(kind)).parameters
+        if "algorithm" in options and "algorithm" not in known:
+            options["pack"] = options.pop("algorithm")
+        rows = name(kind)(opened.split("train"), **options)
+        if kind == "WindowDataset" and workers:
+            rows = name("TransformedDataset")(rows, noise, seed=3)
+        draws = torch.Generator().manual_seed(0)
+        return DataLoader(rows, 4, shuffle=True, num_workers=workers, generator=draws)
+
+    for title, words, options in (
+        ("windows", ("WindowDataset", "docs_2"), {"seq_len": 64, "cu_seqlens": True}),
+        ("transformed", ("WindowDataset", "docs_2", 2), {"seq_len": 64}),
+        ("packed", ("PackedDataset", "docs_2"), {"seq_len": 128, "algorithm": "best-fit"}),
+        ("documents", ("DocumentDataset", "c_qwen_1"), {"position_ids": True}),
+        ("documents left", ("DocumentDataset", "docs_2"), {
+            "max_length": 90, "truncate": "left", "padding": "left", "pad_to_multiple": 16}),
+        ("pairs", ("PreferenceDataset", "c_pairs"), {"equal_widths": True}),
+        ("groups", ("PreferenceDataset", "c_groups"), {"pad_to_multiple": 8}),
+        ("embeddings", ("EmbeddingDataset", "v_int8"), {}),
+        ("vectors", ("PairDataset", "p_topic_1"), {"seed": 3}),
+    ):  # fmt: skip
+        yield Case(f"stock {title}", partial(stock, *words, **options))
+
+    def larger() -> Any:
+        loader = create(str(at / "docs_2"), "train", 4, seq_len=128, seed=3)
+        next(iter(loader))
+        return loader.with_batch_size(6)
+
+    def steered() -> Any:
+        loader = create(str(at / "p_topic_1"), "train", 8)
+        loader.dataset_obj.force_steering("centroid")
+        return loader
+
+    def several() -> Any:
+        split = dataprep.open_dataset(str(at / "docs_2")).split("train")
+        rows = name("DocumentDataset")(split, max_length=50)
+        return DataLoader(name("MixtureDataset")({"a": rows, "b": rows}, source_ids=True), 8)
+
+    yield Case("with_batch_size", larger)
+    yield Case("force_steering", steered)
+    yield Case("stock mixture", several)
+
+
 def cases(at: Path) -> Iterator[Case]:
     """Every configuration."""
-    for part in (windows, packed, documents, preferences, arrays, mixtures, streams):
+    for part in (windows, packed, documents, preferences, arrays, mixtures, streams, stocks):
         yield from part(at)
 
 
