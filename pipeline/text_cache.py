@@ -269,9 +269,9 @@ def _documents(
     )  # fmt: skip
     blank = 0
     for unit in make_units(tuple(sources), read):
-        for span, first_row in zip(unit.spans, unit.first_rows, strict=True):
+        for span in unit.spans:
             at = sources[span.source]
-            for batch in SpanReader(at, span, read, first_row=first_row).batches():
+            for batch in SpanReader(at, span, read).batches():
                 blank += batch.blank_lines
                 for reject in batch.rejects:
                     error = record_error(reject, span, at)

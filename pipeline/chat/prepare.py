@@ -175,7 +175,7 @@ def _sampled_apart(request: SampleRequest, early: Workers | None) -> ChatSample:
         workers = early or stack.enter_context(Workers(0))
         event = workers.sample(msgspec.json.encode(request))
     if event.sample is None:
-        raise failure_of(event, [source for source, _, _ in request.places])
+        raise failure_of(event, [source for source, _ in request.places])
     return sample_of(event.sample)
 
 

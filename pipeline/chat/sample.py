@@ -57,8 +57,8 @@ def find_form(sources: Sequence[Source], units: Sequence[Unit], read: ChatReadOp
     """The form of the first record that has one; `read` asks for none."""
     first: str | None = None
     for unit in units:
-        for span, row in zip(unit.spans, unit.first_rows, strict=True):
-            reader = ChatReader(sources[span.source], span, read, first_row=row)
+        for span in unit.spans:
+            reader = ChatReader(sources[span.source], span, read)
             with contextlib.closing(reader.batches()) as batches:
                 for batch in batches:
                     if batch.records:
@@ -76,14 +76,13 @@ def find_form(sources: Sequence[Source], units: Sequence[Unit], read: ChatReadOp
 class SampleRequest(msgspec.Struct, frozen=True, kw_only=True):
     """What to render for a sample: about `room` bytes of text at each of up to eight `places`.
 
-    A place is an input, a span of it and the number of its first row. The `source` of the span is
-    the number of the place.
+    A place is an input and a span of it, whose `source` is the number of the place.
     """
 
     chat: ChatPlan
     special_tokens: tuple[str, ...]
     read: ReadOptions
-    places: tuple[tuple[Source, Span, int], ...]
+    places: tuple[tuple[Source, Span], ...]
     room: int
 
     @classmethod
@@ -98,7 +97,6 @@ class SampleRequest(msgspec.Struct, frozen=True, kw_only=True):
             (
                 sources[unit.spans[0].source],
                 msgspec.structs.replace(unit.spans[0], source=number),
-                unit.first_rows[0],
             )
             for number, unit in enumerate(chosen)
         )
@@ -124,12 +122,12 @@ def take_chat_sample(request: SampleRequest, watch: Watch | None = None) -> Chat
     renderer = renderer_of(request.chat, request.special_tokens, watch)
     found = ChatSample(masked_by=renderer.masked_by)
     read = read_options(request.chat, request.read)
-    for source, span, row in request.places:
+    for source, span in request.places:
         if watch is not None:
             watch.begin(
                 rendering(request.chat), source=span.source, start=span.start, stop=span.stop
             )
-        reader = ChatReader(source, span, read, first_row=row)
+        reader = ChatReader(source, span, read)
         _look(found, reader, renderer, request.room, watch)
     return found
 

@@ -244,12 +244,12 @@ class _ChatTask(Task[_Encoded]):
     def sinks(self) -> Sequence[_Sink]:
         return self._sinks
 
-    def reader(self, source: Source, span: Span, first_row: int) -> _EncodedReader:
+    def reader(self, source: Source, span: Span) -> _EncodedReader:
         if self._kit.watch is not None:
             self._kit.watch.begin(
                 rendering(self._chat), source=span.source, start=span.start, stop=span.stop
             )
-        reader = ChatReader(source, span, self._reading, first_row=first_row, lap=self._clock.lap)
+        reader = ChatReader(source, span, self._reading, lap=self._clock.lap)
         return _EncodedReader(reader, self._encode)
 
     def _encode(self, batch: ChatBatch) -> _Encoded:

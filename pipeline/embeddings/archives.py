@@ -31,7 +31,7 @@ from .array_files import (
     refused,
     values_of,
 )
-from .rows import Column, Rows, block_rows
+from .rows import Column, Rows, block_limits
 
 __all__ = ["npz_layout", "npz_rows", "pt_layout", "pt_rows"]
 
@@ -95,7 +95,7 @@ def npz_rows(source: Source, columns: Sequence[Column]) -> Iterator[Rows]:
             stream, flat = _member(archive, name + _SUFFIX, source)
             members[name] = stack.enter_context(stream), flat
         count = next(iter(members.values()))[1].rows
-        step = block_rows(sum(flat.stride for _, flat in members.values()))
+        step = block_limits().fitting(sum(flat.stride for _, flat in members.values()))
         for start in range(0, count, step):
             stop = min(start + step, count)
             found = {n: _read(stream, flat, stop - start) for n, (stream, flat) in members.items()}
@@ -186,7 +186,7 @@ def pt_rows(source: Source, span: Span, columns: Sequence[Column]) -> Iterator[R
         c.field: flat for c in columns if (flat := _flat(tensors[c.field], source)) is not None
     }
     count = max(1, *(flat.rows for flat in layout.values()))
-    step = block_rows(sum(flat.stride for flat in layout.values()))
+    step = block_limits().fitting(sum(flat.stride for flat in layout.values()))
     with decoding_file(source):
         for start in range(span.start, span.stop, step):
             stop = min(start + step, span.stop)

@@ -29,7 +29,7 @@ from .rows import (
     FieldType,
     Rows,
     Values,
-    block_rows,
+    block_limits,
     too_large,
 )
 
@@ -216,7 +216,7 @@ def flat_rows(source: Source, span: Span, columns: Sequence[Column]) -> Iterator
     wanted = {column.field: layout[column.field] for column in columns}
     size = sum(flat.stride for flat in wanted.values())
     count = max(1, *(flat.rows for flat in wanted.values()))
-    step = block_rows(size)
+    step = block_limits().fitting(size)
     with reading(source.path), Path(source.path).open("rb", buffering=0) as stream:
         for start in range(span.start, span.stop, step):
             stop = min(start + step, span.stop)

@@ -1,11 +1,12 @@
-"""Rows of Arrow record batches as numpy columns, from their buffers: no object for any number.
+"""Rows of tables (Parquet, Arrow, Hugging Face) as numpy columns, without an object per number.
 
-Lists of a fixed size and lists whose rows all have one length are taken as they lie in memory;
-only where a batch holds a null or another length are the good rows gathered.
+Lists of a fixed size and lists of one length are views of the Arrow buffers; only where a batch
+holds a null or another length are the good rows copied.
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -14,6 +15,17 @@ import numpy.typing as npt
 
 from dataprep.formats.errors import InputError
 
+from ..read.arrow import (
+    BatchLimits,
+    Table,
+    column_of,
+    column_steps,
+    first_rows,
+    open_table,
+    portions,
+)
+from ..read.child_process import apart, streamed_apart
+from ..read.records import Span
 from ..read.sources import Source, input_error
 from .rows import (
     INT64_MAX,
@@ -22,18 +34,74 @@ from .rows import (
     Problem,
     Rows,
     Values,
+    block_limits,
     missing,
     too_large,
     wrong_width,
 )
 
-__all__ = ["arrow_rows", "field_types", "first_width", "top_names"]
+__all__ = ["arrow_count", "arrow_rows", "table_fields", "table_rows"]
+
+_LOOK_ROWS = 64
 
 Array = npt.NDArray[Any]
 
 
-def field_types(schema: Any) -> dict[str, FieldType]:
-    """What the fields of an Arrow schema hold; those inside structs are named with dots."""
+@apart
+def table_fields(source: Source, config: str | None, split: str | None) -> dict[str, FieldType]:
+    """Return the fields of `source`; the width of a list is that of the first one."""
+    with open_table(source, config, split) as table:
+        with table.decoding():
+            found = _field_types(table.schema)
+        for name, kind in found.items():
+            if kind.kind == "vector" and not kind.width:
+                found[name] = kind._replace(width=_first_width(table, name))
+    return found
+
+
+def _first_width(table: Table, field: str) -> int:
+    """Return the length of the first list in a column that is not empty; 0 without one."""
+    limits = block_limits()
+    limits = BatchLimits(rows=min(_LOOK_ROWS, limits.rows), bytes=limits.bytes)
+    for batch in first_rows(table, _top_columns([field], table), _LOOK_ROWS, limits):
+        with table.decoding():
+            widths = np.asarray(_plain(column_of(batch, field)).value_lengths().drop_null())
+        if widths.any():
+            return int(widths[widths > 0][0])
+    return 0
+
+
+@apart
+def arrow_count(source: Source) -> int:
+    """Return about how many rows an Arrow file has, by its first batch and its size."""
+    with open_table(source) as table:
+        limits = BatchLimits(rows=sys.maxsize, bytes=sys.maxsize)
+        first = next(first_rows(table, table.schema.names, 1, limits), None)
+        return 0 if first is None else source.size * first.num_rows // max(1, first.nbytes)
+
+
+@streamed_apart
+def table_rows(
+    source: Source, span: Span, columns: Sequence[Column], *, config: str | None, split: str | None
+) -> Iterator[Rows]:
+    """Yield the rows of `span`; `config` and `split` select a dataset."""
+    with open_table(source, config, split) as table:
+        wanted = _top_columns([column.field for column in columns], table)
+
+        def convert(batch: Any, first_row: int, _: int) -> Iterator[Rows]:
+            yield arrow_rows(batch, columns, source, first_row)
+
+        yield from portions(table, span, table.batches(span, wanted, block_limits()), convert)
+
+
+def _top_columns(fields: Sequence[str], table: Table) -> list[str]:
+    """Return the top-level columns that hold `fields`: the size of a batch is that of these."""
+    names = table.schema.names
+    return sorted({column_steps(field, names)[0] for field in fields})
+
+
+def _field_types(schema: Any) -> dict[str, FieldType]:
+    """Return the fields of an Arrow schema; those inside structs have names with dots."""
     return dict(_types("", [schema.field(number) for number in range(len(schema))]))
 
 
@@ -56,7 +124,7 @@ def _type_of(kind: Any) -> FieldType:
 
     shown = str(kind)
     if isinstance(kind, pa.BaseExtensionType):
-        if len(getattr(kind, "shape", "1")) > 1:  # of tensors: flat, it would be another thing
+        if len(getattr(kind, "shape", "1")) > 1:  # of tensors, which must not be flattened
             return FieldType(None, 0, shown)
         kind = kind.storage_type
     if kinds.is_dictionary(kind):
@@ -89,50 +157,21 @@ def _is_number(kind: Any) -> bool:
     return bool(kinds.is_integer(kind) or kinds.is_floating(kind))
 
 
-def top_names(columns: Sequence[Column], names: Sequence[str]) -> list[str]:
-    """The top-level columns that hold what is wanted."""
-    return sorted({_steps(column.field, names)[0] for column in columns})
-
-
-def _steps(path: str, names: Sequence[str]) -> list[str]:
-    """A column whose own name holds dots goes before nested ones."""
-    return [path] if path in names else path.split(".")
-
-
-def first_width(batches: Iterator[Any], field: str) -> int:
-    """Numbers in the first vector of a column of lists that has any; 0 if there is none."""
-    for batch in batches:
-        array = _plain(_column(batch, field))
-        widths = np.asarray(array.value_lengths().drop_null())
-        if widths.any():
-            return int(widths[widths > 0][0])
-    return 0
-
-
 def arrow_rows(batch: Any, columns: Sequence[Column], source: Source, first_row: int) -> Rows:
-    """The rows of an Arrow record batch, of which the first is row `first_row` of `source`."""
+    """Return the rows of a record batch; the first of them is row `first_row` of `source`."""
     count = batch.num_rows
     return Rows(
         count=count,
         columns={
-            column.name: _values(_column(batch, column.field), column, source) for column in columns
+            column.name: _values(column_of(batch, column.field), column, source)
+            for column in columns
         },
         offsets=np.arange(first_row, first_row + count, dtype=np.uint64),
     )
 
 
-def _column(batch: Any, path: str) -> Any:
-    import pyarrow.compute as pc
-
-    first, *rest = _steps(path, batch.schema.names)
-    array = batch.column(first)
-    for step in rest:
-        array = pc.struct_field(array, step)  # null where what it lies in is null
-    return array
-
-
 def _plain(array: Any) -> Any:
-    """`array` without extension types, and lists in their plain form."""
+    """Return `array` without extension types, and list views as lists."""
     import pyarrow as pa
     import pyarrow.types as kinds
 
@@ -180,7 +219,7 @@ def _scalars(array: Any, column: Column, problems: dict[int, Problem]) -> Values
 def _vectors(array: Any, column: Column) -> Values:
     import pyarrow.types as kinds
 
-    array.validate(full=True)  # its offsets: Arrow does not look at those of a file
+    array.validate(full=True)  # its offsets, which Arrow does not check when it reads a file
     width, count = column.width, len(array)
     problems = {row: missing(column) for row in _null_rows(array)}
     numbers = array.values
@@ -217,7 +256,7 @@ def _vectors(array: Any, column: Column) -> Values:
 def _rows_with_nulls(
     numbers: Any, starts: npt.NDArray[np.int64], width: int, problems: dict[int, Problem]
 ) -> list[int]:
-    """The rows, of those without a problem so far, in which a number is missing."""
+    """Return the rows with a null among their numbers, except those with a problem already."""
     nulls = np.flatnonzero(numbers.is_null().to_numpy(zero_copy_only=False))
     before = np.searchsorted(nulls, starts)
     within = np.searchsorted(nulls, starts + width)

@@ -12,9 +12,9 @@ from ..read.records import Span
 from ..read.sources import Source, input_error
 from .archives import npz_layout, npz_rows, pt_layout, pt_rows
 from .array_files import as_fields, flat_layout, flat_rows
+from .arrow_rows import arrow_count, table_fields, table_rows
 from .jsonl_rows import JsonlRows, json_fields, json_sizes
 from .rows import Column, FieldType, Rows
-from .table_rows import arrow_count, table_fields, table_rows
 
 __all__ = ["ARRAYS", "CUT", "RowReader", "fields_of", "planned_rows", "row_count", "rows_in"]
 
@@ -91,7 +91,6 @@ class RowReader:
         source: Source,
         span: Span,
         columns: Sequence[Column],
-        first_row: int,
         *,
         config: str | None,
         split: str | None,
@@ -100,7 +99,6 @@ class RowReader:
         self._source = source
         self._span = span
         self._columns = columns
-        self._first_row = first_row
         self._config = config
         self._split = split
         self._lap = lap
@@ -148,6 +146,4 @@ class RowReader:
                 yield rows
             self.chunk_digests = stream.chunk_digests
         else:
-            yield from table_rows(
-                source, span, columns, self._first_row, config=self._config, split=self._split
-            )
+            yield from table_rows(source, span, columns, config=self._config, split=self._split)

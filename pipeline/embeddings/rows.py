@@ -15,6 +15,8 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from ..read.arrow import BatchLimits
+
 __all__ = [
     "BLOCK_BYTES",
     "INT64_MAX",
@@ -24,7 +26,7 @@ __all__ = [
     "Problem",
     "Rows",
     "Values",
-    "block_rows",
+    "block_limits",
     "missing",
     "too_large",
     "wrong_type",
@@ -110,14 +112,19 @@ class Rows:
     blank_lines: int = 0
     consumed: int = 0
 
+    @property
+    def read(self) -> int:
+        """Return the number of records."""
+        return self.count
 
-def block_rows(row_bytes: int) -> int:
-    """How many rows of so many bytes to take at once.
 
-    >>> block_rows(1536), block_rows(1), block_rows(1 << 30)
-    (1365, 65536, 1)
+def block_limits() -> BatchLimits:
+    """Return the limits of the rows that are read together.
+
+    >>> [block_limits().fitting(size) for size in (1536, 1, 1 << 30)]
+    [1365, 65536, 1]
     """
-    return max(1, min(_MOST_ROWS, BLOCK_BYTES // max(1, row_bytes)))
+    return BatchLimits(rows=_MOST_ROWS, bytes=BLOCK_BYTES)
 
 
 def missing(column: Column) -> Problem:

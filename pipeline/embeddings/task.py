@@ -151,8 +151,8 @@ class _Task:
                 stack.enter_context(writer)
             for name, writer in self._writers.items():
                 writer.write(self._headers[name])
-            for span, first_row in zip(self._unit.spans, self._unit.first_rows, strict=True):
-                self._read(span, first_row)
+            for span in self._unit.spans:
+                self._read(span)
             return EmbedResult(
                 number=self._unit.number,
                 rows=self._rows,
@@ -167,11 +167,11 @@ class _Task:
                 rejects_sha256=self._rejects.close().sha256,
             )
 
-    def _read(self, span: Span, first_row: int) -> None:
+    def _read(self, span: Span) -> None:
         plan = self._plan
         source = plan.sources[span.source]
         reader = RowReader(
-            source, span, plan.columns, first_row, config=plan.hf_config, split=plan.hf_split,
+            source, span, plan.columns, config=plan.hf_config, split=plan.hf_split,
             lap=self._lap,
         )  # fmt: skip
         records = lines = blank = 0

@@ -242,7 +242,7 @@ class Task(ABC, Generic[B]):
         """One for each split."""
 
     @abstractmethod
-    def reader(self, source: Source, span: Span, first_row: int) -> Reader[B]:
+    def reader(self, source: Source, span: Span) -> Reader[B]:
         """What reads a span of the unit."""
 
     @abstractmethod
@@ -255,8 +255,8 @@ class Task(ABC, Generic[B]):
             return self._run()
 
     def _run(self) -> UnitResult:
-        for span, first_row in zip(self._unit.spans, self._unit.first_rows, strict=True):
-            self._read(span, first_row)
+        for span in self._unit.spans:
+            self._read(span)
         for sink in self.sinks:
             sink.flush()
         rejects = self._rejects.close()
@@ -284,10 +284,10 @@ class Task(ABC, Generic[B]):
             add_keys(self._keys, hashes)
         return hashes
 
-    def _read(self, span: Span, first_row: int) -> None:
+    def _read(self, span: Span) -> None:
         source = self._plan.sources[span.source]
         lap = self._clock.lap
-        reader = self.reader(source, span, first_row)
+        reader = self.reader(source, span)
         records = lines = blank = 0
         for batch in reader.batches():
             lap("parse")
@@ -342,9 +342,9 @@ class _TextTask(Task[Batch]):
     def sinks(self) -> Sequence[Sink]:
         return self._sinks
 
-    def reader(self, source: Source, span: Span, first_row: int) -> SpanReader:
+    def reader(self, source: Source, span: Span) -> SpanReader:
         lap = self._clock.lap
-        return SpanReader(source, span, self._plan.read, first_row=first_row, lap=lap)
+        return SpanReader(source, span, self._plan.read, lap=lap)
 
     def route(self, batch: Batch, span: Span) -> int:
         """Hand the documents of `batch` to their splits; returns tokens written on the way."""

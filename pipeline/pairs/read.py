@@ -12,9 +12,7 @@ import csv
 import io
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from io import BufferedReader
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +21,8 @@ import msgspec
 from dataprep.formats.errors import InputError
 from dataprep.formats.library_errors import each_decoded
 
+from ..read.arrow import BatchLimits, open_table
 from ..read.child_process import streamed_apart
-from ..read.parquet import decoding_parquet, group_batches, open_parquet
 from ..read.records import MAX_RECORD_BYTES, Reject, excerpt
 from ..read.sources import Source, check_unchanged, input_error, reading
 from .columns import ALIASES, REQUIRED, resolve
@@ -32,6 +30,7 @@ from .columns import ALIASES, REQUIRED, resolve
 __all__ = ["Rows", "read_rows"]
 
 _AT_ONCE = 4096
+_LIMITS = BatchLimits(rows=_AT_ONCE, bytes=MAX_RECORD_BYTES)
 _BOM = b"\xef\xbb\xbf"
 
 
@@ -255,18 +254,12 @@ def _object(text: bytes, rows: Rows, offset: int, line: int) -> dict[str, Any] |
 
 @streamed_apart
 def _parquet(source: Source, chosen: Mapping[str, str]) -> Iterator[Rows]:
-    within = partial(decoding_parquet, source)
-    with open_parquet(source) as file, reading(source.path):
-        with within():  # the footer
-            columns = _columns(file.schema_arrow.names, source, chosen)
-            wanted = [*columns.values()]
-            groups = range(file.metadata.num_row_groups)
+    with open_table(source) as table:
+        columns = _columns(table.schema.names, source, chosen)
+        wanted = [*columns.values()]
         number = 0
-        batches = chain.from_iterable(
-            group_batches(source, file, group, wanted, _AT_ONCE) for group in groups
-        )
-        for batch in each_decoded(batches, within):
-            with within():
+        for batch in each_decoded(table.batches(table.whole, wanted, _LIMITS), table.decoding):
+            with table.decoding():
                 lists = [batch.column(name).to_pylist() for name in wanted]
             rows = Rows(present=frozenset(columns))
             for values in zip(*lists, strict=True):

@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import chain
 from typing import Any, cast
 
 import numpy as np
@@ -22,8 +21,8 @@ from dataprep.formats.errors import InputError, UsageError
 from dataprep.formats.library_errors import decoding, each_decoded
 
 from ..encode.encoder import TextEncoder
+from ..read.arrow import BatchLimits, arrow_errors, open_table
 from ..read.child_process import streamed_apart
-from ..read.parquet import arrow_errors, decoding_parquet, group_batches, open_parquet
 from ..read.sources import Source, check_unchanged, input_error, reading
 from ..staging.checkpoints import Kept
 from .merge import Pairs
@@ -38,6 +37,7 @@ Array = npt.NDArray[Any]
 _CHECKPOINT = 8192
 """Texts whose encoded vectors form one checkpoint."""
 _NUMERIC = "fiu"
+_LIMITS = BatchLimits(rows=_CHECKPOINT, bytes=64 << 20)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -211,26 +211,21 @@ def _from_parquet(
 def _parquet_batches(
     source: Source, columns: Sequence[str]
 ) -> Iterator[tuple[list[str | None], Floats, int]]:
-    within = partial(decoding_parquet, source)
-    with open_parquet(source) as file, reading(source.path):
-        with within():  # the footer
-            for name in columns:
-                if name not in file.schema_arrow.names:
-                    raise input_error(
-                        f"there is no column {name}, only {', '.join(file.schema_arrow.names)}",
-                        source.name, "Name both with --embedding-columns TEXT,VECTOR.", "E_COLUMN",
-                    )  # fmt: skip
-            _require_texts(file.schema_arrow.field(columns[0]).type, source, columns[0])
-            groups = range(file.metadata.num_row_groups)
+    text, vector = columns
+    with open_table(source) as table:
+        for name in columns:
+            if name not in table.schema.names:
+                raise input_error(
+                    f"there is no column {name}, only {', '.join(table.schema.names)}",
+                    source.name, "Name both with --embedding-columns TEXT,VECTOR.", "E_COLUMN",
+                )  # fmt: skip
+        _require_texts(table.schema.field(text).type, source, text)
         first = 0
-        batches = chain.from_iterable(
-            group_batches(source, file, group, [*columns], _CHECKPOINT) for group in groups
-        )
-        for batch in each_decoded(batches, within):
-            with within():
-                texts = batch.column(columns[0]).to_pylist()
-            with within(of=arrow_errors()):
-                vectors = _vectors(batch.column(columns[1]), source.name, first)
+        for batch in each_decoded(table.batches(table.whole, columns, _LIMITS), table.decoding):
+            with table.decoding():
+                texts = batch.column(text).to_pylist()
+            with table.decoding(arrow_errors()):
+                vectors = _vectors(batch.column(vector), source.name, first)
             yield texts, vectors, first
             first += len(texts)
 

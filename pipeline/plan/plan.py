@@ -45,11 +45,10 @@ _MAX_SPANS = 4096
 
 
 class Unit(msgspec.Struct, frozen=True):
-    """Work for one task: spans in order; `first_rows` goes with them, for tables."""
+    """Work for one task: spans in order."""
 
     number: int
     spans: tuple[Span, ...]
-    first_rows: tuple[int, ...]
     size: int
     """Bytes of input, to measure progress by."""
 
@@ -182,15 +181,13 @@ class UnitBuilder:
         self._limit = limit
         self._units: list[Unit] = []
         self._spans: list[Span] = []
-        self._rows: list[int] = []
         self._size = 0
 
-    def add(self, span: Span, size: int, first_row: int = 0) -> None:
+    def add(self, span: Span, size: int) -> None:
         """A span that is not cut, of `size` bytes."""
         if self._spans and (self._size + size > self._limit or len(self._spans) >= _MAX_SPANS):
             self._close()
         self._spans.append(span)
-        self._rows.append(first_row)
         self._size += size
 
     def add_bytes(self, number: int, source: Source) -> None:
@@ -206,21 +203,20 @@ class UnitBuilder:
         """A Parquet file, cut between row groups."""
         groups = parquet_row_groups(source)
         stored = sum(size for _, size in groups) or 1
-        start = row = first_row = size = 0
-        for index, (rows, weight) in enumerate(groups):
+        start = size = 0
+        for index, (_, weight) in enumerate(groups):
             if size and size + weight > self._limit:
-                self.add(Span(number, start, index), source.size * size // stored, first_row)
-                start, first_row, size = index, row, 0
-            row += rows
+                self.add(Span(number, start, index), source.size * size // stored)
+                start, size = index, 0
             size += weight
-        self.add(Span(number, start, len(groups)), source.size * size // stored, first_row)
+        self.add(Span(number, start, len(groups)), source.size * size // stored)
 
     def add_rows(self, number: int, rows: int, size: int) -> None:
         """Rows of one size each, `size` bytes in all."""
         step = max(1, self._limit * rows // max(1, size))
         for start in range(0, max(rows, 1), step):
             stop = min(start + step, rows)
-            self.add(Span(number, start, stop), size * (stop - start) // max(1, rows), start)
+            self.add(Span(number, start, stop), size * (stop - start) // max(1, rows))
 
     def finish(self) -> tuple[Unit, ...]:
         """All units."""
@@ -229,7 +225,5 @@ class UnitBuilder:
 
     def _close(self) -> None:
         if self._spans:
-            self._units.append(
-                Unit(len(self._units), tuple(self._spans), tuple(self._rows), self._size)
-            )
-        self._spans, self._rows, self._size = [], [], 0
+            self._units.append(Unit(len(self._units), tuple(self._spans), self._size))
+        self._spans, self._size = [], 0

@@ -77,10 +77,9 @@ def take_sample(
     for unit in places:
         packed = sources[unit.spans[0].source].compression is not None
         room = block_bytes * (_PLACES // len(places) if packed else 1)
-        spans = zip(unit.spans[:_SPANS], unit.first_rows, strict=False)
-        for span, first_row in spans:
+        for span in unit.spans[:_SPANS]:
             source = sources[span.source]
-            reader = SpanReader(source, span, read, first_row=first_row, block_bytes=block_bytes)
+            reader = SpanReader(source, span, read, block_bytes=block_bytes)
             whole = source.format == "text" and read.document == "file"
             look = _look_at_file if whole else _look_at_records
             room -= look(sample, source, reader, room)

@@ -31,7 +31,7 @@ def iterate_texts(
     with reading_apart():
         sources = tuple(find_sources(options))
         for unit in make_units(sources, read):
-            for span, first_row in zip(unit.spans, unit.first_rows, strict=True):
-                reader = SpanReader(sources[span.source], span, read, first_row=first_row)
+            for span in unit.spans:
+                reader = SpanReader(sources[span.source], span, read)
                 for batch in reader.batches():
                     yield from batch.texts

@@ -1,32 +1,75 @@
-"""Texts and split keys out of Arrow rows, wherever the rows come from.
+"""Texts and split keys out of tables of Arrow rows.
 
-Only what is wanted becomes Python objects, and of that at most 8 MiB at a time, or one record: a
-dictionary or a view can make a small table stand for any amount of text.
+Only the wanted columns become Python objects, at most 8 MiB of text at a time, or one record: with
+a dictionary or a view a small table can hold any amount of text.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from .records import MAX_RECORD_BYTES, Batch, Position, key_bytes
-from .sources import input_error
+from .arrow import BatchLimits, column_of, column_steps, open_table, portions
+from .child_process import streamed_apart
+from .records import MAX_RECORD_BYTES, Batch, Position, Span, key_bytes
+from .sources import Source, input_error
 
-__all__ = ["TEXT_BYTES", "Columns"]
+__all__ = ["TEXT_BYTES", "Columns", "text_batches"]
 
 TEXT_BYTES = 8 << 20
-"""Of texts in one batch, unless a single one is longer."""
+"""Most bytes of text in one batch, unless a single text is longer."""
 
+_BATCH_ROWS = 4096
+_BATCH_BYTES = 4 << 20
+_DECODED_ROWS = 256  # together: rows of a Parquet file may be far larger than their average
 _HEAD_BYTES = 4096
 
 
+@streamed_apart
+def text_batches(
+    source: Source,
+    span: Span,
+    field: str,
+    key_field: str | None,
+    *,
+    config: str | None = None,
+    split: str | None = None,
+) -> Iterator[Batch]:
+    """Yield the records of the rows of `span`; `config` and `split` select a dataset."""
+    columns = Columns(field, key_field, source.name)
+    rows = _BATCH_ROWS if source.format == "hf" else _DECODED_ROWS
+    limits = BatchLimits(
+        rows=rows, bytes=_BATCH_BYTES, for_text=lambda longest: TEXT_BYTES // longest
+    )
+    with open_table(source, config, split) as table:
+        columns.check(table.schema)
+        batches = _joined(table.batches(span, columns.wanted(), limits))
+        yield from portions(table, span, batches, columns.batches)
+
+
+def _joined(batches: Iterable[Any]) -> Iterator[Any]:
+    """Yield Arrow tables of at most `_BATCH_ROWS` rows, or about `_BATCH_BYTES`."""
+    import pyarrow as pa
+
+    waiting: list[Any] = []
+    rows = size = 0
+    for batch in batches:
+        waiting.append(batch)
+        rows, size = rows + batch.num_rows, size + batch.nbytes
+        if rows >= _BATCH_ROWS or size >= _BATCH_BYTES:
+            yield pa.Table.from_batches(waiting)
+            waiting, rows, size = [], 0, 0
+    if waiting:
+        yield pa.Table.from_batches(waiting)
+
+
 class Columns:
-    """Takes the text and, if given, the split key out of Arrow record batches."""
+    """Reader of the text and, if given, the split key of Arrow rows."""
 
     def __init__(self, field: str, key_field: str | None, name: str) -> None:
         self.field = field
@@ -35,15 +78,11 @@ class Columns:
         self._name = name
 
     def wanted(self) -> list[str]:
-        """The columns to read."""
+        """Return the fields to read."""
         return [self.field] + ([self.key_field] if self.key_field else [])
 
-    def tops(self, names: list[str]) -> list[str]:
-        """The top-level columns that hold the wanted ones."""
-        return sorted({self._steps(path, names)[0] for path in self.wanted()})
-
     def check(self, schema: Any) -> None:
-        """Raise unless the columns are there and hold text (and a text or integer key)."""
+        """Raise `InputError` unless the columns exist and hold text (and a text or integer key)."""
         import pyarrow.types as kinds
 
         kind = self._type_of(schema, self.field)
@@ -67,7 +106,7 @@ class Columns:
         names: list[str] = list(schema.names)
         kind: Any = None
         above = ""
-        for step in self._steps(path, names):
+        for step in column_steps(path, names):
             if kind is not None and not names:
                 raise input_error(
                     f"the column {above!r} holds {kind}, which has no fields", self._name,
@@ -87,13 +126,8 @@ class Columns:
             )
         return kind.value_type if kinds.is_dictionary(kind) else kind
 
-    @staticmethod
-    def _steps(path: str, names: list[str]) -> list[str]:
-        """A column whose own name holds dots goes before nested ones."""
-        return [path] if path in names else path.split(".")
-
     def batches(self, rows: Any, first_row: int, first_record: int) -> Iterator[Batch]:
-        """The records of some Arrow rows, a few megabytes of text in each batch."""
+        """Yield the records of `rows`, at most `TEXT_BYTES` of text, or one record, in a batch."""
         sizes = self._sizes(rows, self.field)
         weights = sizes + self._sizes(rows, self.key_field) if self.key_field else sizes
         for start, stop in pairwise(_cuts(weights)):
@@ -126,7 +160,7 @@ class Columns:
 
     def _too_long(self, rows: Any, size: int, at: Position) -> Batch:
         batch = Batch(read=1, keys=[] if self._keyed else None)
-        value = self._column(rows, self.field)[0]
+        value = column_of(rows, self.field)[0]
         value = value.value if hasattr(value, "dictionary") else value
         head = memoryview(value.as_buffer())[:_HEAD_BYTES].tobytes()
         batch.reject(
@@ -134,31 +168,16 @@ class Columns:
         )
         return batch
 
-    def _column(self, rows: Any, path: str) -> Any:
-        import pyarrow.compute as pc
-
-        first, *rest = self._steps(path, rows.schema.names)
-        column = rows.column(first)
-        for step in rest:
-            column = pc.struct_field(column, step)
-        return column
-
-    def longest(self, rows: Any, path: str) -> int:
-        """Bytes of the longest text in the dictionary of a column."""
-        column = self._column(rows, path)
-        texts = getattr(column, "dictionary", column)
-        return int(max(_sizes_of(texts), default=0))
-
     def _sizes(self, rows: Any, path: str) -> npt.NDArray[np.int64]:
-        """Bytes of each text; 0 for null, and for integers."""
+        """Return the bytes of each text; 0 for null, and for integers."""
         import pyarrow as pa
 
-        column = self._column(rows, path)
+        column = column_of(rows, path)
         chunks = column.chunks if isinstance(column, pa.ChunkedArray) else [column]
         return np.concatenate([np.empty(0, np.int64), *map(_sizes_of, chunks)])
 
     def _values(self, rows: Any, path: str) -> list[Any]:
-        column = self._column(rows, path)
+        column = column_of(rows, path)
         try:
             return list(column.to_pylist())
         except UnicodeDecodeError:  # Arrow does not check that its strings are UTF-8
@@ -173,7 +192,9 @@ def _sizes_of(array: Any) -> npt.NDArray[np.int64]:
         sizes = np.append(_sizes_of(array.dictionary), 0)
         places = pc.fill_null(array.indices.cast("int64"), len(sizes) - 1)
         places = places.to_numpy(zero_copy_only=False)
-        return np.asarray(sizes.take(places, mode="clip"), np.int64)  # Arrow refuses odd ones later
+        return np.asarray(
+            sizes.take(places, mode="clip"), np.int64
+        )  # Arrow refuses invalid ones later
     if pa.types.is_integer(array.type) or not len(array):
         return np.zeros(len(array), np.int64)
     if pa.types.is_string_view(array.type):
@@ -183,7 +204,7 @@ def _sizes_of(array: Any) -> npt.NDArray[np.int64]:
 
 
 def _cuts(sizes: npt.NDArray[np.int64]) -> list[int]:
-    """Where rows of so many bytes are cut: `TEXT_BYTES` at most, or one row; a huge row alone."""
+    """Return where to cut rows of `sizes` bytes: at `TEXT_BYTES`, and around each huge row."""
     ends = np.cumsum(sizes)
     huge = np.flatnonzero(sizes > MAX_RECORD_BYTES).tolist()
     forced = sorted({*huge, *(row + 1 for row in huge), len(sizes)})

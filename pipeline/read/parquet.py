@@ -1,9 +1,9 @@
-"""Parquet files: opened in small pieces, never mapped, and refused where a row would be too large.
+"""Parquet row groups decoded in bounded memory; a row that is too large is refused.
 
-A page of a few bytes can stand for any number of nulls or copies. The footer says how many values a
-column has and how many bytes they take before compression, which bounds the average row before
-anything is decoded. Where so much is packed so tightly that single rows could still be huge, the
-rows are decoded under a limit of memory.
+A page of a few bytes can encode any number of nulls or copies. The footer has the number of values
+of a column and their bytes before compression, which bounds the average row before anything is
+decoded. Where compression is so high that single rows could still be huge, the rows are decoded
+under a limit of memory. Files are read in small pieces and never mapped.
 """
 
 from __future__ import annotations
@@ -23,40 +23,34 @@ from .sources import Source, input_error, reading
 __all__ = [
     "VALUE_BYTES",
     "TableShape",
-    "arrow_errors",
     "decoding_parquet",
     "group_batches",
+    "is_below",
+    "longest_text",
     "open_parquet",
     "parquet_row_groups",
 ]
 
 TableShape = list[tuple[int, int]]
-"""Rows and bytes of each part that can be read by itself."""
+"""Rows and uncompressed bytes of each row group."""
 
 VALUE_BYTES = 8
-"""Of memory that a value takes at least, stored or not: its levels, and a place in an array."""
+"""Least memory of a value, null or not: its levels, and a place in an array."""
 
 _BUFFER_BYTES = 1 << 20
 _LIMIT = f"{MAX_RECORD_BYTES:,}"
 _SLACK_BYTES = 1 << 20  # headers of pages, levels, and texts of the row in other columns
 _UNSEEN_BYTES = 128 << 20
-_MOST_PACKED = 64
+_MOST_COMPACT = 64
 _ROOM_BYTES = 512 << 20  # a row of the largest size takes 450 MiB while it is decoded
 _FEWER = 16
 _CUT = "Leave out what is so large, or cut it into several rows."
 
 
-def arrow_errors() -> tuple[type[Exception], ...]:
-    """Return the exceptions that only a library raises when values of a file are converted."""
-    import pyarrow as pa
-
-    return pa.ArrowException, SystemError  # the latter of offsets that run backwards
-
-
 def decoding_parquet(
     source: Source, of: ErrorTypes = Exception
 ) -> contextlib.AbstractContextManager[None]:
-    """Name `source` in what pyarrow raises; `of` as in `decoding`."""
+    """Name `source` in errors of pyarrow; `of` as in `decoding`."""
     return decoding(
         source.name, "Parquet file", code="E_PARQUET", remedy="Fetch or write the file again.",
         of=of,
@@ -65,7 +59,7 @@ def decoding_parquet(
 
 @apart
 def parquet_row_groups(source: Source) -> TableShape:
-    """Rows and uncompressed bytes of each row group; reads only the footer."""
+    """Return rows and uncompressed bytes of each row group; reads only the footer."""
     with open_parquet(source) as file, decoding_parquet(source):
         groups = (file.metadata.row_group(i) for i in range(file.metadata.num_row_groups))
         found = [(group.num_rows, group.total_byte_size) for group in groups]
@@ -77,8 +71,7 @@ def parquet_row_groups(source: Source) -> TableShape:
 def open_parquet(source: Source, **options: Any) -> Any:
     """Return the `pyarrow.parquet.ParquetFile`, read in small pieces and never mapped.
 
-    It takes its memory from the system as it is needed: other allocators of Arrow reserve more
-    than the limit of `group_batches`.
+    It uses Arrow's system allocator: the others reserve more than the limit of `group_batches`.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -102,7 +95,7 @@ def group_batches(
     They are fewer at a time where `rows` of them take too much. `columns` are as in
     `ParquetFile.iter_batches`. Raises `InputError` for a row that is too large.
     """
-    if not _is_unclear(source, file.metadata, group, columns):
+    if not _may_hold_huge_rows(source, file.metadata, group, columns):
         yield from file.iter_batches(rows, [group], columns, use_threads=False)
         return
     done = 0
@@ -119,7 +112,7 @@ def group_batches(
         except _TooLargeError:
             if rows == 1:
                 row = _first_row(file.metadata, group) + done
-                raise _unbounded(
+                raise _too_long(
                     f"row {row} takes more than {_ROOM_BYTES:,} bytes of memory; the limit for a "
                     f"row is {_LIMIT}", source,
                     f"{_CUT} If the rows are small, write the file again with smaller pages (in "
@@ -147,22 +140,23 @@ def _limited(batches: Iterator[Any]) -> Iterator[Any]:
         yield batch
 
 
-def _is_unclear(source: Source, metadata: Any, group: int, columns: Sequence[str]) -> bool:
+def _may_hold_huge_rows(source: Source, metadata: Any, group: int, columns: Sequence[str]) -> bool:
     """Return whether single rows could be too large; raise `InputError` if some must be."""
     described = metadata.row_group(group)
     chunks = map(described.column, range(described.num_columns))
-    packed = [
-        _is_packed(source, metadata, group, chunk)
-        for chunk in chunks if _is_in(chunk.path_in_schema, columns)
+    compact = [
+        _is_compact(source, metadata, group, chunk)
+        for chunk in chunks if is_below(chunk.path_in_schema, columns)
     ]  # fmt: skip
-    return any(packed)
+    return any(compact)
 
 
-def _is_in(path: str, columns: Sequence[str]) -> bool:
+def is_below(path: str, columns: Sequence[str]) -> bool:
+    """Return whether the leaf column `path` is one of `columns`, or inside one of them."""
     return any(path == column or path.startswith(f"{column}.") for column in columns)
 
 
-def _is_packed(source: Source, metadata: Any, group: int, chunk: Any) -> bool:
+def _is_compact(source: Source, metadata: Any, group: int, chunk: Any) -> bool:
     rows = metadata.row_group(group).num_rows
     size = max(chunk.total_uncompressed_size, chunk.num_values * VALUE_BYTES)
     if size > max(1, rows) * (MAX_RECORD_BYTES + _SLACK_BYTES):
@@ -170,12 +164,12 @@ def _is_packed(source: Source, metadata: Any, group: int, chunk: Any) -> bool:
         column = (
             f"{size:,} bytes in the column {chunk.path_in_schema!r}, over the limit of {_LIMIT}"
         )
-        raise _unbounded(
+        raise _too_long(
             f"row {row} has {column}" if rows == 1
             else f"rows {row} to {row + rows - 1} have {column} for a row", source, _CUT,
         )  # fmt: skip
     return bool(
-        size > max(_UNSEEN_BYTES, _MOST_PACKED * chunk.total_compressed_size)
+        size > max(_UNSEEN_BYTES, _MOST_COMPACT * chunk.total_compressed_size)
         and (chunk.num_values > rows or chunk.physical_type == "BYTE_ARRAY")
     )
 
@@ -184,5 +178,39 @@ def _first_row(metadata: Any, group: int) -> int:
     return sum(metadata.row_group(before).num_rows for before in range(group))
 
 
-def _unbounded(problem: str, source: Source, remedy: str) -> InputError:
+def _too_long(problem: str, source: Source, remedy: str) -> InputError:
     return input_error(problem, source.name, remedy, "E_TOO_LONG")
+
+
+def longest_text(source: Source, metadata: Any, group: int, chunks: Sequence[Any]) -> int:
+    """Return the bytes of the longest text in the dictionaries of `chunks`; 0 without any."""
+    longest = 0
+    for chunk in chunks:
+        if _has_dictionary(chunk):
+            path = [chunk.path_in_schema]
+            with open_parquet(source, metadata=metadata, read_dictionary=path) as file:
+                rows = next(group_batches(source, file, group, path, 1), None)
+                longest = max(
+                    longest, *map(_longest_in, rows.columns if rows is not None else []), 0
+                )
+    return longest
+
+
+def _has_dictionary(chunk: Any) -> bool:
+    return chunk.physical_type == "BYTE_ARRAY" and (
+        chunk.has_dictionary_page or any("DICTIONARY" in encoding for encoding in chunk.encodings)
+    )
+
+
+def _longest_in(array: Any) -> int:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    kind = array.type
+    if pa.types.is_dictionary(kind):
+        return pc.max(pc.binary_length(array.dictionary)).as_py() or 0
+    if pa.types.is_struct(kind):
+        return max(map(_longest_in, array.flatten()), default=0)
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_map(kind):
+        return _longest_in(array.values)
+    return 0

@@ -1,4 +1,4 @@
-"""From a span of an input to batches of records, whatever the input is."""
+"""Reader of the text records of a span of any input."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import contextlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from . import plain_text as plaintext
-from . import tables
+from . import plain_text
+from .arrow_text import text_batches
 from .json_lines import JsonlParser
 from .line_stream import BLOCK_BYTES, LineStream
 from .records import Batch, Span
@@ -18,7 +18,7 @@ __all__ = ["ReadOptions", "SpanReader"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ReadOptions:
-    """How records are taken out of inputs; see `BuildOptions` for the fields."""
+    """Options for reading records; see `BuildOptions` for the fields."""
 
     field: str
     document: str
@@ -28,10 +28,7 @@ class ReadOptions:
 
 
 class SpanReader:
-    """The batches of one span; afterwards what was learned about its input.
-
-    `first_row` is the number of the first row of the span, for tables.
-    """
+    """Reader of the batches of one span, and of the digests of its bytes."""
 
     def __init__(
         self,
@@ -39,52 +36,42 @@ class SpanReader:
         span: Span,
         options: ReadOptions,
         *,
-        first_row: int = 0,
         block_bytes: int = BLOCK_BYTES,
         lap: Callable[[str], None] | None = None,
     ) -> None:
         self._source = source
         self._span = span
         self._options = options
-        self._first_row = first_row
         overrun = source.format == "text" and options.document == "block"
         self._stream = LineStream(source, span, block_bytes=block_bytes, overrun=overrun, lap=lap)
 
     def batches(self) -> Iterator[Batch]:
-        """All records of the span, in order."""
+        """Yield all records of the span, in order."""
         options, source, span = self._options, self._source, self._span
-        if source.format == "parquet":
-            yield from tables.parquet_batches(
-                source, span, options.field, options.split_key, self._first_row
-            )
-        elif source.format == "hf":
-            yield from tables.hf_batches(
-                source,
-                span,
-                options.field,
-                options.split_key,
-                config=options.hf_config,
-                split=options.hf_split,
-            )
+        if source.format in ("parquet", "hf"):
+            yield from text_batches(
+                source, span, options.field, options.split_key,
+                config=options.hf_config, split=options.hf_split,
+            )  # fmt: skip
         else:
             yield from self._stored(self._jsonl() if source.format == "jsonl" else self._text())
 
     @property
     def chunk_digests(self) -> list[str]:
-        """Digests of the bytes of the span, for byte streams; tables are fingerprinted whole."""
+        """Return the digests of the bytes of the span; none for tables."""
         return self._stream.chunk_digests
 
     @property
     def stored_bytes(self) -> int:
-        """Stored bytes of a compressed file that have been read so far."""
+        """Return the stored bytes of a compressed file read so far."""
         return self._stream.stored_bytes
 
     def needed_bytes(self) -> int:
-        """The same for the records given so far alone; see `LineStream.needed_bytes`."""
+        """Return the stored bytes of the records yielded so far; see `LineStream.needed_bytes`."""
         return self._stream.needed_bytes()
 
     def head(self, size: int) -> tuple[bytes, int]:
-        """The first `size` bytes of a text file, and the stored bytes that they take."""
+        """Return the first `size` bytes of a text file, and the stored bytes that they take."""
         data = b""
         with contextlib.closing(self._stream.chunks()) as chunks:
             for chunk in chunks:
@@ -95,7 +82,7 @@ class SpanReader:
         return data[:size], stored * min(size, len(data)) // max(1, len(data))
 
     def _stored(self, batches: Iterator[Batch]) -> Iterator[Batch]:
-        """`batches`, with what they consumed in stored bytes, which is what sizes are in."""
+        """Yield `batches` with `consumed` in stored bytes where the file is compressed."""
         before = 0
         for batch in batches:
             if self._source.compression is not None:
@@ -114,8 +101,10 @@ class SpanReader:
 
     def _text(self) -> Iterator[Batch]:
         if self._options.document == "file":
-            yield from plaintext.file_as_document(self._stream)
+            yield from plain_text.file_as_document(self._stream)
         elif self._options.document == "line":
-            yield from plaintext.lines_as_documents(self._stream)
+            yield from plain_text.lines_as_documents(self._stream)
         else:
-            yield from plaintext.blocks_as_documents(self._stream, from_start=self._span.start == 0)
+            yield from plain_text.blocks_as_documents(
+                self._stream, from_start=self._span.start == 0
+            )

@@ -43,8 +43,8 @@ def _spans(path: Path, **options: Any) -> None:
 
     found = survey(BuildOptions(input=(str(path),), out=path.parent / "out", **options))
     for unit in found.units:
-        for span, first_row in zip(unit.spans, unit.first_rows, strict=True):
-            reader = SpanReader(found.sources[span.source], span, found.read, first_row=first_row)
+        for span in unit.spans:
+            reader = SpanReader(found.sources[span.source], span, found.read)
             for batch in reader.batches():
                 assert len(batch.texts) + len(batch.rejects) == batch.read
 
@@ -78,9 +78,9 @@ def _rows(path: Path) -> None:
     options = EmbeddingOptions(input=(str(path),), out=path.parent / "out")
     plan = prepare_embeddings(options).plan
     for unit in plan.units:
-        for span, first_row in zip(unit.spans, unit.first_rows, strict=True):
+        for span in unit.spans:
             reader = RowReader(
-                plan.sources[span.source], span, plan.columns, first_row, config=None, split=None,
+                plan.sources[span.source], span, plan.columns, config=None, split=None,
                 lap=lambda _: None,
             )  # fmt: skip
             for rows in reader.rows():

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as pq
 
-from dataprep.pipeline.read import tables
+from dataprep.pipeline.read.arrow_text import text_batches
 from dataprep.pipeline.read.parquet import parquet_row_groups
 from dataprep.pipeline.read.records import Batch, Span
 from dataprep.pipeline.read.sources import Source
@@ -27,8 +27,7 @@ def rows_of(
 ) -> list[Batch]:
     shape = parquet_row_groups(source)
     start, stop = groups[0], groups[1] if groups[1] >= 0 else len(shape)
-    first = sum(rows for rows, _ in shape[:start])
-    return list(tables.parquet_batches(source, Span(0, start, stop), field, key, first))
+    return list(text_batches(source, Span(0, start, stop), field, key))
 
 
 def texts_of(batches: list[Batch]) -> list[str]:

@@ -23,7 +23,7 @@ from ...read.sources import Source
 from .collect import Collector
 from .conversation import FORMS, ChatBatch, Form
 from .layouts import FIELDS, SHAPES
-from .rows import hf_records, parquet_records
+from .rows import table_records
 from .shapes import Shaper
 from .turns import ROLES
 
@@ -100,8 +100,7 @@ def forms_at_start(source: Source, options: ChatReadOptions) -> frozenset[Form]:
 class ChatReader:
     """The batches of one span; afterwards what was learned about its input.
 
-    `first_row` is the number of the first row of the span, for tables. `lap` is told ``read`` when
-    a block has been read, for whoever measures.
+    ``lap("read")`` is called after each block that was read, for profiles.
     """
 
     def __init__(
@@ -110,13 +109,11 @@ class ChatReader:
         span: Span,
         options: ChatReadOptions,
         *,
-        first_row: int = 0,
         block_bytes: int = _BLOCK_BYTES,
         lap: Callable[[str], None] | None = None,
     ) -> None:
         self._source = source
         self._span = span
-        self._first_row = first_row
         self._options = options
         self._stream = LineStream(source, span, block_bytes=block_bytes, lap=lap)
         self._shaper = _shaper(options)
@@ -145,9 +142,7 @@ class ChatReader:
         """All records of the span, in order."""
         source, options = self._source, self._options
         if source.format in ("parquet", "hf"):
-            with contextlib.closing(
-                _table_batches(source, self._span, options, self._first_row)
-            ) as batches:
+            with contextlib.closing(_table_batches(source, self._span, options)) as batches:
                 for batch, forms in batches:
                     self._shaper.forms.update(forms)
                     yield batch
@@ -188,14 +183,10 @@ def _shaper(options: ChatReadOptions) -> Shaper:
 
 @streamed_apart
 def _table_batches(
-    source: Source, span: Span, options: ChatReadOptions, first_row: int
+    source: Source, span: Span, options: ChatReadOptions
 ) -> Iterator[tuple[ChatBatch, frozenset[Form]]]:
     """The batches of a span of a table, each with the forms of the records so far."""
     shaper = _shaper(options)
     collect = Collector(shaper, options.split_key)
-    if source.format == "parquet":
-        batches = parquet_records(source, span, first_row, collect)
-    else:
-        batches = hf_records(source, span, options.hf_config, options.hf_split, collect)
-    for batch in batches:
+    for batch in table_records(source, span, options.hf_config, options.hf_split, collect):
         yield batch, frozenset(shaper.forms)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from dataprep.formats.errors import IntegrityError
 from dataprep.pipeline.plan import plan as planning
 from dataprep.pipeline.plan.plan import Unit, load_plan, make_units, plan_key, unit_bytes
-from dataprep.pipeline.read import tables
+from dataprep.pipeline.read.arrow_text import text_batches
 from dataprep.pipeline.read.fingerprints import CHUNK_BYTES
 from dataprep.pipeline.read.sources import Source
 from tests.scenes.sources import read_options, source_of
@@ -40,7 +40,6 @@ def check_cover(sources: tuple[Source, ...], units: tuple[Unit, ...]) -> None:
     assert sorted(span.source for span in spans) == [span.source for span in spans]
     assert {span.source for span in spans} == set(range(len(sources)))
     assert sum(unit.size for unit in units) == sum(source.size for source in sources)
-    assert all(len(unit.spans) == len(unit.first_rows) for unit in units)
 
 
 some_files = st.lists(
@@ -134,19 +133,16 @@ def parquet(path: Path, rows: list[int]) -> Source:
 
 @pytest.mark.parametrize("limit", [1, 3000, 10**9])
 def test_row_groups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: int) -> None:
-    """Row groups are taken whole and in order, and every span knows its first row."""
+    """Row groups are taken whole and in order, and rows are numbered from the first of the file."""
     monkeypatch.setattr(planning, "unit_bytes", lambda total: limit)
     rows = [10, 1, 200, 50, 3]
     sources = (parquet(tmp_path / "a", rows), parquet(tmp_path / "b", [5]))
     units = make_units(sources, read_options())
-    spans = [
-        (span, first) for unit in units
-        for span, first in zip(unit.spans, unit.first_rows, strict=True)
-    ]  # fmt: skip
+    spans = [span for unit in units for span in unit.spans]
     found = []
-    for span, first in spans:
+    for span in spans:
         source = sources[span.source]
-        for batch in tables.parquet_batches(source, span, "text", None, first):
+        for batch in text_batches(source, span, "text", None):
             found += [(span.source, offset) for offset in batch.offsets]
     assert found == [(0, row) for row in range(sum(rows))] + [(1, row) for row in range(5)]
     stored = sum(source.size for source in sources)
@@ -155,17 +151,13 @@ def test_row_groups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: int)
 
 @pytest.mark.parametrize(("rows", "size"), [(0, 0), (1, 10), (1000, 10**9), (10**9, 10), (7, 0)])
 def test_rows(monkeypatch: pytest.MonkeyPatch, rows: int, size: int) -> None:
-    """Ranges of rows cover a dataset once, each with its first row."""
-    monkeypatch.setattr(tables, "hf_rows", lambda source, config, split: (rows, size))
+    """Ranges of rows cover a dataset once, in order."""
+    monkeypatch.setattr(planning, "hf_rows", lambda source, config, split: (rows, size))
     units = make_units((Source(path="d", name="d", format="hf"),), read_options())
-    spans = [
-        (span.start, span.stop, first) for unit in units
-        for span, first in zip(unit.spans, unit.first_rows, strict=True)
-    ]  # fmt: skip
+    spans = [(span.start, span.stop) for unit in units for span in unit.spans]
     assert spans[0][0] == 0
     assert spans[-1][1] == rows
     assert all(before[1] == after[0] for before, after in pairwise(spans))
-    assert all(start == first for start, _, first in spans)
 
 
 # The file

@@ -12,7 +12,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from dataprep.formats.errors import DataprepError, InputError, StorageError
-from dataprep.pipeline.read import fingerprints, huggingface, tables
+from dataprep.pipeline.read import fingerprints, huggingface
+from dataprep.pipeline.read.arrow_text import text_batches
 from dataprep.pipeline.read.fingerprints import fingerprint_files
 from dataprep.pipeline.read.records import Batch, Span
 from dataprep.pipeline.read.sources import Source
@@ -40,7 +41,7 @@ def hf(path: str, split: str | None = None, field: str = "text", key: str | None
     count, _ = huggingface.hf_rows(source, config, split)
     start, stop = rows or (0, count)
     span = Span(0, start, stop)
-    return list(tables.hf_batches(source, span, field, key, config=config, split=split))
+    return list(text_batches(source, span, field, key, config=config, split=split))
 
 
 def test_a_saved_dataset(tmp_path: Path, datasets: Any) -> None:
@@ -94,7 +95,7 @@ def test_a_dataset_that_changes_while_it_is_read(tmp_path: Path, datasets: Any) 
     datasets.Dataset.from_dict({"text": ["a"] * 5}).save_to_disk(tmp_path / "d")
     named = Source(path=str(tmp_path / "d"), name="d", format="hf")
     source = huggingface.hf_source(named, None, None)
-    batches = tables.hf_batches(source, Span(0, 0, 5), "text", None, config=None, split=None)
+    batches = text_batches(source, Span(0, 0, 5), "text", None, config=None, split=None)
     assert next(batches).texts == ["a"] * 5
     os.utime(next((tmp_path / "d").glob("*.arrow")), ns=(1, 1))
     with pytest.raises(InputError) as caught:

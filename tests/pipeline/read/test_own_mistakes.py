@@ -12,7 +12,7 @@ import pytest
 
 from dataprep.formats.errors import InputError
 from dataprep.pipeline.chat.records.collect import Collector
-from dataprep.pipeline.embeddings import table_rows
+from dataprep.pipeline.embeddings import arrow_rows
 from dataprep.pipeline.pairs import read, vectors
 from dataprep.pipeline.read.arrow_text import Columns
 from dataprep.pipeline.read.sources import Source
@@ -68,9 +68,9 @@ def read_vectors(path: Path) -> None:
         ("parquet", targets._spans, Columns, "_batch"),
         ("hf", targets._spans, Columns, "_batch"),
         ("parquet", targets._chat, Collector, "add"),
-        ("parquet", targets._rows, table_rows, "arrow_rows"),
-        ("hf", targets._rows, table_rows, "arrow_rows"),
-        ("arrow", targets._rows, table_rows, "arrow_rows"),
+        ("parquet", targets._rows, arrow_rows, "arrow_rows"),
+        ("hf", targets._rows, arrow_rows, "arrow_rows"),
+        ("arrow", targets._rows, arrow_rows, "arrow_rows"),
         ("parquet", read_pairs, read.Rows, "add"),
         ("parquet", read_vectors, vectors, "_vectors"),
     ],

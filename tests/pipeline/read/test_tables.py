@@ -15,7 +15,6 @@ import pytest
 
 from dataprep.formats.errors import InputError
 from dataprep.pipeline.read import arrow_text as columns
-from dataprep.pipeline.read import tables
 from dataprep.pipeline.read.parquet import parquet_row_groups
 from tests.scenes.sources import source_of
 from tests.scenes.tables_read import offsets_of, rejects_of, rows_of, texts_of, written
@@ -36,7 +35,7 @@ def test_row_numbers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, batch_rows: int, group_rows: int
 ) -> None:
     """Rows are numbered from the start of the file, wherever a unit starts and batches end."""
-    monkeypatch.setattr(tables, "_BATCH_ROWS", batch_rows)
+    monkeypatch.setattr(columns, "_BATCH_ROWS", batch_rows)
     values = [f"row {number}" if number % 5 else None for number in range(20)]
     source = written(tmp_path / "x.parquet", pa.table({"text": values}), row_group_size=group_rows)
     count = len(parquet_row_groups(source))
@@ -211,12 +210,12 @@ BOMB = """
 import resource, sys
 import pyarrow.parquet
 from pathlib import Path
-from dataprep.pipeline import tables
+from dataprep.pipeline.read.arrow_text import text_batches
 from dataprep.pipeline.read.records import Span
 from tests.scenes.sources import source_of
 source = source_of(Path(sys.argv[1]), "parquet")
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-batches = tables.parquet_batches(source, Span(0, 0, 1), "text", None, 0)
+batches = text_batches(source, Span(0, 0, 1), "text", None)
 sizes = [sum(map(len, batch.texts)) for batch in batches]
 print(sum(sizes), max(sizes), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
 """

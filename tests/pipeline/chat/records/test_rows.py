@@ -16,7 +16,7 @@ from dataprep.pipeline.chat.records.conversation import ChatBatch, ChatRecord
 from dataprep.pipeline.chat.records.reader import ChatReader, ChatReadOptions, forms_at_start
 from dataprep.pipeline.chat.records.shapes import Shaper
 from dataprep.pipeline.read import huggingface
-from dataprep.pipeline.read.parquet import open_parquet, parquet_row_groups
+from dataprep.pipeline.read.parquet import longest_text, open_parquet, parquet_row_groups
 from dataprep.pipeline.read.records import Span
 from dataprep.pipeline.read.sources import Source
 from tests.scenes.sources import source_of
@@ -38,8 +38,8 @@ NAMES = sorted({name for record in RECORDS for name in record})
 ROWS = [{name: record.get(name) for name in NAMES} for record in RECORDS]
 
 
-def read(source: Source, start: int, stop: int, first: int = 0, **options: Any) -> list[ChatBatch]:
-    reader = ChatReader(source, Span(0, start, stop), ChatReadOptions(**options), first_row=first)
+def read(source: Source, start: int, stop: int, **options: Any) -> list[ChatBatch]:
+    reader = ChatReader(source, Span(0, start, stop), ChatReadOptions(**options))
     return list(reader.batches())
 
 
@@ -78,7 +78,7 @@ def test_parquet(
     assert sum(batch.read for batch in batches) == 6
     assert sum(batch.consumed for batch in batches) == source.size
     if groups > 1:
-        assert offsets_of(read(source, 1, groups, group_rows)) == [
+        assert offsets_of(read(source, 1, groups)) == [
             at for at in (0, 1, 3, 4) if at >= group_rows
         ]
 
@@ -138,9 +138,10 @@ def test_long_texts_in_dictionaries(tmp_path: Path) -> None:
     source = written(tmp_path / "x.parquet", table)
     assert source.size < 100_000
     with open_parquet(source) as file:
-        leaves = rows._leaves(file, ["messages"])
-        assert rows._longest(source, file.metadata, 0, leaves[1]) == 50_000
-        assert rows._rows_at_once(source, file.metadata, 0, leaves) == 1
+        group = file.metadata.row_group(0)
+        chunks = [group.column(number) for number in range(group.num_columns)]
+        assert longest_text(source, file.metadata, 0, chunks) == 50_000
+    assert rows._rows_with(50_000) == 1
     batches = read(source, 0, 1)
     assert len(records_of(batches)) == 60
     assert max(sum(batch.sizes) for batch in batches) <= 8 << 20
@@ -169,7 +170,7 @@ def test_hf(tmp_path: Path, datasets: Any) -> None:
     batches = read(source, 0, 6, split_key="id")
     assert records_of(batches) == as_lines([RECORDS[at] for at in (0, 1, 3, 4)])
     assert sum(batch.consumed for batch in batches) == source.size
-    assert offsets_of(read(source, 3, 6, 3)) == [3, 4]
+    assert offsets_of(read(source, 3, 6)) == [3, 4]
 
 
 @needs_shared_data
