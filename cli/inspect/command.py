@@ -101,7 +101,7 @@ def _inspect_arrays(
     if as_json:
         output.result_json({**facts, "documents": found})
     elif not quiet:
-        from .array_table import SHOWN_NUMBERS, array_row_text, arrays_table
+        from .arrays import SHOWN_NUMBERS, array_row_text, arrays_table
 
         limit = None if full else SHOWN_NUMBERS
         parts = [arrays_table(facts), *(array_row_text(row, limit) for row in found)]
@@ -163,16 +163,15 @@ def _document(dataset: Dataset, name: str, number: int, *, ids: bool) -> dict[st
 def _facts(dataset: Dataset) -> dict[str, Any]:
     """Return the manifest without its long lists, in the form of --json."""
     from .chat import chat_facts
+    from .facts import head_facts, tail_facts
 
     manifest, tokenizer = dataset.manifest, dataset.manifest.tokenizer
+    head = head_facts(dataset.path, manifest)
     return {
-        "path": str(dataset.path),
-        "recipe_id": manifest.recipe_id,
-        "format_version": manifest.format_version,
-        "kind": manifest.kind,
+        **head,
         "dtype": manifest.tokens.dtype,
         "vocab_size": manifest.tokens.vocab_size,
-        "bytes": sum(entry.bytes for entry in manifest.files) + _config_bytes(dataset),
+        "bytes": head["bytes"],
         "tokenizer": {
             "sha256": tokenizer.sha256,
             "engine": tokenizer.engine,
@@ -185,27 +184,8 @@ def _facts(dataset: Dataset) -> dict[str, Any]:
         },
         **chat_facts(dataset),
         "splits": {name: _split_facts(split) for name, split in dataset.splits.items()},
-        "records": {
-            "read": manifest.records.read,
-            "written": manifest.records.written,
-            "rejected": manifest.records.rejected,
-            "removed": manifest.records.removed,
-        },
-        "inputs": [
-            {"name": i.name, "format": i.format, "bytes": i.bytes, "records": i.records}
-            for i in dataset.inputs
-        ],
+        **tail_facts(manifest, dataset.inputs),
     }
-
-
-def _config_bytes(dataset: Dataset) -> int:
-    """Return the size of all files: those listed, and config.json itself."""
-    from dataprep.formats.manifest.tokens import CONFIG_NAME
-    from dataprep.formats.storage import storage_errors
-
-    path = dataset.path / CONFIG_NAME
-    with storage_errors(path):
-        return path.stat().st_size
 
 
 def _split_facts(split: Split) -> dict[str, Any]:
