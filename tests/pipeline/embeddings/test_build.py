@@ -77,7 +77,7 @@ def test_units_take_the_fingerprint_of_the_file(
     monkeypatch: pytest.MonkeyPatch, name: str,
 ) -> None:  # fmt: skip
     """The chunks that units read are together those of the whole file, so it is known again."""
-    for module in ("fingerprint", "embeddings.readers"):
+    for module in ("read.fingerprints", "embeddings.readers"):
         monkeypatch.setattr(f"dataprep.pipeline.{module}.CHUNK_BYTES", 3000)
     path = write_records(tmp_path, name, records)
     report = build_vectors(tmp_path / "out", path, columns=["embedding=vector"])

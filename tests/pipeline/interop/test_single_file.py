@@ -490,7 +490,7 @@ def test_a_real_limit_ends_hdf5(tmp_path: Path) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     code = (
         "import resource, signal, sys; signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
-        "from dataprep.cli.main import run; from dataprep.pipeline.layouts import convert\n"
+        "from dataprep.cli.main import run; from dataprep.pipeline.interop import convert\n"
         "import h5py; resource.setrlimit(resource.RLIMIT_FSIZE, (20000, -1))\n"
         "sys.exit(run(['convert', *sys.argv[1:]]))"
     )

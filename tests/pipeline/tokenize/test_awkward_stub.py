@@ -16,7 +16,7 @@ from tests.support import REPOSITORY
 SCRIPT = """
 import json, sys
 import numpy as np
-from dataprep.pipeline import ragged
+from dataprep.pipeline.tokenize import awkward_stub as ragged
 from dataprep.pipeline.tokenize.engines import GIGATOKEN, make_encoder
 from dataprep.pipeline.tokenize.special_tokens import literal_config
 from dataprep.pipeline.tokenize.load import resolve_tokenizer
