@@ -25,7 +25,7 @@ from ..order.permutation import Order
 from ..ranks import data_parallel
 from ..types import Collate
 from .config import LoaderConfig, StartMethod
-from .iterable_loader import ForeignStreamLoader, foreign_stream_loader
+from .iterable_loader import foreign_stream_loader
 from .map_loader import Buckets, foreign_loader, is_stream
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ __all__ = ["DataLoaderBuilder"]
 
 
 class DataLoaderBuilder:
-    """Makes a `Loader` over any map-style dataset, and a `ForeignStreamLoader` over a stream.
+    """Builder of a `Loader` over any map-style dataset or stream.
 
     Without further calls: batches of 32, shuffled with seed 42, in this process, nothing dropped.
     `build` may be called again, also after further calls: loaders know nothing of one another.
@@ -197,7 +197,7 @@ class DataLoaderBuilder:
         return self
 
     def build(self) -> Any:
-        """A `Loader`, or of a stream a `ForeignStreamLoader`.
+        """Return the loader.
 
         Raises `UsageError` without a dataset, and what `foreign_loader` raises.
         """
@@ -217,7 +217,7 @@ class DataLoaderBuilder:
         size = whole_number("world_size", size, 1)
         return [self._build(rank, size) for rank in range(size)]
 
-    def _build(self, rank: int, world_size: int) -> Loader | ForeignStreamLoader:
+    def _build(self, rank: int, world_size: int) -> Loader:
         if self._dataset is None:
             raise UsageError(
                 "there is nothing to serve", where="dataset", remedy="Call with_dataset(dataset)."
@@ -230,7 +230,7 @@ class DataLoaderBuilder:
             dp_rank=rank, dp_size=world_size,
         )  # fmt: skip
 
-    def _build_stream(self, rank: int, world_size: int) -> ForeignStreamLoader:
+    def _build_stream(self, rank: int, world_size: int) -> Loader:
         require(self._sampler is None, "sampler", "a stream has no samples by number")
         require(self._buckets is None, "buckets", "a stream has no lengths to sort by")
         require(self._purpose == "train" or not self._config.shuffle, "purpose",

@@ -41,7 +41,7 @@ from ..ranks import data_parallel
 from ..specs import row_maker
 from ..types import BatchDataset, Collate
 from .config import LoaderConfig
-from .iterable_loader import ForeignStreamLoader, foreign_stream_loader
+from .iterable_loader import foreign_stream_loader
 from .map_loader import Buckets, foreign_loader, is_own, is_stream
 from .per_sample_rng import draws_nothing
 from .preprocessed_map import PreprocessedDataset
@@ -177,7 +177,7 @@ class UniversalDataModule:
         self._collate = self._chosen(
             data_collator, collator_name, dict(collator_options or {}), collator_registry
         )
-        self._loaders: dict[str, Loader | ForeignStreamLoader] = {}
+        self._loaders: dict[str, Loader] = {}
 
     @property
     def seed(self) -> int:
@@ -185,7 +185,7 @@ class UniversalDataModule:
         return self.config.seed
 
     def train_dataloader(self) -> Any:
-        """A `Loader` (of a stream, a `ForeignStreamLoader`); the same at each call."""
+        """Return the train loader; the same at each call."""
         return self._loader("train")
 
     def val_dataloader(self) -> Any:
@@ -409,7 +409,7 @@ class UniversalDataModule:
             self._loaders[name] = self._make(data, name)
         return self._loaders[name]
 
-    def _make(self, data: Any, name: str) -> Loader | ForeignStreamLoader:
+    def _make(self, data: Any, name: str) -> Loader:
         train = name == "train"
         config = self.config
         if not train:

@@ -26,10 +26,10 @@ from .map_dataset import Collated
 from .per_sample_rng import draws_nothing
 from .preprocessed_iterable import SKIPPED, StreamingPreprocessedDataset
 
-__all__ = ["ForeignStream"]
+__all__ = ["BatchStream"]
 
 
-class ForeignStream(IterableDataset[Any]):
+class BatchStream(IterableDataset[Any]):
     """The batches of one rank; `begin` says where the next pass starts.
 
     Of a step of which no row can be used it gives None, so that all others keep their places; in a
@@ -77,15 +77,15 @@ class ForeignStream(IterableDataset[Any]):
     def __iter__(self) -> Iterator[Any]:
         worker = get_worker_info()
         if worker is None:
-            return self._batches(0, 1)
-        return telling(self._batches(worker.id, worker.num_workers))
+            return self.batches(0, 1)
+        return telling(self.batches(worker.id, worker.num_workers))
 
     def upcoming(self, begin: Progress) -> Any:
         """The first batch of a pass that begins there, or None; what it skips is not counted."""
-        batches = self._batches(0, 1, begin, counted=False)
+        batches = self.batches(0, 1, begin, counted=False)
         return next((batch for batch in batches if batch is not None), None)
 
-    def _batches(
+    def batches(
         self, mine: int, workers: int, start: Progress | None = None, *, counted: bool = True
     ) -> Iterator[Any]:
         """Every `workers`-th batch of a pass, beginning with number `mine`."""

@@ -21,26 +21,27 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Generator, Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
-from torch.utils.data import DataLoader
 
-from dataprep.formats.errors import InputError, require
+from dataprep.formats.errors import InputError, UsageError, require
 
 from ..checks import name_of, whole_number
-from ..loader.machine_errors import starting_workers, watched
+from ..loader.batch_source import Counted
+from ..loader.loader import Loader
 from ..loader.picklable import require_picklable
-from ..loader.prefetch import Ahead, Pace
-from ..loader.serve import _pins
+from ..loader.serve import pins_memory
 from ..loader.state import Progress, progress_from, state_of
-from ..loader.state_errors import warn_of_dropped, whole
-from ..loader.workers import begin_work, raising
+from ..loader.state_errors import calls_inside, warn_of_dropped, whole
+from ..loader.stats import rows_of
+from ..loader.workers import begin_work
 from ..order.permutation import ALGORITHM
 from ..order.seeding import seed_for
 from ..types import Collate, batch_of
 from .config import LoaderConfig
-from .iterable import ForeignStream
+from .iterable import BatchStream
 from .iterable_rows import (
     Source,
     require_stream,
@@ -48,42 +49,40 @@ from .iterable_rows import (
 from .per_sample_rng import draws_nothing
 from .preprocessed_iterable import StreamingPreprocessedDataset
 
-__all__ = ["ForeignStream", "ForeignStreamLoader", "foreign_stream_loader"]
+__all__ = ["IterableSource", "foreign_stream_loader"]
 
 _BUFFER = 1024
 _ENDLESS = 1 << 62
-_NONE: Any = object()
 
 
-class ForeignStreamLoader(DataLoader[Any]):
-    """A DataLoader of a stream's batches that knows where it stands, as `Loader` does.
+class IterableSource:
+    """A `BatchSource` over an iterable of the caller: a `BatchStream` of its rows.
 
-    Each pass serves the epoch that `epoch` names; when its last batch is handed over `epoch` moves
-    on by one. There is no `len`.
+    `order` is the definition of the order. With `default_buffer` a state that is loaded changes the
+    size of the buffer.
     """
 
+    order_digest = 0
+
     def __init__(
-        self,
-        stream: ForeignStream,
-        definition: Mapping[str, Any],
-        *,
-        default_buffer: bool = False,
-        ahead: int = 0,
-        **options: Any,
+        self, stream: BatchStream, order: Mapping[str, Any], *, default_buffer: bool = False
     ) -> None:
-        self.dataset_obj = stream
-        self.order = dict(definition)
+        self.dataset = stream
+        self.order = dict(order)
+        self.next = self.now = Progress()
+        self.passes = 0
         self._default_buffer = default_buffer
-        self._next = self._now = Progress()
-        self._loaded = False  # `_next`, from a state, and no pass has begun there
-        self._pass = 0
-        self._batches_ahead, self._pace = ahead, Pace()
-        super().__init__(stream, batch_size=None, collate_fn=batch_of, **options)
+        self._loaded = False  # `next` is from a state, and no pass has begun there
+
+    @property
+    def torch_options(self) -> dict[str, Any]:
+        """Return the arguments of `DataLoader` that say how the dataset is batched."""
+        return {"batch_size": None, "collate_fn": batch_of}
 
     @property
     def epoch(self) -> int:
-        """The epoch that the next `iter` serves."""
-        return self._next.epoch
+        """Return the epoch of the next pass."""
+        return self.next.epoch
 
     def set_epoch(self, epoch: int) -> None:
         """Make the next pass serve `epoch` from its beginning; a place loaded in it stays.
@@ -91,97 +90,46 @@ class ForeignStreamLoader(DataLoader[Any]):
         Another epoch drops that place, and warns if no pass has begun there.
         """
         epoch = whole_number("epoch", epoch)
-        if self._loaded and epoch != self._next.epoch:
-            warn_of_dropped(self._next.epoch, self._next.position, epoch)
+        if self._loaded and epoch != self.next.epoch:
+            warn_of_dropped(self.next.epoch, self.next.position, epoch)
             self._loaded = False
-        if epoch != self._next.epoch or not self._next.position:
-            self._next = self._now = Progress(epoch=epoch)
+        if epoch != self.next.epoch or not self.next.position:
+            self.next = self.now = Progress(epoch=epoch)
 
-    def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
-        return self._endless() if self.dataset_obj.infinite else self._epoch()
-
-    def _endless(self) -> Iterator[Any]:
-        while True:
-            served = False
-            for batch in self._epoch():
-                served = True
-                yield batch
-            if not served:
-                raise InputError(
-                    "an epoch of it has no batch", where="stream",
-                    remedy="It has no rows, or all were skipped, or too few for drop_last=True.",
-                )  # fmt: skip
-
-    def _epoch(self) -> Iterator[Any]:
-        begin = self.dataset_obj.begin = self._now = self._next
+    def begin(self, workers: int) -> _IterablePass:
+        """Begin a pass at the current place."""
+        self.dataset.begin = self.now = self.next
         self._loaded = False
-        self._pass += 1
-        if self.num_workers:
-            with starting_workers():
-                batches: Iterator[Any] = watched(super().__iter__())
-        else:
-            batches = super().__iter__()
-        if self._batches_ahead:
-            batches = Ahead(_generated(batches), self._batches_ahead, self._pace)
-        return self._count(batches, begin, self._pass)
+        self.passes += 1
+        return _IterablePass(self, self.next, self.passes)
 
-    def _count(self, batches: Iterator[Any], begin: Progress, number: int) -> Iterator[Any]:
-        """Hand over each batch when the next is there: only so is the last known as the last."""
-        served, size, held = begin.position, self.dataset_obj.global_batch, _NONE
-        ended = _ended  # the name may be gone when this is: at the end of the interpreter
-        try:
-            for batch in raising(batches):
-                if batch is not None and held is not _NONE:
-                    if number == self._pass:
-                        self._now = Progress(epoch=begin.epoch, position=served)
-                    yield held
-                served += size
-                held = held if batch is None else batch  # of None, no row could be used
-        finally:
-            ended(batches)
-        if number == self._pass:
-            moved = self._next.epoch != begin.epoch
-            self._next = self._next if moved else Progress(epoch=begin.epoch + 1)
-            self._now = self._next
-        if held is not _NONE:
-            yield held
-        elif begin.position:  # nothing of it was left
-            yield from self._epoch()
-        elif served:
-            raise InputError(
-                "none of its rows can be used", where="stream",
-                remedy="Use skip_errors=False to see why.",
-            )  # fmt: skip
-        elif not self.dataset_obj.infinite:
-            warnings.warn(
-                f"epoch {begin.epoch} of the stream has no batch: no rows, or too few for "
-                "drop_last=True; a function has to return a new iterator each time", stacklevel=2,
-            )  # fmt: skip
+    def upcoming(self, workers: int) -> tuple[None, Any]:
+        """Return the first batch of the next pass, or None; reads the stream up to there."""
+        return None, self.dataset.upcoming(self.next)
 
-    def upcoming(self) -> Any:
-        """The batch that the next `iter` begins with; None where there is none. Nothing moves.
-
-        Reads the stream up to there.
-        """
-        return self.dataset_obj.upcoming(self._next)
+    def with_batch_size(self, batch_size: int) -> IterableSource:
+        """Raise `UsageError`: an iterable keeps its batch size."""
+        raise UsageError(
+            "a stream keeps its batch size", where="batch_size",
+            remedy="Make another loader, and load the state into it.",
+        )  # fmt: skip
 
     def state_dict(self) -> dict[str, Any]:
-        """Where the trainer stands, as plain JSON: epoch, and rows of it that all ranks served."""
-        return state_of(self.order, self._now, [])
+        """Return the place of the trainer: epoch, and rows of it that all ranks served."""
+        return state_of(self.order, self.now, [])
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on where `state` was taken, with any ranks, workers and batch size.
+        """Make the place of `state` that of the next pass, with any ranks and batch size.
 
-        A buffer whose size is a default takes over that of the state. Raises `IncompatibleError`
-        for another stream, seed or buffer.
+        Raises `IncompatibleError` for another stream, seed or buffer.
         """
         order = self._sized_as(state)
-        self._next = self._now = progress_from(state, order, _ENDLESS)
-        self.order, self.dataset_obj.buffer = order, order["buffer"]
-        self._loaded = self._next != Progress()
+        self.next = self.now = progress_from(state, order, _ENDLESS)
+        self.order, self.dataset.buffer = order, order["buffer"]
+        self._loaded = self.next != Progress()
 
     def _sized_as(self, state: object) -> dict[str, Any]:
-        """Return the definition with the buffer of `state` where that of this loader is a default.
+        """Return the definition with the buffer of `state`, if the own size is a default.
 
         A state without a buffer is of another order, and not of a buffer of another size.
         """
@@ -190,6 +138,82 @@ class ForeignStreamLoader(DataLoader[Any]):
         if not (self._default_buffer and size):
             return self.order
         return {**self.order, "buffer": whole(size, "buffer")}
+
+
+class _IterablePass:
+    """A pass of an `IterableSource`: see `BatchPass`."""
+
+    def __init__(self, source: IterableSource, begin: Progress, number: int) -> None:
+        self._source, self._begin, self._number = source, begin, number
+        self.continues = False
+
+    def batches(self) -> Generator[Any]:
+        """Return the batches of the pass, made in this process."""
+        yield from map(batch_of, self._source.dataset.batches(0, 1, self._begin))
+
+    def lent(self) -> AbstractContextManager[None]:
+        """Return a context that does nothing: new workers get the place with the stream."""
+        return nullcontext()
+
+    def counted(self, batches: Iterator[Any]) -> Iterator[Counted]:
+        """Yield each of `batches` when the next has arrived: only then is the last one known.
+
+        None stands for a global batch without a usable row, and is counted only.
+        """
+        source, begin = self._source, self._begin
+        served, waiting = begin.position, list[Any]()
+        for batch in batches:
+            if batch is not None and waiting:
+                if self._newest:
+                    source.now = Progress(epoch=begin.epoch, position=served)
+                ready = waiting.pop()
+                waiting.append(batch)
+                del batch
+                yield Counted(ready, *rows_of(ready))
+            elif batch is not None:
+                waiting.append(batch)
+            served += source.dataset.global_batch
+        if self._newest:
+            if source.next.epoch == begin.epoch:  # no other was set meanwhile
+                source.next = Progress(epoch=begin.epoch + 1)
+            source.now = source.next
+        if waiting:
+            self.continues = source.dataset.infinite
+            ready = waiting.pop()
+            yield Counted(ready, *rows_of(ready))
+        else:
+            self.continues = self._has_next(served)
+
+    def _has_next(self, served: int) -> bool:
+        """Return whether another pass follows this one, which has no batch.
+
+        It does if a state was loaded of which nothing was left. Otherwise raises or warns.
+        """
+        if self._begin.position:
+            return True
+        if served:
+            raise InputError(
+                "none of its rows can be used", where="stream",
+                remedy="Use skip_errors=False to see why.",
+            )  # fmt: skip
+        if self._source.dataset.infinite:
+            raise InputError(
+                "an epoch of it has no batch", where="stream",
+                remedy="It has no rows, or all were skipped, or too few for drop_last=True.",
+            )  # fmt: skip
+        warnings.warn(
+            f"epoch {self._begin.epoch} of the stream has no batch: no rows, or too few for "
+            "drop_last=True; a function has to return a new iterator each time",
+            stacklevel=calls_inside(),
+        )
+        return False
+
+    def close(self) -> None:
+        """End the pass: nothing is held."""
+
+    @property
+    def _newest(self) -> bool:
+        return self._number == self._source.passes
 
 
 def foreign_stream_loader(
@@ -201,8 +225,8 @@ def foreign_stream_loader(
     buffer: int | None = None,
     dp_rank: int = 0,
     dp_size: int = 1,
-) -> ForeignStreamLoader:
-    """A loader of the batches of `source`, run as `config` says.
+) -> Loader:
+    """Return a loader of the batches of `source`, run as `config` says.
 
     With `config.shuffle` rows pass a buffer of `buffer` rows (None: 1,024, or those of the
     state that is loaded), from which they are drawn at random, by a function of (seed, epoch); a
@@ -221,7 +245,7 @@ def foreign_stream_loader(
         default = source.default_buffer
     chosen = collate or config.collate_fn or _FirstDecides()
     draws = True if getattr(source, "draws", None) is True else config.draws
-    stream = ForeignStream(
+    stream = BatchStream(
         source, chosen, batch_size=config.batch_size, seed=config.seed,
         buffer=size if config.shuffle else 0, drop_last=bool(config.drop_last),
         draws=draws,
@@ -232,15 +256,16 @@ def foreign_stream_loader(
         require_picklable("dataset", stream, config.start_method)
     # A thread only where nothing draws from the generators that the trainer draws from meanwhile.
     quiet = draws is False or (draws is None and draws_nothing(source, chosen))
-    return ForeignStreamLoader(
-        stream,
-        {"algorithm": ALGORITHM, "kind": "stream", "content": [identity or name_of(source)],
-         "seed": config.seed, "buffer": stream.buffer,
-         **({"draws": True} if stream.seeds_batches else {})},
-        default_buffer=default and config.shuffle,
-        ahead=config.prefetch_factor if quiet and not workers else 0,
+    order = {
+        "algorithm": ALGORITHM, "kind": "stream", "content": [identity or name_of(source)],
+        "seed": config.seed, "buffer": stream.buffer,
+        **({"draws": True} if stream.seeds_batches else {}),
+    }  # fmt: skip
+    return Loader(
+        IterableSource(stream, order, default_buffer=default and config.shuffle),
+        prefetch=config.prefetch_factor if quiet and not workers else 0,
         num_workers=workers,
-        pin_memory=_pins(config.pin_memory),
+        pin_memory=pins_memory(config.pin_memory),
         prefetch_factor=config.prefetch_factor if workers else None,
         multiprocessing_context=config.multiprocessing_context if workers else None,
         worker_init_fn=begin_work if workers else None,
@@ -258,14 +283,3 @@ class _FirstDecides:
         from .map_loader import chosen_collate
 
         return chosen_collate(samples)(samples)
-
-
-def _ended(batches: Any) -> None:
-    """Stop the thread or the workers now: left to the garbage, workers are waited for, for 5 s."""
-    end = getattr(batches, "close", None) or getattr(batches, "_shutdown_workers", None)
-    if end is not None:
-        end()
-
-
-def _generated(batches: Iterator[Any]) -> Generator[Any]:
-    yield from batches

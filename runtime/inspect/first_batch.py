@@ -19,10 +19,10 @@ from dataprep.formats.errors import IncompatibleError, UsageError
 from dataprep.formats.read.dataset import Split
 
 from ..checks import whole_number
-from ..external.iterable_loader import ForeignStreamLoader
+from ..external.iterable import BatchStream
 from ..external.map_dataset import Collated
 from ..loader.loader import Loader
-from ..stream.loader import StreamLoader
+from ..stream.dataset import StreamDataset
 from ..types import IGNORED_LABEL, OF_THE_BATCH, PADDING, Batch
 
 __all__ = ["check_batch", "check_collated", "validate_first_batch"]
@@ -34,9 +34,7 @@ _TENSORS = ("input_ids", "attention_mask", "labels", "pixel_values", "input_valu
 _FURTHEST = 3  # tokens that labels are looked for on either side
 
 
-def validate_first_batch(
-    loader: Loader | StreamLoader | ForeignStreamLoader, *, vocab_size: int | None = None
-) -> Any:
+def validate_first_batch(loader: Loader, *, vocab_size: int | None = None) -> Any:
     """The batch that `loader` would serve next, after a look at everything about it.
 
     `vocab_size` is the number of embeddings of the model; without it ids are compared with the
@@ -50,23 +48,22 @@ def validate_first_batch(
     """
     if vocab_size is not None:
         vocab_size = whole_number("vocab_size", vocab_size, 1)
-    if isinstance(loader, StreamLoader):
-        return _look_at_stream(loader, vocab_size)
-    if isinstance(loader, ForeignStreamLoader):
-        stream, shown = loader.dataset_obj, loader.upcoming()
-        check_collated(shown, stream.collate, vocab_size=vocab_size)
-        return shown
     if not isinstance(loader, Loader):
         raise UsageError(
             f"a {type(loader).__name__} cannot show the batch that comes next", where="loader",
             remedy="Pass what create_loader or stream_loader gave.",
         )  # fmt: skip
-    step, made = loader.upcoming()
-    batch: Any = made  # of a collate function it may be anything
+    step, batch = loader.upcoming()  # of a collate function it may be anything
+    served = loader.dataset_obj
+    if isinstance(served, StreamDataset):
+        return _checked_of_stream(served, batch, vocab_size)
+    if isinstance(served, BatchStream) or step is None:
+        check_collated(batch, served.collate, vocab_size=vocab_size)
+        return batch
     marks = step.samples != PADDING
     real = marks.tolist()
     rows = loader.sampler_obj.batch_size if loader.sampler_obj.end != "partial" else None
-    dataset = getattr(loader.dataset_obj, "real", loader.dataset_obj)
+    dataset = getattr(served, "real", served)
     known = _Known(loader.vocab_size, dataset)
     if isinstance(dataset, Collated):
         check_collated(batch, dataset.collate, rows=len(real), vocab_size=vocab_size)
@@ -83,8 +80,8 @@ def validate_first_batch(
     return batch
 
 
-def _look_at_stream(loader: StreamLoader, vocab_size: int | None) -> Batch:
-    stream, batch = loader.dataset_obj, loader.upcoming()
+def _checked_of_stream(stream: StreamDataset, batch: Batch, vocab_size: int | None) -> Batch:
+    """Return the first `batch` of `stream` after the checks of rows of tokens."""
     known = _Known(stream.dataset.split.dataset.manifest.tokens.vocab_size, stream.dataset)
     _check_tokens(batch, stream.batch_size if stream.end != "partial" else None, vocab_size, known)
     if "sample_mask" in batch:  # what fills up comes last

@@ -1,100 +1,108 @@
-"""From the steps of a pass to its batches, in the process that asks for them.
+"""The interface between a `Loader` and what it serves.
 
-A step says which samples it has; the kernel is told of them, the dataset is asked for them, and the
-batch comes back some steps later, for datasets may look ahead. So the steps under way wait in a
-queue, and whoever takes a batch takes the first of them.
+A `Loader` has the lifecycle that every kind of data shares: passes, worker processes, the prefetch
+thread, pinned memory, statistics, named errors. A `BatchSource` has what differs: the order, the
+place in it and its state. There is one for map-style datasets (runtime/loader/map_source.py), one
+for streams of built data (runtime/stream/loader.py) and one for iterables of the caller
+(runtime/external/iterable_loader.py).
+
+A source counts a batch before it is handed over: a trainer that has a batch has it.
 """
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Generator, Iterator
-from typing import Any, Protocol
+from collections.abc import Generator, Iterator, Mapping
+from contextlib import AbstractContextManager
+from typing import Any, NamedTuple, Protocol
 
-import torch
-
-from ..order.epoch_tag import with_epoch
-from ..order.permutation import Positions
-from ..types import Batch, SampleDataset
 from .batch_sampler import Step
 
-__all__ = ["Announces", "Asked", "announced", "made_here", "varies", "version"]
-
-_ANNOUNCE_AHEAD = 8  # batches: measured, more do not make a cold cache faster
+__all__ = ["BatchPass", "BatchSource", "Counted"]
 
 
-class Announces(Protocol):
-    """Tells the kernel what will be read."""
+class Counted(NamedTuple):
+    """A batch that is about to be handed over; its place is already counted."""
 
-    def announce(self, samples: Positions) -> None:
-        """These samples will be asked for soon; int64, fillers among them are ignored."""
+    batch: Any
+    rows: int
+    filling: int
+    """Rows that only fill up the batch."""
+
+
+class BatchPass(Protocol):
+    """One pass over an epoch, from the place where it begins."""
+
+    @property
+    def continues(self) -> bool:
+        """Return whether another pass follows in the same iteration, once this one has ended."""
+        ...
+
+    def batches(self) -> Generator[Any]:
+        """Return the batches of the pass, made in this process."""
+        ...
+
+    def lent(self) -> AbstractContextManager[None]:
+        """Return the context in which worker processes are told of the pass."""
+        ...
+
+    def counted(self, batches: Iterator[Any]) -> Iterator[Counted]:
+        """Yield `batches`, each counted as handed over; its end ends the epoch.
+
+        Keeps no reference to a batch that it has yielded.
+        """
+        ...
+
+    def close(self) -> None:
+        """End the pass, at its end or early."""
         ...
 
 
-def announced(steps: Iterator[Step], announcer: Announces | None) -> Iterator[Step]:
-    """The same steps, each announced to the kernel some steps ahead.
+class BatchSource(Protocol):
+    """Batches of a rank in a seeded order, and the place up to which they were handed over."""
 
-    It does not know the loader: torch keeps it in the loader's workers, which would then end only
-    with the next collection of garbage, and not with the loader.
-    """
-    if announcer is None:
-        yield from steps
-        return
-    waiting: deque[Step] = deque()
-    for step in steps:
-        announcer.announce(step.samples)
-        waiting.append(step)
-        if len(waiting) > _ANNOUNCE_AHEAD:
-            yield waiting.popleft()
-    yield from waiting
+    dataset: Any
+    """The dataset that worker processes get."""
 
+    @property
+    def torch_options(self) -> dict[str, Any]:
+        """Return the arguments of `DataLoader` that say how the dataset is batched."""
+        ...
 
-class Asked(Iterator[Positions]):
-    """What a dataset is asked for: the samples of each step, and the epoch where it varies them."""
+    @property
+    def order(self) -> dict[str, Any]:
+        """Return the definition of the order: JSON values."""
+        ...
 
-    def __init__(self, steps: Iterator[Step], dataset: SampleDataset, epoch: int) -> None:
-        self.steps: deque[Step] = deque()
-        """Those that were asked for and not taken, in order. Safe to use from two threads."""
-        self._coming = steps
-        self._epoch = epoch if varies(dataset) else None
+    @property
+    def epoch(self) -> int:
+        """Return the epoch of the next pass."""
+        ...
 
-    def __next__(self) -> Positions:
-        step = next(self._coming)
-        self.steps.append(step)
-        return step.samples if self._epoch is None else with_epoch(step.samples, self._epoch)
+    @property
+    def order_digest(self) -> int:
+        """Return the digest of the samples served in the epoch; 0 for streams."""
+        ...
 
+    def set_epoch(self, epoch: int) -> None:
+        """Make the next pass serve `epoch`."""
+        ...
 
-def made_here(
-    dataset: SampleDataset, asked: Iterator[Positions], *, pin_memory: bool
-) -> Generator[Batch]:
-    """The batches that are asked for, made by the dataset's own way for many where it has one."""
-    snapshot: Callable[[], SampleDataset] | None = getattr(dataset, "snapshot", None)
-    source = dataset if snapshot is None else snapshot()  # changes are for the next pass
-    many: Callable[[Iterator[Positions]], Iterator[Batch]] | None
-    many = getattr(source, "in_turn", None)
-    batches = map(source.batch, asked) if many is None else many(asked)
-    # Not in a loop: its variable would hold a batch, and its memory, while the next is made.
-    yield from map(_pinned, batches) if pin_memory else batches
+    def begin(self, workers: int) -> BatchPass:
+        """Begin a pass at the current place, with `workers` processes."""
+        ...
 
+    def upcoming(self, workers: int) -> tuple[Step | None, Any]:
+        """Return the first batch of the next pass and its step; the place stays."""
+        ...
 
-def varies(dataset: SampleDataset) -> bool:
-    """Whether samples depend on the epoch."""
-    return getattr(dataset, "varies_by_epoch", False)
+    def with_batch_size(self, batch_size: int) -> BatchSource:
+        """Return a source of the same order in batches of `batch_size`."""
+        ...
 
+    def state_dict(self) -> dict[str, Any]:
+        """Return the place as JSON values."""
+        ...
 
-def version(dataset: SampleDataset) -> int:
-    """Changes whenever what `dataset` serves does."""
-    return getattr(dataset, "version", 0)
-
-
-def _pinned(batch: Any) -> Any:
-    """The batch with its tensors in page-locked memory, whatever holds them."""
-    if isinstance(batch, torch.Tensor):
-        return batch.pin_memory()
-    if isinstance(batch, dict):
-        return {name: _pinned(value) for name, value in batch.items()}
-    if isinstance(batch, list | tuple):
-        values = [_pinned(value) for value in batch]
-        named = hasattr(batch, "_fields")
-        return type(batch)(*values) if named else type(batch)(values)
-    return batch
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Make the place of `state` that of the next pass."""
+        ...

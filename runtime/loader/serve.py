@@ -27,6 +27,7 @@ from ..order.skips import Skips, skips_of
 from ..types import SampleDataset
 from .batch_sampler import End, GlobalBatchSampler, StepSampler
 from .loader import Loader
+from .map_source import MapSource
 from .mock import MockDataset
 from .readahead import ReadAhead, memory
 from .state_order import compared
@@ -35,6 +36,7 @@ from .workers import begin_work
 __all__ = [
     "Shuffle",
     "build_order",
+    "pins_memory",
     "require_seed",
     "serve",
     "serve_steps",
@@ -175,14 +177,17 @@ def serve_steps(
     prefetch, mock = whole_number("prefetch", prefetch), flag("mock", mock)
     _check(num_workers, multiprocessing_context)
     pin_memory = flag_or_none("pin_memory", pin_memory)
-    pinned = _on_host(samples, num_workers) and _pins(pin_memory)
-    return Loader(
+    pinned = _on_host(samples, num_workers) and pins_memory(pin_memory)
+    source = MapSource(
         MockDataset(samples) if mock else samples,
         sampler,
         order=_brief({"algorithm": ALGORITHM, **definition, **({"mock": True} if mock else {})}),
+        announcer=None if mock else _announcer(samples),
+    )
+    return Loader(
+        source,
         prefetch=prefetch,
         vocab_size=_vocab_size(samples),
-        announcer=None if mock else _announcer(samples),
         num_workers=num_workers,
         pin_memory=pinned,
         prefetch_factor=max(1, -(-prefetch // num_workers)) if num_workers else None,
@@ -245,7 +250,7 @@ def _on_host(samples: SampleDataset, num_workers: int) -> bool:
     return False
 
 
-def _pins(asked: bool | None) -> bool:
+def pins_memory(asked: bool | None) -> bool:
     """Whether to pin: where something can use it, unless it was refused."""
     if asked and not _has_accelerator():
         warnings.warn("pin_memory is left out: there is no accelerator to copy to", stacklevel=4)

@@ -1,4 +1,4 @@
-"""What a loader has handed over, and how long the trainer waited for it."""
+"""Counts of a loader: what it has handed over, and how long the trainer waited for it."""
 
 from __future__ import annotations
 
@@ -7,10 +7,7 @@ from typing import Any
 
 import torch
 
-from ..types import PADDING
-from .batch_sampler import Step
-
-__all__ = ["LoaderStats", "Tally"]
+__all__ = ["LoaderStats", "Tally", "rows_of"]
 
 _IDS = ("input_ids", "chosen_input_ids", "rejected_input_ids", "responses")
 
@@ -40,7 +37,7 @@ class LoaderStats:
 
 
 class Tally:
-    """The counts as they grow: under two microseconds a batch."""
+    """Running counts of a loader; adding a batch costs under two microseconds."""
 
     __slots__ = ("_batches", "_first", "_samples", "_tokens", "_waited")
 
@@ -48,24 +45,19 @@ class Tally:
         self.reset()
 
     def reset(self) -> None:
-        """Count from here."""
+        """Set the counts to zero."""
         self._waited = self._first = 0.0
         self._batches = self._samples = self._tokens = 0
 
-    def add(self, step: Step, batch: Any, waited: float, *, first: bool) -> None:
-        """One more batch, of `step`, for which the trainer waited so many seconds."""
-        filling = int((step.samples == PADDING).sum()) if step.last else 0
-        self.count(batch, len(step.samples), filling, waited, first=first)
-
     def count(self, batch: Any, rows: int, filling: int, waited: float, *, first: bool) -> None:
-        """The same for a batch of so many `rows`, of which some only fill it."""
+        """Add a batch of `rows`, `filling` of which only fill it, after a wait of `waited` s."""
         real = rows - filling
         self._waited += waited
         if first:
             self._first += waited
         self._batches += 1
         self._samples += real
-        if not isinstance(batch, dict):  # batches of other people's datasets may be anything
+        if not isinstance(batch, dict):  # batches of the caller's datasets may be anything
             return
         for name in _IDS:
             if name in batch and isinstance(ids := batch[name], torch.Tensor):
@@ -73,8 +65,25 @@ class Tally:
                 self._tokens += count if real == rows else count // rows * real
 
     def stats(self, *, ready: int) -> LoaderStats:
-        """As they are now."""
+        """Return the counts; `ready` batches wait to be taken."""
         return LoaderStats(
             waited_s=self._waited, first_batch_s=self._first, batches=self._batches,
             samples=self._samples, tokens=self._tokens, ready=ready,
         )  # fmt: skip
+
+
+def rows_of(batch: Any) -> tuple[int, int]:
+    """Return the rows of a batch of any type, and how many of them only fill it.
+
+    Rows are counted in the first tensor; 0 if there is none.
+
+    >>> rows_of({"x": torch.zeros(3, 2), "sample_mask": torch.tensor([True, True, False])})
+    (3, 1)
+    """
+    values = batch.values() if isinstance(batch, dict) else batch
+    if not isinstance(batch, dict | list | tuple):
+        values = (batch,)
+    found = (v for v in values if isinstance(v, torch.Tensor) and v.ndim)
+    rows = len(next(found, ()))
+    mask = batch.get("sample_mask") if isinstance(batch, dict) else None
+    return rows, rows - int(mask.sum()) if isinstance(mask, torch.Tensor) else 0

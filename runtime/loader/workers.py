@@ -59,8 +59,10 @@ def begin_work(worker: int) -> None:
     info = get_worker_info()
     if info is not None:
         dataset: Any = info.dataset  # this process's own
-        if hasattr(dataset, "batch"):  # a stream tells by itself
+        if hasattr(dataset, "batch"):
             dataset.__getitems__ = _telling(dataset.batch)
+        else:  # an iterable of this package
+            dataset.tells = True
 
 
 def shared(tensor: torch.Tensor) -> torch.Tensor:

@@ -144,7 +144,8 @@ class StreamDataset(IterableDataset[Batch]):
         ))  # fmt: skip
         self._now = self._start = Place(0)
         self._shared = SharedPlace()
-        self._counted = False  # by `stream_loader`
+        self.counted = False
+        """Whether a `Loader` counts what is handed over."""
         self._loaded = -1  # the version, in shared memory, of the place that was loaded
         self._finished = -1  # the epoch of a loaded state of which nothing was left to serve
         self.tells = False
@@ -190,7 +191,7 @@ class StreamDataset(IterableDataset[Batch]):
         worker = get_worker_info()
         if worker is None:
             start = self.begin(1)
-            return self.count(self._serve(start, 0), start)
+            return self.count(self.batches(start), start)
         # Read now: a generator's body would only run when the first batch is asked for.
         start = self._shared.read(worker.id, warn=self._shuffle is not None)
         if self._sizes != self._shared.sizes:  # of a state that was loaded after the worker began
@@ -205,7 +206,7 @@ class StreamDataset(IterableDataset[Batch]):
 
     def upcoming(self, workers: int) -> Batch:
         """The first batch of such a pass; nothing moves. Part of `stream_loader`."""
-        return next(self._serve(self._next(workers), 0))
+        return next(self.batches(self._next(workers)))
 
     def count(self, batches: Iterator[Batch], start: Place) -> Iterator[Batch]:
         """Hand over `batches` of a pass that began at `start`, counting. Part of `stream_loader`.
@@ -214,6 +215,8 @@ class StreamDataset(IterableDataset[Batch]):
         """
         now, steps = start, start.deal(self._n, self.end).steps
         for batch in batches:
+            handed = [batch]
+            del batch
             now = Place(now.epoch, advance(now.stages))
             if now.stages[-1].steps == steps:
                 now = Place(now.epoch + 1, (Stage(topology=now.stages[-1].topology),))
@@ -221,7 +224,7 @@ class StreamDataset(IterableDataset[Batch]):
                 if self._start == start and not self.infinite:
                     self._go_to(now)
             self._now = now
-            yield batch
+            yield handed.pop()
 
     def state_dict(self) -> dict[str, Any]:
         """Where the trainer stands: JSON, the same on every rank; costs microseconds.
@@ -230,12 +233,12 @@ class StreamDataset(IterableDataset[Batch]):
         (32 at most) in the epoch. Counts what was handed over. Raises `UsageError` where that
         cannot be known, which is where a stock DataLoader's workers do the reading.
         """
-        if get_worker_info() is not None or (self._shared.used and not self._counted):
+        if get_worker_info() is not None or (self._shared.used and not self.counted):
             raise UsageError(
                 "worker processes read this stream, and what the trainer took of it is not known",
                 where="state_dict", remedy="Use stream_loader(dataset, num_workers=...).",
             )  # fmt: skip
-        return dump_state(self._identity(self.order), self._now, self._n, self.end)
+        return dump_state(self.definition, self._now, self._n, self.end)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Make the next pass go on where `state` was taken, on this topology or another.
@@ -257,6 +260,15 @@ class StreamDataset(IterableDataset[Batch]):
         self._finished = place.epoch if over else -1
         if place.epoch or state["consumed"]:
             self._loaded = self._shared.version
+
+    @property
+    def definition(self) -> dict[str, Any]:
+        """Return what decides the order, except the topology: JSON values."""
+        return self._identity(self.order)
+
+    def share(self) -> None:
+        """Put the place into shared memory; raises torch's error if there is none."""
+        self._shared.share()
 
     def _go_to(self, place: Place) -> None:
         self._start = self._now = place
@@ -295,7 +307,7 @@ class StreamDataset(IterableDataset[Batch]):
 
     def _in_worker(self, start: Place, worker: int) -> Iterator[Batch]:
         version = self._shared.version
-        batches = self._serve(start, worker)
+        batches = self.batches(start, worker)
         for batch in telling(batches) if self.tells else batches:
             yield batch
             if isinstance(batch, DataprepError):
@@ -303,8 +315,8 @@ class StreamDataset(IterableDataset[Batch]):
             del batch
         self._shared.finish(worker, version)
 
-    def _serve(self, start: Place, worker: int) -> Iterator[Batch]:
-        """The batches of one worker."""
+    def batches(self, start: Place, worker: int = 0) -> Iterator[Batch]:
+        """Yield the batches of one worker in a pass that begins at `start`."""
         reader = Reader(self.dataset, self.order, self.block)
         size = self.batch_size or 1
         for run in runs_of(

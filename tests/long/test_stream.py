@@ -17,9 +17,10 @@ import pytest
 from torch.utils.data import DataLoader
 
 from dataprep.formats.read.dataset import Split, open_dataset
+from dataprep.runtime.loader.loader import Loader
 from dataprep.runtime.rows.windows import WindowDataset
 from dataprep.runtime.stream.dataset import StreamDataset
-from dataprep.runtime.stream.loader import StreamLoader, stream_loader
+from dataprep.runtime.stream.loader import stream_loader
 from tests.scenes.datasets import make_dataset, random_split
 from tests.support import REPOSITORY
 
@@ -77,7 +78,7 @@ def test_ranks_and_workers(split: Split, ranks: int, shuffle: Any) -> None:
         assert sorted(row for steps in runs[0] for row in flat(steps)) == stored
 
 
-def loader(dataset: StreamDataset, workers: int, method: str) -> StreamLoader:
+def loader(dataset: StreamDataset, workers: int, method: str) -> Loader:
     return stream_loader(
         dataset, num_workers=workers, multiprocessing_context=method if workers else None
     )

@@ -6,8 +6,9 @@ from collections.abc import Iterator
 from itertools import zip_longest
 from typing import Any
 
+from dataprep.runtime.loader.loader import Loader
 from dataprep.runtime.stream.dataset import StreamDataset
-from dataprep.runtime.stream.loader import StreamLoader, stream_loader
+from dataprep.runtime.stream.loader import stream_loader
 from dataprep.runtime.stream.reader import Readable
 from dataprep.runtime.stream.state import Place
 
@@ -33,11 +34,11 @@ ORDERS: list[dict[str, Any]] = [{"shuffle": "blocks"}, {"shuffle": "buffer"}, {"
 def emulated(dataset: StreamDataset, workers: int) -> Iterator[Any]:
     """What a DataLoader with so many workers hands over, without the processes."""
     start = dataset._enter(Place(dataset.epoch), workers)
-    rounds = zip_longest(*(dataset._serve(start, worker) for worker in range(workers)))
+    rounds = zip_longest(*(dataset.batches(start, worker) for worker in range(workers)))
     return (batch for row in rounds for batch in row if batch is not None)
 
 
-def loader(windows: Readable, *, workers: int, **options: Any) -> StreamLoader:
+def loader(windows: Readable, *, workers: int, **options: Any) -> Loader:
     return stream_loader(
         stream(windows, **{"batch_size": 4} | options), num_workers=workers,
         multiprocessing_context="fork" if workers else None,

@@ -101,7 +101,7 @@ def test_with_workers_as_documented() -> None:
 
 
 def loader_pins() -> bool:
-    return serve._pins(None)
+    return serve.pins_memory(None)
 
 
 @pytest.mark.parametrize("accelerator", [True, False])

@@ -135,7 +135,7 @@ def test_padding_that_looks_like_a_token_is_not_hidden(shards: Path) -> None:
             shards, "train", 4, rows=rows, seq_len=64, labels="unshifted", transform=all_hidden,
             drop_last=False,
         )  # fmt: skip
-        plain = loader.dataset_obj.dataset  # type: ignore[attr-defined]
+        plain = loader.dataset_obj.dataset
         plain.pad_id = 100
         stored = plain.batch(range(len(plain)))
         able = (stored["labels"] != -100) & (stored["labels"] != MASK)
@@ -186,7 +186,7 @@ def test_worker_processes_hide_the_same(shards: Path) -> None:
     here, there = (
         create_loader(shards, "train", 4, workers, shuffle=False, **options) for workers in (0, 2)
     )
-    data = TransformedDataset(here.dataset_obj.dataset, HIDE, seed=7)  # type: ignore[attr-defined]
+    data = TransformedDataset(here.dataset_obj.dataset, HIDE, seed=7)
     stock = DataLoader(data, batch_size=4, num_workers=2, persistent_workers=True, drop_last=True)
     for epoch in range(2):
         data.set_epoch(epoch)

@@ -15,9 +15,10 @@ from torch.utils.data._utils import worker
 
 from dataprep.formats.errors import DataprepError, IncompatibleError, InputError, UsageError
 from dataprep.runtime.external.config import LoaderConfig
-from dataprep.runtime.external.iterable_loader import ForeignStreamLoader, foreign_stream_loader
+from dataprep.runtime.external.iterable_loader import foreign_stream_loader
 from dataprep.runtime.external.iterable_rows import all_rows
 from dataprep.runtime.external.preprocessed_iterable import StreamingPreprocessedDataset
+from dataprep.runtime.loader.loader import Loader
 
 N = 20
 
@@ -49,7 +50,7 @@ def listed(samples: list[Any]) -> list[Any]:
     return list(samples)
 
 
-def ours(source: Any, **options: Any) -> ForeignStreamLoader:
+def ours(source: Any, **options: Any) -> Any:
     ranks = {name: options.pop(name) for name in ("dp_rank", "dp_size") if name in options}
     collate = options.pop("collate_fn", listed)
     return foreign_stream_loader(
@@ -61,7 +62,7 @@ def ours(source: Any, **options: Any) -> ForeignStreamLoader:
 def by_workers(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[Any]]:
     """What so many workers give together, one after the other in this process."""
 
-    def read(loader: ForeignStreamLoader, workers: int) -> list[Any]:
+    def read(loader: Loader, workers: int) -> list[Any]:
         found: list[Any] = []
         for number in range(workers):
             info = worker.WorkerInfo(
@@ -134,7 +135,7 @@ def test_a_wrapped_stream_that_draws_has_to_say_so() -> None:
     said = StreamingPreprocessedDataset(shuffled, draws=True, buffer_size=0, seed=3)
     loader = ours(said, seed=3)
     assert sum(loader, []) == list(said) != list(range(N))  # noqa: RUF017
-    assert loader._batches_ahead == 0
+    assert loader.prefetch == 0
 
 
 def test_errors_in_workers_are_those_of_one_process() -> None:
@@ -198,7 +199,7 @@ def test_a_stream_that_has_become_shorter_is_not_gone_on_with() -> None:
     assert len(list(_resumed(ours(lambda: iter(range(6))), state))) == 2  # those of epoch 1
 
 
-def _resumed(loader: ForeignStreamLoader, state: dict[str, Any]) -> ForeignStreamLoader:
+def _resumed(loader: Loader, state: dict[str, Any]) -> Loader:
     loader.load_state_dict(state)
     return loader
 

@@ -18,9 +18,10 @@ from dataprep.formats.errors import DataprepError, InputError, UsageError
 from dataprep.runtime.collate.fallback import Default
 from dataprep.runtime.external.config import LoaderConfig
 from dataprep.runtime.external.data_module import UniversalDataModule
-from dataprep.runtime.external.iterable_loader import ForeignStreamLoader, foreign_stream_loader
+from dataprep.runtime.external.iterable_loader import foreign_stream_loader
 from dataprep.runtime.external.iterable_rows import all_rows, part_of_rows, through_buffer
 from dataprep.runtime.external.preprocessed_iterable import StreamingPreprocessedDataset
+from dataprep.runtime.loader.loader import Loader
 
 N = 40
 BAD = (3, 8, 9, 10, 11, 20, 21, 39)
@@ -72,7 +73,7 @@ def stock(data: Any, workers: int) -> DataLoader[Any]:
     return DataLoader(data, batch_size=4, num_workers=workers, multiprocessing_context=context)
 
 
-def ours(data: Any, **options: Any) -> ForeignStreamLoader:
+def ours(data: Any, **options: Any) -> Loader:
     names = ("dp_rank", "dp_size", "collate")
     ranks = {name: options.pop(name) for name in names if name in options}
     return foreign_stream_loader(data, LoaderConfig(**{"batch_size": 4, **options}), **ranks)
@@ -251,7 +252,7 @@ def test_a_skipped_row_moves_no_other() -> None:
 def test_a_run_goes_on_with_the_next_batch(stop: int, skip: bool) -> None:
     """Item 38: of a stream, with other workers, ranks and batches too; the tail is the same."""
 
-    def make(**options: Any) -> ForeignStreamLoader:
+    def make(**options: Any) -> Loader:
         return ours(Stream(rows, Engine() if skip else None, skip_errors=skip), **options)
 
     through = make()
@@ -312,14 +313,14 @@ def test_draws_of_a_stream_are_seeded() -> None:
 def test_a_thread_makes_batches_ahead_of_time() -> None:
     """Item 61: of streams that say that they draw nothing; the batches are the same."""
     loader = ours(Stream(rows), collate=Default(report=False))
-    assert loader._batches_ahead == 2
-    assert ours(rows)._batches_ahead == 0
+    assert loader.prefetch == 2
+    assert ours(rows).prefetch == 0
     found = []
     for batch in loader:
         time.sleep(0.002)  # a trainer that leaves a thread time to work
         found += batch["n"].tolist()
     here = ours(Stream(rows), collate=Default(report=False), draws=True)
-    assert here._batches_ahead == 0
+    assert here.prefetch == 0
     assert found == numbers(here)
 
 

@@ -18,7 +18,7 @@ from dataprep.runtime.inspect.first_batch import check_batch, validate_first_bat
 from dataprep.runtime.loader.loader import Loader
 from dataprep.runtime.rows.windows import WindowDataset
 from dataprep.runtime.stream.dataset import StreamDataset
-from dataprep.runtime.stream.loader import StreamLoader, stream_loader
+from dataprep.runtime.stream.loader import stream_loader
 from dataprep.runtime.types import Batch
 from tests.scenes.datasets import BYTE_VOCAB, make_dataset, random_split
 
@@ -220,7 +220,7 @@ def test_a_stream_is_looked_at_too(shards: Path, workers: int, infinite: bool) -
         assert next(iter(again))["input_ids"].tolist() == whole[taken]
 
 
-def make_stream(shards: Path, workers: int = 0, **options: Any) -> StreamLoader:
+def make_stream(shards: Path, workers: int = 0, **options: Any) -> Loader:
     windows = WindowDataset(
         open_dataset(shards).split("train"), seq_len=SEQ_LEN, sample_mask=True, position_ids=True
     )

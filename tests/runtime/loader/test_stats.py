@@ -57,7 +57,7 @@ def test_waiting_is_measured(shards: Path) -> None:
     waited = {}
     for prefetch in (0, 3):
         loader = create_loader(shards, "train", 4, seq_len=16, prefetch=prefetch)
-        loader.dataset_obj = Slow(loader.dataset_obj)  # type: ignore[assignment]
+        loader.source.dataset = Slow(loader.dataset_obj)
         iterator = iter(loader)
         for _ in range(10):
             next(iterator)

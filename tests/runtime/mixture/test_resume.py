@@ -55,7 +55,7 @@ def after(state: Mapping[str, Any], weights: Mapping[Any, float], **options: Any
 
 def take(loader: Loader, steps: int = 99) -> list[Row]:
     """The rows of the next steps, each with the name of its dataset."""
-    names = list(loader.dataset_obj.sources)  # type: ignore[attr-defined]
+    names = list(loader.dataset_obj.sources)
     return [
         (names[source], *row)
         for batch in itertools.islice(iter(loader), steps)

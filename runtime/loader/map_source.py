@@ -1,0 +1,267 @@
+"""`MapSource`: batches of a map-style dataset, in the steps of a sampler.
+
+A step names its samples. The kernel is told of them some steps ahead, the dataset is asked for
+them, and the batch arrives some steps later, because datasets may look ahead. So the steps under
+way wait in a queue, and the first of them belongs to the next batch.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Generator, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any, Protocol, cast
+
+from ..checks import whole_number
+from ..order.blocks import Blocks
+from ..order.epoch_tag import with_epoch
+from ..order.order_checksum import DIGEST_MASK
+from ..order.permutation import Positions
+from ..types import PADDING, Batch, SampleDataset, batch_of
+from .batch_sampler import GlobalBatchSampler, Step, StepSampler
+from .batch_source import Counted
+from .state import Progress, progress_from, state_of
+from .state_errors import warn_of_dropped, whole
+from .state_order import served_by
+
+__all__ = ["Announces", "MapSource"]
+
+_ANNOUNCE_AHEAD = 8  # batches: measured, more do not make a cold cache faster
+
+
+class Announces(Protocol):
+    """An object that tells the kernel which samples will be read."""
+
+    def announce(self, samples: Positions) -> None:
+        """Announce `samples`, int64; rows that only fill a batch are ignored."""
+        ...
+
+
+class MapSource:
+    """A `BatchSource` over a map-style `dataset` and a `sampler` of its steps.
+
+    `order` is the definition of the order. `announcer` is told of the samples of coming steps.
+    """
+
+    def __init__(
+        self,
+        dataset: SampleDataset,
+        sampler: StepSampler,
+        *,
+        order: Mapping[str, Any],
+        announcer: Announces | None = None,
+    ) -> None:
+        self.dataset = dataset
+        # Code that needs more than a StepSampler is used with loaders that have it.
+        self.sampler = cast("GlobalBatchSampler", sampler)
+        self.order = dict(order)
+        self.order_digest = 0
+        self.announcer = announcer
+        self.next = Progress(epoch=sampler.epoch)  # kept until a pass ends, not if it is left
+        self.served = (sampler.epoch, 0, 0)  # epoch, samples of it, their digest
+        self.current = 0  # the number of the current pass; negative once it has ended
+        self.loaded = False  # `next` is from a state, and no pass has begun there
+        self._finished = -1  # the epoch of a loaded state that had nothing left to serve
+
+    @property
+    def torch_options(self) -> dict[str, Any]:
+        """Return the arguments of `DataLoader` that say how the dataset is batched."""
+        return {"batch_sampler": self.sampler, "collate_fn": batch_of}
+
+    @property
+    def epoch(self) -> int:
+        """Return the epoch of the next pass."""
+        return self.sampler.epoch
+
+    def set_epoch(self, epoch: int) -> None:
+        """Make the next pass serve `epoch` from its beginning; a place loaded in it stays.
+
+        An epoch that a loaded state had finished is not served again. Another epoch drops the
+        loaded place, and warns if no pass has begun there.
+        """
+        epoch = whole_number("epoch", epoch)
+        if epoch == self._finished or (epoch == self.next.epoch and self.next.position):
+            return
+        if self.loaded and epoch != self.next.epoch:
+            warn_of_dropped(self.next.epoch, self.next.position, epoch)
+            self.loaded = False
+        self.sampler.set_epoch(epoch)
+        self._show_epoch(epoch)
+        self.next = Progress(epoch=epoch)
+        self._finished = -1
+        if self.current <= 0:
+            self.served, self.order_digest = (epoch, 0, 0), 0
+
+    def begin(self, workers: int) -> _MapPass:
+        """Begin a pass at the current place."""
+        if self.sampler.epoch != self.next.epoch:  # set on the sampler itself
+            self.next = Progress(epoch=self.sampler.epoch)
+        begin, self.loaded = self.next, False
+        count = self.sampler.count(begin.position, begin.epoch)
+        self.served, self.order_digest = (begin.epoch, count, begin.digest), begin.digest
+        self.current = abs(self.current) + 1
+        self._show_epoch(begin.epoch)
+        steps = _announced(self.sampler.steps(begin.epoch, count), self.announcer)
+        return _MapPass(self, steps, begin, self.current)
+
+    def upcoming(self, workers: int) -> tuple[Step, Any]:
+        """Return the first step of the next pass and its batch; the place stays."""
+        begin = self.next
+        count = self.sampler.count(begin.position, begin.epoch)
+        step = next(self.sampler.steps(begin.epoch, count))
+        return step, self.dataset.batch(next(_Requests(iter([step]), self.dataset, begin.epoch)))
+
+    def end_epoch(self, epoch: int) -> None:
+        """Move on to the next epoch, unless another was set during the pass."""
+        if self.epoch == epoch:
+            self.sampler.set_epoch(epoch + 1)
+        self.next = Progress(epoch=self.epoch)
+        self.served = (self.epoch, 0, 0)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the place up to which batches were handed over: JSON values."""
+        epoch, count, digest = self.served
+        position = self.sampler.position(count, epoch)
+        progress = Progress(epoch=epoch, position=position, digest=digest)
+        return state_of(self.order, progress, self.sampler.skipped, self.sampler.phases)
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Make the place of `state` that of the next pass; see `Loader.load_state_dict`."""
+        sampler = self.sampler
+        sized, definition = self._sized_as(state)
+        served = served_by(sampler.order, self.dataset)
+        progress = stood = progress_from(state, definition, sampler.samples, served)
+        if sized is not None:
+            sampler.order, self.order = sized, definition
+        count = sampler.count(stood.position, stood.epoch)
+        over = sampler.ended(count)  # less than a global batch was left
+        if over:
+            progress, count = Progress(epoch=stood.epoch + 1), 0
+        sampler.take_over(state, stood, progress)
+        sampler.set_epoch(progress.epoch)
+        self._finished = stood.epoch if over else -1
+        self.next, self.loaded = progress, progress != Progress()
+        self.served = (progress.epoch, count, progress.digest)
+        self.order_digest = progress.digest
+
+    def with_batch_size(self, batch_size: int) -> MapSource:
+        """Return a source of the same order and place in batches of `batch_size`."""
+        sampler = self.sampler.with_batch_size(batch_size)
+        other = MapSource(self.dataset, sampler, order=self.order, announcer=self.announcer)
+        other.load_state_dict(self.state_dict())
+        other.loaded = self.loaded
+        return other
+
+    def _sized_as(self, state: object) -> tuple[Blocks | None, dict[str, Any]]:
+        """Return the order and definition with the sizes of `state`, if the own are defaults.
+
+        None where the sizes of blocks stay.
+        """
+        order, stored = self.sampler.order, {}
+        if isinstance(state, Mapping):
+            stored = state.get("order", {})
+        if not (isinstance(order, Blocks) and order.default_sizes and isinstance(stored, Mapping)):
+            return None, self.order
+        sizes = {name: stored.get(name) for name in ("block", "window")}
+        if stored.get("shuffle") != "blocks" or None in sizes.values():
+            return None, self.order
+        found = {name: whole(value, name) for name, value in sizes.items()}
+        sized = replace(order, block=found["block"], window=found["window"])
+        return sized, {**self.order, **found}
+
+    def _show_epoch(self, epoch: int) -> None:
+        """Tell a dataset that varies by epoch which one single samples are of."""
+        if _varies(self.dataset):
+            self.dataset.set_epoch(epoch)  # type: ignore[attr-defined]
+
+
+class _MapPass:
+    """A pass of a `MapSource`: see `BatchPass`."""
+
+    continues = False
+
+    def __init__(
+        self, source: MapSource, steps: Iterator[Step], begin: Progress, number: int
+    ) -> None:
+        self._source, self._begin, self._number = source, begin, number
+        self._requests = _Requests(steps, source.dataset, begin.epoch)
+
+    def batches(self) -> Generator[Batch]:
+        """Return the batches, made by the dataset's own method for many if it has one."""
+        dataset = self._source.dataset
+        snapshot: Callable[[], SampleDataset] | None = getattr(dataset, "snapshot", None)
+        dataset = dataset if snapshot is None else snapshot()  # changes are for the next pass
+        many: Callable[[Iterator[Positions]], Iterator[Batch]] | None
+        many = getattr(dataset, "in_turn", None)
+        requests = self._requests
+        yield from map(dataset.batch, requests) if many is None else many(requests)
+
+    @contextmanager
+    def lent(self) -> Iterator[None]:
+        """Have the sampler serve the requests of this pass, which are counted here."""
+        sampler = self._source.sampler
+        sampler.lend(samples.tolist() for samples in self._requests)
+        try:
+            yield
+        finally:
+            sampler.lend(None)
+
+    def counted(self, batches: Iterator[Any]) -> Iterator[Counted]:
+        """Yield `batches`, each with its step counted."""
+        source, epoch, digest = self._source, self._begin.epoch, self._begin.digest
+        taken = self._requests.steps.popleft
+        for batch in batches:
+            step = taken()
+            digest = (digest + step.digest) & DIGEST_MASK
+            source.served, source.order_digest = (epoch, step.stop, digest), digest
+            filling = 0
+            if step.last:
+                filling = int((step.samples == PADDING).sum())
+                source.end_epoch(epoch)
+            handed = [batch]
+            del batch
+            yield Counted(handed.pop(), len(step.samples), filling)
+
+    def close(self) -> None:
+        """End the pass, at its end or early."""
+        if self._source.current == self._number:
+            self._source.current = -self._number
+
+
+class _Requests(Iterator[Positions]):
+    """The samples of each step, with the epoch if the dataset varies by epoch."""
+
+    def __init__(self, steps: Iterator[Step], dataset: SampleDataset, epoch: int) -> None:
+        self.steps: deque[Step] = deque()
+        """Steps that were requested and not counted yet, in order. Safe for two threads."""
+        self._coming = steps
+        self._epoch = epoch if _varies(dataset) else None
+
+    def __next__(self) -> Positions:
+        step = next(self._coming)
+        self.steps.append(step)
+        return step.samples if self._epoch is None else with_epoch(step.samples, self._epoch)
+
+
+def _announced(steps: Iterator[Step], announcer: Announces | None) -> Iterator[Step]:
+    """Yield `steps`, each announced to the kernel some steps ahead.
+
+    Holds no reference to the loader: torch keeps this iterator in the loader's workers, which would
+    then live until the next garbage collection.
+    """
+    if announcer is None:
+        yield from steps
+        return
+    waiting: deque[Step] = deque()
+    for step in steps:
+        announcer.announce(step.samples)
+        waiting.append(step)
+        if len(waiting) > _ANNOUNCE_AHEAD:
+            yield waiting.popleft()
+    yield from waiting
+
+
+def _varies(dataset: SampleDataset) -> bool:
+    """Return whether samples depend on the epoch."""
+    return getattr(dataset, "varies_by_epoch", False)
