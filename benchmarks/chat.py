@@ -121,7 +121,7 @@ def packed(out: Path) -> dict[str, Any]:
     from dataprep.runtime.rows.packed import PackedDataset
 
     with open_dataset(out) as dataset:
-        rows = PackedDataset(dataset.split("train"), seq_len=4096, pack="best-fit")
+        rows = PackedDataset(dataset.split("train"), seq_len=4096, algorithm="best-fit")
         report = rows.report
     return {"rows": report.rows, "padding": round(1 - report.fill, 5)}
 

@@ -26,6 +26,7 @@ import torch
 
 from dataprep.formats.read.dataset import open_dataset
 from dataprep.runtime.create import create_loader
+from dataprep.runtime.specs import Windows
 
 Figures = dict[str, Any]
 SETTLE = 20  # batches that are taken first, as in the harness of the peers
@@ -36,8 +37,13 @@ def forever(loader: Any) -> Iterator[Any]:
         yield from loader
 
 
+_OF_ROWS = ("labels", "position_ids", "cu_seqlens")
+
+
 def make(dataset: str, batch: int, seq: int, options: Figures) -> Any:
-    return create_loader(dataset, "train", batch, seq_len=seq, **options)
+    own = {name: value for name, value in options.items() if name in _OF_ROWS}
+    others = {name: value for name, value in options.items() if name not in own}
+    return create_loader(dataset, "train", batch, rows=Windows(seq, **own), **others)
 
 
 def copies(batch: int, seq: int) -> Iterator[torch.Tensor]:

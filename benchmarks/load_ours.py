@@ -21,10 +21,10 @@ def make(bin_path: str, work: str, seq: int, batch: int, workers: int) -> Iterat
     """Batches for ever; the first one after the opening, which the harness counts."""
     dataset = os.environ.get("DATAPREP_BENCH_DATASET") or _dataset(bin_path, work)
     yield "READY"
-    rows: dict[str, Any] = {"seq_len": seq}
+    rows = dataprep.Windows(seq)
     if os.environ.get("DATAPREP_BENCH_ONE"):
-        rows = {"seq_len": seq + 1, "stride": seq, "labels": None}
-    loader = dataprep.create_loader(dataset, "train", batch, workers, **rows)
+        rows = dataprep.Windows(seq + 1, stride=seq, labels=None)
+    loader = dataprep.create_loader(dataset, "train", batch, workers, rows=rows)
     while True:
         yield from loader
 

@@ -24,6 +24,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from dataprep.formats.read.arrays import open_arrays
 from dataprep.runtime.create import create_loader
+from dataprep.runtime.specs import Pairs
 
 Figures = dict[str, Any]
 SETTLE = 200  # batches that are taken first
@@ -81,7 +82,7 @@ def batches(dataset: str, batch: int, seconds: float, rounds: int) -> Figures:
     """Milliseconds a batch of each way, in turn; what each took to be ready."""
     ways: dict[str, Callable[[], Any]] = {
         "mapped": lambda: create_loader(dataset, "train", batch),
-        "preloaded": lambda: create_loader(dataset, "train", batch, preload=True),
+        "preloaded": lambda: create_loader(dataset, "train", batch, rows=Pairs(preload=True)),
         "document_003": lambda: DataLoader(
             Preloaded(dataset), batch_size=batch, shuffle=True, drop_last=True
         ),

@@ -27,6 +27,7 @@ from dataprep.runtime.loader.loader import Loader
 from dataprep.runtime.rows.packed import PackedDataset
 from dataprep.runtime.rows.plan_cache import default_plan_dir
 from dataprep.runtime.rows.windows import WindowDataset
+from dataprep.runtime.specs import Packed, Windows
 from dataprep.runtime.types import Labels
 
 __all__ = ["create_dataloaders", "text_windows"]
@@ -148,6 +149,13 @@ def create_dataloaders(  # noqa: PLR0917  (the names and the order that callers 
 
     seq_length = whole_number("seq_length", seq_length, 1)
 
+    def rows(*, train: bool) -> Windows | Packed:
+        if cross_documents:
+            return Windows(seq_length, stride=stride if train else None, labels=labels)
+        if stride is not None:
+            raise UsageError("means nothing with cross_documents=False", where="stride")
+        return Packed(seq_length, labels=labels, position_ids=True)
+
     def loader(path: _Place, *, train: bool) -> Loader:
         split = _split(
             path, tokenizer, is_jsonl, field=field, document=document, bos=bos, eos=eos,
@@ -157,9 +165,7 @@ def create_dataloaders(  # noqa: PLR0917  (the names and the order that callers 
             return create_loader(
                 split.dataset, SPLIT, batch_size, num_workers, distributed,
                 drop_last=drop_last and train, shuffle=train, pin_memory=pin_memory,
-                rows="windows" if cross_documents else "packed", seq_len=seq_length,
-                stride=stride if train or not cross_documents else None, labels=labels,
-                position_ids=not cross_documents, seed=seed, dp_rank=dp_rank, dp_size=dp_size,
+                rows=rows(train=train), seed=seed, dp_rank=dp_rank, dp_size=dp_size,
                 multiprocessing_context=multiprocessing_context,
             )  # fmt: skip
         except InputError as error:

@@ -88,10 +88,12 @@ def main(arguments: list[str] | None = None) -> list[float]:
     args = parser.parse_args(arguments)
     torch.manual_seed(0)
     vocab_size = dataprep.open_dataset(args.shards).manifest.tokens.vocab_size
+    rows = dataprep.Packed(
+        args.seq_len, algorithm="best-fit", overlong="truncate", position_ids=True, doc_ids=True
+    )
     loader = dataprep.create_loader(
-        args.shards, "train", batch_size=args.batch_size, seq_len=args.seq_len, rows="packed",
-        pack="best-fit", overlong="truncate", position_ids=True, doc_ids=True, seed=0,
-    )  # fmt: skip
+        args.shards, "train", batch_size=args.batch_size, rows=rows, seed=0
+    )
     model = ChatGPT(vocab_size, args.seq_len)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     print(f"chance is a loss of {math.log(vocab_size):.2f}")

@@ -14,7 +14,7 @@ import numpy as np
 
 from dataprep.formats.errors import UsageError, require
 
-__all__ = ["flag", "flag_or_none", "inner_function", "name_of", "whole_number"]
+__all__ = ["flag", "flag_or_none", "inner_function", "name_of", "one_of", "whole_number"]
 
 
 def whole_number(where: str, value: Any, minimum: int = 0) -> int:
@@ -47,6 +47,14 @@ def flag(where: str, value: Any) -> bool:
 def flag_or_none(where: str, value: Any) -> bool | None:
     """The same, where None stands for a choice that depends on others."""
     return None if value is None else flag(where, value)
+
+
+def one_of(where: str, value: Any, known: tuple[Any, ...]) -> None:
+    """Raise `UsageError` unless `value` is one of `known`.
+
+    >>> one_of("labels", None, (None, "shifted"))
+    """
+    require(value in known, where, f"must be one of {known}, got {value!r}")
 
 
 def inner_function(function: Any) -> Any:

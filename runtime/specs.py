@@ -1,94 +1,514 @@
-"""What a row of tokens is: the samples that a loader serves of a split, and their options.
+"""Row specs: small frozen dataclasses that say what one sample of a loader is.
 
-Where nothing is asked for, it is what the build made the split for: windows of texts, packed rows
-of conversations (a window would cut them anywhere, and begin in the middle of one), and whole
-records of preferences. An option that other rows have is refused, not ignored; so are rows that
-would train on the answers of preferences as if all of them were good.
+A spec validates itself when it is made, and `spec.open(split)` gives the map-style dataset of its
+rows. The `definition` of that dataset goes into the state of a loader, so specs are not part of any
+state. `Mixture` names several datasets and their weights.
 """
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, fields, replace
 from functools import partial
-from typing import Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, Protocol, cast, get_args
 
-from dataprep.formats.errors import UsageError
-from dataprep.formats.read.dataset import Split
+import torch
 
-from .checks import flag, whole_number
+from dataprep.formats.errors import UsageError, naming_dataset, require
+from dataprep.formats.read.arrays import ArrayData, ArraySplit
+from dataprep.formats.read.dataset import Dataset, Split
+
+from .arrays.embeddings import EmbeddingDataset
+from .arrays.pair_data import PairData
+from .arrays.pairs import Applied, Device, PairDataset
+from .checks import flag, one_of, whole_number
 from .mixture.dataset import MixedDataset
-from .rows.attention_fields import segments_a_row
+from .mixture.mixture import By
+from .rows.attention_fields import SegmentFields
+from .rows.packing import Algorithm
+from .rows.packing import Overlong as PackedOverlong
+from .rows.preferences import FORMS, Form
+from .rows.preferences import Overlong as PreferenceOverlong
 from .rows.windows import WindowDataset
-from .types import empty_split
+from .types import Labels, empty_split
 
-__all__ = ["Overlong", "Rows", "default_rows", "row_maker"]
+if TYPE_CHECKING:
+    from .arrays.tables import PairTables
 
-Rows = Literal["windows", "packed", "documents", "pairs", "labels", "groups"]
-Overlong = Literal["split", "truncate", "drop", "error", "truncate-left"]
+__all__ = [
+    "BuiltRows",
+    "Documents",
+    "Embeddings",
+    "Mixture",
+    "Packed",
+    "Pairs",
+    "Preferences",
+    "RowKind",
+    "RowSpec",
+    "TokenRows",
+    "Windows",
+    "named_spec",
+    "open_rows",
+    "row_kind",
+    "row_spec",
+    "spec_of",
+    "with_options",
+]
+
+RowKind = Literal["windows", "packed", "documents", "pairs", "labels", "groups"]
+"""The rows of tokens by name: the last three are the forms of preferences."""
+AnySplit = Split | ArraySplit
+
 _SEQ_LEN = 1024
-_FORMS = ("pairs", "labels", "groups")
-_DEFAULTS = {
-    "stride": None, "pack": None, "overlong": None, "position_ids": False, "doc_ids": False,
-    "cu_seqlens": False,
+_SIDES: dict[str, Any] = {"truncate": "right", "truncate-left": "left", "error": "error"}
+
+
+class TokenRows(Protocol):
+    """A spec of rows of tokens."""
+
+    def open(self, split: Split, *, sample_mask: bool = False) -> MixedDataset:
+        """Return the dataset of the rows of `split`.
+
+        `sample_mask` adds the bool field of that name, False in rows that only fill a batch.
+        Raises `UsageError` for a split that cannot have such rows, and what the dataset raises.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Windows:
+    """Windows of the stream of tokens, documents end to end; see `WindowDataset`.
+
+    >>> Windows(2048, stride=1024).labels
+    'shifted'
+    """
+
+    seq_len: int | None = None
+    """Tokens a window. None: 1,024, or for conversations the limit that they were built with if
+    that is higher; with a warning, all tokens of a split that has fewer."""
+    _: KW_ONLY
+    stride: int | None = None
+    """Tokens from the start of one window to the start of the next. None: `seq_len`."""
+    labels: Labels | None = "shifted"
+    """``"shifted"``: label j is the token after input j. ``"unshifted"``: label j is input j, for
+    models that shift inside. None: no labels."""
+    position_ids: bool = False
+    """Add int64 `position_ids` [rows, seq_len], from 0 in every document."""
+    doc_ids: bool = False
+    """Add int64 `doc_ids` [rows, seq_len], the number of each token's document in its split."""
+    cu_seqlens: bool | int = False
+    """Add int32 `cu_seqlens` of constant length and `max_seqlen`, for attention of variable
+    length. A number is the most segments that a row may have, padding counted as one."""
+
+    def __post_init__(self) -> None:
+        _check(self)
+        if self.stride is not None:
+            _set(self, stride=whole_number("stride", self.stride, 1))
+
+    def open(self, split: Split, *, sample_mask: bool = False) -> WindowDataset:
+        """Return the windows of `split`."""
+        _require_tokens(split, "windows")
+        seq_len = self.seq_len
+        if seq_len is None:
+            seq_len = _window_len(split, _default_seq_len(split), shifted=self.labels == "shifted")
+        return WindowDataset(
+            split, seq_len=seq_len, stride=self.stride, labels=self.labels,
+            position_ids=self.position_ids, doc_ids=self.doc_ids, cu_seqlens=self.cu_seqlens,
+            sample_mask=sample_mask,
+        )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Packed:
+    """Whole documents side by side in rows of one length, padded; see `PackedDataset`.
+
+    >>> Packed(2048, algorithm="best-fit", cu_seqlens=True).seq_len
+    2048
+    """
+
+    seq_len: int | None = None
+    """Tokens a row. None: 1,024, or for conversations the limit that they were built with if that
+    is higher."""
+    _: KW_ONLY
+    algorithm: Algorithm | None = None
+    """``"first-fit"`` or ``"best-fit"`` decreasing. None: first-fit, best-fit of conversations."""
+    overlong: PackedOverlong | None = None
+    """Documents over `seq_len`: ``"split"``, ``"truncate"``, ``"drop"`` or ``"error"``. None:
+    split, error of conversations, which teach something else without their end."""
+    labels: Labels | None = "shifted"
+    """As of `Windows`; no label crosses from one document to the next."""
+    position_ids: bool = False
+    """As of `Windows`."""
+    doc_ids: bool = False
+    """As of `Windows`."""
+    cu_seqlens: bool | int = False
+    """As of `Windows`. A number that is too small for some row is refused at once."""
+
+    def __post_init__(self) -> None:
+        _check(self)
+        _check_choice("algorithm", self.algorithm, Algorithm)
+        _check_choice("overlong", self.overlong, PackedOverlong)
+
+    def open(self, split: Split, *, sample_mask: bool = False) -> MixedDataset:
+        """Return the packed rows of `split`; the first time this reads all document lengths."""
+        from .rows.packed import PackedDataset
+
+        _require_tokens(split, "packed")
+        chat = split.form == "chat"
+        return PackedDataset(
+            split, seq_len=self.seq_len or _default_seq_len(split),
+            algorithm=self.algorithm or ("best-fit" if chat else "first-fit"),
+            overlong=self.overlong or ("error" if chat else "split"), labels=self.labels,
+            position_ids=self.position_ids, doc_ids=self.doc_ids, cu_seqlens=self.cu_seqlens,
+            sample_mask=sample_mask,
+        )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Documents:
+    """One document a row, padded to the longest of the batch; see `DocumentDataset`."""
+
+    seq_len: int | None = None
+    """Tokens of a document that are served, at most. None: as of `Packed`."""
+    _: KW_ONLY
+    overlong: Literal["truncate", "truncate-left", "error"] | None = None
+    """Documents over `seq_len` lose their end or their beginning, or are refused. None: truncate,
+    error of conversations."""
+    labels: Labels | None = "shifted"
+    """As of `Windows`."""
+    position_ids: bool = False
+    """As of `Windows`."""
+
+    def __post_init__(self) -> None:
+        _check(self)
+        _check_choice("overlong", self.overlong, tuple(_SIDES))
+
+    def open(self, split: Split, *, sample_mask: bool = False) -> MixedDataset:
+        """Return the documents of `split`."""
+        from .rows.documents import DocumentDataset
+        from .rows.length_limit import require_fit
+
+        _require_tokens(split, "documents")
+        seq_len = self.seq_len or _default_seq_len(split)
+        overlong = self.overlong or ("error" if split.form == "chat" else "truncate")
+        if overlong == "error":
+            require_fit(split, seq_len)
+        return DocumentDataset(
+            split, max_length=seq_len, truncate=_SIDES[overlong], labels=self.labels,
+            position_ids=self.position_ids, sample_mask=sample_mask,
+        )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Preferences:
+    """Records of preferences, good and bad answers together; see `PreferenceDataset`."""
+
+    seq_len: int | None = None
+    """Tokens of a conversation, at most. None: as of `Packed`."""
+    _: KW_ONLY
+    form: Form | None = None
+    """The form that the split must have. None: any."""
+    overlong: PreferenceOverlong | None = None
+    """Longer conversations: ``"error"``, or ``"truncate-left"``, which cuts the prompt alone.
+    None: error."""
+    labels: Labels | None = "shifted"
+    """As of `Windows`; of groups only whether None, as they have a loss mask instead."""
+
+    def __post_init__(self) -> None:
+        _check(self)
+        _check_choice("form", self.form, FORMS)
+        _check_choice("overlong", self.overlong, PreferenceOverlong)
+
+    def open(self, split: Split, *, sample_mask: bool = False) -> MixedDataset:
+        """Return the records of `split`."""
+        from .rows.preferences import PreferenceDataset
+
+        _require_tokens(split, self.form)
+        return PreferenceDataset(
+            split, max_length=self.seq_len or _default_seq_len(split),
+            overlong=self.overlong or "error", labels=self.labels, sample_mask=sample_mask,
+        )  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Embeddings:
+    """Rows of embeddings and of the arrays beside them; see `EmbeddingDataset`."""
+
+    fields: Sequence[str] | None = None
+    """The arrays to serve. None: all that have a row for each record."""
+    raw: bool = False
+    """Serve int8 as stored, not times its scale as float32."""
+    dtype: torch.dtype | None = None
+    """Convert floating-point fields to this type. None: the stored one."""
+
+    def __post_init__(self) -> None:
+        _set(self, raw=flag("raw", self.raw))
+        if self.fields is not None and not isinstance(self.fields, str):
+            _set(self, fields=tuple(self.fields))
+
+    def open(self, split: ArraySplit, *, sample_mask: bool = False) -> EmbeddingDataset:
+        """Return the rows of `split`."""
+        _require_arrays(split, "embeddings")
+        return EmbeddingDataset(
+            split, fields=self.fields, raw=self.raw, dtype=self.dtype, sample_mask=sample_mask
+        )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Pairs:
+    """Pairs of embeddings with hard negatives and a steering vector; see `PairDataset`."""
+
+    clusters: Sequence[int] | None = None
+    """Serve only the pairs of these clusters; -1: those without one. None: all."""
+    curriculum: Applied = "train"
+    """Where the curriculum moves with the epoch: in the split ``"train"``, or in ``"all"``."""
+    preload: bool = False
+    """Read all tables into memory, on `device`, and gather there."""
+    device: Device = None
+    """The device of every tensor of a batch. None: the memory of the host."""
+
+    def __post_init__(self) -> None:
+        one_of("curriculum", self.curriculum, get_args(Applied))
+        _set(self, preload=flag("preload", self.preload))
+        if self.clusters is not None:
+            _set(self, clusters=tuple(whole_number("clusters", n, -1) for n in self.clusters))
+
+    def open(
+        self,
+        split: ArraySplit,
+        *,
+        sample_mask: bool = False,
+        seed: int | None = None,
+        tables: PairTables | None = None,
+    ) -> PairDataset:
+        """Return the pairs of `split`.
+
+        `seed` draws the steering variants; None: the one in config.json. `tables` are those of an
+        open `PairData`, which has settled `preload` and `device`.
+        """
+        _require_arrays(split, "pairs")
+        for name, given in (("preload", self.preload), ("device", self.device is not None)):
+            if tables is not None and given:
+                raise UsageError(
+                    "is settled: the dataset is open already", where=name,
+                    remedy=f"Open it with open_pairs(path, {name}=...), or give its path.",
+                )  # fmt: skip
+        return PairDataset(
+            split, seed=seed, curriculum=self.curriculum, clusters=self.clusters,
+            preload=self.preload, device=self.device, sample_mask=sample_mask, tables=tables,
+        )  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BuiltRows:
+    """The rows that each split was built for, with `options` of their spec; see `row_kind`."""
+
+    options: Mapping[str, Any]
+
+    def of(self, split: AnySplit) -> RowSpec:
+        """Return the spec for `split`; `UsageError` for options that its rows do not have."""
+        if isinstance(split, Split):
+            return named_spec(row_kind(split), **self.options)
+        if self.options:
+            raise UsageError("is for datasets of tokens", where=next(iter(self.options)))
+        return Embeddings() if split.data.kind == "embeddings" else Pairs()
+
+    def open(self, split: Split, *, sample_mask: bool = False) -> MixedDataset:
+        """Return the rows of `split`."""
+        spec = cast("TokenRows", self.of(split))
+        return spec.open(split, sample_mask=sample_mask)
+
+
+RowSpec = Windows | Packed | Documents | Preferences | Embeddings | Pairs
+_TOKEN_SPECS = (Windows, Packed, Documents, Preferences)
+_BY_NAME: dict[str, Any] = {
+    "windows": Windows, "packed": Packed, "documents": Documents,
+    **{form: partial(Preferences, form=form) for form in FORMS},
 }  # fmt: skip
-_OWN = {
-    "windows": ("stride", "position_ids", "doc_ids", "cu_seqlens"),
-    "packed": ("pack", "overlong", "position_ids", "doc_ids", "cu_seqlens"),
-    "documents": ("overlong", "position_ids"),
-    **dict.fromkeys(_FORMS, ("overlong",)),
-}
-_ENDS = {"truncate": "right", "truncate-left": "left", "error": "error"}
 
 
-def default_rows(split: Split) -> Rows:
-    """The rows that `split` is made for."""
-    forms: dict[str | None, Rows] = {
+@dataclass(frozen=True, slots=True, eq=False)
+class Mixture:
+    """Several datasets of tokens, each with a weight, served in the exact proportion of these.
+
+    Every prefix of the order has the share of each weight to within one sample. Each pass over a
+    dataset is a new order of it. An epoch has as many samples as all datasets together.
+
+        >>> Mixture({"prose": 0.7, "code": 0.3}, by="tokens").by
+        'tokens'
+    """
+
+    weights: Mapping[Any, float]
+    """The weight of each dataset, by its directory or as an open `Dataset`, in a fixed order."""
+    _: KW_ONLY
+    by: By = "samples"
+    """What the weights are shares of: ``"samples"``, or ``"tokens"`` (by the mean tokens of the
+    samples of each, padding not counted)."""
+    source_ids: bool = False
+    """Add int64 `source` [batch_size], the number of the dataset that each row is from, in the
+    order given; -1 in rows that only fill a batch."""
+    weights_changed: bool = False
+    """Accept the state of a run with other weights or datasets and go on from it: the schedule of
+    the new weights begins there, and every dataset goes on where it stands."""
+    mixed_tokenizers: bool = False
+    """Accept builds whose tokenizers, EOS, BOS or parsed special text differ."""
+
+    def __post_init__(self) -> None:
+        require(isinstance(self.weights, Mapping), "weights",
+                f"must be a mapping of datasets to weights, got {self.weights!r}")  # fmt: skip
+        one_of("by", self.by, get_args(By))
+        for name in ("source_ids", "weights_changed", "mixed_tokenizers"):
+            _set(self, **{name: flag(name, getattr(self, name))})
+
+
+def row_kind(split: Split) -> RowKind:
+    """Return the rows that `split` was built for.
+
+    Windows of texts, packed rows of conversations (windows would cut them anywhere), and whole
+    records of preferences.
+    """
+    kinds: dict[str | None, RowKind] = {
         None: "windows", "chat": "packed", "pairs": "pairs", "labels": "labels", "groups": "groups",
     }  # fmt: skip
-    return forms[split.form]
+    return kinds[split.form]
 
 
-def row_maker(rows: Rows | None, **options: Any) -> Callable[[Split], MixedDataset]:
-    """What makes the samples of a split; None: `default_rows` of each.
+def named_spec(name: str, **options: Any) -> RowSpec:
+    """Return the spec of the rows called `name`, a `RowKind`, with these options.
 
-    `options` are those of `create_loader`, all of them, and `sample_mask`. Raises `UsageError` for
-    unknown rows, and for options that they do not have; what is made, for rows that a split cannot
-    have, and what the datasets raise.
+    Raises `UsageError` for an unknown name, and for an option that such rows do not have.
+
+    >>> named_spec("packed", seq_len=64, overlong="drop").overlong
+    'drop'
     """
-    options |= {
-        "seq_len": None if (n := options["seq_len"]) is None else whole_number("seq_len", n, 1),
-        "cu_seqlens": segments_a_row(options["cu_seqlens"]),
-        **{name: flag(name, options[name]) for name in ("position_ids", "doc_ids")},
-    }
-    if rows is not None:
-        if rows not in get_args(Rows):
-            raise UsageError(f"must be one of {get_args(Rows)}, got {rows!r}", where="rows")
-        _require_own(rows, options)
-    return partial(_make, rows, options)
+    one_of("rows", name, get_args(RowKind))
+    spec = _BY_NAME[name]()
+    known = {field.name for field in fields(spec)}
+    for option in options:
+        if option not in known:
+            raise UsageError(f"means nothing for rows={name!r}", where=option)
+    return cast("RowSpec", replace(spec, **options))
 
 
-def _make(rows: Rows | None, options: Mapping[str, Any], split: Split) -> MixedDataset:
-    kind = rows or default_rows(split)
-    _require_own(kind, options)
-    _require_rows(kind, split)
+def spec_of(options: Mapping[str, Any]) -> RowSpec | BuiltRows:
+    """Return the spec that a dict of options means: `rows`, its name, and its fields."""
+    known = sorted({field.name for spec in _TOKEN_SPECS for field in fields(spec)} - {"form"})
+    unknown = sorted({*options} - {"rows", *known})
+    require(not unknown, "rows",
+            f"there is no {', '.join(unknown)}; only rows, {', '.join(known)}")  # fmt: skip
+    own = dict(options)
+    name = own.pop("rows", None)
+    return BuiltRows(options=own) if name is None else named_spec(name, **own)
+
+
+def with_options(spec: RowSpec | BuiltRows, **options: Any) -> RowSpec | BuiltRows:
+    """Return `spec` with other values of some of its fields."""
+    if isinstance(spec, BuiltRows):
+        return BuiltRows(options={**spec.options, **options})
+    return replace(spec, **options)
+
+
+def row_spec(
+    rows: RowSpec | BuiltRows | RowKind | None, seq_len: int | None = None
+) -> RowSpec | BuiltRows:
+    """Return the spec that the arguments of `create_loader` mean; None: that of each split.
+
+    Raises `UsageError` for an unknown name, and where `seq_len` is not that of the spec.
+    """
+    if seq_len is not None:
+        seq_len = whole_number("seq_len", seq_len, 1)
+    if rows is None:
+        return BuiltRows(options={} if seq_len is None else {"seq_len": seq_len})
+    if isinstance(rows, BuiltRows):
+        return rows
+    spec = rows if isinstance(rows, RowSpec) else named_spec(rows)
+    if seq_len is None:
+        return spec
+    if not isinstance(spec, _TOKEN_SPECS):
+        raise UsageError("is for datasets of tokens", where="seq_len")
+    if spec.seq_len not in (None, seq_len):
+        raise UsageError(
+            f"is {seq_len:,} here and {spec.seq_len:,} in rows", where="seq_len",
+            remedy="Give it once.",
+        )  # fmt: skip
+    return replace(spec, seq_len=seq_len)
+
+
+def open_rows(
+    data: Dataset | ArrayData | PairData,
+    split: str,
+    spec: RowSpec | BuiltRows,
+    *,
+    seed: int | None = None,
+    sample_mask: bool = False,
+) -> Any:
+    """Return the rows of the split called `split`, as `spec` says.
+
+    `seed` is that of the steering variants of pairs. Raises what `spec.open` raises, about `data`.
+    """
+    held = data.data if isinstance(data, PairData) else data
+    with naming_dataset(held.path):
+        part = held.split(split)
+        own: Any = spec.of(part) if isinstance(spec, BuiltRows) else spec
+        if isinstance(own, Pairs) and isinstance(part, ArraySplit):
+            tables = data.tables if isinstance(data, PairData) else None
+            return own.open(part, sample_mask=sample_mask, seed=seed, tables=tables)
+        return own.open(part, sample_mask=sample_mask)
+
+
+def _set(spec: object, **values: Any) -> None:
+    for name, value in values.items():
+        object.__setattr__(spec, name, value)
+
+
+def _check(spec: Any) -> None:
+    """Check `seq_len`, `labels` and the fields for attention of a spec of tokens."""
+    if spec.seq_len is not None:
+        _set(spec, seq_len=whole_number("seq_len", spec.seq_len, 1))
+    one_of("labels", spec.labels, (None, *get_args(Labels)))
+    names = [field.name for field in fields(SegmentFields) if hasattr(spec, field.name)]
+    found = SegmentFields(**{name: getattr(spec, name) for name in names})
+    _set(spec, **{name: getattr(found, name) for name in names})
+
+
+def _check_choice(name: str, value: Any, known: Any) -> None:
+    """Check an option for which None stands for a choice that depends on the split."""
+    if value is not None:
+        one_of(name, value, known if isinstance(known, tuple) else get_args(known))
+
+
+def _require_tokens(split: AnySplit, kind: str | None) -> None:
+    """Raise unless rows of `kind` can be made of `split`; None: any form of preferences."""
+    if not isinstance(split, Split):
+        raise UsageError(
+            "is for datasets of tokens", where="rows",
+            remedy=f"Leave it out: the dataset holds {split.data.kind}.",
+        )  # fmt: skip
+    held = split.form if split.form in FORMS else None
+    if held is None and (kind is None or kind in FORMS):
+        raise UsageError(
+            f"split {split.name} has no preferences", where="rows",
+            remedy=f"Use rows={row_kind(split)!r}.",
+        )  # fmt: skip
+    if held is not None and kind not in (None, held):
+        raise UsageError(
+            f"split {split.name} holds preferences ({held}), good and bad answers; {kind} would "
+            "train on all of them", where="rows",
+            remedy=f"Use rows={held!r}, or leave it out.",
+        )  # fmt: skip
     if not split.documents:
         raise empty_split(split)
-    own = {
-        name: value
-        for name, value in options.items()
-        if name not in _DEFAULTS or (name in _OWN[kind] and not _is_default(name, value))
-    }
-    if own["seq_len"] is None:
-        seq_len = _default_seq_len(split)
-        if kind == "windows":
-            seq_len = _window_len(split, seq_len, shifted=own["labels"] == "shifted")
-        own["seq_len"] = seq_len
-    if kind == "windows":
-        return WindowDataset(split, **own)
-    if kind == "packed":
-        return _packed(split, **own)
-    return (_documents if kind == "documents" else _preferences)(split, **own)
+
+
+def _require_arrays(split: AnySplit, kind: str) -> None:
+    """Raise `UsageError` unless `split` is of a dataset of `kind`."""
+    held = "tokens" if isinstance(split, Split) else split.data.kind
+    if held != kind:
+        raise UsageError(
+            f"means nothing for a dataset of {held}: these rows are of {kind}", where="rows",
+            remedy="Leave it out, or give a spec for that kind.",
+        )  # fmt: skip
 
 
 def _default_seq_len(split: Split) -> int:
@@ -104,61 +524,6 @@ def _window_len(split: Split, seq_len: int, *, shifted: bool) -> int:
         return seq_len
     warnings.warn(
         f"split {split.name} has {split.tokens:,} tokens, fewer than a window of {seq_len:,} takes:"
-        f" seq_len is {most:,} here; pass seq_len to have the same in every split", stacklevel=2,
+        f" seq_len is {most:,} here; pass seq_len to have the same in every split", stacklevel=3,
     )  # fmt: skip
     return most
-
-
-def _is_default(name: str, value: Any) -> bool:
-    return value is _DEFAULTS[name]
-
-
-def _require_own(rows: Rows, options: Mapping[str, Any]) -> None:
-    for name in _DEFAULTS:
-        if name not in _OWN[rows] and not _is_default(name, options[name]):
-            raise UsageError(f"means nothing for rows={rows!r}", where=name)
-
-
-def _require_rows(rows: Rows, split: Split) -> None:
-    """Preferences are served as such, and nothing else is."""
-    held = split.form if split.form in _FORMS else None
-    if rows in _FORMS and held is None:
-        raise UsageError(
-            f"split {split.name} has no preferences", where="rows",
-            remedy=f"Use rows={default_rows(split)!r}.",
-        )  # fmt: skip
-    if held is not None and rows != held:
-        raise UsageError(
-            f"split {split.name} holds preferences ({held}), good and bad answers; {rows} would "
-            "train on all of them", where="rows",
-            remedy=f"Use rows={held!r}, or leave it out.",
-        )  # fmt: skip
-
-
-def _packed(split: Split, **options: Any) -> MixedDataset:
-    from .rows.packed import PackedDataset
-
-    if split.form == "chat":  # a conversation that is cut without asking is one that nobody sees
-        options = {"pack": "best-fit", "overlong": "error", **options}
-    return PackedDataset(split, **options)
-
-
-def _documents(split: Split, *, seq_len: int, **options: Any) -> MixedDataset:
-    from .rows.documents import DocumentDataset
-    from .rows.length_limit import require_fit
-
-    overlong = options.pop("overlong", "error" if split.form == "chat" else "truncate")
-    if overlong not in _ENDS:
-        raise UsageError(
-            f"must be one of {tuple(_ENDS)} for rows='documents', got {overlong!r}",
-            where="overlong",
-        )  # fmt: skip
-    if overlong == "error":
-        require_fit(split, seq_len)
-    return DocumentDataset(split, max_length=seq_len, truncate=_ENDS[overlong], **options)  # type: ignore[arg-type]
-
-
-def _preferences(split: Split, *, seq_len: int, **options: Any) -> MixedDataset:
-    from .rows.preferences import PreferenceDataset
-
-    return PreferenceDataset(split, max_length=seq_len, **options)

@@ -278,7 +278,7 @@ def _naming() -> Iterator[None]:
     )  # fmt: skip
     others = {
         "record": "--doc", "max_length": "--seq-len", "weights": "--weight",
-        "dataset_dir": "PATH",
+        "dataset_dir": "PATH", "algorithm": "--pack", "by": "--weigh-by",
     }  # fmt: skip
     try:
         with naming_options(*names):

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from dataprep.runtime.order.permutation import Positions
     from dataprep.runtime.order.skips import Skips
     from dataprep.runtime.rows.packing import Algorithm
-    from dataprep.runtime.specs import Overlong, Rows
+    from dataprep.runtime.specs import RowKind
 
 __all__ = ["OrderOptions", "Run", "State", "read_state", "require_datasets", "run_of", "split_in"]
 
@@ -49,11 +49,11 @@ class OrderOptions:
 
     batch_size: int
     dp_size: int
-    rows: Rows | None = None
+    rows: RowKind | None = None
     seq_len: int | None = None
     stride: int | None = None
     pack: Algorithm | None = None
-    overlong: Overlong | None = None
+    overlong: str | None = None
     labels: str | None = None
     seed: int | None = None
     epoch: int | None = None
@@ -74,7 +74,7 @@ class Run:
 
     samples: Traceable
     sampler: GlobalBatchSampler
-    rows: Rows
+    rows: RowKind
     names: tuple[str, ...]
     epoch: int
     start: int = 0
@@ -140,7 +140,7 @@ def run_of(
     state: State | None,
 ) -> Run:
     """Return the run of loaders with these options, continued from `state` if given."""
-    from dataprep.runtime.specs import default_rows
+    from dataprep.runtime.specs import row_kind
 
     mixed = is_mixture(datasets, options, state)
     if state is not None:
@@ -151,7 +151,7 @@ def run_of(
         loader = _single(datasets[0], split, options)
     run = Run(
         samples=cast("Traceable", loader.dataset_obj), sampler=loader.sampler_obj,
-        rows=options.rows or default_rows(datasets[0].split(split)),
+        rows=options.rows or row_kind(datasets[0].split(split)),
         names=tuple(names) if mixed else (), epoch=loader.epoch,
     )  # fmt: skip
     return run if state is None else _at(run, loader, state, options.epoch)
@@ -172,7 +172,6 @@ def _at(run: Run, loader: Loader, state: State, epoch: int | None) -> Run:
 
 def _single(dataset: Dataset, split: str, options: OrderOptions) -> Loader:
     from dataprep.runtime.loader.serve import build_order, serve
-    from dataprep.runtime.specs import row_maker
 
     if options.weigh_by is not None:
         raise UsageError(
@@ -185,7 +184,7 @@ def _single(dataset: Dataset, split: str, options: OrderOptions) -> Loader:
             remedy="Write its samples alone: one to a line, or a JSON array.",
         )  # fmt: skip
     part = dataset.split(split)
-    samples = row_maker(options.rows, **_row_options(options))(part)
+    samples: Any = _spec(options, part).open(part)
     shuffle, seed = _shuffle(options, split), options.seed or 0
     order, definition = build_order(samples, part, seed=seed, shuffle=shuffle)
     return serve(
@@ -199,7 +198,6 @@ def _mixture(
 ) -> Loader:
     from dataprep.runtime.loader.serve import require_seed, serve
     from dataprep.runtime.mixture.loader import mixed_loader
-    from dataprep.runtime.specs import row_maker
 
     given, wanted = len(options.weights), len(datasets)
     if given != wanted:
@@ -209,10 +207,10 @@ def _mixture(
         )  # fmt: skip
     return mixed_loader(
         partial(serve, **_served(options, split)),
-        row_maker(options.rows, **_row_options(options)),
+        lambda part: _spec(options, part).open(part),
         dict(zip(datasets, options.weights, strict=True)), split,
         seed=require_seed(options.seed or 0), shuffle=_shuffle(options, split),
-        weigh_by=options.weigh_by or "samples", skip=_skips_of(datasets, names, options.skip),
+        by=options.weigh_by or "samples", skip=_skips_of(datasets, names, options.skip),
         mixed_tokenizers=True,  # which rows are served does not depend on it
     )  # fmt: skip
 
@@ -238,13 +236,17 @@ def _skips_of(
     return {known[Path(name)]: samples for name, samples in skip.items()}
 
 
-def _row_options(options: OrderOptions) -> dict[str, Any]:
-    return {
-        "seq_len": options.seq_len, "stride": options.stride,
-        "pack": options.pack, "overlong": options.overlong,
-        "labels": None if options.labels == "none" else options.labels or "shifted",
-        "position_ids": False, "doc_ids": False, "cu_seqlens": False, "sample_mask": False,
+def _spec(options: OrderOptions, split: Split) -> Any:
+    """Return the spec of the rows of `split`."""
+    from dataprep.runtime.specs import named_spec, row_kind
+
+    given = {
+        "seq_len": options.seq_len, "stride": options.stride, "algorithm": options.pack,
+        "overlong": options.overlong,
     }  # fmt: skip
+    labels = None if options.labels == "none" else options.labels or "shifted"
+    own = {name: value for name, value in given.items() if value is not None}
+    return named_spec(options.rows or row_kind(split), labels=labels, **own)
 
 
 def _served(options: OrderOptions, split: str) -> dict[str, Any]:

@@ -7,20 +7,21 @@ import reprlib
 from collections import Counter
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from dataprep.formats.errors import UsageError, naming_dataset
-from dataprep.formats.read.arrays import ArrayData, ArraySplit, open_arrays
+from dataprep.formats.read.arrays import ArrayData, open_arrays
 from dataprep.formats.read.dataset import Dataset, open_dataset
 
-from .embeddings import EmbeddingDataset
 from .pair_data import PairData
-from .pairs import PairDataset
 
-__all__ = ["array_samples", "opened", "opened_any"]
+__all__ = ["Place", "open_data", "open_tokens"]
 
 
-def opened(place: str | Path | Dataset, io: Literal["mmap", "pread"] | None) -> Dataset:
+Place = str | Path | Dataset | ArrayData | PairData
+
+
+def open_tokens(place: str | Path | Dataset, io: Literal["mmap", "pread"] | None) -> Dataset:
     """Return the dataset of tokens at `place`, opened with `io`; an open one as it is."""
     if (
         isinstance(place, list | tuple)
@@ -50,10 +51,10 @@ def opened(place: str | Path | Dataset, io: Literal["mmap", "pread"] | None) -> 
     return place
 
 
-def opened_any(
-    place: str | Path | Dataset | ArrayData | PairData, io: Literal["mmap", "pread"] | None
+def open_data(
+    place: Place, io: Literal["mmap", "pread"] | None = None
 ) -> Dataset | ArrayData | PairData:
-    """Return the dataset of any kind at `place`; see `opened`."""
+    """Return the dataset of any kind at `place`; see `open_tokens`."""
     if isinstance(place, ArrayData | PairData):
         if io is not None and io != place.io:
             raise UsageError(
@@ -64,14 +65,8 @@ def opened_any(
     named = naming_dataset(place) if isinstance(place, str | Path) else nullcontext()
     with named:
         try:
-            return opened(place, io)
+            return open_tokens(place, io)
         except UsageError as error:
             if error.code != "E_KIND":
                 raise
         return open_arrays(str(place), io=io)
-
-
-def array_samples(split: ArraySplit, **options: Any) -> EmbeddingDataset | PairDataset:
-    """Return the samples of a split of embeddings or of pairs; the options are theirs."""
-    made = EmbeddingDataset if split.data.kind == "embeddings" else PairDataset
-    return made(split, **options)

@@ -22,7 +22,7 @@ from ..rows.documents import DocumentDataset
 from ..rows.packed import PackedDataset
 from ..rows.preferences import PreferenceDataset
 from ..rows.windows import WindowDataset
-from ..specs import default_rows
+from ..specs import row_kind
 from ..types import Labels, SampleDataset
 
 __all__ = [
@@ -47,7 +47,7 @@ _ROWS_HELD: _Held = ("rows of tokens", ("lm", "masked_lm"))
 
 def labels_for(split: Split) -> Labels:
     """Return the labels of a task on the rows of `split`; answers of groups have none."""
-    return "shifted" if default_rows(split) == "groups" else "unshifted"
+    return "shifted" if row_kind(split) == "groups" else "unshifted"
 
 
 def require_task(samples: Any, task: Any, *, asked: bool) -> None:

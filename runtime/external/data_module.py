@@ -14,7 +14,6 @@ Pass `use_distributed_sampler=False` to its Trainer, and `dp_rank` and `dp_size`
 
 from __future__ import annotations
 
-import re
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
@@ -24,7 +23,6 @@ from typing import Any, Literal, NamedTuple, Protocol, cast, runtime_checkable
 from torch.utils.data import default_collate
 
 from dataprep.formats.errors import (
-    DataprepError,
     IncompatibleError,
     UsageError,
     naming_dataset,
@@ -33,12 +31,12 @@ from dataprep.formats.errors import (
 from dataprep.formats.read.arrays import ArrayData, ArraySplit
 from dataprep.formats.read.dataset import Dataset, Split
 
-from ..arrays.opening import array_samples, opened_any
+from ..arrays.opening import open_data
 from ..arrays.pair_data import PairData
 from ..loader.loader import Loader
 from ..order.seeding import isolated
 from ..ranks import data_parallel
-from ..specs import row_maker
+from ..specs import BuiltRows, RowKind, RowSpec, row_spec, spec_of, with_options
 from ..types import BatchDataset, Collate
 from .config import LoaderConfig
 from .iterable_loader import foreign_stream_loader
@@ -51,13 +49,8 @@ from .task import TaskSpec
 __all__ = ["DataModule", "UniversalDataModule", "loaders_of"]
 
 _KIND = "dataprep data module state"
-_ROWS: dict[str, Any] = {
-    "rows": None, "seq_len": None, "stride": None, "pack": None, "overlong": None,
-    "labels": "shifted", "position_ids": False, "doc_ids": False, "cu_seqlens": False,
-}  # fmt: skip
 _TEXT_TASKS = ("lm", "masked_lm", "classification", "multi_label", "regression")
 _AT_ONCE = 1000  # texts
-_ROW_OPTION = re.compile(rf"\b({'|'.join(_ROWS)})=('[^']*'|\w+)")
 _BUILT = (Dataset, ArrayData, PairData)
 _SPLITS = (Split, ArraySplit)
 _VAL_NAMES = ("val", "validation", "valid", "dev")
@@ -112,7 +105,10 @@ class UniversalDataModule:
             and for datasets that were built, which have their own splits.
         config: everything else; `batch_size`, `num_workers` and `seed` overrule it where given.
         buckets: batches of like length to train on.
-        rows: options of the rows of a dataset that was built, as `create_loader` takes them.
+        rows: what a row of a dataset that was built holds, as `create_loader` takes it: a spec
+            such as `Packed(2048)` or a name. Or a dict of the options of a spec, as
+            ``{"rows": "packed", "seq_len": 64}``. The labels of a name, and of a dict that names
+            none, are those of the task.
         identity: a name for the data, part of the state.
         distributed: take `dp_rank` and `dp_size` from torch.distributed.
         dp_rank, dp_size: this process among the data-parallel ones.
@@ -145,7 +141,7 @@ class UniversalDataModule:
         seed: int | None = None,
         config: LoaderConfig | None = None,
         buckets: Buckets | None = None,
-        rows: Mapping[str, Any] | None = None,
+        rows: RowSpec | RowKind | Mapping[str, Any] | None = None,
         identity: str | None = None,
         distributed: bool = False,
         dp_rank: int | None = None,
@@ -162,7 +158,9 @@ class UniversalDataModule:
         self.val_split, self.buckets, self.identity = val_split, buckets, identity
         self.dp_rank, self.dp_size = data_parallel(distributed, dp_rank, dp_size)
         self.task_spec, self.tokenizer = task_spec, tokenizer
-        self._rows, self._labels_asked = self._checked_rows(rows), "labels" in (rows or ())
+        self._rows = spec_of(rows) if isinstance(rows, Mapping) else row_spec(rows)
+        self._labels_asked = isinstance(rows, Mapping) and "labels" in rows
+        self._labels_of_task = not (self._labels_asked or isinstance(rows, RowSpec))
         self._built, self._hidden_by = False, cast("Collate | None", None)
         self._tokenizes = (
             tokenizer is not None
@@ -226,7 +224,7 @@ class UniversalDataModule:
 
     def _divide(self, train: Any, val: Any, test: Any) -> _Parts:
         if isinstance(train, str | Path):
-            train = opened_any(train, None)
+            train = open_data(train)
         if isinstance(train, _BUILT):
             train = self._splits(train)
         if isinstance(train, Mapping):
@@ -298,12 +296,12 @@ class UniversalDataModule:
 
         Its rows are made when its loader is asked for.
         """
-        data = opened_any(data, None) if isinstance(data, str | Path) else data
+        data = open_data(data) if isinstance(data, str | Path) else data
         if isinstance(data, _BUILT):
             held = self._splits(data)
             data = data.split(name) if name not in held else held[name]
         if isinstance(data, _SPLITS):
-            self._built = self._built or isinstance(data, Split)
+            self._built = True
             return data if len(data) else None
         return data
 
@@ -311,28 +309,16 @@ class UniversalDataModule:
         """Return the rows of the split `data` of a dataset that was built; other data as it is."""
         if not isinstance(data, _SPLITS):
             return data
-        masked = self._masked(name)
-        if isinstance(data, ArraySplit):
-            with naming_dataset(data.data.path):
-                return array_samples(data, sample_mask=masked)
-        self._built, options = True, self._rows
-        if self.task_spec is not None:
+        self._built, spec = True, self._rows
+        if isinstance(data, Split) and self.task_spec is not None:
             from .built_tasks import labels_for, require_form
 
             require_form(data, self.task_spec)
-            if not self._labels_asked:
-                options = {**options, "labels": labels_for(data)}
-        try:
-            with naming_dataset(data.dataset.path):
-                return row_maker(**options, sample_mask=masked)(data)
-        except DataprepError as error:
-            error.remedy = _ROW_OPTION.sub(r'rows={"\1": \2}', error.remedy or "") or None
-            raise
-
-    def _checked_rows(self, rows: Mapping[str, Any] | None) -> dict[str, Any]:
-        unknown = sorted(set(rows or ()) - set(_ROWS))
-        require(not unknown, "rows", f"there is no {', '.join(unknown)}; only {', '.join(_ROWS)}")
-        return {**_ROWS, **(rows or {})}
+            if self._labels_of_task:
+                spec = with_options(spec, labels=labels_for(data))
+        with naming_dataset((data.dataset if isinstance(data, Split) else data.data).path):
+            own: Any = spec.of(data) if isinstance(spec, BuiltRows) else spec
+            return own.open(data, sample_mask=self._masked(name))
 
     def _chosen(
         self, given: Collate | None, name: str | None, options: dict[str, Any], registry: Any

@@ -37,7 +37,7 @@ _FOLLOWING = {
     "samples", "positions", "sources", "period", "content", "weights_sha256", "content_sha256",
     "sha256",
 }  # fmt: skip
-_NAMES = {"kind": "rows", "by": "weigh_by", "positions": "samples in all"}
+_NAMES = {"kind": "rows", "positions": "samples in all"}
 
 
 class Open(NamedTuple):

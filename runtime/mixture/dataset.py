@@ -258,5 +258,5 @@ def _other_tokenizer(name: str, ours: str, first: str, theirs: str) -> Incompati
     return IncompatibleError(
         f"was built with {ours}, and {first} with {theirs}", where=f"source {name}",
         code="E_TOKENIZER",
-        remedy="Build them with the same options, or pass mixed_tokenizers=True.",
+        remedy="Build them with the same options, or pass mixed_tokenizers=True to the mixture.",
     )  # fmt: skip

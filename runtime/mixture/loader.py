@@ -12,14 +12,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import numpy as np
 
 from dataprep.formats.errors import UsageError, naming_dataset
 from dataprep.formats.read.dataset import Dataset, Split
 
-from ..arrays.opening import opened
+from ..arrays.opening import open_tokens
 from ..loader.loader import Loader
 from ..loader.serve import Shuffle, shuffle_kind
 from ..loader.state_order import compared
@@ -48,7 +48,7 @@ def mixed_loader(
     seed: int,
     shuffle: Shuffle | bool,
     io: Literal["mmap", "pread"] | None = None,
-    weigh_by: By = "samples",
+    by: By = "samples",
     source_ids: bool = False,
     skip: Mapping[Any, Iterable[int] | Skips | None] | None = None,
     weights_changed: bool = False,
@@ -61,24 +61,22 @@ def mixed_loader(
     at least). The other arguments are those of `create_loader`.
 
     Raises what `open_dataset`, `MixtureDataset` and `WeightedSources` raise, and `UsageError` for a
-    dataset given twice under one name, for an unknown `shuffle` or `weigh_by`, and for samples to
+    dataset given twice under one name, for an unknown `shuffle` or `by`, and for samples to
     `skip` that there are not.
     """
     kind = shuffle_kind(shuffle)
-    if weigh_by not in get_args(By):
-        raise UsageError(f"must be one of {get_args(By)}, got {weigh_by!r}", where="weigh_by")
     named = _named(weights)
     parts = {}
     for name, place in named.items():
         with naming_dataset(name):
-            parts[name] = make(opened(place, io).split(split))
+            parts[name] = make(open_tokens(place, io).split(split))
     _equal_rooms(parts)
     samples = MixtureDataset(parts, source_ids=source_ids, mixed_tokenizers=mixed_tokenizers)
     # The mean of documents takes reading all their lengths: only where the order depends on it.
     told = all(isinstance(part, WindowDataset | PackedDataset) for part in parts.values())
-    known = weigh_by == "tokens" or told
+    known = by == "tokens" or told
     mixture = samples.mixture(
-        dict(zip(named, weights.values(), strict=True)), by=weigh_by,
+        dict(zip(named, weights.values(), strict=True)), by=by,
         tokens_per_sample=_means(parts) if known else None,
     )  # fmt: skip
     definition = {
@@ -170,7 +168,7 @@ def mean_tokens(samples: MixedDataset) -> Fraction:
         return Fraction(max(1, samples.split.tokens), len(samples))  # whole records
     if not isinstance(samples, DocumentDataset):
         raise UsageError(
-            f"the mean tokens of a {type(samples).__name__} are not known", where="weigh_by",
+            f"the mean tokens of a {type(samples).__name__} are not known", where="by",
             remedy="Use MixtureDataset.mixture(tokens_per_sample=...) and serve.",
         )  # fmt: skip
     longest = samples.max_length or np.iinfo(np.int64).max

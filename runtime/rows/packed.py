@@ -62,7 +62,7 @@ class PackedDataset(BatchDataset):
 
     Arguments:
         seq_len: tokens a row.
-        pack: ``"first-fit"`` or ``"best-fit"`` decreasing.
+        algorithm: ``"first-fit"`` or ``"best-fit"`` decreasing.
         overlong: what becomes of documents over `seq_len`; see `PackingOptions`.
         position_ids: adds int64 `position_ids` [seq_len], from 0 in every document.
         doc_ids: adds int64 `doc_ids` [seq_len], the document in the split, -1 in padding.
@@ -87,7 +87,7 @@ class PackedDataset(BatchDataset):
         split: Split,
         *,
         seq_len: int,
-        pack: Algorithm = "first-fit",
+        algorithm: Algorithm = "first-fit",
         overlong: Overlong = "split",
         labels: Labels | None = "shifted",
         position_ids: bool = False,
@@ -101,7 +101,7 @@ class PackedDataset(BatchDataset):
         if labels not in known:
             raise UsageError(f"must be one of {known}, got {labels!r}", where="labels")
         self.split = split
-        self.options = PackingOptions(seq_len=seq_len, algorithm=pack, overlong=overlong)
+        self.options = PackingOptions(seq_len=seq_len, algorithm=algorithm, overlong=overlong)
         self.seq_len = self.options.seq_len
         self.labels = labels
         self.pad_id = padding_id(split, pad_id)
@@ -154,7 +154,7 @@ class PackedDataset(BatchDataset):
 
     def __reduce__(self) -> tuple[object, ...]:
         options = {
-            "seq_len": self.seq_len, "pack": self.options.algorithm,
+            "seq_len": self.seq_len, "algorithm": self.options.algorithm,
             "overlong": self.options.overlong, "labels": self.labels,
             "position_ids": self.fields.position_ids, "doc_ids": self.fields.doc_ids,
             "cu_seqlens": self.fields.cu_seqlens, "pad_id": self.pad_id,

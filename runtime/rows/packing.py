@@ -65,7 +65,7 @@ class PackingOptions:
                 f"must be at most {MAX_SEQ_LEN:,} tokens, got {seq_len}")  # fmt: skip
         object.__setattr__(self, "seq_len", seq_len)
         for name, value, known in (
-            ("pack", self.algorithm, get_args(Algorithm)),
+            ("algorithm", self.algorithm, get_args(Algorithm)),
             ("overlong", self.overlong, get_args(Overlong)),
         ):
             require(value in known, name, f"must be one of {known}, got {value!r}")

@@ -44,9 +44,10 @@ from .preference_documents import (
     token_views,
 )
 
-__all__ = ["FORMS", "Overlong", "PreferenceDataset"]
+__all__ = ["FORMS", "Form", "Overlong", "PreferenceDataset"]
 
-FORMS = ("pairs", "labels", "groups")
+Form = Literal["pairs", "labels", "groups"]
+FORMS = get_args(Form)
 Overlong = Literal["error", "truncate-left"]
 PadTo = Literal["longest", "max_length"]
 Counts = npt.NDArray[np.int64]

@@ -11,9 +11,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from dataprep import create_loader, open_dataset
-from dataprep.runtime.specs import Rows
+from dataprep import open_dataset
+from dataprep.runtime.specs import RowKind
 from tests.scenes.chats import TALKS, build_chats
+from tests.scenes.loaders import make_loader
 from tests.support import REPOSITORY, SHARED_DATA, needs_shared_data
 
 pytestmark = pytest.mark.long
@@ -70,12 +71,12 @@ def test_packed_and_unpacked_losses_agree(tmp_path: Path, example: dict[str, Any
 
 
 def prepared(
-    shards: Path, example: dict[str, Any], *, rows: Rows
+    shards: Path, example: dict[str, Any], *, rows: RowKind
 ) -> tuple[torch.nn.Module, dict[str, Tensor]]:
     """A model, and all conversations in one batch."""
     torch.manual_seed(0)
-    options: dict[str, Any] = {"doc_ids": True, "pack": "best-fit"} if rows == "packed" else {}
-    loader = create_loader(
+    options: dict[str, Any] = {"doc_ids": True, "algorithm": "best-fit"} if rows == "packed" else {}
+    loader = make_loader(
         shards, "train", batch_size=1000, rows=rows, seq_len=1024, position_ids=True,
         drop_last=False, shuffle=False, **options,
     )  # fmt: skip

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from dataprep.formats.read.dataset import open_dataset
-from dataprep.runtime.create import create_loader
 from dataprep.runtime.inspect.trace import splits_of, steps_of_document, trace_step
 from tests.scenes.corpora import build_into
+from tests.scenes.loaders import make_loader
 from tests.support import SHARED_DATA, needs_shared_data
 
 pytestmark = [pytest.mark.long, needs_shared_data]
@@ -47,7 +47,7 @@ def served(make: Any, ranks: int) -> Seen:
     [
         {"rows": "windows", "seq_len": 1024, "stride": 700},
         {"rows": "packed", "seq_len": 2048},
-        {"rows": "packed", "seq_len": 512, "pack": "best-fit", "overlong": "drop"},
+        {"rows": "packed", "seq_len": 512, "algorithm": "best-fit", "overlong": "drop"},
     ],
     ids=["windows", "packed", "packed, dropped"],
 )
@@ -61,8 +61,8 @@ def test_every_step_and_document(
     datasets: Any = {built[0]: 1, built[1]: 3} if mixed else built[0]
 
     def make(**options: Any) -> Any:
-        return create_loader(
-            datasets, "train", 16, seed=11, epoch=1, labels=None, doc_ids=True, io=io,  # type: ignore[arg-type]
+        return make_loader(
+            datasets, "train", 16, seed=11, epoch=1, labels=None, doc_ids=True, io=io,
             source_ids=mixed, drop_last=False, **rows, **options,
         )  # fmt: skip
 
@@ -91,7 +91,7 @@ def test_every_step_and_document(
 def test_whole_documents(built: tuple[Path, ...]) -> None:
     """Of whole documents, by their tokens: of equal ones, the last stands for all."""
     split = open_dataset(built[0]).split("train")
-    loader = create_loader(built[0], "train", 16, rows="documents", seq_len=300, seed=11)
+    loader = make_loader(built[0], "train", 16, rows="documents", seq_len=300, seed=11)
     numbers = {split.document(d)[:300].tobytes(): d for d in range(split.documents)}
     samples: Any = loader.dataset_obj
     seen: set[tuple[int, int, int]] = set()

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import inspect
 import json
+from dataclasses import fields
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,16 @@ from dataprep.formats.errors import IncompatibleError
 from dataprep.runtime.collate.masked_lm import MaskedLM
 from dataprep.runtime.create import create_loader
 from dataprep.runtime.loader.loader import Loader
+from dataprep.runtime.specs import (
+    Documents,
+    Embeddings,
+    Mixture,
+    Packed,
+    Pairs,
+    Preferences,
+    Windows,
+)
+from tests.scenes.loaders import make_loader
 from tests.support import REPOSITORY
 
 GOLDEN = REPOSITORY / "data_fixtures" / "golden" / "v1"
@@ -49,13 +60,13 @@ DECIDES: dict[str, tuple[dict[str, Any], Any]] = {
     "rows": ({"seq_len": 32}, "documents"),
     "seq_len": ({}, 16),
     "stride": ({}, 5),
-    "pack": (PACKED, "best-fit"),
+    "algorithm": (PACKED, "best-fit"),
     "overlong": (PACKED, "drop"),
     "labels": ({}, "unshifted"),
     "transform": ({"labels": "unshifted"}, same),
     "seed": ({}, 1),
     "shuffle": ({}, "blocks"),
-    "weigh_by": ({**MIXED, **PACKED}, "tokens"),
+    "by": ({**MIXED, **PACKED}, "tokens"),
     "raw": (of("embeddings"), True),
     "dtype": (of("embeddings"), torch.float16),
     "clusters": (of("pairs"), [0, 1]),
@@ -107,14 +118,17 @@ def make(**options: Any) -> Loader:
     tokens = isinstance(found["dataset_dir"], dict) or "tokenizer.json" in {
         file.name for file in found["dataset_dir"].iterdir()
     }
-    return create_loader(**({"seq_len": 8} if tokens else {}) | found)
+    return make_loader(**({"seq_len": 8} if tokens else {}) | found)
 
 
 def test_every_argument_is_in_a_table() -> None:
     """A new argument that changes what is served has to be in a definition."""
     tables = (DECIDES, IN_THE_STATE, CHANGES_NO_SAMPLE, REFUSES_STATES)
     names = [name for table in tables for name in table]
-    assert sorted(names) == sorted(inspect.signature(create_loader).parameters)
+    known = {*inspect.signature(create_loader).parameters}
+    for spec in (Windows, Packed, Documents, Preferences, Embeddings, Pairs, Mixture):
+        known |= {field.name for field in fields(spec)}
+    assert sorted(names) == sorted(known - {"weights", "form"})  # which are of the data
 
 
 @pytest.mark.parametrize("name", [*DECIDES, *REFUSES_STATES])

@@ -19,7 +19,7 @@ from typing import Any, cast
 import numpy as np
 import torch
 
-from dataprep import create_loader, open_dataset
+from dataprep import open_dataset
 from dataprep.runtime.collate.masked_lm import MaskedLM
 from dataprep.runtime.external.config import LoaderConfig
 from dataprep.runtime.external.iterable_loader import foreign_stream_loader
@@ -30,6 +30,7 @@ from dataprep.runtime.rows.documents import DocumentDataset
 from dataprep.runtime.rows.windows import WindowDataset
 from dataprep.runtime.stream.dataset import StreamDataset
 from dataprep.runtime.stream.loader import stream_loader
+from tests.scenes.loaders import make_loader
 
 __all__ = ["LOADERS", "followed", "taken"]
 
@@ -42,7 +43,7 @@ def _created(place: Any, batch_size: int = 2, **options: Any) -> Callable[[Path]
     def make(golden: Path) -> Any:
         named = isinstance(place, dict)
         places = {str(golden / name): weight for name, weight in place.items()} if named else None
-        return create_loader(places or golden / place, "train", batch_size, **{"seed": 3} | options)
+        return make_loader(places or golden / place, "train", batch_size, **{"seed": 3} | options)
 
     return make
 
@@ -144,7 +145,7 @@ LOADERS: dict[str, Callable[[Path], Any]] = {
     "windows-skip": _created("narrow", seq_len=16, skip=[1, 5, 6]),
     "packed": _created("narrow", rows="packed", seq_len=64, cu_seqlens=8),
     "packed-best": _created(
-        "narrow", 1, rows="packed", seq_len=64, pack="best-fit", overlong="drop"
+        "narrow", 1, rows="packed", seq_len=64, algorithm="best-fit", overlong="drop"
     ),
     "chat": _created("chat", 1, seq_len=128),
     "documents": _created("narrow", rows="documents", seq_len=32),

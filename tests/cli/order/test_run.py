@@ -13,9 +13,9 @@ import pytest
 import torch
 
 from dataprep.formats.read.dataset import open_dataset
-from dataprep.runtime.create import create_loader
 from dataprep.runtime.loader.loader import Loader
 from tests.scenes.datasets import make_dataset, random_split
+from tests.scenes.loaders import make_loader
 from tests.scenes.runner import run_here
 
 LENGTHS = [[30, 0, 300, 5, 70], [], [100, 60, 1, 1, 200, 90, 40]]
@@ -79,7 +79,7 @@ def same(batch: Batch, found: Mapping[str, Any], *paths: Path) -> None:
 ROWS: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
     "windows": ({"seq_len": 32}, ("--seq-len", "32")),
     "packed": (
-        {"rows": "packed", "seq_len": 64, "pack": "best-fit", "overlong": "truncate"},
+        {"rows": "packed", "seq_len": 64, "algorithm": "best-fit", "overlong": "truncate"},
         ("--rows", "packed", "--seq-len", "64", "--pack", "best-fit", "--overlong", "truncate"),
     ),
     "documents": (
@@ -101,7 +101,7 @@ def test_steps_and_documents_of_an_epoch(
     if mixed:
         options = options | {"source_ids": True}
         words = (*words, "--weight", "0.25", "--weight", "0.75")
-    loader = create_loader(served, "train", 3, seed=7, epoch=1, labels=None, **options)
+    loader = make_loader(served, "train", 3, seed=7, epoch=1, labels=None, **options)
     seen: dict[tuple[int, int], set[tuple[int, int]]] = {}
     for step, batch in enumerate(loader):
         found = order(capsys, *places, *words, "--step", f"{step}")
@@ -135,7 +135,7 @@ def test_state_says_what_was_given(
     both: tuple[Path, Path], rows: str, shuffle: Any, tmp_path: Path, capsys: Capture
 ) -> None:
     """The next step, and those before it, from the state and the batch size alone."""
-    loader = create_loader(
+    loader = make_loader(
         both[0], "train", 2, seed=9, epoch=3, labels=None, shuffle=shuffle, skip=[1],
         transform=lambda batch, _: batch, **ROWS[rows][0],
     )  # fmt: skip
@@ -158,8 +158,8 @@ def test_state_of_a_mixture(
     both: tuple[Path, Path], rows: str, tmp_path: Path, capsys: Capture
 ) -> None:
     """It holds the weights, too."""
-    loader = create_loader(
-        {both[0]: 0.25, both[1]: 0.5}, "train", 2, seed=9, epoch=1, labels=None, source_ids=True,  # type: ignore[dict-item]
+    loader = make_loader(
+        {both[0]: 0.25, both[1]: 0.5}, "train", 2, seed=9, epoch=1, labels=None, source_ids=True,
         **ROWS[rows][0],
     )  # fmt: skip
     served = saved(loader, 2, tmp_path / "state.json")
@@ -177,8 +177,8 @@ def test_weights_of_tokens(
 ) -> None:
     """A state holds them where the rows are equally long; otherwise they are to be given."""
     weights: Any = dict(zip(both, (0.25, 0.5), strict=True))
-    loader = create_loader(
-        weights, "train", 2, weigh_by="tokens", labels=None, source_ids=True, **ROWS[rows][0]
+    loader = make_loader(
+        weights, "train", 2, by="tokens", labels=None, source_ids=True, **ROWS[rows][0]
     )
     _, following = saved(loader, 1, tmp_path / "state.json")
     options = (*both, "--state", tmp_path / "state.json", "--batch-size", "2", "--labels", "none")
@@ -196,7 +196,7 @@ def test_state_of_many_datasets(both: tuple[Path, Path], tmp_path: Path, capsys:
     for place in places:
         place.symlink_to(both[0].absolute())
     weights: Any = {place: number + 1 for number, place in enumerate(places)}
-    loader = create_loader(weights, "train", 2, seq_len=32, labels=None, source_ids=True)
+    loader = make_loader(weights, "train", 2, seq_len=32, labels=None, source_ids=True)
     _, following = saved(loader, 1, tmp_path / "state.json")
     assert "weights" not in loader.state_dict()["order"]
     state = tmp_path / "state.json"
@@ -218,7 +218,7 @@ def reversed_weights(words: list[str]) -> list[str]:
 
 def test_state_between_steps(both: tuple[Path, Path], tmp_path: Path, capsys: Capture) -> None:
     """With another batch size one step begins where the state stands; what is before has none."""
-    loader = create_loader(both[0], "train", 1, seq_len=32, seed=9)
+    loader = make_loader(both[0], "train", 1, seq_len=32, seed=9)
     file = tmp_path / "state.json"
     saved(loader, 5, file)
     options = (both[0], "--state", file, "--batch-size", "3")
@@ -227,7 +227,7 @@ def test_state_between_steps(both: tuple[Path, Path], tmp_path: Path, capsys: Ca
     assert [sample["position"] for sample in found["samples"]] == [5, 6, 7]
     before = order(capsys, *options, "--step", "0")
     assert [sample["position"] for sample in before["samples"]] == [2, 3, 4]
-    again = create_loader(both[0], "train", 3, seq_len=32, seed=9)
+    again = make_loader(both[0], "train", 3, seq_len=32, seed=9)
     again.load_state_dict(json.loads(file.read_text()))
     assert found["steps"] == 1 + len(list(again))
     record = order(capsys, *options, "--doc", "2")
@@ -242,7 +242,7 @@ def test_state_at_the_end_of_an_epoch(
     both: tuple[Path, Path], tmp_path: Path, capsys: Capture
 ) -> None:
     """Less than a batch is left: what comes next is the next epoch, as for the loader."""
-    loader = create_loader(both[0], "train", 1, seq_len=32, seed=9)
+    loader = make_loader(both[0], "train", 1, seq_len=32, seed=9)
     saved(loader, len(loader) - 1, tmp_path / "state.json")
     options = (both[0], "--state", tmp_path / "state.json", "--batch-size", "2")
     found = order(capsys, *options)
@@ -252,7 +252,7 @@ def test_state_at_the_end_of_an_epoch(
 
 def test_skip_overrules_the_state(both: tuple[Path, Path], tmp_path: Path, capsys: Capture) -> None:
     """A run may go on with another list: so may this, and says nothing of it."""
-    loader = create_loader(both[0], "train", 2, seq_len=32, shuffle=False, skip=[0, 4])
+    loader = make_loader(both[0], "train", 2, seq_len=32, shuffle=False, skip=[0, 4])
     saved(loader, 1, tmp_path / "state.json")
     (tmp_path / "skip").write_text("5")
     options = (both[0], "--state", tmp_path / "state.json", "--batch-size", "2")
@@ -266,7 +266,7 @@ def test_a_state_finds_a_split_of_another_name(
 ) -> None:
     """The content id decides; a state without nulls says the same."""
     make_dataset(tmp_path / "fit", {"val": random_split([[9]]), "fit": random_split(LENGTHS)})
-    loader = create_loader(both[0], "train", 2, seq_len=32, labels=None)
+    loader = make_loader(both[0], "train", 2, seq_len=32, labels=None)
     saved(loader, 1, tmp_path / "state.json")
     state = json.loads((tmp_path / "state.json").read_text())
     state["order"] = {name: value for name, value in state["order"].items() if value is not None}
@@ -313,7 +313,7 @@ def test_states_that_do_not_fit(
     tmp_path: Path, capsys: Capture,
 ) -> None:  # fmt: skip
     """What the loader refuses is refused, by name."""
-    state = create_loader(both[0], "train", 2, seq_len=32, seed=9).state_dict()
+    state = make_loader(both[0], "train", 2, seq_len=32, seed=9).state_dict()
     (tmp_path / "state.json").write_text(json.dumps(state | change))
     weights = ("--weight", "1", "--weight", "1") if words[1:] == ("other",) else ()
     options = ("--state", tmp_path / "state.json", "--batch-size", "2", *weights)

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from dataprep.runtime.create import create_loader
 from tests.scenes.datasets import make_dataset, random_split
+from tests.scenes.loaders import make_loader
 from tests.scenes.runner import run_here
 
 Capture = pytest.CaptureFixture[str]
@@ -43,7 +43,7 @@ def refused(capsys: Capture, *words: str, code: int | None = None) -> str:
 
 def saved(place: Any, **options: Any) -> dict[str, Any]:
     """The state of a loader after a step, which lies in state.json too."""
-    loader = create_loader(place, "train", 2, **{"seq_len": 8, "seed": 9} | options)
+    loader = make_loader(place, "train", 2, **{"seq_len": 8, "seed": 9} | options)
     next(iter(loader))
     state = loader.state_dict()
     Path("state.json").write_text(json.dumps(state))
@@ -54,7 +54,7 @@ def test_skip_lists_of_a_mixture(capsys: Capture) -> None:
     """An object by PATH leaves out what the loader leaves out with the same one."""
     skip = {"a": [0, 3], "b": [1]}
     Path("skip").write_text(json.dumps(skip))
-    loader = create_loader({"a": 1, "b": 1}, "train", 2, seq_len=8, skip=skip, shuffle=False)
+    loader = make_loader({"a": 1, "b": 1}, "train", 2, seq_len=8, skip=skip, shuffle=False)
     for step, expected in enumerate(itertools.islice(loader.sampler_obj, 5)):
         words = (*BOTH, "--seq-len", "8", "--shuffle", "none", "--step", f"{step}")
         assert samples(capsys, *words, "--skip", "skip") == expected
@@ -64,9 +64,7 @@ def test_skip_lists_of_a_mixture(capsys: Capture) -> None:
 
 def test_skip_lists_in_the_state_of_a_mixture(capsys: Capture) -> None:
     """They are in force without --skip; with one, that is."""
-    loader = create_loader(
-        {"a": 1, "b": 1}, "train", 2, seq_len=8, skip={"b": [1, 2]}, shuffle=False
-    )
+    loader = make_loader({"a": 1, "b": 1}, "train", 2, seq_len=8, skip={"b": [1, 2]}, shuffle=False)
     expected = list(itertools.islice(loader.sampler_obj, 2))
     next(iter(loader))
     Path("state.json").write_text(json.dumps(loader.state_dict()))

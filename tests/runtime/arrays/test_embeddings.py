@@ -15,9 +15,9 @@ from dataprep.formats.errors import IncompatibleError, InputError, IntegrityErro
 from dataprep.formats.files.index_file import write_index
 from dataprep.formats.read.arrays import open_arrays
 from dataprep.runtime.arrays.embeddings import EmbeddingDataset
-from dataprep.runtime.create import create_loader
 from dataprep.runtime.inspect.first_batch import validate_first_batch
 from dataprep.runtime.types import PADDING
+from tests.scenes.loaders import make_loader
 from tests.scenes.pair_datasets import make_embeddings
 
 ROWS, DIM = 30, 5
@@ -128,7 +128,7 @@ def test_wrong_options(path: Path, options: dict[str, Any], where: str | None) -
 
 def test_loader(path: Path) -> None:
     """Items 84, 85: train is shuffled in whole batches, val is stored order to the end."""
-    loader = create_loader(path, "train", 6)
+    loader = make_loader(path, "train", 6)
     labels = [batch["label"].tolist() for batch in loader]
     rows = [k for k in range(ROWS) if k % 3 != 1]
     assert [len(one) for one in labels] == [6, 6, 6]
@@ -137,7 +137,7 @@ def test_loader(path: Path) -> None:
     assert set(served) < set(rows)
     assert served != sorted(served)
     assert [b["label"].tolist() for b in loader] != labels  # another epoch
-    val = create_loader(path, "val", 4, fields=["label"])
+    val = make_loader(path, "val", 4, fields=["label"])
     assert [b["label"].tolist() for b in val] == [[1, 4, 7, 10], [13, 16, 19, 22], [25, 28]]
     assert val.stats().samples == 10
     assert isinstance(loader.dataset_obj, EmbeddingDataset)
@@ -146,33 +146,33 @@ def test_loader(path: Path) -> None:
 
 def test_loader_goes_on(path: Path) -> None:
     """A state serves the rest of the epoch, by workers too; blocks and skips work."""
-    whole = [b["label"].tolist() for b in create_loader(path, "train", 4, seed=3)]
-    loader = create_loader(path, "train", 4, seed=3)
+    whole = [b["label"].tolist() for b in make_loader(path, "train", 4, seed=3)]
+    loader = make_loader(path, "train", 4, seed=3)
     passing = iter(loader)
     next(passing), next(passing)
-    later = create_loader(
+    later = make_loader(
         path, "train", 4, 2, seed=3, multiprocessing_context="fork", fields=["label"]
     )
     later.load_state_dict(loader.state_dict())
     assert [b["label"].tolist() for b in later] == whole[2:]
     list(passing)
     assert later.order_digest == loader.order_digest
-    blocks = create_loader(path, "train", 4, shuffle="blocks", skip=[0, 1])
+    blocks = make_loader(path, "train", 4, shuffle="blocks", skip=[0, 1])
     served = {label for b in blocks for label in b["label"].tolist()}
     assert not served & {0, 2}
-    mock = create_loader(path, "train", 4, mock=True)
+    mock = make_loader(path, "train", 4, mock=True)
     assert {len(b["label"]) for b in mock} == {4}
     validate_first_batch(mock)
 
 
 def test_first_batch(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Item 98: NaN is named with field, row and column, and nothing is served by looking."""
-    loader = create_loader(path, "train", 4)
+    loader = make_loader(path, "train", 4)
     assert torch.equal(validate_first_batch(loader)["label"], next(iter(loader))["label"])
     bad = make_embeddings(
         tmp_path / "bad", {"embedding": np.zeros((8, 3), "f4")}, splits={"train": np.arange(8)}
     )
-    loader = create_loader(bad, "train", 8, shuffle=False)
+    loader = make_loader(bad, "train", 8, shuffle=False)
     step, batch = loader.upcoming()
     batch["embedding"][5, 2] = np.nan
     monkeypatch.setattr(loader, "upcoming", lambda: (step, batch))
@@ -212,7 +212,7 @@ def test_rows_that_are_not_there(tmp_path: Path) -> None:
     made = make_embeddings(tmp_path / "e", {"a": np.zeros((9, 2), "f4")})
     with (made / "train_idx.pt").open("r+b") as stream:
         write_index(stream, [np.array([0, 2, 3, 5, 9, 8])], 6)
-    loader = create_loader(made, "train", 6, shuffle=False)
+    loader = make_loader(made, "train", 6, shuffle=False)
     with pytest.raises(IntegrityError) as caught:
         next(iter(loader))
     assert caught.value.where == str(made / "train_idx.pt")
@@ -226,10 +226,10 @@ def test_empty_and_small_splits(tmp_path: Path) -> None:
         splits={"train": np.arange(3), "test": np.arange(0)},
     )  # fmt: skip
     with pytest.raises(InputError, match=r"has no rows.*Use train"):
-        create_loader(made, "test", 1)
+        make_loader(made, "test", 1)
     with pytest.raises(UsageError, match="3 samples are fewer than one global batch of 4"):
-        create_loader(made, "train", 4)
-    assert len(list(create_loader(made, "train", 4, drop_last=False))) == 1
+        make_loader(made, "train", 4)
+    assert len(list(make_loader(made, "train", 4, drop_last=False))) == 1
 
 
 @pytest.mark.parametrize(
@@ -239,8 +239,8 @@ def test_empty_and_small_splits(tmp_path: Path) -> None:
 def test_options_of_other_kinds(path: Path, options: dict[str, Any]) -> None:
     """What means nothing for embeddings is refused by name."""
     with pytest.raises(UsageError) as caught:
-        create_loader(path, "train", 2, **options)
-    assert caught.value.where in options
+        make_loader(path, "train", 2, **options)
+    assert caught.value.where in {"rows", *options}
 
 
 def test_spans_are_where_rows_lie(path: Path) -> None:

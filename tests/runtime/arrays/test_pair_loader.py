@@ -17,11 +17,11 @@ from dataprep.formats.read.arrays import open_arrays
 from dataprep.runtime.arrays.curriculum import probabilities, stored_seed
 from dataprep.runtime.arrays.pair_data import open_pairs
 from dataprep.runtime.arrays.pairs import PairDataset
-from dataprep.runtime.create import create_loader
 from dataprep.runtime.inspect.first_batch import validate_first_batch
 from dataprep.runtime.loader.loader import Loader, set_epoch
 from dataprep.runtime.types import Batch
 from tests.scenes.datasets import make_dataset, random_split
+from tests.scenes.loaders import make_loader
 from tests.scenes.pair_datasets import Pairs, make_pairs, random_pairs, write_pairs
 
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")
@@ -34,7 +34,7 @@ def path(tmp_path_factory: Any) -> Path:
 
 
 def make(path: Path, split: str = "train", batch_size: int = 8, **options: Any) -> Loader:
-    return create_loader(path, split, batch_size, **options)
+    return make_loader(path, split, batch_size, **options)
 
 
 def rows(batches: Iterable[Batch]) -> list[list[bytes]]:
@@ -52,13 +52,13 @@ def variants(batches: Iterable[Batch]) -> list[int]:
 
 def test_documented_arguments(path: Path) -> None:
     """Item 84: positional arguments, defaults and attributes of document 003."""
-    loader = create_loader(path, "train", 8, 0, False, 3, None, None)
+    loader = make_loader(path, "train", 8, 0, False, 3, None, None)
     assert isinstance(loader, torch.utils.data.DataLoader)
     assert isinstance(loader.dataset_obj, PairDataset)
     assert loader.sampler_obj.batch_size == 8
     assert loader.epoch == 3
     with pytest.warns(UserWarning, match="pin_memory is left out"):
-        create_loader(path, "train", 8, pin_memory=True)
+        make_loader(path, "train", 8, pin_memory=True)
     with pytest.raises(UsageError, match="only train, val"):
         make(path, "test")
 
@@ -180,8 +180,8 @@ def test_batch_size_of_mixtures_changes(tmp_path: Path) -> None:
         str(make_dataset(tmp_path / name, {"train": random_split([[900]], seed=seed)})): weight
         for name, seed, weight in (("a", 1, 0.7), ("b", 2, 0.3))
     }
-    whole = torch.cat([b["input_ids"] for b in create_loader(parts, "train", 4, seq_len=16)])
-    loader = create_loader(parts, "train", 4, seq_len=16)
+    whole = torch.cat([b["input_ids"] for b in make_loader(parts, "train", 4, seq_len=16)])
+    loader = make_loader(parts, "train", 4, seq_len=16)
     served = [b["input_ids"] for b in itertools.islice(loader, 3)]
     assert torch.equal(torch.cat(served), whole[:12])
     wider = [b["input_ids"] for b in loader.with_batch_size(8)]
@@ -195,12 +195,12 @@ def test_batch_size_of_tokens_changes(tmp_path: Path) -> None:
     shards = make_dataset(tmp_path / "t", {"train": random_split([[900]])})
     for name in ("device", "fields"):  # and what is for the other kinds is refused
         with pytest.raises(UsageError, match="nothing for a dataset of tokens") as caught:
-            create_loader(shards, "train", 4, **{name: "meta"})  # type: ignore[arg-type]
-        assert caught.value.where == name
-    loader = create_loader(shards, "train", 4, seq_len=16)
+            make_loader(shards, "train", 4, **{name: "meta"})
+        assert caught.value.where == "rows"
+    loader = make_loader(shards, "train", 4, seq_len=16)
     first = next(iter(loader))
     wider = loader.with_batch_size(8)
-    whole = torch.cat([b["input_ids"] for b in create_loader(shards, "train", 4, seq_len=16)])
+    whole = torch.cat([b["input_ids"] for b in make_loader(shards, "train", 4, seq_len=16)])
     rest = [b["input_ids"] for b in wider]
     assert torch.equal(torch.cat([first["input_ids"], *rest]), whole[: 4 + 8 * len(rest)])
 
@@ -377,20 +377,20 @@ def test_small_and_empty_splits(tmp_path: Path) -> None:
 def test_clusters_and_open_data(path: Path) -> None:
     """Items 106, 108: a loader of some clusters, of a dataset that is open already."""
     with open_pairs(path) as pairs:
-        loaders = [create_loader(pairs, split, 4, clusters=[1, 3]) for split in pairs.splits]
+        loaders = [make_loader(pairs, split, 4, clusters=[1, 3]) for split in pairs.splits]
         for loader in loaders:
             found = {c for batch in loader for c in batch["cluster_id"].tolist()}
             assert found == {1, 3}
         datasets = [loader.dataset_obj for loader in loaders]
         assert [getattr(d, "tables") for d in datasets] == [pairs.tables] * 2  # noqa: B009
         with pytest.raises(UsageError, match="opened with io='mmap'"):
-            create_loader(pairs, "train", 4, io="pread")
+            make_loader(pairs, "train", 4, io="pread")
         with pytest.raises(UsageError, match="pairs") as caught:
-            create_loader(pairs, "train", 4, fields=["a"])
-        assert caught.value.where == "fields"
+            make_loader(pairs, "train", 4, fields=["a"])
+        assert caught.value.where == "rows"
         for name, value in (("preload", True), ("device", "cpu")):
             with pytest.raises(UsageError, match="the dataset is open already") as caught:
-                create_loader(pairs, "train", 4, **{name: value})  # type: ignore[arg-type]
+                make_loader(pairs, "train", 4, **{name: value})
             assert caught.value.where == name
 
 

@@ -20,7 +20,6 @@ from dataprep.pipeline.build import build
 from dataprep.pipeline.options import BuildOptions
 from dataprep.runtime.arrays.embeddings import EmbeddingDataset
 from dataprep.runtime.collate.masked_lm import MaskedLM
-from dataprep.runtime.create import create_loader
 from dataprep.runtime.external.data_module import UniversalDataModule
 from dataprep.runtime.external.task import PRESETS, TaskSpec
 from dataprep.runtime.loader.loader import Loader, set_epoch
@@ -30,6 +29,7 @@ from dataprep.runtime.rows.windows import WindowDataset
 from dataprep.runtime.stream.dataset import StreamDataset
 from dataprep.runtime.types import Batch, Seeds
 from tests.scenes.datasets import EOS_ID, make_dataset, random_split
+from tests.scenes.loaders import make_loader
 from tests.scenes.pair_datasets import make_embeddings
 from tests.scenes.preferences import make_preferences, random_records
 from tests.support import REPOSITORY
@@ -131,7 +131,7 @@ def test_padding_that_looks_like_a_token_is_not_hidden(shards: Path) -> None:
     """Item 126: packed rows and documents whose pad is an ordinary id."""
     all_hidden = MaskedLM(mask_id=MASK, vocab_size=VOCAB, probability=1.0).hide
     for rows in ("packed", "documents"):
-        loader = create_loader(
+        loader = make_loader(
             shards, "train", 4, rows=rows, seq_len=64, labels="unshifted", transform=all_hidden,
             drop_last=False,
         )  # fmt: skip
@@ -152,7 +152,7 @@ def test_hidden_places_follow_seed_epoch_and_sample_alone(shards: Path, kind: st
 
     def loader(**more: Any) -> Loader:
         more = {"shuffle": False, "drop_last": False, "seed": 7, "batch_size": 4} | more
-        return create_loader(shards, "train", transform=HIDE, **options, **more)
+        return make_loader(shards, "train", transform=HIDE, **options, **more)
 
     whole: Any = loader().dataset_obj
     plain, numbers = whole.dataset, list(range(len(whole)))
@@ -184,7 +184,7 @@ def test_worker_processes_hide_the_same(shards: Path) -> None:
     """Item 126: of our loader, and of a stock one whose workers stay while the epoch is set."""
     options: dict[str, Any] = {"seq_len": 16, "labels": "unshifted", "transform": HIDE, "seed": 7}
     here, there = (
-        create_loader(shards, "train", 4, workers, shuffle=False, **options) for workers in (0, 2)
+        make_loader(shards, "train", 4, workers, shuffle=False, **options) for workers in (0, 2)
     )
     data = TransformedDataset(here.dataset_obj.dataset, HIDE, seed=7)
     stock = DataLoader(data, batch_size=4, num_workers=2, persistent_workers=True, drop_last=True)
@@ -338,10 +338,10 @@ def test_masked_options(shards: Path) -> None:
         module(shards, MASKED, rows=ROWS["windows"], tokenizer=Tokenizer(size=300))
     with pytest.raises(UsageError, match="lacks mask_id"):
         module(shards, MASKED, rows=ROWS["windows"], tokenizer=None)
-    loader = create_loader(shards, "train", 4, seq_len=16, transform=HIDE)
+    loader = make_loader(shards, "train", 4, seq_len=16, transform=HIDE)
     with pytest.raises(UsageError, match="labels='unshifted'"):
         next(iter(loader))
-    loader = create_loader(shards, "train", 4, seq_len=16, transform=HIDE, labels=None)
+    loader = make_loader(shards, "train", 4, seq_len=16, transform=HIDE, labels=None)
     with pytest.raises(UsageError, match="labels missing"):
         next(iter(loader))
 
@@ -376,12 +376,12 @@ def drop(batch: Batch, seeds: Seeds) -> Batch:
 
 def test_windows_from_anywhere_with_an_augmentation(shards: Path) -> None:
     """Item 130: stride 1 serves a window from each token; a transform draws by epoch and sample."""
-    plain: Any = create_loader(shards, "train", 8, seq_len=16, stride=1, shuffle=False)
+    plain: Any = make_loader(shards, "train", 8, seq_len=16, stride=1, shuffle=False)
     tokens = open_dataset(shards).split("train").tokens
     assert len(plain.dataset_obj) == tokens - 16
     first, second = plain.dataset_obj[5], plain.dataset_obj[6]
     assert torch.equal(first["input_ids"][1:], second["input_ids"][:-1])
-    noisy = create_loader(shards, "train", 8, seq_len=16, stride=1, shuffle=False, transform=drop)
+    noisy = make_loader(shards, "train", 8, seq_len=16, stride=1, shuffle=False, transform=drop)
     passes = [torch.cat([batch["input_ids"] for batch in noisy]) for _ in range(2)]
     stored = torch.cat([batch["input_ids"] for batch in plain])
     changed = [ids != stored for ids in passes]
@@ -400,14 +400,14 @@ def test_windows_from_anywhere_with_an_augmentation(shards: Path) -> None:
 def test_a_transform_of_a_mixture_and_of_embeddings(shards: Path) -> None:
     """Item 130: whatever makes batches is transformed, and drawn anew in each epoch."""
     weights = {str(shards): 2.0, str(shards / ".." / "shards"): 1.0}
-    loader = create_loader(weights, "train", 4, seq_len=16, transform=drop, source_ids=True)
+    loader = make_loader(weights, "train", 4, seq_len=16, transform=drop, source_ids=True)
     batch = next(iter(loader))
     assert set(batch) == {"input_ids", "labels", "source"}
 
     def count(batch: Batch, seeds: Seeds) -> Batch:
         return {**batch, "seed": torch.from_numpy(seeds.view(np.int64))}
 
-    vectors = create_loader(shards.parent / "vectors", "train", 5, transform=count)
+    vectors = make_loader(shards.parent / "vectors", "train", 5, transform=count)
     seeds = [seed for _ in range(2) for batch in vectors for seed in batch["seed"].tolist()]
     assert len(set(seeds)) == len(seeds)
 

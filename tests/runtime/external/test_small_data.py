@@ -85,7 +85,7 @@ def test_a_split_that_cannot_be_served_is_no_matter_to_the_others(small: Path) -
     module = UniversalDataModule(small, rows={"seq_len": 1000})
     assert len(module.train_dataloader()) == 1
     error = refused(make=module.val_dataloader)
-    assert 'Use rows={"seq_len": 608}' in str(error) and str(small) in str(error)
+    assert "Use seq_len=608" in str(error) and str(small) in str(error)
     again = UniversalDataModule(small, rows={"seq_len": 608})
     assert len(again.val_dataloader()) == 1
 
@@ -119,7 +119,7 @@ def test_embeddings_and_pairs_by_their_path(tmp_path: Path) -> None:
         assert sum(rows) == len(module.train_dataloader().dataset_obj)
         assert rows[0] == 4
     error = refused(vectors, make=UniversalDataModule, rows={"seq_len": 8})
-    assert error.where == "rows"
+    assert error.where == "seq_len"
 
 
 def test_places_name_the_dataset(tmp_path: Path) -> None:

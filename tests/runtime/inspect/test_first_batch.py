@@ -13,7 +13,6 @@ from torch.utils.data import DataLoader
 
 from dataprep.formats.errors import IncompatibleError, UsageError
 from dataprep.formats.read.dataset import open_dataset
-from dataprep.runtime.create import create_loader
 from dataprep.runtime.inspect.first_batch import check_batch, validate_first_batch
 from dataprep.runtime.loader.loader import Loader
 from dataprep.runtime.rows.windows import WindowDataset
@@ -21,6 +20,7 @@ from dataprep.runtime.stream.dataset import StreamDataset
 from dataprep.runtime.stream.loader import stream_loader
 from dataprep.runtime.types import Batch
 from tests.scenes.datasets import BYTE_VOCAB, make_dataset, random_split
+from tests.scenes.loaders import make_loader
 
 ROWS, SEQ_LEN = 3, 8
 
@@ -33,7 +33,7 @@ def shards(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def make(shards: Path, **options: object) -> Loader:
     options = {"seq_len": SEQ_LEN, "position_ids": True, "cu_seqlens": True} | options
-    return create_loader(shards, "train", ROWS, **options)  # type: ignore[arg-type]
+    return make_loader(shards, "train", ROWS, **options)
 
 
 def test_leaves_no_trace(shards: Path) -> None:
@@ -75,7 +75,7 @@ def test_a_damaged_shard_is_to_be_verified(tmp_path: Path, vocab_size: int | Non
 
 
 def make_mixture(path: Path) -> Loader:
-    return create_loader({str(path): 1}, "train", ROWS, seq_len=SEQ_LEN)
+    return make_loader({str(path): 1}, "train", ROWS, seq_len=SEQ_LEN)
 
 
 def test_what_is_no_loader_of_ours() -> None:
@@ -193,9 +193,9 @@ def test_a_rank_with_nothing_but_filling(tmp_path: Path) -> None:
     """Its last step has no labels to look at, and that is no mistake."""
     path = make_dataset(tmp_path / "small", {"val": random_split([[20]], seed=1)})
     for rank in range(4):
-        loader = create_loader(path, "val", 1, seq_len=SEQ_LEN, dp_rank=rank, dp_size=4)
+        loader = make_loader(path, "val", 1, seq_len=SEQ_LEN, dp_rank=rank, dp_size=4)
         batch = validate_first_batch(loader)
-        mock = create_loader(path, "val", 1, seq_len=SEQ_LEN, dp_rank=rank, dp_size=4, mock=True)
+        mock = make_loader(path, "val", 1, seq_len=SEQ_LEN, dp_rank=rank, dp_size=4, mock=True)
         assert torch.equal(next(iter(mock))["sample_mask"], batch["sample_mask"])
 
 

@@ -20,13 +20,13 @@ from dataprep.runtime.collate.masked_lm import MaskedLM
 from dataprep.runtime.collate.padded import Padded
 from dataprep.runtime.collate.preference import GRPO, KTO, Preference
 from dataprep.runtime.collate.text import CausalLM, Classification, Seq2Seq
-from dataprep.runtime.create import create_loader
 from dataprep.runtime.external.builder import DataLoaderBuilder
 from dataprep.runtime.external.data_module import UniversalDataModule
 from dataprep.runtime.external.preprocessed_iterable import StreamingPreprocessedDataset
 from dataprep.runtime.external.task import TaskSpec
 from dataprep.runtime.inspect.first_batch import check_batch, check_collated, validate_first_batch
 from tests.scenes.datasets import make_dataset, random_split
+from tests.scenes.loaders import make_loader
 from tests.scenes.pair_datasets import make_embeddings, make_pairs
 from tests.scenes.preferences import Answer, make_preferences
 
@@ -196,7 +196,7 @@ def test_batches_of_built_datasets_are_good(
     monkeypatch.setenv("DATAPREP_CACHE", str(tmp_path / "cache"))
     for name, path, options in own(tmp_path):
         for ranks in ({}, {"drop_last": False}, {"drop_last": False, "dp_rank": 1, "dp_size": 2}):
-            loader = create_loader(path, "train", 3, **(options | ranks))
+            loader = make_loader(path, "train", 3, **(options | ranks))
             shown = validate_first_batch(loader)
             again = next(iter(loader))
             assert all(torch.equal(shown[field], again[field]) for field in again), name
@@ -295,7 +295,7 @@ def test_mistakes_are_named(kind: str, damage: Callable[[Any], None], where: str
 def test_inputs_that_are_changed_afterwards_are_good(tmp_path: Path, labels: str) -> None:
     """Item 132: where tokens are hidden or drawn anew; labels moved too far are found there too."""
     path = make_dataset(tmp_path / "shards", {"train": random_split([[300]], seed=1)})
-    loader = create_loader(path, "train", 4, seq_len=16, labels=labels)  # type: ignore[arg-type]
+    loader = make_loader(path, "train", 4, seq_len=16, labels=labels)
     batch = next(iter(loader))
     ids = batch["input_ids"].clone()
     batch["input_ids"][:, ::5] = 3

@@ -19,7 +19,6 @@ from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from dataprep.formats.read.dataset import Dataset, open_dataset
-from dataprep.runtime.create import create_loader
 from dataprep.runtime.inspect.trace import (
     NOT_DRAWN,
     Traceable,
@@ -37,6 +36,7 @@ from dataprep.runtime.rows.packing import Packer
 from dataprep.runtime.rows.windows import WindowDataset
 from dataprep.runtime.types import IGNORED_LABEL
 from tests.scenes.datasets import EOS_ID, make_dataset
+from tests.scenes.loaders import make_loader
 from tests.support import examples
 
 LENGTHS = [[0, 5, 1, 0, 0, 40, 0], [], [12, 3], [0], [30, 0, 7, 1, 1, 1, 20, 9, 33, 2, 2, 16]]
@@ -135,7 +135,7 @@ def check(make: Callable[..., Loader], ranks: int, *, labels: bool) -> None:
 OPTIONS: dict[str, dict[str, Any]] = {
     "windows": {"seq_len": 9, "stride": 5},
     "packed": {"rows": "packed", "seq_len": 13},
-    "packed best": {"rows": "packed", "seq_len": 64, "pack": "best-fit"},
+    "packed best": {"rows": "packed", "seq_len": 64, "algorithm": "best-fit"},
     "packed, cut": {"rows": "packed", "seq_len": 20, "overlong": "truncate"},
     "packed, dropped": {"rows": "packed", "seq_len": 20, "overlong": "drop"},
     "documents": {"rows": "documents", "seq_len": 50},
@@ -149,7 +149,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
 def test_one_dataset(both: tuple[Dataset, Dataset], name: str, labels: Any, shuffle: Any) -> None:
     """Ranks, a skip list, a last step that is not full: what is shown is what is served."""
     make = partial(
-        create_loader, both[0], "train", 2, labels=labels, seed=3, epoch=1, shuffle=shuffle,
+        make_loader, both[0], "train", 2, labels=labels, seed=3, epoch=1, shuffle=shuffle,
         drop_last=False, skip=[1], **OPTIONS[name],
     )  # fmt: skip
     check(make, 2, labels=labels is not None)
@@ -160,7 +160,7 @@ def test_one_dataset(both: tuple[Dataset, Dataset], name: str, labels: Any, shuf
 def test_mixture(both: tuple[Dataset, Dataset], name: str, epoch: int) -> None:
     """A source that is drawn more than once in an epoch, and one that is not drawn wholly."""
     make = partial(
-        create_loader, weighed(both), "train", 2, labels=None, seed=3,
+        make_loader, weighed(both), "train", 2, labels=None, seed=3,
         epoch=epoch, source_ids=True, drop_last=False, **OPTIONS[name],
     )  # fmt: skip
     check(make, 2, labels=False)
@@ -169,7 +169,7 @@ def test_mixture(both: tuple[Dataset, Dataset], name: str, epoch: int) -> None:
 @pytest.mark.parametrize("epoch", [0, 1, 7])
 def test_samples_of_a_mixture_that_are_not_drawn(both: tuple[Dataset, Dataset], epoch: int) -> None:
     """They are listed once, without a position; all others where the order has them, each time."""
-    loader = create_loader(weighed(both), "train", 2, seq_len=4)
+    loader = make_loader(weighed(both), "train", 2, seq_len=4)
     samples: Any = loader.dataset_obj
     order: Any = loader.sampler_obj.order
     n = loader.sampler_obj.samples
@@ -265,7 +265,7 @@ def test_real_documents(stories: Path, monkeypatch: pytest.MonkeyPatch, tmp_path
     split = open_dataset(stories).split("train")
     for rows in ("windows", "packed", "documents"):
         fields: dict[str, Any] = {"doc_ids": True} if rows != "documents" else {}
-        loader = create_loader(
+        loader = make_loader(
             stories, "train", 8, rows=rows, seq_len=256, seed=5, labels=None, **fields
         )
         samples: Any = loader.dataset_obj

@@ -23,13 +23,13 @@ from torch.utils.data import DataLoader
 import dataprep
 from dataprep.formats.errors import InputError, IntegrityError, UsageError
 from dataprep.formats.read.dataset import open_dataset
-from dataprep.runtime.create import create_loader
 from dataprep.runtime.loader.loader import Loader, set_epoch
 from dataprep.runtime.loader.serve import build_order
 from dataprep.runtime.order.blocks import Blocks, block_sizes
 from dataprep.runtime.rows.windows import WindowDataset
 from dataprep.runtime.types import Batch
 from tests.scenes.datasets import make_dataset, random_split
+from tests.scenes.loaders import make_loader
 from tests.scenes.ranks import serve
 
 SEQ_LEN = 16
@@ -52,7 +52,7 @@ def rows(batches: Any) -> list[list[list[int]]]:
 
 
 def make(shards: Path, split: str = "train", batch_size: int = 4, **options: Any) -> Loader:
-    return create_loader(shards, split, batch_size, seq_len=SEQ_LEN, **options)
+    return make_loader(shards, split, batch_size, seq_len=SEQ_LEN, **options)
 
 
 def test_is_a_torch_dataloader(shards: Path) -> None:
@@ -180,7 +180,7 @@ def test_split_decides_the_defaults(shards: Path) -> None:
 
 def test_other_seq_len_and_labels(shards: Path) -> None:
     """The window options reach the dataset."""
-    batch: Batch = next(iter(create_loader(shards, "train", 3, seq_len=7, labels="unshifted")))
+    batch: Batch = next(iter(make_loader(shards, "train", 3, seq_len=7, labels="unshifted")))
     assert torch.equal(batch["input_ids"], batch["labels"])
     assert batch["input_ids"].shape == (3, 7)
     assert set(next(iter(make(shards, labels=None)))) == {"input_ids"}
@@ -313,7 +313,7 @@ def free_port() -> int:
 def test_bad_arguments_are_named(shards: Path, argument: str, options: dict[str, Any]) -> None:
     """An impossible argument is a UsageError that names it."""
     with pytest.raises(UsageError) as caught:
-        create_loader(shards, "train", **{"batch_size": 4, "seq_len": SEQ_LEN} | options)
+        make_loader(shards, "train", **{"batch_size": 4, "seq_len": SEQ_LEN} | options)
     assert caught.value.where == argument
 
 
@@ -330,7 +330,7 @@ def test_unusable_directories_are_refused(shards: Path, tmp_path: Path) -> None:
     with pytest.raises(IntegrityError, match="not a finished dataset"):
         make(tmp_path)
     with pytest.raises(InputError, match="seq_len=1070"):
-        create_loader(shards, "train", 4, seq_len=4096)
+        make_loader(shards, "train", 4, seq_len=4096)
 
 
 def test_workers_end_with_their_loader(shards: Path) -> None:
@@ -391,7 +391,7 @@ def test_pickles_and_copies_serve_the_same(shards: Path, options: dict[str, Any]
 
 
 def test_pickled_mixtures_serve_the_same(shards: Path) -> None:
-    loader = create_loader({str(shards): 3, f"{shards}/../shards": 1}, "train", 4, seq_len=SEQ_LEN)
+    loader = make_loader({str(shards): 3, f"{shards}/../shards": 1}, "train", 4, seq_len=SEQ_LEN)
     assert rows(pickle.loads(pickle.dumps(loader))) == rows(loader)
 
 
@@ -402,7 +402,7 @@ def test_ranks_draw_other_numbers(shards: Path) -> None:
         for rank in (0, 1, 0)
         for seed in (0, 1)
         for loader in [
-            create_loader(shards, "train", 2, seq_len=8, seed=seed, dp_rank=rank, dp_size=2)
+            make_loader(shards, "train", 2, seq_len=8, seed=seed, dp_rank=rank, dp_size=2)
         ]
     ]
     assert seeds[:2] == seeds[4:]

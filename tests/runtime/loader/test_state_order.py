@@ -14,7 +14,6 @@ import pytest
 from dataprep.formats.canonical import digest_of
 from dataprep.formats.errors import DataprepError, IncompatibleError, UsageError
 from dataprep.formats.read.dataset import open_dataset
-from dataprep.runtime.create import create_loader
 from dataprep.runtime.external.config import LoaderConfig
 from dataprep.runtime.external.iterable_loader import foreign_stream_loader
 from dataprep.runtime.external.map_loader import Buckets, foreign_loader
@@ -24,6 +23,7 @@ from dataprep.runtime.rows.documents import DocumentDataset
 from dataprep.runtime.rows.windows import WindowDataset
 from dataprep.runtime.stream.dataset import StreamDataset
 from tests.scenes.datasets import make_dataset, random_split
+from tests.scenes.loaders import make_loader
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +46,7 @@ def _here(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def make(weights: Any, **options: Any) -> Loader:
     """A loader of one dataset, or of those in "ab" with equal weights, or with these weights."""
     weights = dict.fromkeys(weights, 1) if isinstance(weights, str) else weights
-    return create_loader(weights, "train", 4, **{"seq_len": 8, "seed": 5} | options)
+    return make_loader(weights, "train", 4, **{"seq_len": 8, "seed": 5} | options)
 
 
 def refused(loader: Any, state: Any) -> DataprepError:
@@ -217,17 +217,17 @@ def test_the_name_of_a_split_decides_nothing(root: Path, tmp_path: Path, options
     """Equal data have one order, and take the states of each other, whatever their split's name."""
     make_dataset(tmp_path / "a", {"fit": random_split([[90, 41, 80]], seed=0)})
     options = {"seq_len": 8, "seed": 5, "shuffle": True, "drop_last": True} | options
-    one = create_loader(root / "a", "train", 2, **options)
-    other = create_loader(tmp_path / "a", "fit", 2, **options)
+    one = make_loader(root / "a", "train", 2, **options)
+    other = make_loader(tmp_path / "a", "fit", 2, **options)
     followed = [batch["input_ids"].tolist() for batch in one]
     assert [batch["input_ids"].tolist() for batch in other] == followed
-    one = create_loader(root / "a", "train", 2, **options)
+    one = make_loader(root / "a", "train", 2, **options)
     next(iter(one))
     other.load_state_dict(json.loads(json.dumps(one.state_dict())))
     assert [batch["input_ids"].tolist() for batch in other] == followed[1:]
-    mixed = create_loader({str(root / "a"): 1}, "train", 2, **options)
+    mixed = make_loader({str(root / "a"): 1}, "train", 2, **options)
     next(iter(mixed))
-    renamed = create_loader({str(tmp_path / "a"): 1}, "fit", 2, **options)
+    renamed = make_loader({str(tmp_path / "a"): 1}, "fit", 2, **options)
     renamed.load_state_dict(mixed.state_dict())
     assert renamed.state_dict()["position"] == 2
 
@@ -345,13 +345,9 @@ def test_one_forgotten_sample_is_one() -> None:
         make(Path("a")).load_state_dict(make(Path("a"), skip=[3]).state_dict())
 
 
-@pytest.mark.parametrize(
-    "options",
-    [{"skip": {"a": [1]}}, {"weigh_by": "tokens"}, {"source_ids": True}, {"weights_changed": True}],
-)
-def test_options_of_mixtures_say_what_to_give(options: Any) -> None:
+def test_skips_of_a_mixture_say_what_to_give() -> None:
     with pytest.raises(UsageError, match="several datasets") as caught:
-        make(Path("a"), **options)
+        make(Path("a"), skip={"a": [1]})
     assert 'or give weights: {"prose": 0.7, "code": 0.3}.' in (caught.value.remedy or "")
 
 

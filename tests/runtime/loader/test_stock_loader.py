@@ -25,7 +25,6 @@ from dataprep.runtime.arrays.embeddings import EmbeddingDataset
 from dataprep.runtime.arrays.pair_data import open_pairs
 from dataprep.runtime.collate.padded import Padded
 from dataprep.runtime.collate.preference import Preference
-from dataprep.runtime.create import create_loader
 from dataprep.runtime.external.map_dataset import Collated
 from dataprep.runtime.external.preprocessed_map import PreprocessedDataset
 from dataprep.runtime.external.random_split import split_by_fraction
@@ -36,6 +35,7 @@ from dataprep.runtime.rows.packed import PackedDataset
 from dataprep.runtime.rows.preferences import PreferenceDataset
 from dataprep.runtime.rows.windows import WindowDataset
 from tests.scenes import datasets, preferences
+from tests.scenes.loaders import make_loader
 from tests.scenes.pair_datasets import make_embeddings, make_pairs
 
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")
@@ -180,7 +180,7 @@ def test_offsets_are_of_each_row(folder: Path) -> None:
 
 def test_parts_of_our_loader_make_the_same_loader(folder: Path) -> None:
     """What makes a loader anew from its dataset, sampler and collate function gets its batches."""
-    loader = create_loader(folder / "text", "train", 4, seq_len=8, cu_seqlens=4)
+    loader = make_loader(folder / "text", "train", 4, seq_len=8, cu_seqlens=4)
     again = DataLoader(
         loader.dataset, batch_sampler=loader.batch_sampler, collate_fn=loader.collate_fn
     )

@@ -11,10 +11,10 @@ import pytest
 
 from dataprep.formats.errors import DataprepError, IntegrityError, StorageError
 from dataprep.formats.read.dataset import open_dataset
-from dataprep.runtime.create import create_loader
 from dataprep.runtime.mixture.dataset import MixtureDataset
 from dataprep.runtime.rows.windows import WindowDataset
 from tests.scenes.datasets import make_dataset, random_split
+from tests.scenes.loaders import make_loader
 from tests.scenes.runner import run_here
 
 TOKENS = "train/tokens-00000.bin"
@@ -38,7 +38,7 @@ def spoil(path: Path) -> None:
 
 
 def make(**options: Any) -> Any:
-    return create_loader({"a": 1, "b": 1, "c": 1}, "train", 2, seq_len=8, **options)
+    return make_loader({"a": 1, "b": 1, "c": 1}, "train", 2, seq_len=8, **options)
 
 
 DAMAGE = [

@@ -19,7 +19,6 @@ from torch.utils.data import DataLoader
 
 from dataprep.formats.errors import IncompatibleError, UsageError
 from dataprep.formats.read.dataset import Split, open_dataset
-from dataprep.runtime.create import create_loader
 from dataprep.runtime.inspect.first_batch import validate_first_batch
 from dataprep.runtime.loader.batch_sampler import GlobalBatchSampler
 from dataprep.runtime.loader.serve import serve_steps
@@ -29,6 +28,7 @@ from dataprep.runtime.rows.documents import DocumentDataset, Side
 from dataprep.runtime.rows.windows import WindowDataset
 from dataprep.runtime.types import IGNORED_LABEL, PADDING, Batch
 from tests.scenes.datasets import make_dataset, random_split
+from tests.scenes.loaders import make_loader
 from tests.support import examples
 
 Samples = npt.NDArray[np.int64]
@@ -257,13 +257,13 @@ def test_tokenizers_must_be_driven_alike(tmp_path: Path) -> None:
         make_dataset(tmp_path / name, {"train": random_split(lengths)}, add_eos=ends)
     weights = {str(tmp_path / name): 1 for name in ("plain", "ended")}
     with pytest.raises(IncompatibleError) as caught:
-        create_loader(weights, "train", 2, seq_len=4)
+        make_loader(weights, "train", 2, seq_len=4)
     assert caught.value.code == "E_TOKENIZER"
     assert caught.value.problem == (
         f"was built with --eos added, and {tmp_path / 'plain'} with none"
     )
     assert "pass mixed_tokenizers=True" in (caught.value.remedy or "")
-    mixed = create_loader(weights, "train", 2, seq_len=4, mixed_tokenizers=True)
+    mixed = make_loader(weights, "train", 2, seq_len=4, mixed_tokenizers=True)
     assert len(list(mixed)) == len(mixed)
 
 

@@ -16,7 +16,6 @@ import torch
 
 from dataprep.formats.errors import IncompatibleError, UsageError
 from dataprep.formats.read.dataset import open_dataset
-from dataprep.runtime.create import create_loader
 from dataprep.runtime.loader.loader import Loader
 from dataprep.runtime.mixture.loader import mean_tokens, realised
 from dataprep.runtime.mixture.mixture import MixtureOrder
@@ -24,6 +23,7 @@ from dataprep.runtime.order.blocks import Blocks
 from dataprep.runtime.rows.documents import DocumentDataset
 from dataprep.runtime.rows.packed import PackedDataset
 from tests.scenes.datasets import make_dataset, random_split
+from tests.scenes.loaders import make_loader
 
 LENGTHS = {"a": [30, 2, 9, 41, 8], "b": [3, 4, 2, 5, 3, 2, 6, 0, 4, 3] * 3, "c": [60, 61]}
 
@@ -44,7 +44,7 @@ def _here(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def make(weights: Mapping[Any, float], **options: Any) -> Loader:
-    return create_loader(weights, "train", 4, **{"seq_len": 8, "seed": 5} | options)
+    return make_loader(weights, "train", 4, **{"seq_len": 8, "seed": 5} | options)
 
 
 def rows(loader: Loader) -> list[list[int]]:
@@ -146,7 +146,7 @@ def test_shuffles_by_name() -> None:
 def test_weights_are_shares_of_tokens_where_asked() -> None:
     """Documents of 18 and of 32/9 tokens on average: the short ones are drawn more often."""
     means = [Counter({"tokens": sum(n), "rows": sum(x > 0 for x in n)}) for n in LENGTHS.values()]
-    loader = make({"a": 1, "b": 1}, rows="documents", seq_len=64, weigh_by="tokens")
+    loader = make({"a": 1, "b": 1}, rows="documents", seq_len=64, by="tokens")
     drawn = realised(loader)
     order = loader.sampler_obj.order
     assert isinstance(order, MixtureOrder)
@@ -154,10 +154,10 @@ def test_weights_are_shares_of_tokens_where_asked() -> None:
     first, second = order.mixture.schedule.weights
     assert first * wanted[1] == second * wanted[0]
     assert drawn["a"] == {"samples": 0, "tokens": 0, "passes": 0.0}
-    assert make({"a": 1, "b": 1}, weigh_by="tokens").order["weights"] == [1, 1]  # equal windows
+    assert make({"a": 1, "b": 1}, by="tokens").order["weights"] == [1, 1]  # equal windows
     with pytest.raises(UsageError, match="must be one of") as caught:
-        make({"a": 1, "b": 1}, weigh_by="bytes")
-    assert caught.value.where == "weigh_by"
+        make({"a": 1, "b": 1}, by="bytes")
+    assert caught.value.where == "by"
 
 
 def test_mean_tokens_equal_a_count() -> None:
@@ -191,15 +191,9 @@ def test_realised_counts_what_was_handed_over(drop_last: bool) -> None:
     assert realised(other) == found
 
 
-def test_what_is_for_mixtures_is_refused_for_one_dataset() -> None:
-    """And what is for one dataset, for mixtures."""
-    options: list[tuple[str, Any]] = [("weigh_by", "tokens"), ("source_ids", True)]
-    for name, value in options:
-        with pytest.raises(UsageError, match="several datasets") as caught:
-            create_loader("a", "train", 4, seq_len=8, **{name: value})
-        assert caught.value.where == name
+def test_the_loader_of_one_dataset_has_no_shares() -> None:
     with pytest.raises(UsageError, match="no mixture"):
-        realised(create_loader("a", "train", 4, seq_len=8))
+        realised(make_loader("a", "train", 4, seq_len=8))
     with pytest.raises(UsageError, match="skip"):
         make({"a": 1, "b": 1}, skip=[3])
     documents = realised(make({"a": 1, "b": 1}, rows="documents"))

@@ -16,13 +16,13 @@ from torch.nn.functional import cross_entropy, scaled_dot_product_attention
 
 from dataprep.formats.errors import InputError, UsageError
 from dataprep.formats.read.dataset import open_dataset
-from dataprep.runtime.create import create_loader
 from dataprep.runtime.external.data_module import UniversalDataModule
 from dataprep.runtime.rows.documents import DocumentDataset
 from dataprep.runtime.rows.packed import PackedDataset
 from dataprep.runtime.rows.windows import WindowDataset
 from dataprep.runtime.types import IGNORED_LABEL, Batch, Labels
 from tests.scenes.datasets import EOS_ID, make_dataset, random_split
+from tests.scenes.loaders import make_loader
 from tests.support import examples
 
 LENGTHS = [[9, 30, 14], [], [22, 5, 11, 40, 17, 8]]
@@ -48,14 +48,14 @@ def test_rows_that_a_build_is_for(tmp_path: Path) -> None:
     """Conversations are packed best-fit and never cut; texts are windows, as ever."""
     chat = talk(tmp_path / "chat")
     text = make_dataset(tmp_path / "text", {"train": random_split(LENGTHS)})
-    samples: Any = create_loader(chat, "train", 1, seq_len=40).dataset_obj
+    samples: Any = make_loader(chat, "train", 1, seq_len=40).dataset_obj
     assert isinstance(samples, PackedDataset)
     assert (samples.options.algorithm, samples.options.overlong) == ("best-fit", "error")
-    plain: Any = create_loader(text, "train", 1, seq_len=40).dataset_obj
+    plain: Any = make_loader(text, "train", 1, seq_len=40).dataset_obj
     assert isinstance(plain, WindowDataset)
-    packed: Any = create_loader(text, "train", 1, seq_len=40, rows="packed").dataset_obj
+    packed: Any = make_loader(text, "train", 1, seq_len=40, rows="packed").dataset_obj
     assert (packed.options.algorithm, packed.options.overlong) == ("first-fit", "split")
-    asked: Any = create_loader(chat, "train", 1, seq_len=40, rows="windows").dataset_obj
+    asked: Any = make_loader(chat, "train", 1, seq_len=40, rows="windows").dataset_obj
     assert isinstance(asked, WindowDataset)
     module = UniversalDataModule(str(chat), batch_size=1, rows={"seq_len": 40})
     assert isinstance(module.train_dataloader().dataset_obj, PackedDataset)
@@ -66,16 +66,16 @@ def test_nothing_is_cut_without_asking(tmp_path: Path) -> None:
     chat = talk(tmp_path / "chat")
     for options in ({}, {"rows": "packed"}, {"rows": "documents"}):
         with pytest.raises(InputError) as caught:
-            create_loader(chat, "train", 1, seq_len=39, **options)  # type: ignore[arg-type]
+            make_loader(chat, "train", 1, seq_len=39, **options)
         assert (caught.value.code, caught.value.where) == (
             "E_OVERLONG", f"document 6 of {chat}",
         )  # fmt: skip
         assert "40 tokens" in caught.value.problem
     for overlong in ("split", "truncate", "drop"):
-        create_loader(chat, "train", 1, seq_len=39, overlong=overlong)
+        make_loader(chat, "train", 1, seq_len=39, overlong=overlong)
     for overlong, part in (("truncate", slice(None, 39)), ("truncate-left", slice(1, None))):
-        data = create_loader(
-            chat, "train", 1, rows="documents", seq_len=39, overlong=overlong  # type: ignore[arg-type]
+        data = make_loader(
+            chat, "train", 1, rows="documents", seq_len=39, overlong=overlong
         ).dataset_obj  # fmt: skip
         ids = open_dataset(chat).split("train").document(6)[part]
         assert data[6]["input_ids"].tolist() == ids.tolist()
@@ -85,8 +85,8 @@ def test_nothing_is_cut_without_asking(tmp_path: Path) -> None:
         ("windows", "drop"),
     ):
         with pytest.raises(UsageError) as refused:
-            create_loader(
-                chat, "train", 1, rows=rows, overlong=overlong  # type: ignore[arg-type]
+            make_loader(
+                chat, "train", 1, rows=rows, overlong=overlong
             )  # fmt: skip
         assert refused.value.where == "overlong"
 
@@ -119,7 +119,7 @@ def test_everything_restarts_with_each_conversation(
     with TemporaryDirectory() as folder:
         split = open_dataset(talk(Path(folder) / "d", lengths)).split("train")
         data = PackedDataset(
-            split, seq_len=14, pack=pack, labels=labels, position_ids=True, doc_ids=True,
+            split, seq_len=14, algorithm=pack, labels=labels, position_ids=True, doc_ids=True,
             cu_seqlens=True, plan_dir=Path(folder) / "plans",
         )  # fmt: skip
         batch = data.batch(range(len(data)))
@@ -167,7 +167,7 @@ def test_packing_changes_no_loss(tmp_path: Path) -> None:
     """
     split = open_dataset(talk(tmp_path / "chat")).split("train")
     packed = PackedDataset(
-        split, seq_len=64, pack="best-fit", position_ids=True, doc_ids=True
+        split, seq_len=64, algorithm="best-fit", position_ids=True, doc_ids=True
     ).batch([0, 1, 2])
     assert len(set(packed["doc_ids"].flatten().tolist()) - {-1}) == split.documents
     rows = DocumentDataset(split, position_ids=True).batch(range(split.documents))

@@ -124,7 +124,7 @@ def test_rows_equal_the_reference(
 
         def packed() -> PackedDataset:
             return PackedDataset(
-                split, seq_len=seq_len, pack=pack, overlong=overlong, labels=labels,
+                split, seq_len=seq_len, algorithm=pack, overlong=overlong, labels=labels,
                 position_ids=True, doc_ids=True, plan_dir=Path(folder) / "plans",
             )  # fmt: skip
 
@@ -252,7 +252,7 @@ def test_spans_are_what_is_read(split: Split, plans: Path) -> None:
     [
         ("labels", {"labels": "next"}),
         ("seq_len", {"seq_len": 0}),
-        ("pack", {"pack": "worst-fit"}),
+        ("algorithm", {"algorithm": "worst-fit"}),
         ("overlong", {"overlong": "wrap"}),
         ("pad_id", {"pad_id": 257}),
         ("pad_id", {"pad_id": -1}),
@@ -384,7 +384,7 @@ def test_pickles_small_and_opens_the_plan(split: Split, plans: Path) -> None:
 
 def test_plans_are_equal_in_another_process(split: Split, plans: Path, tmp_path: Path) -> None:
     """Another interpreter, with another hash seed, makes the same bytes."""
-    PackedDataset(split, seq_len=32, pack="best-fit", plan_dir=plans)
+    PackedDataset(split, seq_len=32, algorithm="best-fit", plan_dir=plans)
     code = (
         "from dataprep.formats.read.dataset import open_dataset\n"
         "from dataprep.runtime.rows.packing import PackingOptions\n"

@@ -195,7 +195,7 @@ def test_negative_length_is_damage() -> None:
     [
         ("seq_len", {"seq_len": 0}),
         ("seq_len", {"seq_len": 1 << 31}),
-        ("pack", {"seq_len": 4, "algorithm": "next-fit"}),
+        ("algorithm", {"seq_len": 4, "algorithm": "next-fit"}),
         ("overlong", {"seq_len": 4, "overlong": "cut"}),
     ],
 )

@@ -14,7 +14,6 @@ import torch
 
 from dataprep.formats.errors import IncompatibleError, InputError, UsageError
 from dataprep.formats.read.dataset import open_dataset
-from dataprep.runtime.create import create_loader
 from dataprep.runtime.external.builder import DataLoaderBuilder
 from dataprep.runtime.external.data_module import UniversalDataModule
 from dataprep.runtime.external.map_loader import Buckets
@@ -23,9 +22,10 @@ from dataprep.runtime.inspect.trace import steps_of_document, trace_step
 from dataprep.runtime.loader.loader import Loader
 from dataprep.runtime.mixture.loader import realised
 from dataprep.runtime.rows.preferences import FORMS, PreferenceDataset
-from dataprep.runtime.specs import Rows
+from dataprep.runtime.specs import RowKind
 from dataprep.runtime.stream.dataset import StreamDataset
 from tests.scenes.datasets import EOS_ID, make_dataset, random_split
+from tests.scenes.loaders import make_loader
 from tests.scenes.preferences import Answer, Record, make_preferences
 from tests.scenes.runner import run_here
 
@@ -82,7 +82,7 @@ def flat(steps: Iterable[list[int]]) -> list[int]:
 
 def make(path: Path, **options: Any) -> Loader:
     options = {"drop_last": False, "seed": 7} | options
-    return create_loader(path, "train", PER_STEP, **options)
+    return make_loader(path, "train", PER_STEP, **options)
 
 
 def test_each_record_once_whoever_serves_it(paths: dict[str, Path], form: str) -> None:
@@ -94,7 +94,7 @@ def test_each_record_once_whoever_serves_it(paths: dict[str, Path], form: str) -
     assert flat(numbers(make(path, rows=form), form)) == order
     assert flat(numbers(make(path, num_workers=1), form)) == order
     assert flat(numbers(make(path, io="pread"), form)) == order
-    assert flat(numbers(create_loader(path, "train", 5, drop_last=False, seed=7), form)) == order
+    assert flat(numbers(make_loader(path, "train", 5, drop_last=False, seed=7), form)) == order
     assert flat(numbers(make(path, shuffle=False), form)) == [*range(N)]
     assert sorted(flat(numbers(make(path, shuffle="blocks"), form))) == [*range(N)]
     assert flat(numbers(make(path, skip=[4]), form)) == [n for n in order if n != 4]
@@ -189,7 +189,7 @@ def test_mixtures(paths: dict[str, Path], form: str, tmp_path: Path) -> None:
     """Rows of several datasets in one batch, padded on; each record as its dataset gives it."""
     other = numbered(tmp_path / "other", form, first=100)
     both = {str(paths[form]): 0.5, str(other): 0.5}
-    loader = create_loader(both, "train", 4, seed=3, source_ids=True)
+    loader = make_loader(both, "train", 4, seed=3, source_ids=True)
     single = [PreferenceDataset(open_dataset(path).split("train")) for path in both]
     seen: list[int] = []
     for batch in loader:
@@ -207,7 +207,7 @@ def test_mixtures(paths: dict[str, Path], form: str, tmp_path: Path) -> None:
                 assert (rest == blank).all() or not tensor.ndim
     assert min(seen) < 100 <= max(seen)
     assert sum(part["samples"] for part in realised(loader).values()) == len(seen)
-    by_tokens = create_loader(both, "train", 4, seed=3, weigh_by="tokens")
+    by_tokens = make_loader(both, "train", 4, seed=3, by="tokens")
     assert sum(len(step) for step in numbers(by_tokens, form)) == len(seen)
 
 
@@ -220,7 +220,7 @@ def _blank(name: str) -> int:
 def test_mixtures_of_other_forms_are_refused(paths: dict[str, Path]) -> None:
     """Pairs have no rows that groups have."""
     with pytest.raises(UsageError, match="rows of the sources differ"):
-        create_loader({str(paths["pairs"]): 1, str(paths["groups"]): 1}, "train", 2)
+        make_loader({str(paths["pairs"]): 1, str(paths["groups"]): 1}, "train", 2)
 
 
 def test_data_modules(paths: dict[str, Path], form: str) -> None:
@@ -268,7 +268,7 @@ def test_order_command(
     paths: dict[str, Path], form: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """With options or a state: the records of a step, and the step of a record."""
-    loader = create_loader(paths[form], "train", 4, seed=5)
+    loader = make_loader(paths[form], "train", 4, seed=5)
     batches = iter(loader)
     next(batches)
     (tmp_path / "state.json").write_text(json.dumps(loader.state_dict()))
@@ -296,7 +296,7 @@ def test_order_command_of_what_is_cut(
     """A state says that beginnings were cut off, and options may say it, too."""
     path = paths.get(rows) or make_dataset(tmp_path / "d", {"train": random_split([[12, 30]])})
     size = N if rows in FORMS else 2  # all samples in one step
-    loader = create_loader(path, "train", size, rows=rows, seq_len=9, overlong="truncate-left")
+    loader = make_loader(path, "train", size, rows=rows, seq_len=9, overlong="truncate-left")
     (tmp_path / "state.json").write_text(json.dumps(loader.state_dict()))
     data: Any = loader.dataset_obj
     for options in (("--state", str(tmp_path / "state.json")),
@@ -318,7 +318,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "documents": ({"rows": "documents"}, "rows"),
     "unknown": ({"rows": "essays"}, "rows"),
     "stride": ({"stride": 4}, "stride"),
-    "pack": ({"pack": "best-fit"}, "pack"),
+    "algorithm": ({"algorithm": "best-fit"}, "algorithm"),
     "positions": ({"position_ids": True}, "position_ids"),
     "documents of tokens": ({"doc_ids": True}, "doc_ids"),
     "boundaries": ({"cu_seqlens": True}, "cu_seqlens"),
@@ -339,15 +339,15 @@ def test_what_does_not_fit_is_refused(
 
 @pytest.mark.parametrize("rows", FORMS)
 def test_rows_of_preferences_are_theirs_alone(
-    paths: dict[str, Path], rows: Rows, tmp_path: Path
+    paths: dict[str, Path], rows: RowKind, tmp_path: Path
 ) -> None:
     """Texts have none of them, and each form only its own."""
     text = make_dataset(tmp_path / "text", {"train": random_split([[40, 40]])})
     with pytest.raises(UsageError, match="has no preferences"):
-        create_loader(text, "train", 1, rows=rows)
+        make_loader(text, "train", 1, rows=rows)
     for other in set(FORMS) - {rows}:
         with pytest.raises(UsageError, match=f"holds preferences \\({other}\\)"):
-            create_loader(paths[other], "train", 1, rows=rows)
+            make_loader(paths[other], "train", 1, rows=rows)
 
 
 def test_too_long(paths: dict[str, Path], form: str) -> None:
