@@ -19,7 +19,7 @@ from ..files.safe_open import open_ordinary, wrong_size
 from ..storage import storage_errors
 from .common import FileEntry, InputEntry, RecordCounts
 
-__all__ = ["INPUTS_NAME", "MANY_INPUTS", "encode_inputs", "read_inputs"]
+__all__ = ["INPUTS_NAME", "MANY_INPUTS", "AnyManifest", "encode_inputs", "read_inputs"]
 
 INPUTS_NAME = "inputs.jsonl"
 MANY_INPUTS = 10_000
@@ -37,20 +37,41 @@ def encode_inputs(inputs: Sequence[InputEntry]) -> Iterator[bytes]:
         yield b"".join(lines)
 
 
-class _Listed(Protocol):
-    """A manifest of any kind."""
+class AnyManifest(Protocol):
+    """The fields that the manifests of all kinds have."""
 
     @property
-    def inputs(self) -> tuple[InputEntry, ...]: ...
+    def recipe_id(self) -> str:
+        """Digest of the inputs and options."""
+        ...
+
     @property
-    def inputs_file(self) -> str | msgspec.UnsetType: ...
+    def self_sha256(self) -> str:
+        """Digest of config.json itself."""
+        ...
+
     @property
-    def files(self) -> tuple[FileEntry, ...]: ...
+    def inputs(self) -> tuple[InputEntry, ...]:
+        """Inputs, unless a side file lists them."""
+        ...
+
     @property
-    def records(self) -> RecordCounts: ...
+    def inputs_file(self) -> str | msgspec.UnsetType:
+        """Name of the side file."""
+        ...
+
+    @property
+    def files(self) -> tuple[FileEntry, ...]:
+        """All files but config.json."""
+        ...
+
+    @property
+    def records(self) -> RecordCounts:
+        """Records read, written and rejected."""
+        ...
 
 
-def read_inputs(directory: Path, manifest: _Listed) -> tuple[InputEntry, ...]:
+def read_inputs(directory: Path, manifest: AnyManifest) -> tuple[InputEntry, ...]:
     """Return the inputs of the dataset in `directory`, of its config.json or of its side file.
 
     The file is read once, and its size, SHA-256 and records compared with config.json; raises

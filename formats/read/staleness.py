@@ -1,9 +1,9 @@
-"""Readers of a directory in which another dataset may be put at any moment.
+"""Guard against a rebuild in a directory that is being read.
 
-A rebuild puts its dataset in the place of the old one in one step, so every file that was opened
-between two looks at config.json that saw the same file belongs to that dataset. Whoever opens
-files one after the other looks before and after, and never mixes two builds. Costs two calls of
-stat; maps that are open already stay valid without.
+A rebuild replaces a dataset in one step, so all files that were opened between two looks at the
+same config.json belong to one build. A reader that opens files one after the other looks before
+and after each, and never mixes two builds. Costs two calls of stat for each file that is opened;
+maps and files that are open stay valid.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ from typing import TypeVar
 from ..errors import DataprepError, IntegrityError
 from ..manifest.common import CONFIG_NAME, read, read_header
 
-__all__ = ["Mark", "Standing", "mark_of", "require_same"]
+__all__ = ["BuildGuard", "Mark", "mark_of", "require_same"]
 
 Mark = tuple[int, ...]
-"""Tells the dataset in a directory from any that takes its place; empty where there is none.
+"""Inode, times and size of config.json, which differ from those of any other build; () for none.
 
-Inode numbers are used again and times are copied, so there are several; the last one, of the last
-change, is also another after a chmod.
+Inode numbers are reused and modification times are copied, so several fields are compared. The
+last one, the time of the last change, also changes with a chmod.
 """
 Found = TypeVar("Found")
 _TRIES = 10
 
 
 def mark_of(directory: Path) -> Mark:
-    """The mark of the dataset that stands in `directory` now."""
+    """Return the mark of the dataset that is in `directory` now."""
     try:
         found = (directory / CONFIG_NAME).lstat()
     except OSError:
@@ -36,8 +36,8 @@ def mark_of(directory: Path) -> Mark:
     return found.st_ino, found.st_mtime_ns, found.st_size, found.st_ctime_ns
 
 
-class Standing:
-    """What stands in a directory; the build is the one that is there at the first `open`."""
+class BuildGuard:
+    """Access to the files of one build: the one found by the first call of `open`."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -45,9 +45,9 @@ class Standing:
         self._self_sha256 = ""
 
     def open(self, opener: Callable[[], Found]) -> Found:
-        """What `opener` gives, all of it from the same build, and from the one of the first time.
+        """Return the result of `opener`, which read files of the guarded build and of no other.
 
-        Raises `IntegrityError` if another has taken its place; one with the same bytes may.
+        Raises `IntegrityError` if another build has taken its place; one with equal bytes may.
         """
         for _ in range(_TRIES):
             mark = mark_of(self._directory)
@@ -64,8 +64,8 @@ class Standing:
                 return found
         raise _replaced(self._directory, "it is being replaced again and again")
 
-    def settle(self, self_sha256: str) -> None:
-        """Name the dataset that was found, by its config.json."""
+    def identify(self, self_sha256: str) -> None:
+        """Set the digest of config.json by which the guarded build is recognised."""
         self._self_sha256 = self_sha256
 
     def _require_same_build(self) -> None:
@@ -74,9 +74,9 @@ class Standing:
 
 
 def require_same(directory: Path, expected: str, found: str) -> None:
-    """Raise `IntegrityError` unless the config.json `found` in `directory` is the `expected` one.
+    """Raise `IntegrityError` unless the digests of two config.json, `self_sha256`, are equal.
 
-    Both are `self_sha256`: two builds of one recipe may differ in their files.
+    The recipe id would not do: two builds of one recipe may differ in their files.
     """
     if found != expected:
         problem = f"the dataset {expected[:12]} was replaced by {found[:12]}"

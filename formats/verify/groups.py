@@ -20,7 +20,7 @@ from ..manifest.tokens import Manifest, ShardEntry, SplitEntry
 from ..read.open_files import Files
 from ..read.pread import FileArray
 from ..read.records import RecordIds
-from ..read.staleness import Standing
+from ..read.staleness import BuildGuard
 from .reader import Reader, Run
 from .report import Finding, Refused
 
@@ -150,7 +150,7 @@ def check_records_of_groups(run: Run, manifest: Manifest) -> None:
 
     Files in which something was found already are passed over.
     """
-    files = Files(run.directory, run.files, Standing(run.directory), "pread")
+    files = Files(run.directory, run.files, BuildGuard(run.directory), "pread")
     for split in manifest.splits.values():
         names = [*split.id_files, *(str(shard.groups) for shard in split.shards)]
         if split.records is not None and all(run.sound(name) for name in names):

@@ -24,7 +24,7 @@ from ..errors import DataprepError
 from ..manifest.arrays import ArrayEntry, ArrayManifest, PairSizes, pair_sizes
 from ..read.arrays import NamedArray
 from ..read.open_files import Files
-from ..read.staleness import Standing
+from ..read.staleness import BuildGuard
 from .reader import Reader, Run
 from .report import Finding, Refused
 from .rules import is_foreign, place
@@ -179,7 +179,7 @@ class _Negatives:
 
 def open_rows(run: Run, manifest: ArrayManifest, *names: str) -> list[NamedArray]:
     """The arrays of these names, to be read and not mapped."""
-    files = Files(run.directory, run.files, Standing(run.directory), "pread")
+    files = Files(run.directory, run.files, BuildGuard(run.directory), "pread")
     return [NamedArray(files, name, manifest.arrays[name]) for name in names]
 
 

@@ -7,7 +7,7 @@ import reprlib
 from collections import Counter
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from dataprep.formats.errors import UsageError, naming_dataset
 from dataprep.formats.read.arrays import ArrayData, open_arrays
@@ -21,7 +21,7 @@ __all__ = ["Place", "open_data", "open_tokens"]
 Place = str | Path | Dataset | ArrayData | PairData
 
 
-def open_tokens(place: str | Path | Dataset, io: Literal["mmap", "pread"] | None) -> Dataset:
+def open_tokens(place: Any, io: Literal["mmap", "pread"] | None) -> Dataset:
     """Return the dataset of tokens at `place`, opened with `io`; an open one as it is."""
     if (
         isinstance(place, list | tuple)

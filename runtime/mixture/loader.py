@@ -173,7 +173,7 @@ def mean_tokens(samples: MixedDataset) -> Fraction:
         )  # fmt: skip
     longest = samples.max_length or np.iinfo(np.int64).max
     tokens = 0
-    for lengths in samples.split.lengths():
+    for lengths in samples.split.shard_lengths():
         served = lengths[lengths >= samples.min_tokens]
         tokens += int(np.minimum(served, longest).sum())
     return Fraction(max(1, tokens), len(samples))

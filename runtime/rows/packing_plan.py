@@ -66,7 +66,7 @@ def _make(split: Split, options: PackingOptions, emit: Emit) -> dict[str, int]:
 
 def document_lengths(split: Split) -> Iterator[npt.NDArray[np.int64]]:
     """The lengths of all documents, which must add up to the tokens of each shard."""
-    for shard, lengths in zip(split.entry.shards, split.lengths(), strict=True):
+    for shard, lengths in zip(split.entry.shards, split.shard_lengths(), strict=True):
         found = int(lengths.sum())
         if found != shard.length or (len(lengths) and int(lengths.min()) < 0):
             raise IntegrityError(

@@ -16,7 +16,7 @@ from dataprep.formats.files import paths as mounts
 from dataprep.formats.files.paths import local_path, refuse_address
 from dataprep.formats.read.arrays import open_arrays
 from dataprep.formats.read.dataset import open_dataset
-from dataprep.formats.read.open_files import choose_io
+from dataprep.formats.read.directory import choose_io
 from dataprep.pipeline.interop.single_file import open_single
 from dataprep.pipeline.plan.train_tokenizer import train_tokenizer
 from dataprep.runtime.create import create_loader

@@ -131,10 +131,27 @@ def test_documents_come_back_in_order(lengths: list[list[int]], eos: bool) -> No
         bounds = np.cumsum([0, *map(len, documents)]).tolist()
         spans = [split.span(i) for i in range(len(split))]
         assert spans == list(pairwise(bounds))
-        assert [n for part in split.lengths() for n in part.tolist()] == list(map(len, documents))
+        assert [ids.tolist() for ids in split] == documents
+        assert [split[i - len(split)].tolist() for i in range(len(split))] == documents
+        assert split.lengths().tolist() == list(map(len, documents))
         assert split.record_ids.tolist() == list(range(1, len(documents) + 1))
         sources = [split.source(i) for i in range(len(split))]
         assert sources == [("input.jsonl", 100 * (i + 1)) for i in range(len(split))]
+
+
+def test_a_dataset_is_a_mapping_of_splits(tmp_path: Path) -> None:
+    """Splits are found by name; the name and the size of each stand in the `repr`."""
+    made = make_dataset(tmp_path / "d", {"train": [[[1, 2], [3]]], "val": [[[7]]]})
+    dataset = open_dataset(made)
+    assert dataset["train"] is dataset.split("train")
+    assert (list(dataset), len(dataset), "val" in dataset) == (["train", "val"], 2, True)
+    with pytest.raises(UsageError, match="no split 'test', only train, val"):
+        dataset["test"]
+    sizes = "train: 2 documents, 3 tokens; val: 1 documents, 1 tokens"
+    assert repr(dataset) == f"<dataprep.Dataset {made} ({sizes})>"
+    assert repr(dataset["val"]) == f"<dataprep.Split val of {made} (1 documents, 1 tokens)>"
+    with pytest.raises(IndexError):
+        dataset["val"][1]
 
 
 def test_text_leaves_out_what_the_build_added(tmp_path: Path) -> None:

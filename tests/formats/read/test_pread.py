@@ -52,7 +52,7 @@ def everything(split: Split) -> list[object]:
         split.gather(starts, 40).tolist(),
         [split.span(i) for i in range(len(split))],
         [split.source(i) for i in range(len(split))],
-        [part.tolist() for part in split.lengths()],
+        [part.tolist() for part in split.shard_lengths()],
         split.record_ids.tolist(),
         [split.text(i) for i in range(len(split))],
     ]

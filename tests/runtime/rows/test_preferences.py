@@ -231,7 +231,7 @@ def test_spans_and_covering_are_inverse(path: Path) -> None:
 def test_what_is_too_long_is_told_at_once(path: Path) -> None:
     """By the longest document, when the dataset is made; and what would do."""
     split = open_dataset(path).split("train")
-    lengths = np.concatenate([*split.lengths()])
+    lengths = split.lengths()
     longest = int(lengths.max())
     for limit in (longest, longest + 1):
         assert len(of(path, max_length=limit)) == 13
