@@ -15,11 +15,12 @@ from dataprep.formats.errors import IntegrityError
 from dataprep.formats.storage import storage_errors
 
 from ..plan.plan import Splitting, Unit, UnitBuilder
+from ..read.array_files import ARRAYS, CUT
 from ..read.huggingface import hf_rows
 from ..read.records import Span
 from ..read.sources import Source
 from ..staging.ownership import read_own
-from .readers import ARRAYS, CUT, row_count
+from .readers import row_count
 from .rows import Column
 
 __all__ = ["EmbedPlan", "load_embed_plan", "make_embed_units", "unit_limit"]

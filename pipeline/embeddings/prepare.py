@@ -17,6 +17,7 @@ from ..options import parse_split, stored_excerpts
 from ..plan.own_splits import own_split_notes
 from ..plan.plan import Splitting, plan_key
 from ..plan.splits import ordered_names, thresholds
+from ..read.array_files import ARRAYS
 from ..read.discovery import find_sources, folder_notes
 from ..read.sources import Source, input_error
 from .options import (
@@ -26,7 +27,7 @@ from .options import (
     parse_columns,
 )
 from .plan import EmbedPlan, make_embed_units
-from .readers import ARRAYS, fields_of
+from .readers import fields_of
 from .rows import Column, FieldType
 
 __all__ = ["EmbedPrepared", "prepare_embeddings"]

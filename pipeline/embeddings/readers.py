@@ -1,48 +1,71 @@
-"""From a span of an input to rows, and what an input holds, whatever its format is."""
+"""Fields and rows of an input of any format."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
+from ..read.array_files import ARRAYS, CUT, Layout, open_array_file
+from ..read.child_process import apart, streamed_apart
 from ..read.fingerprints import CHUNK_BYTES, chunk_digests
 from ..read.huggingface import hf_rows
 from ..read.line_stream import LineStream
 from ..read.parquet import parquet_row_groups
 from ..read.records import Span
 from ..read.sources import Source, input_error
-from .archives import npz_layout, npz_rows, pt_layout, pt_rows
-from .array_files import as_fields, flat_layout, flat_rows
 from .arrow_rows import arrow_count, table_fields, table_rows
 from .jsonl_rows import JsonlRows, json_fields, json_sizes
-from .rows import Column, FieldType, Rows
+from .rows import INT64_MAX, Column, FieldType, Rows, Values, block_limits, too_large
 
-__all__ = ["ARRAYS", "CUT", "RowReader", "fields_of", "planned_rows", "row_count", "rows_in"]
+__all__ = ["RowReader", "fields_of", "planned_rows", "row_count", "rows_in"]
 
-_LAYOUTS = {
-    "npy": flat_layout, "safetensors": flat_layout, "npz": npz_layout, "pt": pt_layout,
-}  # fmt: skip
-ARRAYS = tuple(_LAYOUTS)
-"""Formats of files that hold arrays with a shape."""
-CUT = ("npy", "safetensors", "pt")
-"""Those of them of which any rows can be read by themselves."""
-_FEW = 16  # inputs in a unit: of more, none is large
+_FEW = 16  # inputs in a unit; where there are more, each is small
 _INFLATED = {None: 1, "gzip": 3, "zstd": 3}
-"""About how many bytes of numbers written as text a compressed byte stands for."""
+"""Approximate bytes of numbers written as text for each stored byte."""
+_KINDS = {"f": "float", "i": "int", "u": "int", "b": "bool"}
 
 
 def fields_of(source: Source, config: str | None, split: str | None) -> dict[str, FieldType]:
-    """The fields of `source` by name; reads a header, or the first records."""
+    """Return the fields of `source` by name; reads a header, or the first records."""
     if source.format in ARRAYS:
-        return as_fields(_LAYOUTS[source.format](source))
+        return {name: _field(layout) for name, layout in _layouts(source).items()}
     if source.format == "jsonl":
         return json_fields(source)
     return table_fields(source, config, split)
 
 
+def _layouts(source: Source) -> dict[str, Layout]:
+    return _layouts_apart(source) if source.format == "pt" else _read_layouts(source)
+
+
+def _read_layouts(source: Source) -> dict[str, Layout]:
+    with open_array_file(source) as file:
+        return dict(file.layouts)
+
+
+@apart
+def _layouts_apart(source: Source) -> dict[str, Layout]:
+    return _read_layouts(source)
+
+
+def _field(layout: Layout) -> FieldType:
+    name = "bfloat16" if layout.bfloat16 else layout.dtype.name
+    shown = f"{name} {[layout.rows, *layout.shape]}"
+    kind = "float" if layout.bfloat16 else _KINDS.get(layout.dtype.kind)
+    if len(layout.shape) == 1 and kind in ("float", "int"):
+        return FieldType("vector" if layout.shape[0] else None, layout.shape[0], shown)
+    if not layout.shape and layout.dtype.kind == "U":
+        return FieldType("label", 0, shown)
+    return FieldType(None if layout.shape else kind, 0, shown)
+
+
 def row_count(source: Source, columns: Sequence[Column]) -> int:
-    """The rows of a file of arrays; raises `InputError` where its columns have different ones."""
-    layout = _LAYOUTS[source.format](source)
-    counts = {column.field: layout[column.field].rows for column in columns}
+    """Return the rows of a file of arrays; `InputError` where columns have different numbers."""
+    layouts = _layouts(source)
+    counts = {column.field: layouts[column.field].rows for column in columns}
     if len(set(counts.values())) > 1:
         told = ", ".join(f"{name!r} has {rows:,}" for name, rows in counts.items())
         raise input_error(
@@ -56,7 +79,7 @@ def row_count(source: Source, columns: Sequence[Column]) -> int:
 def rows_in(
     source: Source, columns: Sequence[Column], config: str | None, split: str | None
 ) -> int:
-    """How many rows `source` has, as far as that can be told without reading it."""
+    """Return about how many rows `source` has, without reading it."""
     if source.format in ARRAYS:
         return row_count(source, columns)
     if source.format == "parquet":
@@ -70,7 +93,7 @@ def rows_in(
 
 
 def planned_rows(sources: Sequence[Source], spans: Sequence[Span]) -> int:
-    """How many records `spans` have; 0 where only reading them would tell."""
+    """Return how many records `spans` have; 0 where that is unknown before reading them."""
     counts = [_span_rows(sources[span.source], span) for span in spans[:_FEW]]
     return 0 if None in counts or len(spans) > _FEW else sum(filter(None, counts))
 
@@ -84,7 +107,7 @@ def _span_rows(source: Source, span: Span) -> int | None:
 
 
 class RowReader:
-    """The rows of one span; afterwards `chunk_digests` of its part of the file."""
+    """Reader of the rows of one span, and of the `chunk_digests` of its part of the file."""
 
     def __init__(
         self,
@@ -105,15 +128,15 @@ class RowReader:
         self.chunk_digests: list[str] = []
 
     def rows(self) -> Iterator[Rows]:
-        """All records of the span, in order."""
+        """Yield all records of the span, in order."""
         yield from self._rows()
         if self._source.format not in ("jsonl", "hf"):
             self.chunk_digests = self._digests()
 
     def _digests(self) -> list[str]:
-        """Of the span's share of the file's chunks: those of all spans are those of the file.
+        """Return the digests of the span's share of the file's chunks.
 
-        The bytes have just been read, or nearly all of them: this costs a pass over memory.
+        The shares of all spans make up the file. Its bytes are in the page cache by now.
         """
         source, span = self._source, self._span
         total = self._parts()
@@ -123,7 +146,7 @@ class RowReader:
         return chunk_digests(source.path, first, last)
 
     def _parts(self) -> int:
-        """What the `stop` of the last span of the file is."""
+        """Return the `stop` of the last span of the file."""
         source = self._source
         if source.format in CUT:
             return row_count(source, self._columns)
@@ -131,12 +154,10 @@ class RowReader:
 
     def _rows(self) -> Iterator[Rows]:
         source, span, columns = self._source, self._span, self._columns
-        if source.format in ("npy", "safetensors"):
-            yield from flat_rows(source, span, columns)
-        elif source.format == "npz":
-            yield from npz_rows(source, columns)
-        elif source.format == "pt":
-            yield from pt_rows(source, span, columns)
+        if source.format == "pt":
+            yield from _array_rows_apart(source, span, columns)
+        elif source.format in ARRAYS:
+            yield from _array_rows(source, span, columns)
         elif source.format == "jsonl":
             stream = LineStream(source, span, lap=self._lap)
             before = 0
@@ -147,3 +168,42 @@ class RowReader:
             self.chunk_digests = stream.chunk_digests
         else:
             yield from table_rows(source, span, columns, config=self._config, split=self._split)
+
+
+@streamed_apart
+def _array_rows_apart(source: Source, span: Span, columns: Sequence[Column]) -> Iterator[Rows]:
+    yield from _array_rows(source, span, columns)
+
+
+def _array_rows(source: Source, span: Span, columns: Sequence[Column]) -> Iterator[Rows]:
+    """Yield the rows of `span`, or all rows of a file that cannot be cut."""
+    with open_array_file(source) as file:
+        wanted = {column.field: file.layouts[column.field] for column in columns}
+        rows = next(iter(wanted.values())).rows
+        first, last = (span.start, span.stop) if source.format in CUT else (0, rows)
+        count = max(1, rows)
+        step = block_limits().fitting(sum(layout.stride for layout in wanted.values()))
+        for start in range(first, last, step):
+            stop = min(start + step, last)
+            with file.decoding():
+                found = {name: file.read(name, start, stop) for name in wanted}
+            yield Rows(
+                count=stop - start,
+                columns={c.name: _values(found[c.field], wanted[c.field], c) for c in columns},
+                offsets=np.arange(start, stop, dtype=np.uint64),
+                consumed=source.size * stop // count - source.size * start // count,
+            )
+
+
+def _values(array: npt.NDArray[Any], layout: Layout, column: Column) -> Values:
+    """Return rows of an array with `layout` as a column."""
+    if column.kind == "label":
+        names, codes = np.unique(array, return_inverse=True)
+        return Values(array=codes.astype(np.int64), categories=names.tolist())
+    if column.kind in ("text", "key"):
+        return Values(texts=array.tolist())
+    values = Values(array=array, bfloat16=layout.bfloat16)
+    if array.dtype.str[1:] == "u8" and column.kind == "int":
+        for row in np.flatnonzero(array > INT64_MAX).tolist():
+            values.problems[row] = too_large(column, int(array[row]))
+    return values

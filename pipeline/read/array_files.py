@@ -1,0 +1,310 @@
+"""Files that hold arrays with a shape: .npy, .npz, .safetensors and .pt, read in blocks of rows.
+
+Every size in a header is compared with the size of the file before memory is allocated. No pickle
+that could run code is loaded. The members of a .npz are read front to back side by side, stored or
+compressed; of the other files any rows can be read.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import zipfile
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager
+from io import FileIO
+from math import prod
+from pathlib import Path
+from typing import Any, BinaryIO, NamedTuple, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from dataprep.formats.errors import InputError
+from dataprep.formats.files.safetensors import TYPES, TensorPlace, read_header
+from dataprep.formats.library_errors import decoding
+from dataprep.formats.manifest.arrays import BFLOAT16, storage_dtype
+
+from . import torch_file
+from .records import MAX_RECORD_BYTES
+from .sources import Source, changed_error, check_unchanged, input_error, reading
+
+__all__ = ["ARRAYS", "ARRAY_NAME", "CUT", "ArrayFile", "Layout", "open_array_file"]
+
+ARRAYS = ("npy", "safetensors", "npz", "pt")
+"""Formats of files that hold arrays with a shape."""
+CUT = ("npy", "safetensors", "pt")
+"""Those of `ARRAYS` of which any rows can be read without the others."""
+ARRAY_NAME = "embedding"
+"""Name of the array in a file that holds one without a name."""
+
+_AGAIN = "Fetch or write the file again."
+_UNUSABLE = ("E_PICKLE", "E_SHAPE", "E_ORDER")  # codes of arrays that are sound, but of no use here
+_MOST_NPY_HEADER = 1 << 16
+_DTYPES = {name: dtype for dtype, name in TYPES.items()}
+
+Array = npt.NDArray[Any]
+
+
+class Layout(NamedTuple):
+    """One array: `rows` rows of `shape` and numpy type `dtype`, `stride` bytes apart.
+
+    The first starts at byte `offset` of the file or member. bfloat16 is given as uint16.
+    """
+
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+    rows: int
+    offset: int
+    stride: int
+    bfloat16: bool = False
+
+
+class ArrayFile(Protocol):
+    """An open file of arrays."""
+
+    @property
+    def layouts(self) -> Mapping[str, Layout]:
+        """Return the arrays by name."""
+
+    def read(self, name: str, start: int, stop: int) -> Array:
+        """Return rows of an array; those of a .npz must be read in order."""
+
+    def decoding(self) -> AbstractContextManager[None]:
+        """Return a context that turns errors of a library into an `InputError`."""
+
+
+@contextlib.contextmanager
+def open_array_file(source: Source) -> Iterator[ArrayFile]:
+    """Open `source`; raise `InputError` if it has changed, also at the end of the block."""
+    check_unchanged(source)
+    with reading(source.path):
+        if source.format == "pt":
+            yield _Tensors(source)
+        elif source.format == "npz":
+            with contextlib.ExitStack() as stack:
+                with _decoding(source):
+                    archive = stack.enter_context(zipfile.ZipFile(source.path))
+                    members = _Members(source, archive)
+                yield members
+        else:
+            with Path(source.path).open("rb", buffering=0) as stream:
+                check_unchanged(source, os.fstat(stream.fileno()))
+                yield _FlatFile(source, stream)
+    check_unchanged(source)
+
+
+def _refused(source: Source, problem: str) -> InputError:
+    return input_error(
+        f"not a readable .{source.format} file ({problem})", source.name, _AGAIN,
+        f"E_{source.format.upper()}",
+    )  # fmt: skip
+
+
+def _decoding(source: Source) -> AbstractContextManager[None]:
+    code = f"E_{source.format.upper()}"
+    return decoding(source.name, f".{source.format} file", code=code, remedy=_AGAIN)
+
+
+def _bounded(layout: Layout, source: Source) -> Layout:
+    """Return `layout`, or raise `InputError` if a row of it is larger than a record may be."""
+    if layout.rows and layout.stride > MAX_RECORD_BYTES:
+        raise input_error(
+            f"its rows have {layout.stride:,} bytes, over the limit of {MAX_RECORD_BYTES:,}",
+            source.name, "Save an array with a row for each record.", "E_TOO_LONG",
+        )  # fmt: skip
+    return layout
+
+
+def _read_npy_header(
+    stream: BinaryIO | FileIO, source: Source, name: str
+) -> tuple[np.dtype[Any], tuple[int, ...]]:
+    """Read type and shape of the array that `stream` begins with, up to its numbers."""
+    read: Any = np.lib.format
+    with _decoding(source):
+        version = read.read_magic(stream)
+        header = read.read_array_header_1_0 if version == (1, 0) else read.read_array_header_2_0
+        shape, fortran, dtype = header(stream, max_header_size=_MOST_NPY_HEADER)
+    if dtype.hasobject:
+        raise input_error(
+            f"{name} holds Python objects, which only a pickle can bring back", source.name,
+            "Save numbers: np.save(FILE, array.astype(np.float32)).", "E_PICKLE",
+        )  # fmt: skip
+    if not shape or any(size < 0 for size in shape):
+        raise input_error(
+            f"{name} has the shape {shape}, which has no rows", source.name,
+            "Save an array with a row for each record.", "E_SHAPE",
+        )  # fmt: skip
+    if fortran and len(shape) > 1:
+        raise input_error(
+            f"{name} is stored column by column", source.name,
+            "Save it row by row: np.save(FILE, np.ascontiguousarray(array)).", "E_ORDER",
+        )  # fmt: skip
+    return dtype, shape
+
+
+# .npy and .safetensors
+
+
+class _FlatFile:
+    """Arrays whose rows lie one after the other in the file, read with plain reads."""
+
+    def __init__(self, source: Source, stream: FileIO) -> None:
+        self._source, self._stream = source, stream
+        read = self._npy if source.format == "npy" else self._safetensors
+        self.layouts = {name: _bounded(layout, source) for name, layout in read()}
+
+    def decoding(self) -> AbstractContextManager[None]:
+        return contextlib.nullcontext()  # no library reads the rows
+
+    def _npy(self) -> Iterator[tuple[str, Layout]]:
+        source = self._source
+        dtype, shape = _read_npy_header(self._stream, source, source.name)
+        begin, stride = self._stream.tell(), dtype.itemsize * prod(shape[1:])
+        if begin + shape[0] * stride != source.size:
+            raise _refused(
+                source, f"its header says {begin + shape[0] * stride:,} bytes, the file has "
+                f"{source.size:,}",
+            )  # fmt: skip
+        if dtype.fields is None:
+            yield ARRAY_NAME, Layout(dtype, shape[1:], shape[0], begin, stride)
+            return
+        for name in dtype.names or ():
+            found, offset = dtype[name], dtype.fields[name][1]
+            yield name, Layout(found.base, found.shape, shape[0], begin + offset, stride)
+
+    def _safetensors(self) -> Iterator[tuple[str, Layout]]:
+        with _decoding(self._source):
+            header = read_header(self._stream, self._source.size)
+        for name, tensor in header.tensors.items():
+            if tensor.dtype in _DTYPES and tensor.shape:
+                yield name, self._place(tensor, name, header.begin)
+
+    def _place(self, tensor: TensorPlace, name: str, begin: int) -> Layout:
+        kind = _DTYPES[tensor.dtype]
+        dtype = np.dtype(storage_dtype(kind))
+        start, stop = tensor.data_offsets
+        stride = dtype.itemsize * prod(tensor.shape[1:])
+        inside = min(tensor.shape) >= 0 and 0 <= start <= stop <= self._source.size - begin
+        if not inside or stop - start != stride * tensor.shape[0]:
+            raise _refused(
+                self._source, f"{name} {tensor.shape} does not lie where its header says"
+            )
+        first = begin + start
+        return Layout(
+            dtype, tensor.shape[1:], tensor.shape[0], first, stride, bfloat16=kind == BFLOAT16
+        )
+
+    def read(self, name: str, start: int, stop: int) -> Array:
+        layout = self.layouts[name]
+        width = layout.dtype.itemsize * prod(layout.shape)
+        if not width or stop == start:
+            return np.empty((stop - start, *layout.shape), layout.dtype)
+        data = np.empty((stop - start - 1) * layout.stride + width, np.uint8)
+        left, at = data.data, layout.offset + start * layout.stride
+        while left:
+            done = os.preadv(self._stream.fileno(), [left], at)
+            if not done:
+                raise changed_error(self._source)
+            left, at = left[done:], at + done
+        inner = np.empty(layout.shape, layout.dtype).strides
+        return np.ndarray(
+            (stop - start, *layout.shape), layout.dtype, data.data, strides=(layout.stride, *inner)
+        )
+
+
+# .npz
+
+
+class _Members:
+    """Arrays in a .npz archive.
+
+    Single numbers and objects beside usable arrays are ignored.
+    """
+
+    def __init__(self, source: Source, archive: zipfile.ZipFile) -> None:
+        self._source, self._archive = source, archive
+        self._streams: dict[str, BinaryIO] = {}
+        self.layouts: dict[str, Layout] = {}
+        unusable = []
+        for name in [name for name in archive.namelist() if name.endswith(".npy")]:
+            try:
+                stream, layout = self._open(name)
+            except InputError as error:
+                if error.code not in _UNUSABLE:
+                    raise
+                unusable.append(error)
+            else:
+                stream.close()
+                self.layouts[name.removesuffix(".npy")] = layout
+        if unusable and not self.layouts:
+            raise unusable[0]
+
+    def decoding(self) -> AbstractContextManager[None]:
+        return _decoding(self._source)
+
+    def _open(self, name: str) -> tuple[BinaryIO, Layout]:
+        """Open a member at its first number."""
+        info = self._archive.getinfo(name)
+        stream: Any = self._archive.open(info)
+        try:
+            dtype, shape = _read_npy_header(stream, self._source, name)
+        except InputError:
+            stream.close()
+            raise
+        begin, stride = stream.tell(), dtype.itemsize * prod(shape[1:])
+        if begin + shape[0] * stride != info.file_size:
+            raise _refused(self._source, f"{name}: its header says another size than it has")
+        layout = Layout(dtype, shape[1:], shape[0], begin, stride)
+        return stream, _bounded(layout, self._source)
+
+    def read(self, name: str, start: int, stop: int) -> Array:
+        if start == 0:
+            self._streams[name] = self._open(f"{name}.npy")[0]
+        stream, layout = self._streams[name], self.layouts[name]
+        size = (stop - start) * layout.stride
+        data = stream.read(size)
+        if len(data) < size:
+            raise EOFError("it breaks off")
+        if stop == layout.rows:
+            stream.read(1)  # the checksum is compared at the end of the member
+            stream.close()
+        return np.frombuffer(data, layout.dtype).reshape(stop - start, *layout.shape)
+
+
+# .pt
+
+
+class _Tensors:
+    """Tensors in a .pt file, by name; a single one has the name of the array of a .npy file."""
+
+    def __init__(self, source: Source) -> None:
+        import torch
+
+        self._source = source
+        found = torch_file.load(
+            Path(source.path), source.name, code="E_PT",
+            trusted="Where you trust it, load it yourself and save the tensors: "
+            "torch.save({'embedding': tensor}, FILE).",
+        )  # fmt: skip
+        named = {ARRAY_NAME: found} if isinstance(found, torch.Tensor) else found
+        if not isinstance(named, dict):
+            raise _refused(source, f"it holds a {type(found).__name__}, and no tensors")
+        self._tensors = {
+            name: tensor for name, tensor in named.items()
+            if isinstance(name, str) and torch_file.rows_problem(tensor, source.size) is None
+        }  # fmt: skip
+        self.layouts = {name: self._layout(tensor) for name, tensor in self._tensors.items()}
+
+    def decoding(self) -> AbstractContextManager[None]:
+        return _decoding(self._source)
+
+    def _layout(self, tensor: Any) -> Layout:
+        kind = torch_file.DTYPES[str(tensor.dtype)]
+        dtype, shape = np.dtype(storage_dtype(kind)), tuple(tensor.shape)
+        stride = dtype.itemsize * prod(shape[1:])
+        layout = Layout(dtype, shape[1:], shape[0], 0, stride, bfloat16=kind == BFLOAT16)
+        return _bounded(layout, self._source)
+
+    def read(self, name: str, start: int, stop: int) -> Array:
+        return torch_file.numbers_of(self._tensors[name][start:stop])
