@@ -22,6 +22,7 @@ from ..errors import IntegrityError
 from ..storage import storage_errors
 
 __all__ = [
+    "ALIGN",
     "PAGE",
     "begin",
     "check",
@@ -35,11 +36,11 @@ __all__ = [
 PAGE = 4096
 """Shards of arrays begin their numbers at a multiple of this: direct I/O and maps need it."""
 _MAGIC = b"\x93NUMPY\x01\x00"
-_ALIGN = 64
+ALIGN = 64
 _LONGEST = 1 << 16  # bytes of a header: the largest multiple of 64 that its length field can say
 
 
-def header(dtype: str, shape: tuple[int, ...], align: int = _ALIGN) -> bytes:
+def header(dtype: str, shape: tuple[int, ...], align: int = ALIGN) -> bytes:
     """Return the bytes that stand before the numbers, a multiple of `align`.
 
     With 64 they equal what numpy writes.
@@ -59,7 +60,7 @@ def _tuple(shape: tuple[int, ...]) -> str:
     return f"({shape[0]},)" if len(shape) == 1 else f"({', '.join(map(str, shape))})"
 
 
-def file_size(dtype: str, shape: tuple[int, ...], align: int = _ALIGN) -> int:
+def file_size(dtype: str, shape: tuple[int, ...], align: int = ALIGN) -> int:
     """Return the bytes of the whole file that begins with `header`."""
     return len(header(dtype, shape, align)) + prod(shape) * np.dtype(dtype).itemsize
 
@@ -73,7 +74,7 @@ def begin(size: int, dtype: str, shape: tuple[int, ...]) -> int | None:
     (128, None)
     """
     at = size - prod(shape) * np.dtype(dtype).itemsize
-    return at if _ALIGN <= at <= _LONGEST and at % _ALIGN == 0 else None
+    return at if ALIGN <= at <= _LONGEST and at % ALIGN == 0 else None
 
 
 def describes(found: bytes, dtype: str, shape: tuple[int, ...]) -> bool:

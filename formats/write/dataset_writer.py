@@ -1,13 +1,14 @@
-"""Writing a dataset of named arrays into a directory that is not yet visible.
+"""Writing the directory of a dataset: its files, their hashes, crc32.npy and config.json.
 
-Every byte is hashed on its way out, memory stays that of a block, and a shard ends at
-`SHARD_BYTES`. `finish` writes crc32.npy and config.json and forces everything to stable storage.
-The directory is the caller's to publish, in one step.
+`DatasetWriter` writes any file of a dataset, hashes every byte on its way out, and describes the
+files in the manifest. `ArrayWriter` adds named arrays in shards and splits of rows. Memory is that
+of a block. The caller publishes the finished directory in one step.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from math import prod
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -37,6 +38,7 @@ from ..manifest.common import (
     RecordCounts,
     check_name,
     dump_json,
+    folders_of,
 )
 from ..manifest.identity import array_content_id, crc32_combine, crc32_of_numbers, recipe_id_of
 from ..manifest.inputs import INPUTS_NAME, MANY_INPUTS, encode_inputs
@@ -49,38 +51,179 @@ from ..storage import (
     write_file,
 )
 
-__all__ = ["SHARD_BYTES", "ArrayWriter", "Ready"]
+__all__ = ["SHARD_BYTES", "ArrayWriter", "DatasetWriter", "HashedFile", "Inputs"]
 
 SHARD_BYTES = 1 << 30
+"""Size at which `ArrayWriter` begins the next shard of an array."""
 Array = npt.NDArray[Any]
 Numbers = npt.NDArray[np.int64]
+Sync = Callable[[Path], None]
 
 
-class Ready(NamedTuple):
-    """A .npy file of `rows` rows, whose numbers begin at `npy.PAGE` as in a shard, and its hash."""
+class Inputs(NamedTuple):
+    """Fields of a manifest that name its inputs: the entries, or the side file with them."""
+
+    inputs: tuple[InputEntry, ...]
+    inputs_file: str | msgspec.UnsetType
+
+
+class HashedFile(NamedTuple):
+    """A .npy file of `rows` rows that is written already, laid out as a shard, and its hash.
+
+    `sync` forces it to stable storage.
+    """
 
     path: Path
     rows: int
     hashed: FileHash
+    sync: Sync = sync_file
 
 
-class ArrayWriter:
-    """Writes arrays, splits and small files into `root`, an empty directory, and describes them.
+class DatasetWriter:
+    """Writer of the files of one dataset into `root`, an empty directory.
+
+    Several threads may write files at once. Nothing is synced before `finish`.
+
+    >>> writer = DatasetWriter(root)                                       # doctest: +SKIP
+    >>> writer.write("tokenizer.json", data)                               # doctest: +SKIP
+    >>> writer.finish(lambda files: Manifest(files=files, ...))            # doctest: +SKIP
+    """
+
+    def __init__(self, root: Path, *, threads: int = 1) -> None:
+        self.root = root
+        self._threads = threads
+        self._files: dict[str, FileEntry] = {}
+        self._crcs: dict[str, npt.NDArray[np.uint32]] = {}
+        self._syncs: dict[str, Sync] = {}
+        self._folders: set[str] = set()
+
+    def folder(self, name: str) -> None:
+        """Create the folder `name`; the folder that holds it must exist."""
+        create_directory(self.root / name)
+        self._folders.add(name)
+
+    def write(self, name: str, data: bytes | Iterable[bytes | memoryview]) -> FileHash:
+        """Write a file that is no array, from bytes or from blocks of bytes."""
+        return self._create(name, [data] if isinstance(data, bytes) else data, None, None)
+
+    def write_array(
+        self, name: str, dtype: str, shape: tuple[int, ...],
+        blocks: Iterable[Array | bytes | memoryview], *, align: int = npy.ALIGN,
+    ) -> FileHash:  # fmt: skip
+        """Write a .npy file from blocks of numbers of `dtype`, which fill `shape`.
+
+        The numbers begin at a multiple of `align` bytes.
+        """
+        head = npy.header(dtype, shape, align)
+        return self._create(name, _prefixed(head, blocks), dtype, shape)
+
+    def write_numbers(
+        self, name: str, dtype: str, count: int, blocks: Iterable[bytes | memoryview]
+    ) -> FileHash:
+        """Write a file of `count` numbers of `dtype` without a header."""
+        return self._create(name, blocks, dtype, (count,))
+
+    def write_index(self, name: str, numbers: Iterable[Numbers], count: int) -> int:
+        """Write an index file of the `count` numbers; return their CRC-32."""
+        with FileWriter(self.root / name) as writer:
+            crc = write_index(writer, numbers, count)  # type: ignore[arg-type]
+            self.add(name, writer.close(), "<i8", (count,))
+        return crc
+
+    def write_inputs(self, inputs: Sequence[InputEntry]) -> Inputs:
+        """Return the fields of the manifest for `inputs`; many go to a side file."""
+        if len(inputs) <= MANY_INPUTS:
+            return Inputs(tuple(inputs), msgspec.UNSET)
+        self.write(INPUTS_NAME, encode_inputs(inputs))
+        return Inputs((), INPUTS_NAME)
+
+    def link(
+        self, source: Path, name: str, hashed: FileHash, dtype: str | None = None,
+        shape: tuple[int, ...] | None = None, *, sync: Sync = sync_file,
+    ) -> None:  # fmt: skip
+        """Make `name` a second name of the file `source`, whose hash is known.
+
+        `finish` calls `sync` with its path.
+        """
+        link_file(source, self.root / name)
+        self.add(name, hashed, dtype, shape)
+        self._syncs[name] = sync
+
+    def add(
+        self, name: str, hashed: FileHash, dtype: str | None = None,
+        shape: tuple[int, ...] | None = None,
+    ) -> None:  # fmt: skip
+        """List a file that stands in `root` already."""
+        self._crcs[name] = hashed.crc32
+        self._files[name] = FileEntry(
+            name=name, bytes=hashed.size, dtype=dtype, shape=shape, sha256=hashed.sha256
+        )
+
+    def finish(self, manifest: Callable[[tuple[FileEntry, ...]], msgspec.Struct]) -> bytes:
+        """Write crc32.npy and config.json, sync all files and folders; return config.json.
+
+        `manifest` makes the manifest from the list of files, sorted by name.
+        """
+        crcs = np.concatenate(
+            [np.empty(0, np.uint32), *(self._crcs[name] for name in sorted(self._crcs))]
+        ).astype("<u4")
+        self.write_array(CRC_NAME, "<u4", crcs.shape, [crcs])
+        data = dump_json(manifest(tuple(self._files[name] for name in sorted(self._files))))
+        write_file(self.root / CONFIG_NAME, data)
+        self._sync()
+        return data
+
+    def _sync(self) -> None:
+        with ThreadPoolExecutor(2 * self._threads) as pool:
+            syncs = [self._syncs.get(name, sync_file) for name in self._files]
+            paths = [self.root / name for name in self._files]
+            list(pool.map(lambda sync, path: sync(path), syncs, paths))
+        sync_file(self.root / CONFIG_NAME)
+        for folder in ("", *(self._folders | folders_of(self._files))):
+            sync_directory(self.root / folder)
+
+    def _create(
+        self, name: str, blocks: Iterable[Array | bytes | memoryview], dtype: str | None,
+        shape: tuple[int, ...] | None,
+    ) -> FileHash:  # fmt: skip
+        with FileWriter(self.root / check_name(name)) as writer:
+            for block in blocks:
+                writer.write(_bytes_of(block))
+            hashed = writer.close()
+        self.add(name, hashed, dtype, shape)
+        return hashed
+
+
+def _prefixed(
+    head: bytes, blocks: Iterable[Array | bytes | memoryview]
+) -> Iterator[Array | bytes | memoryview]:
+    yield head
+    yield from blocks
+
+
+def _bytes_of(block: Array | bytes | memoryview) -> bytes | memoryview:
+    if not isinstance(block, np.ndarray):
+        return block
+    if not block.size:  # an empty array has no view
+        return b""
+    return np.ascontiguousarray(block).reshape(-1).view(np.uint8).data
+
+
+class ArrayWriter(DatasetWriter):
+    """Writer of a dataset of named arrays.
 
     >>> writer = ArrayWriter(root)                                         # doctest: +SKIP
     >>> writer.array("embedding", np.zeros((10, 384), np.float32))         # doctest: +SKIP
     >>> writer.split("train", np.arange(10))                               # doctest: +SKIP
-    >>> manifest = writer.finish(kind="embeddings", rows=10, inputs=inputs,
-    ...                          records=records, options={})              # doctest: +SKIP
+    >>> manifest = writer.finish_arrays(kind="embeddings", rows=10, inputs=inputs,
+    ...                                 records=records, options={})       # doctest: +SKIP
     """
 
-    def __init__(self, root: Path, *, shard_bytes: int = SHARD_BYTES) -> None:
-        self.root = root
+    def __init__(self, root: Path, *, threads: int = 1, shard_bytes: int = SHARD_BYTES) -> None:
+        super().__init__(root, threads=threads)
         self._shard_bytes = shard_bytes
         self._arrays: dict[str, ArrayEntry] = {}
         self._splits: dict[str, _Index] = {}
-        self._files: dict[str, FileEntry] = {}
-        self._crcs: dict[str, npt.NDArray[np.uint32]] = {}
         self._numbers: dict[str, int] = {}
 
     def array(
@@ -93,12 +236,11 @@ class ArrayWriter:
         dtype: str | None = None,
         **meta: Any,
     ) -> None:
-        """Write the array `name`: an array, or blocks of rows that follow one another.
+        """Write the array `name` from one array or from consecutive blocks of rows.
 
-        Of blocks, `rows`, the shape of a `row` and `dtype` must be given. `dtype` is one of
-        `array_manifest.DTYPES`; what is written must have the type in which it is stored (bfloat16:
-        uint16). `meta` are the other fields of `ArrayEntry`. Raises `ValueError` for blocks that
-        are not the rows that were promised.
+        Blocks need `rows`, the shape of a `row`, and `dtype`, one of `DTYPES`; the numbers have the
+        type in which they are stored (bfloat16: uint16). `meta` are the other fields of
+        `ArrayEntry`. Raises `ValueError` for blocks that do not have these rows.
         """
         if isinstance(blocks, np.ndarray):
             rows, row = len(blocks), blocks.shape[1:]
@@ -111,84 +253,72 @@ class ArrayWriter:
     def parts(
         self,
         name: str,
-        parts: Iterable[Ready | tuple[int, Iterable[Array]]],
+        parts: Iterable[HashedFile | tuple[int, Iterable[Array]]],
         *,
         row: tuple[int, ...],
         dtype: str,
         **meta: Any,
     ) -> None:
-        """Write the array `name` of parts that follow one another.
+        """Write the array `name` from consecutive parts.
 
-        Each is a file that is written and hashed already, which is linked and becomes a shard, or
-        a number of rows and the blocks that they come in, as `array` takes them.
+        A part is a `HashedFile`, which is linked and becomes a shard, or a number of rows with
+        their blocks, as for `array`.
         """
-        create_directory(self.root / name)
+        self.folder(name)
         self._numbers[name] = 0
         stored = np.dtype(storage_dtype(dtype))
         a_shard = max(1, self._shard_bytes // max(1, prod(row) * stored.itemsize))
         shards: list[ArrayShard] = []
         for part in parts:
-            if isinstance(part, Ready):
+            if isinstance(part, HashedFile):
                 shards.append(self._link(_shard_name(name, shards), part, row, stored.str))
                 continue
             rows, blocks = part
             counts = [min(a_shard, rows - at) for at in range(0, rows, a_shard)]
             cut = _cut(_checked(name, blocks, rows, row, stored), counts)
             for count, some in zip(counts, cut, strict=True):
-                shards.append(self._shard(_shard_name(name, shards), some, count, row, stored.str))
+                shards.append(self._write(_shard_name(name, shards), some, count, row, stored.str))
         rows = sum(shard.rows for shard in shards)
         entry = ArrayEntry(dtype=dtype, row=row, rows=rows, shards=tuple(shards), **meta)
         self._arrays[name] = entry
 
-    def _link(self, name: str, ready: Ready, row: tuple[int, ...], dtype: str) -> ArrayShard:
+    def _link(self, name: str, ready: HashedFile, row: tuple[int, ...], dtype: str) -> ArrayShard:
         shape = (ready.rows, *row)
         if ready.hashed.size != npy.file_size(dtype, shape, npy.PAGE):
             raise ValueError(f"{ready.path} is no array of type {dtype} and shape {shape}")
-        link_file(ready.path, self.root / name)
-        self._wrote_shard(name, ready.hashed, dtype, shape)
-        return ArrayShard(file=name, rows=ready.rows)
+        self.link(ready.path, name, ready.hashed, dtype, shape, sync=ready.sync)
+        return self._shard(name, ready.hashed, dtype, shape)
 
-    def _shard(
+    def _write(
         self, name: str, blocks: Iterable[Array], rows: int, row: tuple[int, ...], dtype: str
     ) -> ArrayShard:
         shape = (rows, *row)
-        with FileWriter(self.root / name) as writer:
-            writer.write(npy.header(dtype, shape, npy.PAGE))
-            for block in blocks:
-                if block.size:  # of nothing there is no view
-                    writer.write(np.ascontiguousarray(block).reshape(-1).view(np.uint8).data)
-            self._wrote_shard(name, writer.close(), dtype, shape)
-        return ArrayShard(file=name, rows=rows)
+        hashed = self.write_array(name, dtype, shape, blocks, align=npy.PAGE)
+        return self._shard(name, hashed, dtype, shape)
+
+    def _shard(self, name: str, hashed: FileHash, dtype: str, shape: tuple[int, ...]) -> ArrayShard:
+        """Add the numbers of a shard to the CRC-32 of its array; return its entry."""
+        array, header = name.partition("/")[0], npy.header(dtype, shape, npy.PAGE)
+        self._numbers[array] = crc32_combine(
+            self._numbers[array], crc32_of_numbers(hashed, header), hashed.size - len(header)
+        )
+        return ArrayShard(file=name, rows=shape[0])
 
     def split(
         self, name: str, numbers: Numbers | Iterable[Numbers], *, rows: int | None = None
     ) -> None:
-        """Write the index of the split `name`: its row numbers, in increasing order.
+        """Write the index of the split `name`: increasing row numbers.
 
-        Of numbers that come in blocks, `rows` says how many there are.
+        Numbers in blocks need `rows`, their count.
         """
         if isinstance(numbers, np.ndarray):
             numbers, rows = [numbers], len(numbers)
         if rows is None:
             raise ValueError(f"split {name}: needs rows")
         index = f"{name}_idx.pt"
-        with FileWriter(self.root / index) as writer:
-            crc = write_index(writer, numbers, rows)  # type: ignore[arg-type]
-            self._wrote(index, writer.close(), "<i8", (rows,))
-        self._splits[name] = _Index(index, rows, crc)
+        self._splits[name] = _Index(index, rows, self.write_index(index, numbers, rows))
 
-    def file(self, name: str, data: bytes) -> None:
-        """Write a file that is no array."""
-        self._wrote(check_name(name), write_file(self.root / name, data))
-
-    def stream(self, name: str, blocks: Iterable[bytes]) -> None:
-        """The same of bytes that come in blocks."""
-        with FileWriter(self.root / check_name(name)) as writer:
-            for block in blocks:
-                writer.write(block)
-            self._wrote(name, writer.close())
-
-    def finish(
+    def finish_arrays(
         self,
         *,
         kind: str,
@@ -199,33 +329,23 @@ class ArrayWriter:
         pairs: Mapping[str, Any] | None = None,
         recipe: Mapping[str, Any] | None = None,
     ) -> ArrayManifest:
-        """Write crc32.npy and config.json, and force everything to stable storage.
+        """Write crc32.npy and config.json, sync everything, and return the manifest.
 
-        `recipe` has those of `options` that the content depends on; None: all of them.
+        `recipe` holds those of `options` that the content depends on; None means all of them.
         """
-        many = len(inputs) > MANY_INPUTS
-        if many:
-            self.stream(INPUTS_NAME, encode_inputs(inputs))
-        names = sorted(self._crcs)
-        crcs = np.concatenate([np.empty(0, np.uint32), *(self._crcs[name] for name in names)])
-        with FileWriter(self.root / CRC_NAME) as writer:
-            writer.write(npy.header("<u4", crcs.shape))
-            writer.write(crcs.astype("<u4").data)
-            self._wrote(CRC_NAME, writer.close(), "<u4", crcs.shape)
-        manifest = ArrayManifest(
-            format="dataprep", format_version=FORMAT_VERSION, required_features=(), kind=kind,
-            recipe_id=recipe_id_of(kind, inputs, options if recipe is None else recipe),
-            rows=rows, arrays=self._arrays,
-            pairs=None if pairs is None else dict(pairs), splits=self._row_splits(kind),
-            inputs=() if many else tuple(inputs),
-            inputs_file=INPUTS_NAME if many else msgspec.UNSET, records=records,
-            options=dict(options),
-            files=tuple(self._files[name] for name in sorted(self._files)),
-        )  # fmt: skip
-        data = dump_json(manifest)
-        write_file(self.root / CONFIG_NAME, data)
-        self._sync()
-        return parse(data)
+        stated = self.write_inputs(inputs)
+        recipe_id = recipe_id_of(kind, inputs, options if recipe is None else recipe)
+
+        def manifest(files: tuple[FileEntry, ...]) -> ArrayManifest:
+            return ArrayManifest(
+                format="dataprep", format_version=FORMAT_VERSION, required_features=(), kind=kind,
+                recipe_id=recipe_id, rows=rows, arrays=self._arrays,
+                pairs=None if pairs is None else dict(pairs), splits=self._row_splits(kind),
+                inputs=stated.inputs, inputs_file=stated.inputs_file, records=records,
+                options=dict(options), files=files,
+            )  # fmt: skip
+
+        return parse(self.finish(manifest))
 
     def _row_splits(self, kind: str) -> dict[str, RowSplit]:
         return {
@@ -238,32 +358,9 @@ class ArrayWriter:
             for name, split in self._splits.items()
         }  # fmt: skip
 
-    def _wrote_shard(self, name: str, found: FileHash, dtype: str, shape: tuple[int, ...]) -> None:
-        """Take a shard into the list of files, and its numbers into the content of its array."""
-        self._wrote(name, found, dtype, shape)
-        array, header = name.partition("/")[0], npy.header(dtype, shape, npy.PAGE)
-        self._numbers[array] = crc32_combine(
-            self._numbers[array], crc32_of_numbers(found, header), found.size - len(header)
-        )
-
-    def _wrote(
-        self, name: str, found: FileHash, dtype: str | None = None,
-        shape: tuple[int, ...] | None = None,
-    ) -> None:  # fmt: skip
-        self._crcs[name] = found.crc32
-        self._files[name] = FileEntry(
-            name=name, bytes=found.size, dtype=dtype, shape=shape, sha256=found.sha256
-        )
-
-    def _sync(self) -> None:
-        for name in (*self._files, CONFIG_NAME):
-            sync_file(self.root / name)
-        for folder in (*self._arrays, ""):
-            sync_directory(self.root / folder)
-
 
 class _Index(NamedTuple):
-    """The index file of a split: its rows, and the CRC-32 of their numbers."""
+    """The index file of a split, the number of its rows, and the CRC-32 of their numbers."""
 
     file: str
     rows: int
@@ -277,7 +374,7 @@ def _shard_name(name: str, before: Sequence[ArrayShard]) -> str:
 def _checked(
     name: str, blocks: Iterable[Array], rows: int, row: tuple[int, ...], dtype: np.dtype[Any]
 ) -> Iterator[Array]:
-    """The same blocks; raises where they are not `rows` rows of this shape and type."""
+    """Yield `blocks`; raise `ValueError` unless they are `rows` rows of this shape and type."""
     left = rows
     for block in blocks:
         left -= len(block)
@@ -289,7 +386,7 @@ def _checked(
 
 
 def _cut(blocks: Iterator[Array], counts: Sequence[int]) -> Iterator[Iterator[Array]]:
-    """The rows of `blocks` again, in parts of so many rows each; take them in order."""
+    """Yield the rows of `blocks` in parts of `counts` rows each, to be consumed in order."""
     rest: list[Array] = []
 
     def take(count: int) -> Iterator[Array]:
@@ -303,5 +400,5 @@ def _cut(blocks: Iterator[Array], counts: Sequence[int]) -> Iterator[Iterator[Ar
 
     for count in counts:
         yield take(count)
-    for _ in blocks:  # to its end, where it complains of what is missing
+    for _ in blocks:  # to the end, where missing rows raise
         pass

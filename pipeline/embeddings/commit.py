@@ -74,8 +74,8 @@ class EmbedCommit:
         if records.rejected:
             quoted = self.options.get("excerpts", True)
             lines = final_rejects(self.staging, results, excerpts=quoted)
-            writer.stream(REJECTS_NAME, in_blocks(lines))
-        manifest = writer.finish(
+            writer.write(REJECTS_NAME, in_blocks(lines))
+        manifest = writer.finish_arrays(
             kind="embeddings", rows=records.written, inputs=inputs, records=records,
             options=self.options, recipe=hashed_options(self.options),
         )  # fmt: skip

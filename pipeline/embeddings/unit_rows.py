@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ import numpy.typing as npt
 from dataprep.formats.checksums import FileHash
 from dataprep.formats.files import npy
 from dataprep.formats.storage import storage_errors
-from dataprep.formats.write.dataset_writer import Ready
+from dataprep.formats.write.dataset_writer import HashedFile
 
 from ..execute.task import unit_name
 from ..plan.splits import Part
@@ -45,7 +46,7 @@ class UnitRows:
 
     def parts(
         self, name: str, dtype: str, row: tuple[int, ...]
-    ) -> Iterator[Ready | tuple[int, Iterator[npt.NDArray[Any]]]]:
+    ) -> Iterator[HashedFile | tuple[int, Iterator[npt.NDArray[Any]]]]:
         """The rows of the array `name`: large files as they are, and small ones joined.
 
         What is linked is on stable storage first: who lost some of it does the unit again.
@@ -60,11 +61,11 @@ class UnitRows:
                 yield self._joined(small, name, dtype, row)
                 small = []
             unit = self._units / unit_name(result.number)
-            sync_or_remove(unit / piece_name(name), unit)
             hashed = FileHash(
                 size=file.bytes, sha256=file.sha256, crc32=np.array(file.crc32, np.uint32)
             )
-            yield Ready(unit / piece_name(name), result.rows, hashed)
+            sync = partial(sync_or_remove, unit=unit)
+            yield HashedFile(unit / piece_name(name), result.rows, hashed, sync)
         if small:
             yield self._joined(small, name, dtype, row)
 

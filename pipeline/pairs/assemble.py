@@ -126,13 +126,13 @@ def write_pairs(root: Path, options: PairOptions, content: Content, tell: Tell) 
         if not options.excerpts:
             rejects = [without_text(reject) for reject in rejects]
         lines = [msgspec.json.encode(reject) + b"\n" for reject in rejects]
-        writer.file("rejects.jsonl", b"".join(lines))
+        writer.write("rejects.jsonl", b"".join(lines))
     if options.inspection:
-        writer.file("pairs.jsonl", b"".join(_texts(content)))
+        writer.write("pairs.jsonl", b"".join(_texts(content)))
     stored = options.stored(content.inputs.splits) | {"search": content.search}
     if content.probe is not None:
         stored[OPTION] = content.probe
-    return writer.finish(
+    return writer.finish_arrays(
         kind="pairs", rows=len(pairs), inputs=content.inputs.entries(content.table.records),
         records=content.table.counts(), options=stored, recipe=hashed_options(stored),
         pairs=_description(options, content),

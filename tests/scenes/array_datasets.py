@@ -66,8 +66,8 @@ def make_embeddings(
     writer.array("provenance", np.stack([0 * lines, lines], 1).astype(np.uint64))
     for name, chosen in (splits or _alternating(rows)).items():
         writer.split(name, np.array(chosen, np.int64))
-    writer.file("rejects.jsonl", _reject(2))
-    return writer.finish(
+    writer.write("rejects.jsonl", _reject(2))
+    return writer.finish_arrays(
         kind="embeddings",
         rows=rows,
         inputs=[_input("vectors.parquet", rows + 1)],
@@ -142,7 +142,7 @@ def make_pairs(
     held = per_question * (questions - questions // 3)  # pairs of the questions in train
     writer.split("train", np.arange(held))
     writer.split("val", np.arange(held, pairs))
-    return writer.finish(
+    return writer.finish_arrays(
         kind="pairs",
         rows=pairs,
         inputs=[_input("pairs.parquet", pairs)],

@@ -137,7 +137,7 @@ def write_pairs(
         writer.split(split, rows)
     count = len(given.pair_index)
     inputs, records = _records(given.arrays, count)
-    writer.finish(
+    writer.finish_arrays(
         kind="pairs", rows=count, inputs=inputs, records=records, options={"seed": seed},
         pairs={
             "dim": given.question_embs.shape[1], "negatives": given.hard_negatives.shape[1],
@@ -176,7 +176,9 @@ def make_embeddings(
     ).items():
         writer.split(name, chosen)
     inputs, records = _records(arrays, rows)
-    writer.finish(kind="embeddings", rows=rows, inputs=inputs, records=records, options={"seed": 0})
+    writer.finish_arrays(
+        kind="embeddings", rows=rows, inputs=inputs, records=records, options={"seed": 0}
+    )
     return path
 
 

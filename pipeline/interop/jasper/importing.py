@@ -71,7 +71,7 @@ def import_jasper(
             "curriculum": msgspec.to_builtins(curriculum), FOREIGN: theirs.config,
         }  # fmt: skip
         count = sizes["P"]
-        manifest = writer.finish(
+        manifest = writer.finish_arrays(
             kind="pairs", rows=count, inputs=_inputs(directory, theirs, digests, count),
             records=RecordCounts(read=count, written=count, rejected={}, blank_lines=0),
             options={"layout": "jasper"}, pairs=pairs,
@@ -112,11 +112,11 @@ def _write_splits(writer: ArrayWriter, theirs: Jasper, rest: Ids) -> None:
         if not np.array_equal(rows, ordered):
             data = io.BytesIO()
             np.save(data, rows.astype("<i8"), allow_pickle=False)
-            writer.file(order_name(name), data.getvalue())
+            writer.write(order_name(name), data.getvalue())
     if len(rest):
         writer.split(UNASSIGNED, rest)
     if theirs.inspection is not None:
-        writer.file(INSPECTION, theirs.inspection)
+        writer.write(INSPECTION, theirs.inspection)
 
 
 def _inputs(

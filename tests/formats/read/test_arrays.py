@@ -41,7 +41,7 @@ def write(root: Path, *, shard_bytes: int = 1 << 30, **arrays: npt.NDArray[Any])
         ),
     )
     records = RecordCounts(read=rows, written=rows, rejected={}, blank_lines=0)
-    return writer.finish(
+    return writer.finish_arrays(
         kind="embeddings", rows=rows, inputs=inputs, records=records, options={"seed": 1}
     )
 

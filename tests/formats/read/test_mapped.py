@@ -513,7 +513,7 @@ def test_a_manifest_whose_files_have_other_sizes_than_rows_is_refused(tmp_path: 
         name="rows.npy", format="npy", unit="row", bytes=0, fingerprint="", records=4
     )
     records = envelope.RecordCounts(read=4, written=4, rejected={}, blank_lines=0)
-    manifest = writer.finish(
+    manifest = writer.finish_arrays(
         kind="embeddings", rows=4, inputs=(source,), records=records, options={}
     )
     assert parse(envelope.dump_json(manifest)) == manifest

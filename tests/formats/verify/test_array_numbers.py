@@ -145,7 +145,9 @@ def test_an_overlong_row_is_checked(tmp_path: Path) -> None:
     records = msgspec.structs.replace(manifest.records, read=3, written=2)
     records = msgspec.structs.replace(records, read=2, rejected={})
     inputs = [msgspec.structs.replace(manifest.inputs[0], records=2)]
-    manifest = writer.finish(kind="embeddings", rows=2, inputs=inputs, records=records, options={})
+    manifest = writer.finish_arrays(
+        kind="embeddings", rows=2, inputs=inputs, records=records, options={}
+    )
     assert verify(path).findings == ()
     put(path, manifest, "embedding", 1, 700_000, 4.0)
     put(path, manifest, "brain", 1, 700_000, 0x7FC0)
@@ -165,7 +167,7 @@ def test_an_index_within_a_row_has_all_its_dimensions(tmp_path: Path) -> None:
     rows[7, 1, 0] = rows[9] = np.nan
     writer.array("embedding", rows)
     writer.split("train", np.arange(12))
-    writer.finish(
+    writer.finish_arrays(
         kind="embeddings", rows=12, options={},
         inputs=[msgspec.structs.replace(one.inputs[0], records=12)],
         records=msgspec.structs.replace(one.records, read=12, written=12, rejected={}),

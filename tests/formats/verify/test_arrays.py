@@ -73,7 +73,7 @@ def test_no_rows_pass(tmp_path: Path) -> None:
     (tmp_path / "e").mkdir()
     writer = ArrayWriter(tmp_path / "e")
     writer.array("embedding", np.empty((0, 3), np.float32), unit=True)
-    writer.finish(
+    writer.finish_arrays(
         kind="embeddings", rows=0, inputs=[], options={},
         records=msgspec.structs.replace(manifest.records, read=0, written=0, rejected={}),
     )  # fmt: skip
@@ -150,7 +150,7 @@ def test_memory_does_not_grow_with_the_dataset(tmp_path: Path) -> None:
         unit=True,
     )  # fmt: skip
     writer.split("train", np.arange(rows))
-    writer.finish(
+    writer.finish_arrays(
         kind="embeddings", rows=rows, options={},
         inputs=[msgspec.structs.replace(small.inputs[0], records=rows)],
         records=msgspec.structs.replace(small.records, read=rows, written=rows, rejected={}),

@@ -72,12 +72,14 @@ def embeddings(root: Path, *, rows: int = 11, shard_bytes: int = 64, seed: int =
     writer.array("width_0", np.empty((rows, 0), "<f4"))
     writer.split("train", np.arange(rows))
     writer.split("val", np.arange(0))
-    writer.file("rejects.jsonl", b"{}\n")
+    writer.write("rejects.jsonl", b"{}\n")
     entry = InputEntry(
         name="a.npy", format="npy", unit="row", bytes=9, fingerprint="x", records=rows + 1
     )
     counts = RecordCounts(read=rows + 1, written=rows, rejected={"nan": 1}, blank_lines=0)
-    writer.finish(kind="embeddings", rows=rows, inputs=[entry], records=counts, options={"seed": 3})
+    writer.finish_arrays(
+        kind="embeddings", rows=rows, inputs=[entry], records=counts, options={"seed": 3}
+    )
     return root
 
 

@@ -209,7 +209,7 @@ def test_a_dataset_that_was_never_theirs(tmp_path: Path, content: Content) -> No
         entry = InputEntry(
             name="a.csv", format="csv", unit="row", bytes=1, fingerprint="", records=20
         )
-        writer.finish(
+        writer.finish_arrays(
             kind="pairs", rows=20, inputs=[entry], options={"seed": 11},
             records=RecordCounts(read=20, written=20, rejected={}, blank_lines=0),
             pairs={"dim": 6, "negatives": 4, "clusters": 3,
