@@ -1,4 +1,4 @@
-"""Which layout a path holds, told by what is in it and never by its name."""
+"""Detection of the layout of a path, by its content and never by its name."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ LAYOUTS: dict[Layout, str] = {
     "safetensors": "a .safetensors file",
     "hdf5": "an HDF5 file",
 }
-"""What each is, in words."""
+"""Description of each layout."""
 
 
 def detect(path: Path) -> Layout:
-    """The layout of `path`; raises `InputError` if it is none of `LAYOUTS`."""
+    """Return the layout of `path`; raise `InputError` if it is none of `LAYOUTS`."""
     if not path.exists():
         raise InputError(
             "there is no such file or directory", where=str(path), code="E_NOT_FOUND",

@@ -1,54 +1,184 @@
-"""A whole dataset in one HDF5 file: chunked, packed with gzip if asked for, splits included.
+"""HDF5 files: opened with checks, and a whole dataset in one file, written and read.
 
-Arrays of pairs stand in the groups of JASPER's dataset.h5 (``embeddings/questions``, ...), but
-keyword ids are two data sets, ids and offsets, and not one for each pair; other arrays stand in
-``arrays/NAME``, splits in ``splits/NAME``, all other files as bytes in ``files/NAME``, config.json
-among them. bfloat16 is stored as uint16, with the attribute ``dtype``. No clock is written, so one
-version of HDF5 gives equal files for equal datasets. gzip gains little on vectors (some 7 %), and
-makes writing many times slower: it is for what is mostly numbers of rows.
+In a file of dataprep the arrays of pairs stand in the groups of JASPER's dataset.h5
+(``embeddings/questions``, ...), with keyword ids as two data sets, ids and offsets; other arrays
+stand in ``arrays/NAME``, splits in ``splits/NAME``, all other files as bytes in ``files/NAME``,
+config.json among them. Data sets are chunked, and compressed with gzip if asked for, which gains
+some 7 % on vectors and makes writing many times slower. bfloat16 is stored as uint16 with the
+attribute ``dtype``. No time is stored, so one version of HDF5 writes equal files for equal
+datasets.
 
-The file is opened for each block that is read, and never held: forked and spawned processes read
-it as any other.
+A file may have come from anywhere. Links into other files, and data sets whose numbers lie in other
+files, are refused; a data set must not promise more than gzip can have compressed into what is
+stored. A file is opened for each block that is read, since an HDF5 handle does not work in a forked
+or spawned process.
 """
 
 from __future__ import annotations
 
+import contextlib
 import errno
-from collections.abc import Iterator
+import os
+from collections.abc import Callable, Iterator, Mapping
+from math import prod
 from pathlib import Path
+from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
-from dataprep.formats.errors import InputError
+from dataprep.formats.errors import DataprepError, InputError, UsageError
 from dataprep.formats.files.other_layouts import vectors_remedy
-from dataprep.formats.manifest.arrays import BFLOAT16, ArrayManifest, storage_dtype
+from dataprep.formats.files.safe_open import open_ordinary
+from dataprep.formats.library_errors import decoding
+from dataprep.formats.manifest.arrays import BFLOAT16, DTYPES, ArrayManifest, storage_dtype
 from dataprep.formats.manifest.common import CONFIG_NAME, FORMAT_VERSION, MAX_CONFIG_BYTES, read
 from dataprep.formats.storage import free_bytes, storage_errors, sync_file
 
-from .columns import rows_of_block
-from .file_sink import FileSink
-from .hdf5_open import (
-    column_of,
-    damaged,
-    data_set,
-    decoding_hdf5,
-    group,
-    import_h5py,
-    open_file,
-)
-from .jasper.names import H5_PLACES
-from .tensors import Done, Tensor, read_blocks, tensors_of
+from .tensors import Done, ForeignArray, Tensor, read_blocks, rows_of_block, tensors_of
 
 if TYPE_CHECKING:
     import h5py
 
-__all__ = ["export_hdf5", "read_config", "read_rows", "require_tensors"]
+__all__ = [
+    "PLACES",
+    "array_at",
+    "damaged",
+    "data_set",
+    "decoding_hdf5",
+    "export_hdf5",
+    "group",
+    "open_file",
+    "read_config",
+    "read_rows",
+    "require_tensors",
+]
+
+PLACES: Mapping[str, str] = {
+    "question_embs": "embeddings/questions",
+    "source_embs": "embeddings/sources",
+    "keyword_embs": "embeddings/keywords",
+    "centroid_embs": "embeddings/centroids",
+    "pair_index": "pair_data/index",
+    "pair_cluster_id": "pair_data/cluster_id",
+    "pair_relevance": "pair_data/relevance",
+    "pair_keyword_offsets": "pair_data/keyword_offsets",
+    "pair_keyword_ids": "pair_data/keyword_ids",
+    "hard_negatives": "negatives/hardnegatives",
+    "negative_tiers": "negatives/tiers",
+    "steering_centroid": "steering/centroid",
+    "steering_keyword_weighted": "steering/keyword_weighted",
+    "steering_residual": "steering/residual",
+    "centroid_distances": "steering/distances",
+}
+"""Places of the arrays of pairs, in JASPER's dataset.h5 too, where keyword ids are a group with one
+data set for each pair."""
 
 _CONFIG = f"files/{CONFIG_NAME}"
 _CHUNKS_A_BLOCK = 8  # a chunk is about a MiB
 _LEVEL = 4
+_AGAIN = "Copy the file again, or export it again."
+_MOST_COMPACT = 1100  # deflate compresses at most 1032 to 1
+_STORED = {storage_dtype(dtype) for dtype in DTYPES}
+_SMALL = 1 << 16  # an empty chunk cannot be distinguished from one that was left out
+
+
+# Opening
+
+
+def _import_h5py() -> Any:
+    """Import h5py; raise a `UsageError` that says how to install it."""
+    try:
+        import h5py
+    except ImportError:
+        raise UsageError(
+            "HDF5 needs h5py, which is not installed", where="h5py", code="E_MISSING_LIBRARY",
+            remedy="pip install 'dataprep-shards[hdf5]'",
+        ) from None  # fmt: skip
+    return h5py
+
+
+@contextlib.contextmanager
+def open_file(path: Path) -> Iterator[h5py.File]:
+    """Open `path` for reading, with a cache of a few chunks; see `decoding_hdf5`."""
+    h5py = _import_h5py()
+    open_ordinary(path, path.name).close()
+    with decoding_hdf5(path.name):
+        file = h5py.File(path, "r", rdcc_nbytes=8 << 20)
+    try:
+        yield file
+    finally:
+        with decoding_hdf5(path.name):
+            file.close()
+
+
+def decoding_hdf5(where: str) -> contextlib.AbstractContextManager[None]:
+    """Name `where` in errors of h5py: RuntimeError, OSError, KeyError, ValueError and others."""
+    return decoding(where, "HDF5 file", code="E_LAYOUT", remedy=_AGAIN)
+
+
+def group(file: h5py.File, place: str) -> h5py.Group:
+    """Return the group `place`, reached through hard links only."""
+    found = _found(file, place)
+    if not isinstance(found, _import_h5py().Group):
+        raise damaged(_name(file), f"{place} is not a group")
+    return found
+
+
+def data_set(file: h5py.File, place: str) -> h5py.Dataset:
+    """Return the data set `place`, whose numbers must lie in this file and fit into it."""
+    found = _found(file, place)
+    name = _name(file)
+    if not isinstance(found, _import_h5py().Dataset) or found.shape is None:
+        raise damaged(name, f"{place} is not a data set of numbers")
+    if found.is_virtual or found.external:
+        raise damaged(name, f"{place} lies in another file")
+    if found.compression not in (None, "gzip"):
+        raise damaged(name, f"{place} is packed with {found.compression}, only gzip is read")
+    size, stored = prod(found.shape) * found.dtype.itemsize, found.id.get_storage_size()
+    if size > stored * _MOST_COMPACT + _SMALL or (found.chunks is None and size > stored):
+        raise damaged(name, f"{place} promises {size} bytes, and {stored} are stored")
+    return found
+
+
+def _found(file: h5py.File, place: str) -> Any:
+    h5py, at = _import_h5py(), file
+    for step in place.split("/"):
+        with decoding_hdf5(f"{_name(file)}:{place}"):
+            link = at.get(step, getlink=True) if isinstance(at, h5py.Group) else None
+            if link is None:
+                raise damaged(_name(file), f"there is no {place}")
+            if not isinstance(link, h5py.HardLink):
+                raise damaged(_name(file), f"{place} is a link to somewhere else")
+            at = at[step]
+    return at
+
+
+def array_at(file: h5py.File, place: str) -> ForeignArray:
+    """Return the data set `place` as an array whose rows are read on demand."""
+    found = data_set(file, place)
+    name = f"{_name(file)}:{place}"
+    if found.dtype.str not in _STORED or not found.shape:
+        raise damaged(name, f"holds numbers of type {found.dtype} and shape {found.shape}")
+
+    def read(start: int, stop: int) -> Any:
+        with decoding_hdf5(name):
+            return found[start:stop]
+
+    return ForeignArray(file=name, dtype=found.dtype.str, shape=found.shape, read=read)
+
+
+def _name(file: h5py.File) -> str:
+    return Path(file.filename).name
+
+
+def damaged(where: str, problem: str) -> DataprepError:
+    """Return the error of a file that no program can have written."""
+    return InputError(problem, where=where, code="E_LAYOUT", remedy=_AGAIN)
+
+
+# A dataset in one file
 
 
 def export_hdf5(
@@ -59,24 +189,24 @@ def export_hdf5(
 
     Raises `IntegrityError` where a file of it is not the one that was built.
     """
-    h5py = import_h5py()
+    h5py = _import_h5py()
     tensors, config = tensors_of(manifest), read(source)
     size = sum(tensor.bytes for tensor in tensors.values()) + len(config)
     if not compress and size > free_bytes(path):
         with storage_errors(path):
             raise OSError(errno.ENOSPC, f"No space left on device: {size} bytes are needed")
-    with FileSink(path) as sink, h5py.File(sink, "w") as file:
+    with _FileSink(path) as sink, h5py.File(sink, "w") as file:
         file.attrs["format"] = "dataprep"
         file.attrs["format_version"] = FORMAT_VERSION
         file.attrs["kind"] = manifest.kind
         file.create_dataset(_CONFIG, data=np.frombuffer(config, np.uint8), track_times=False)
         for tensor in tensors.values():
-            _write(file, tensor, _while_sound(read_blocks(source, tensor, done), sink), compress)
+            _write(file, tensor, _while_writable(read_blocks(source, tensor, done), sink), compress)
     sync_file(path)
 
 
-def _while_sound(blocks: Iterator[memoryview], sink: FileSink) -> Iterator[memoryview]:
-    """The same blocks; raises what went wrong in writing before the next one is read."""
+def _while_writable(blocks: Iterator[memoryview], sink: _FileSink) -> Iterator[memoryview]:
+    """Yield `blocks`; raise a failure of `sink` before the next one is read."""
     for block in blocks:
         sink.check()
         yield block
@@ -86,13 +216,13 @@ def _while_sound(blocks: Iterator[memoryview], sink: FileSink) -> Iterator[memor
 def _write(file: h5py.File, tensor: Tensor, blocks: Iterator[memoryview], compress: bool) -> None:
     stored, row = np.dtype(storage_dtype(tensor.dtype)), tensor.shape[1:]
     settings: dict[str, Any] = {}
-    if tensor.bytes:  # of nothing there are no chunks
+    if tensor.bytes:  # an empty data set has no chunks
         chunk = max(1, rows_of_block(tensor.dtype, row) // _CHUNKS_A_BLOCK)
         settings["chunks"] = (min(chunk, tensor.shape[0]), *row)
         if compress:
             settings |= {"compression": "gzip", "compression_opts": _LEVEL, "shuffle": True}
     target = file.create_dataset(
-        place_of(tensor.name), tensor.shape, stored, track_times=False, **settings
+        _place_of(tensor.name), tensor.shape, stored, track_times=False, **settings
     )
     if tensor.dtype == BFLOAT16:
         target.attrs["dtype"] = BFLOAT16
@@ -104,13 +234,13 @@ def _write(file: h5py.File, tensor: Tensor, blocks: Iterator[memoryview], compre
             start += len(rows)
 
 
-def place_of(name: str) -> str:
-    """Where the tensor `name` stands in the file."""
-    return H5_PLACES.get(name, name if "/" in name else f"arrays/{name}")
+def _place_of(name: str) -> str:
+    """Return the place of the tensor `name`."""
+    return PLACES.get(name, name if "/" in name else f"arrays/{name}")
 
 
 def read_config(path: Path) -> bytes:
-    """The config.json in `path`."""
+    """Return the config.json in `path`."""
     with open_file(path) as file, decoding_hdf5(path.name):
         if "files" not in file or CONFIG_NAME not in group(file, "files"):
             if "pair_data" not in file:
@@ -124,7 +254,7 @@ def read_config(path: Path) -> bytes:
         found = data_set(file, _CONFIG)
         if found.dtype != np.uint8 or len(found.shape) != 1 or found.size > MAX_CONFIG_BYTES:
             raise damaged(path.name, f"{_CONFIG} is not a file")
-        return bytes(column_of(file, _CONFIG).read(0, found.size).data)
+        return bytes(array_at(file, _CONFIG).read(0, found.size).data)
 
 
 def require_tensors(path: Path, tensors: dict[str, Tensor]) -> None:
@@ -135,7 +265,7 @@ def require_tensors(path: Path, tensors: dict[str, Tensor]) -> None:
 
 
 def _require(file: h5py.File, tensor: Tensor) -> None:
-    found, stored = column_of(file, place_of(tensor.name)), storage_dtype(tensor.dtype)
+    found, stored = array_at(file, _place_of(tensor.name)), storage_dtype(tensor.dtype)
     if (found.dtype, found.shape) != (stored, tensor.shape):
         raise damaged(
             found.file, f"is {found.dtype} {list(found.shape)}, expected {stored} "
@@ -144,8 +274,78 @@ def _require(file: h5py.File, tensor: Tensor) -> None:
 
 
 def read_rows(path: Path, tensor: Tensor, start: int, stop: int) -> npt.NDArray[Any]:
-    """Rows `start` to `stop` of `tensor`; the file is opened for it, and closed again."""
+    """Return rows `start` to `stop` of `tensor`; opens and closes the file."""
     with open_file(path) as file, decoding_hdf5(path.name):
         _require(file, tensor)
-        rows: npt.NDArray[Any] = column_of(file, place_of(tensor.name)).read(start, stop)
+        rows: npt.NDArray[Any] = array_at(file, _place_of(tensor.name)).read(start, stop)
     return rows
+
+
+class _FileSink:
+    """New file for h5py to write, whose first failure is raised at the end of the block.
+
+    HDF5 cannot close a file after a refused write, and crashes the process at its end. So the first
+    failure is kept, later writes are dropped, the library closes the file, and then the failure is
+    raised.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.failure: OSError | None = None
+        with storage_errors(path):
+            self._file = path.open("x+b", buffering=0)
+
+    def check(self) -> None:
+        """Raise the first failure as a `StorageError`, if there was one."""
+        if self.failure is not None:
+            with storage_errors(self.path):
+                raise self.failure
+
+    def write(self, data: Any) -> int:
+        view = memoryview(data).cast("B")
+        size = len(view)
+        while view and self.failure is None:
+            done = self._guarded(lambda: os.write(self._file.fileno(), view))  # noqa: B023
+            view = view[done:]
+        return size
+
+    def readinto(self, buffer: Any) -> int:
+        return self._guarded(lambda: self._file.readinto(buffer) or 0)
+
+    def read(self, size: int = -1) -> bytes:
+        return self._file.read(size) or b""
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        return self._guarded(lambda: self._file.seek(offset, whence))
+
+    def tell(self) -> int:
+        return self._file.tell()
+
+    def truncate(self, size: int | None = None) -> int:
+        return self._guarded(lambda: self._file.truncate(size))
+
+    def flush(self) -> None:
+        pass  # nothing is buffered
+
+    def _guarded(self, call: Callable[[], int]) -> int:
+        if self.failure is None:
+            try:
+                return call()
+            except OSError as error:
+                self.failure = error
+        return 0
+
+    def __enter__(self) -> _FileSink:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        with contextlib.suppress(OSError):
+            self._file.close()
+        if self.failure is not None:
+            with storage_errors(self.path):
+                raise self.failure from error

@@ -1,8 +1,8 @@
-"""A dataset that lies in one file, .safetensors or HDF5: its rows, and the directory it came from.
+"""A dataset in one file, .safetensors or HDF5: read by rows, or restored as a directory.
 
-Opening reads config.json in the file and compares types, shapes and sizes with it, no data. Nothing
-is held open: each `read` opens the file, so an object goes through a fork, or pickled to another
-process, as it is. For training, `restore` the directory (`dataprep convert`), which is mapped.
+Opening reads the config.json in the file and compares types, shapes and sizes with it, but no data.
+No file stays open: each `read` opens it, so an object may be forked or pickled. For training,
+`restore` the directory (`dataprep convert`), which is mapped.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ ReadRows = Callable[[Tensor, int, int], npt.NDArray[Any]]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Single:
-    """An open file: `config` is its config.json, `tensors` what it holds, by name.
+    """A dataset in one file: `config` is its config.json, `tensors` are its tensors by name.
 
     Arrays have their own names, splits ``splits/NAME``, other files ``files/NAME``.
     """
@@ -43,10 +43,10 @@ class Single:
     rows: ReadRows
 
     def read(self, name: str, start: int, stop: int) -> npt.NDArray[Any]:
-        """Rows `start` to `stop` of the tensor `name`: an owned array [stop - start, *row].
+        """Return rows `start` to `stop` of the tensor `name`, an owned array [stop - start, *row].
 
-        Of bfloat16 the type is uint16. Raises `UsageError` for a name that is not there,
-        `IndexError` for rows that are not.
+        bfloat16 is given as uint16. Raises `UsageError` for an unknown name, `IndexError` for rows
+        out of range.
         """
         tensor = self.tensors.get(name)
         if tensor is None:
@@ -59,7 +59,7 @@ class Single:
         return np.require(self.rows(tensor, start, stop), requirements="W")
 
     def restore(self, root: Path, done: Done | None = None) -> None:
-        """Write the dataset into `root`, an empty directory: the same bytes as it was made from.
+        """Write the dataset into `root`, an empty directory, byte for byte as it was exported.
 
         Raises `IntegrityError` unless every file has the SHA-256 of config.json.
         """
@@ -69,7 +69,7 @@ class Single:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Nothing is open."""
+        """Do nothing: no file is open."""
 
 
 def open_single(path: str | Path) -> Single:
@@ -90,7 +90,7 @@ def open_single(path: str | Path) -> Single:
     else:
         from . import safetensors as safetensors_file
 
-        header = safetensors_file.read_config(path)
+        header = safetensors_file.read_header(path)
         config = header.config
         manifest = _manifest(config, path)
         tensors = tensors_of(manifest)

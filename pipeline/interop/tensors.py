@@ -1,13 +1,12 @@
-"""A dataset of arrays as a few tensors of bytes, and those bytes as the dataset again.
+"""A dataset of arrays as a few tensors, and the dataset restored from them byte for byte.
 
-Every file of a dataset but config.json is part of one tensor: the shards of an array follow one
-another in the tensor of its name, the index of a split is ``splits/NAME``, any other file is bytes,
-``files/NAME``. What stands around the numbers in a file (the header of .npy, head and tail of the
-torch archive) follows from config.json, so the tensors and config.json are the whole dataset, and
-give the same files byte for byte.
+Every file of a dataset except config.json is part of one tensor: the shards of an array follow one
+another in the tensor of its name, the index of a split is ``splits/NAME``, any other file is the
+bytes ``files/NAME``. The bytes around the numbers of a file (the header of .npy, head and tail of a
+torch archive) follow from config.json, so the tensors and config.json are the whole dataset.
 
-Both ways compare the SHA-256 of every file with config.json: a damaged dataset is not exported,
-and a damaged file does not become a dataset. Memory is that of a block.
+Both directions compare the SHA-256 of every file with config.json: a damaged dataset is not
+exported, and a damaged file does not become a dataset. Memory is that of a block.
 """
 
 from __future__ import annotations
@@ -26,8 +25,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dataprep.formats.errors import IntegrityError
-from dataprep.formats.files import index_file as torchfile
-from dataprep.formats.files import npy
+from dataprep.formats.files import index_file, npy
 from dataprep.formats.files.safe_open import open_ordinary
 from dataprep.formats.manifest.arrays import ArrayManifest, storage_dtype
 from dataprep.formats.manifest.common import CONFIG_NAME, FileEntry, folders_of
@@ -40,18 +38,68 @@ from dataprep.formats.storage import (
     write_file,
 )
 
-from .columns import rows_of_block
+__all__ = [
+    "BLOCK_BYTES",
+    "Done",
+    "ForeignArray",
+    "Tensor",
+    "read_blocks",
+    "restore",
+    "rows_of_block",
+    "tensors_of",
+]
 
-__all__ = ["Done", "Part", "Tensor", "read_blocks", "restore", "tensors_of"]
+BLOCK_BYTES = 8 << 20
+"""Bytes that are read and written together, as in `FileWriter`."""
 
 Array = npt.NDArray[Any]
 Done = Callable[[int], None]
-"""Told how many more bytes were moved."""
+"""Called with the number of bytes moved since the last call."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ForeignArray:
+    """An array in a file of another program, read in blocks of rows.
+
+    `file` is its name in messages. `dtype` is one of `manifest.arrays.DTYPES` (in HDF5, the type in
+    which one is stored), the first axis of `shape` counts rows, and ``read(start, stop)`` returns
+    an array [stop - start, *row] of the type in which `dtype` is stored.
+    """
+
+    file: str
+    dtype: str
+    shape: tuple[int, ...]
+    read: Callable[[int, int], Array]
+
+    @property
+    def rows(self) -> int:
+        """Return the number of rows."""
+        return self.shape[0]
+
+    @property
+    def row(self) -> tuple[int, ...]:
+        """Return the shape of a row."""
+        return self.shape[1:]
+
+    def blocks(self, rows: int | None = None) -> Iterator[tuple[int, Array]]:
+        """Yield all rows in order, `rows` at a time, each with the number of the first row."""
+        step = rows or rows_of_block(self.dtype, self.row)
+        for start in range(0, self.rows, step):
+            yield start, self.read(start, min(start + step, self.rows))
+
+
+def rows_of_block(dtype: str, row: tuple[int, ...]) -> int:
+    """Return how many rows of this type and shape a block has.
+
+    >>> rows_of_block("<f4", (1024,))
+    2048
+    """
+    return max(1, BLOCK_BYTES // max(1, prod(row) * np.dtype(storage_dtype(dtype)).itemsize))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Part:
-    """The file `entry` of a dataset: `rows` rows between what `kind` puts around them."""
+    """The file `entry` of a dataset: `rows` rows between the head and tail of its `kind`."""
 
     entry: FileEntry
     rows: int
@@ -61,7 +109,7 @@ class Part:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Tensor:
-    """Rows of one type, out of one file or several. `dtype` is one of `array_manifest.DTYPES`."""
+    """Rows of one type from one or more files; `dtype` is one of `manifest.arrays.DTYPES`."""
 
     name: str
     dtype: str
@@ -70,22 +118,22 @@ class Tensor:
 
     @property
     def itemsize(self) -> int:
-        """Bytes of a number."""
+        """Return the bytes of a number."""
         return np.dtype(storage_dtype(self.dtype)).itemsize
 
     @property
     def row_bytes(self) -> int:
-        """Bytes of a row."""
+        """Return the bytes of a row."""
         return prod(self.shape[1:]) * self.itemsize
 
     @property
     def bytes(self) -> int:
-        """Bytes of all rows."""
+        """Return the bytes of all rows."""
         return self.shape[0] * self.row_bytes
 
 
 def tensors_of(manifest: ArrayManifest) -> dict[str, Tensor]:
-    """The tensors of a dataset by name, in the order of config.json."""
+    """Return the tensors of a dataset by name, in the order of config.json."""
     files = {entry.name: entry for entry in manifest.files}
     found = []
     for name, array in manifest.arrays.items():
@@ -106,15 +154,15 @@ def tensors_of(manifest: ArrayManifest) -> dict[str, Tensor]:
 
 
 def _head(part: Part) -> bytes:
-    """Return what stands before the numbers, as long as the size of the file says."""
+    """Return the bytes before the numbers; their length follows from the size of the file."""
     if part.kind == "array":
         dtype, shape = str(part.entry.dtype), part.entry.shape or ()
         return npy.header(dtype, shape, npy.begin(part.entry.bytes, dtype, shape) or npy.PAGE)
-    return torchfile.head(part.rows) if part.kind == "index" else b""
+    return index_file.head(part.rows) if part.kind == "index" else b""
 
 
 def read_blocks(root: Path, tensor: Tensor, done: Done | None = None) -> Iterator[memoryview]:
-    """The bytes of `tensor`, of the dataset in `root`, in blocks of whole rows.
+    """Yield the bytes of `tensor`, of the dataset in `root`, in blocks of whole rows.
 
     Raises `IntegrityError` where a file is not the one of config.json, at the end of that file.
     """
@@ -130,7 +178,7 @@ def _read_part(
     if os.fstat(stream.fileno()).st_size != part.entry.bytes:
         raise _differs(name, f"does not have {part.entry.bytes} bytes")
     head = _read(stream, len(_head(part)), name)
-    if part.kind == "index" and not torchfile.is_ours(bytes(head), part.entry.bytes, part.rows):
+    if part.kind == "index" and not index_file.is_ours(bytes(head), part.entry.bytes, part.rows):
         raise _differs(name, "is not an index as dataprep writes it, which this layout needs")
     digest.update(head)
     left, block = part.rows, rows_of_block(tensor.dtype, tensor.shape[1:])
@@ -177,8 +225,8 @@ def restore(
 ) -> None:
     """Write the dataset of `config` (config.json) and `tensors` into `root`, an empty directory.
 
-    ``read(name, start, stop)`` gives rows of a tensor. Raises `IntegrityError` about `where` unless
-    every file is the one of config.json; then nothing in `root` is to be used.
+    ``read(name, start, stop)`` returns rows of a tensor. Raises `IntegrityError` about `where`
+    unless every file is the one of config.json; then `root` must not be used.
     """
     folders = folders_of(part.entry.name for one in tensors.values() for part in one.parts)
     folders |= {name for name in tensors if "/" not in name}  # arrays without rows
@@ -220,7 +268,7 @@ def _write_part(
             crc = zlib.crc32(block, crc) if part.kind == "index" else 0
             writer.write(block)
         if part.kind == "index":
-            writer.write(torchfile.tail(part.rows, crc))
+            writer.write(index_file.tail(part.rows, crc))
         found = writer.close()
     if (found.sha256, found.size) != (part.entry.sha256, part.entry.bytes):
         raise IntegrityError(

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from dataprep.formats.errors import InputError
 
-from ..columns import Column
+from ..tensors import ForeignArray
 from .names import ARRAYS
 
 __all__ = ["check_keywords", "check_pairs", "check_shapes", "check_splits", "doubtful_negatives"]
@@ -26,7 +26,7 @@ Ids = npt.NDArray[np.int64]
 Array = npt.NDArray[Any]
 
 
-def check_shapes(columns: Mapping[str, Column], config: Mapping[str, Any]) -> dict[str, int]:
+def check_shapes(columns: Mapping[str, ForeignArray], config: Mapping[str, Any]) -> dict[str, int]:
     """The sizes Q, S, K, C, P, N and D; raises where two arrays, or config.json, disagree."""
     sizes: dict[str, int] = {}
     told: dict[str, str] = {}
@@ -52,7 +52,7 @@ def check_shapes(columns: Mapping[str, Column], config: Mapping[str, Any]) -> di
     return sizes
 
 
-def check_pairs(columns: Mapping[str, Column], sizes: Mapping[str, int]) -> None:
+def check_pairs(columns: Mapping[str, ForeignArray], sizes: Mapping[str, int]) -> None:
     """Raise unless every number of `columns`, which have the `sizes`, may stand where it does."""
     for name in ARRAYS:
         if columns[name].dtype != "<i8":
@@ -100,7 +100,7 @@ def check_splits(splits: Mapping[str, Ids], files: Mapping[str, str], pairs: int
     return np.flatnonzero(owner < 0)
 
 
-def doubtful_negatives(columns: Mapping[str, Column], sizes: Mapping[str, int]) -> list[str]:
+def doubtful_negatives(columns: Mapping[str, ForeignArray], sizes: Mapping[str, int]) -> list[str]:
     """Notes on what training may not want, and what is converted all the same."""
     index, negatives = columns["pair_index"], columns["hard_negatives"]
     pairs = index.read(0, index.rows)
@@ -120,7 +120,7 @@ def doubtful_negatives(columns: Mapping[str, Column], sizes: Mapping[str, int]) 
     return [f"{negatives.file}: {count} rows {what}" for what, count in found.items() if count]
 
 
-def _require_finite(column: Column) -> None:
+def _require_finite(column: ForeignArray) -> None:
     for start, block in column.blocks():
         bad = np.isfinite(block).reshape(len(block), -1).all(axis=1)
         if not bad.all():
@@ -130,7 +130,7 @@ def _require_finite(column: Column) -> None:
 
 
 def _require_inside(
-    column: Column, low: int, limit: int, what: str, *, place: int | None = None
+    column: ForeignArray, low: int, limit: int, what: str, *, place: int | None = None
 ) -> None:
     """Raise for the first number, of the column `place` or of all, outside `low` to `limit` - 1."""
     for start, block in column.blocks():
@@ -144,7 +144,7 @@ def _require_inside(
             )
 
 
-def _require_between(column: Column, low: float, high: float, slack: float) -> None:
+def _require_between(column: ForeignArray, low: float, high: float, slack: float) -> None:
     for start, block in column.blocks():
         bad = np.flatnonzero((block < low - slack) | (block > high + slack))
         if len(bad):
@@ -154,7 +154,7 @@ def _require_between(column: Column, low: float, high: float, slack: float) -> N
             )
 
 
-def _require_no_positive(columns: Mapping[str, Column]) -> None:
+def _require_no_positive(columns: Mapping[str, ForeignArray]) -> None:
     """Raise where the source of a pair is among its own negatives."""
     for start, negatives in columns["hard_negatives"].blocks(_ROWS):
         positives = columns["pair_index"].read(start, start + len(negatives))[:, 1:]

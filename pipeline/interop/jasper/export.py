@@ -24,7 +24,7 @@ from dataprep.formats.manifest.curriculum import Curriculum
 from dataprep.formats.storage import sync_directory, sync_file, write_file
 
 from ..tensors import Done, Tensor, read_blocks, tensors_of
-from ..torch_write import write_lists, write_tensor
+from ..torch_pt import write_lists, write_tensor
 from .curriculum import to_theirs
 from .importing import UNASSIGNED, order_name
 from .names import ARRAYS, INSPECTION, KEYWORDS, SPLITS

@@ -21,8 +21,7 @@ from dataprep.formats.manifest.arrays import FOREIGN, ArrayManifest
 from dataprep.formats.manifest.common import InputEntry, RecordCounts
 from dataprep.formats.write.dataset_writer import ArrayWriter
 
-from ..columns import Column
-from ..tensors import Done
+from ..tensors import Done, ForeignArray
 from .checks import (
     check_keywords,
     check_pairs,
@@ -97,7 +96,7 @@ def _write_arrays(writer: ArrayWriter, theirs: Jasper, done: Done | None) -> dic
     return digests
 
 
-def _told(column: Column, digest: Any, done: Done | None) -> Iterator[npt.NDArray[Any]]:
+def _told(column: ForeignArray, digest: Any, done: Done | None) -> Iterator[npt.NDArray[Any]]:
     for _, block in column.blocks():
         digest.update(np.ascontiguousarray(block).reshape(-1).view(np.uint8).data)
         yield block

@@ -1,7 +1,9 @@
-"""Reading JASPER's directory: its `.pt` files, or its dataset.h5, whichever is not stale.
+"""Reader of JASPER's directory: its `.pt` files, or its dataset.h5.
 
-Nothing is unpickled that is more than tensors and lists (see `torch_read`). Where both forms are
-there they must hold the same: their loader takes dataset.h5 even where the `.pt` files are newer.
+Only tensors and lists are unpickled (see `torch_file`). Where both forms exist they must be equal,
+since JASPER's loader takes dataset.h5 even where the `.pt` files are newer. Keyword ids are int32
+in dataset.h5, in one data set for each pair. JASPER's loader does not read its splits; they are
+read here.
 """
 
 from __future__ import annotations
@@ -10,7 +12,7 @@ import contextlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 import numpy as np
@@ -21,9 +23,13 @@ from dataprep.formats.files.safe_open import open_ordinary
 from dataprep.formats.manifest.common import CONFIG_NAME, MAX_CONFIG_BYTES
 from dataprep.formats.storage import storage_errors
 
-from ..columns import Column
-from ..torch_read import open_tensor, read_lists
+from ..hdf5 import PLACES, array_at, damaged, data_set, decoding_hdf5, group, open_file
+from ..tensors import ForeignArray
+from ..torch_pt import open_tensor, read_lists
 from .names import ARRAYS, H5_NAME, INSPECTION, KEYWORDS, SPLITS
+
+if TYPE_CHECKING:
+    import h5py
 
 __all__ = ["Jasper", "Prefer", "open_jasper"]
 
@@ -34,11 +40,11 @@ Ids = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Jasper:
-    """What their directory holds. `files` are the names that messages give to splits and lists."""
+    """Content of a directory; `files` are the names of splits and lists in messages."""
 
     form: Prefer
     config: dict[str, Any]
-    columns: Mapping[str, Column]
+    columns: Mapping[str, ForeignArray]
     offsets: Ids
     ids: Ids
     splits: Mapping[str, Ids]
@@ -49,9 +55,9 @@ class Jasper:
 
 @contextlib.contextmanager
 def open_jasper(directory: Path, prefer: Prefer | None = None) -> Iterator[Jasper]:
-    """What is in `directory`, open inside the block; `prefer` chooses where both forms are there.
+    """Open `directory` inside the block; `prefer` chooses where both forms exist.
 
-    Raises `InputError` for what is missing, is of another kind, or differs between the two forms.
+    Raises `InputError` for files that are missing, invalid, or different in the two forms.
     """
     forms: list[Prefer] = []
     if any((directory / f"{name}.pt").exists() for name in ARRAYS):
@@ -93,9 +99,16 @@ def _open_pt(directory: Path) -> Jasper:
 
 @contextlib.contextmanager
 def _open_h5(directory: Path) -> Iterator[Jasper]:
-    from .hdf5 import open_columns
-
-    with open_columns(directory / H5_NAME) as (columns, (offsets, ids), splits, files):
+    path = directory / H5_NAME
+    with open_file(path) as file:
+        with decoding_hdf5(path.name):
+            columns = {name: array_at(file, PLACES[name]) for name in ARRAYS}
+            place = PLACES[KEYWORDS]
+            present = [name for name in SPLITS if name in group(file, "splits")]
+            splits = {name: array_at(file, f"splits/{name}") for name in present}
+            offsets, ids = _h5_lists(file, place, columns["pair_index"].rows, path)
+        files = {KEYWORDS: f"{path.name}:{place}"}
+        files |= {name: f"{path.name}:splits/{name}" for name in present}
         yield Jasper(
             form="hdf5", config=_config(directory), columns=columns, offsets=offsets, ids=ids,
             splits={name: split_rows(column) for name, column in splits.items()}, files=files,
@@ -103,8 +116,24 @@ def _open_h5(directory: Path) -> Iterator[Jasper]:
         )  # fmt: skip
 
 
-def split_rows(column: Column) -> Ids:
-    """The pair numbers of a split."""
+def _h5_lists(file: h5py.File, place: str, pairs: int, path: Path) -> tuple[Ids, Ids]:
+    """Return offsets and numbers of the lists in data sets 0, 1, ... of the group `place`."""
+    if len(group(file, place)) != pairs:
+        raise damaged(f"{path.name}:{place}", f"has {len(group(file, place))} lists, not {pairs}")
+    lists, left = [], path.stat().st_size
+    for pair in range(pairs):
+        found = data_set(file, f"{place}/{pair}")
+        left -= found.size * found.dtype.itemsize
+        if len(found.shape) != 1 or found.dtype.kind not in "iu" or left < 0:
+            raise damaged(f"{path.name}:{place}/{pair}", "is not a list of whole numbers")
+        lists.append(found[:].astype(np.int64))
+    offsets = np.zeros(pairs + 1, np.int64)
+    np.cumsum([len(one) for one in lists], out=offsets[1:])
+    return offsets, np.concatenate([np.empty(0, np.int64), *lists])
+
+
+def split_rows(column: ForeignArray) -> Ids:
+    """Return the pair numbers of a split."""
     if column.dtype != "<i8" or len(column.shape) != 1:
         raise InputError(
             f"expected a list of int64, found {column.dtype} {list(column.shape)}",
@@ -148,7 +177,7 @@ def _bytes_of(path: Path, limit: int) -> bytes:
 
 
 def _left_out(directory: Path, taken: set[str]) -> tuple[str, ...]:
-    """The files that are not converted, but for those of the other form."""
+    """Return the files that are not converted, except those of the other form."""
     known = {f"{name}.pt" for name in (*ARRAYS, KEYWORDS)} | {f"{name}_idx.pt" for name in SPLITS}
     known |= {CONFIG_NAME, INSPECTION, H5_NAME} | taken
     with storage_errors(directory):
@@ -156,7 +185,7 @@ def _left_out(directory: Path, taken: set[str]) -> tuple[str, ...]:
 
 
 def _require_same(directory: Path, one: Jasper, other: Jasper) -> None:
-    """Raise unless both forms hold the same numbers."""
+    """Raise `InputError` unless both forms hold the same numbers."""
     difference = _difference(one, other)
     if difference is None:
         return
@@ -170,7 +199,7 @@ def _require_same(directory: Path, one: Jasper, other: Jasper) -> None:
 
 
 def _difference(one: Jasper, other: Jasper) -> tuple[str, str] | None:
-    """What differs, and the .pt file that holds it."""
+    """Return a difference, and the .pt file that holds it."""
     for name, column in one.columns.items():
         found = _column_difference(column, other.columns[name])
         if found:
@@ -184,12 +213,12 @@ def _difference(one: Jasper, other: Jasper) -> tuple[str, str] | None:
     return None
 
 
-def _column_difference(one: Column, other: Column) -> str | None:
+def _column_difference(one: ForeignArray, other: ForeignArray) -> str | None:
     if (one.dtype, one.shape) != (other.dtype, other.shape):
         return f"{one.dtype} {list(one.shape)} and {other.dtype} {list(other.shape)}"
     for start, block in one.blocks():
-        theirs = other.read(start, start + len(block))
-        if block.tobytes() != theirs.tobytes():
-            equal = (block == theirs).reshape(len(block), -1).all(axis=1)
+        others = other.read(start, start + len(block))
+        if block.tobytes() != others.tobytes():
+            equal = (block == others).reshape(len(block), -1).all(axis=1)
             return f"row {start + int(np.argmin(equal))}"
     return None

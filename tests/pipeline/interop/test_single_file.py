@@ -148,13 +148,13 @@ def test_any_sizes(
     tmp_path_factory: pytest.TempPathFactory, rows: int, shard_bytes: int, block: int
 ) -> None:
     """Shards and blocks of any size, through the one form and out of it into the other."""
-    from dataprep.pipeline.interop import columns
+    from dataprep.pipeline.interop import tensors
 
     pytest.importorskip("h5py", reason="HDF5 needs h5py")
     root = tmp_path_factory.mktemp("sizes")
     embeddings(root / "ours", rows=rows, shard_bytes=shard_bytes, seed=block)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(columns, "BLOCK_BYTES", block)
+        patch.setattr(tensors, "BLOCK_BYTES", block)
         convert(root / "ours", root / "a.h5")
         convert(root / "a.h5", root / "b.safetensors")
         convert(root / "b.safetensors", root / "back")

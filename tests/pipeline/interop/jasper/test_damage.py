@@ -15,7 +15,7 @@ import torch
 
 from dataprep.formats.errors import DataprepError, InputError
 from dataprep.pipeline.interop.convert import convert
-from dataprep.pipeline.interop.torch_read import require_lists
+from dataprep.pipeline.interop.torch_pt import require_lists
 from tests.scenes import jasper
 from tests.scenes.jasper import Content, assert_same
 

@@ -24,7 +24,7 @@ from dataprep.formats.read.arrays import open_arrays
 from dataprep.formats.verify.verify import verify
 from dataprep.pipeline.interop.convert import convert
 from dataprep.pipeline.interop.jasper.curriculum import from_theirs, to_theirs
-from dataprep.pipeline.interop.torch_write import write_lists, write_tensor
+from dataprep.pipeline.interop.torch_pt import write_lists, write_tensor
 from tests.scenes import jasper
 from tests.scenes.jasper import Content, assert_same
 from tests.support import examples
