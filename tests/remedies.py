@@ -186,7 +186,7 @@ def _commands(text: str, _: tuple[str, ...]) -> Iterator[str]:
 def _public() -> dict[str, set[str]]:
     """The parameters of each public function, class and method, by the name it is called by."""
     found: dict[str, set[str]] = {}
-    for name in dataprep.__all__:
+    for name in (*dataprep.__all__, *dataprep._ELSEWHERE):
         one = getattr(dataprep, name)
         if not callable(one):
             continue
@@ -219,7 +219,7 @@ def _parameters(one: Callable[..., Any]) -> set[str]:
 def _values() -> dict[str, set[str]]:
     """The texts that arguments of public functions take, where they take only certain ones."""
     found: dict[str, set[str]] = {}
-    for name in dataprep.__all__:
+    for name in (*dataprep.__all__, *dataprep._ELSEWHERE):
         one = getattr(dataprep, name)
         made = one.__init__ if inspect.isclass(one) and not dataclasses.is_dataclass(one) else one
         try:

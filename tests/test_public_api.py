@@ -16,9 +16,10 @@ def test_all_is_sorted() -> None:
 
 
 def test_public_names_equal_all() -> None:
-    """`dir`, `__all__` and the table of homes name the same things."""
-    assert dir(dataprep) == sorted(dataprep.__all__)
+    """`dir`, `__all__`, the table of homes and the modules name the same things."""
+    assert dir(dataprep) == sorted([*dataprep.__all__, *dataprep._MODULES])
     assert sorted([*dataprep._HOME, "__version__"]) == dataprep.__all__
+    assert len(dataprep.__all__) <= 30
 
 
 @pytest.mark.parametrize("name", dataprep.__all__)
@@ -30,6 +31,20 @@ def test_public_name_resolves_and_says_what_it_is(name: str) -> None:
         return
     assert value is getattr(import_module(f"dataprep.{dataprep._HOME[name]}"), name)
     assert value.__doc__
+
+
+@pytest.mark.parametrize("name", dataprep._MODULES)
+def test_names_of_the_modules(name: str) -> None:
+    """Each has a docstring, and is found at the top too."""
+    module = getattr(dataprep, name)
+    assert module.__doc__
+    assert sorted(module.__all__) == sorted(set(module.__all__))
+    for public in module.__all__:
+        value = getattr(module, public)
+        assert value.__doc__
+        if public in dataprep._ELSEWHERE:
+            assert dataprep._ELSEWHERE[public] == name
+            assert getattr(dataprep, public) is value
 
 
 def test_unknown_name_is_an_attribute_error() -> None:

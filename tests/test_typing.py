@@ -11,7 +11,8 @@ import pytest
 import dataprep
 from tests.support import REPOSITORY
 
-CALLABLES = [name for name in dataprep.__all__ if callable(getattr(dataprep, name))]
+NAMES = (*dataprep.__all__, *dataprep._ELSEWHERE)
+CALLABLES = [name for name in NAMES if callable(getattr(dataprep, name))]
 
 
 @pytest.mark.parametrize("name", CALLABLES)

@@ -39,16 +39,16 @@ def serve_external(rank: int, port: int, out: Path) -> None:
     tensors = [torch.tensor([n]) for n in range(EXTERNAL["tensors"])]
     pairs = torch.utils.data.TensorDataset(*[torch.arange(EXTERNAL["TensorDataset"])] * 2)
     made: dict[str, Any] = {
-        "tensors": dataprep.UniversalDataModule(
+        "tensors": dataprep.external.UniversalDataModule(
             tensors, val_data=tensors, batch_size=3, distributed=True
         ).val_dataloader(),
-        "TensorDataset": dataprep.DataLoaderBuilder()
+        "TensorDataset": dataprep.external.DataLoaderBuilder()
         .with_dataset(pairs)
         .with_batch_size(3)
         .with_distributed()
         .with_drop_last(False)
         .build(),
-        "stream": dataprep.DataLoaderBuilder()
+        "stream": dataprep.external.DataLoaderBuilder()
         .with_dataset(lambda: ((n, n) for n in range(EXTERNAL["stream"])))
         .with_batch_size(2)
         .with_distributed()

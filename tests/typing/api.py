@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader, TensorDataset
 
-import dataprep
+from dataprep import external, profile, seeding, text
 from dataprep.runtime.external.builder import DataLoaderBuilder
 from dataprep.runtime.inspect.profile import CollatorProfile, LoaderProfile
 from dataprep.runtime.loader.loader import Loader
@@ -38,43 +38,43 @@ def collate(samples: list[Any]) -> dict[str, torch.Tensor]:
 
 def use() -> None:
     """One of each."""
-    task: dataprep.TaskSpec = dataprep.TaskSpec.lm_tiny()
+    task: external.TaskSpec = external.TaskSpec.lm_tiny()
     values: dict[str, Any] = task.to_dict()
-    task = dataprep.TaskSpec.from_dict(values)
-    config: dataprep.LoaderConfig = dataprep.LoaderConfig(batch_size=8, num_workers="auto")
+    task = external.TaskSpec.from_dict(values)
+    config: external.LoaderConfig = external.LoaderConfig(batch_size=8, num_workers="auto")
     builder: DataLoaderBuilder = (
-        dataprep.DataLoaderBuilder()
+        external.DataLoaderBuilder()
         .with_dataset([1, 2])
         .with_workers(2, pin_memory=True)
         .with_collate_fn(collate)
         .with_config(config)
-        .with_buckets(dataprep.Buckets(lengths=[1, 2]))
+        .with_buckets(external.Buckets(lengths=[1, 2]))
     )
     loader: Loader = builder.build()
     ranks: list[Loader] = builder.build_ranks(2)
-    module: dataprep.DataModule = dataprep.UniversalDataModule([1], task_spec=task)
+    module: external.DataModule = external.UniversalDataModule([1], task_spec=task)
     module = Mine()
     train: Iterable[Any]
     val: Iterable[Any] | None
-    train, val = dataprep.loaders_of(module)
-    seen: LoaderProfile = dataprep.profile_loader(loader)
-    cost: CollatorProfile = dataprep.profile_collator(collate, [1])
-    advice: Advice = dataprep.suggest_workers("heavy")
-    generator: torch.Generator = dataprep.seeded_generator(1)
+    train, val = external.loaders_of(module)
+    seen: LoaderProfile = profile.profile_loader(loader)
+    cost: CollatorProfile = profile.profile_collator(collate, [1])
+    advice: Advice = profile.suggest_workers("heavy")
+    generator: torch.Generator = seeding.seeded_generator(1)
     share: float = seen.overhead + cost.overhead(0.01)
     state: dict[str, Any] = loader.state_dict()
     loader.load_state_dict(state)
-    engine = dataprep.TokenizeEngine(tokenizer=task, keep=("label",))
-    wrapped: dataprep.PreprocessedDataset = dataprep.PreprocessedDataset([1], engine)
-    part: dataprep.PreprocessedDataset = wrapped.select([0])
-    stream = dataprep.StreamingPreprocessedDataset(lambda: iter([1]), engine, infinite=True)
+    engine = external.TokenizeEngine(tokenizer=task, keep=("label",))
+    wrapped: external.PreprocessedDataset = external.PreprocessedDataset([1], engine)
+    part: external.PreprocessedDataset = wrapped.select([0])
+    stream = external.StreamingPreprocessedDataset(lambda: iter([1]), engine, infinite=True)
     counts: dict[str, int] = stream.skips()
-    pair: tuple[Loader, Loader | None] = dataprep.create_dataloaders("a.txt", "b.txt", None, 8)
-    dataprep.seed_all(1, "deterministic")
+    pair: tuple[Loader, Loader | None] = text.create_dataloaders("a.txt", "b.txt", None, 8)
+    seeding.seed_all(1, "deterministic")
     # What must not pass is marked; mypy fails where a mark is no longer needed.
-    dataprep.seed_all("1")  # type: ignore[arg-type]
-    dataprep.LoaderConfig(8)  # type: ignore[call-arg]
+    seeding.seed_all("1")  # type: ignore[arg-type]
+    external.LoaderConfig(8)  # type: ignore[call-arg]
     builder.with_padding("middle")  # type: ignore[arg-type]
-    wrong: dataprep.DataModule = [1]  # type: ignore[assignment]
-    dataprep.PreprocessedDataset([1], collate)  # type: ignore[arg-type]
+    wrong: external.DataModule = [1]  # type: ignore[assignment]
+    external.PreprocessedDataset([1], collate)  # type: ignore[arg-type]
     print(part, counts, pair, ranks, train, val, advice, generator, share, wrong)

@@ -59,11 +59,11 @@ CALLS: list[Callable[[], Any]] = [
     lambda: open_single(ADDRESS),
     lambda: dataprep.create_loader(ADDRESS, "train", batch_size=2, seq_len=8),
     lambda: dataprep.create_loader({ADDRESS: 1.0}, "train", batch_size=2, seq_len=8, seed=0),
-    lambda: dataprep.UniversalDataModule(ADDRESS, batch_size=2),
-    lambda: dataprep.create_dataloaders(ADDRESS, tokenizer=None),
-    lambda: dataprep.create_dataloaders(INPUT, tokenizer=ADDRESS),
-    lambda: dataprep.create_dataloaders(INPUT, tokenizer=None, cache_dir=ADDRESS),
-    lambda: dataprep.text_windows(ADDRESS, None),
+    lambda: dataprep.external.UniversalDataModule(ADDRESS, batch_size=2),
+    lambda: dataprep.text.create_dataloaders(ADDRESS, tokenizer=None),
+    lambda: dataprep.text.create_dataloaders(INPUT, tokenizer=ADDRESS),
+    lambda: dataprep.text.create_dataloaders(INPUT, tokenizer=None, cache_dir=ADDRESS),
+    lambda: dataprep.text.text_windows(ADDRESS, None),
     lambda: dataprep.convert(ADDRESS, "out"),
     lambda: dataprep.convert("x.safetensors", ADDRESS),
     lambda: _options(dataprep.BuildOptions, input=ADDRESS),
@@ -114,7 +114,7 @@ def test_caches_at_an_address(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     path = make_dataset(tmp_path / "shards", {"train": [[list(b"first"), list(b"second")]]})
     split = dataprep.open_dataset(path).splits["train"]
     with pytest.raises(UsageError, match="s3:// is not supported"):
-        dataprep.PackedDataset(split, seq_len=8, plan_dir=ADDRESS)
+        dataprep.datasets.PackedDataset(split, seq_len=8, plan_dir=ADDRESS)
     monkeypatch.setenv("DATAPREP_CACHE", ADDRESS)
     with pytest.raises(UsageError, match="s3:// is not supported"):
         default_plan_dir()
@@ -127,8 +127,8 @@ RELATIVE: list[Callable[[], Any]] = [
     lambda: dataprep.open_pairs("x"),
     lambda: dataprep.create_loader("x", "train", batch_size=2, seq_len=8),
     lambda: dataprep.create_loader({"x": 1.0}, "train", batch_size=2, seq_len=8, seed=0),
-    lambda: dataprep.create_dataloaders("x.jsonl", tokenizer=None),
-    lambda: dataprep.UniversalDataModule("x", batch_size=2),
+    lambda: dataprep.text.create_dataloaders("x.jsonl", tokenizer=None),
+    lambda: dataprep.external.UniversalDataModule("x", batch_size=2),
     lambda: dataprep.convert("x", "y"),
     lambda: _options(dataprep.BuildOptions),
     lambda: train_tokenizer(iter(["text"]), vocab_size=300, out=Path("x")),

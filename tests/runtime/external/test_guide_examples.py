@@ -19,15 +19,14 @@ import torch
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 import dataprep
-from dataprep import (
-    CausalLM,
-    CollatorRegistry,
+from dataprep.collate import CausalLM, CollatorRegistry, Vision
+from dataprep.external import (
     DataLoaderBuilder,
     DataModule,
     LoaderConfig,
     TaskSpec,
     UniversalDataModule,
-    Vision,
+    loaders_of,
 )
 from tests.scenes.datasets import byte_tokenizer
 
@@ -188,7 +187,7 @@ def test_5_a_hugging_face_dataset_of_texts(tokenizer: tokenizers.Tokenizer) -> N
             rows = zip(batch["input_ids"], batch["attention_mask"], strict=True)
             found += [tokenizer.decode(ids[mask == 1].tolist()) for ids, mask in rows]
     assert sorted(found) == sorted(text for text in LINES if text)
-    dataprep.validate_first_batch(module.train_dataloader())
+    dataprep.profile.validate_first_batch(module.train_dataloader())
     for same in (LINES, [{"text": text} for text in LINES]):  # lists, too
         with pytest.warns(UserWarning, match="40 of 100 texts are empty"):
             again = UniversalDataModule(train_data=same, **options)
@@ -242,7 +241,7 @@ def test_5_images_of_a_torch_dataset() -> None:
     ]  # fmt: skip
     assert batches[0]["labels"].dtype == torch.int64
     assert sum(len(batch["labels"]) for batch in module.val_dataloader()) == 20
-    dataprep.validate_first_batch(module.train_dataloader())
+    dataprep.profile.validate_first_batch(module.train_dataloader())
 
 
 def test_5_validation_data_of_its_own() -> None:
@@ -328,7 +327,7 @@ class Lightning:
 
 def test_loaders_through_another_module() -> None:
     """Item 124: a data module inside a module of a trainer."""
-    train, val = dataprep.loaders_of(Lightning(UniversalDataModule(list(range(10)), batch_size=4)))
+    train, val = loaders_of(Lightning(UniversalDataModule(list(range(10)), batch_size=4)))
     assert val is not None
     assert (sum(map(len, train)), sum(map(len, val))) == (8, 2)
 
@@ -343,15 +342,15 @@ def test_the_time_of_loading_and_collating() -> None:
     collator = CausalLM()
     batch = [{"input_ids": [n, n]} for n in range(32)]
     assert collator([batch[n] for n in range(32)])["input_ids"].shape == (32, 2)
-    assert dataprep.profile_loader(loader, step=0.001, batches=2, warmup=1)
+    assert dataprep.profile.profile_loader(loader, step=0.001, batches=2, warmup=1)
 
 
 def test_000_from_a_data_loader_to_a_data_module() -> None:
     """Items 123, 124: the migration that document 000 shows."""
     train_data = TensorDataset(torch.arange(70))
     old = DataLoader(
-        train_data, batch_size=32, shuffle=True, worker_init_fn=dataprep.seed_worker,
-        generator=dataprep.seeded_generator(42),
+        train_data, batch_size=32, shuffle=True, worker_init_fn=dataprep.seeding.seed_worker,
+        generator=dataprep.seeding.seeded_generator(42),
     )  # fmt: skip
     new = UniversalDataModule(train_data=train_data, batch_size=32, seed=42, val_split=0)
     served = [

@@ -1,0 +1,25 @@
+"""Errors that dataprep raises on purpose; `DataprepError` is the base of all."""
+
+from __future__ import annotations
+
+from dataprep.formats.errors import (
+    BusyError,
+    DataprepError,
+    IncompatibleError,
+    InputError,
+    IntegrityError,
+    RecordError,
+    StorageError,
+    UsageError,
+)
+
+__all__ = [
+    "BusyError",
+    "DataprepError",
+    "IncompatibleError",
+    "InputError",
+    "IntegrityError",
+    "RecordError",
+    "StorageError",
+    "UsageError",
+]

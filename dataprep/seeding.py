@@ -1,0 +1,8 @@
+"""Seeds of the random generators of a run, and the epoch of loaders."""
+
+from __future__ import annotations
+
+from dataprep.runtime.loader.loader import set_epoch
+from dataprep.runtime.order.seeding import seed_all, seed_worker, seeded_generator
+
+__all__ = ["seed_all", "seed_worker", "seeded_generator", "set_epoch"]
