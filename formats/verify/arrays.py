@@ -24,10 +24,11 @@ from ..manifest.arrays import (
     storage_dtype,
 )
 from ..manifest.identity import UNSERVED, array_content_id, crc32_combine
-from .pairs import blocks, check_known_positives, check_offsets, finding_at, open_rows
-from .reader import Plan, Reader, Run, Task, do
+from .offsets import OffsetRule, checked_offsets
+from .pairs import blocks, check_known_positives, finding_at, open_rows
+from .reader import Plan, Run, Task, do
 from .records import REJECTS_NAME, check_row_splits
-from .rules import Rule, array_rules, from_inputs, place, scaled_unit
+from .rules import Rule, array_rules, from_inputs, scaled_unit
 from .shards import positions_of
 
 __all__ = ["array_plan"]
@@ -55,7 +56,7 @@ def _check(manifest: ArrayManifest, run: Run, others: Sequence[Task]) -> None:
     for name, entry in manifest.arrays.items():
         if name == _OFFSETS and manifest.pairs is not None:
             sizes = pair_sizes(manifest.arrays, manifest.rows)
-            alone.append(partial(check_offsets, run, entry, sizes.mentions))
+            alone.append(partial(_check_offsets, run, entry, sizes.mentions))
             continue
         first = 0
         for shard in entry.shards:
@@ -93,29 +94,30 @@ def _check_shard(
     with contextlib.ExitStack() as stack:
         reader = run.open(stack, shard.file)
         if reader is not None:
-            reader.expect_array(storage_dtype(entry.dtype), (shard.rows, *entry.row))
-            _check_rows(run, reader, entry, list(_rules(manifest, name)), first)
+            shape = (shard.rows, *entry.row)
+            rules = list(_rules(manifest, name))
+            reader.check(storage_dtype(entry.dtype), shape, rules, first=first)
 
 
-def _check_rows(run: Run, reader: Reader, entry: ArrayEntry, rules: list[Rule], first: int) -> None:
-    """One finding for each rule that is broken: the first place of it."""
-    dtype, width = storage_dtype(entry.dtype), prod(entry.row)
-    for block in reader.rows("|u1" if dtype == "|b1" else dtype, width):
-        begin = reader.at - block.nbytes
-        for rule in rules:
-            found = rule.find(block)
-            if found is not None:
-                at, problem = found
-                row, start = first + at // width, begin + at * block.itemsize
-                where = f"row {row}{place(entry.row, at % width)}"
-                run.findings.add(reader.finding(
-                    rule.code, f"{where} {problem}", start, start + block.itemsize, row
-                ))  # fmt: skip
-                rules.remove(rule)
-                break  # a number that breaks one rule need not be told again
-        first += len(block)
-        if not rules:
-            return
+def _check_offsets(run: Run, entry: ArrayEntry, total: int) -> None:
+    """Check the offsets of the keywords of all pairs, which run through all shards.
+
+    After a damaged shard the next one is not compared with its end.
+    """
+    rule = OffsetRule(code="E_OFFSETS", total=total, part="pair", things="rows of pair_keyword_ids")
+    first = before = 0
+    for shard in entry.shards:
+        with contextlib.ExitStack() as stack:
+            reader = run.open(stack, shard.file)
+            if reader is not None:
+                ends = shard.rows > 0 and first + shard.rows == entry.rows
+                for offsets in checked_offsets(
+                    reader, rule, "<i8", shard.rows, first=first, before=before, ends=ends
+                ):
+                    before = int(offsets[-1])
+        if not run.sound(shard.file):
+            before = 0
+        first += shard.rows
 
 
 def _rules(manifest: ArrayManifest, name: str) -> Iterator[Rule]:

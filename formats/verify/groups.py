@@ -7,9 +7,7 @@ have its id, and others another, takes the groups and the index together: both a
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
 from typing import Any
-from zlib import crc32
 
 import numpy as np
 import numpy.typing as npt
@@ -21,6 +19,7 @@ from ..read.open_files import Files
 from ..read.pread import FileArray
 from ..read.records import RecordIds
 from ..read.staleness import BuildGuard
+from .offsets import OffsetRule, OffsetsBeside
 from .reader import Reader, Run
 from .report import Finding, Refused
 
@@ -36,7 +35,7 @@ def check_groups(run: Run, shard: ShardEntry, form: str) -> None:
     """Check the groups and the scores of `shard`, of a dataset whose records are of this `form`."""
     with contextlib.ExitStack() as stack:
         groups = run.open(stack, str(shard.groups))
-        starts = None if groups is None else _Starts(groups, run, shard, form)
+        starts = None if groups is None else _Records(groups, run, shard, form)
         with contextlib.ExitStack() as inner:
             scores = run.open(inner, str(shard.scores))
             if scores is not None:
@@ -45,74 +44,33 @@ def check_groups(run: Run, shard: ShardEntry, form: str) -> None:
             pass
 
 
-class _Starts:
-    """Validates where records start as it is read, and gives the starts as far as asked for."""
+class _Records(OffsetsBeside):
+    """Offsets of records; gives the first document of each record."""
 
     def __init__(self, reader: Reader, run: Run, shard: ShardEntry, form: str) -> None:
-        self.sound = True
-        self._reader = reader
-        self._run = run
-        self._shard = shard
-        self._size = _DOCUMENTS.get(form)
-        self._chunks = self._read()
         self._pending = np.empty(0, np.int64)
+        size = _DOCUMENTS.get(form)
+        rule = OffsetRule(
+            code="E_GROUPS", total=shard.documents, part="record", things="documents",
+            least=size or 1, most=size or shard.documents,
+            limit="one or more" if size is None else str(size),
+        )  # fmt: skip
+        super().__init__(run, reader, rule, shard.records or 0)
 
-    def advance(self) -> bool:
-        """Read one more chunk; False at the end, or where the groups stop making sense."""
-        try:
-            starts = next(self._chunks, None)
-        except (Refused, DataprepError) as error:
-            self._run.findings.add_error(error, self._reader.name)
-            self.sound = False
-            return False
-        if starts is None:
-            return False
-        self._pending = np.concatenate([self._pending, starts])
-        return True
+    def take(self, offsets: Numbers, sizes: Numbers) -> None:
+        """Note where records start."""
+        self._pending = np.concatenate([self._pending, offsets[:-1]])
 
     def until(self, stop: int) -> Numbers:
-        """The starts below `stop`, each given once."""
+        """Return the starts below `stop`, each once."""
         while (not len(self._pending) or self._pending[-1] < stop) and self.advance():
             pass
         ready = int(np.searchsorted(self._pending, stop))
-        given, self._pending = self._pending[:ready], self._pending[ready:]
-        return given
-
-    def _read(self) -> Iterator[Numbers]:
-        shard, reader = self._shard, self._reader
-        header = reader.expect_array("<u8", ((shard.records or 0) + 1,))
-        last = np.zeros(0, np.int64)
-        for chunk in reader.arrays("<u8"):
-            first = (reader.at - chunk.nbytes - header) // 8
-            if first == 0 and chunk[0] != 0:
-                raise self._refused(header, 0, f"must start at 0, not at {chunk[0]}")
-            if chunk.max() > shard.documents:
-                bad = int(np.argmax(chunk > shard.documents))
-                problem = f"record {first + bad} starts at {chunk[bad]}"
-                raise self._refused(
-                    header, first + bad, f"{problem}, past the {shard.documents} documents"
-                )
-            starts = chunk.astype(np.int64)
-            sizes = np.diff(np.concatenate([last, starts]))
-            wrong = np.flatnonzero(sizes < 1 if self._size is None else sizes != self._size)
-            if len(wrong):
-                record = first + int(wrong[0]) - len(last)
-                wanted = "one or more" if self._size is None else f"{self._size}"
-                problem = f"record {record} has {sizes[wrong[0]]} documents, must have {wanted}"
-                raise self._refused(header, record + 1, problem)
-            reader.numbers = crc32(sizes.astype("<u8").data, reader.numbers or 0)
-            last = starts[-1:]
-            yield starts
-        if last[0] != shard.documents:
-            problem = f"must end at {shard.documents}, the documents of the shard, not at {last[0]}"
-            raise self._refused(header, shard.records or 0, problem)
-
-    def _refused(self, header: int, index: int, problem: str) -> Refused:
-        start = header + 8 * index
-        return Refused(self._reader.finding("E_GROUPS", problem, start, start + 8))
+        found, self._pending = self._pending[:ready], self._pending[ready:]
+        return found
 
 
-def _check_scores(reader: Reader, shard: ShardEntry, form: str, starts: _Starts | None) -> None:
+def _check_scores(reader: Reader, shard: ShardEntry, form: str, starts: _Records | None) -> None:
     """Every score is one that `form` allows; of groups, all of a record are given or none is."""
     header = reader.expect_array("<f4", (shard.documents,))
     given = np.zeros(0, np.bool_)  # whether the document before the chunk has a score

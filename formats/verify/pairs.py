@@ -11,7 +11,6 @@ may repeat and be other positives of the question; of these only a pair's own so
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from math import prod
@@ -21,65 +20,20 @@ import numpy.typing as npt
 
 from ..checksums import BLOCK_BYTES
 from ..errors import DataprepError
-from ..manifest.arrays import ArrayEntry, ArrayManifest, PairSizes, pair_sizes
+from ..manifest.arrays import ArrayManifest, PairSizes, pair_sizes
 from ..read.arrays import NamedArray
 from ..read.open_files import Files
 from ..read.staleness import BuildGuard
-from .reader import Reader, Run
-from .report import Finding, Refused
+from .reader import Run
+from .report import Finding
 from .rules import is_foreign, place
 
-__all__ = ["blocks", "check_known_positives", "check_offsets", "finding_at", "open_rows"]
+__all__ = ["blocks", "check_known_positives", "finding_at", "open_rows"]
 
 _HELD = 1 << 22  # known positives in memory at once: 32 MiB, and as much again to sort them
 _BINS = 1 << 16
 _PAIR = 16  # bytes of a question and a source
 Ids = npt.NDArray[np.int64]
-
-
-def check_offsets(run: Run, entry: ArrayEntry, total: int) -> None:
-    """From 0, never falling, to `total`: pair `i` has the keywords `offsets[i]:offsets[i + 1]`.
-
-    Where a shard is damaged, the next is not compared with its end.
-    """
-    first, last = 0, np.zeros(1, np.int64)
-    for shard in entry.shards:
-        with contextlib.ExitStack() as stack:
-            reader = run.open(stack, shard.file)
-            if reader is not None:
-                last = _check_offsets(reader, shard.rows, first, last, total)
-                ends = shard.rows > 0 and first + shard.rows == entry.rows
-                if ends and last[0] != total:
-                    problem = f"must be {total}, the rows of pair_keyword_ids, where they end"
-                    raise _bad_offset(reader, entry.rows - 1, 0, last, problem)
-        if not run.sound(shard.file):
-            last = np.full(1, -1, np.int64)
-        first += shard.rows
-
-
-def _check_offsets(reader: Reader, rows: int, first: int, last: Ids, total: int) -> Ids:
-    """Check one shard that begins with row `first` and follows `last`; gives its last offset."""
-    reader.expect_array("<i8", (rows,))
-    for chunk in reader.arrays("<i8"):
-        if first == 0 and chunk[0] != 0:
-            raise _bad_offset(reader, 0, 0, chunk, "must be 0, where they begin")
-        falls = np.flatnonzero(np.diff(chunk, prepend=last) < 0)
-        if len(falls):
-            before = chunk[falls[0] - 1] if falls[0] else max(last[0], 0)
-            problem = f"must not be below {before}, the one before"
-            raise _bad_offset(reader, first, int(falls[0]), chunk, problem)
-        if chunk[-1] > total:
-            bad = int(np.searchsorted(chunk, total, "right"))
-            problem = f"must be at most {total}, the rows of pair_keyword_ids"
-            raise _bad_offset(reader, first, bad, chunk, problem)
-        last, first = chunk[-1:].copy(), first + len(chunk)
-    return last
-
-
-def _bad_offset(reader: Reader, first: int, bad: int, chunk: Ids, problem: str) -> Refused:
-    start = reader.at - chunk.nbytes + 8 * bad
-    text = f"row {first + bad} is {chunk[bad]}, {problem}"
-    return Refused(reader.finding("E_OFFSETS", text, start, start + 8, first + bad))
 
 
 def check_known_positives(run: Run, manifest: ArrayManifest) -> None:

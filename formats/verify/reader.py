@@ -14,6 +14,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from math import prod
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -30,6 +31,7 @@ from ..manifest.identity import crc32_of_numbers
 from ..storage import storage_errors
 from .hashes import Hashes
 from .report import Finding, Findings, Refused
+from .rules import Rule, place
 
 __all__ = ["Plan", "Progress", "Reader", "Run", "Stopped", "Task", "do"]
 
@@ -249,6 +251,43 @@ class Reader:
                 while len(data) < size:
                     data += self.read(size - len(data))
             yield np.frombuffer(data, dtype).reshape(-1, width)
+
+    def checked(
+        self, dtype: str, shape: tuple[int, ...], rules: Sequence[Rule], what: str = "row",
+        first: int = 0,
+    ) -> Iterator[npt.NDArray[Any]]:  # fmt: skip
+        """Yield a .npy file of this type and shape in blocks of rows [k, width], under `rules`.
+
+        Adds a finding about the first number that breaks a rule, for each rule, and ends when no
+        rule is left. `what` names a row in findings, `first` is the number of the first one.
+        """
+        self.expect_array(dtype, shape)
+        left, width = list(rules), prod(shape[1:])
+        for block in self.rows("|u1" if dtype == "|b1" else dtype, width):
+            begin = self.at - block.nbytes
+            for rule in left:
+                found = rule.find(block)
+                if found is not None:
+                    at, problem = found
+                    row, start = first + at // width, begin + at * block.itemsize
+                    where = f"{what} {row}{place(shape[1:], at % width)}"
+                    self._run.findings.add(self.finding(
+                        rule.code, f"{where} {problem}", start, start + block.itemsize, row
+                    ))  # fmt: skip
+                    left.remove(rule)
+                    break  # a number that breaks one rule need not be reported again
+            if not left:
+                return
+            yield block
+            first += len(block)
+
+    def check(
+        self, dtype: str, shape: tuple[int, ...], rules: Sequence[Rule], what: str = "row",
+        first: int = 0,
+    ) -> None:  # fmt: skip
+        """Read the whole of `checked`."""
+        for _ in self.checked(dtype, shape, rules, what, first):
+            pass
 
     def expect_array(self, dtype: str, shape: tuple[int, ...]) -> int:
         """Read the `.npy` header, refuse any but this one, and return its length in bytes."""

@@ -106,7 +106,7 @@ def inside(limits: Sequence[int], names: Sequence[str]) -> Rule:
     return Rule(code="E_RANGE", find=find)
 
 
-def boolean() -> Rule:
+def boolean(code: str = "E_BOOL") -> Rule:
     """Bytes that are 0 or 1."""
 
     def find(block: Array) -> Found:
@@ -115,7 +115,7 @@ def boolean() -> Rule:
         at = int(np.argmax(block > 1))
         return at, f"is {block.reshape(-1)[at]}, must be 0 or 1"
 
-    return Rule(code="E_BOOL", find=find)
+    return Rule(code=code, find=find)
 
 
 def positive() -> Rule:

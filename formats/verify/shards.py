@@ -9,23 +9,24 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
-from zlib import crc32
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from ..errors import DataprepError
 from ..manifest.common import UNITS, check_known
 from ..manifest.tokens import InputEntry, Manifest, ShardEntry
+from .offsets import OffsetRule, OffsetsBeside
 from .reader import Reader, Run
-from .report import Finding, Refused
+from .report import Finding
+from .rules import boolean, from_inputs
 
 __all__ = ["Rules", "check_mask", "check_shard", "positions_of"]
 
 Array = npt.NDArray[Any]
+Offsets = npt.NDArray[np.int64]
 _NO_LIMIT = np.iinfo(np.uint64).max
 _COMPRESSED = (".gz", ".zst", ".zstd")
 
@@ -88,7 +89,7 @@ def check_shard(run: Run, shard: ShardEntry, rules: Rules) -> int | None:
         docs = run.open(stack, shard.docs)
         tokens = run.open(stack, shard.tokens)
         if docs is not None:
-            offsets = _Offsets(docs, run, shard, rules)
+            offsets = _Documents(docs, run, shard, rules)
         if tokens is not None:
             misframed = _check_tokens(tokens, rules, offsets, run)
         while offsets is not None and offsets.advance():
@@ -96,7 +97,7 @@ def check_shard(run: Run, shard: ShardEntry, rules: Rules) -> int | None:
     with contextlib.ExitStack() as stack:
         source = run.open(stack, shard.source)
         if source is not None:
-            _check_source(source, shard, rules)
+            source.check("<u8", (shard.documents, 2), [from_inputs(rules.positions)], "document")
     if offsets is None or not run.sound(shard.docs):
         return None  # what wrong offsets say about tokens and counts means nothing
     for finding in misframed:
@@ -104,39 +105,32 @@ def check_shard(run: Run, shard: ShardEntry, rules: Rules) -> int | None:
     return offsets.zero_tokens
 
 
-class _Offsets:
-    """Validates the offsets as they are read, and says which tokens begin and end a document."""
+class _Documents(OffsetsBeside):
+    """Offsets of documents; gives the positions of the tokens that begin and end a document."""
 
     def __init__(self, reader: Reader, run: Run, shard: ShardEntry, rules: Rules) -> None:
         self.zero_tokens = 0
-        self._reader = reader
-        self._run = run
-        self._shard = shard
         self._rules = rules
-        self._chunks = self._read()
         self._pending: dict[str, Array] = {}
+        rule = OffsetRule(
+            code="E_OFFSETS", total=shard.length, part="document", things="tokens",
+        )  # fmt: skip
+        if rules.longest is not None:
+            limit = f"at most {rules.longest} (chat.max_tokens)"
+            rule = replace(rule, most=rules.longest, limit=limit)
+        super().__init__(run, reader, rule, shard.documents)
 
-    def advance(self) -> bool:
-        """Read one more chunk; False at the end, or where the offsets stop making sense."""
-        try:
-            offsets = next(self._chunks, None)
-        except (Refused, DataprepError) as error:
-            self._run.findings.add_error(error, self._reader.name)
-            return False
-        if offsets is None:
-            return False
-        lengths = np.diff(offsets)
-        self._reader.numbers = crc32(lengths.astype("<u8").data, self._reader.numbers or 0)
-        full = lengths > 0
-        self.zero_tokens += int(np.count_nonzero(lengths <= self._rules.frame))
+    def take(self, offsets: Offsets, sizes: Offsets) -> None:
+        """Count documents without text, and note where BOS and EOS must stand."""
+        full = sizes > 0
+        self.zero_tokens += int(np.count_nonzero(sizes <= self._rules.frame))
         if self._rules.bos is not None:
             self._pending["BOS"] = offsets[:-1][full]
         if self._rules.eos is not None:
             self._pending["EOS"] = offsets[1:][full] - 1
-        return True
 
     def until(self, stop: int) -> Iterator[tuple[str, Array]]:
-        """Positions below `stop`, each given once, at which a document has its BOS or EOS."""
+        """Yield the positions below `stop`, each once, at which BOS or EOS must stand."""
         while True:
             for kind, positions in self._pending.items():
                 ready = int(np.searchsorted(positions, stop))
@@ -145,48 +139,9 @@ class _Offsets:
             if any(map(len, self._pending.values())) or not self.advance():
                 return
 
-    def _read(self) -> Iterator[npt.NDArray[np.int64]]:
-        """The offsets in chunks, each beginning with the last one of the chunk before."""
-        shard, reader = self._shard, self._reader
-        header = reader.expect_array("<u8", (shard.documents + 1,))
-        last = np.zeros(1, np.int64)
-        for chunk in reader.arrays("<u8"):
-            first = (reader.at - chunk.nbytes - header) // 8
-            if first == 0 and chunk[0] != 0:
-                raise self._refused(header, 0, f"must start at 0, not at {chunk[0]}")
-            if chunk.max() > shard.length:
-                bad = int(np.argmax(chunk > shard.length))
-                problem = f"offset {first + bad} is {chunk[bad]}, past the {shard.length} tokens"
-                raise self._refused(header, first + bad, problem)
-            offsets = np.concatenate([last if first else last[:0], chunk.astype(np.int64)])
-            falls = np.flatnonzero(np.diff(offsets) < 0)
-            if len(falls):
-                bad = first + int(falls[0]) + (first == 0)
-                raise self._refused(header, bad, f"offset {bad} is smaller than the one before")
-            last = offsets[-1:]
-            self._check_lengths(header, first - (first > 0), np.diff(offsets))
-            yield offsets
-        if last[0] != shard.length:
-            problem = f"must end at {shard.length}, the tokens of the shard, not at {last[0]}"
-            raise self._refused(header, shard.documents, problem)
-
-    def _check_lengths(self, header: int, first: int, lengths: npt.NDArray[np.int64]) -> None:
-        """No document, of which the first is number `first`, is over the limit of the build."""
-        limit = self._rules.longest
-        if limit is not None and len(lengths) and int(lengths.max()) > limit:
-            bad = int(lengths.argmax())
-            problem = (
-                f"document {first + bad} has {lengths[bad]} tokens, chat.max_tokens is {limit}"
-            )
-            raise self._refused(header, first + bad + 1, problem)
-
-    def _refused(self, header: int, index: int, problem: str) -> Refused:
-        start = header + 8 * index
-        return Refused(self._reader.finding("E_OFFSETS", problem, start, start + 8))
-
 
 def _check_tokens(
-    reader: Reader, rules: Rules, offsets: _Offsets | None, run: Run
+    reader: Reader, rules: Rules, offsets: _Documents | None, run: Run
 ) -> list[Finding]:
     """Every id below `vocab_size`, else a finding; returns the first wrong BOS and EOS."""
     width, first = np.dtype(rules.dtype).itemsize, 0
@@ -217,42 +172,13 @@ def _check_tokens(
     return list(found.values())
 
 
-def _check_source(reader: Reader, shard: ShardEntry, rules: Rules) -> None:
-    """Every document comes from an input that there is, and from inside it."""
-    header = reader.expect_array("<u8", (shard.documents, 2))
-    first = 0
-    for numbers in reader.arrays("<u8"):
-        pairs = numbers.reshape(-1, 2)
-        unknown = pairs[:, 0] >= len(rules.positions)
-        if unknown.any():
-            bad = int(np.argmax(unknown))
-            problem = f"names input {pairs[bad, 0]} of {len(rules.positions)}"
-        else:
-            outside = pairs[:, 1] >= rules.positions[pairs[:, 0].astype(np.int64)]
-            bad = int(np.argmax(outside))
-            if not outside.any():
-                first += len(pairs)
-                continue
-            problem = f"position {pairs[bad, 1]} is outside input {pairs[bad, 0]}"
-        start = header + 16 * (first + bad)
-        raise Refused(reader.finding(
-            "E_SOURCE", f"document {first + bad}: {problem}", start, start + 16
-        ))  # fmt: skip
-
-
 def check_mask(run: Run, shard: ShardEntry) -> int | None:
-    """Every token is either trained on (1) or not (0); how many are. None where that is damaged."""
+    """Check the loss mask of `shard`; return how many tokens are trained on, None if damaged."""
     trained = 0
     with contextlib.ExitStack() as stack:
         reader = run.open(stack, str(shard.mask))
         if reader is None:
             return None
-        header = reader.expect_array("|u1", (shard.length,))
-        for values in reader.arrays("|u1"):
-            if values.max() > 1:
-                bad = int(np.argmax(values > 1))
-                at = reader.at - len(values) + bad
-                problem = f"token {at - header} has the value {values[bad]}, neither 0 nor 1"
-                raise Refused(reader.finding("E_MASK", problem, at, at + 1))
-            trained += int(np.count_nonzero(values))
+        for block in reader.checked("|u1", (shard.length,), [boolean("E_MASK")], "token"):
+            trained += int(np.count_nonzero(block))
     return trained if run.sound(str(shard.mask)) else None

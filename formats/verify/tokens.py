@@ -57,8 +57,11 @@ def _check(manifest: Manifest, run: Run, others: Sequence[Task]) -> None:
     for (name, _), count in zip(shards, results, strict=False):
         counts[name].append(count)
     for name, split in manifest.splits.items():
-        _check_zero_tokens(run, name, split, counts[name])
-    _check_trained(run, manifest, results[len(shards) : len(shards) + len(masked)])
+        field = f"splits.{name}.zero_token_documents"
+        _check_count(run, field, split.zero_token_documents, counts[name], "offsets")
+    if manifest.chat is not msgspec.UNSET:
+        trained = results[len(shards) : len(shards) + len(masked)]
+        _check_count(run, "chat.trained_tokens", manifest.chat.trained_tokens, trained, "masks")
     if manifests.PREFERENCE in manifest.required_features:
         check_records_of_groups(run, manifest)
     for name, split in manifest.splits.items():
@@ -87,25 +90,15 @@ def _content_id(run: Run, split: SplitEntry, dtype: str) -> str:
     return content.content_id
 
 
-def _check_trained(run: Run, manifest: Manifest, counts: Sequence[int | None]) -> None:
+def _check_count(
+    run: Run, field: str, stated: int, counts: Sequence[int | None], where: str
+) -> None:
+    """Compare the `field` of config.json with the sum of `counts` of `where`; None: damaged."""
     known = [count for count in counts if count is not None]
-    if manifest.chat is msgspec.UNSET or len(known) < len(counts):
-        return
-    if sum(known) != manifest.chat.trained_tokens:
+    if len(known) == len(counts) and sum(known) != stated:
         run.findings.add(Finding(
             code="E_COUNT", file=CONFIG_NAME,
-            problem=f"chat.trained_tokens is {manifest.chat.trained_tokens}, "
-            f"the masks say {sum(known)}",
-        ))  # fmt: skip
-
-
-def _check_zero_tokens(run: Run, name: str, split: SplitEntry, counts: list[int | None]) -> None:
-    known = [count for count in counts if count is not None]
-    if len(known) == len(counts) and sum(known) != split.zero_token_documents:
-        run.findings.add(Finding(
-            code="E_COUNT", file=CONFIG_NAME,
-            problem=f"splits.{name}.zero_token_documents is {split.zero_token_documents}, "
-            f"the offsets say {sum(known)}",
+            problem=f"{field} is {stated}, the {where} say {sum(known)}",
         ))  # fmt: skip
 
 

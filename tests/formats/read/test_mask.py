@@ -96,7 +96,7 @@ def test_other_values_are_found(path: Path) -> None:
     reseal(path)
     (finding,) = verify(path, "structure").findings
     assert (finding.code, finding.file, finding.start, finding.stop) == ("E_MASK", MASK, 135, 136)
-    assert finding.problem.startswith("token 7 has the value 2")
+    assert finding.problem.startswith("token 7 is 2")
 
 
 def test_masks_of_another_shape_are_found(path: Path) -> None:

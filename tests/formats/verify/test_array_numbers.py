@@ -68,11 +68,11 @@ PAIRS = [
     Wrong("pair_relevance", 14, 0, 1.5, "E_RANGE", "row 14 is 1.5, must be 0 to 1"),
     Wrong("pair_relevance", 14, 0, -0.5, "E_RANGE", "row 14 is -0.5, must be 0 to 1"),
     Wrong("pair_relevance", 14, 0, np.nan, "E_RANGE", "row 14 is nan, must be 0 to 1"),
-    Wrong("pair_keyword_offsets", 0, 0, 1, "E_OFFSETS", "row 0 is 1, must be 0, where they"),
-    Wrong("pair_keyword_offsets", 2, 0, 99, "E_OFFSETS", "row 3 is"),
-    Wrong("pair_keyword_offsets", 9, 0, -1, "E_OFFSETS", "row 9 is -1, must not be below"),
-    Wrong("pair_keyword_offsets", 12, 0, 0, "E_OFFSETS", "row 12 is 0, must not be below"),
-    Wrong("pair_keyword_offsets", 15, 0, 99, "E_OFFSETS", "row 15 is 99, must be at most"),
+    Wrong("pair_keyword_offsets", 0, 0, 1, "E_OFFSETS", "row 0 is 1, must start at 0"),
+    Wrong("pair_keyword_offsets", 2, 0, 99, "E_OFFSETS", "row 2 is 99, past the"),
+    Wrong("pair_keyword_offsets", 9, 0, -1, "E_OFFSETS", "row 9 is -1, pair 8 has -"),
+    Wrong("pair_keyword_offsets", 12, 0, 0, "E_OFFSETS", "row 12 is 0, pair 11 has -"),
+    Wrong("pair_keyword_offsets", 15, 0, 99, "E_OFFSETS", "row 15 is 99, past the"),
     Wrong("pair_keyword_ids", 5, 0, 4, "E_RANGE", "row 5 is 4, must be at least 0 and below 4"),
     Wrong("pair_keyword_ids", 5, 0, -1, "E_RANGE", "below 4 (rows of keyword_embs)"),
     Wrong("hard_negatives", 6, 3, 16, "E_RANGE", "row 6[3] is 16, must be at least 0 and below"),
@@ -128,7 +128,7 @@ def test_offsets_that_end_early(copied: Copied, shard_bytes: int) -> None:
     reseal(path)
     (finding,) = verify(path).findings
     assert finding.code == "E_OFFSETS"
-    assert f"row 15 is {before}, must be {end}, the rows of pair_k" in finding.problem
+    assert f"row 15 is {before}, must end at {end}, the rows of pair_k" in finding.problem
     _check_bytes(path, manifest, finding)
 
 

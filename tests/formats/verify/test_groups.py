@@ -198,7 +198,8 @@ def test_the_limit_of_the_build_is_kept(groups: Path) -> None:
     (finding,) = verify(groups, "structure").findings
     assert (finding.code, finding.file) == ("E_OFFSETS", "train/docs-00000.npy")
     assert (finding.start, finding.stop) == (128 + 8 * 5, 128 + 8 * 6)
-    assert finding.problem == "document 4 has 5 tokens, chat.max_tokens is 4"
+    told = "document 4 has 5 tokens, must have at most 4 (chat.max_tokens)"
+    assert finding.problem == f"row 5 is 16, {told}"
 
 
 def test_a_document_over_the_limit_is_named_wherever_it_is(tmp_path: Path) -> None:
@@ -208,7 +209,8 @@ def test_a_document_over_the_limit_is_named_wherever_it_is(tmp_path: Path) -> No
     path = make_dataset(tmp_path / "d", {"train": [ids]}, masks={"train": [ids]}, form="chat")
     reseal(path, limited(1))
     (finding,) = verify(path, "structure").findings
-    assert finding.problem == f"document {many - 2} has 2 tokens, chat.max_tokens is 1"
+    told = f"document {many - 2} has 2 tokens, must have at most 1 (chat.max_tokens)"
+    assert finding.problem.endswith(told)
     assert (finding.start, finding.stop) == (128 + 8 * (many - 1), 128 + 8 * many)
 
 

@@ -33,9 +33,9 @@ WRONG_ARRAYS = {
     "offsets leave far": (DOCS, "<u8", 128, {1: (1 << 64) - 1}, "E_OFFSETS", (136, 144)),
     "id too large": (TOKENS, "<u2", 0, {5: 257}, "E_TOKEN_ID", (10, 12)),
     "no EOS": (TOKENS, "<u2", 0, {31: 3}, "E_EOS", (62, 64)),
-    "input unknown": (SOURCE, "<u8", 128, {4: 1}, "E_SOURCE", (160, 176)),
-    "input far": (SOURCE, "<u8", 128, {0: (1 << 64) - 1}, "E_SOURCE", (128, 144)),
-    "position outside": (SOURCE, "<u8", 128, {3: 600}, "E_SOURCE", (144, 160)),
+    "input unknown": (SOURCE, "<u8", 128, {4: 1}, "E_SOURCE", (160, 168)),
+    "input far": (SOURCE, "<u8", 128, {0: (1 << 64) - 1}, "E_SOURCE", (128, 136)),
+    "position outside": (SOURCE, "<u8", 128, {3: 600}, "E_SOURCE", (152, 160)),
 }
 
 

@@ -1,0 +1,111 @@
+"""The rule for offsets, which is one for documents, records of preferences, and keywords of pairs.
+
+Offsets begin at 0, never fall, and end at the number of things that they divide: part `i` (a
+document, a record, a pair) holds the things (tokens, documents, keywords) ``offsets[i]`` to
+``offsets[i + 1]``. The number of things in a part may have limits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from zlib import crc32
+
+import numpy as np
+import numpy.typing as npt
+
+from ..errors import DataprepError
+from .reader import Reader, Run
+from .report import Refused
+
+__all__ = ["OffsetRule", "OffsetsBeside", "checked_offsets"]
+
+Offsets = npt.NDArray[np.int64]
+_INT64_MAX = (1 << 63) - 1
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class OffsetRule:
+    """The offsets of one list: they end at `total`, and each part has `least` to `most` things.
+
+    `part`, `things` and `limit` name a part, the things, and the size of a part, in findings.
+    """
+
+    code: str
+    total: int
+    part: str
+    things: str
+    limit: str = "0 or more"
+    least: int = 0
+    most: int = _INT64_MAX
+
+
+def checked_offsets(
+    reader: Reader, rule: OffsetRule, dtype: str, rows: int, *, first: int = 0, before: int = 0,
+    ends: bool = True,
+) -> Iterator[Offsets]:  # fmt: skip
+    """Yield the `rows` offsets of a .npy file in chunks, checked against `rule`.
+
+    Each chunk but the very first of a list begins with the offset before it. A file that continues
+    a list begins at offset `first`, after the offset `before`; `ends` says that it is the last one.
+    Raises `Refused` about the first wrong offset.
+    """
+    header = reader.expect_array(dtype, (rows,))
+    at, last = first, np.array([before] if first else [], np.int64)
+
+    def refused(row: int, value: int, problem: str) -> Refused:
+        start = header + 8 * (row - first)
+        told = f"row {row} is {value}, {problem}"
+        return Refused(reader.finding(rule.code, told, start, start + 8, row))
+
+    for chunk in reader.arrays(dtype):
+        if at == 0 and chunk[0] != 0:
+            raise refused(0, chunk[0], "must start at 0")
+        if chunk.max() > rule.total:
+            bad = int(np.argmax(chunk > rule.total))
+            raise refused(at + bad, chunk[bad], f"past the {rule.total} {rule.things}")
+        offsets = np.concatenate([last, chunk.astype(np.int64)])
+        sizes = np.diff(offsets)
+        if len(sizes) and (sizes.min() < rule.least or sizes.max() > rule.most):
+            bad = int(np.argmax((sizes < rule.least) | (sizes > rule.most)))
+            row = at + bad + (1 - len(last))
+            problem = f"{rule.part} {row - 1} has {sizes[bad]} {rule.things}"
+            raise refused(row, offsets[bad + 1], f"{problem}, must have {rule.limit}")
+        last = offsets[-1:].copy()
+        at += len(chunk)
+        yield offsets
+    if ends and len(last) and last[0] != rule.total:
+        raise refused(at - 1, last[0], f"must end at {rule.total}, the {rule.things}")
+
+
+class OffsetsBeside:
+    """Offsets that are read and checked as far as another file of the shard has been read.
+
+    The CRC-32 of the sizes of all parts becomes the content of the file. `sound` turns False where
+    the offsets are wrong; a finding says where.
+    """
+
+    def __init__(self, run: Run, reader: Reader, rule: OffsetRule, parts: int) -> None:
+        self.sound = True
+        self._run = run
+        self._reader = reader
+        self._chunks = checked_offsets(reader, rule, "<u8", parts + 1)
+
+    def advance(self) -> bool:
+        """Read one more chunk; return False at the end and where offsets are wrong."""
+        try:
+            offsets = next(self._chunks, None)
+        except (Refused, DataprepError) as error:
+            self._run.findings.add_error(error, self._reader.name)
+            self.sound = False
+            return False
+        if offsets is None:
+            return False
+        sizes = np.diff(offsets)
+        self._reader.numbers = crc32(sizes.astype("<u8").data, self._reader.numbers or 0)
+        self.take(offsets, sizes)
+        return True
+
+    def take(self, offsets: Offsets, sizes: Offsets) -> None:
+        """Use a sound chunk of offsets and the sizes of its parts."""
+        raise NotImplementedError
