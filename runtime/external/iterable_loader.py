@@ -169,7 +169,7 @@ class _IterablePass:
                 ready = waiting.pop()
                 waiting.append(batch)
                 del batch
-                yield Counted(ready, *rows_of(ready))
+                yield ready, *rows_of(ready)
             elif batch is not None:
                 waiting.append(batch)
             served += source.dataset.global_batch
@@ -180,7 +180,7 @@ class _IterablePass:
         if waiting:
             self.continues = source.dataset.infinite
             ready = waiting.pop()
-            yield Counted(ready, *rows_of(ready))
+            yield ready, *rows_of(ready)
         else:
             self.continues = self._has_next(served)
 

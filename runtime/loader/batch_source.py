@@ -13,20 +13,15 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterator, Mapping
 from contextlib import AbstractContextManager
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 from .batch_sampler import Step
 
 __all__ = ["BatchPass", "BatchSource", "Counted"]
 
 
-class Counted(NamedTuple):
-    """A batch that is about to be handed over; its place is already counted."""
-
-    batch: Any
-    rows: int
-    filling: int
-    """Rows that only fill up the batch."""
+Counted = tuple[Any, int, int]
+"""A batch that is counted and about to be handed over, its rows, and how many only fill it."""
 
 
 class BatchPass(Protocol):

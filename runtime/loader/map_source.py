@@ -219,9 +219,9 @@ class _MapPass:
             if step.last:
                 filling = int((step.samples == PADDING).sum())
                 source.end_epoch(epoch)
-            handed = [batch]
+            handed = [batch]  # no reference stays here
             del batch
-            yield Counted(handed.pop(), len(step.samples), filling)
+            yield handed.pop(), len(step.samples), filling
 
     def close(self) -> None:
         """End the pass, at its end or early."""

@@ -100,7 +100,7 @@ class _StreamPass:
     def counted(self, batches: Iterator[Batch]) -> Iterator[Counted]:
         """Yield `batches`, each with its step counted."""
         for batch in self._dataset.count(batches, self._start):
-            handed = [Counted(batch, *rows_of(batch))]
+            handed = [(batch, *rows_of(batch))]
             del batch
             yield handed.pop()
 
