@@ -31,7 +31,7 @@ from dataprep import create_loader
 from dataprep.pipeline.build import build
 from dataprep.pipeline.options import BuildOptions
 from dataprep.runtime.loader.batch_sampler import GlobalBatchSampler
-from dataprep.runtime.mixture.mixture import Source, WeightedSources
+from dataprep.runtime.mixture.order import Source, WeightedSources
 from dataprep.runtime.order.permutation import permute
 
 RESULTS = Path(__file__).parent / "results" / "dealing.json"

@@ -39,9 +39,8 @@ from dataprep.runtime.external.random_split import split_by_fraction  # noqa: E4
 from dataprep.runtime.loader.batch_sampler import GlobalBatchSampler  # noqa: E402
 from dataprep.runtime.loader.token_budget import TokenBudgetSampler  # noqa: E402
 from dataprep.runtime.loader.transformed import TransformedDataset  # noqa: E402
-from dataprep.runtime.mixture.mixture import Source, WeightedSources  # noqa: E402
-from dataprep.runtime.mixture.schedule import Schedule  # noqa: E402
-from dataprep.runtime.mixture.weights import whole_weights  # noqa: E402
+from dataprep.runtime.mixture.order import Source, WeightedSources  # noqa: E402
+from dataprep.runtime.mixture.schedule import Schedule, whole_weights  # noqa: E402
 from dataprep.runtime.order.blocks import Blocks  # noqa: E402
 from dataprep.runtime.order.buckets import Bucketed  # noqa: E402
 from dataprep.runtime.order.lengths import KnownLengths  # noqa: E402
@@ -50,7 +49,7 @@ from dataprep.runtime.order.permutation import Shuffled, key, permute, unpermute
 from dataprep.runtime.order.skips import Skips  # noqa: E402
 from dataprep.runtime.rows.packing import Packer, PackingOptions  # noqa: E402
 from dataprep.runtime.stream.deal import Deal, Topology  # noqa: E402
-from dataprep.runtime.stream.shuffle_buffer import ShuffleBuffer  # noqa: E402
+from dataprep.runtime.stream.order import ShuffleBuffer  # noqa: E402
 from dataprep.runtime.types import PADDING, BatchDataset, Indices, Samples  # noqa: E402
 
 VECTORS = HERE / "vectors.json"

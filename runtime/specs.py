@@ -24,7 +24,7 @@ from .arrays.pair_data import PairData
 from .arrays.pairs import Applied, Device, PairDataset
 from .checks import flag, one_of, whole_number
 from .mixture.dataset import MixedDataset
-from .mixture.mixture import By
+from .mixture.order import By
 from .rows.attention_fields import SegmentFields
 from .rows.packing import Algorithm
 from .rows.packing import Overlong as PackedOverlong

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from dataprep.runtime.loader.loader import Loader
     from dataprep.runtime.loader.serve import Shuffle
     from dataprep.runtime.mixture.dataset import MixtureDataset
-    from dataprep.runtime.mixture.mixture import By
+    from dataprep.runtime.mixture.order import By
     from dataprep.runtime.order.permutation import Positions
     from dataprep.runtime.order.skips import Skips
     from dataprep.runtime.rows.packing import Algorithm

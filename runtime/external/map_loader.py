@@ -22,9 +22,9 @@ from ..checks import whole_number
 from ..collate.fallback import Default
 from ..loader.batch_sampler import End
 from ..loader.loader import Loader
-from ..loader.picklable import require_picklable
 from ..loader.serve import build_order, serve, serve_steps
 from ..loader.token_budget import TokenBudgetSampler
+from ..loader.workers import require_picklable
 from ..order.buckets import POOL, Bucketed
 from ..order.lengths import Lengths, lengths_for
 from ..order.permutation import Order

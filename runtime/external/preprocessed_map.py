@@ -7,23 +7,29 @@ alone. A sample that is in the cache costs a copy, any other the reading and the
 
 from __future__ import annotations
 
+import copy
+import os
+import sys
+import threading
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import torch
 from torch.utils.data import Dataset
 
 from dataprep.formats.errors import DataprepError, UsageError, require
 
+from ..checks import whole_number
 from ..loader.machine_errors import machine_error
 from ..types import check_samples, from_the_end
 from .preprocess import Engine, PreprocessError, Preprocessing
 from .rng_detection import Watch
-from .sample_cache import MISSING, SampleCache, copied
 
-__all__ = ["PreprocessedDataset", "require_map_style"]
+__all__ = ["MISSING", "PreprocessedDataset", "SampleCache", "copied", "require_map_style"]
 
 _CACHE_BYTES = 256 << 20
 
@@ -185,3 +191,100 @@ def require_map_style(data: Any) -> None:
                 f"{type(data).__name__} has no {name}, and so no samples by number",
                 where="hf_dataset", remedy="Use StreamingPreprocessedDataset for streams.",
             )  # fmt: skip
+
+
+MISSING: Any = object()
+"""What `get` gives for a sample that is not there."""
+_OBJECT = 120  # bytes, about, of a tensor or container beside what is in it
+_PLAIN = (str, bytes, int, float, bool, complex, type(None))
+
+
+class SampleCache:
+    """Samples by number.
+
+    >>> cache = SampleCache(1 << 20)
+    >>> cache.put(3, {"n": [1]})
+    >>> cache.get(3)["n"].append(2)
+    >>> cache.get(3), len(cache), cache.get(4) is MISSING
+    ({'n': [1]}, 1, True)
+    """
+
+    def __init__(self, limit: int) -> None:
+        self.limit = whole_number("cache_bytes", limit)
+        self.hits = self.misses = self.used = 0
+        """Found and not found so far; bytes in use."""
+        self._kept: OrderedDict[int, tuple[Any, int]] = OrderedDict()
+        self._renew()
+
+    def _renew(self) -> None:
+        self._lock, self._pid = threading.Lock(), os.getpid()
+
+    def _held(self) -> threading.Lock:
+        """The lock; in a forked process a new one, as nobody there would let go of the other."""
+        if self._pid != os.getpid():
+            self._renew()
+        return self._lock
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return SampleCache, (self.limit,)
+
+    def get(self, number: int) -> Any:
+        """A copy of the sample, or `MISSING`."""
+        with self._held():
+            found = self._kept.get(number)
+            if found is None:
+                self.misses += 1
+                return MISSING
+            self.hits += 1
+            self._kept.move_to_end(number)
+        return copied(found[0])
+
+    def put(self, number: int, sample: Any) -> None:
+        """Keep a copy of it, unless it is larger than everything together may be."""
+        size = _size(sample)
+        if size > self.limit:
+            return
+        own = copied(sample)
+        with self._held():
+            self.used += size - self._kept.pop(number, (None, 0))[1]
+            self._kept[number] = (own, size)
+            while self.used > self.limit:
+                _, (_, freed) = self._kept.popitem(last=False)
+                self.used -= freed
+
+    def clear(self) -> None:
+        """Forget all samples."""
+        with self._held():
+            self._kept.clear()
+            self.used = 0
+
+
+def copied(value: Any, other: Callable[[Any], Any] = copy.deepcopy) -> Any:
+    """`value` in memory of its own; objects that are neither data nor containers by `other`."""
+    if isinstance(value, _PLAIN):
+        return value
+    if isinstance(value, torch.Tensor):
+        return value.clone()
+    if isinstance(value, np.ndarray):
+        return value.copy()
+    if type(value) is dict:
+        return {name: copied(one, other) for name, one in value.items()}
+    if type(value) in (list, tuple):
+        return type(value)(copied(one, other) for one in value)
+    return other(value)
+
+
+def _size(value: Any) -> int:
+    """Bytes, about: of objects of other people's, what they say themselves."""
+    if isinstance(value, torch.Tensor):
+        return _OBJECT + value.numel() * value.element_size()
+    if isinstance(value, np.ndarray):
+        return _OBJECT + value.nbytes
+    if isinstance(value, Mapping):
+        return 2 * _OBJECT + sum(map(_size, value.values()))
+    if isinstance(value, list | tuple):
+        return _OBJECT + sum(map(_size, value))
+    return sys.getsizeof(value)

@@ -19,7 +19,7 @@ from dataprep.formats.errors import IncompatibleError, UsageError
 from dataprep.formats.read.dataset import Split
 
 from ..checks import whole_number
-from ..external.iterable import BatchStream
+from ..external.iterable_loader import BatchStream
 from ..external.map_dataset import Collated
 from ..loader.loader import Loader
 from ..stream.dataset import StreamDataset

@@ -10,9 +10,10 @@ any position, and then cuts what is left of the epoch in the same way.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain, repeat
-from typing import Any, Literal, NamedTuple, Protocol, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 from torch.utils.data import Sampler
@@ -49,67 +50,91 @@ class Step(NamedTuple):
     """Whether the epoch ends with it."""
 
 
-class StepSampler(Protocol):
-    """What a `Loader` asks of whoever divides an epoch into steps."""
+class StepSampler(Sampler[list[int]], ABC):
+    """Base of batch samplers that divide an epoch of `samples` positions into steps of one rank.
+
+    Iterating serves `epoch`, and serves it again until `set_epoch`. The default methods are those
+    of a sampler without skipped samples and mixtures, whose positions are counted as they are
+    served.
+    """
+
+    samples: int
+    end: End
+    order: Order
+
+    def __init__(self, epoch: int) -> None:
+        self._lent: Iterator[list[int]] | None = None
+        self.set_epoch(epoch)
+
+    @abstractmethod
+    def __len__(self) -> int: ...
 
     @property
-    def samples(self) -> int:
-        """Positions in an epoch."""
-        ...
+    @abstractmethod
+    def batch_size(self) -> int:
+        """Return the most rows of a step of one rank."""
+
+    @abstractmethod
+    def steps(self, epoch: int, start: int = 0) -> Iterator[Step]:
+        """Yield the steps of `epoch` after `start` samples were served."""
+
+    @abstractmethod
+    def ended(self, start: int) -> bool:
+        """Return whether no step is left after `start` samples."""
+
+    @abstractmethod
+    def with_batch_size(self, batch_size: int) -> StepSampler:
+        """Return the same sampler for batches of `batch_size`."""
 
     @property
     def epoch(self) -> int:
-        """The epoch that the next `iter` serves."""
-        ...
+        """Return the epoch that the next `iter` serves."""
+        return self._epoch
+
+    def set_epoch(self, epoch: int) -> None:
+        """Make `epoch` the one that the next `iter` serves; current passes stay as they are."""
+        self._epoch = whole_number("epoch", epoch)
+
+    def __iter__(self) -> Iterator[list[int]]:
+        return self.batches(self._epoch) if self._lent is None else self._lent
+
+    def lend(self, iterator: Iterator[list[int]] | None) -> None:
+        """Make every `iter` return `iterator` from now on; None ends that.
+
+        For a loader whose worker processes fetch a pass that the loader counts.
+        """
+        self._lent = iterator
+
+    def batches(self, epoch: int, start: int = 0) -> Iterator[list[int]]:
+        """Return the batches of `epoch` from position `start` on, each a list of sample ids."""
+        return (step.samples.tolist() for step in self.steps(epoch, start))
 
     @property
     def skipped(self) -> list[int] | list[list[int]]:
-        """The samples that are left out."""
-        ...
+        """Return the samples that are left out; of a mixture a list for each source, or []."""
+        return []
 
     @property
     def phases(self) -> list[dict[str, Any]] | None:
-        """What a state has of a mixture besides its definition; None of one dataset."""
-        ...
+        """Return the phases that a state of a mixture holds; None for one dataset."""
+        return None
 
     def take_over(self, state: Mapping[str, Any], stood: Progress, begin: Progress) -> None:
-        """Serve, from `begin` on, what follows on `state`, which was taken at `stood`."""
-        ...
+        """Continue `state`, which was taken at `stood`, from `begin` on.
 
-    def set_epoch(self, epoch: int) -> None:
-        """Make `epoch` the one that the next `iter` serves."""
-        ...
-
-    def __iter__(self) -> Iterator[list[int]]: ...
-
-    def __len__(self) -> int: ...
-
-    def steps(self, epoch: int, start: int = 0) -> Iterator[Step]:
-        """The steps of `epoch` after `start` samples were served."""
-        ...
-
-    def ended(self, start: int) -> bool:
-        """Whether no step is left after `start` samples."""
-        ...
+        Current passes stay as they are.
+        """
 
     def position(self, count: int, epoch: int) -> int:
-        """The position of the sample that is served after `count` others."""
-        ...
+        """Return the position, in the order of all samples, of the sample after `count` others."""
+        return self.samples if self.ended(count) else count
 
     def count(self, position: int, epoch: int) -> int:
-        """How many samples are served before `position`."""
-        ...
-
-    def lend(self, iterator: Iterator[list[int]] | None) -> None:
-        """Make `iterator` what every `iter` gives from now on; None ends that."""
-        ...
-
-    def with_batch_size(self, batch_size: int) -> StepSampler:
-        """The same for batches of another size."""
-        ...
+        """Return how many samples are served before `position`."""
+        return position
 
 
-class GlobalBatchSampler(Sampler[list[int]]):
+class GlobalBatchSampler(StepSampler):
     """Yields the sample ids of each step of one rank, a list of ints per batch.
 
     `end` says what becomes of the last samples where they do not fill a global batch:
@@ -124,9 +149,8 @@ class GlobalBatchSampler(Sampler[list[int]]):
     the content ids of the datasets that the samples are from, which the digests are seeded with.
     `tagged`: the sample ids of a step have the epoch with them (runtime/order/epoch_tag.py).
 
-    Iterating serves `epoch`, and serves it again until `set_epoch`. Memory and start-up do not
-    depend on the number of samples. Ordering the positions of all ranks, for the digest, costs 30
-    ns a sample of the global batch.
+    Memory and start-up do not depend on the number of samples. Ordering the positions of all ranks,
+    for the digest, costs 30 ns a sample of the global batch.
     """
 
     def __init__(
@@ -152,7 +176,7 @@ class GlobalBatchSampler(Sampler[list[int]]):
         require(end in get_args(End), "end", f"must be one of {get_args(End)}, got {end!r}")
         require(end != "partial" or dp_size == 1, "end", "'partial' is for one rank; use 'pad'")
         self.samples = samples
-        self.batch_size = batch_size
+        self._batch_size = batch_size
         self.order = order
         self.dp_rank = dp_rank
         self.dp_size = dp_size
@@ -168,24 +192,19 @@ class GlobalBatchSampler(Sampler[list[int]]):
                 "cannot be used with an order that serves samples more than once",
             )  # fmt: skip
             skips.check(samples)
-        self._lent: Iterator[list[int]] | None = None
         if len(self) == 0 and samples:
             raise self._nothing_left()
-        self.set_epoch(epoch)
+        super().__init__(epoch)
+
+    @property
+    def batch_size(self) -> int:
+        """Return the rows of one rank in one step."""
+        return self._batch_size
 
     @property
     def global_batch(self) -> int:
         """Samples that all ranks together take in one step."""
         return self.batch_size * self.dp_size
-
-    @property
-    def epoch(self) -> int:
-        """The epoch that the next `iter` serves."""
-        return self._epoch
-
-    def set_epoch(self, epoch: int) -> None:
-        """Make `epoch` the one that the next `iter` serves; passes under way are not changed."""
-        self._epoch = whole_number("epoch", epoch)
 
     def with_batch_size(self, batch_size: int) -> GlobalBatchSampler:
         """The same order in batches of `batch_size`."""
@@ -251,22 +270,6 @@ class GlobalBatchSampler(Sampler[list[int]]):
         if self.skips is None:
             return position
         return self.skips.count(position, self.order, self.samples, epoch)
-
-    def __iter__(self) -> Iterator[list[int]]:
-        if self._lent is not None:
-            return self._lent
-        return self.batches(self._epoch)
-
-    def lend(self, iterator: Iterator[list[int]] | None) -> None:
-        """Make `iterator` what every `iter` gives from now on; None ends that.
-
-        For a DataLoader that has its worker processes fetch a pass which somebody else counts.
-        """
-        self._lent = iterator
-
-    def batches(self, epoch: int, start: int = 0) -> Iterator[list[int]]:
-        """The batches of `epoch` from position `start` on, each a list of sample ids."""
-        return (step.samples.tolist() for step in self.steps(epoch, start))
 
     def steps(self, epoch: int, start: int = 0) -> Iterator[Step]:
         """The steps of `epoch` from position `start` on; starting late costs nothing."""

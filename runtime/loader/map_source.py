@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any, Protocol, cast
+from typing import Any, Protocol
 
 from ..checks import whole_number
 from ..order.blocks import Blocks
@@ -19,7 +19,7 @@ from ..order.epoch_tag import with_epoch
 from ..order.order_checksum import DIGEST_MASK
 from ..order.permutation import Positions
 from ..types import PADDING, Batch, SampleDataset, batch_of
-from .batch_sampler import GlobalBatchSampler, Step, StepSampler
+from .batch_sampler import Step, StepSampler
 from .batch_source import Counted
 from .state import Progress, progress_from, state_of
 from .state_errors import warn_of_dropped, whole
@@ -53,8 +53,7 @@ class MapSource:
         announcer: Announces | None = None,
     ) -> None:
         self.dataset = dataset
-        # Code that needs more than a StepSampler is used with loaders that have it.
-        self.sampler = cast("GlobalBatchSampler", sampler)
+        self.sampler = sampler
         self.order = dict(order)
         self.order_digest = 0
         self.announcer = announcer

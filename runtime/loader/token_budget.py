@@ -16,12 +16,11 @@ microseconds a sample, once an epoch. Serving looks at one pool of samples at a 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple, get_args
 
 import numpy as np
-from torch.utils.data import Sampler
 
 from dataprep.formats.errors import IncompatibleError, InputError, UsageError, require
 
@@ -32,8 +31,7 @@ from ..order.lengths import Lengths
 from ..order.order_checksum import DIGEST_MASK, contributions, digest_seed
 from ..order.permutation import MAX_SAMPLES, Order, Positions, key, permute
 from ..types import PADDING
-from .batch_sampler import End, Step
-from .state import Progress
+from .batch_sampler import End, Step, StepSampler
 
 __all__ = ["TokenBudgetSampler"]
 
@@ -46,7 +44,7 @@ class _Pool(NamedTuple):
     digests: list[int]
 
 
-class TokenBudgetSampler(Sampler[list[int]]):
+class TokenBudgetSampler(StepSampler):
     """Yields the sample ids of each step of one rank; the steps have different numbers of rows.
 
     Arguments:
@@ -99,8 +97,7 @@ class TokenBudgetSampler(Sampler[list[int]]):
         self._key = (content_id, seed, f"{purpose}/token budget")
         self._cache = PoolCache()
         self._counted: tuple[int, int] | None = None
-        self._lent: Iterator[list[int]] | None = None
-        self.set_epoch(epoch)
+        super().__init__(epoch)
 
     def _check(self) -> None:
         m, ranks = self.rows_multiple, self.dp_size
@@ -124,28 +121,6 @@ class TokenBudgetSampler(Sampler[list[int]]):
             "lengths": self.lengths.identity,
         }  # fmt: skip
 
-    @property
-    def epoch(self) -> int:
-        """The epoch that the next `iter` serves."""
-        return self._epoch
-
-    def set_epoch(self, epoch: int) -> None:
-        """Make `epoch` the one that the next `iter` serves; passes under way are not changed."""
-        self._epoch = whole_number("epoch", epoch)
-
-    @property
-    def skipped(self) -> list[int]:
-        """None: skip lists are for batches of rows."""
-        return []
-
-    @property
-    def phases(self) -> None:
-        """None: mixtures are for batches of rows."""
-        return None
-
-    def take_over(self, state: Mapping[str, Any], stood: Progress, begin: Progress) -> None:
-        """Nothing is needed to go on: the steps follow from the definition."""
-
     def with_batch_size(self, batch_size: int) -> TokenBudgetSampler:
         """Refused: the batches have as many rows as fit."""
         raise UsageError(
@@ -165,23 +140,6 @@ class TokenBudgetSampler(Sampler[list[int]]):
             steps = sum(len(self._cut(number, self._epoch).stops) for number in range(pools))
             self._counted = (self._epoch, steps + (self.end != "drop" and self._rest > 0))
         return self._counted[1]
-
-    def __iter__(self) -> Iterator[list[int]]:
-        if self._lent is not None:
-            return self._lent
-        return (step.samples.tolist() for step in self.steps(self._epoch))
-
-    def lend(self, iterator: Iterator[list[int]] | None) -> None:
-        """Make `iterator` what every `iter` gives from now on; None ends that."""
-        self._lent = iterator
-
-    def position(self, count: int, epoch: int) -> int:
-        """The same number: positions are counted as they are served."""
-        return self.samples if self.ended(count) else count
-
-    def count(self, position: int, epoch: int) -> int:
-        """The same number."""
-        return position
 
     def ended(self, start: int) -> bool:
         """Whether no step is left after `start` samples."""

@@ -19,6 +19,7 @@ from __future__ import annotations
 import errno
 import multiprocessing
 import os
+import pickle
 import sys
 import threading
 import traceback
@@ -33,12 +34,12 @@ from typing import Any
 import torch
 from torch.utils.data import get_worker_info
 
-from dataprep.formats.errors import DataprepError, InputError
+from dataprep.formats.errors import DataprepError, InputError, UsageError
 
 from ..types import Batch, Indices
 from .machine_errors import machine_error, raise_named
 
-__all__ = ["begin_work", "raising", "shared", "telling"]
+__all__ = ["begin_work", "raising", "require_picklable", "shared", "telling"]
 
 _NONE: Any = object()
 _OF_THE_MACHINE = (RuntimeError, OSError, MemoryError)
@@ -164,3 +165,47 @@ def _told(error: Exception) -> DataprepError:
         raise error
     named.__cause__ = error
     return named
+
+
+_ENOUGH = 64 << 20  # bytes of a dataset that are pickled to see that it can be
+
+
+class _EnoughError(Exception):
+    """So much was pickled that the rest will be too."""
+
+
+class _Nowhere:
+    """A file that counts."""
+
+    def __init__(self) -> None:
+        self.written = 0
+
+    def write(self, data: Any) -> int:
+        size = len(data) if isinstance(data, bytes | bytearray) else data.nbytes
+        self.written += size
+        if self.written > _ENOUGH:
+            raise _EnoughError
+        return int(size)
+
+
+def require_picklable(where: str, value: Any, start_method: str) -> None:
+    """Raise `UsageError` about the argument `where` if a worker could not be given `value`.
+
+    Under ``"fork"`` nothing is pickled, and nothing is tried. Otherwise costs the pickling of the
+    first 64 MiB.
+
+    >>> require_picklable("collate_fn", print, "spawn")
+    """
+    if start_method == "fork":
+        return
+    try:
+        pickle.Pickler(_Nowhere(), pickle.HIGHEST_PROTOCOL).dump(value)
+    except _EnoughError:
+        return
+    except Exception as error:
+        raise UsageError(
+            f"{type(value).__name__} cannot be sent to worker processes started by "
+            f"{start_method!r} ({type(error).__name__}: {error})", where=where,
+            remedy="Define functions and classes at the top of a module, not inside functions; or "
+            "use num_workers=0.",
+        ) from None  # fmt: skip

@@ -31,7 +31,7 @@ from ..rows.packed import PackedDataset
 from ..rows.preferences import PreferenceDataset
 from ..rows.windows import WindowDataset
 from .dataset import MixedDataset, MixtureDataset
-from .mixture import By, MixtureOrder, Realised, WeightedSources
+from .order import By, MixtureOrder, Realised, WeightedSources
 from .phases import Phase, source_of
 
 __all__ = ["mean_tokens", "mixed_loader", "realised"]

@@ -34,8 +34,7 @@ from ..loader.state_errors import damaged, require_known
 from ..order.permutation import MAX_SAMPLES, Order
 from ..order.phased import Spot
 from ..order.skips import Skips
-from .schedule import MAX_SOURCES, Schedule
-from .weights import MAX_PERIOD
+from .schedule import MAX_PERIOD, MAX_SOURCES, Schedule
 
 __all__ = [
     "MAX_POSITION",

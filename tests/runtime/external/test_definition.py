@@ -19,8 +19,7 @@ from dataprep.runtime.external.map_loader import Buckets, foreign_loader
 from dataprep.runtime.external.preprocess import Preprocessing
 from dataprep.runtime.external.preprocessed_iterable import StreamingPreprocessedDataset
 from dataprep.runtime.loader.token_budget import TokenBudgetSampler
-from dataprep.runtime.mixture.mixture import Source, WeightedSources
-from dataprep.runtime.mixture.order import MixtureOrder
+from dataprep.runtime.mixture.order import MixtureOrder, Source, WeightedSources
 from dataprep.runtime.order.blocks import Blocks
 from dataprep.runtime.order.buckets import Bucketed
 from dataprep.runtime.order.lengths import KnownLengths

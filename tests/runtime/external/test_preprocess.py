@@ -20,8 +20,7 @@ from dataprep.runtime.external.data_module import UniversalDataModule
 from dataprep.runtime.external.preprocess import Engine, PreprocessError, as_tensors
 from dataprep.runtime.external.preprocessed import create_preprocessed_dataset
 from dataprep.runtime.external.preprocessed_iterable import StreamingPreprocessedDataset
-from dataprep.runtime.external.preprocessed_map import PreprocessedDataset
-from dataprep.runtime.external.sample_cache import MISSING, SampleCache
+from dataprep.runtime.external.preprocessed_map import MISSING, PreprocessedDataset, SampleCache
 from dataprep.runtime.external.tokenize_engine import TokenizeEngine, encode_text, tokenizer_digest
 from tests.scenes.datasets import byte_tokenizer
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from dataprep.formats.errors import UsageError
 from dataprep.runtime.inspect.steps import NOT_SERVED, Steps
 from dataprep.runtime.loader.batch_sampler import End, GlobalBatchSampler
-from dataprep.runtime.mixture.mixture import Source, WeightedSources
+from dataprep.runtime.mixture.order import Source, WeightedSources
 from dataprep.runtime.order.permutation import Order, Sequential
 from dataprep.runtime.order.skips import Skips
 from dataprep.runtime.types import PADDING

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dataprep.formats.errors import IncompatibleError, UsageError
-from dataprep.runtime.mixture.mixture import MixtureOrder, Source, WeightedSources
+from dataprep.runtime.mixture.order import MixtureOrder, Source, WeightedSources
 from dataprep.runtime.mixture.phases import Phase
 from dataprep.runtime.mixture.schedule import Schedule
 from dataprep.runtime.order.permutation import Shuffled

@@ -18,7 +18,7 @@ from dataprep.formats.errors import IncompatibleError, UsageError
 from dataprep.formats.read.dataset import open_dataset
 from dataprep.runtime.loader.loader import Loader
 from dataprep.runtime.mixture.loader import mean_tokens, realised
-from dataprep.runtime.mixture.mixture import MixtureOrder
+from dataprep.runtime.mixture.order import MixtureOrder
 from dataprep.runtime.order.blocks import Blocks
 from dataprep.runtime.rows.documents import DocumentDataset
 from dataprep.runtime.rows.packed import PackedDataset

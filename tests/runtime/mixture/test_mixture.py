@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from dataprep.formats.canonical import digest_of
 from dataprep.formats.errors import UsageError
 from dataprep.runtime.loader.batch_sampler import End, GlobalBatchSampler
-from dataprep.runtime.mixture.mixture import By, MixtureOrder, Source, WeightedSources
+from dataprep.runtime.mixture.order import By, MixtureOrder, Source, WeightedSources
 from dataprep.runtime.order.permutation import Sequential, key, permute
 from tests.support import examples
 

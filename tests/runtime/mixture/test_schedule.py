@@ -21,8 +21,13 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from dataprep.formats.errors import UsageError
-from dataprep.runtime.mixture.schedule import MAX_SOURCES, Schedule
-from dataprep.runtime.mixture.weights import MAX_PERIOD, as_fraction, whole_weights
+from dataprep.runtime.mixture.schedule import (
+    MAX_PERIOD,
+    MAX_SOURCES,
+    Schedule,
+    as_fraction,
+    whole_weights,
+)
 from tests.support import examples
 
 Ints = npt.NDArray[np.int64]

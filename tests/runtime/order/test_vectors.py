@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from dataprep.runtime.loader.batch_sampler import GlobalBatchSampler
-from dataprep.runtime.mixture.mixture import Source, WeightedSources
+from dataprep.runtime.mixture.order import Source, WeightedSources
 from dataprep.runtime.types import PADDING
 from tests.support import REPOSITORY
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from dataprep.formats.errors import UsageError
 from dataprep.runtime.order.blocks import Blocks
 from dataprep.runtime.order.permutation import Sequential, key, permute
-from dataprep.runtime.stream.shuffle_buffer import ShuffleBuffer
+from dataprep.runtime.stream.order import ShuffleBuffer
 from tests.support import examples
 
 
