@@ -87,7 +87,7 @@ def test_chat_runs_as_written(
 def test_the_named_templates_are_listed() -> None:
     """All of them, and no other."""
     text = (REPOSITORY / "docs" / "chat.md").read_text(encoding="utf-8")
-    table = text[text.index("| name | prints") : text.index("The text is what")]
+    table = text[text.index("| name | prints") : text.index("The text equals")]
     rows = re.findall(r"^\| (`.*?) \|", table, re.MULTILINE)
     names = [name for row in rows for name in re.findall(r"`([^`]+)`", row)]
     assert sorted(names) == sorted(named_templates())
