@@ -1,7 +1,7 @@
-"""Rows of JSONL files: arrays of numbers, numbers, booleans and texts out of each line.
+"""Rows of JSONL files: arrays of numbers, numbers, booleans and texts of each line.
 
-msgspec decodes only the wanted fields (see `json_rows`), some 200 MB/s of JSON: numbers written as
-text are what costs. A block with anything unusual in it is looked at line by line.
+msgspec decodes only the wanted fields (see `json_lines`), some 200 MB/s of JSON, limited by parsing
+numbers. A block with anything unusual in it is parsed line by line.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ _DTYPES = {"int": np.int64, "float": np.float64, "bool": np.bool_}
 
 
 class JsonlRows:
-    """The rows of the blocks of one file."""
+    """Reader of rows of `columns` from blocks of lines."""
 
     def __init__(self, columns: Sequence[Column]) -> None:
         self._columns = columns
@@ -62,7 +62,7 @@ class JsonlRows:
         self._takers = [values_at(path_of(column.field)) for column in columns]
 
     def rows(self, stream: LineStream) -> Iterator[Rows]:
-        """All records of `stream`."""
+        """Yield all records of `stream`."""
         line = 0
         for block in stream.blocks():
             found = self._block(block, line)
@@ -91,7 +91,10 @@ class JsonlRows:
         )
 
     def _by_line(self, block: Block, line: int) -> Rows:
-        """The same where some lines are blank or bad; those get a row without values."""
+        """Return the rows of `block`, some of whose lines are blank or bad.
+
+        A bad line gives a row without values.
+        """
         rows: list[Any] = []
         problems: dict[int, Problem] = {}
         filled = list(block.filled_lines())
@@ -137,7 +140,7 @@ class JsonlRows:
         }
 
     def _explain(self, value: Any) -> BadLineError | None:
-        """The first of the fields that is missing, or holds something else."""
+        """Return the fault of the first field that is missing or has another type."""
         for column in self._columns:
             try:
                 problem = _problem(find(value, path_of(column.field)), column)
@@ -178,7 +181,7 @@ def _vector_problem(value: Any, column: Column) -> Problem | None:
 
 
 def _not_finite(number: float) -> str:
-    """What a number is that is none; nothing of one that is."""
+    """Return "NaN" or "infinite" for such a number, else an empty string."""
     if number != number:  # noqa: PLR0124
         return "NaN"
     return "infinite" if number in (float("inf"), float("-inf")) else ""
@@ -221,7 +224,7 @@ _VALUES: dict[str, Callable[[list[Any], Column], Values]] = {
 
 @dataclass(kw_only=True, slots=True)
 class _Sample:
-    """The first lines of a file that hold objects; `size` bytes in `lines` lines were read."""
+    """Objects in the first lines of a file; `size` bytes in `lines` lines were read."""
 
     objects: list[dict[str, Any]]
     lines: int
@@ -243,7 +246,7 @@ def _sample(source: Source) -> _Sample:
 
 
 def json_fields(source: Source) -> dict[str, FieldType]:
-    """What the fields of the first objects hold; those inside objects are named with dots."""
+    """Return the fields of the first objects; those inside objects have names with dots."""
     found: dict[str, FieldType] = {}
     for one in _sample(source).objects:
         for name, value in _leaves("", one):
@@ -254,7 +257,7 @@ def json_fields(source: Source) -> dict[str, FieldType]:
 
 
 def _better(new: FieldType, old: FieldType) -> bool:
-    """Whether a later record tells more about a field than earlier ones."""
+    """Return whether a later record is more informative about a field."""
     return (
         old.kind is None
         or (old.kind == "int" and new.kind == "float")
@@ -280,6 +283,6 @@ def _type_of(value: Any) -> FieldType:
 
 
 def json_sizes(source: Source) -> tuple[int, int]:
-    """Records, and the bytes of text that they take, at the beginning of a file."""
+    """Return the number of records at the beginning of a file, and their bytes of text."""
     found = _sample(source)
     return found.lines, found.size

@@ -1,8 +1,8 @@
-"""Records of any input on their way to arrays: columns of numbers, each row perhaps with a problem.
+"""Records of any input as columns of numbers, with the problems of rows beside them.
 
-A reader gives rows by the thousand, as numpy arrays. Where a value cannot be used its place in the
-array holds anything, and its row is named among the problems: so nothing is copied or looked at
-one by one because a few rows are bad.
+Readers yield thousands of rows as numpy arrays. Where a value cannot be used, its place in the
+array is undefined and its row is listed among the problems, so a few bad rows cost neither copies
+nor a loop over rows.
 """
 
 from __future__ import annotations
@@ -34,18 +34,18 @@ __all__ = [
 ]
 
 BLOCK_BYTES = 2 << 20
-"""About as much is read at once, and stays in the caches until it is written."""
+"""Bytes read together, which stay in the caches until they are written."""
 INT64_MAX = (1 << 63) - 1
 _MOST_ROWS = 1 << 16
 
 Array = npt.NDArray[Any]
 ColumnKind = str
-"""``vector``, ``int``, ``float``, ``bool``, ``label``; ``text`` is to be encoded, and ``key`` only
+"""``vector``, ``int``, ``float``, ``bool``, ``label``; a ``text`` is encoded, and a ``key`` only
 decides the split."""
 
 
 class Column(msgspec.Struct, frozen=True, kw_only=True):
-    """One array to be made: `field` of every record holds what `kind` says.
+    """One array to build, from values of the kind `kind` in `field` of every record.
 
     `width` numbers of a vector; 0 for anything else.
     """
@@ -57,9 +57,9 @@ class Column(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FieldType(NamedTuple):
-    """What a field of an input holds, as far as can be told: `kind` is None for what is of no use.
+    """Type of a field of an input; `kind` is None for a type that cannot be used.
 
-    `width` is 0 where rows may have different ones; `shown` is said to people.
+    `width` is 0 where rows may have different ones; `shown` is the type in messages.
     """
 
     kind: ColumnKind | None
@@ -68,7 +68,7 @@ class FieldType(NamedTuple):
 
 
 class Problem(NamedTuple):
-    """Why a row cannot be used."""
+    """Reason why a row cannot be used."""
 
     reason: str
     detail: str
@@ -79,7 +79,7 @@ class Values:
     """One column of some rows.
 
     `array` is [n, width] or [n]: numbers as they are stored (bfloat16: uint16, with `bfloat16`
-    set), or, with `categories`, their numbers. Of texts and keys there are `texts` instead.
+    set), or, with `categories`, indices into them. Texts and keys are in `texts` instead.
     """
 
     array: Array = field(default_factory=lambda: np.empty(0))
@@ -97,9 +97,9 @@ def _no_bytes(_: int) -> None:
 class Rows:
     """Consecutive records of one span.
 
-    `offsets` (byte or row) and `lines` (which count from the start of the span; None for tables)
-    go with them. `problems` are those of whole records. `consumed` is in bytes of input.
-    `raw` gives the bytes of a record, where it has any.
+    `offsets` (byte or row) and `lines` (from the start of the span; None for tables) have an entry
+    for each. `problems` are those of whole records. `consumed` is in bytes of input. ``raw(row)``
+    returns the bytes of a record, or None.
     """
 
     count: int
@@ -128,12 +128,12 @@ def block_limits() -> BatchLimits:
 
 
 def missing(column: Column) -> Problem:
-    """There is nothing, or null."""
+    """Return the problem of a value that is missing or null."""
     return Problem("missing", f"the field {column.field!r} is missing or null")
 
 
 def wrong_type(column: Column, found: str) -> Problem:
-    """There is something else."""
+    """Return the problem of a value of another type."""
     wanted = {
         "vector": "an array of numbers", "int": "an integer", "float": "a number",
         "bool": "a boolean", "key": "text or an integer",
@@ -143,12 +143,12 @@ def wrong_type(column: Column, found: str) -> Problem:
 
 
 def wrong_width(column: Column, found: int) -> Problem:
-    """There is a vector of another width."""
+    """Return the problem of a vector of another width."""
     return Problem(
         "wrong_width", f"the field {column.field!r} has {found} numbers, not {column.width}"
     )
 
 
 def too_large(column: Column, found: int) -> Problem:
-    """There is an integer that does not fit."""
+    """Return the problem of an integer over 64 bits."""
     return Problem("overflow", f"the field {column.field!r} is {found}: integers end at 2**63 - 1")

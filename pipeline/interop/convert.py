@@ -1,9 +1,9 @@
-"""Converting: a dataset directory, JASPER's directory and single files, whole or not at all.
+"""Conversion between dataset directories, JASPER's directories and single files.
 
-Every way leads through the dataset directory: what is no dataset becomes one first, with all
-checks, in a hidden directory beside the target. The result is renamed to its place when it is
-complete, and never replaces anything. A run that is killed leaves that hidden directory; the next
-one to the same target removes it.
+Every conversion passes through a dataset directory: other sources are first imported, with all
+checks, into a hidden directory beside the target. The complete result is renamed to its place, and
+never replaces anything. A run that is killed leaves the hidden directory; the next run to the same
+target removes it.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _SUFFIXES: dict[str, Layout] = {".safetensors": "safetensors", ".h5": "hdf5", ".
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ConvertReport:
-    """What `convert` made; `bytes` are those of the result, `notes` what is lost or doubtful."""
+    """Result of `convert`: `bytes` of the result, `notes` on lost or doubtful data."""
 
     source: Path
     path: Path
@@ -61,7 +61,7 @@ class ConvertReport:
     notes: tuple[str, ...]
 
     def as_dict(self) -> dict[str, Any]:
-        """The fields, for ``--json``."""
+        """Return the fields, for ``--json``."""
         return {name: getattr(self, name) for name in self.__slots__}
 
 
@@ -75,16 +75,16 @@ def convert(
     gzip: bool = False,
     progress: Callable[[int, int], None] | None = None,
 ) -> ConvertReport:
-    """Make of the dataset in `source` another one, or a file, in `out`, which must not exist.
+    """Convert the dataset in `source` to another layout in `out`, which must not exist.
 
-    What `source` is, is found out. `to` is ``"dataprep"``, ``"jasper"``, ``"safetensors"`` or
-    ``"hdf5"``; by default what the suffix of `out` says, else ``"dataprep"``. `prefer` (``"pt"`` or
-    ``"hdf5"``) chooses where JASPER's directory holds both and they differ. `gzip` packs HDF5.
-    `progress` is told (bytes done, bytes in all).
+    The layout of `source` is detected. `to` is ``"dataprep"``, ``"jasper"``, ``"safetensors"`` or
+    ``"hdf5"``; by default the one of the suffix of `out`, else ``"dataprep"``. `prefer` (``"pt"``
+    or ``"hdf5"``) chooses where JASPER's directory holds both and they differ. `gzip` compresses
+    HDF5. `progress` is called with (bytes done, bytes in all).
 
-    Raises `InputError` for faults in what others wrote, `IntegrityError` for damage in what
-    dataprep wrote, `UsageError` for what cannot be asked. Costs one reading and one writing of all
-    bytes, and the memory of a block; keyword lists of JASPER about 40 bytes a keyword.
+    Raises `InputError` for faults in files of other programs, `IntegrityError` for damage in files
+    of dataprep, `UsageError` for invalid arguments. Reads and writes all bytes once, in the memory
+    of a block; keyword lists of JASPER take about 40 bytes a keyword.
 
         >>> convert("jasper_dataset", "pairs").rows                    # doctest: +SKIP
         100000
@@ -152,7 +152,7 @@ def _export(
 
 
 class _Count:
-    """Adds up what is done."""
+    """Sum of the bytes moved, for `progress`."""
 
     def __init__(self, *, total: int, progress: Callable[[int, int], None] | None) -> None:
         self._done, self._total, self._progress = 0, total, progress
@@ -194,7 +194,7 @@ def _check(
 
 @contextlib.contextmanager
 def _staging(out: Path) -> Iterator[Path]:
-    """A hidden directory beside `out`, removed in the end."""
+    """Create a hidden directory beside `out`, removed at the end of the block."""
     parent = out.absolute().parent
     if not parent.is_dir():
         raise StorageError(
@@ -214,7 +214,7 @@ def _staging(out: Path) -> Iterator[Path]:
 
 
 def _sweep(parent: Path, prefix: str) -> None:
-    """Remove what runs of this host that were killed have left of the same target."""
+    """Remove the directories of killed runs of this host to the same target."""
     for path in parent.glob(f"{glob.escape(prefix)}.tmp-*"):
         if is_directory(path) and abandoned(path.name.removeprefix(prefix)):
             with contextlib.suppress(StorageError, OSError):  # what is left does no harm
@@ -223,7 +223,7 @@ def _sweep(parent: Path, prefix: str) -> None:
 
 
 def _bytes(path: Path) -> int:
-    """Bytes of a file, or of the files in a directory."""
+    """Return the bytes of a file, or of the files in a directory."""
     if not path.is_dir():
         return path.stat().st_size
     return sum(one.stat().st_size for one in path.rglob("*") if one.is_file())

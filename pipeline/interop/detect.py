@@ -37,14 +37,14 @@ def detect(path: Path) -> Layout:
                 f"lacks {CONFIG_NAME}, without which JASPER's arrays are not a dataset",
                 where=str(path), code="E_LAYOUT", remedy="Copy it from where the arrays came from.",
             )  # fmt: skip
-        if _is_ours(path):
+        if _is_dataprep(path):
             return "dataprep"
     if found is None:
         raise _none(path)
     return found
 
 
-def _is_ours(directory: Path) -> bool:
+def _is_dataprep(directory: Path) -> bool:
     try:
         config = msgspec.json.decode(read(directory))
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):

@@ -1,8 +1,7 @@
-"""Rows of a table of pairs, a few thousand at a time, each with its place.
+"""Rows of the tables of a build of pairs, a few thousand at a time, each with its place.
 
-CSV is read by Python's own parser, which knows the line of every row whatever quotes and line ends
-stand in the cells; about 100 MB/s. Nothing is dropped: a row that cannot be read comes out as a
-`Reject`.
+CSV is read by Python's parser, about 100 MB/s, which counts lines also where cells hold quotes and
+line ends. No row is dropped: one that cannot be read becomes a `Reject`.
 """
 
 from __future__ import annotations
@@ -23,7 +22,8 @@ from dataprep.formats.library_errors import each_decoded
 
 from ..read.arrow import BatchLimits, open_table
 from ..read.child_process import streamed_apart
-from ..read.records import MAX_RECORD_BYTES, Reject, excerpt
+from ..read.line_stream import LineStream
+from ..read.records import MAX_RECORD_BYTES, Reject, Span, excerpt
 from ..read.sources import Source, check_unchanged, input_error, reading
 from .columns import ALIASES, REQUIRED, resolve
 
@@ -31,16 +31,15 @@ __all__ = ["Rows", "read_rows"]
 
 _AT_ONCE = 4096
 _LIMITS = BatchLimits(rows=_AT_ONCE, bytes=MAX_RECORD_BYTES)
-_BOM = b"\xef\xbb\xbf"
 
 
 @dataclass(kw_only=True, slots=True)
 class Rows:
-    """Consecutive rows of one input: cells by what they are, and where each row stands.
+    """Consecutive rows of one input, with the place of each.
 
-    `records` number the good rows among all of these, from 0. `places` are row numbers, or byte
-    offsets of JSONL; `lines` count from 1 and are None in Parquet. `present` are the things that
-    the input has a column for.
+    `cells` maps our names of columns to values. `records` are the numbers of the good rows among
+    all of these, from 0. `places` are row numbers, or byte offsets in JSONL; `lines` count from 1
+    and are None in Parquet. `present` are our names of the columns that the input has.
     """
 
     present: frozenset[str] = frozenset()
@@ -52,14 +51,14 @@ class Rows:
     blank_lines: int = 0
 
     def add(self, cells: dict[str, Any], place: int, line: int | None) -> None:
-        """One row."""
+        """Add a row."""
         self.records.append(len(self))
         self.cells.append(cells)
         self.places.append(place)
         self.lines.append(line)
 
     def reject(self, reason: str, detail: str, place: int, line: int | None, raw: bytes) -> None:
-        """A row that cannot be read."""
+        """Add a `Reject` of a row that cannot be read."""
         self.rejects.append(
             Reject(
                 record=len(self),
@@ -77,7 +76,7 @@ class Rows:
 
 
 def read_rows(source: Source, chosen: Mapping[str, str]) -> Iterator[Rows]:
-    """All rows of `source`; `chosen` is from `parse_columns`.
+    """Yield all rows of `source`; `chosen` is from `parse_columns`.
 
     Raises `InputError` for a table without a question or a source column, or that changes.
     """
@@ -102,7 +101,7 @@ def _columns(names: Sequence[str], source: Source, chosen: Mapping[str, str]) ->
 
 @contextlib.contextmanager
 def _opened(source: Source) -> Iterator[BufferedReader]:
-    """The bytes of a file, uncompressed."""
+    """Open a file, uncompressed."""
     if source.compression is None:
         with Path(source.path).open("rb") as stream:
             yield stream
@@ -189,56 +188,33 @@ _OBJECT = msgspec.json.Decoder(dict[str, Any])
 
 def _jsonl(source: Source, chosen: Mapping[str, str]) -> Iterator[Rows]:
     known: dict[tuple[str, ...], dict[str, str]] = {}
-    seen: frozenset[str] = frozenset()
-    offset = line = 0
-    rows = Rows()
-    with _opened(source) as stream:
-        while True:
-            count = _pass_newlines(stream)
-            rows.blank_lines += count
-            line, offset = line + count, offset + count
-            if not (raw := stream.readline(MAX_RECORD_BYTES + 1)):
-                break
-            line += 1
-            if len(raw) > MAX_RECORD_BYTES:
-                raise input_error(
-                    f"a line of over {MAX_RECORD_BYTES} bytes", f"{source.name}:{line}",
-                    "Cut the record.", "E_TOO_LONG",
-                )  # fmt: skip
-            text = raw.removeprefix(_BOM) if line == 1 else raw
-            if text.strip():
-                found = _object(text, rows, offset, line)
-                if found is not None:
-                    names = tuple(found)
-                    if names not in known:
-                        known[names] = resolve(names, chosen, f"{source.name}:{line}")
-                        seen |= known[names].keys()
-                    cells = {key: found[name] for key, name in known[names].items()}
-                    rows.add(cells, offset, line)
-            else:
-                rows.blank_lines += 1
-            offset += len(raw)
-            if len(rows) >= _AT_ONCE:
-                rows.present = seen
-                yield rows
-                rows = Rows()
-    rows.present = seen
-    yield rows
+    seen: set[str] = set()
+    before = 0  # lines
+    for block in LineStream(source, Span(0, 0, source.size)).blocks():
+        if block.too_long:
+            raise input_error(
+                f"a line of over {MAX_RECORD_BYTES} bytes", f"{source.name}:{before + 1}",
+                "Cut the record.", "E_TOO_LONG",
+            )  # fmt: skip
+        rows = Rows(blank_lines=block.line_count)
+        for number, start, raw in block.filled_lines():
+            rows.blank_lines -= 1
+            line = before + number + 1
+            offset = block.offset + start if line > 1 else 0  # before a byte order mark
+            found = _object(raw, rows, offset, line)
+            if found is None:
+                continue
+            names = tuple(found)
+            if names not in known:
+                known[names] = resolve(names, chosen, f"{source.name}:{line}")
+                seen |= known[names].keys()
+            rows.add({key: found[name] for key, name in known[names].items()}, offset, line)
+        before += block.line_count
+        rows.present = frozenset(seen)
+        yield rows
     missing = [key for key in (*REQUIRED, *chosen) if key not in seen]
     if known and missing:
         _columns(sorted({name for names in known for name in names}), source, chosen)
-
-
-def _pass_newlines(stream: BufferedReader) -> int:
-    """Pass over the newlines that come next, and return how many there were."""
-    count = 0
-    while ahead := stream.peek():
-        newlines = len(ahead) - len(ahead.lstrip(b"\n"))
-        stream.read(newlines)
-        count += newlines
-        if newlines < len(ahead):
-            break
-    return count
 
 
 def _object(text: bytes, rows: Rows, offset: int, line: int) -> dict[str, Any] | None:

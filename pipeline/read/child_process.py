@@ -1,12 +1,13 @@
-"""Foreign binary files read in a child process, whose end by a signal is an error of the file.
+"""A child process for libraries that may crash on a file; a crash becomes an error of the file.
 
-One byte in a Parquet file can abort the process that reads it, and no exception tells. Within
-`reading_apart()` the functions marked `apart` and `streamed_apart` run in one child process, which
-starts with the first of them; elsewhere (in a worker, whose death its coordinator tells) they run
-where they are called. They are functions of a module, and what they take and give can be pickled.
+One byte in a Parquet file can abort the process that reads it, without an exception. Within
+`reading_apart()` the functions decorated with `apart` and `streamed_apart` run in one child
+process, which starts with the first of them; elsewhere (in a worker, whose death the coordinator
+reports) they run in the calling process. They must be functions of a module, with arguments and
+results that can be pickled.
 
 The child is a fork, which costs some milliseconds, or a fresh interpreter where this process has
-loaded a library with locks of its own and has threads that may hold them.
+loaded a library with locks and has threads that may hold them.
 """
 
 from __future__ import annotations
@@ -38,13 +39,13 @@ __all__ = ["CRASHES", "FOREIGN", "apart", "crash_error", "reading_apart", "serve
 CRASHES = frozenset({
     signal.SIGABRT, signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGTRAP,
 })  # fmt: skip
-"""Signals by which a process ends because of its own code."""
+"""Signals that end a process because of a fault in its code."""
 
 _WITH_LOCKS = ("tokenizers", "gigatoken", "torch", "pyarrow", "datasets", "h5py")
-"""Libraries with threads or locks of their own."""
+"""Libraries with threads or locks."""
 
 FOREIGN = ("parquet", "arrow", "hf", "pt")
-"""Formats of inputs that libraries of others read."""
+"""Formats that libraries in C or C++ read."""
 
 _PARALLELISM = "TOKENIZERS_PARALLELISM"
 
@@ -53,7 +54,7 @@ T = TypeVar("T")
 
 
 def crash_error(where: str, number: int) -> InputError:
-    """Return the error of a file that the process that read it did not survive."""
+    """Return the error of a file whose reader crashed with the signal `number`."""
     return InputError(
         f"cannot be read: the library that reads it crashed ({signal.Signals(number).name})",
         where=where, code="E_CRASH", remedy="Fetch or write the file again.",
@@ -61,7 +62,7 @@ def crash_error(where: str, number: int) -> InputError:
 
 
 class _Child:
-    """The child process and the connection to it; a request at a time."""
+    """Child process and the connection to it, for one request at a time."""
 
     def __init__(self) -> None:
         from multiprocessing.connection import Pipe
@@ -78,9 +79,9 @@ class _Child:
         self._status: int | None = None
 
     def ask(self, where: str, *request: object, done: Callable[..., object] | None = None) -> Any:
-        """Return the answer to `request`, or raise what it raised, or what became of the child.
+        """Return the answer to `request`, or raise its exception, or an error of the child.
 
-        `done` is called here with what the function of a request is to call it with.
+        The function of a request may report through `done`, which is called in this process.
         """
         with self._lock:
             given_up = [self._given_up.pop() for _ in range(len(self._given_up))]
@@ -90,7 +91,7 @@ class _Child:
                     if done is not None:
                         done(*found[1])
                     found = self._exchange(where)
-            except BaseException:  # it has ended; or a signal, and an answer is still on its way
+            except BaseException:  # the child has ended, or a signal came before the answer
                 if _scope.child is self:
                     _scope.child = None
                 self.end()
@@ -101,7 +102,7 @@ class _Child:
         return answer
 
     def _exchange(self, where: str, *request: object) -> Any:
-        """Send `request`, if any, and return what comes; raise an error if the child has ended."""
+        """Send `request`, if any, and return the answer; raise an error if the child has ended."""
         try:
             if request:
                 self._connection.send(request)
@@ -110,7 +111,7 @@ class _Child:
             raise self._death(where) from None
 
     def stream(self, where: str, function: object, arguments: object) -> Generator[Any]:
-        """Give the items of a generator of the child, each when it is asked for."""
+        """Yield the items of a generator of the child, each on demand."""
         number = next(self._numbers)
         self.ask(where, "open", number, function, arguments)
         try:
@@ -130,7 +131,7 @@ class _Child:
         )  # fmt: skip
 
     def end(self) -> None:
-        """Kill it, unless it has ended: it only reads, and may be in code that does not return."""
+        """Kill the child unless it has ended: it only reads, and may never return."""
         self._connection.close()
         if self._status is None:
             ended, status = os.waitpid(self._process, os.WNOHANG)
@@ -141,7 +142,7 @@ class _Child:
 
 
 class _Scope:
-    """Whether to read apart, and the child that does, once there is one."""
+    """Depth of `reading_apart` blocks, and the child once it has started."""
 
     def __init__(self) -> None:
         self.depth = 0
@@ -160,7 +161,7 @@ _scope = _Scope()
 
 @contextlib.contextmanager
 def reading_apart() -> Iterator[None]:
-    """Read foreign files in a child process within the block; it may be entered again inside."""
+    """Run `apart` functions in a child process within the block; blocks may nest."""
     with _scope.lock:
         _scope.depth += 1
     try:
@@ -176,9 +177,9 @@ def reading_apart() -> Iterator[None]:
 
 
 def apart(function: Callable[P, T]) -> Callable[P, T]:
-    """Let `function` run in the child process; its first argument is a path, or has a `name`.
+    """Make `function` run in the child process; its first argument is a path, or has a `name`.
 
-    A callable that is given as `done` is called in this process.
+    A callable passed as `done` is called in this process.
     """
 
     @functools.wraps(function)
@@ -196,7 +197,7 @@ def apart(function: Callable[P, T]) -> Callable[P, T]:
 
 
 def streamed_apart(function: Callable[P, Iterator[T]]) -> Callable[P, Generator[T]]:
-    """Let the generator function `function` run in the child process; see `apart`."""
+    """Make the generator function `function` run in the child process; see `apart`."""
 
     @functools.wraps(function)
     def run(*args: P.args, **kwargs: P.kwargs) -> Generator[T]:
@@ -232,7 +233,7 @@ def _fork(theirs: Connection) -> int:
 
 @contextlib.contextmanager
 def _as_if_configured() -> Iterator[None]:
-    """Keep the library `tokenizers`, which the child does not use, from a warning about forks."""
+    """Prevent a warning about forks from `tokenizers`, which the child does not use."""
     before = os.environ.get(_PARALLELISM)
     os.environ[_PARALLELISM] = before or "false"
     try:
@@ -262,14 +263,14 @@ def serve(descriptor: int) -> NoReturn:
     """Answer requests on the connection `descriptor` until its other end is closed."""
     from multiprocessing.connection import Connection
 
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the one who asks decides
-    os.dup2(2, 1)  # nothing that a library prints may get between the results
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles it
+    os.dup2(2, 1)  # output of libraries must not mix with results
     _scope.depth, _scope.child, _scope.lock = 0, None, threading.RLock()
     end_without_reader(descriptor)
     faulthandler.disable()
     _leave_no_core()
     if "torch" in sys.modules:
-        sys.modules["torch"].set_num_threads(1)  # those of OpenMP are not there after a fork
+        sys.modules["torch"].set_num_threads(1)  # the threads of OpenMP do not survive a fork
     pipe = Connection(descriptor)
     opened: dict[int, Iterator[Any]] = {}
     while True:
@@ -302,21 +303,21 @@ def _answer(
         return False, error
     except MemoryError:
         return False, MemoryError()
-    except Exception as error:  # raised where it was asked for, with the way it came
+    except Exception as error:  # raised in the parent, with its traceback as a note
         import traceback
 
-        return False, _carried(error, traceback.format_exc())
+        return False, _picklable(error, traceback.format_exc())
     return True, None
 
 
-def _carried(error: Exception, way: str) -> Exception:
-    """Return `error` with the note `way`; or, if it cannot be pickled, an error that can."""
-    error.add_note(way)
+def _picklable(error: Exception, trace: str) -> Exception:
+    """Return `error` with the note `trace`, or an error in its place if it cannot be pickled."""
+    error.add_note(trace)
     try:
         pickle.loads(pickle.dumps(error))  # noqa: S301 (our own bytes)
-    except Exception:  # those of other libraries may hold anything
+    except Exception:  # exceptions of other libraries may hold anything
         error = RuntimeError(f"{type(error).__name__}: {error}")
-        error.add_note(way)
+        error.add_note(trace)
     return error
 
 

@@ -85,7 +85,7 @@ def find_sources(options: Search) -> list[Source]:
 
 
 def folder_notes(options: Search) -> tuple[str, ...]:
-    """Return a note on each folder among the inputs of which files were left out."""
+    """Return a note on each input folder with files that were left out."""
     notes: list[str] = []
     for spec in options.input:
         folder = Path(spec)

@@ -1,9 +1,9 @@
-"""The elements of one JSON array, as the file is read: never all of it in memory.
+"""Elements of one JSON array, as the file is read: never all of it in memory.
 
-Where elements begin and end is told by brackets, commas and quotes alone, a few vectorised passes
-over each chunk; whether an element is JSON is asked of each by itself, so one that is not costs no
-other. An array that is never closed, or goes on after its end, is damaged as a whole: what follows
-the damage cannot be told apart, and nothing of it may be lost unsaid.
+Brackets, commas and quotes alone decide where elements begin and end, in a few vectorised passes
+over each chunk. Each element is parsed separately, so an invalid one affects no other. An array
+that is never closed, or continues after its end, is damaged as a whole and refused: the elements
+after the damage cannot be found, and none may be dropped silently.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Elements:
 
 
 def elements_of(chunks: Iterable[bytes], name: str) -> Iterator[Elements]:
-    """All elements of the array in `chunks`, in order; `InputError` names a damaged file `name`.
+    """Yield the elements of the array in `chunks`; `InputError` names a damaged file `name`.
 
     >>> [one.data[a:b] for one in elements_of([b'[{"a"', b': 1}, 2]'], "x.json")
     ...  for a, b in zip(one.starts, one.ends)]
@@ -70,7 +70,7 @@ def elements_of(chunks: Iterable[bytes], name: str) -> Iterator[Elements]:
 
 
 def _opening(parts: Iterator[bytes], name: str) -> tuple[bytes, bytes]:
-    """What stands up to and including the first bracket, and what follows in the same part."""
+    """Return the bytes up to the first bracket, and those that follow in the same part."""
     head = b""
     for part in parts:
         head += part
@@ -85,16 +85,16 @@ def _opening(parts: Iterator[bytes], name: str) -> tuple[bytes, bytes]:
 
 
 class _Scanner:
-    """Finds what cuts an array, after its bracket, in parts that may end anywhere."""
+    """Search for the places that cut an array, in parts that may end anywhere."""
 
     def __init__(self) -> None:
         self._quoted = 0
-        self._slash = 0  # whether a backslash that hides what follows was the last byte
+        self._slash = 0  # whether the last byte was a backslash that escapes the next one
         self._depth = 1
         self.closed = False
 
     def cuts(self, part: bytes) -> list[int]:
-        """The commas between elements in `part`, and the bracket that closes the array."""
+        """Return the commas between elements in `part`, and the bracket that closes the array."""
         octets = np.frombuffer(part, np.uint8)
         marks = _marks(octets)
         found = octets[marks]
@@ -115,7 +115,7 @@ class _Scanner:
     def _hidden(
         self, part: bytes, octets: npt.NDArray[np.uint8], quotes: npt.NDArray[np.int64]
     ) -> npt.NDArray[np.bool_]:
-        """Which of the quotes are characters of a string: after an odd number of backslashes."""
+        """Return which quotes are characters of a string: those after an odd run of backslashes."""
         slashes = np.flatnonzero(octets == _SLASH)
         hidden = np.zeros(len(quotes), bool)
         if len(slashes):
@@ -133,7 +133,7 @@ class _Scanner:
 
 
 def _marks(octets: npt.NDArray[np.uint8]) -> npt.NDArray[np.int64]:
-    """Where brackets, quotes and commas stand, in slices that stay in the cache."""
+    """Return the places of brackets, quotes and commas, searched in slices that fit the cache."""
     found = [np.empty(0, np.int64)]
     for start in range(0, len(octets), _SLICE_BYTES):
         part = octets[start : start + _SLICE_BYTES]
@@ -144,21 +144,21 @@ def _marks(octets: npt.NDArray[np.uint8]) -> npt.NDArray[np.int64]:
 
 
 class _Array:
-    """Collects what is read of an array, and gives its elements when they are whole."""
+    """Buffer of an array that is being read, which yields elements once they are complete."""
 
     def __init__(self, opening: bytes, name: str) -> None:
         self._name = name
         self._scanner = _Scanner()
-        self._waiting: list[bytes] = []  # the beginning of an element that is not whole yet
-        self._size = 0  # of that, and of what was passed over of it
-        self._offset = len(opening)  # of that in the file
-        self._line = opening.count(b"\n")  # that it starts on
+        self._waiting: list[bytes] = []  # the beginning of an incomplete element
+        self._size = 0  # of that element so far, with the bytes that were dropped
+        self._offset = len(opening)  # of that element in the file
+        self._line = opening.count(b"\n")  # on which it starts
         self._passed_lines = 0
-        self._given = 0  # bytes of the file that were counted as consumed
-        self._number = 0  # of elements so far
+        self._consumed = 0  # bytes of the file counted so far
+        self._number = 0  # elements so far
 
     def take(self, chunk: bytes) -> Iterator[Elements]:
-        """The elements that end in `chunk`."""
+        """Yield the elements that end in `chunk`."""
         if self._scanner.closed:
             self._keep(chunk)
             return
@@ -174,7 +174,7 @@ class _Array:
         self._keep(chunk)
 
     def finish(self) -> Elements:
-        """What is left: no element, unless the file is damaged."""
+        """Return the rest, which holds no element; raise `InputError` for a damaged file."""
         if not self._scanner.closed:
             raise input_error(
                 f"the JSON array is not closed: it breaks off in element {self._number + 1}, after "
@@ -183,10 +183,12 @@ class _Array:
                 "Fetch the file again, or mend it: what follows cannot be told apart, so it is "
                 "not skipped.", "E_JSON_ARRAY",
             )  # fmt: skip
-        return self._given_until(Elements(offset=self._offset, data=b""), self._offset + self._size)
+        return self._consumed_until(
+            Elements(offset=self._offset, data=b""), self._offset + self._size
+        )
 
     def _keep(self, chunk: bytes) -> None:
-        """Wait for the rest of the element that `chunk` is of."""
+        """Buffer `chunk`, which belongs to an incomplete element."""
         if self._scanner.closed and chunk.strip(_BLANK):
             raise input_error(
                 f"the JSON array ends before byte {self._offset + self._size}, and something "
@@ -202,7 +204,7 @@ class _Array:
             self._passed_lines += head.count(b"\n", _HEAD_BYTES)
 
     def _too_long(self, rest: bytes) -> Elements:
-        """The element that is passed over, which ends with `rest`."""
+        """Return the element that is too long, which ends with `rest`."""
         head = b"".join(self._waiting)
         size = self._size + len(rest)
         start, _ = _trimmed(head, 0, len(head))
@@ -213,13 +215,13 @@ class _Array:
         self._line += head.count(b"\n") + self._passed_lines + rest.count(b"\n")
         self._passed_lines = 0
         self._begin_after(size)
-        return self._given_until(found, self._offset)
+        return self._consumed_until(found, self._offset)
 
     def _whole(self, data: bytes, cuts: list[int]) -> Iterator[Elements]:
-        """The elements in `data`, before each of `cuts`."""
+        """Yield the elements in `data`, one before each of `cuts`."""
         spans = _spans(data, np.array(cuts, np.int64))
         if self._scanner.closed and not self._number and spans == [(cuts[0], cuts[0])]:
-            spans = []  # [] holds no element, and [,] two that are nothing
+            spans = []  # [] holds no element, [,] two empty ones
         breaks = np.flatnonzero(np.frombuffer(data, np.uint8) == ord("\n"))
         lines = self._line + np.searchsorted(breaks, np.array(spans, np.int64).reshape(-1, 2)[:, 0])
         for run in _runs(spans):
@@ -229,25 +231,25 @@ class _Array:
                 offset=self._offset, data=data, starts=starts, ends=ends,
                 lines=lines[run].tolist(), too_long=ends[0] - starts[0] if long else 0,
             )  # fmt: skip
-            yield self._given_until(found, self._offset + ends[-1])
+            yield self._consumed_until(found, self._offset + ends[-1])
         self._line += len(breaks)
         self._number += len(spans)
         self._begin_after(cuts[-1])
 
     def _begin_after(self, size: int) -> None:
-        """Wait for the element that begins after the next `size` bytes and what cuts there."""
+        """Start the element that begins after the next `size` bytes and one cut."""
         self._offset += size + 1
         self._size = 0
         self._waiting = []
 
-    def _given_until(self, found: Elements, offset: int) -> Elements:
-        found.consumed = offset - self._given
-        self._given = offset
+    def _consumed_until(self, found: Elements, offset: int) -> Elements:
+        found.consumed = offset - self._consumed
+        self._consumed = offset
         return found
 
 
 def _spans(data: bytes, cuts: npt.NDArray[np.int64]) -> list[tuple[int, int]]:
-    """What stands before each of the cuts, without the blanks around it."""
+    """Return the span before each of the cuts, without the blanks around it."""
     begins = np.append(0, cuts[:-1] + 1)
     if not data:
         return [(0, 0)]
@@ -267,7 +269,7 @@ def _spans(data: bytes, cuts: npt.NDArray[np.int64]) -> list[tuple[int, int]]:
 
 
 def _trimmed(data: bytes, start: int, stop: int) -> tuple[int, int]:
-    """`start` and `stop` without the blanks between them that stand at the ends.
+    """Return `start` and `stop` moved inwards past blanks.
 
     >>> _trimmed(b" a b ", 0, 5), _trimmed(b"  ", 0, 2)
     ((1, 4), (2, 2))
@@ -280,7 +282,7 @@ def _trimmed(data: bytes, start: int, stop: int) -> tuple[int, int]:
 
 
 def _runs(spans: list[tuple[int, int]]) -> Iterator[slice]:
-    """The parts of `spans` that are given together: one that is too long by itself."""
+    """Yield the parts of `spans` that are yielded together; one that is too long is alone."""
     start = 0
     for at, (first, last) in enumerate(spans):
         long = last - first > MAX_RECORD_BYTES

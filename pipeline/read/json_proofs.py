@@ -1,8 +1,8 @@
 """Proofs about whole blocks of JSON lines, a few vectorised passes each.
 
-The decoder takes one field and skips the rest: it does not mind several objects on a line, depth,
-or bytes in other fields that are not UTF-8. These checks do. They are allowed to say no to a block
-that is in order (it is then looked at line by line), and never yes to one that is not.
+The decoder takes one field and skips the rest: it accepts several objects on a line, any depth, and
+bytes in other fields that are not UTF-8. These checks refuse them. A check may refuse a valid block
+(which is then parsed line by line), but never accepts an invalid one.
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ _IN_OBJECT = _table(b' \t\r"}')
 
 
 def one_object_a_line(octets: Octets, starts: Starts) -> bool:
-    """Whether every line starts with `{`, and every newline between two follows `}` (or `}\\r`).
+    """Return whether every line starts with `{`, and every inner newline follows `}` or `}\\r`.
 
-    Inside one JSON value a newline never stands so: a comma would have to be there, and strings
-    hold no raw newline. So if the block parses as a sequence of as many objects, each line is one.
+    Inside one JSON value no newline stands so, since a comma would be needed and strings hold no
+    raw newline. So if the block parses as a sequence of as many objects, each line is one.
     """
     if not len(octets) or octets[0] != ord("{"):
         return False
@@ -57,9 +57,9 @@ def one_object_a_line(octets: Octets, starts: Starts) -> bool:
 
 
 def lines_of_brackets(octets: Octets, starts: Starts, limit: int) -> list[int]:
-    """The numbers of the lines that may open more than `limit` brackets outside strings.
+    """Return the numbers of the lines that may open more than `limit` brackets outside strings.
 
-    Brackets are told from those in strings by their neighbours, so that program text passes.
+    Brackets in strings are excluded by their neighbours, so that program text passes.
     """
     brackets = _brackets(octets)
     counts = np.diff(np.searchsorted(brackets, np.append(starts, len(octets))))
@@ -76,7 +76,7 @@ def lines_of_brackets(octets: Octets, starts: Starts, limit: int) -> list[int]:
 
 
 def _brackets(octets: Octets) -> npt.NDArray[np.int64]:
-    """Where `{` and `[` stand, which differ in one bit; in slices that stay in the cache."""
+    """Return the places of `{` and `[`, which differ in one bit, in slices that fit the cache."""
     found = [
         np.flatnonzero((octets[start : start + _SLICE_BYTES] | 0x20) == ord("{")) + start
         for start in range(0, len(octets), _SLICE_BYTES)
@@ -85,7 +85,9 @@ def _brackets(octets: Octets) -> npt.NDArray[np.int64]:
 
 
 def is_utf8(data: bytes) -> bool:
-    """Whether `data` is valid UTF-8. Arrow checks 20 GB/s of English, 1 GB/s of other scripts.
+    """Return whether `data` is valid UTF-8.
+
+    Arrow checks 20 GB/s of English, 1 GB/s of other scripts.
 
     >>> is_utf8("caf\\u00e9".encode()), is_utf8(b"caf\\xe9")
     (True, False)
@@ -104,10 +106,10 @@ def is_utf8(data: bytes) -> bool:
 
 
 def count_of(octets: Octets, needle: bytes) -> int:
-    """How often `needle`, of at least four bytes, stands in `octets`; overlaps count.
+    """Return how often `needle`, of at least four bytes, occurs in `octets`; overlaps count.
 
-    In about half of what `bytes.count` takes where the first character is frequent: one of the four
-    bytes that a needle begins with is the first of an aligned word, and those are compared whole.
+    Takes about half the time of `bytes.count` where the first character is frequent: one of the
+    first four bytes of an occurrence starts an aligned word, and aligned words are compared whole.
 
     >>> count_of(np.frombuffer(b"abcdeabcdf.abcde", np.uint8), b"abcde")
     2
@@ -126,14 +128,14 @@ def count_of(octets: Octets, needle: bytes) -> int:
 
 
 def _begin_with(words: npt.NDArray[np.uint32], part: bytes) -> npt.NDArray[np.bool_]:
-    """Which of `words` begin with `part`."""
+    """Return which of `words` begin with `part`."""
     mask = np.uint32((1 << 8 * len(part)) - 1)
     value = np.uint32(int.from_bytes(part, "little"))
     return np.equal(words if len(part) == _WORD else words & mask, value)
 
 
 def _count_at(octets: Octets, needle: bytes, at: npt.NDArray[np.int64]) -> int:
-    """At how many of the places `at` the needle stands."""
+    """Return at how many of the places `at` the needle occurs."""
     at = at[(at >= 0) & (at <= len(octets) - len(needle))]
     for place, octet in enumerate(needle):
         at = at[octets[at + place] == octet]
@@ -141,7 +143,7 @@ def _count_at(octets: Octets, needle: bytes, at: npt.NDArray[np.int64]) -> int:
 
 
 def too_deep(raw: bytes, limit: int) -> bool:
-    """Whether brackets outside strings nest deeper than `limit`.
+    """Return whether brackets outside strings nest deeper than `limit`.
 
     >>> too_deep(b'{"a[": [1]}', 2), too_deep(b'{"a": [[1]]}', 2)
     (False, True)
@@ -164,7 +166,7 @@ def too_deep(raw: bytes, limit: int) -> bool:
 
 
 def escapes_ascii(data: bytes) -> bool:
-    """Whether `data` holds `\\u00`, as which ASCII characters can be written.
+    """Return whether `data` holds `\\u00`, as which ASCII characters can be written.
 
     >>> [escapes_ascii(data) for data in (rb"\\u0041", rb"c:\\users", rb"\\u20ac", rb"\\u0")]
     [True, False, False, False]
@@ -178,7 +180,7 @@ def escapes_ascii(data: bytes) -> bool:
 
 
 def _pairs(data: bytes, pair: bytes) -> Iterator[npt.NDArray[np.bool_]]:
-    """Whether `pair` stands at 0, 2, 4 ..., and then at 1, 3, 5 ..."""
+    """Yield whether `pair` occurs at 0, 2, 4 ..., and then at 1, 3, 5 ..."""
     value = int.from_bytes(pair, "little")
     for parity in range(min(_PAIR, len(data))):
         yield np.frombuffer(data, "<u2", (len(data) - parity) // _PAIR, parity) == value

@@ -440,7 +440,7 @@ class _Lines:
         return block
 
     def _skip_line(self, line: bytes) -> Block:
-        """Return a block for a line that is too long, of which only `line` was read so far."""
+        """Skip the rest of a line that is too long, and return its block."""
         start = self.offset
         self.offset += len(line)
         if not line.endswith(b"\n") and not self._ended:

@@ -126,7 +126,7 @@ class _TooLargeError(Exception):
 
 
 def _limited(batches: Iterator[Any]) -> Iterator[Any]:
-    """Yield `batches`, each of which is decoded within `_ROOM_BYTES`."""
+    """Yield `batches`, each decoded within `_ROOM_BYTES`."""
     while True:
         with limited_memory(_ROOM_BYTES) as limited:
             try:

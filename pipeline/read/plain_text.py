@@ -1,8 +1,8 @@
 """Documents in plain text: a whole file, a line, or a block that ends at a blank line.
 
-Text is taken as it stands, but for the newline that ends a line or block; `\\r\\n` inside a
-document is kept. Blank lines separate and are not records. Bytes that are not UTF-8 reject the
-document they stand in, and no other.
+Text is not changed, except that the newline at the end of a line or block is removed; `\\r\\n`
+inside a document is kept. Blank lines separate documents and are not records. Bytes that are not
+UTF-8 reject only the document that holds them.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _NEWLINE_BYTES = 2  # a document may be one newline longer while it is read
 
 
 def lines_as_documents(stream: LineStream) -> Iterator[Batch]:
-    """One document per line that is not blank."""
+    """Yield one document per line that is not blank."""
     record = line = 0
     for block in stream.blocks():
         if count := block.blank_lines:
@@ -43,7 +43,7 @@ def lines_as_documents(stream: LineStream) -> Iterator[Batch]:
 
 
 def _plain_lines(block: Block, record: int) -> Batch | None:
-    """All lines of a block at once, or None if one of them is bad: ten times as fast."""
+    """Return all lines of a block, decoded together, or None if one is bad: ten times as fast."""
     try:
         text = "" if block.too_long else block.data.decode()
     except UnicodeDecodeError:
@@ -81,7 +81,7 @@ def _any_lines(block: Block, record: int, line: int) -> Batch:
 
 
 def blocks_as_documents(stream: LineStream, *, from_start: bool) -> Iterator[Batch]:
-    """One document per run of lines that are not blank.
+    """Yield one document per run of lines that are not blank.
 
     A span owns the documents that follow the first blank line in it (all, if it is the first), up
     to the first blank line at or after its end; so spans can be cut anywhere.
@@ -121,7 +121,7 @@ def blocks_as_documents(stream: LineStream, *, from_start: bool) -> Iterator[Bat
 
 
 def file_as_document(stream: LineStream) -> Iterator[Batch]:
-    """The whole file as one document."""
+    """Yield the whole file as one document."""
     document = _Document(0, 0)
     limit = MAX_DOCUMENT_BYTES if (stream.known_size or 0) <= MAX_DOCUMENT_BYTES else 0
     for chunk in stream.chunks():
@@ -132,7 +132,7 @@ def file_as_document(stream: LineStream) -> Iterator[Batch]:
 
 
 class _Document:
-    """The bytes of one document as they are read, up to a limit, and its full size."""
+    """Buffer of one document up to a limit, with its full size."""
 
     def __init__(self, offset: int, line: int) -> None:
         self.offset = offset
@@ -153,14 +153,14 @@ class _Document:
             self.data += data[:_HEAD_BYTES]
 
     def taken(self, *, whole: bool) -> bytes:
-        """The bytes, of which nothing is kept here; without the last line end, unless `whole`."""
+        """Return the bytes and clear the buffer; without the last line end unless `whole`."""
         data = bytes(self.data)
         self.data = bytearray()
         return data if whole else _chomp(data)
 
 
 class _Builder:
-    """Collects documents into a `Batch`."""
+    """Builder of a `Batch` of documents."""
 
     def __init__(self, record: int, line: int) -> None:
         self._batch = Batch()
@@ -174,13 +174,13 @@ class _Builder:
         return self._first_line + self._batch.lines
 
     def count_lines(self, count: int, *, blank: bool = False, inside: bool = True) -> None:
-        """Count lines, unless they are the next span's."""
+        """Count lines, unless they belong to the next span."""
         if inside:
             self._batch.lines += count
             self._batch.blank_lines += count if blank else 0
 
     def add(self, document: _Document | None, limit: int, *, whole: bool = False) -> None:
-        """Add a document, or reject it; None is none."""
+        """Add a document, or reject it; do nothing for None."""
         if document is None:
             return
         at = Position(self._record + self._batch.read, document.line, document.offset)
@@ -213,7 +213,7 @@ class _Builder:
 
 
 def _lines(block: Block) -> Iterator[tuple[int, bytes, int]]:
-    """Offset, bytes (with the newline) and size of each line; only `\\n` ends a line.
+    """Yield offset, bytes (with the newline) and size of each line; only `\\n` ends a line.
 
     A line over the limit comes as its beginning and its full size.
     """
@@ -228,7 +228,7 @@ def _lines(block: Block) -> Iterator[tuple[int, bytes, int]]:
 
 
 def _runs(block: Block) -> Iterator[tuple[int, bytes, int]]:
-    """Offset, bytes and size of each blank line, and of each run of lines between them.
+    """Yield offset, bytes and size of each blank line, and of each run of lines between them.
 
     A block of blank lines comes as a whole.
     """

@@ -1,8 +1,7 @@
-"""Referential integrity of pairs, before they are converted: shapes, both bounds, numbers, splits.
+"""Checks of JASPER's arrays before they are converted: shapes, ranges, references, splits.
 
-Everything is compared in blocks of rows, so memory is that of a block; the first fault is raised as
-an `InputError` with the file, the row, the value, the limit, and what mends it. Costs one reading
-of all arrays.
+Arrays are compared in blocks of rows, so memory is that of a block. The first fault is raised as an
+`InputError` with the file, the row, the value and the limit. All arrays are read once.
 """
 
 from __future__ import annotations
@@ -27,13 +26,13 @@ Array = npt.NDArray[Any]
 
 
 def check_shapes(columns: Mapping[str, ForeignArray], config: Mapping[str, Any]) -> dict[str, int]:
-    """The sizes Q, S, K, C, P, N and D; raises where two arrays, or config.json, disagree."""
+    """Return the sizes Q, S, K, C, P, N and D; raise where arrays or config.json disagree."""
     sizes: dict[str, int] = {}
-    told: dict[str, str] = {}
+    origin: dict[str, str] = {}  # where each size comes from
     for letter, key in (("D", "embedding_dim"), ("N", "n_neg")):
         if not isinstance(config.get(key), int) or isinstance(config[key], bool):
             raise _fault("config.json", f"{key}: expected a whole number, found {config.get(key)}")
-        sizes[letter], told[letter] = config[key], f"{key} of config.json"
+        sizes[letter], origin[letter] = config[key], f"{key} of config.json"
     for name, rule in ARRAYS.items():
         column = columns[name]
         if column.dtype not in rule.dtypes:
@@ -44,7 +43,7 @@ def check_shapes(columns: Mapping[str, ForeignArray], config: Mapping[str, Any])
             )
         for axis, (wanted, found) in enumerate(zip(rule.shape, column.shape, strict=True)):
             size = wanted if isinstance(wanted, int) else sizes.setdefault(wanted, found)
-            source = told.setdefault(wanted, column.file) if isinstance(wanted, str) else "always"
+            source = origin.setdefault(wanted, column.file) if isinstance(wanted, str) else "always"
             if size != found:
                 raise _fault(
                     column.file, f"dimension {axis} is {found}, expected {size} ({source})"
@@ -53,7 +52,7 @@ def check_shapes(columns: Mapping[str, ForeignArray], config: Mapping[str, Any])
 
 
 def check_pairs(columns: Mapping[str, ForeignArray], sizes: Mapping[str, int]) -> None:
-    """Raise unless every number of `columns`, which have the `sizes`, may stand where it does."""
+    """Raise `InputError` unless all numbers of `columns` are finite and in range."""
     for name in ARRAYS:
         if columns[name].dtype != "<i8":
             _require_finite(columns[name])
@@ -68,7 +67,7 @@ def check_pairs(columns: Mapping[str, ForeignArray], sizes: Mapping[str, int]) -
 
 
 def check_keywords(offsets: Ids, ids: Ids, file: str, sizes: Mapping[str, int]) -> None:
-    """Raise unless there is a list for each pair, of rows of keyword_embs."""
+    """Raise `InputError` unless each pair has a list of rows of keyword_embs."""
     if len(offsets) - 1 != sizes["P"]:
         raise _fault(file, f"has {len(offsets) - 1} lists, expected {sizes['P']} (pair_index)")
     bad = np.flatnonzero((ids < 0) | (ids >= sizes["K"]))
@@ -79,7 +78,7 @@ def check_keywords(offsets: Ids, ids: Ids, file: str, sizes: Mapping[str, int]) 
 
 
 def check_splits(splits: Mapping[str, Ids], files: Mapping[str, str], pairs: int) -> Ids:
-    """The pairs that are in no split; raises for one that does not exist, or stands in two."""
+    """Return the pairs that are in no split; raise for one out of range, or in two splits."""
     owner = np.full(pairs, -1, np.int8)
     names = list(splits)
     for number, (name, rows) in enumerate(splits.items()):
@@ -101,7 +100,7 @@ def check_splits(splits: Mapping[str, Ids], files: Mapping[str, str], pairs: int
 
 
 def doubtful_negatives(columns: Mapping[str, ForeignArray], sizes: Mapping[str, int]) -> list[str]:
-    """Notes on what training may not want, and what is converted all the same."""
+    """Return notes on negatives that are valid, but may harm training."""
     index, negatives = columns["pair_index"], columns["hard_negatives"]
     pairs = index.read(0, index.rows)
     known = np.unique(pairs[:, 0] * sizes["S"] + pairs[:, 1])  # question and source as one number
@@ -132,7 +131,7 @@ def _require_finite(column: ForeignArray) -> None:
 def _require_inside(
     column: ForeignArray, low: int, limit: int, what: str, *, place: int | None = None
 ) -> None:
-    """Raise for the first number, of the column `place` or of all, outside `low` to `limit` - 1."""
+    """Raise for the first number outside `low` to `limit` - 1, in all or the column `place`."""
     for start, block in column.blocks():
         found = block if place is None else block[:, place]
         bad = np.argwhere((found < low) | (found >= limit))
@@ -155,7 +154,7 @@ def _require_between(column: ForeignArray, low: float, high: float, slack: float
 
 
 def _require_no_positive(columns: Mapping[str, ForeignArray]) -> None:
-    """Raise where the source of a pair is among its own negatives."""
+    """Raise `InputError` where the source of a pair is among its negatives."""
     for start, negatives in columns["hard_negatives"].blocks(_ROWS):
         positives = columns["pair_index"].read(start, start + len(negatives))[:, 1:]
         bad = np.argwhere(negatives == positives)

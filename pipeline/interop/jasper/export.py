@@ -1,9 +1,9 @@
-"""A dataset of pairs as JASPER's directory, which its own loader reads.
+"""Export of a dataset of pairs as JASPER's directory, which JASPER's loader reads.
 
 Every array becomes a `.pt` file of the same bytes, keyword ids a pickled list of lists, splits
-NAME_idx.pt. Where the dataset was made from such a directory, config.json, inspection.json and the
-order of splits are what they were; else config.json is made from ours. What the layout has no place
-for is told. Memory is a block, and for keyword ids Python's lists: about 40 bytes a keyword.
+NAME_idx.pt. If the dataset was imported from such a directory, config.json, inspection.json and the
+order of splits are the original ones; otherwise config.json is derived from that of dataprep.
+Data without a place in the layout is reported. Memory is a block, and about 40 bytes a keyword.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from dataprep.formats.storage import sync_directory, sync_file, write_file
 
 from ..tensors import Done, Tensor, read_blocks, tensors_of
 from ..torch_pt import write_lists, write_tensor
-from .curriculum import to_theirs
+from .curriculum import to_jasper
 from .importing import UNASSIGNED, order_name
 from .names import ARRAYS, INSPECTION, KEYWORDS, SPLITS
 
@@ -37,9 +37,9 @@ _OFFSETS = "pair_keyword_offsets"
 def export_jasper(
     manifest: ArrayManifest, source: Path, root: Path, *, done: Done | None = None
 ) -> list[str]:
-    """Write the dataset of pairs in `source` into `root`, an empty directory, as JASPER has it.
+    """Write the dataset of pairs in `source` into `root`, an empty directory, in JASPER's layout.
 
-    Returns notes on what is lost or doubtful. Raises `UsageError` for a dataset of another kind.
+    Returns notes on lost or doubtful data. Raises `UsageError` for a dataset of another kind.
     """
     pairs = manifest.pairs
     if pairs is None:
@@ -77,7 +77,7 @@ def export_jasper(
 
 
 def _lost(tensors: dict[str, Tensor], pairs: dict[str, Any]) -> list[str]:
-    """What is in none of the files; crc32.npy is made anew."""
+    """Return the names of tensors that are not exported; an import creates crc32.npy anew."""
     own = {"files/crc32.npy"} | ({f"splits/{UNASSIGNED}"} if FOREIGN in pairs else set())
     return [name.removeprefix("files/") for name in tensors if name not in own]
 
@@ -93,13 +93,13 @@ def _lists(offsets: npt.NDArray[Any], ids: npt.NDArray[Any]) -> list[list[int]]:
 
 
 def _write_splits(tensors: dict[str, Tensor], source: Path, root: Path) -> list[str]:
-    """Write the splits in the order they had; a note on those that their loader does not know."""
+    """Write the splits in their original order; return notes on those unknown to JASPER."""
     notes = []
     for name in [one.removeprefix("splits/") for one in tensors if one.startswith("splits/")]:
         if name == UNASSIGNED:
             continue
         if name not in SPLITS:
-            notes.append(f"their loader knows {', '.join(SPLITS)}, and no split {name!r}")
+            notes.append(f"JASPER's loader knows {', '.join(SPLITS)}, and no split {name!r}")
         split, kept = tensors.pop(f"splits/{name}"), tensors.pop(f"files/{order_name(name)}", None)
         blocks = read_blocks(source, split) if kept is None else [_in_order(source, kept, split)]
         write_tensor(root / f"{name}_idx.pt", blocks, "<i8", split.shape)
@@ -107,14 +107,14 @@ def _write_splits(tensors: dict[str, Tensor], source: Path, root: Path) -> list[
 
 
 def _in_order(source: Path, kept: Tensor, split: Tensor) -> bytes:
-    """The numbers of a split in the order that it had; they stand behind the header of .npy."""
+    """Return the numbers of a split in the original order, without the header of .npy."""
     return b"".join(read_blocks(source, kept))[-split.bytes :]
 
 
 def _config(manifest: ArrayManifest, pairs: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
-    """Their config.json for a dataset that was not theirs, with notes."""
+    """Return a config.json for a dataset that JASPER did not make, with notes."""
     curriculum = msgspec.convert(pairs.get("curriculum") or {}, Curriculum)
-    probabilities, theirs, notes = to_theirs(curriculum)
+    probabilities, schedule, notes = to_jasper(curriculum)
     seed = manifest.options.get("seed", 0)
     rows = {name: entry.rows for name, entry in manifest.arrays.items()}
     return {
@@ -123,7 +123,7 @@ def _config(manifest: ArrayManifest, pairs: dict[str, Any]) -> tuple[dict[str, A
         "clustering_source": "",
         "split_ratios": _ratios(manifest),
         "steering_probabilities": probabilities,
-        "curriculum": theirs,
+        "curriculum": schedule,
         "n_pairs": manifest.rows,
         "n_questions": rows["question_embs"],
         "n_sources": rows["source_embs"],

@@ -1,8 +1,8 @@
-"""JASPER's directory as a dataset of pairs, with everything that is needed to give it back.
+"""Import of JASPER's directory as a dataset of pairs, which can be exported again without loss.
 
-All checks of `jasper_check` come first. Arrays are copied as they are; a split that is not in
-increasing order keeps its own order in NAME_order.npy; pairs of no split go to the split
-``unassigned``; their config.json stands, as it is, under ``pairs.foreign``.
+All checks of `checks` come first. Arrays are copied unchanged; a split that is not in increasing
+order keeps its order in NAME_order.npy; pairs in no split go to the split ``unassigned``; the
+original config.json is stored under ``pairs.foreign``.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ from .checks import (
     check_splits,
     doubtful_negatives,
 )
-from .curriculum import from_theirs
+from .curriculum import from_jasper
 from .names import ARRAYS, H5_NAME, INSPECTION, KEYWORDS
 from .read import Jasper, Prefer, open_jasper
 
 __all__ = ["UNASSIGNED", "import_jasper", "order_name"]
 
 UNASSIGNED = "unassigned"
-"""The split of the pairs that stand in none of theirs."""
+"""Split of the pairs that are in no split of JASPER's."""
 Ids = npt.NDArray[np.int64]
 
 
 def order_name(split: str) -> str:
-    """The file in which a split keeps the order that it had."""
+    """Return the name of the file with the original order of a split."""
     return f"{split}_order.npy"
 
 
@@ -50,53 +50,53 @@ def import_jasper(
 ) -> tuple[ArrayManifest, list[str]]:
     """Write the dataset of pairs that `directory` holds into `root`, an empty directory.
 
-    Returns its manifest and notes on what is doubtful. Raises `InputError` for the first fault.
+    Returns the manifest, and notes on doubtful data. Raises `InputError` for the first fault.
     """
-    with open_jasper(directory, prefer) as theirs:
-        sizes = check_shapes(theirs.columns, theirs.config)
-        check_pairs(theirs.columns, sizes)
-        check_keywords(theirs.offsets, theirs.ids, theirs.files[KEYWORDS], sizes)
-        rest = check_splits(theirs.splits, theirs.files, sizes["P"])
-        curriculum, notes = from_theirs(theirs.config)
-        notes += doubtful_negatives(theirs.columns, sizes)
+    with open_jasper(directory, prefer) as jasper:
+        sizes = check_shapes(jasper.columns, jasper.config)
+        check_pairs(jasper.columns, sizes)
+        check_keywords(jasper.offsets, jasper.ids, jasper.files[KEYWORDS], sizes)
+        rest = check_splits(jasper.splits, jasper.files, sizes["P"])
+        curriculum, notes = from_jasper(jasper.config)
+        notes += doubtful_negatives(jasper.columns, sizes)
         if len(rest):
             notes.append(f"{len(rest)} pairs stand in no split: kept as the split {UNASSIGNED!r}")
-        notes += [f"{name}: not part of the layout, left out" for name in theirs.left_out]
+        notes += [f"{name}: not part of the layout, left out" for name in jasper.left_out]
         writer = ArrayWriter(root)
-        digests = _write_arrays(writer, theirs, done)
-        _write_splits(writer, theirs, rest)
+        digests = _write_arrays(writer, jasper, done)
+        _write_splits(writer, jasper, rest)
         pairs = {
             "dim": sizes["D"], "negatives": sizes["N"], "clusters": sizes["C"],
-            "curriculum": msgspec.to_builtins(curriculum), FOREIGN: theirs.config,
+            "curriculum": msgspec.to_builtins(curriculum), FOREIGN: jasper.config,
         }  # fmt: skip
         count = sizes["P"]
         manifest = writer.finish_arrays(
-            kind="pairs", rows=count, inputs=_inputs(directory, theirs, digests, count),
+            kind="pairs", rows=count, inputs=_inputs(directory, jasper, digests, count),
             records=RecordCounts(read=count, written=count, rejected={}, blank_lines=0),
             options={"layout": "jasper"}, pairs=pairs,
         )  # fmt: skip
         return manifest, notes
 
 
-def _write_arrays(writer: ArrayWriter, theirs: Jasper, done: Done | None) -> dict[str, str]:
-    """Write all arrays; the SHA-256 of what each holds."""
+def _write_arrays(writer: ArrayWriter, jasper: Jasper, done: Done | None) -> dict[str, str]:
+    """Write all arrays; return the SHA-256 of the numbers of each."""
     digests = {}
     for name, rule in ARRAYS.items():
-        column, digest = theirs.columns[name], hashlib.sha256()
+        column, digest = jasper.columns[name], hashlib.sha256()
         writer.array(
-            name, _told(column, digest, done), rows=column.rows, row=column.row, dtype=column.dtype,
-            table=rule.table,
+            name, _hashed(column, digest, done), rows=column.rows, row=column.row,
+            dtype=column.dtype, table=rule.table,
         )  # fmt: skip
         digests[name] = digest.hexdigest()
         if name == "pair_relevance":
-            writer.array("pair_keyword_offsets", theirs.offsets, table=True)
-            writer.array(KEYWORDS, theirs.ids, table=True)
-            lists = theirs.offsets.tobytes() + theirs.ids.tobytes()
+            writer.array("pair_keyword_offsets", jasper.offsets, table=True)
+            writer.array(KEYWORDS, jasper.ids, table=True)
+            lists = jasper.offsets.tobytes() + jasper.ids.tobytes()
             digests[KEYWORDS] = hashlib.sha256(lists).hexdigest()
     return digests
 
 
-def _told(column: ForeignArray, digest: Any, done: Done | None) -> Iterator[npt.NDArray[Any]]:
+def _hashed(column: ForeignArray, digest: Any, done: Done | None) -> Iterator[npt.NDArray[Any]]:
     for _, block in column.blocks():
         digest.update(np.ascontiguousarray(block).reshape(-1).view(np.uint8).data)
         yield block
@@ -104,8 +104,8 @@ def _told(column: ForeignArray, digest: Any, done: Done | None) -> Iterator[npt.
             done(block.nbytes)
 
 
-def _write_splits(writer: ArrayWriter, theirs: Jasper, rest: Ids) -> None:
-    for name, rows in theirs.splits.items():
+def _write_splits(writer: ArrayWriter, jasper: Jasper, rest: Ids) -> None:
+    for name, rows in jasper.splits.items():
         ordered = np.sort(rows)
         writer.split(name, ordered)
         if not np.array_equal(rows, ordered):
@@ -114,26 +114,26 @@ def _write_splits(writer: ArrayWriter, theirs: Jasper, rest: Ids) -> None:
             writer.write(order_name(name), data.getvalue())
     if len(rest):
         writer.split(UNASSIGNED, rest)
-    if theirs.inspection is not None:
-        writer.write(INSPECTION, theirs.inspection)
+    if jasper.inspection is not None:
+        writer.write(INSPECTION, jasper.inspection)
 
 
 def _inputs(
-    directory: Path, theirs: Jasper, digests: dict[str, str], pairs: int
+    directory: Path, jasper: Jasper, digests: dict[str, str], pairs: int
 ) -> tuple[InputEntry, ...]:
-    """An input for each file, the first of them the one whose rows the pairs are."""
-    for name, rows in theirs.splits.items():
+    """Return an input for each file, first the one whose rows are the pairs."""
+    for name, rows in jasper.splits.items():
         digests[f"{name}_idx"] = hashlib.sha256(rows.astype("<i8").tobytes()).hexdigest()
     digests["config"] = hashlib.sha256(
-        msgspec.json.encode(theirs.config, order="sorted")
+        msgspec.json.encode(jasper.config, order="sorted")
     ).hexdigest()
-    if theirs.form == "hdf5":
+    if jasper.form == "hdf5":
         whole = hashlib.sha256("".join(digests[name] for name in sorted(digests)).encode())
         files = {H5_NAME: whole.hexdigest()}
     else:
         files = {f"{name}.pt": digests[name] for name in digests if name != "config"}
         files["config.json"] = digests["config"]
-    first = H5_NAME if theirs.form == "hdf5" else "pair_index.pt"
+    first = H5_NAME if jasper.form == "hdf5" else "pair_index.pt"
     return tuple(
         InputEntry(
             name=name, format=name.rpartition(".")[2], unit="row", fingerprint=files[name],

@@ -23,7 +23,7 @@ from dataprep.formats.manifest.curriculum import Curriculum
 from dataprep.formats.read.arrays import open_arrays
 from dataprep.formats.verify.verify import verify
 from dataprep.pipeline.interop.convert import convert
-from dataprep.pipeline.interop.jasper.curriculum import from_theirs, to_theirs
+from dataprep.pipeline.interop.jasper.curriculum import from_jasper, to_jasper
 from dataprep.pipeline.interop.torch_pt import write_lists, write_tensor
 from tests.scenes import jasper
 from tests.scenes.jasper import Content, assert_same
@@ -154,7 +154,7 @@ BUILDER = {"start_distance": 0.3, "end_distance": 0.7, "warmup_epochs": 10}
         ({**LOADER, "mode": "linear"}, "linear", (0.6, 0.2, 30), []),
         ({**LOADER, "mode": "cosine"}, "cosine", (0.6, 0.2, 30), ["straight line"]),
         ({**LOADER, "epochs_total": 0}, "linear", (0.6, 0.2, 1), []),
-        ({**BUILDER, "mode": "fixed"}, "fixed", (0.5, 0.1, 100), ["took no notice", "kept, but"]),
+        ({**BUILDER, "mode": "fixed"}, "fixed", (0.5, 0.1, 100), ["ignored it", "kept, but"]),
         ({**BUILDER, "mode": "linear"}, "linear", (0.5, 0.1, 100), ["lacks zero", "kept, but"]),
         (
             {"mode": "fixed", "zero_prob_start": 0.4, "zero_prob_end": 0.4, "epochs_total": 9},
@@ -167,14 +167,14 @@ def test_curricula(
 ) -> None:
     """Keys of their builder and of their loader, mapped as the table says; doubts are told."""
     config = {"steering_probabilities": BASE, "curriculum": curriculum}
-    ours, notes = from_theirs(config)
+    ours, notes = from_jasper(config)
     assert ours.probabilities == tuple(BASE.values())
     assert (ours.mode, ours.zero_start, ours.zero_end, ours.epochs) == (mode, *moves)
     assert len(notes) == len(told)
     for note, word in zip(notes, told, strict=True):
         assert word in note
-    probabilities, theirs, _ = to_theirs(ours)
-    again, _ = from_theirs({"steering_probabilities": probabilities, "curriculum": theirs})
+    probabilities, theirs, _ = to_jasper(ours)
+    again, _ = from_jasper({"steering_probabilities": probabilities, "curriculum": theirs})
     assert (again.mode, again.probabilities) == (ours.mode, ours.probabilities)
     if mode != "fixed":
         assert again == ours
@@ -183,10 +183,10 @@ def test_curricula(
 def test_a_fixed_curriculum_is_fixed_in_their_loader() -> None:
     """Which moves zero from start to end, 0.5 to 0.1 where they are absent: so they are equal."""
     ours = Curriculum(mode="fixed", probabilities=(0.7, 0.1, 0.1, 0.1))
-    _, theirs, _ = to_theirs(ours)
+    _, theirs, _ = to_jasper(ours)
     assert (theirs["zero_prob_start"], theirs["zero_prob_end"]) == (0.7, 0.7)
-    assert from_theirs({"steering_probabilities": {"zero": 1.0}})[1] == [
-        f"steering_probabilities lacks {name}: taken as 0 (their loader: 0.3 with a curriculum)"
+    assert from_jasper({"steering_probabilities": {"zero": 1.0}})[1] == [
+        f"steering_probabilities lacks {name}: taken as 0 (JASPER's loader: 0.3 with a curriculum)"
         for name in ("centroid", "keyword", "residual")
     ]
 
@@ -217,8 +217,8 @@ def test_a_dataset_that_was_never_theirs(tmp_path: Path, content: Content) -> No
         )  # fmt: skip
     report = convert(tmp_path / "ours", tmp_path / "back", to="jasper")
     assert report.notes == (
-        "their loader knows train, val, test, and no split 'held_out'",
-        "the curriculum is cosine; their loader moves in a straight line instead",
+        "JASPER's loader knows train, val, test, and no split 'held_out'",
+        "the curriculum is cosine; JASPER's loader moves in a straight line instead",
         "provenance: the layout has no place for it, left out",
     )
     config = json.loads((tmp_path / "back" / "config.json").read_text())
