@@ -68,7 +68,7 @@ class IterableSource:
     size of the buffer.
     """
 
-    order_digest = 0
+    order_digest = None
 
     def __init__(
         self, stream: BatchStream, order: Mapping[str, Any], *, default_buffer: bool = False

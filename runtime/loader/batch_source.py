@@ -74,8 +74,8 @@ class BatchSource(Protocol):
         ...
 
     @property
-    def order_digest(self) -> int:
-        """Return the digest of the samples served in the epoch; 0 for streams."""
+    def order_digest(self) -> int | None:
+        """Return the digest of the samples served in the epoch; None for streams."""
         ...
 
     def set_epoch(self, epoch: int) -> None:

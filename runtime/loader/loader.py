@@ -207,13 +207,15 @@ class Loader(DataLoader[Batch]):
         )  # fmt: skip
 
     @property
-    def order_digest(self) -> str:
+    def order_digest(self) -> str | None:
         """Return the digest of the samples that all ranks served in this epoch: 16 hex digits.
 
         Equal in every run that serves the same order, at the same position. After the end of an
-        epoch it is that of the epoch until the next pass begins. Streams have no digest: it is 0.
+        epoch it is that of the epoch until the next pass begins. None for streams, which number no
+        samples.
         """
-        return f"{self.source.order_digest:016x}"
+        digest = self.source.order_digest
+        return None if digest is None else f"{digest:016x}"
 
     def upcoming(self) -> tuple[Step | None, Any]:
         """Return the first step of the next pass and its batch; the place stays.

@@ -30,7 +30,7 @@ __all__ = ["StreamSource", "stream_loader"]
 class StreamSource:
     """A `BatchSource` over a `StreamDataset`, which has the order and the place."""
 
-    order_digest = 0
+    order_digest = None
 
     def __init__(self, dataset: StreamDataset) -> None:
         self.dataset = dataset

@@ -48,7 +48,7 @@ def threads() -> int:
     return sum(thread.name == "dataprep-prefetch" for thread in threading.enumerate())
 
 
-def digests(loaders: list[Loader]) -> tuple[str, set[str]]:
+def digests(loaders: list[Loader]) -> tuple[str, set[str | None]]:
     """Of the rows of all ranks together, step by step; and what the loaders say themselves."""
     rows = hashlib.sha256()
     passes = [itertools.islice(iter(loader), STEPS) for loader in loaders]

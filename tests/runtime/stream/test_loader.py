@@ -44,6 +44,7 @@ def test_stream_loader_moves_on_with_live_workers(
     live.set_epoch(7)
     assert steps_of(live) == fresh[7]
     assert live.epoch == 8
+    assert live.order_digest is None  # streams number no samples
     assert [w.pid for w in live._iterator._workers] == processes  # type: ignore[union-attr]
 
 
