@@ -1,12 +1,12 @@
-"""The only module that changes anything on disk.
+"""All changes of the disk: no other module creates, renames or removes files and directories.
 
-Guarantees: a file is created, never overwritten; every byte is hashed on its way out; a directory
-becomes visible under its final name whole and on stable storage, or not at all; of several
-builders that publish to one name exactly one succeeds. Everything the operating system refuses
-comes out as a `StorageError` that names the path.
+A file is created and never overwritten, and every byte of `FileWriter` is hashed on its way out. A
+directory becomes visible under its final name whole and on stable storage, or not at all; of
+several builders that publish to one name exactly one succeeds. A failure of the operating system
+is raised as a `StorageError` that names the path.
 
-Plain `write` in a loop: numpy's `tofile` hides the reason of a failure, and stores to a writable
-memmap on a full disk kill the process with SIGBUS.
+Files are written by plain `write` in a loop: `tofile` of numpy hides the reason of a failure, and
+stores to a writable memmap on a full disk end the process with SIGBUS.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import errno
+import io
 import os
 import shutil
 from collections.abc import Callable, Iterator
@@ -26,13 +27,19 @@ from .errors import BusyError, StorageError
 __all__ = [
     "FileWriter",
     "create_directory",
+    "create_file",
     "free_bytes",
     "link_file",
+    "open_for_update",
+    "overwrite",
     "publish_directory",
     "publish_file",
+    "remove_file",
     "remove_tree",
+    "rename",
     "replace_directory",
     "replace_file",
+    "scratch_directory",
     "storage_errors",
     "sync_directory",
     "sync_file",
@@ -60,7 +67,7 @@ _RENAME_EXCHANGE = 2
 
 @contextlib.contextmanager
 def storage_errors(path: Path | str) -> Iterator[None]:
-    """Turn an OSError into a `StorageError` about `path`, with what mends it."""
+    """Raise an OSError of the block as a `StorageError` about `path`, with a remedy."""
     try:
         yield
     except OSError as error:
@@ -68,7 +75,7 @@ def storage_errors(path: Path | str) -> Iterator[None]:
 
 
 def system_error(error: OSError, place: Path | str) -> StorageError:
-    """Return the `StorageError` about `place` that says what `error` does, with what mends it."""
+    """Return `error` as a `StorageError` about `place`, with a remedy."""
     path = Path(place)
     reason = os.strerror(error.errno) if error.errno else str(error)
     code, remedy = _MEANING.get(error.errno or 0, _UNKNOWN)
@@ -78,7 +85,7 @@ def system_error(error: OSError, place: Path | str) -> StorageError:
 
 
 def _free_files(path: Path) -> str:
-    """A word about inodes, if it is they that ran out: bytes may be free in plenty then."""
+    """Return a note if the file system has no inodes left; bytes may be free all the same."""
     for place in (path, *path.parents):
         with contextlib.suppress(OSError):
             found = os.statvfs(place)
@@ -87,7 +94,7 @@ def _free_files(path: Path) -> str:
 
 
 def free_bytes(path: Path) -> int:
-    """Bytes that an ordinary user can still write where `path` is, or would be."""
+    """Return how many bytes an ordinary user can write on the file system of `path`."""
     for place in (path, *path.parents):
         with contextlib.suppress(OSError):
             return shutil.disk_usage(place).free
@@ -95,11 +102,11 @@ def free_bytes(path: Path) -> int:
 
 
 class FileWriter:
-    """Creates a file and hashes what is written to it.
+    """A new file whose content is hashed while it is written.
 
     As a context manager it removes the file again if the block fails. `close` returns the
-    `FileHash`; the data is on stable storage only after `sync_file`. `lap` is told ``write`` and
-    ``hash`` when such work is done, for whoever measures.
+    `FileHash`; the data are on stable storage only after `sync_file`. `lap`, for measurements, is
+    called with ``"write"`` and ``"hash"`` after each such step.
     """
 
     def __init__(self, path: Path, lap: Callable[[str], None] | None = None) -> None:
@@ -111,7 +118,7 @@ class FileWriter:
             self._descriptor = os.open(path, flags, 0o644)
 
     def write(self, data: bytes | memoryview) -> int:
-        """Write all of `data`; returns its size in bytes."""
+        """Write all of `data`; return its size in bytes."""
         view = memoryview(data).cast("B")
         for start in range(0, len(view), _WRITE_BYTES):
             block = view[start : start + _WRITE_BYTES]
@@ -134,7 +141,7 @@ class FileWriter:
             self._lap(stage)
 
     def flush(self) -> None:
-        """Nothing is buffered."""
+        """Do nothing: there is no buffer."""
 
     def close(self) -> FileHash:
         """Close the file and return its hash."""
@@ -167,10 +174,55 @@ def write_file(path: Path, data: bytes) -> FileHash:
         return writer.close()
 
 
-def create_directory(path: Path, *, exist_ok: bool = False) -> None:
-    """Make one directory; its parent must exist."""
+def create_directory(
+    path: Path, *, exist_ok: bool = False, parents: bool = False, private: bool = False
+) -> None:
+    """Create a directory, with its `parents` if asked for; `private` shuts out other users."""
     with storage_errors(path):
-        path.mkdir(exist_ok=exist_ok)
+        path.mkdir(0o700 if private else 0o777, parents=parents, exist_ok=exist_ok)
+
+
+def create_file(path: Path) -> io.FileIO:
+    """Create a file for reading and writing by a library, without a buffer."""
+    with storage_errors(path):
+        return io.FileIO(path, "x+")
+
+
+@contextlib.contextmanager
+def scratch_directory(parent: Path, prefix: str) -> Iterator[Path]:
+    """Create a directory with a name of its own in `parent`; remove it after the block."""
+    import tempfile
+
+    with storage_errors(parent):
+        made = tempfile.TemporaryDirectory(dir=parent, prefix=prefix)
+    with made as folder:
+        yield Path(folder)
+
+
+def open_for_update(path: Path, flags: int, *, create: bool) -> int:
+    """Open `path` with `flags` and return its descriptor; `create` it for this user alone.
+
+    Raises `OSError`.
+    """
+    return os.open(path, flags | (os.O_CREAT if create else 0), 0o600)
+
+
+def overwrite(descriptor: int, data: bytes) -> None:
+    """Replace the content of an open file; a reader may see old and new bytes mixed."""
+    os.pwrite(descriptor, data, 0)
+    os.ftruncate(descriptor, len(data))
+
+
+def remove_file(path: Path) -> None:
+    """Remove a file or a link; no error if there is none."""
+    with storage_errors(path):
+        path.unlink(missing_ok=True)
+
+
+def rename(source: Path, target: Path) -> None:
+    """Rename `source` to `target`, without a sync: for names that no reader depends on."""
+    with storage_errors(target):
+        source.rename(target)
 
 
 def sync_file(path: Path) -> None:
@@ -202,7 +254,7 @@ def sync_directory(path: Path) -> None:
 
 
 def link_file(source: Path, target: Path) -> None:
-    """Give `source` the second name `target`; copies where the file system has no hard links."""
+    """Make `target` a hard link to `source`; copy where the file system has no hard links."""
     with storage_errors(target):
         try:
             os.link(source, target)
@@ -262,15 +314,19 @@ def publish_file(source: Path, target: Path) -> None:
     sync_directory(target.parent)
 
 
-def replace_file(source: Path, target: Path) -> None:
-    """Rename the file `source`, on stable storage, to `target`, whatever file stands there."""
+def replace_file(source: Path, target: Path, *, durable: bool = True) -> None:
+    """Rename the file `source`, on stable storage, to `target`, and replace a file there.
+
+    With `durable` the new name is on stable storage too.
+    """
     with storage_errors(target):
         source.replace(target)
-    sync_directory(target.parent)
+    if durable:
+        sync_directory(target.parent)
 
 
 def replace_directory(source: Path, target: Path) -> None:
-    """Put `source` in the place of the directory `target`, and remove what stood there.
+    """Rename the directory `source` to `target`, and remove the directory that was there.
 
     One atomic exchange where the kernel has it (Linux, local file systems); elsewhere two renames,
     between which neither name exists. Readers that mapped the old files keep them.
@@ -311,9 +367,9 @@ def _exchange(source: Path, target: Path) -> bool:
 
 
 def remove_tree(path: Path) -> None:
-    """Remove a directory that this package made, and everything in it; absent is fine.
+    """Remove a directory that this package made, with its content; no error if there is none.
 
-    What somebody else removes at the same time is no failure.
+    Entries that another process removes at the same time are no error.
     """
 
     def go_on(_: object, __: str, failure: tuple[type, BaseException, object]) -> None:
@@ -330,7 +386,7 @@ def remove_tree(path: Path) -> None:
 
 
 def _remove_with_one_descriptor(path: Path) -> None:
-    """Remove a directory where `shutil.rmtree`, which holds one descriptor a level, cannot."""
+    """Remove a directory with few descriptors left; `shutil.rmtree` needs one for each level."""
     for folder, folders, files in os.walk(path, topdown=False):
         for name in files:
             Path(folder, name).unlink(missing_ok=True)

@@ -26,7 +26,6 @@ from dataprep.formats.storage import (
     publish_directory,
     publish_file,
     remove_tree,
-    storage_errors,
 )
 
 from ..execute.task import temporary_name
@@ -39,7 +38,6 @@ from .tensors import Done
 
 __all__ = ["ConvertReport", "convert"]
 
-_ONLY_OURS = 0o700
 _SUFFIXES: dict[str, Layout] = {".safetensors": "safetensors", ".h5": "hdf5", ".hdf5": "hdf5"}
 
 
@@ -204,8 +202,7 @@ def _staging(out: Path) -> Iterator[Path]:
     prefix = f".{out.name}.converting"
     _sweep(parent, prefix)
     place = parent / f"{prefix}{temporary_name()}"
-    with storage_errors(place):
-        place.mkdir(_ONLY_OURS)
+    create_directory(place, private=True)
     try:
         yield place
     finally:

@@ -34,7 +34,7 @@ from dataprep.formats.files.safe_open import open_ordinary
 from dataprep.formats.library_errors import decoding
 from dataprep.formats.manifest.arrays import BFLOAT16, DTYPES, ArrayManifest, storage_dtype
 from dataprep.formats.manifest.common import CONFIG_NAME, FORMAT_VERSION, MAX_CONFIG_BYTES, read
-from dataprep.formats.storage import free_bytes, storage_errors, sync_file
+from dataprep.formats.storage import create_file, free_bytes, storage_errors, sync_file
 
 from .tensors import Done, ForeignArray, Tensor, read_blocks, rows_of_block, tensors_of
 
@@ -292,8 +292,7 @@ class _FileSink:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.failure: OSError | None = None
-        with storage_errors(path):
-            self._file = path.open("x+b", buffering=0)
+        self._file = create_file(path)
 
     def check(self) -> None:
         """Raise the first failure as a `StorageError`, if there was one."""

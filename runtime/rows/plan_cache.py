@@ -39,7 +39,9 @@ from dataprep.formats.read.dataset import ReadBy
 from dataprep.formats.read.pread import File, FileArray
 from dataprep.formats.storage import (
     FileWriter,
+    create_directory,
     publish_file,
+    remove_file,
     replace_file,
     storage_errors,
     sync_file,
@@ -282,8 +284,8 @@ class _PlanArray(FileArray):
         for block in new.tolist():
             if zlib.crc32(self._block(block)) != self._crcs[block]:
                 path = Path(self._file.name)
-                with contextlib.suppress(OSError):
-                    path.unlink()
+                with contextlib.suppress(StorageError):
+                    remove_file(path)
                 raise _damaged(path, "its bytes changed after it was made")
             self._sound[block] = True
         if len(new) and self._sound.all():
@@ -310,8 +312,7 @@ def _create(
     damaged: bool,
 ) -> None:
     """Make the plan under a name of its own beside `path`, then publish it there."""
-    with storage_errors(path.parent):
-        path.parent.mkdir(parents=True, exist_ok=True)
+    create_directory(path.parent, parents=True, exist_ok=True)
     _remove_abandoned(path.parent)
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     try:
@@ -324,17 +325,17 @@ def _create(
     except BusyError:  # another process was first: plans of one definition are equal
         pass
     finally:
-        with contextlib.suppress(OSError):
-            temporary.unlink(missing_ok=True)
+        with contextlib.suppress(StorageError):
+            remove_file(temporary)
 
 
 def _remove_abandoned(folder: Path) -> None:
     """Remove the temporary files of processes that were killed, an hour after their last write."""
     for path in folder.iterdir():
         if _TEMPORARY.fullmatch(path.name):
-            with contextlib.suppress(OSError):
+            with contextlib.suppress(OSError, StorageError):
                 if time.time() - path.stat().st_mtime > _QUIET:
-                    path.unlink()
+                    remove_file(path)
 
 
 def _write(path: Path, definition: dict[str, Any], dtypes: Mapping[str, str], make: Make) -> None:
@@ -375,8 +376,8 @@ class _Column:
 
     def __exit__(self, *error: Any) -> None:
         self._spool.__exit__(*error)
-        with contextlib.suppress(OSError):
-            self._path.unlink(missing_ok=True)
+        with contextlib.suppress(StorageError):
+            remove_file(self._path)
 
     def write(self, values: Array) -> None:
         self._spool.write(_narrow(values, self._dtype).data)
