@@ -1,4 +1,4 @@
-"""`DataLoaderBuilder`: a loader put together call by call, as document 002 of this project shows.
+"""`DataLoaderBuilder`: a loader put together call by call.
 
     loader = (DataLoaderBuilder()
         .with_dataset(train)
@@ -58,7 +58,7 @@ class DataLoaderBuilder:
         self._purpose = "train"
 
     def with_dataset(self, dataset: Any, *, identity: str | None = None) -> DataLoaderBuilder:
-        """What is served: a list, a torch dataset, a Hugging Face one, one of this package.
+        """Set the dataset: a list, a torch dataset, a Hugging Face one, one of this package.
 
         Also a stream: of torch, of Hugging Face, or a function that returns a new iterator.
         `identity` names the data in a loader's state, which is then refused for any other.
@@ -68,7 +68,7 @@ class DataLoaderBuilder:
         return self
 
     def with_batch_size(self, batch_size: int) -> DataLoaderBuilder:
-        """Rows of each rank in a step."""
+        """Set the rows of each rank in a step."""
         return self._set(batch_size=batch_size)
 
     def with_workers(
@@ -80,7 +80,7 @@ class DataLoaderBuilder:
         prefetch_factor: int | None = None,
         persistent: bool | None = None,
     ) -> DataLoaderBuilder:
-        """Worker processes, 0 of them too; pinned memory where there is an accelerator.
+        """Set the number of worker processes, and pinned memory for an accelerator.
 
         ``"auto"`` takes what `suggest_workers` says for this machine.
         """
@@ -93,31 +93,31 @@ class DataLoaderBuilder:
         return self.with_pin_memory(pin_memory)
 
     def with_num_workers(self, num_workers: int | Literal["auto"]) -> DataLoaderBuilder:
-        """Worker processes; 0: a thread of this one."""
+        """Set the number of worker processes; 0: a thread of this process."""
         return self._set(num_workers=num_workers)
 
     def with_pin_memory(self, pin_memory: bool = True) -> DataLoaderBuilder:
-        """Page-locked batches, where there is an accelerator to copy them to; or never."""
+        """Pin batches if there is an accelerator to copy them to; False: never."""
         require(isinstance(pin_memory, bool), "pin_memory", f"must be a bool, got {pin_memory!r}")
         return self._set(pin_memory=None if pin_memory else False)
 
     def with_shuffle(self, shuffle: bool = True) -> DataLoaderBuilder:
-        """A new order each epoch, or the stored one."""
+        """Shuffle in each epoch; False: serve the stored order."""
         return self._set(shuffle=shuffle)
 
     def with_drop_last(self, drop_last: bool = True) -> DataLoaderBuilder:
-        """Whether samples that do not fill the last global batch are left out.
+        """Leave out samples that do not fill the last global batch, or serve them.
 
         See `LoaderConfig.drop_last` for what comes with False, and without this call.
         """
         return self._set(drop_last=drop_last)
 
     def with_seed(self, seed: int) -> DataLoaderBuilder:
-        """Of the order, and of random transforms."""
+        """Set the seed of the order and of random transforms."""
         return self._set(seed=seed)
 
     def with_collate_fn(self, collate_fn: Collate | None) -> DataLoaderBuilder:
-        """What makes a batch of a list of samples; None: chosen by the first sample."""
+        """Set the function from samples to a batch; None: chosen by the first sample."""
         return self._set(collate_fn=collate_fn)
 
     def with_padding(
@@ -129,7 +129,7 @@ class DataLoaderBuilder:
         label_pad_id: int | None = None,
         multiple: int | None = None,
     ) -> DataLoaderBuilder:
-        """How rows are padded, by the collate function given, or by `Padded` if none is.
+        """Pad rows by the given collate function, or by `Padded` if there is none.
 
         What is None stays as the collate function has it; `Padded` pads on the right.
         """
@@ -141,7 +141,7 @@ class DataLoaderBuilder:
         return self
 
     def with_output_schema(self, schema: OutputSchema | Mapping[str, Any]) -> DataLoaderBuilder:
-        """Dtypes and pad values of the fields: an `OutputSchema`, or what its `from_dict` takes."""
+        """Set dtypes and pad values of fields: an `OutputSchema` or a mapping of one."""
         if isinstance(schema, Mapping):
             from ..collate.schema import OutputSchema
 
@@ -150,12 +150,12 @@ class DataLoaderBuilder:
         return self
 
     def with_sampler(self, sampler: Iterable[int] | Order | None) -> DataLoaderBuilder:
-        """Which samples an epoch has, and in what order; see `runtime.sampler_order`."""
+        """Set the samples of an epoch and their order; see `runtime.order.sampler`."""
         self._sampler = sampler
         return self
 
     def with_buckets(self, buckets: Buckets | None = None, **options: Any) -> DataLoaderBuilder:
-        """Samples of like length in a batch: a `Buckets`, or its fields by name."""
+        """Put samples of similar length into a batch: a `Buckets`, or its fields by name."""
         known = [field.name for field in fields(Buckets)]
         unknown = sorted(set(options) - set(known))
         require(
@@ -170,7 +170,7 @@ class DataLoaderBuilder:
     def with_distributed(
         self, rank: int | None = None, world_size: int | None = None
     ) -> DataLoaderBuilder:
-        """This process among those that share one order; None for both: as torch.distributed says.
+        """Set this process among those that share one order; None: as torch.distributed says.
 
         Ranks that are only simulated need no process group.
         """
@@ -182,7 +182,7 @@ class DataLoaderBuilder:
         return self
 
     def with_purpose(self, purpose: str) -> DataLoaderBuilder:
-        """``"train"``, ``"val"``, ...: orders of different purposes have nothing in common.
+        """Set the purpose, as ``"val"``: orders of two purposes have nothing in common.
 
         A stream has one order for each seed, so a shuffled one is refused for other purposes.
         """
@@ -190,7 +190,7 @@ class DataLoaderBuilder:
         return self
 
     def with_config(self, config: LoaderConfig) -> DataLoaderBuilder:
-        """All of a `LoaderConfig` at once; later calls change a copy of it."""
+        """Set all options by a `LoaderConfig`; later calls change a copy of it."""
         require(isinstance(config, LoaderConfig), "config",
                 f"must be a LoaderConfig, got {type(config).__name__}")  # fmt: skip
         self._config = config
@@ -204,7 +204,7 @@ class DataLoaderBuilder:
         return self._build(*data_parallel(self._distributed, self._rank, self._world_size))
 
     def build_ranks(self, world_size: int | None = None) -> list[Any]:
-        """The loaders of all ranks, in this process: for tests, and to see what each would get.
+        """Return the loaders of all ranks, in this process: for tests and inspection.
 
         `world_size` None: the one of `with_distributed`.
 

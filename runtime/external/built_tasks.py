@@ -1,4 +1,4 @@
-"""Tasks for datasets that make their batches themselves: each is served, or refused by name.
+"""Tasks on datasets that make their own batches: served, or refused by name.
 
 What labels such a task has is said once, in docs/guide.md: each label stands under its own token,
 ``"unshifted"``, as samples in lists have it, because models shift inside.
@@ -136,7 +136,7 @@ def _require_same_ids(tokenizer: Any, split: Split) -> None:
 
 
 def _is_shifted(part: Any) -> bool:
-    """Whether the labels of `part` are the next tokens; groups of answers have none."""
+    """Return whether the labels of `part` are the next tokens; groups of answers have none."""
     return getattr(part, "labels", None) == "shifted" and getattr(part, "form", None) != "groups"
 
 

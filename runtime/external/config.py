@@ -1,4 +1,4 @@
-"""How a loader is run: one frozen value, checked when it is made.
+"""`LoaderConfig`: the options of a loader, checked when it is made.
 
 Nothing in it but `batch_size`, `shuffle`, `drop_last` and `seed` has any effect on what is served.
 """
@@ -60,7 +60,7 @@ class LoaderConfig:
     """How workers are started; None: as Python does."""
     draws: bool | None = None
     """Whether samples or `collate_fn` draw random numbers from the generators of Python, NumPy or
-    torch; see runtime/external/per_sample_rng.py. None: unless it is certain that they do not."""
+    torch; see runtime/external/randomness.py. None: unless it is certain that they do not."""
 
     def __post_init__(self) -> None:
         set_ = object.__setattr__
@@ -98,15 +98,15 @@ class LoaderConfig:
 
     @property
     def keeps_workers(self) -> bool:
-        """Whether workers stay from epoch to epoch."""
+        """Return whether workers stay from epoch to epoch."""
         return bool(self.num_workers) and self.persistent_workers is not False
 
     def workers(self, work: Work) -> int:
-        """The number of worker processes for samples that cost so much."""
+        """Return the number of worker processes for samples that cost so much."""
         return suggest_workers(work).workers if self.num_workers == "auto" else self.num_workers
 
     def run_options(self, workers: int, *, thread: bool) -> dict[str, Any]:
-        """What `serve` is called with; `thread`: whether one may make batches ahead of time."""
+        """Return the arguments of `serve`; `thread`: whether one may make batches ahead of time."""
         ahead = self.prefetch_factor * max(1, workers)
         return {
             "num_workers": workers, "pin_memory": self.pin_memory,
@@ -117,6 +117,6 @@ class LoaderConfig:
 
     @property
     def start_method(self) -> str:
-        """How workers would be started."""
+        """Return how workers are started."""
         method = self.multiprocessing_context or torch.multiprocessing.get_start_method(True)
         return method or torch.multiprocessing.get_all_start_methods()[0]

@@ -1,15 +1,15 @@
 """Data modules: one object that gives a trainer its loaders.
 
-`DataModule` is all that is asked of one, also of somebody else's: two methods, looked for and not
-inherited, so Lightning's data modules are some. `UniversalDataModule` is ours, over whatever data
-there is; a trainer that looks for `state_dict` and `load_state_dict` resumes it in mid-epoch.
+`DataModule` is the interface: two methods, which need not be inherited, so Lightning's data modules
+have it too. `UniversalDataModule` implements it over data of any kind; a trainer that calls
+`state_dict` and `load_state_dict` resumes it in mid-epoch.
 
-Lightning takes loaders from anybody, a `datamodule=` only of its own class: make one of both.
+Lightning takes any loaders, but a `datamodule=` of its own class only: derive one from both.
 
     class Data(UniversalDataModule, lightning.LightningDataModule): ...
 
 Pass `use_distributed_sampler=False` to its Trainer, and `dp_rank` and `dp_size` here; and
-`limit_val_batches=0` where there is no validation data, of which it wants no None.
+`limit_val_batches=0` if there is no validation data, as it refuses None.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ from ..types import BatchDataset, Collate
 from .config import LoaderConfig
 from .iterable_loader import foreign_stream_loader
 from .map_loader import Buckets, foreign_loader, is_own, is_stream
-from .per_sample_rng import draws_nothing
 from .preprocessed_map import PreprocessedDataset
 from .random_split import Part, check_fraction, split_by_fraction
+from .randomness import draws_nothing
 from .task import TaskSpec
 
 __all__ = ["DataModule", "UniversalDataModule", "loaders_of"]
@@ -58,7 +58,7 @@ _VAL_NAMES = ("val", "validation", "valid", "dev")
 
 @runtime_checkable
 class DataModule(Protocol):
-    """Whatever has these two methods.
+    """Interface of data modules: two methods.
 
     >>> class Mine:
     ...     def train_dataloader(self): return [1]
@@ -68,11 +68,11 @@ class DataModule(Protocol):
     """
 
     def train_dataloader(self) -> Any:
-        """An iterable of batches to train on."""
+        """Return an iterable of batches to train on."""
         ...
 
     def val_dataloader(self) -> Any:
-        """An iterable of batches to validate on, or None."""
+        """Return the batches to validate on, or None if there are none."""
         ...
 
 
@@ -179,7 +179,7 @@ class UniversalDataModule:
 
     @property
     def seed(self) -> int:
-        """Of the order, the split and random transforms."""
+        """Return the seed of the order, the split and random transforms."""
         return self.config.seed
 
     def train_dataloader(self) -> Any:
@@ -187,11 +187,11 @@ class UniversalDataModule:
         return self._loader("train")
 
     def val_dataloader(self) -> Any:
-        """The loader of the validation data, or None where there is none."""
+        """Return the batches to validate on, or None if there are none."""
         return self._loader("val")
 
     def test_dataloader(self) -> Any:
-        """The loader of the test data, or None where there is none."""
+        """Return the loader of the test data, or None if there is none."""
         return self._loader("test")
 
     def set_epoch(self, epoch: int) -> None:
@@ -199,12 +199,12 @@ class UniversalDataModule:
         self.train_dataloader().set_epoch(epoch)
 
     def state_dict(self) -> dict[str, Any]:
-        """Where training stands, as plain JSON: for a checkpoint."""
+        """Return the place of training as plain JSON, for a checkpoint."""
         state = self.train_dataloader().state_dict()
         return {"kind": _KIND, "version": 1, "val_split": self._held_out(), "train": state}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on with exactly the next batch after `state` was taken.
+        """Continue with exactly the next batch after `state` was taken.
 
         Raises `IncompatibleError` for a state of other data, another seed or another split.
         """
@@ -219,7 +219,7 @@ class UniversalDataModule:
         self.train_dataloader().load_state_dict(state["train"])
 
     def _held_out(self) -> float:
-        """The share that was really held out of the training data."""
+        """Return the share of the training data that was held out."""
         return self.val_split if isinstance(self._parts.train, Part) else 0.0
 
     def _divide(self, train: Any, val: Any, test: Any) -> _Parts:
@@ -244,7 +244,7 @@ class UniversalDataModule:
         return _Parts(*split_by_fraction(train, self.val_split, self.seed), test)
 
     def _tokenized(self, data: Any) -> Any:
-        """`data`, whose samples have `input_ids` where they were texts."""
+        """Return `data` with `input_ids` in place of texts."""
         own = data is None or isinstance(data, _SPLITS) or is_own(data)
         if own or not self._tokenizes or is_stream(data) or not len(data):
             return data
@@ -323,7 +323,7 @@ class UniversalDataModule:
     def _chosen(
         self, given: Collate | None, name: str | None, options: dict[str, Any], registry: Any
     ) -> Collate | None:
-        """The collate function: given, of the registry, or None for what suits the samples."""
+        """Return the collate function: given, registered, or None to suit the samples."""
         if given is not None or self.config.collate_fn is not None:
             require(name is None and not options, "data_collator",
                     "is given, so collator_name and collator_options mean nothing")  # fmt: skip
@@ -414,7 +414,7 @@ class UniversalDataModule:
 
 
 def _column(data: Any) -> Iterator[Any]:
-    """The texts of `data`, one after the other."""
+    """Yield the texts of `data`."""
     if hasattr(data, "select_columns"):  # of Hugging Face: without the other columns
         for part in data.with_format(None).select_columns(["text"]).iter(_AT_ONCE):
             yield from part["text"]
@@ -427,7 +427,7 @@ def _column(data: Any) -> Iterator[Any]:
 def loaders_of(
     module: DataModule, stage: str = "fit"
 ) -> tuple[Iterable[Any], Iterable[Any] | None]:
-    """The train and validation loaders of any data module, ours or in Lightning's style.
+    """Return the train and validation loaders of any data module, also Lightning's.
 
     Calls its `prepare_data()` and `setup(stage)` first, where it has them, as a trainer would.
     Raises `UsageError` for what is no data module, or gives no iterable.

@@ -1,20 +1,19 @@
-"""Somebody's stream of samples behind a loader: every one once, on any ranks and workers.
+"""A loader over an iterable of samples of the caller: every row once, on any ranks and workers.
 
-What a stream may be, says `runtime.stream_rows`; one that is preprocessed is a
-`StreamingPreprocessedDataset`. Global batch `g` of an epoch is its rows `g * B` to `(g + 1) * B`,
-as for every other loader here; rank and worker take their parts of it. So all ranks make equally
-many steps, workers do not change what is served, and a stream with fewer shards than workers loses
-nothing. A row that is skipped leaves its batch one row shorter (of several ranks, one that only
-fills takes its place, under a mask); no other row moves.
+runtime/external/iterable_rows.py says what such a stream may be; a preprocessed one is a
+`StreamingPreprocessedDataset`. Global batch `g` of an epoch of batches of `B` rows is its rows
+`g * B` to `(g + 1) * B`, as in every other loader here; rank and worker take their parts of it. So
+all ranks make equally many steps, workers do not change what is served, and a stream with fewer
+shards than workers loses nothing. A row that is skipped leaves its batch one row shorter (with
+several ranks, a row that only fills takes its place, under a mask); no other row moves.
 
-The price: every rank and worker reads the whole stream and leaves out what is not its own. What is
-its own is processed and collated, once. It cannot be spared by giving each rank shards of its own:
-how many rows shards have is known when they end, so ranks would make unequally many steps, and a
-state would be good for one number of ranks. Where reading is dear and that is no matter, give each
-rank such a part as its own stream (`infinite=True` lets none end before the others), and one rank
-here; or build shards.
+Every rank and worker reads the whole stream, and processes and collates its own rows only. Shards
+for each rank would not avoid that: their number of rows is known at their end only, so ranks would
+make different numbers of steps, and a state would be valid for one number of ranks. If reading is
+expensive and that is acceptable, give each rank such a part as its own stream (`infinite=True` lets
+none end before the others), and one rank here; or build shards.
 
-A run goes on where it stood by reading up to there.
+A run resumes by reading up to its place.
 """
 
 from __future__ import annotations
@@ -52,8 +51,8 @@ from .iterable_rows import (
     through_buffer,
 )
 from .map_dataset import Collated
-from .per_sample_rng import draws_nothing
 from .preprocessed_iterable import SKIPPED, StreamingPreprocessedDataset
+from .randomness import draws_nothing
 
 __all__ = ["BatchStream", "IterableSource", "foreign_stream_loader"]
 
@@ -281,7 +280,7 @@ def foreign_stream_loader(
 
 
 class _FirstDecides:
-    """Collates by what the first sample is; see `foreign_loader`."""
+    """Collate function chosen by the first sample; see `foreign_loader`."""
 
     draws = False
 
@@ -292,11 +291,11 @@ class _FirstDecides:
 
 
 class BatchStream(IterableDataset[Any]):
-    """The batches of one rank; `begin` says where the next pass starts.
+    """Iterable dataset of the batches of one rank; the next pass starts at `begin`.
 
-    Of a step of which no row can be used it gives None, so that all others keep their places; in a
-    worker, an error in place of the batch. `draws`: whether stream or `collate` draw random
-    numbers, which are then seeded; None: they may, unless it is certain that they do not.
+    A step without a usable row yields None, so that all others keep their places. A worker yields
+    an error in place of the batch. `draws`: whether stream or `collate` draw random numbers, which
+    are then seeded; None: unless it is certain that they do not.
     """
 
     def __init__(
@@ -322,17 +321,17 @@ class BatchStream(IterableDataset[Any]):
 
     @property
     def global_batch(self) -> int:
-        """Rows that all ranks together take in one step."""
+        """Return the rows that all ranks together take in one step."""
         return self.batch_size * self.dp_size
 
     @property
     def infinite(self) -> bool:
-        """Whether after an epoch comes the next."""
+        """Return whether an epoch follows each epoch."""
         return self.steps is not None and self.steps.infinite
 
     @property
     def masked(self) -> bool:
-        """Whether rows that only fill a batch may be needed."""
+        """Return whether rows may be needed that only fill a batch."""
         skips = self.steps is not None and self.steps.skip_errors
         return self.dp_size > 1 and (skips or not self.drop_last)
 
@@ -343,14 +342,14 @@ class BatchStream(IterableDataset[Any]):
         return telling(self.batches(worker.id, worker.num_workers))
 
     def upcoming(self, begin: Progress) -> Any:
-        """The first batch of a pass that begins there, or None; what it skips is not counted."""
+        """Return the first batch of a pass from `begin`, or None; skips are not counted."""
         batches = self.batches(0, 1, begin, counted=False)
         return next((batch for batch in batches if batch is not None), None)
 
     def batches(
         self, mine: int, workers: int, start: Progress | None = None, *, counted: bool = True
     ) -> Iterator[Any]:
-        """Every `workers`-th batch of a pass, beginning with number `mine`."""
+        """Yield every `workers`-th batch of a pass, beginning with number `mine`."""
         start = start or self.begin
         epoch = start.epoch
         rows, begin = self._rows(epoch), start.position
@@ -369,7 +368,7 @@ class BatchStream(IterableDataset[Any]):
                 yield self._batch(group, epoch, counted=counted)
 
     def _batch(self, group: list[NumberedRow], epoch: int, *, counted: bool = True) -> Any:
-        """This rank's part of a global batch, filled up under a mask where it is not whole."""
+        """Return this rank's part of a global batch, filled up under a mask if it is short."""
         first, stop = (
             len(group) * rank // self.dp_size for rank in (self.dp_rank, self.dp_rank + 1)
         )
@@ -392,7 +391,7 @@ class BatchStream(IterableDataset[Any]):
             return collated.batch(numbers)
 
     def _prepared(self, rows: list[NumberedRow], epoch: int, *, counted: bool) -> dict[int, Any]:
-        """The samples of these rows by their numbers, without those that are skipped."""
+        """Return the samples of these rows by number, without those that are skipped."""
         if self.steps is None:
             return dict(rows)
         prepare = partial(self.steps.prepared, epoch=epoch, seed=self.seed, counted=counted)
@@ -400,7 +399,7 @@ class BatchStream(IterableDataset[Any]):
         return {number: sample for number, sample in made.items() if sample is not SKIPPED}
 
     def _any(self, group: list[NumberedRow], epoch: int) -> dict[int, Any]:
-        """One sample of the global batch, to fill a part that has none; whoever's it is counts."""
+        """Return one sample of the global batch, to fill a part without any."""
         for number, row in group:
             steps = self.steps
             sample = row
@@ -429,5 +428,5 @@ class _Rows:
         return MAX_SAMPLES
 
     def __getitem__(self, number: int) -> Any:
-        """The sample of that number; any, where a row is only to be filled."""
+        """Return the sample of that number, or any one for a row that only fills."""
         return self._samples.get(number, self._first)

@@ -1,11 +1,11 @@
-"""Rows of somebody's stream, numbered from 0: all of them, a part of them, or through a buffer.
+"""Numbered rows of a stream of the caller: all, a part, or through a shuffle buffer.
 
-A stream is read from its beginning: a Hugging Face `IterableDataset`, a torch one, anything else
+A stream is read from its beginning: a Hugging Face `IterableDataset`, a torch one, another object
 that can be iterated over again, or a function that returns a new iterator each time. It has to give
-the same each time, in every rank and worker; its `set_epoch`, where it has one, is called with the
-epoch before. So it is not told that it is in a worker process: many streams would give a part of
-their rows there, and these are divided here. If it draws from the generators of Python, NumPy or
-torch, they are seeded by (seed, epoch): see `dataprep.runtime.external.rng_detection`.
+the same rows each time, in every rank and worker; its `set_epoch`, if it has one, is called before.
+Many streams serve a part of their rows in a worker process; as rows are divided here, the stream
+does not see that it is in one. If it draws from the generators of Python, NumPy or
+torch, they are seeded by (seed, epoch): see `dataprep.runtime.external.randomness`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from dataprep.formats.errors import InputError, UsageError, require
 
 from ..loader.machine_errors import machine_error
 from ..order.seeding import seed_for
-from .rng_detection import UNSAID, seeded_rows
+from .randomness import UNSAID, seeded_rows
 
 __all__ = ["NumberedRow", "Source", "all_rows", "part_of_rows", "require_shards", "require_stream",
            "through_buffer"]  # fmt: skip
@@ -55,7 +55,7 @@ def require_stream(source: Any, where: str) -> None:
 def all_rows(
     source: Source, epoch: int, *, seed: int = 0, draws: bool = True
 ) -> Iterator[NumberedRow]:
-    """Every row of the stream in `epoch`, with its number; `seed` is of what it draws, if it may.
+    """Yield every row of the stream in `epoch` with its number; `seed` seeds its draws.
 
     Raises `InputError` with the number of the row that cannot be read, and `UsageError` if it draws
     and must not.
@@ -67,7 +67,7 @@ def all_rows(
         partial(_begun, source, epoch), seed_for(seed, "rows", epoch) >> 31, draws=draws
     )
     for number in count():
-        hidden, worker._worker_info = worker._worker_info, None  # looked at when, nobody knows
+        hidden, worker._worker_info = worker._worker_info, None  # read at any time
         try:
             row = next(rows, _NONE)
         except Exception as error:
@@ -90,7 +90,7 @@ def all_rows(
 def part_of_rows(
     source: Source, epoch: int, part: int, parts: int, *, by_shards: bool = False, **drawing: Any
 ) -> Iterator[NumberedRow]:
-    """The rows of one of `parts` readers: together these read every row once.
+    """Return the rows of one of `parts` readers, which together read every row once.
 
     Row `n` is that of part `n % parts`, so each reads the whole stream. With `by_shards` each reads
     shards of its own only, as far as there are enough, through the `shard(num_shards=, index=)` of
@@ -110,7 +110,7 @@ def part_of_rows(
 def through_buffer(
     rows: Iterator[NumberedRow], size: int, seed: int, epoch: int
 ) -> Iterator[NumberedRow]:
-    """Rows through a buffer of `size`: each that comes in takes the place of one drawn.
+    """Yield rows through a buffer of `size`: each replaces one drawn at random.
 
     A row can come out any time later, and at most `size` - 1 places earlier than it went in. Below
     2 it is the order of the stream.
@@ -136,7 +136,7 @@ def through_buffer(
 
 
 def require_shards(source: Any) -> int:
-    """How many shards the stream has; raises `UsageError` where it has no such thing."""
+    """Return the number of shards of the stream; raise `UsageError` if it has none."""
     shards = getattr(source, "num_shards", None)
     if not isinstance(shards, int) or not hasattr(source, "shard"):
         raise UsageError(

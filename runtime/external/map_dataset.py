@@ -1,18 +1,17 @@
-"""Anybody's map-style dataset behind our loader: samples by number, collated, in one order.
+"""`Collated`: wraps any map-style dataset of the caller for a `Loader`.
 
     samples = Collated(dataset, collate)
     order, definition = collated_order(samples, seed=0, shuffle=True)
     loader = serve(samples, 32, order=order, definition=definition)
 
-So order, ranks, workers, resume and skip lists are those of `Loader`, with
-no second mechanism. A dataset here is whatever has `len` and `[i]`: a list, a torch dataset, a
-Hugging Face one. What a sample holds is the business of `collate`.
+Order, ranks, workers, resume and skip lists are those of `Loader`. A dataset is any object with
+`len` and `[i]`: a list, a torch dataset, a Hugging Face one. Only `collate` looks into samples.
 
-A collate function may depend on the epoch (masks that are drawn anew): it then has a method
-`at_epoch(epoch)` that gives the one for it. The epoch reaches worker processes inside the sample
-numbers (`runtime.epoch_index`), and never as an attribute that a persistent worker would keep for
-ever. One that has True as its attribute `numbered` is called with the numbers of the samples as a
-second argument.
+A collate function may depend on the epoch (masks that are drawn anew): its method
+`at_epoch(epoch)` then returns the function for it. The epoch reaches worker processes inside the
+sample numbers (runtime/order/epoch_tag.py), because a persistent worker would keep an attribute for
+ever. A function with the attribute `numbered` True gets the numbers of the samples as a second
+argument.
 
 Costs two microseconds a batch beside the dataset and the collate function.
 """
@@ -65,14 +64,14 @@ class MapStyle(Protocol):
 
 @runtime_checkable
 class EpochCollate(Protocol):
-    """A collate function that is another in every epoch."""
+    """Interface of a collate function that differs from epoch to epoch."""
 
     def __call__(self, samples: list[Any], /) -> Any:
-        """The batch of these samples."""
+        """Return the batch of these samples."""
         ...
 
     def at_epoch(self, epoch: int) -> Collate:
-        """The one for `epoch`; cheap, and the same whenever it is asked for."""
+        """Return the function for `epoch`: cheap, and always the same."""
         ...
 
 
@@ -130,7 +129,7 @@ class Collated(Dataset[Batch]):
 
     @property
     def definition(self) -> dict[str, Any]:
-        """What decides what sample `i` is, as far as it is known: JSON values."""
+        """Return what decides what sample `i` is, as far as it is known: JSON values."""
         return {"kind": "collated", "content": [self.identity]}
 
     def __len__(self) -> int:
@@ -161,16 +160,16 @@ class Collated(Dataset[Batch]):
         return self._marked(self._unmarked(numbers), numbers)
 
     def _marked(self, batch: Any, numbers: Positions) -> Batch:
-        """The batch, with a `sample_mask` where that is wanted."""
+        """Return the batch, with a `sample_mask` if that is wanted."""
         real = numbers != PADDING
         return cast("Batch", marked(batch, real) if self.marks(real) else batch)
 
     def marks(self, real: npt.NDArray[np.bool_]) -> bool:
-        """Whether a batch, whose rows are `real` or only fill, has a `sample_mask`."""
+        """Return whether a batch, whose rows are `real` or only fill, has a `sample_mask`."""
         return self.sample_mask and (self.masks_whole or not real.all())
 
     def _unmarked(self, indices: Indices) -> Any:
-        """The batch of these samples without a `sample_mask`."""
+        """Return the batch of these samples without a `sample_mask`."""
         numbers, epoch = _without_epoch(sample_numbers(indices, len(self)))
         wanted = self._wanted(numbers, numbers != PADDING)
         return self._collated(self._fetch(wanted), wanted, epoch)
@@ -178,7 +177,7 @@ class Collated(Dataset[Batch]):
     def spans(
         self, samples: npt.NDArray[np.int64]
     ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-        """Nothing that we know of is read."""
+        """Return no spans: what is read is unknown."""
         nothing = np.empty(0, np.int64)
         return nothing, nothing
 
@@ -237,7 +236,7 @@ class Collated(Dataset[Batch]):
 def collated_order(
     samples: Collated, *, seed: int, shuffle: bool = True, purpose: str = "train"
 ) -> tuple[Order, dict[str, Any]]:
-    """The order of the samples, and what it is a function of: both are for `serve`.
+    """Return the order of the samples and its definition, both for `serve`.
 
     Shuffled is a permutation fixed by seed, epoch, `purpose` and the number of samples. Two
     purposes (``"train"``, ``"val"``, ...) have nothing in common. Memory and time do not depend on
@@ -259,21 +258,21 @@ def collated_order(
 
 
 def _row(batch: Any, row: int) -> Any:
-    """One row of a batch of any type."""
+    """Return one row of a batch of any type."""
     if isinstance(batch, Mapping):
         return {name: values[row] for name, values in batch.items()}
     return type(batch)(v[row] for v in batch) if isinstance(batch, list | tuple) else batch[row]
 
 
 def _without_epoch(numbers: Positions) -> tuple[Positions, int]:
-    """The sample numbers alone, and the epoch that the first of them has with it."""
+    """Return the sample numbers alone, and the epoch in the first of them."""
     if not len(numbers) or int(numbers.max()) < MAX_SAMPLES:
         return numbers, 0
     return np.where(numbers < 0, numbers, numbers % MAX_SAMPLES), int(numbers.max()) // MAX_SAMPLES
 
 
 def marked(batch: Any, real: npt.NDArray[np.bool_]) -> Any:
-    """The batch with its `sample_mask`; no integer label of a filling row counts in a dict.
+    """Return the batch with its `sample_mask`; labels of filling rows in a dict are ignored.
 
     Raises `UsageError` for what is no dict, tuple, list or tensor.
     """
@@ -304,7 +303,7 @@ def _some(numbers: list[int]) -> str:
 
 
 def failed(where: str, doing: str, error: Exception) -> DataprepError:
-    """The error of the sample at `where`, with what went wrong in `doing` something with it.
+    """Return the error of the sample at `where`, caused by `error` while `doing` something.
 
     A `StorageError` where it is not the sample but the machine that failed.
     """

@@ -1,8 +1,8 @@
-"""One way from any map-style dataset to a `Loader`: what builders and data modules call.
+"""`foreign_loader`: a `Loader` over any map-style dataset, for builders and data modules.
 
-Datasets of this package come as they are; all others behind `Collated`, so that order, ranks,
-resume, buckets and worker processes are one mechanism. An empty dataset makes a loader of no
-batches, and warns.
+Datasets of this package are served directly; all others behind `Collated`, so that order, ranks,
+resume, buckets and worker processes are one mechanism. An empty dataset gives a loader without
+batches, and a warning.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ from ..order.seeding import isolated
 from ..types import Collate, SampleDataset
 from .config import LoaderConfig
 from .map_dataset import Collated, collated_order, failed, marked
-from .per_sample_rng import SeededDraws, draws_nothing
 from .preprocessed_map import PreprocessedDataset
+from .randomness import SeededDraws, draws_nothing
 
 __all__ = ["Buckets", "chosen_collate", "foreign_loader", "is_own", "is_stream"]
 
@@ -44,7 +44,7 @@ _MAX_ROWS = 1024
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Buckets:
-    """Batches of samples of like length; see `runtime.buckets` and `runtime.token_budget`."""
+    """Options of batches of samples of similar length; see runtime/order/buckets.py."""
 
     lengths: Any = None
     """Of each sample, in tokens: numbers or a `Lengths`; None where the dataset knows them."""
@@ -70,7 +70,7 @@ class Buckets:
     def ordered(
         self, order: Order, known: Lengths, config: LoaderConfig, *, dp_size: int, **key: str
     ) -> Bucketed:
-        """`order`, with samples of like length in each global batch; `key`: of what, for what."""
+        """Return `order` with samples of similar length in each global batch."""
         return Bucketed(
             order=order, lengths=known, batch=config.batch_size * dp_size, pool=self.pool,
             seed=config.seed, **key,
@@ -79,7 +79,7 @@ class Buckets:
     def steps(
         self, order: Order, known: Lengths, config: LoaderConfig, **more: Any
     ) -> TokenBudgetSampler:
-        """Steps of up to `max_tokens`; `more`: the other arguments of `TokenBudgetSampler`."""
+        """Return steps of up to `max_tokens`; `more`: arguments of `TokenBudgetSampler`."""
         return TokenBudgetSampler(
             known, self.max_tokens or 0, order=order, seed=config.seed,
             max_rows=self.max_rows, rows_multiple=self.rows_multiple, pool=self.pool, **more,
@@ -100,7 +100,7 @@ def foreign_loader(
     dp_rank: int = 0,
     dp_size: int = 1,
 ) -> Loader:
-    """A `Loader` over `dataset`, run as `config` says.
+    """Return a `Loader` over `dataset`, run as `config` says.
 
     Arguments:
         dataset: samples by number. A dataset of this package collates by itself; for others a
@@ -161,12 +161,12 @@ def foreign_loader(
 
 
 def is_own(dataset: Any) -> bool:
-    """Whether it makes its batches itself, as the datasets of this package do."""
+    """Return whether the dataset makes batches, as the datasets of this package do."""
     return all(hasattr(dataset, name) for name in ("definition", "spans", "batch"))
 
 
 def is_stream(dataset: Any) -> bool:
-    """Whether it can only be read from its beginning: an iterable, or a function that makes one."""
+    """Return whether data is read from its beginning only: an iterable, or a function of one."""
     by_number = hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__")
     if by_number and isinstance(dataset, type):
         raise UsageError(f"is the class {dataset.__name__}, and not a dataset", where="dataset",
@@ -330,7 +330,7 @@ def _order(
 
 
 def _described(sampler: Any) -> dict[str, Any] | str:
-    """What decides the order of `sampler`: the definition of an order of ours, else its type."""
+    """Return the definition of an order of ours, or the type of another `sampler`."""
     mixture = phased(sampler)
     if mixture is not None:  # its phases have the weights and the sources
         return {"kind": "mixture", "seed": mixture.seed}

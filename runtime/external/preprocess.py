@@ -1,7 +1,7 @@
-"""What is done to one example before it is collated: rename, transform, engine, tensors.
+"""Preprocessing of one example before it is collated: rename, transform, engine, tensors.
 
-`PreprocessedDataset` and `StreamingPreprocessedDataset` do the same with it, one by number and one
-in passing. Whatever fails says in which of the four stages, with the row and the cause.
+`PreprocessedDataset` and `StreamingPreprocessedDataset` share it. An error names the stage, the row
+and the cause.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ _KINDS = {"b": torch.bool, "i": torch.int64, "u": torch.int64, "f": torch.float3
 
 @runtime_checkable
 class Engine(Protocol):
-    """Turns one example into the fields that a model is given.
+    """Interface of an object that turns one example into the fields of a model.
 
-    It is asked for the same example again: by other worker processes, in later epochs, after the
-    cache has let go of it. Started by ``"spawn"``, workers get it pickled.
+    It processes the same example again in other worker processes, in later epochs, and after the
+    cache has dropped it. Started by ``"spawn"``, workers get it pickled.
     """
 
     def process(self, example: Any, /) -> Mapping[str, Any]:
-        """The fields, by name: lists, arrays, tensors, numbers, texts. May raise."""
+        """Return the fields by name: lists, arrays, tensors, numbers, texts. May raise."""
         ...
 
     def describe(self) -> Mapping[str, Any]:
-        """JSON values that tell it from engines which would give something else."""
+        """Return JSON values that differ between engines which give different results."""
         ...
 
 
@@ -53,7 +53,7 @@ class PreprocessError(SampleError):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Preprocessing:
-    """The four stages, each of which may be left out but the last.
+    """The four stages; all but the last are optional.
 
     >>> steps = Preprocessing(column_mapping={"body": "text"})
     >>> steps({"body": "Hi", "scores": [1, 2]}, "row 0")
@@ -85,14 +85,14 @@ class Preprocessing:
         )  # fmt: skip
 
     def __call__(self, example: Any, where: str) -> Any:
-        """The sample of `example`; `PreprocessError` names `where` it is from."""
+        """Return the sample of `example`; a `PreprocessError` names its place, `where`."""
         stage = STAGES[0]
         try:
             if self.column_mapping:
                 example = _renamed(example, self.column_mapping)
             stage = STAGES[1]
             if self.transform is not None:
-                if isinstance(example, Mapping):  # the data's own may be kept by somebody
+                if isinstance(example, Mapping):  # the data may keep the example
                     example = dict(example)
                 example = self.transform(example)
             stage = STAGES[2]
@@ -118,9 +118,9 @@ class Preprocessing:
 
     @property
     def identity(self) -> str:
-        """Sixteen hex digits that other names, another engine or transform would change.
+        """Return 16 hex digits that other names, another engine or transform would change.
 
-        Of a transform it knows the name only: one lambda is as another.
+        A transform counts by its name only, so all lambdas are equal.
         """
         transform = name_of(self.transform)
         said = {} if self.engine is None else dict(self.engine.describe())
@@ -134,7 +134,7 @@ class Preprocessing:
 
 
 def as_tensors(value: Any) -> Any:
-    """Numbers in arrays and lists become tensors, also inside mappings; nothing is left out.
+    """Return `value` with numbers in arrays and lists as tensors, also inside mappings.
 
     In lists, whole numbers become int64 and fractions float32, as models expect; arrays and tensors
     keep their dtype. Single numbers, texts, empty and ragged lists stay, the last with tensors in

@@ -1,4 +1,4 @@
-"""`create_preprocessed_dataset`: the wrapper that suits the data."""
+"""`create_preprocessed_dataset`: chooses the wrapper for the data."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def create_preprocessed_dataset(
     draws: bool = False,
     **options: Any,
 ) -> PreprocessedDataset | StreamingPreprocessedDataset:
-    """A `PreprocessedDataset` of what has samples by number, else a `StreamingPreprocessedDataset`.
+    """Return a `PreprocessedDataset`, or of a stream a `StreamingPreprocessedDataset`.
 
     `streaming` None: by the data. A Hugging Face `Dataset`, a torch dataset and a list have samples
     by number; a Hugging Face `IterableDataset`, a torch one and a function that returns a new

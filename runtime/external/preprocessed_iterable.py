@@ -1,12 +1,12 @@
-"""`StreamingPreprocessedDataset`: other people's streams, renamed, transformed, processed.
+"""`StreamingPreprocessedDataset`: streams of the caller, renamed, transformed, processed.
 
-Iterated over by itself or by a stock DataLoader it gives single samples, each row of the stream
-once over all ranks and workers, more workers than shards too. Behind `UniversalDataModule` and the
+Iterated over directly or by a stock DataLoader it gives single samples, each row of the stream once
+over all ranks and workers, even with more workers than shards. Behind `UniversalDataModule` and the
 other loaders of this package it is served in global batches: then neither the number of workers nor
 that of ranks changes what is served, ranks make equally many steps, and a run resumes.
 
-Each row is processed once, by the worker whose it is; reading the raw rows is done by all of them.
-Where that is what costs, `by_shards` has each read its own shards only.
+Each row is processed once, by one worker; all workers read the raw rows. If that is what costs,
+`by_shards` lets each read its own shards only.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from .iterable_rows import (
     through_buffer,
 )
 from .preprocess import STAGES, Engine, PreprocessError, Preprocessing
-from .rng_detection import Watch
+from .randomness import Watch
 
 __all__ = ["SKIPPED", "StreamingPreprocessedDataset"]
 
@@ -122,7 +122,7 @@ class StreamingPreprocessedDataset(IterableDataset[Any]):
 
     @property
     def epoch(self) -> int:
-        """The epoch that the next pass serves."""
+        """Return the epoch that the next pass serves."""
         return int(self._epoch)
 
     def set_epoch(self, epoch: int) -> None:
@@ -131,22 +131,22 @@ class StreamingPreprocessedDataset(IterableDataset[Any]):
 
     @property
     def skipped(self) -> int:
-        """Rows that this process and its workers have left out so far."""
+        """Return the rows that this process and its workers have left out so far."""
         return int(self._skips.sum())
 
     def skips(self) -> dict[str, int]:
-        """The same by the stage that failed: ``{"engine": 3}``."""
+        """Return the same by the stage that failed: ``{"engine": 3}``."""
         counts = self._skips.sum(0).tolist()
         return {stage: n for stage, n in zip(STAGES, counts, strict=True) if n}
 
     @property
     def features(self) -> Any:
-        """Those of the data, before all preprocessing; None where it does not tell any."""
+        """Return the features of the data before preprocessing; None if it has none."""
         return getattr(self.source, "features", None)
 
     @property
     def identity(self) -> str:
-        """A name for data and preprocessing, part of a loader's state."""
+        """Return a name for data and preprocessing, part of a loader's state."""
         return f"{name_of(self.source)}/{self.steps.identity}"
 
     def __iter__(self) -> Iterator[Any]:
@@ -173,7 +173,7 @@ class StreamingPreprocessedDataset(IterableDataset[Any]):
                 return
 
     def rows(self, epoch: int, *, seed: int | None = None) -> Iterator[NumberedRow]:
-        """All rows with their numbers, as they come, not processed."""
+        """Return all rows with their numbers, not processed."""
         seed = self.seed if seed is None else seed
         return all_rows(self.source, epoch, seed=seed, draws=self.draws)
 
@@ -187,7 +187,7 @@ class StreamingPreprocessedDataset(IterableDataset[Any]):
         place: str = "",
         counted: bool = True,
     ) -> Any:
-        """The sample of a row, or `SKIPPED`; `counted`: whether a skip is to be counted.
+        """Return the sample of a row, or `SKIPPED`; `counted`: whether skips are counted.
 
         `seed`: of what it draws, None: its own; `place`: what its number is one of, for errors.
         """

@@ -1,4 +1,4 @@
-"""A dataset divided at random into parts, by arithmetic: nothing is listed, whatever its size.
+"""Random division of a dataset into parts, by arithmetic, without a list of samples.
 
 The parts are runs of one permutation of the samples, a function of (seed, number of samples). Every
 sample is in exactly one part, lists and tensors and Hugging Face datasets alike.
@@ -50,7 +50,7 @@ class Part:
         return self.whole[int(self.numbers([index])[0])]
 
     def __getitems__(self, indices: Sequence[int]) -> list[Any]:
-        """These samples in a list."""
+        """Return these samples in a list."""
         numbers: list[int] = self.numbers(indices).tolist()
         together = getattr(self.whole, "__getitems__", None)
         found = None if together is None else together(numbers)
@@ -58,7 +58,7 @@ class Part:
 
 
 def split_by_fraction(dataset: MapStyle, fraction: float, seed: int) -> tuple[Part, Part]:
-    """Two parts, the second with `fraction` of the samples, rounded, and at least one.
+    """Return two parts, the second with `fraction` of the samples, rounded, at least one.
 
     Raises `UsageError` for a fraction outside 0 <= fraction < 1, and `InputError` where there are
     too few samples for both parts. Costs nothing but the arithmetic when samples are read.

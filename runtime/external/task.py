@@ -1,4 +1,4 @@
-"""What a model is trained to do, as far as its data is concerned: a plain description.
+"""`TaskSpec`: a plain description of a training task and its data.
 
 A `TaskSpec` says which fields a sample has, what kind of data they are and what is predicted from
 them. Data modules choose a collate function by it. It holds JSON values only, so `to_dict` and
@@ -86,12 +86,12 @@ class TaskSpec:
 
     @classmethod
     def lm_tiny(cls) -> TaskSpec:
-        """Next-token prediction on `input_ids`; labels equal the inputs, for models that shift."""
+        """Return next-token prediction on `input_ids`; labels equal the inputs."""
         return cls(name="lm_tiny", task_type="lm", metrics=("loss", "perplexity"))
 
     @classmethod
     def cls_tiny(cls) -> TaskSpec:
-        """One of two classes for a text."""
+        """Return the choice of one of two classes for a text."""
         return cls(
             name="cls_tiny", task_type="classification", model_family="encoder",
             input_fields=("input_ids", "attention_mask"), target_field="label",
@@ -100,7 +100,7 @@ class TaskSpec:
 
     @classmethod
     def seq2seq_tiny(cls) -> TaskSpec:
-        """A text from a text, by an encoder and a decoder."""
+        """Return text to text by an encoder and a decoder."""
         return cls(
             name="seq2seq_tiny", task_type="seq2seq", model_family="encoder_decoder",
             input_fields=("input_ids", "attention_mask"), metrics=("loss",),
@@ -108,7 +108,7 @@ class TaskSpec:
 
     @classmethod
     def vision_tiny(cls) -> TaskSpec:
-        """One of ten classes for an RGB image, normalised as ImageNet's are."""
+        """Return the choice of one of ten classes for an RGB image, normalised as in ImageNet."""
         return cls(
             name="vision_tiny", task_type="classification", modality="vision",
             model_family="encoder", input_fields=("pixel_values",), metrics=("loss", "accuracy"),
@@ -118,7 +118,7 @@ class TaskSpec:
 
     @classmethod
     def preset(cls, name: str) -> TaskSpec:
-        """The preset of that name; `UsageError` lists them where there is none.
+        """Return the preset of that name; `UsageError` lists the known ones.
 
         >>> TaskSpec.preset("lm_tiny") == TaskSpec.lm_tiny()
         True
@@ -127,13 +127,13 @@ class TaskSpec:
         return cast(TaskSpec, getattr(cls, name)())
 
     def to_dict(self) -> dict[str, Any]:
-        """All fields as JSON values, a copy."""
+        """Return a copy of all fields as JSON values."""
         values = {part.name: getattr(self, part.name) for part in fields(self)}
         return cast("dict[str, Any]", json.loads(json.dumps(values)))
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> TaskSpec:
-        """The task that `to_dict` gave these values for.
+        """Return the task with these values, which `to_dict` returned.
 
         Fields that are missing get their defaults. Raises `UsageError` that names those which do
         not exist or have none.
@@ -153,7 +153,7 @@ _MAPPINGS = (
 
 
 def _names(where: str, given: Iterable[str]) -> tuple[str, ...]:
-    """`given` as a tuple; a bare string would be taken apart into letters."""
+    """Return `given` as a tuple; a bare string is refused, not taken apart."""
     names = () if isinstance(given, str) else tuple(given)
     sound = not isinstance(given, str) and all(isinstance(name, str) for name in names)
     require(sound, where, f"must be a list of names, got {given!r}")
@@ -161,7 +161,7 @@ def _names(where: str, given: Iterable[str]) -> tuple[str, ...]:
 
 
 def _json(where: str, given: Mapping[str, Any]) -> dict[str, Any]:
-    """A copy of `given`, as JSON gives it back."""
+    """Return a copy of `given` as JSON restores it."""
     try:
         found = json.loads(json.dumps(dict(given), allow_nan=False))
     except (TypeError, ValueError) as error:

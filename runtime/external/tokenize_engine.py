@@ -1,7 +1,7 @@
-"""Any tokenizer as a function from a text to its ids, and an engine that is nothing else.
+"""`TokenizeEngine`: an engine that tokenizes texts, with any tokenizer.
 
-A tokenizer here is whatever has `encode(text)`: this may give a list or array of ids, a dict with
-`input_ids`, or an object with `ids`, as `tokenizers` does.
+A tokenizer here is any object with `encode(text)`, which may give a list or array of ids, a dict
+with `input_ids`, or an object with `ids`, as `tokenizers` does.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ __all__ = ["TokenizeEngine", "encode_text", "tokenizer_digest"]
 
 
 def encode_text(tokenizer: Any, text: str) -> list[int]:
-    """The ids that `tokenizer.encode` gives `text`, as plain ints.
+    """Return the ids that `tokenizer.encode` gives for `text`, as plain ints.
 
     Raises `UsageError` for what is no tokenizer, or gives no ids.
 
@@ -53,7 +53,7 @@ def encode_text(tokenizer: Any, text: str) -> list[int]:
 
 
 def tokenizer_digest(tokenizer: Any) -> str | None:
-    """Sixteen hex digits of all that the tokenizer is, or None where it cannot be seen.
+    """Return 16 hex digits of the whole tokenizer, or None if it cannot be read.
 
     Of a `tokenizers.Tokenizer` and what is built on one. Costs 0.1 s for 100,000 tokens.
     """
@@ -91,7 +91,7 @@ class TokenizeEngine:
             whole_number("max_length", self.max_length, 1)
 
     def process(self, example: Any) -> dict[str, Any]:
-        """Raises `SampleError` for an example without the field, or whose text has no tokens."""
+        """Return the ids and kept fields; raise `SampleError` without the field or tokens."""
         if isinstance(example, str):
             example = {self.field: example}
         for name in (self.field, *self.keep):
@@ -113,7 +113,7 @@ class TokenizeEngine:
         return {"input_ids": ids, **{name: example[name] for name in self.keep}}
 
     def describe(self) -> dict[str, Any]:
-        """The options, and the tokenizer as far as it can be told from others."""
+        """Return the options, and the tokenizer as far as it can be identified."""
         return {
             "engine": "tokenize", "tokenizer": type(self.tokenizer).__name__,
             "digest": tokenizer_digest(self.tokenizer), "field": self.field,

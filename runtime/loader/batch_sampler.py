@@ -1,4 +1,4 @@
-"""Which samples make up a step of a rank: arithmetic on positions, and the order's answer.
+"""Steps of one rank: arithmetic on positions, and the samples that the order has there.
 
 Global batch `g` of an epoch covers positions g * GB to (g + 1) * GB, where GB = batch_size *
 dp_size, and rank `r` takes the `r`-th of its `dp_size` equal, contiguous parts; of a mixture, after
@@ -38,7 +38,7 @@ _FIRST = 1024  # so many at first, that the first batch comes sooner
 
 
 class Step(NamedTuple):
-    """What one rank gets in one step."""
+    """The samples of one rank in one step."""
 
     samples: Positions
     """int64 [batch_size], or fewer in a partial batch; `PADDING` where a row only fills."""
@@ -135,7 +135,7 @@ class StepSampler(Sampler[list[int]], ABC):
 
 
 class GlobalBatchSampler(StepSampler):
-    """Yields the sample ids of each step of one rank, a list of ints per batch.
+    """Batch sampler of one rank: a list of sample ids per step.
 
     `end` says what becomes of the last samples where they do not fill a global batch:
 
@@ -203,11 +203,11 @@ class GlobalBatchSampler(StepSampler):
 
     @property
     def global_batch(self) -> int:
-        """Samples that all ranks together take in one step."""
+        """Return the number of samples that all ranks together take in one step."""
         return self.batch_size * self.dp_size
 
     def with_batch_size(self, batch_size: int) -> GlobalBatchSampler:
-        """The same order in batches of `batch_size`."""
+        """Return the same order in batches of `batch_size`."""
         return GlobalBatchSampler(
             self.samples, batch_size, order=self.order, epoch=self.epoch, dp_rank=self.dp_rank,
             dp_size=self.dp_size, end=self.end, skips=self.skips, content=self.content,
@@ -215,21 +215,21 @@ class GlobalBatchSampler(StepSampler):
         )  # fmt: skip
 
     def __len__(self) -> int:
-        """Steps in a whole epoch; the same on every rank."""
+        """Return the steps of a whole epoch, the same on every rank."""
         return self.remaining(0)
 
     def remaining(self, start: int) -> int:
-        """Steps from position `start` to the end of an epoch."""
+        """Return the steps from position `start` to the end of an epoch."""
         whole, rest = divmod(max(0, self.served - start), self.global_batch)
         return whole + (rest > 0 and self.end != "drop")
 
     def ended(self, start: int) -> bool:
-        """Whether no step is left from position `start` on."""
+        """Return whether no step is left from position `start` on."""
         return self.remaining(start) == 0
 
     @property
     def skipped(self) -> list[int] | list[list[int]]:
-        """The samples that are left out; of a mixture, a list for each source, or none at all."""
+        """Return the samples that are left out; of a mixture a list for each source, or []."""
         order = phased(self.order)
         if order is not None:
             return order.skipped
@@ -237,7 +237,7 @@ class GlobalBatchSampler(StepSampler):
 
     @property
     def phases(self) -> list[dict[str, Any]] | None:
-        """What a state has of a mixture besides its definition; None of one dataset."""
+        """Return the phases that a state of a mixture holds; None for one dataset."""
         order = phased(self.order)
         return None if order is None else order.history(self.samples)
 
@@ -257,7 +257,7 @@ class GlobalBatchSampler(StepSampler):
             warn_of_forgotten(len(set(state.get("skip") or ()) - set(known)))
 
     def position(self, count: int, epoch: int) -> int:
-        """The position, in the order of all samples, of the one that is served after `count`."""
+        """Return the position, in the order of all samples, of the sample after `count` others."""
         if count >= self.served:
             return self.samples
         if self.skips is None or count == 0:  # 0: also where the first is skipped
@@ -266,17 +266,17 @@ class GlobalBatchSampler(StepSampler):
         return int(found[0])
 
     def count(self, position: int, epoch: int) -> int:
-        """How many samples are served before `position` of the order of all samples."""
+        """Return how many samples are served before `position` of the order of all samples."""
         if self.skips is None:
             return position
         return self.skips.count(position, self.order, self.samples, epoch)
 
     def steps(self, epoch: int, start: int = 0) -> Iterator[Step]:
-        """The steps of `epoch` from position `start` on; starting late costs nothing."""
+        """Yield the steps of `epoch` from position `start` on; starting late costs nothing."""
         return self._steps(self.order, epoch, start)
 
     def _steps(self, order: Order, epoch: int, start: int) -> Iterator[Step]:
-        """With the order of now, also where a state is loaded meanwhile."""
+        """Yield the steps in `order`, even if a state is loaded meanwhile."""
         total, size = self.remaining(start), self.global_batch
         whole = max(0, self.served - start) // size
         ahead = getattr(order, "ahead", _AHEAD)
@@ -296,13 +296,13 @@ class GlobalBatchSampler(StepSampler):
     def _ordered(
         self, order: Order, positions: Positions, epoch: int
     ) -> tuple[Positions, list[int]]:
-        """The samples at `positions` [steps, samples], and the digest of each step."""
+        """Return the samples at `positions` [steps, samples], and the digest of each step."""
         samples = self._at(order, positions, epoch)
         parts = contributions(samples, positions, epoch, self._digest_seed)
         return samples, parts.sum(axis=1, dtype=np.uint64).tolist()
 
     def _last(self, order: Order, epoch: int, begin: int) -> Step:
-        """The step after the whole ones; it ends the epoch."""
+        """Return the step after the whole ones; it ends the epoch."""
         rest = self.served - begin
         samples, (digest,) = self._ordered(order, np.arange(begin, self.served)[None], epoch)
         first, stop = (rest * rank // self.dp_size for rank in (self.dp_rank, self.dp_rank + 1))
@@ -341,7 +341,7 @@ class GlobalBatchSampler(StepSampler):
 
 
 def _chunks(whole: int, first: int, each: int) -> Iterator[tuple[int, int]]:
-    """Where chunks of `whole` begin and how long they are: one of `first`, the others of `each`.
+    """Yield begin and length of chunks of `whole`: one of `first`, the others of `each`.
 
     >>> list(_chunks(10, 1, 4)), list(_chunks(1, 3, 4))
     ([(0, 1), (1, 4), (5, 4), (9, 1)], [(0, 1)])

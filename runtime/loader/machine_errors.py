@@ -1,4 +1,4 @@
-"""Errors for what the machine did to a loader: memory, shared memory, dead workers.
+"""Errors of the machine under a loader: memory, shared memory, dead workers.
 
 torch and Python raise errors of many types for these: a `RuntimeError` for a worker that was killed
 or for shared memory that is full, a `MemoryError`, an `OSError`. `machine_error` makes one of them

@@ -1,8 +1,8 @@
-"""The same shapes from memory: what a training loop runs at when loading costs nothing.
+"""`MockDataset`: the same shapes from memory, to see how fast a loop runs without loading.
 
     create_loader(..., mock=True)
 
-Comparing one run with it and one without answers whether the loader is what a run waits for.
+A comparison of a run with it and one without shows whether a run waits for the loader.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ __all__ = ["MockDataset"]
 
 
 class MockDataset(BatchDataset):
-    """Serves the first sample of `real` in every row, read once, in tensors that are shared.
+    """Dataset of the first sample of `real` in every row, read once, in shared tensors.
 
     Rows of one length have the real shapes; of documents, all are as long as the first.
     Every batch of a size is the same few tensors: do not write to them.
@@ -40,7 +40,7 @@ class MockDataset(BatchDataset):
 
     @property
     def definition(self) -> Mapping[str, Any]:
-        """That of the real dataset, and that this is none."""
+        """Return that of the real dataset, with `mock`."""
         return {**self.real.definition, "mock": True}
 
     def __len__(self) -> int:
@@ -61,6 +61,6 @@ class MockDataset(BatchDataset):
     def spans(
         self, samples: npt.NDArray[np.int64]
     ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-        """Nothing is read."""
+        """Return no spans: nothing is read."""
         nothing = np.empty(0, np.int64)
         return nothing, nothing

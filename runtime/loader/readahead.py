@@ -1,4 +1,4 @@
-"""Telling the kernel which parts of a split will be read soon, so that they are there by then.
+"""Read-ahead: announces to the kernel which parts of a split will be read soon.
 
 The order is a function, so a loader knows its next batches; without a word to the kernel it would
 still wait for each window in turn. `announce`, some batches ahead, has the disk work on all windows
@@ -55,7 +55,7 @@ class Announced(Protocol):
     """A dataset whose samples are parts of its `split`, of several `splits`, or of its `tracks`."""
 
     def spans(self, samples: Positions) -> tuple[Positions, Positions]:
-        """Starts and stops of what reading `samples` touches.
+        """Return starts and stops of what reading `samples` touches.
 
         In tokens of the split; those of several splits, and the numbers of several tracks (arrays),
         are numbered one after the other.
@@ -64,10 +64,10 @@ class Announced(Protocol):
 
 
 class ReadAhead:
-    """Announces samples of one dataset. For one thread; costs nothing until it is used.
+    """Announcer of the samples of one dataset. For one thread; costs nothing until it is used.
 
-    A hint and no more: what goes wrong here (a file that is gone, a system without these calls)
-    ends the announcing and is reported, if it matters, by the read itself.
+    It only gives hints: an error here (a missing file, a system without these calls) ends the
+    announcing, and is reported by the read itself if it matters.
 
         >>> ahead = ReadAhead(windows)                                      # doctest: +SKIP
         >>> ahead.announce(np.array([5, 1200, 77]))                         # doctest: +SKIP
@@ -89,7 +89,7 @@ class ReadAhead:
         self._turn = 0
 
     def __reduce__(self) -> tuple[type[ReadAhead], tuple[Announced]]:
-        """Made anew where it is unpickled: what is in memory there is another matter."""
+        """Return the arguments to make it anew: another process has another page cache."""
         return ReadAhead, (self._dataset,)
 
     def announce(self, samples: Positions) -> None:
@@ -132,11 +132,11 @@ class ReadAhead:
         self.asked += sum(sizes)
 
     def _spread(self, samples: int) -> Positions:
-        """A few places of a batch, others in each turn."""
+        """Return a few places of a batch, others at each call."""
         return (np.arange(_TRIED) * samples // _TRIED + self._turn) % samples
 
     def _one_in_memory(self, sample: Positions) -> bool:
-        """Whether the first bytes of one sample [1] are: of a few of its spans, others each turn.
+        """Return whether a sample [1] is in memory: a few of its spans, others at each call.
 
         Those of a sample may be in files of their own, as its tracks are. Cheap, as most looks find
         that all is there.
@@ -147,7 +147,7 @@ class ReadAhead:
         return all(map(self._there, (found[first:] + found[:first])[:_TRIED]))
 
     def _there(self, at: int) -> bool:
-        """Whether number `at` is in memory; they are numbered as `spans` does."""
+        """Return whether number `at`, counted as `spans` does, is in memory."""
         shard = int(self._files.base.searchsorted(at, "right")) - 1
         byte = (at - int(self._files.base[shard])) * int(self._files.item[shard])
         return in_memory(self._files.file(shard), byte + int(self._files.offset[shard]))
@@ -158,7 +158,7 @@ class ReadAhead:
         return all(in_memory(self._files.file(shard), at) for shard, at in places)
 
     def _ranges(self, samples: Positions) -> tuple[Positions, Positions, Positions]:
-        """Shard, first byte and end in its file, of everything that `samples` touch."""
+        """Return shard, first byte and end in its file of everything that `samples` touch."""
         starts, stops = self._dataset.spans(samples)
         full = stops > starts
         starts, stops = starts[full], stops[full]
@@ -214,7 +214,7 @@ def _files(dataset: object) -> _Files:
 def merged(
     shards: Positions, begins: Positions, ends: Positions, unit: int = _PAGE
 ) -> tuple[Positions, Positions, Positions]:
-    """Whole units of bytes, in order, with ranges made one that touch or nearly do.
+    """Return whole units of bytes in order, with ranges joined that touch or nearly do.
 
     >>> one, two = np.array([0, 0, 1, 0]), np.array([9000, 100, 5, 900_000])
     >>> [found.tolist() for found in merged(one, two, two + 50)]
@@ -237,7 +237,7 @@ def merged(
 def pieces(
     shards: Positions, begins: Positions, ends: Positions
 ) -> tuple[Positions, Positions, Positions]:
-    """The ranges cut at every 128 KiB.
+    """Return the ranges, cut at every 128 KiB.
 
     >>> [found.tolist() for found in pieces(np.array([7]), np.array([4096]), np.array([200_000]))]
     [[7, 7], [4096, 131072], [131072, 200000]]
@@ -249,7 +249,7 @@ def pieces(
 
 
 def memory() -> int:
-    """Bytes that files may take in memory; 0 if it cannot be told. Control groups count."""
+    """Return the bytes that files may take in memory, within control groups; 0 if unknown."""
     found = []
     with contextlib.suppress(OSError, ValueError, IndexError):
         text = Path("/proc/meminfo").read_text(encoding="ascii")
@@ -260,7 +260,7 @@ def memory() -> int:
 
 
 def in_memory(file: File, at: int) -> bool:
-    """Whether byte `at` of a file is in the page cache."""
+    """Return whether byte `at` of a file is in the page cache."""
     byte = bytearray(1)
     try:
         os.preadv(file.descriptor, [byte], at, os.RWF_NOWAIT)

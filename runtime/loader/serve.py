@@ -1,7 +1,7 @@
-"""From samples to a loader: the order, this rank's part of it, and how batches are made.
+"""`serve`: a loader of samples in an order, with a rank's part of it.
 
-`create_loader` (runtime/create.py) is this on top of a dataset directory. Use `serve` for samples
-made by hand: packed rows with other options, a dataset of one's own that follows `SampleDataset`.
+`create_loader` (runtime/create.py) adds the opening of a directory. Use `serve` for samples made by
+hand: packed rows with other options, or another dataset that follows `SampleDataset`.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ _LONG = 384  # bytes of lists in a definition that a state holds as they are
 def build_order(
     samples: SampleDataset, split: Split | ArraySplit, *, seed: int, shuffle: Shuffle | bool
 ) -> tuple[Order, dict[str, Any]]:
-    """The order of the samples of one split, and what it is a function of (JSON values).
+    """Return the order of the samples of one split, and its definition (JSON values).
 
     ``"full"`` (or True) permutes all samples. ``"blocks"`` permutes pieces of 4 MiB and the samples
     inside windows of 1 GiB: for data larger than the page cache. False is the stored order.
@@ -73,7 +73,7 @@ def build_order(
 
 
 def shuffle_kind(shuffle: Shuffle | bool) -> Shuffle | Literal[False]:
-    """``"full"`` for True, and otherwise as given; `UsageError` for what is none of these."""
+    """Return ``"full"`` for True, other kinds as given; raise `UsageError` for unknown ones."""
     kind = flag("shuffle", shuffle) if isinstance(shuffle, np.bool_) else shuffle
     if isinstance(kind, bool):
         return "full" if kind else False
@@ -83,14 +83,14 @@ def shuffle_kind(shuffle: Shuffle | bool) -> Shuffle | Literal[False]:
 
 
 def _sample_bytes(samples: SampleDataset, split: Split | ArraySplit) -> int:
-    """Stored bytes of a sample, about."""
+    """Return the approximate stored bytes of a sample."""
     if isinstance(split, Split):
         return max(1, split.tokens * split.dtype.itemsize // len(samples))
     return max(1, getattr(samples, "sample_bytes", 1))
 
 
 def require_seed(seed: int) -> int:
-    """`seed` as an int; raises `UsageError` unless it is from 0 to 2**63 - 1."""
+    """Return `seed` as an int; raise `UsageError` unless it is from 0 to 2**63 - 1."""
     number = whole_number("seed", seed)
     if number >= 1 << 63:
         raise UsageError(f"must be from 0 to 2**63 - 1, got {seed}", where="seed")
@@ -116,7 +116,7 @@ def serve(
     pin_memory: bool | None = None,
     mock: bool = False,
 ) -> Loader:
-    """A `Loader` that serves `samples` in `order`.
+    """Return a `Loader` that serves `samples` in `order`.
 
     `definition` says what the order is a function of: a state is good for loaders with the same.
     Its `content`, a list of content ids, seeds the digests. `positions` are those of an epoch, as
@@ -172,7 +172,7 @@ def serve_steps(
     dp_rank: int = 0,
     mock: bool = False,
 ) -> Loader:
-    """The same, over steps that are divided in some other way: see `StepSampler`."""
+    """Return a `Loader` over the steps of another `StepSampler`; see `serve`."""
     num_workers = whole_number("num_workers", num_workers)
     prefetch, mock = whole_number("prefetch", prefetch), flag("mock", mock)
     _check(num_workers, multiprocessing_context)
@@ -200,7 +200,7 @@ def serve_steps(
 
 
 def _worker_seed(definition: Mapping[str, Any], dp_rank: int) -> int:
-    """What torch makes the seeds of worker processes from: other ones on every rank."""
+    """Return the seed from which torch derives those of workers: another one on every rank."""
     text = json.dumps([definition.get("seed"), dp_rank]).encode()
     return int.from_bytes(hashlib.sha256(text).digest()[:7])
 
@@ -223,7 +223,7 @@ def _brief(definition: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _announcer(samples: SampleDataset) -> ReadAhead | None:
-    """Read-ahead, for samples that lie in splits."""
+    """Return the read-ahead of samples that lie in splits, else None."""
     tracks: object = getattr(samples, "tracks", None)
     if tracks is None:
         tracks = hasattr(samples, "split") or hasattr(samples, "splits")
@@ -231,14 +231,14 @@ def _announcer(samples: SampleDataset) -> ReadAhead | None:
 
 
 def _vocab_size(samples: SampleDataset) -> int | None:
-    """The largest vocabulary of the datasets that the samples are from."""
+    """Return the largest vocabulary of the datasets that the samples are from."""
     splits = getattr(samples, "splits", None) or (getattr(samples, "split", None),)
     sizes = [s.dataset.manifest.tokens.vocab_size for s in splits if isinstance(s, Split)]
     return max(sizes, default=None)
 
 
 def _on_host(samples: SampleDataset, num_workers: int) -> bool:
-    """Whether batches come in the memory of the host; those that do not need no pinning."""
+    """Return whether batches are in host memory, and so may need pinning."""
     device: torch.device | None = getattr(samples, "device", None)
     if device is None or device.type == "cpu":
         return True
@@ -251,7 +251,7 @@ def _on_host(samples: SampleDataset, num_workers: int) -> bool:
 
 
 def pins_memory(asked: bool | None) -> bool:
-    """Whether to pin: where something can use it, unless it was refused."""
+    """Return whether to pin batches: if an accelerator can use it, unless it is refused."""
     if asked and not _has_accelerator():
         warnings.warn("pin_memory is left out: there is no accelerator to copy to", stacklevel=4)
     return asked is not False and _has_accelerator()

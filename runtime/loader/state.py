@@ -1,4 +1,4 @@
-"""Where a run stands: a handful of numbers, good for any ranks, workers and batch size.
+"""The state of a loader: a few numbers, valid for any ranks, workers and batch size.
 
 A state says which order is served (`order`: dataset, samples, seed, ...) and how far it is served:
 the epoch, and the position in it up to which the trainer was handed samples. Nothing in it depends
@@ -34,7 +34,7 @@ _UNKNOWN = Served()
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Progress:
-    """How far an order is served.
+    """The place in an order.
 
     `position` counts positions of the epoch, skipped samples included; `digest` is that of the
     samples served in this epoch (`dataprep.runtime.order.order_checksum`).
@@ -56,7 +56,7 @@ def state_of(
     skipped: Sequence[Any],
     phases: list[dict[str, Any]] | None = None,
 ) -> dict[str, Any]:
-    """The state of a loader that serves `order`: JSON values only. Mixtures have `phases`."""
+    """Return the state of a loader that serves `order`: JSON values; mixtures have `phases`."""
     state = {
         "kind": _KIND,
         "version": STATE_VERSION,
@@ -115,7 +115,7 @@ def _digest(value: object) -> int:
 
 
 def _check_skip(state: Mapping[str, Any]) -> None:
-    """Every state has the samples that are left out; of a mixture the phases say of what."""
+    """Raise unless the skip list of `state` is sound; that of a mixture is checked later."""
     skip = state.get("skip")
     if not isinstance(skip, list | tuple):
         raise damaged(f"skip must be a list, got {skip!r}")

@@ -1,8 +1,7 @@
-"""What every saved state begins with, and how one that cannot be used is refused.
+"""The head of saved states, and the errors and warnings about states that cannot be used.
 
-A state is JSON: `kind` says what it is of and `version` how to read it; the rest is the loader's or
-the stream's. Whatever is wrong with it, the error is of `state` and names the field. And what is
-said when a place that was loaded is lost before anything was served from it.
+A state is JSON: `kind` names its loader and `version` its form; the rest belongs to the loader or
+the stream. Errors about it have `state` as their place and name the field.
 """
 
 from __future__ import annotations
@@ -56,7 +55,7 @@ def require_known(fields: Mapping[str, object], known: Set[str]) -> None:
 
 
 def whole(value: object, name: str) -> int:
-    """`value`, which the state has as `name`, if it is an integer from 0 to 2**62 - 1.
+    """Return `value`, the field `name` of a state, if it is an integer from 0 to 2**62 - 1.
 
     >>> whole(7, "epoch")
     7
@@ -67,7 +66,7 @@ def whole(value: object, name: str) -> int:
 
 
 def damaged(problem: str) -> UsageError:
-    """The error for a state whose fields cannot be what a run wrote."""
+    """Return the error for a state whose fields cannot be what a run wrote."""
     return UsageError(
         f"is damaged ({problem})", where="state",
         remedy="Load an earlier state, or begin without one.",
@@ -75,7 +74,7 @@ def damaged(problem: str) -> UsageError:
 
 
 def warn_of_dropped(epoch: int, position: int, instead: int) -> None:
-    """Warn whoever sets the epoch `instead` before a pass began at the place that was loaded."""
+    """Warn that `set_epoch(instead)` drops a loaded place where no pass has begun."""
     warnings.warn(
         f"set_epoch({instead}) drops the place that was loaded, epoch {epoch}, position "
         f"{position:,}, and nothing was served from there yet. Where a run goes on, begin with "

@@ -1,8 +1,8 @@
-"""Whether a state is of the order that a loader serves, and what it says where it is not.
+"""Comparison of the order in a state with the order that a loader serves, and the errors about it.
 
-The order of one dataset and that of a mixture are two things, also where the mixture is of one
-dataset; and in a mixture the datasets have an order. An error names the datasets by their paths as
-far as they are open here, and says what to give; by their content ids where they are not.
+The order of one dataset differs from that of a mixture, even of that one dataset; and in a mixture
+the datasets have an order. An error names datasets that are open by their paths, others by their
+content ids, and says what to give.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _NAMES = {"kind": "rows", "positions": "samples in all"}
 
 
 class Open(NamedTuple):
-    """A split that is open here: its content id, and what messages call its dataset."""
+    """An open split: its content id, and the name of its dataset in messages."""
 
     content_id: str
     name: str
@@ -49,7 +49,7 @@ class Open(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Served:
-    """What a loader serves besides its definition: datasets in order, their weights.
+    """The datasets of a loader in order, their weights, and fields that may differ.
 
     Empty if unknown; messages then name content ids.
     """
@@ -167,7 +167,7 @@ def _is_mixture(order: Mapping[str, Any]) -> bool:
 
 
 def contents_of(state: Mapping[str, Any], order: Mapping[str, Any]) -> Sequence[str]:
-    """The contents that a state is of: whole ids or their first digits, and none if it has none."""
+    """Return the content ids of a state, or their first digits; empty if it has none."""
     contents = order.get("content")
     if not isinstance(contents, list | tuple):
         sources = _last_phase(state).get("sources")
@@ -189,7 +189,7 @@ def _of_others(
     datasets: Sequence[Open],
     other: str,
 ) -> IncompatibleError:
-    """The error for a state of other datasets, of the same in another order, or not as a mixture.
+    """Return the error for a state of other datasets, or of the same served differently.
 
     `mixed` says of the state, and of what is served, whether it is a mixture.
     """
@@ -224,7 +224,7 @@ def _counted(contents: Iterable[str]) -> Counter[str]:
 
 
 def _called(contents: Sequence[str], datasets: Sequence[Open]) -> str:
-    """These contents by the names of the datasets that are open, each of which is one of them."""
+    """Return the names of the open datasets with these contents, or the content ids."""
     left, names = list(datasets), []
     for content in contents:
         found = next((one for one in left if one.content_id[:_ID] == content[:_ID]), None)
@@ -245,7 +245,7 @@ def _differences(
     names: Sequence[str],
     weights: Sequence[int],
 ) -> list[str]:
-    """What is different, in the words of the options: what follows from that is left out."""
+    """Return the differences in the words of the options, without their consequences."""
     pairs, following = {name: (stored.get(name), order.get(name)) for name in names}, _FOLLOWING
     if "weights_sha256" in pairs:
         known = stored.get("weights") or _last_phase(state).get("weights")

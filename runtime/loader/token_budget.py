@@ -1,4 +1,4 @@
-"""Batches of as many tokens as fit, rather than of as many rows: short samples go many together.
+"""`TokenBudgetSampler`: batches of as many tokens as fit, rather than of a number of rows.
 
 Every step holds rows of like length (see runtime/order/buckets.py), as many as keep rows x the
 longest of them within `max_tokens` on each rank. So memory is bounded by the tokens, and not by the
@@ -45,7 +45,7 @@ class _Pool(NamedTuple):
 
 
 class TokenBudgetSampler(StepSampler):
-    """Yields the sample ids of each step of one rank; the steps have different numbers of rows.
+    """Batch sampler of one rank whose steps have different numbers of rows.
 
     Arguments:
         lengths: of every sample, in tokens.
@@ -114,7 +114,7 @@ class TokenBudgetSampler(StepSampler):
 
     @property
     def definition(self) -> dict[str, Any]:
-        """What decides the steps besides the order of the samples: JSON values."""
+        """Return what decides the steps besides the order of the samples: JSON values."""
         return {
             "global_tokens": self.max_tokens * self.dp_size, "pool": self.pool,
             "global_rows": self.max_rows * self.dp_size, "rows_multiple": self.rows_multiple,
@@ -122,7 +122,7 @@ class TokenBudgetSampler(StepSampler):
         }  # fmt: skip
 
     def with_batch_size(self, batch_size: int) -> TokenBudgetSampler:
-        """Refused: the batches have as many rows as fit."""
+        """Raise `UsageError`: the batches have as many rows as fit."""
         raise UsageError(
             "the steps hold as many rows as fit into max_tokens", where="batch_size",
             remedy="Make a loader with another max_tokens.",
@@ -130,11 +130,11 @@ class TokenBudgetSampler(StepSampler):
 
     @property
     def batch_size(self) -> int:
-        """The most rows of a step of one rank."""
+        """Return the most rows of a step of one rank."""
         return self.max_rows
 
     def __len__(self) -> int:
-        """Steps of the current epoch, the same on every rank; they differ from epoch to epoch."""
+        """Return the steps of the current epoch, the same on every rank; epochs differ."""
         if self._counted is None or self._counted[0] != self._epoch:
             pools = -(-self._arranged // self.pool)
             steps = sum(len(self._cut(number, self._epoch).stops) for number in range(pools))
@@ -142,11 +142,11 @@ class TokenBudgetSampler(StepSampler):
         return self._counted[1]
 
     def ended(self, start: int) -> bool:
-        """Whether no step is left after `start` samples."""
+        """Return whether no step is left after `start` samples."""
         return start >= (self._arranged if self.end == "drop" else self.samples)
 
     def steps(self, epoch: int, start: int = 0) -> Iterator[Step]:
-        """The steps of `epoch` after `start` samples; looks at one pool, and goes on from there.
+        """Yield the steps of `epoch` after `start` samples; looks at one pool at a time.
 
         Raises `IncompatibleError` where no step begins at `start`.
         """
@@ -174,7 +174,7 @@ class TokenBudgetSampler(StepSampler):
 
     @property
     def _arranged(self) -> int:
-        """Samples of an epoch that are sorted into steps."""
+        """Return the samples of an epoch that are sorted into steps."""
         return self.samples - self._rest
 
     def _cached(self, number: int, epoch: int) -> _Pool:
@@ -203,7 +203,7 @@ class TokenBudgetSampler(StepSampler):
         return _Pool(samples, stops, digests)
 
     def _bounds(self, samples: Positions, lengths: Positions) -> Positions:
-        """Where steps of samples in increasing length begin and stop: each takes what it can."""
+        """Return the bounds of steps of samples in increasing length, each as long as can be."""
         m, budget = self.rows_multiple, self.max_tokens * self.dp_size
         most = self.max_rows * self.dp_size // m
         longest = lengths[m - 1 :: m]  # of each unit of m rows
@@ -219,7 +219,7 @@ class TokenBudgetSampler(StepSampler):
         return np.array(bounds, np.int64)
 
     def _last(self, epoch: int, tag: int) -> Step:
-        """The step of what does not divide, in the order's own sequence; `tag` is added."""
+        """Return the step of the remainder, in the sequence of the order; `tag` is added."""
         places = np.arange(self._arranged, self.samples)
         samples = self.order.samples(places, self.samples, epoch)
         lengths = self.lengths.of(samples)

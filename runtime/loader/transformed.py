@@ -1,4 +1,4 @@
-"""A transform of whole batches, seeded for each sample: augmentation, and hidden tokens.
+"""`TransformedDataset`: a transform of whole batches, seeded for each sample.
 
 The transform gets the batch of another dataset and a seed for each of its rows, a hash of (seed,
 epoch, sample). What it draws from these depends on nothing else: not on the batch size, ranks,
@@ -83,24 +83,24 @@ class TransformedDataset(BatchDataset):
         return f"<dataprep.TransformedDataset {name_of(self.transform)} of {self.dataset!r}>"
 
     def __getattr__(self, name: str) -> Any:
-        """What the dataset has besides: its split, spans, fields."""
+        """Return other attributes of the dataset: its split, spans, fields."""
         if name.startswith("_") or name == "dataset":
             raise AttributeError(name)
         return getattr(self.dataset, name)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Shared again where the pickle was not one that torch sends to a worker."""
+        """Share the epoch again after a pickle that torch did not send to a worker."""
         vars(self).update(state)
         self._epoch = shared(self._epoch)
 
     @property
     def definition(self) -> dict[str, Any]:
-        """That of the dataset, and the transform."""
+        """Return that of the dataset, with the transform."""
         return {**self.dataset.definition, **self.transformation}
 
     @property
     def transformation(self) -> dict[str, Any]:
-        """What a state says of the transform: its name, the seed, and its options.
+        """Return the fields of the transform in a state: its name, the seed, its options.
 
         The options are the `definition` of the object that it is a method of, as a `MaskedLM` has
         one. Without that another function of the same name is taken for the same.
@@ -114,7 +114,7 @@ class TransformedDataset(BatchDataset):
 
     @property
     def epoch(self) -> int:
-        """The epoch of indices that name none."""
+        """Return the epoch of indices without one."""
         return int(self._epoch)
 
     def set_epoch(self, epoch: int) -> None:
@@ -141,7 +141,7 @@ class TransformedDataset(BatchDataset):
         return self.transform(self.dataset.batch(self._asked(numbers)), self._seeds(numbers))
 
     def in_turn(self, asked: Iterator[Samples]) -> Iterator[Batch]:
-        """What `batch` gives for each of `asked`; the dataset may look ahead."""
+        """Yield what `batch` returns for each of `asked`; the dataset may look ahead."""
         many = getattr(self.dataset, "in_turn", None)
         if many is None:
             yield from map(self.batch, asked)
@@ -163,7 +163,7 @@ class TransformedDataset(BatchDataset):
         return getattr(self.dataset, "varies_by_epoch", False)
 
     def _asked(self, numbers: Samples) -> Samples:
-        """What the dataset is asked for: it must not see an epoch that it does not know."""
+        """Return the indices for the dataset, without epochs if it does not vary by epoch."""
         return numbers if self._inner_varies else epochs_of(numbers, 0)[0]
 
     def _seeds(self, numbers: Samples) -> Seeds:

@@ -1,8 +1,8 @@
-"""How many worker processes a loader should have on this machine.
+"""Advice on the number of worker processes of a loader.
 
 Sending a batch from another process costs about 2 ms per 10 MB, and a process of Python with torch
-some 200 MB: so none is the right number wherever making a batch is cheaper than a training step,
-which one thread then hides. Worker processes pay for samples that are computed in Python or by
+some 200 MB. So the right number is 0 if making a batch is cheaper than a training step, which one
+thread then hides. Worker processes pay for samples that are computed in Python or by
 libraries that hold the interpreter: decoding images, augmentation, tokenizing as one goes.
 
 The counts are rules of thumb of PyTorch's tuning guide (about the processors there are) with one
@@ -38,7 +38,7 @@ class Advice:
 
 
 def processors() -> int:
-    """The processors that this process may use: affinity and the container's quota are honoured.
+    """Return the processors that this process may use, by affinity and container quota.
 
     `os.cpu_count` would count those of the whole machine.
     """
@@ -60,7 +60,7 @@ def suggest_workers(
     accelerators: int | None = None,
     processes: int | None = None,
 ) -> Advice:
-    """How many workers each of the training `processes` of this machine should have.
+    """Return the number of workers for each of the training `processes` of this machine.
 
     Arguments:
         work: ``"light"`` where samples are ready (token shards, tensors, tokenized rows);
@@ -93,7 +93,7 @@ def suggest_workers(
 
 
 def measured_workers(batch_s: float, step_s: float, *, cpus: int | None = None) -> Advice:
-    """The fewest workers that make batches as fast as a trainer takes them.
+    """Return the fewest workers that make batches as fast as a trainer takes them.
 
     `batch_s` are the seconds that making one batch takes in one process (`profile_collator` or
     `profile_loader` say), `step_s` those of a training step. One worker more than the quotient, as

@@ -1,17 +1,20 @@
-"""What a worker process of a loader does besides making batches.
+"""Worker processes of a loader: their end, their errors, shared memory, what can be sent to them.
 
-It ends with the process it works for, also where that was killed. torch's workers look every few
-seconds whether their parent has changed; under ``"forkserver"`` the parent is a server that stays,
-and workers of a killed trainer would wait for ever: with their memory, and with the pipes that
-whoever started the trainer may be reading.
+A worker ends with the process that it works for, even if that was killed. torch's workers check
+every few seconds whether their parent has changed. Under ``"forkserver"`` the parent is a server
+that stays, and workers of a killed trainer would wait for ever, with their memory and their pipes.
 
-It sends errors as they are, each in place of a batch. torch sends their text, from which it makes
-an error of the same type: code, place and remedy would be gone.
+A worker sends an error itself in place of a batch. torch sends the text of an error, from which it
+makes one of the same type, without code, place and remedy.
 
-So are errors of the thread that sends batches, as where shared memory is full. Python prints these
-and drops the batch: the trainer would wait for it for ever. Other queues are left as they are. The
-thread that hands out the files of tensors has nothing to send them by: without a free descriptor it
-tries for ever, so the worker ends, with the number of that error as its status.
+Errors of the thread that sends batches, such as full shared memory, are sent in the same way:
+Python prints these and drops the batch, for which the trainer would wait for ever. Other queues
+stay as they are. The thread that hands out the files of tensors cannot send its errors: without a
+free descriptor it retries for ever, so the worker ends with the number of that error as its status.
+
+`require_picklable` tests early whether a worker can get an object. Started by ``"spawn"`` or
+``"forkserver"``, it gets the dataset and the collate function pickled; if that fails, torch fails
+in the middle of the first epoch with a traceback of its own objects.
 """
 
 from __future__ import annotations
@@ -74,7 +77,7 @@ def shared(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def telling(batches: Iterator[Any]) -> Iterator[Any]:
-    """`batches`, and the error that ends them as the last of them: of a stream, in a worker.
+    """Yield `batches` and, last, the error that ends them: of a stream, in a worker.
 
     >>> list(telling(iter([1, 2])))
     [1, 2]
@@ -90,7 +93,7 @@ def telling(batches: Iterator[Any]) -> Iterator[Any]:
 
 
 def raising(batches: Iterator[Any]) -> Iterator[Any]:
-    """`batches`, where an error among them is raised: in the process that workers send them to.
+    """Yield `batches`; raise an error among them: in the process that receives them.
 
     Also what the machine does to the workers or to this process, as `machine_error` names it.
     """
@@ -141,11 +144,11 @@ def _end_without_files(before: Any, kind: Any, error: BaseException, trace: Any)
 
 def _end_after(sentinel: int) -> None:
     wait([sentinel])
-    os._exit(1)  # there is nobody left to tell
+    os._exit(1)  # no process is left to report to
 
 
 def _telling(make: Callable[[Indices], Batch]) -> Callable[[Indices], Batch | DataprepError]:
-    """`make`, giving an error in place of the batch."""
+    """Return `make` as a function that returns an error in place of the batch."""
 
     def made(indices: Indices) -> Batch | DataprepError:
         try:
@@ -159,7 +162,7 @@ def _telling(make: Callable[[Indices], Batch]) -> Callable[[Indices], Batch | Da
 
 
 def _told(error: Exception) -> DataprepError:
-    """The `machine_error` of a worker; else `error` is raised."""
+    """Return the `machine_error` of a worker; raise `error` if there is none."""
     named = machine_error(error)
     if named is None:
         raise error
@@ -171,11 +174,11 @@ _ENOUGH = 64 << 20  # bytes of a dataset that are pickled to see that it can be
 
 
 class _EnoughError(Exception):
-    """So much was pickled that the rest will be too."""
+    """Raised to stop pickling once enough of an object was pickled."""
 
 
 class _Nowhere:
-    """A file that counts."""
+    """A file that only counts what is written."""
 
     def __init__(self) -> None:
         self.written = 0

@@ -42,10 +42,10 @@ _FIRST = np.zeros(1, np.int64)
 
 
 class MixedDataset(SampleDataset, Protocol):
-    """What a mixture needs of each of its datasets: samples of one split.
+    """Interface of the datasets of a mixture: samples of one split.
 
-    Where rows are padded to the longest of their batch, the dataset says so with ``pad_to ==
-    "longest"``, and has `pad_id` and `padding` (``"right"`` or ``"left"``).
+    A dataset with ``pad_to == "longest"`` pads rows to the longest of their batch, and has `pad_id`
+    and `padding` (``"right"`` or ``"left"``).
     """
 
     split: Split
@@ -100,12 +100,12 @@ class MixtureDataset(BatchDataset):
 
     @property
     def splits(self) -> tuple[Split, ...]:
-        """The split of each source."""
+        """Return the split of each source."""
         return tuple(dataset.split for dataset in self._datasets)
 
     @property
     def definition(self) -> dict[str, Any]:
-        """What decides what sample `i` is, builds and all: JSON values."""
+        """Return what decides what sample `i` is, builds included: JSON values."""
         return {
             "kind": "mixture", "content": [d.split.content_id for d in self._datasets],
             "samples": [len(d) for d in self._datasets],
@@ -121,7 +121,7 @@ class MixtureDataset(BatchDataset):
         max_period: int = MAX_PERIOD,
         tolerance: float = TOLERANCE,
     ) -> WeightedSources:
-        """The mixture of these sources with a weight for each, by name. See `WeightedSources`."""
+        """Return these sources with a weight for each, by name."""
         means = tokens_per_sample or {}
         for where, names in (("weights", set(weights)), ("tokens_per_sample", set(means))):
             odd = names ^ set(self._names) if names or where == "weights" else set()
@@ -140,7 +140,7 @@ class MixtureDataset(BatchDataset):
         return WeightedSources(sources, by=by, max_period=max_period, tolerance=tolerance)
 
     def by_source(self, samples: Samples) -> Iterator[tuple[int, Samples, Samples]]:
-        """(number of the source, rows of `samples` that are its, their numbers in it).
+        """Yield the number of a source, the rows of `samples` that are its, their numbers in it.
 
         `PADDING` is passed to the first source. Raises `IndexError` for other numbers outside
         0 .. len - 1.
@@ -153,7 +153,7 @@ class MixtureDataset(BatchDataset):
             yield which, rows, np.where(own == PADDING, PADDING, own - self.base[which])
 
     def spans(self, samples: Samples) -> tuple[Samples, Samples]:
-        """Starts and stops of what reading `samples` touches, in tokens of all `splits`.
+        """Return starts and stops of what reading `samples` touches, in tokens of all `splits`.
 
         The tokens of the splits are numbered one after the other too.
         """
@@ -170,7 +170,7 @@ class MixtureDataset(BatchDataset):
         return starts, stops
 
     def covering(self, start: int, stop: int) -> Samples:
-        """The samples that touch a token of `start` to `stop`, numbered as in `spans`.
+        """Return the samples that touch a token of `start` to `stop`, numbered as in `spans`.
 
         int64, increasing. Costs what `covering` of the sources costs that have these tokens.
         """
@@ -189,7 +189,7 @@ class MixtureDataset(BatchDataset):
         return np.concatenate(found)
 
     def _token_base(self) -> Samples:
-        """Where the tokens of each split begin, and the last one's end, numbered as in `spans`."""
+        """Return where the tokens of each split begin in the numbers of `spans`, and the end."""
         return np.cumsum([0, *(split.tokens for split in self.splits)], dtype=np.int64)
 
     def batch(self, indices: Indices) -> Batch:
@@ -206,7 +206,7 @@ class MixtureDataset(BatchDataset):
         return batch
 
     def _part(self, which: int, rows: Samples, own: Samples) -> Part:
-        """What source `which` gives for its samples `own`, which stand at `rows` of the batch."""
+        """Return the batch of source `which` for its samples `own`, with their `rows`."""
         try:
             batch = self._datasets[which].batch(own)
         except DataprepError as error:
@@ -215,13 +215,13 @@ class MixtureDataset(BatchDataset):
         return Part(self._names[which], rows, batch, self._fillings[which])
 
     def _name(self, error: DataprepError, which: int) -> None:
-        """Say that `error` is of source `which`: by its path, as it was given if it was."""
+        """Add the name of source `which` to `error`: its path, as it was given if it was."""
         path, name = self._datasets[which].split.dataset.path, self._names[which]
         name_dataset(error, name if Path(name).absolute() == path else path)
 
 
 def _filling(dataset: MixedDataset) -> Filling | None:
-    """How its rows are padded, where that is up to each batch."""
+    """Return how rows are padded, if that depends on the batch."""
     if getattr(dataset, "pad_to", None) != "longest":
         return None
     return Filling(getattr(dataset, "pad_id", 0), getattr(dataset, "padding", "right") == "left")
@@ -253,7 +253,7 @@ _POLICY = ("--eos", "--bos", "--special-text")
 
 
 def _policy(entry: TokenizerEntry) -> tuple[str, str, str]:
-    """How a build drives its tokenizer, in the words of its options."""
+    """Return the tokenizer settings of a build, in the words of its options."""
     eos, bos = ("added" if added else "none" for added in (entry.add_eos, entry.add_bos))
     return eos, bos, entry.special_text
 
@@ -267,14 +267,14 @@ def _other_tokenizer(name: str, ours: str, first: str, theirs: str) -> Incompati
 
 
 class Filling(NamedTuple):
-    """How a source fills up rows that are padded to the longest of their batch."""
+    """Padding of a source whose rows are padded to the longest of their batch."""
 
     pad_id: int
     left: bool
 
 
 class Part(NamedTuple):
-    """The rows of a batch that come from one source, and what it gave for them.
+    """The rows of a batch that come from one source, and their batch.
 
     `filling` is None where its rows are equally long in all batches.
     """
@@ -286,7 +286,7 @@ class Part(NamedTuple):
 
 
 def merge(parts: Sequence[Part], rows: int) -> Batch:
-    """One batch of all rows of `parts`."""
+    """Return one batch of all rows of `parts`."""
     if len(parts) == 1:
         return parts[0].batch
     check_fit(parts)
@@ -308,7 +308,7 @@ def _scatter(name: str, parts: Sequence[Part], rows: int) -> torch.Tensor:
 
 
 def _put(target: npt.NDArray[Any], name: str, part: Part) -> None:
-    """The rows of `part`, padded on to the width of `target` where they are shorter."""
+    """Put the rows of `part` into `target`, padded to its width if they are shorter."""
     values = part.batch[name].numpy()
     if part.filling is None or values.shape[1:] == target.shape[1:]:
         target[part.rows] = values
@@ -320,7 +320,7 @@ def _put(target: npt.NDArray[Any], name: str, part: Part) -> None:
 
 
 def _blank(name: str, pad_id: int) -> int:
-    """What the field `name` has in padding.
+    """Return the value of the field `name` in padding.
 
     >>> [_blank(name, 9) for name in ("input_ids", "chosen_labels", "doc_ids", "attention_mask")]
     [9, -100, -1, 0]
@@ -333,7 +333,7 @@ def _blank(name: str, pad_id: int) -> int:
 
 
 def _merge_cu_seqlens(parts: Sequence[Part], rows: int) -> torch.Tensor:
-    """Where the segments of all rows, laid end to end in the batch's order, stop.
+    """Return where the segments of all rows, laid end to end in batch order, stop.
 
     No segment reaches from a row into the next, so each moves with its row.
     """
@@ -382,7 +382,7 @@ def _fits(one: Part, other: Part) -> bool:
 
 
 def _shape(part: Part, name: str) -> tuple[int | str, ...]:
-    """That of a row; "longest" stands for a length which is up to the batch."""
+    """Return the shape of a row; "longest" stands for a length that depends on the batch."""
     shape = part.batch[name].shape[1:]
     return ("longest",) * len(shape) if part.filling is not None else tuple(shape)
 

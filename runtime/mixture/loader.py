@@ -1,4 +1,4 @@
-"""A loader over several datasets: the rows of all, one order, the exact shares of the weights.
+"""`mixed_loader`: a loader over several datasets in the exact shares of their weights.
 
 `create_loader` comes here when it is given datasets with weights. What is served is fixed by the
 contents in the order given, the weights, the seed and the options of the rows, and by no path: a
@@ -54,7 +54,7 @@ def mixed_loader(
     weights_changed: bool = False,
     mixed_tokenizers: bool = False,
 ) -> Loader:
-    """The loader of a mixture: `make` makes the rows of a split, `served` the loader of all rows.
+    """Return the loader of a mixture: `make` opens a split, `served` makes the loader.
 
     `weights` has a dataset directory, or an open `Dataset`, and its weight. ``"blocks"`` shuffles
     each source in pieces, with windows of 1 GiB over all sources together (and of 256 MiB for each
@@ -95,7 +95,7 @@ def mixed_loader(
 
 
 def realised(loader: Loader) -> dict[str, Realised]:
-    """What a loader of a mixture has handed over of each source, by name: samples, tokens, passes.
+    """Return what a loader of a mixture has handed over of each source, by name.
 
     Counted from its state and not kept: from epoch 0 on, as this loader serves it with its batch
     size (what `drop_last` leaves out at the end of an epoch does not count), up to the last batch
@@ -132,7 +132,7 @@ def realised(loader: Loader) -> dict[str, Realised]:
 
 
 def _handed_over(phase: Phase, cut: int) -> Iterator[tuple[int, int]]:
-    """Draws of the schedule up to which to add (1) and to subtract (-1) what was drawn.
+    """Yield signs and draws of the schedule: 1 to add what was drawn up to there, -1 to subtract.
 
     What does not fill a global batch of `cut` samples at the end of an epoch does not count.
     """
@@ -155,7 +155,7 @@ def _means(parts: Mapping[str, MixedDataset]) -> dict[str, Fraction]:
 
 
 def mean_tokens(samples: MixedDataset) -> Fraction:
-    """The mean tokens of a sample, padding not counted: exact.
+    """Return the mean tokens of a sample, padding not counted: exact.
 
     At once for windows and packed rows; for documents costs reading the lengths of all, 8 bytes
     each. Raises `UsageError` for other datasets.
@@ -180,17 +180,17 @@ def mean_tokens(samples: MixedDataset) -> Fraction:
 
 
 def _name(place: str | Path | Dataset) -> str:
-    """What messages call a dataset: the path, as given."""
+    """Return the name of a dataset in messages: the path, as given."""
     return str(place.path if isinstance(place, Dataset) else place)
 
 
 def _skips(given: Mapping[Any, Iterable[int] | Skips | None]) -> dict[str, Skips]:
-    """The skip lists by the name of their dataset."""
+    """Return the skip lists by the name of their dataset."""
     return {_name(place): skips_of(skip) for place, skip in given.items()}
 
 
 def _named(weights: Mapping[Any, float]) -> dict[str, str | Path | Dataset]:
-    """The datasets by name."""
+    """Return the datasets by name."""
     found: dict[str, str | Path | Dataset] = {}
     for place in weights:
         name = _name(place)
@@ -215,7 +215,7 @@ def _equal_rooms(parts: Mapping[str, MixedDataset]) -> None:
 
 
 def _common(rows: list[dict[str, Any]]) -> dict[str, Any]:
-    """The definition of the rows of all sources: what they share as short fields, `rows` the kind.
+    """Return the definition of the rows of all sources: shared fields, and `rows`, the kind.
 
     What they do not share is in `rows_of_sources`, without the names of splits.
     """
@@ -228,7 +228,7 @@ def _common(rows: list[dict[str, Any]]) -> dict[str, Any]:
 def _in_blocks(
     mixture: WeightedSources, parts: Mapping[str, MixedDataset], seed: int
 ) -> tuple[Blocks, ...]:
-    """For each source an order for data larger than memory; all have a part of one window."""
+    """Return an order in blocks for each source; together they have one window."""
     orders = []
     for source, purpose, part in zip(
         mixture.sources, mixture.purposes(), parts.values(), strict=True

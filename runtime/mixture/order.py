@@ -48,7 +48,7 @@ By = Literal["samples", "tokens"]
 
 
 class Realised(TypedDict):
-    """What was drawn of a source: samples, their tokens on average, and passes over the source."""
+    """Draws of a source: samples, their tokens on average, and passes over the source."""
 
     samples: int
     tokens: int | None
@@ -79,7 +79,7 @@ class Source:
 
 
 class WeightedSources:
-    """Sources and their weights. Equal on every rank, as it depends on nothing but these.
+    """Sources and their weights; equal on every rank, as nothing else decides it.
 
     `by` says what the weights are shares of. With ``"tokens"`` each is divided by the mean tokens
     of the source's samples, so that the tokens drawn come in the proportion of the weights.
@@ -116,12 +116,12 @@ class WeightedSources:
 
     @property
     def samples(self) -> int:
-        """Samples of all sources together: the usual number of positions in an epoch."""
+        """Return the samples of all sources: the usual number of positions in an epoch."""
         return int(self.base[-1])
 
     @property
     def definition(self) -> dict[str, Any]:
-        """What decides which sample stands where, besides the seed: JSON values.
+        """Return what decides which sample stands where, besides the seed: JSON values.
 
         `content`, `weights` (those of the period) and `samples` have one for each source, in order.
         The other values stay short however many sources there are: `content_sha256` and
@@ -137,7 +137,7 @@ class WeightedSources:
         }  # fmt: skip
 
     def realised(self, served: int) -> dict[str, Realised]:
-        """What the first `served` positions draw of each source, by name: counted, without running.
+        """Return the draws of each source, by name, in the first `served` positions.
 
         `served` counts over all epochs. `tokens` are samples times their mean, None without one:
         exact after whole passes, and always where the samples of a source are equally long.
@@ -145,7 +145,7 @@ class WeightedSources:
         return self.drawn(self.schedule.counts(served))
 
     def drawn(self, counts: Positions, served: Positions | None = None) -> dict[str, Realised]:
-        """`realised` of these numbers of samples, int64 [sources].
+        """Return `realised` for these numbers of samples, int64 [sources].
 
         `served` are those of a pass over each source, all of its samples if it is None.
         """
@@ -160,7 +160,7 @@ class WeightedSources:
         }  # fmt: skip
 
     def purposes(self, purpose: str = "mixture") -> list[str]:
-        """What the order of each source is made for, so that two sources of one content share none.
+        """Return the purpose of each source's order; equal contents have different ones.
 
         `purpose` and the number of the source among those of its content, in the order given.
         """
@@ -180,7 +180,7 @@ class WeightedSources:
         skip: Mapping[str, Skips] | None = None,
         weights_changed: bool = False,
     ) -> MixtureOrder:
-        """The order in which each pass over a source is a new permutation, or the stored order.
+        """Return the order in which each pass over a source is a permutation, or as stored.
 
         `skip` has the samples to leave out of a source, by name. For `weights_changed` see
         `create_loader`.
@@ -199,7 +199,7 @@ class WeightedSources:
         )  # fmt: skip
 
     def skips(self, named: Mapping[str, Skips]) -> tuple[Skips, ...]:
-        """Skip lists by name as `MixtureOrder` has them. `UsageError` for names of no source."""
+        """Return skip lists as `MixtureOrder` has them; `UsageError` for names of no source."""
         odd = sorted(set(named) - {source.name for source in self.sources})
         require(not odd, "skip", f"{', '.join(odd)}: no source of this mixture")
         if not any(map(len, named.values())):
@@ -208,7 +208,7 @@ class WeightedSources:
 
 
 def _per_token(source: Source) -> Fraction:
-    """The weight of a source's samples that gives its tokens the share `weight`."""
+    """Return the weight of a source's samples that gives its tokens the share `weight`."""
     if source.tokens_per_sample is None:
         raise UsageError(
             "has no tokens_per_sample, and the weights are shares of tokens",
@@ -231,7 +231,7 @@ _CHANGEABLE = frozenset({
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MixtureOrder:
-    """The samples at the positions of a mixture's epochs: see runtime/mixture/order.py.
+    """Order of a mixture: the samples at the positions of its epochs.
 
     `orders` has one for each source, asked with the number of the pass as its epoch. Made by
     `WeightedSources.order`; any `Order` will do. `skips` has the samples to leave out of each
@@ -280,7 +280,7 @@ class MixtureOrder:
 
     @property
     def phase(self) -> Phase:
-        """The one under way."""
+        """Return the current phase."""
         return self.phases[-1]
 
     @property
@@ -300,7 +300,7 @@ class MixtureOrder:
 
     @property
     def skipped(self) -> list[list[int]]:
-        """The samples that are left out of each source; empty where there are none at all."""
+        """Return the samples left out of each source; an empty list if there are none."""
         some = any(map(len, self.skips))
         return [skips.to_json() for skips in self.skips] if some else []
 
@@ -346,12 +346,12 @@ class MixtureOrder:
         return replace(order, phases=found)
 
     def history(self, n: int) -> list[dict[str, Any]]:
-        """The phases as JSON has them, with epochs of `n` positions in the one under way."""
+        """Return the phases as JSON values; epochs of the current one have `n` positions."""
         *ended, last = (phase.to_json() for phase in self.phases)
         return [*ended, {**last, "positions": n}]
 
     def samples(self, positions: Positions, n: int, epoch: int) -> Positions:
-        """int64 of the shape of `positions`, each in 0 .. mixture.samples - 1.
+        """Return the samples at `positions`: int64 of its shape, each in 0 .. mixture.samples - 1.
 
         Raises `IndexError` for a position outside 0 .. n - 1, `UsageError` for one that was drawn
         before this phase.
@@ -369,7 +369,7 @@ class MixtureOrder:
         return out.reshape(positions.shape)
 
     def positions(self, samples: Positions, n: int, epoch: int) -> Positions:
-        """The first position of the epoch at which each of `samples` stands; -1 where it does not.
+        """Return the first position in the epoch of each of `samples`, or -1.
 
         For all the positions of a sample see `occurrences`. Raises `IndexError` for samples that
         there are not.
@@ -389,14 +389,14 @@ class MixtureOrder:
         return out.reshape(samples.shape)
 
     def occurrences(self, sample: int, n: int, epoch: int) -> Positions:
-        """All positions of the epoch at which `sample` stands: int64, rising; perhaps none.
+        """Return all positions of the epoch at which `sample` stands: int64, increasing.
 
         Costs the inverse of one permutation for every pass over its source in the epoch.
         """
         return self.draws(np.array([sample], np.int64), n, epoch)[1]
 
     def draws(self, samples: Positions, n: int, epoch: int) -> tuple[Positions, Positions]:
-        """All positions of the epoch at which each of `samples` [k] stands.
+        """Return all positions of the epoch at which each of `samples` [k] stands.
 
         Two int64 arrays of one entry a draw: which of `samples`, 0 .. k - 1, and its position,
         which rises for each sample. Samples that are skipped have none. Costs what `occurrences`
@@ -417,7 +417,7 @@ class MixtureOrder:
         return drawn, positions
 
     def _stands(self) -> Positions:
-        """How many samples of each source were served where the phase begins, in such passes."""
+        """Return how many samples of each source were served before the phase."""
         turns, places = np.array(self.phase.stands, np.int64).T
         for which in np.flatnonzero(places) if self.skips else ():
             position, size = int(places[which]), int(self.mixture.sizes[which])
@@ -427,7 +427,7 @@ class MixtureOrder:
         return found
 
     def _first(self) -> Phase:
-        """The phase of a run that begins."""
+        """Return the phase of a new run."""
         sources, purposes = self.mixture.sources, self.mixture.purposes("")
         named = map(_key_of, sources, purposes, self.orders)
         return Phase(
@@ -436,7 +436,7 @@ class MixtureOrder:
         )  # fmt: skip
 
     def _epoch(self, n: int, epoch: int) -> tuple[int, int]:
-        """The first position of the epoch in this phase, and the draws before position 0."""
+        """Return the first position of the epoch in this phase, and the draws before position 0."""
         phase = self.phase
         begin = phase.draws_at(Spot(epoch, 0), n)
         if n < 1 or epoch < 0 or begin + n > MAX_POSITION:
@@ -449,20 +449,20 @@ class MixtureOrder:
         return phase.begin.position if epoch == phase.begin.epoch else 0, begin
 
     def _drawn(self, n: int, epoch: int) -> tuple[int, Positions, Positions]:
-        """The draws before the epoch, and those of each source until it begins and ends."""
+        """Return the draws before the epoch, and those of each source at its begin and end."""
         low, begin = self._epoch(n, epoch)
         counts = self.mixture.schedule.counts
         return begin, counts(begin + low) + self.lead, counts(begin + n) + self.lead
 
     def _own_samples(self, which: int, places: Positions, turn: int) -> Positions:
-        """The samples of a source, in its own numbers, at these places of a pass."""
+        """Return the samples of a source, in its own numbers, at these places of a pass."""
         order, size = self.orders[which], int(self.mixture.sizes[which])
         if self.skips:
             places = self.skips[which].positions(places, order, size, turn)
         return order.samples(places, size, turn)
 
     def _numbers(self, which: int, own: Positions, turn: int) -> Positions:
-        """Which draws of the source, from its first pass on, are these samples in pass `turn`."""
+        """Return the draw numbers of these samples of a source in pass `turn`."""
         order, size = self.orders[which], int(self.mixture.sizes[which])
         places = order.positions(own, size, turn)
         if self.skips:
@@ -481,7 +481,7 @@ class MixtureOrder:
         return np.searchsorted(self.mixture.base, samples, "right") - 1
 
     def _places(self, which: int, numbers: Positions) -> Positions:
-        """Where these draws of the source, from its first pass on, stand in the schedule."""
+        """Return the places in the schedule of these draws of a source."""
         draws = numbers - self.lead[which]
         return self.mixture.schedule.position_of(np.full_like(draws, which), draws)
 
@@ -516,14 +516,14 @@ def _key_of(source: Source, number: str, order: Order) -> str:
 
 
 def _groups(source: Positions, passes: Positions) -> Iterator[tuple[int, int, Positions]]:
-    """The rows of each source and pass."""
+    """Yield source, pass and the rows of both."""
     for which, rows in _runs(source):
         for turn, some in _runs(passes[rows]):
             yield which, turn, rows[some]
 
 
 def _runs(values: Positions) -> Iterator[tuple[int, Positions]]:
-    """Each value, and the rows that have it."""
+    """Yield each value, and the rows that have it."""
     if len(values) == 0:
         return
     if values.min() == values.max():

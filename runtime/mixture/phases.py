@@ -1,4 +1,4 @@
-"""Phases of a mixture's run: what was drawn with which weights, and where each source stands.
+"""Phases of a mixture's run: draws with the same weights, and the place of each source.
 
 A run is one phase until its sources, their weights or their skip lists change. Then another phase
 begins, in which every source continues where it stands:

@@ -6,8 +6,7 @@ would be too long are rounded, in the shortest of a few periods that brings ever
 part in a thousand; the largest relative error is kept. A weight that cannot be met, above all one
 that would never be drawn, is an error.
 
-Which source each draw of a mixture comes from: exact at every prefix, for ever the same.
-
+The schedule says which source each draw comes from: exact at every prefix, and always the same.
 Source `i` has `weights[i]` of the `period` draws, spread as evenly as whole numbers can be: after
 any `t` draws its count differs from t * weight / period by less than one. This is proportionate
 fair scheduling (Baruah, Cohen, Plaxton, Varvel: Proportionate Progress, Algorithmica 1996) on one
@@ -62,7 +61,7 @@ _DIGITS = 17  # a float has no more
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PeriodWeights:
-    """How often each source is drawn in one period.
+    """Draws of each source in one period.
 
     `weights` are at least 1 and sum to `period`; `error` is the largest relative difference of a
     source's share from the one asked for, 0.0 where all are exact.
@@ -80,7 +79,7 @@ def whole_weights(
     max_period: int = MAX_PERIOD,
     tolerance: float = TOLERANCE,
 ) -> PeriodWeights:
-    """The smallest whole numbers in the proportion of `weights`, or the nearest within a period.
+    """Return the smallest whole numbers in the proportion of `weights`, or nearest to it.
 
     `names` are for messages. Raises `UsageError` (code E_WEIGHTS) for no weights, a weight that is
     not a positive finite number, and one whose share `max_period` draws cannot meet to within the
@@ -116,7 +115,7 @@ def whole_weights(
 
 
 def as_fraction(value: object, where: str) -> Fraction:
-    """The simplest fraction that rounds to `value`; `UsageError` unless positive and finite.
+    """Return the simplest fraction that rounds to `value`, which must be positive.
 
     >>> as_fraction(0.1, "weight"), as_fraction(2 / 3, "weight")
     (Fraction(1, 10), Fraction(2, 3))
@@ -136,14 +135,14 @@ def as_fraction(value: object, where: str) -> Fraction:
 
 
 def _simplest(value: float) -> Fraction:
-    """The fraction with the fewest digits in its denominator that rounds to `value`."""
+    """Return the fraction with the fewest digits in its denominator that rounds to `value`."""
     exact = Fraction(value)
     near = (exact.limit_denominator(10**digits) for digits in range(_DIGITS + 1))
     return next((fraction for fraction in near if float(fraction) == value), exact)
 
 
 def _common(fractions: Sequence[Fraction]) -> list[int]:
-    """The smallest whole numbers in this proportion."""
+    """Return the smallest whole numbers in this proportion."""
     scale = math.lcm(*(f.denominator for f in fractions))
     numbers = [f.numerator * (scale // f.denominator) for f in fractions]
     divisor = math.gcd(*numbers)
@@ -151,7 +150,7 @@ def _common(fractions: Sequence[Fraction]) -> list[int]:
 
 
 def _rounded(asked: Sequence[int], period: int) -> list[int]:
-    """Whole numbers that sum to `period`: each quota rounded down, some of them up.
+    """Return whole numbers that sum to `period`: quotas rounded down, some of them up.
 
     Up go those for which it changes the relative errors for the better most, or for the worse
     least: small quotas go to their nearest number, and large ones make up the sum.
@@ -169,13 +168,13 @@ def _rounded(asked: Sequence[int], period: int) -> list[int]:
 
 
 def _quotas(asked: Sequence[int], period: int) -> list[float]:
-    """What the draws would be if they need not be whole; 0.0 where it is too small for a float."""
+    """Return the exact draws as floats; 0.0 for one too small for a float."""
     total = sum(asked)
     return [weight * period / total for weight in asked]
 
 
 def _errors(asked: Sequence[int], found: Sequence[int]) -> list[float]:
-    """The relative difference of each share from the one asked for."""
+    """Return the relative difference of each share from the one asked for."""
     quotas = _quotas(asked, sum(found))
     return [abs(f / q - 1) if q else 1.0 for f, q in zip(found, quotas, strict=True)]
 
@@ -206,7 +205,7 @@ Counts = npt.NDArray[np.int64]
 
 
 class _Filled(NamedTuple):
-    """How far the table is filled, and the draws that may stand there but have not yet come."""
+    """The end of the filled table, and the draws that may stand there but did not yet."""
 
     stop: int
     waiting: tuple[int, ...]  # a heap of deadline * sources + source
@@ -261,7 +260,7 @@ class Schedule:
         return f"<dataprep.Schedule of {len(self.weights):,} sources, period {self.period:,}>"
 
     def at(self, positions: Counts) -> tuple[Counts, Counts]:
-        """The source at each of `positions`, and how often it was drawn before: int64, same shape.
+        """Return the source at each of `positions`, and its draws before: int64, same shape.
 
         Costs about 20 ns a position where the table is filled. Raises `IndexError` for a negative
         position.
@@ -278,7 +277,7 @@ class Schedule:
         return source, periods * weight + slots * weight // self.period + (entry & 1)
 
     def counts(self, position: int) -> Counts:
-        """How often each source is drawn before `position`: int64 [sources], without running.
+        """Return the draws of each source before `position`: int64 [sources].
 
         Costs the filling of the table up to there, then some 20 microseconds.
         """
@@ -297,7 +296,7 @@ class Schedule:
         return self._table[start:stop].astype(np.int64) >> 1
 
     def position_of(self, source: Counts, number: Counts) -> Counts:
-        """Where draw `number` (from 0) of `source` stands: the inverse of `at`, same shape.
+        """Return the position of draw `number` (from 0) of `source`: the inverse of `at`.
 
         The first call fills the table and turns it round, for 4 bytes a position of the period.
         Raises `IndexError` for a source or a number that there is not.
@@ -316,11 +315,11 @@ class Schedule:
         return found
 
     def _first(self) -> Counts:
-        """Where the positions of each source begin in `_places`."""
+        """Return where the positions of each source begin in `_places`."""
         return np.cumsum(self._weight) - self._weight
 
     def _turned(self) -> npt.NDArray[np.int32]:
-        """The positions of source 0 in the period, then those of source 1, ..."""
+        """Return the positions of source 0 in the period, then those of source 1, ..."""
         first, places = self._first(), np.empty(self.period, np.int32)
         for start in range(0, self.period, _PIECE):
             slots = np.arange(start, min(start + _PIECE, self.period))
@@ -329,7 +328,7 @@ class Schedule:
         return places
 
     def _fill(self, stop: int) -> None:
-        """Fill the table up to `stop`. Threads that come here together write the same."""
+        """Fill the table up to `stop`; threads that do so together write the same."""
         filled = self._filled
         while filled.stop < stop:
             filled = self._fill_piece(filled)
@@ -352,7 +351,7 @@ class Schedule:
         return _Filled(stop, tuple(waiting))
 
     def _released(self, start: int, stop: int) -> tuple[Counts, Counts]:
-        """The draws that may stand at `start` to `stop` and not before, as keys in that order.
+        """Return the draws that may stand first at `start` to `stop`, as keys in that order.
 
         And, for each of these positions, how many of them it is the first for.
         """
@@ -369,7 +368,7 @@ class Schedule:
 
 
 def _earliest(waiting: list[int], keys: list[int], per_slot: list[int]) -> list[int]:
-    """The smallest key waiting at each slot; `waiting` is the heap before and after."""
+    """Return the smallest key waiting at each slot, and the heap after."""
     drawn, arrive = [], iter(keys).__next__
     for count in per_slot:  # nearly all the time goes here: nothing is done twice
         if count == 1:

@@ -1,14 +1,14 @@
 """`StreamDataset`: the samples of a map-style dataset, read in whole blocks, as an iterable.
 
-For storage where a read far away is dear: disks that turn, network file systems, data larger than
-the page cache. Where the data fits into memory `create_loader` is as fast, shuffles better, and its
-order depends on no topology.
+For storage with expensive random reads: rotating disks, network file systems, data larger than the
+page cache. If the data fits into memory, `create_loader` is as fast, shuffles better, and its order
+depends on no topology.
 
-What is guaranteed. An epoch is one sequence of all samples, a pure function of (dataset, seed,
+Guarantees. An epoch is one sequence of all samples, a pure function of (dataset, seed,
 epoch, shuffle options). It is dealt among the ranks, and each rank's share among its workers, in
 contiguous runs (`runtime/stream/deal.py`): every sample once, equally many steps on every rank, and
 each worker reads forward. So what is served is a function of (seed, epoch, topology). A run that
-stops goes on where it stood, also on another topology: what is left is dealt anew.
+stops continues at its place, also on another topology: the rest is dealt anew.
 
 Each worker holds the tokens of one window of blocks, or of the shuffle buffer, in memory. Where two
 runs meet inside a window, both read it.
@@ -82,8 +82,8 @@ class StreamDataset(IterableDataset[Batch]):
 
     Iterating here, or in a DataLoader without workers, serves the epoch, and once its last batch
     is handed over the next one, as `Loader` does; a pass that is left early does not count and is
-    served again. With ``infinite`` the next pass goes on where the last was left instead. In worker
-    processes nobody knows what the trainer took: `stream_loader` counts that, a stock DataLoader
+    served again. With ``infinite`` the next pass continues where the last was left instead. Worker
+    processes do not know what the trainer took: `stream_loader` counts that, a stock DataLoader
     serves the epoch that `set_epoch` set, and warns when it serves one again.
 
     Raises `UsageError` for arguments that cannot be met, such as a path for `dataset`.
@@ -153,7 +153,7 @@ class StreamDataset(IterableDataset[Batch]):
         self.set_epoch(epoch)
 
     def topology(self, workers: int = 1) -> Topology:
-        """This stream's, with so many worker processes (1 stands for none as well)."""
+        """Return the topology with so many worker processes (1 also stands for none)."""
         return Topology(
             dp_size=self.dp_size, workers=workers,
             batch_size=1 if self.batch_size is None else self.batch_size,
@@ -161,7 +161,7 @@ class StreamDataset(IterableDataset[Batch]):
 
     @property
     def epoch(self) -> int:
-        """The epoch that the next `iter` serves."""
+        """Return the epoch that the next `iter` serves."""
         return self._start.epoch
 
     def set_epoch(self, epoch: int) -> None:
@@ -182,7 +182,7 @@ class StreamDataset(IterableDataset[Batch]):
         self._go_to(Place(epoch))
 
     def __len__(self) -> int:
-        """Steps of this rank in a whole epoch (samples, where `batch_size` is None)."""
+        """Return the steps of this rank in an epoch (samples, if `batch_size` is None)."""
         if self.infinite:
             raise TypeError("an infinite stream has no length")
         return self._deal(self.topology()).steps
@@ -199,13 +199,13 @@ class StreamDataset(IterableDataset[Batch]):
         return self._in_worker(self._enter(start, worker.num_workers), worker.id)
 
     def begin(self, workers: int) -> Place:
-        """Where a pass with so many workers starts; they are told. Part of `stream_loader`."""
+        """Begin a pass with so many workers and return its place. Part of `stream_loader`."""
         start = self._next(workers)
         self._go_to(start)
         return start
 
     def upcoming(self, workers: int) -> Batch:
-        """The first batch of such a pass; nothing moves. Part of `stream_loader`."""
+        """Return the first batch of such a pass; the place stays. Part of `stream_loader`."""
         return next(self.batches(self._next(workers)))
 
     def count(self, batches: Iterator[Batch], start: Place) -> Iterator[Batch]:
@@ -227,7 +227,7 @@ class StreamDataset(IterableDataset[Batch]):
             yield handed.pop()
 
     def state_dict(self) -> dict[str, Any]:
-        """Where the trainer stands: JSON, the same on every rank; costs microseconds.
+        """Return the place of the trainer: JSON, the same on every rank; costs microseconds.
 
         It has under 1 KB, and some 20 bytes more for each change of ranks, workers or batch size
         (32 at most) in the epoch. Counts what was handed over. Raises `UsageError` where that
@@ -340,7 +340,7 @@ class StreamDataset(IterableDataset[Batch]):
         return {name: field if name in OF_THE_BATCH else field[0] for name, field in batch.items()}
 
     def _identity(self, order: StreamOrder) -> dict[str, Any]:
-        """What a state must agree with: everything that decides the order, but the topology."""
+        """Return what a state must agree with: all that decides the order, except the topology."""
         return {
             "algorithm": ALGORITHM, "content_id": self.dataset.split.content_id,
             "definition": dict(self.dataset.definition), "samples": self._n, "seed": self.seed,

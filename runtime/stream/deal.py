@@ -1,4 +1,4 @@
-"""Who reads which positions of an epoch of a stream: pure arithmetic, nothing is negotiated.
+"""Division of an epoch of a stream among ranks and workers: pure arithmetic.
 
 An epoch is a sequence of n positions. It is **dealt** among ranks into contiguous shares of equally
 many steps, and each share among the rank's workers into contiguous **runs** of whole batches, so
@@ -85,7 +85,7 @@ class Ranges:
 
     @classmethod
     def of(cls, starts: Positions, stops: Positions) -> Ranges:
-        """Ranges in rising order that do not overlap; empty ones go, neighbours become one."""
+        """Return ranges in increasing order; empty ones are dropped, neighbours joined."""
         kept = starts < stops
         starts, stops = starts[kept].astype(np.int64), stops[kept].astype(np.int64)
         if not len(starts):
@@ -95,19 +95,19 @@ class Ranges:
 
     @property
     def total(self) -> int:
-        """Positions in all ranges together."""
+        """Return the positions in all ranges together."""
         return int((self.stops - self.starts).sum())
 
     def as_list(self) -> list[tuple[int, int]]:
-        """The ranges as pairs of integers."""
+        """Return the ranges as pairs of integers."""
         return list(zip(self.starts.tolist(), self.stops.tolist(), strict=True))
 
     def part(self, first: int, stop: int) -> Ranges:
-        """What stands at places `first` to `stop` of the sequence that the ranges make up."""
+        """Return the positions at places `first` to `stop` of the sequence of all ranges."""
         return self.select(np.array([first]), np.array([stop]))
 
     def select(self, firsts: Positions, stops: Positions) -> Ranges:
-        """The same for several stretches, in rising order and not overlapping."""
+        """Return the same for several stretches, in increasing order and not overlapping."""
         kept = firsts < stops
         firsts, stops = firsts[kept], stops[kept]
         bases = np.append(0, np.cumsum(self.stops - self.starts))
@@ -126,7 +126,7 @@ class Ranges:
 class Deal:
     """A sequence of `samples` dealt to a topology. `end` as in `GlobalBatchSampler`.
 
-    With ``"drop"`` the last `samples` % (dp_size x batch_size) are dealt to nobody. With ``"pad"``
+    With ``"drop"`` the last `samples` % (dp_size x batch_size) are not dealt. With ``"pad"``
     and ``"partial"`` the shares differ by at most one sample, and a rank's last run ends in a batch
     that is not full (and may, of several ranks, be empty).
 
@@ -141,21 +141,21 @@ class Deal:
 
     @property
     def steps(self) -> int:
-        """Steps of every rank."""
+        """Return the steps of every rank."""
         whole, rest = divmod(self.samples, self.topology.dp_size * self.topology.batch_size)
         return whole + (rest > 0 and self.end != "drop")
 
     def run(self, rank: int, run: int, item: int = 0) -> tuple[int, int]:
-        """Places of the sequence that one run of a rank covers from its batch `item` on."""
+        """Return the places that one run of a rank covers from its batch `item` on."""
         starts, stops = self._runs(np.array([rank]), np.array([run]), np.array([item]))
         return int(starts[0, 0]), int(stops[0, 0])
 
     def items(self, run: int) -> int:
-        """Batches in a run: as many as in any other, or one more."""
+        """Return the batches in a run: as many as in any other, or one more."""
         return self.steps // self.topology.workers + (run < self.steps % self.topology.workers)
 
     def left(self, steps: int) -> Positions:
-        """int64 [k, 2]: places that are left when every rank has taken `steps` steps."""
+        """Return the places left when every rank has taken `steps` steps: int64 [k, 2]."""
         workers, ranks = self.topology.workers, self.topology.dp_size
         runs = np.arange(workers)
         taken = np.maximum(0, (steps - runs + workers - 1) // workers)
@@ -168,14 +168,14 @@ class Deal:
         return kept
 
     def taken(self, steps: int) -> int:
-        """Samples in `steps` steps of every rank."""
+        """Return the samples in `steps` steps of every rank."""
         if self.end == "drop":
             return steps * self.topology.dp_size * self.topology.batch_size
         left = self.left(steps)
         return self.samples - int((left[:, 1] - left[:, 0]).sum())
 
     def _share(self, ranks: Positions) -> Positions:
-        """Where the share of each rank starts."""
+        """Return where the share of each rank starts."""
         if self.end == "drop":
             return ranks * (self.steps * self.topology.batch_size)
         whole, rest = divmod(self.samples, self.topology.dp_size)
@@ -184,7 +184,7 @@ class Deal:
     def _runs(
         self, ranks: Positions, runs: Positions, items: Positions
     ) -> tuple[Positions, Positions]:
-        """Starts (from batch `items` on) and stops, int64 [ranks, runs]."""
+        """Return starts (from batch `items` on) and stops, int64 [ranks, runs]."""
         each, more = divmod(self.steps, self.topology.workers)
         first = runs * each + np.minimum(runs, more)
         size = each + (runs < more)
@@ -196,7 +196,7 @@ class Deal:
 
 
 class Run(NamedTuple):
-    """What one worker reads of one epoch: `positions`, in `items` batches."""
+    """The `positions` of one epoch that one worker reads, in `items` batches."""
 
     epoch: int
     positions: Ranges
@@ -205,7 +205,7 @@ class Run(NamedTuple):
 
 @lru_cache(maxsize=16)
 def left_after(samples: int, stages: tuple[Stage, ...], end: StreamEnd) -> Ranges:
-    """The positions of an epoch of `samples` that are left after `stages`."""
+    """Return the positions of an epoch of `samples` that are left after `stages`."""
     left = Ranges.of(np.array([0]), np.array([samples]))
     for stage in stages:
         deal = Deal(samples=left.total, topology=stage.topology, end=end)
@@ -222,7 +222,7 @@ def left_after(samples: int, stages: tuple[Stage, ...], end: StreamEnd) -> Range
 def enter(
     samples: int, epoch: int, stages: tuple[Stage, ...], topology: Topology, end: StreamEnd
 ) -> tuple[int, tuple[Stage, ...]]:
-    """Epoch and stages with which `topology` goes on: the last stage is then its own.
+    """Return epoch and stages with which `topology` continues; the last stage is its own.
 
     Where what is left of the epoch makes no step of this topology, the next epoch begins.
     """
@@ -251,7 +251,7 @@ def runs_of(
     worker: int,
     infinite: bool = False,
 ) -> Iterator[Run]:
-    """What `worker` of `rank` reads, having gone on with `enter`: one run of each epoch.
+    """Yield what `worker` of `rank` reads after `enter`: one run of each epoch.
 
     Worker 0 serves the first step that is handed over now, whichever run that belongs to.
     """
@@ -271,5 +271,5 @@ def runs_of(
 
 
 def advance(stages: tuple[Stage, ...]) -> tuple[Stage, ...]:
-    """One more step taken in the last stage."""
+    """Return the stages with one more step taken in the last."""
     return (*stages[:-1], replace(stages[-1], steps=stages[-1].steps + 1))

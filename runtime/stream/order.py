@@ -73,7 +73,7 @@ class ShuffleBuffer:
             raise UsageError(f"must be from 1 to 2**24 samples, got {self.size}", where="buffer")
 
     def samples(self, positions: Positions, n: int, epoch: int) -> Positions:
-        """The sample at each of `positions`, int64 of the same shape; a bijection of range(n).
+        """Return the sample at each of `positions`, int64 of the same shape.
 
         Raises `IndexError` for a position outside 0 .. n - 1.
         """
@@ -91,7 +91,7 @@ class ShuffleBuffer:
         return self.source.samples(np.concatenate(turns)[places].reshape(positions.shape), n, epoch)
 
     def positions(self, samples: Positions, n: int, epoch: int) -> Positions:
-        """Where each of `samples` stands: the inverse of `samples`. Costs `size` x 20 ns each."""
+        """Return the position of each of `samples`. Costs `size` x 20 ns each."""
         flat = samples.reshape(-1)
         _check(flat, n)
         turns = self.source.positions(flat, n, epoch).tolist()
@@ -102,7 +102,7 @@ class ShuffleBuffer:
     def chunk(
         self, start: int, stop: int, last: int, n: int, epoch: int
     ) -> tuple[Positions, Positions]:
-        """Samples at positions `start` to `stop`, and all that stand in a slot meanwhile.
+        """Return the samples at positions `start` to `stop`, and all in a slot meanwhile.
 
         Both int64; the second is for a reader that goes on to position `last` and reads ahead as
         the buffer does. What leaves its slot behind `last` is left out where that can be told.
@@ -129,11 +129,11 @@ class _Draws:
         self._slots_key, self._rest_key = slots, rest
 
     def slots(self, start: int, stop: int) -> Positions:
-        """The slot that each draw takes; every slot is taken equally often, in all."""
+        """Return the slot of each draw; every slot is drawn equally often in total."""
         return permute(np.arange(start, stop), self._range, self._slots_key) % self.size
 
     def turns(self, start: int, stop: int) -> Positions:
-        """What draws `start` to `stop` hand over."""
+        """Return the turns that draws `start` to `stop` hand over."""
         live = self._live_turns(start, min(stop, self.live)) if start < self.live else None
         if stop <= self.live and live is not None:
             return live
@@ -151,7 +151,7 @@ class _Draws:
         return turns
 
     def content(self, draw: int) -> Positions:
-        """The turn that stands in each slot before draw `draw`: int64 [size]."""
+        """Return the turn in each slot before draw `draw`: int64 [size]."""
         draw = min(draw, self.live)
         turns, known = np.arange(self.size), np.zeros(self.size, np.bool_)
         stop = draw
@@ -166,7 +166,7 @@ class _Draws:
         return turns
 
     def leaves(self, turn: int) -> int:
-        """The draw that hands over what came at `turn`."""
+        """Return the draw that hands over what arrived at `turn`."""
         entered = turn - self.size
         slot = turn if entered < 0 else int(self.slots(entered, entered + 1)[0])
         start = max(0, entered + 1)
@@ -201,7 +201,7 @@ _MAX_BLOCK = 8192  # samples: bounds what is held besides tokens where samples a
 
 
 def stream_sizes(sample_bytes: int) -> tuple[int, int]:
-    """`block` and `window` for samples of so many bytes on disk: 2 MiB, and 512 MiB of blocks.
+    """Return `block` and `window` for samples of `sample_bytes`: 2 MiB, and 512 MiB of blocks.
 
     So a window has 256 blocks or more, up to samples of 2 MiB. With half as many, a source of 1 %
     that is stored in one piece misses whole windows. A worker holds one window in memory and reads
@@ -224,7 +224,7 @@ def stream_order(
     window: int,
     buffer: int,
 ) -> StreamOrder:
-    """The order that `shuffle` names. A buffer is fed with permuted blocks."""
+    """Return the order that `shuffle` names; a buffer reads permuted blocks."""
     blocks = Blocks(
         content_id=content_id, seed=seed, purpose="stream", block=block,
         window=window if shuffle == "blocks" else 1,
@@ -239,7 +239,7 @@ def stream_order(
 
 
 def described(order: StreamOrder) -> dict[str, Any]:
-    """The options that decide the order, as JSON values."""
+    """Return the options that decide the order, as JSON values."""
     if isinstance(order, Blocks):
         return {"shuffle": "blocks", "block": order.block, "window": order.window}
     if isinstance(order, ShuffleBuffer):
@@ -270,7 +270,7 @@ def chunks(order: StreamOrder, block: int, ranges: Ranges, n: int, epoch: int) -
 
 
 def _cut(order: StreamOrder, block: int, at: int, n: int, epoch: int) -> int:
-    """The first position behind `at` with which other blocks begin."""
+    """Return the first position after `at` at which other blocks begin."""
     if isinstance(order, Sequential):
         return (at // block + 1) * block
     if isinstance(order, ShuffleBuffer):

@@ -1,4 +1,4 @@
-"""Reading for a stream: whole stretches of the file into memory, rows out of memory.
+"""`Reader`: reads whole stretches of the file for a stream, and makes rows from memory.
 
 Before a chunk of positions is served, the tokens that its samples need are read, in the order of
 the file and through small gaps, and held in the type they are stored in; what is needed longer (a
@@ -37,13 +37,13 @@ _NOTHING = np.empty(0, np.int64)
 
 
 class Readable(Protocol):
-    """What a stream needs of a map-style dataset; `WindowDataset` is one."""
+    """Interface of a map-style dataset that can be streamed; `WindowDataset` is one."""
 
     split: Split
 
     @property
     def definition(self) -> dict[str, Any]:
-        """What decides, besides the content id, which tokens sample i is."""
+        """Return what decides, besides the content id, which tokens sample i is."""
         ...
 
     def __len__(self) -> int: ...
@@ -55,12 +55,12 @@ class Readable(Protocol):
         ...
 
     def spans(self, samples: Positions, /) -> Spans:
-        """Starts and stops of the tokens that reading `samples` touches."""
+        """Return starts and stops of the tokens that reading `samples` touches."""
         ...
 
 
 class _Places:
-    """Where the stretches that are held stand, in memory that has one number for each token."""
+    """Places of the held stretches in memory that has one number for each token."""
 
     def __init__(self) -> None:
         self._starts = self._stops = self._offsets = _NOTHING
@@ -73,7 +73,7 @@ class _Places:
         return int(ends[-1]) if len(ends) else 0
 
     def find(self, starts: Positions, stops: Positions) -> tuple[Positions, Mask]:
-        """The place of each of these spans, and whether it is held (else its place is nonsense)."""
+        """Return the place of each span, and whether it is held (else the place is undefined)."""
         if not len(self._starts):
             return starts, np.zeros(len(starts), np.bool_)
         at = np.searchsorted(self._starts, starts, "right") - 1
@@ -82,7 +82,7 @@ class _Places:
 
 
 class _HeldStream(Stream):
-    """A stream of which some stretches lie in memory; the rest is read as ever."""
+    """A stream with some stretches in memory; the rest is read from the file."""
 
     def __init__(self, base: Stream, places: _Places) -> None:
         super().__init__(base.source, np.diff(base.base).tolist())
@@ -90,14 +90,14 @@ class _HeldStream(Stream):
         self._data: npt.NDArray[Any] = np.empty(0, base.source.dtype)
 
     def read(self, start: int, stop: int) -> npt.NDArray[Any]:
-        """See `Stream.read`."""
+        """Return tokens `start` to `stop`; see `Stream.read`."""
         if not 0 <= start <= stop:
             return self._base.read(start, stop)  # raises
         numbers: npt.NDArray[Any] = self.gather(np.array([start]), stop - start)[0]
         return numbers
 
     def gather(self, starts: Positions, length: int) -> npt.NDArray[Any]:
-        """See `Stream.gather`."""
+        """Return windows of `length` tokens; see `Stream.gather`."""
         places, held = self._places.find(starts, starts + length)
         if length == 0 or not held.any():
             return self._base.gather(starts, length)
@@ -112,7 +112,7 @@ class _HeldStream(Stream):
     def copy(
         self, starts: Positions, lengths: Positions, out: npt.NDArray[Any], at: Positions
     ) -> None:
-        """See `Stream.copy`."""
+        """Copy spans into `out`; see `Stream.copy`."""
         places, held = self._places.find(starts, starts + lengths)
         self._base.copy(starts[~held], lengths[~held], out, at[~held])
         for place, length, to in zip(
@@ -121,26 +121,26 @@ class _HeldStream(Stream):
             out[to : to + length] = self._data[place : place + length]
 
     def take(self, places: Positions, lengths: Positions) -> list[npt.NDArray[Any]]:
-        """Copies of what stands at these places: rows of one array for each length."""
+        """Return copies of the tokens at these places: an array of rows for each length."""
         return [
             self._windows(length)[places[lengths == length]]
             for length in np.unique(lengths).tolist()
         ]
 
     def put(self, places: Positions, lengths: Positions, numbers: list[npt.NDArray[Any]]) -> None:
-        """The way back."""
+        """Write what `take` returned to these places."""
         for rows in numbers:
             length = rows.shape[1]
             self._windows(length)[places[lengths == length]] = rows
 
     def _windows(self, length: int) -> npt.NDArray[Any]:
-        """Every window of so many numbers of what is held, overlapping, as a view."""
+        """Return every window of `length` tokens that are held, overlapping, as a view."""
         data = self._data
         shape = (len(data) - length + 1, length)
         return np.ndarray(shape, data.dtype, data, 0, data.strides * 2)
 
     def make_room(self, tokens: int) -> None:
-        """For so many numbers; what was there is gone."""
+        """Make room for `tokens`; the old content is lost."""
         if tokens > len(self._data):
             dtype = self._data.dtype
             self._data = np.empty(0, dtype)  # before the larger one is made
@@ -153,7 +153,7 @@ class _HeldStream(Stream):
 
 
 class HeldTokens:
-    """`split` is like `base`, and answers from memory for the spans that `hold` was given."""
+    """Holder of a `split` like `base` that reads from memory the spans given to `hold`."""
 
     def __init__(self, base: Split) -> None:
         self._places = _Places()
@@ -180,7 +180,7 @@ class HeldTokens:
 
 
 class Reader:
-    """Serves positions of an epoch, in batches, from `dataset`."""
+    """Reader of positions of an epoch, in batches, from `dataset`."""
 
     def __init__(self, dataset: Readable, order: StreamOrder, block: int) -> None:
         self._order, self._block, self._samples = order, block, len(dataset)
@@ -193,7 +193,7 @@ class Reader:
     def batches(
         self, positions: Ranges, epoch: int, batch_size: int
     ) -> Iterator[tuple[Readable, Positions]]:
-        """Samples, `batch_size` at a time (the last may be fewer), and the dataset to ask."""
+        """Yield the dataset to ask, and `batch_size` samples (the last may be fewer)."""
         waiting = _NOTHING
         following = chunks(self._order, self._block, positions, self._samples, epoch)
         chunk = next(following, None)
@@ -218,14 +218,14 @@ class Reader:
 
 
 def _twin(original: _T) -> _T:
-    """Another object with the same attributes. `copy` would go by how the object is pickled."""
+    """Return another object with the same attributes; `copy` would pickle the object."""
     twin: _T = object.__new__(type(original))
     vars(twin).update(vars(original))
     return twin
 
 
 def _merge(starts: Positions, stops: Positions, gap: int = 0) -> Spans:
-    """Spans joined where they overlap, touch, or leave at most `gap` tokens between them."""
+    """Return spans joined if they overlap, touch, or are at most `gap` tokens apart."""
     if not len(starts):
         return _NOTHING, _NOTHING
     order = np.argsort(starts, kind="stable")
@@ -235,5 +235,5 @@ def _merge(starts: Positions, stops: Positions, gap: int = 0) -> Spans:
 
 
 def _mean(spans: Spans) -> int:
-    """Tokens of a span: gaps that are no longer at most double what is read."""
+    """Return the mean tokens of a span: such gaps at most double what is read."""
     return int((spans[1] - spans[0]).mean()) if len(spans[0]) else 0

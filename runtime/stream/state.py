@@ -1,4 +1,4 @@
-"""Where a stream stands: as a value, in memory that worker processes share, and as JSON.
+"""The place of a stream: as a value, in memory that worker processes share, and as JSON.
 
 A `Place` is an epoch and the stages of it that were served: a few numbers, valid on every rank.
 Workers read it from a tensor in shared memory at the start of each pass. That memory has no name
@@ -48,18 +48,18 @@ _MARKED = 256  # workers that are told when they serve an epoch again
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """`stages` of `epoch` were served; the last one is under way."""
+    """The served `stages` of `epoch`; the last one is current."""
 
     epoch: int
     stages: tuple[Stage, ...] = ()
 
     def deal(self, samples: int, end: StreamEnd) -> Deal:
-        """How the last stage deals what was left when it began."""
+        """Return how the last stage deals what was left when it began."""
         left = left_after(samples, self.stages[:-1], end)
         return Deal(samples=left.total, topology=self.stages[-1].topology, end=end)
 
     def consumed(self, samples: int, end: StreamEnd) -> int:
-        """Samples of the epoch that were served, by all ranks together."""
+        """Return the samples of the epoch that all ranks together served."""
         if not self.stages:
             return 0
         deal = self.deal(samples, end)
@@ -75,7 +75,7 @@ class Sizes(NamedTuple):
 
 
 class SharedPlace:
-    """A `Place`, and the `sizes` of its order, that all processes see which have this object.
+    """A `Place` and the `sizes` of its order in memory that worker processes share.
 
     One process writes. A reader in the middle of that tries again: the words carry a checksum.
     Where memory cannot be shared it is of this process alone, and others cannot `read`.
@@ -89,7 +89,7 @@ class SharedPlace:
         self.sizes = Sizes(1, 1, 1)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Shared again where the pickle was not one that torch sends to a worker."""
+        """Share the memory again after a pickle that torch did not send to a worker."""
         vars(self).update(state)
         self._words, self._flags = shared(self._words), shared(self._flags)
 
@@ -100,12 +100,12 @@ class SharedPlace:
 
     @property
     def used(self) -> bool:
-        """Whether a worker process has read it."""
+        """Return whether a worker process has read it."""
         return bool(self._flags[0])
 
     @property
     def begun(self) -> bool:
-        """Whether a worker process has read the place that is written now."""
+        """Return whether a worker process has read the current place."""
         return int(self._flags[0]) == self.version
 
     def write(self, place: Place, sizes: Sizes) -> None:
@@ -125,7 +125,7 @@ class SharedPlace:
         self._words.copy_(words)
 
     def read(self, worker: int, *, warn: bool) -> Place:
-        """The place, for a worker that begins a pass; may `warn` if it has served this before."""
+        """Return the place for a worker that begins a pass; warn if it served it before."""
         if not self._words.is_shared():  # type: ignore[no-untyped-call]
             raise StorageError(
                 "worker processes cannot be told where to begin: no memory could be shared",
@@ -146,7 +146,7 @@ class SharedPlace:
         return Place(epoch, tuple(_stage(stage) for stage in stages))
 
     def finish(self, worker: int, version: int) -> None:
-        """`worker` has served its part of a pass that began at this version."""
+        """Record that `worker` has served its part of a pass that began at `version`."""
         if worker < _MARKED:
             self._flags[1 + worker] = version
 
@@ -165,7 +165,7 @@ class SharedPlace:
 def dump_state(
     identity: Mapping[str, Any], place: Place, samples: int, end: StreamEnd
 ) -> dict[str, Any]:
-    """JSON values: `identity`, the place, and the samples that it means were consumed."""
+    """Return a state as JSON values: `identity`, the place, the samples consumed."""
     return {
         "kind": _KIND, "version": STATE_VERSION, **identity, "epoch": place.epoch,
         "consumed": place.consumed(samples, end),
@@ -179,7 +179,7 @@ def dump_state(
 def parse_state(
     state: Mapping[str, Any], identity: Mapping[str, Any], samples: int, end: StreamEnd
 ) -> Place:
-    """The place in `state`, which must be of a stream with this `identity`."""
+    """Return the place in `state`, which must be of a stream with this `identity`."""
     check_head(state, _KIND, STATE_VERSION)
     require_algorithm(state.get("algorithm"))
     require_known(state, _FIELDS)

@@ -11,8 +11,8 @@ import torch
 from torch.utils.data import Dataset, TensorDataset, default_collate
 
 from dataprep.runtime.external.builder import DataLoaderBuilder
-from dataprep.runtime.external.per_sample_rng import draws_nothing
 from dataprep.runtime.external.random_split import split_by_fraction
+from dataprep.runtime.external.randomness import draws_nothing
 from dataprep.runtime.loader.loader import Loader
 
 
