@@ -48,9 +48,10 @@ from dataprep.runtime.order.order_checksum import contributions, digest_seed  # 
 from dataprep.runtime.order.permutation import Shuffled, key, permute, unpermute  # noqa: E402
 from dataprep.runtime.order.skips import Skips  # noqa: E402
 from dataprep.runtime.rows.packing import Packer, PackingOptions  # noqa: E402
+from dataprep.runtime.sample_numbers import PADDING, Indices, Samples  # noqa: E402
 from dataprep.runtime.stream.deal import Deal, Topology  # noqa: E402
 from dataprep.runtime.stream.order import ShuffleBuffer  # noqa: E402
-from dataprep.runtime.types import PADDING, BatchDataset, Indices, Samples  # noqa: E402
+from dataprep.runtime.types import BatchDataset  # noqa: E402
 
 VECTORS = HERE / "vectors.json"
 ONE, TWO = (hashlib.sha256(name).hexdigest() for name in (b"one", b"two"))

@@ -8,8 +8,7 @@ from dataprep.runtime.collate.compatibility import (
     create_collate_fn,
     create_seq2seq_collate,
 )
-from dataprep.runtime.collate.image_text import VisionText
-from dataprep.runtime.collate.images import Normalize, Vision
+from dataprep.runtime.collate.images import Normalize, Vision, VisionText
 from dataprep.runtime.collate.masked_lm import MaskedLM
 from dataprep.runtime.collate.padded import Padded
 from dataprep.runtime.collate.preference import GRPO, KTO, Preference

@@ -25,11 +25,11 @@ from .arrays.pairs import Applied, Device, PairDataset
 from .checks import flag, one_of, whole_number
 from .mixture.dataset import MixedDataset
 from .mixture.order import By
-from .rows.attention_fields import SegmentFields
 from .rows.packing import Algorithm
 from .rows.packing import Overlong as PackedOverlong
 from .rows.preferences import FORMS, Form
 from .rows.preferences import Overlong as PreferenceOverlong
+from .rows.segments import SegmentFields
 from .rows.windows import WindowDataset
 from .types import Labels, empty_split
 
@@ -186,8 +186,8 @@ class Documents:
 
     def open(self, split: Split, *, sample_mask: bool = False) -> MixedDataset:
         """Return the documents of `split`."""
+        from .rows.document_lengths import require_fit
         from .rows.documents import DocumentDataset
-        from .rows.length_limit import require_fit
 
         _require_tokens(split, "documents")
         seq_len = self.seq_len or _default_seq_len(split)

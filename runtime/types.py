@@ -6,7 +6,6 @@ elsewhere, and reaches worker processes as plain numbers.
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, Protocol
 
@@ -15,36 +14,29 @@ import numpy.typing as npt
 import torch
 from torch.utils.data import Dataset
 
-from dataprep.formats.errors import InputError, UsageError
+from dataprep.formats.errors import InputError
 from dataprep.formats.read.arrays import ArrayData, ArraySplit
 from dataprep.formats.read.dataset import Dataset as BuiltDataset
 from dataprep.formats.read.dataset import Split
-from dataprep.formats.read.sharded import check_inside
+
+from .sample_numbers import Indices, Samples, from_the_end
 
 __all__ = [
     "IGNORED_LABEL",
     "OF_THE_BATCH",
-    "PADDING",
     "Batch",
     "BatchDataset",
     "Collate",
-    "Indices",
     "Labels",
     "SampleDataset",
     "SampleList",
-    "Samples",
     "Seeds",
     "Transform",
     "batch_of",
-    "check_samples",
     "empty_split",
-    "from_the_end",
-    "sample_numbers",
 ]
 
 Batch = dict[str, torch.Tensor]
-Samples = npt.NDArray[np.int64]
-Indices = Sequence[int] | Samples
 Collate = Callable[[list[Any]], Any]
 """Makes a batch of a list of samples."""
 Labels = Literal["shifted", "unshifted"]
@@ -52,8 +44,6 @@ Seeds = npt.NDArray[np.uint64]
 Transform = Callable[[Batch, Seeds], Batch]
 """Returns the batch changed; draws from the seeds, one for each row."""
 
-PADDING = -(1 << 63)
-"""The index of a row that only fills up a batch; no sample, and no Python-style negative index."""
 IGNORED_LABEL = -100
 """The label of a token not to train on, and of all tokens in a row that only fills up a batch."""
 OF_THE_BATCH = frozenset({"cu_seqlens", "max_seqlen"})
@@ -134,74 +124,6 @@ class BatchDataset(Dataset[Batch]):
             return SampleList([self[number] for number in numbers.tolist()], batch)
         rows = zip(*(tensor.unbind() for tensor in batch.values()), strict=True)
         return SampleList([dict(zip(batch, row, strict=True)) for row in rows], batch)
-
-
-def sample_numbers(indices: Any, samples: int) -> Samples:
-    """Return `indices` [k] as int64: the numbers of k samples of a dataset that has `samples`.
-
-    Raises `UsageError` for what are no whole numbers, `IndexError` for one that int64 cannot hold.
-
-    >>> sample_numbers((3, np.uint8(0)), 4)
-    array([3, 0])
-    """
-    if isinstance(indices, np.ndarray) and indices.dtype == np.int64 and indices.ndim == 1:
-        return indices
-    if type(indices) is range or (type(indices) is list and set(map(type, indices)) == {int}):
-        found = np.asarray(indices)
-        if found.dtype == np.int64:  # else one of them is too large
-            return found
-    if isinstance(indices, str | bytes) or not np.iterable(indices):
-        raise _no_number(indices, samples)
-    return np.fromiter((_number(index, samples) for index in indices), np.int64)
-
-
-def from_the_end(indices: Any, samples: int) -> Samples:
-    """Return the same, where negative numbers count from the end.
-
-    >>> from_the_end([-1, 2], 4)
-    array([3, 2])
-    """
-    numbers = sample_numbers(indices, samples)
-    if not numbers.size or numbers.min() >= 0:
-        return numbers
-    negative = (numbers < 0) & (numbers != PADDING)
-    if (numbers[negative] < -samples).any():
-        raise _outside(int(numbers[negative & (numbers < -samples)][0]), samples)
-    return np.where(negative, numbers + samples, numbers)
-
-
-def check_samples(numbers: Samples, samples: int) -> None:
-    """Raise `IndexError` unless all `numbers` are in 0 .. `samples` - 1.
-
-    >>> check_samples(np.array([3, 0]), 4)
-    """
-    if numbers.size:
-        check_inside("sample", numbers, 1, samples)
-
-
-def _number(index: Any, samples: int) -> int:
-    """Return `index` as an int; a bool is none, of Python, NumPy or torch."""
-    if isinstance(index, bool) or str(getattr(index, "dtype", "")) in {"bool", "torch.bool"}:
-        raise _no_number(index, samples)
-    try:
-        number = operator.index(index)
-    except TypeError:
-        raise _no_number(index, samples) from None
-    if not -(1 << 63) <= number < 1 << 63:
-        raise _outside(number, samples)
-    return number
-
-
-def _no_number(index: Any, samples: int) -> UsageError:
-    return UsageError(
-        f"{index!r} is not the number of a sample: there are {samples:,} samples, numbered from 0",
-        where="index", remedy="Pass whole numbers, where several are asked for in a list; of a "
-        "mask pass its np.flatnonzero.",
-    )  # fmt: skip
-
-
-def _outside(number: int, samples: int) -> IndexError:
-    return IndexError(f"sample {number} is outside 0:{samples}")
 
 
 def empty_split(split: Split | ArraySplit) -> InputError:

@@ -11,20 +11,17 @@ from math import prod
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
 from dataprep.formats.errors import UsageError, require
 from dataprep.formats.manifest.arrays import BFLOAT16, PROVENANCE, ArrayManifest
 from dataprep.formats.read.arrays import ArrayData, ArraySplit, NamedArray
 
-from ..types import PADDING, Batch, BatchDataset, Indices, empty_split, sample_numbers
-from .array_spans import spans_of
-from .stored_checks import ValueRules, rows_of
+from ..sample_numbers import PADDING, Indices, Ints, sample_numbers
+from ..types import Batch, BatchDataset, empty_split
+from .stored_rows import ValueRules, rows_of, spans_of
 
 __all__ = ["EmbeddingDataset", "default_fields"]
-
-Rows = npt.NDArray[np.int64]
 
 
 def default_fields(data: ArrayData) -> tuple[str, ...]:
@@ -122,7 +119,7 @@ class EmbeddingDataset(BatchDataset):
         """The arrays that samples are read from, for whoever announces reads."""
         return tuple(column.array for column in self._columns.values())
 
-    def spans(self, samples: Rows) -> tuple[Rows, Rows]:
+    def spans(self, samples: Ints) -> tuple[Ints, Ints]:
         """Starts and stops of the numbers that `samples` touch, the `tracks` end to end.
 
         Raises `IndexError` for a sample outside 0 .. len - 1.
@@ -172,7 +169,7 @@ class _Column:
         self._dtype = dtype
         self._brain = array.entry.dtype == BFLOAT16
 
-    def take(self, rows: Rows, *, check: bool) -> torch.Tensor:
+    def take(self, rows: Ints, *, check: bool) -> torch.Tensor:
         """The rows numbered `rows`, each of a record that there is: [len(rows), *row_shape]."""
         found = self.array.take_known(rows)
         if check:

@@ -25,11 +25,11 @@ from dataprep.formats.manifest.curriculum import TIERS
 from dataprep.formats.read.arrays import ArrayData, open_arrays
 from dataprep.formats.storage import storage_errors
 
+from ..sample_numbers import Ints
 from .tables import Column, PairTables
 
 __all__ = ["Given", "Negatives", "check_negatives", "read_negatives"]
 
-Rows = npt.NDArray[np.int64]
 Array = npt.NDArray[Any]
 Given = str | Path | Sequence[Any]
 _NAMES = ("hard_negatives", "negative_tiers")
@@ -40,11 +40,11 @@ _REMEDY = "Mine the negatives again for this dataset; the ones before stay in us
 class _Held:
     """Numbers in memory."""
 
-    def __init__(self, array: Rows) -> None:
+    def __init__(self, array: Ints) -> None:
         self.array = array
 
-    def take(self, rows: Rows) -> Rows:
-        found: Rows = self.array.take(rows, axis=0)
+    def take(self, rows: Ints) -> Ints:
+        found: Ints = self.array.take(rows, axis=0)
         return found
 
 
@@ -55,7 +55,7 @@ class _Stored:
         self.data = data
         self.name = name
 
-    def take(self, rows: Rows) -> Array:
+    def take(self, rows: Ints) -> Array:
         return self.data.array(self.name).take(rows)
 
 
@@ -119,7 +119,7 @@ def check_negatives(found: Negatives, tables: PairTables) -> None:
         )  # fmt: skip
 
 
-def _positives(tables: PairTables) -> Rows:
+def _positives(tables: PairTables) -> Ints:
     """question * sources + source of every pair, sorted; the format has it fit 64 bits."""
     sources, pairs = tables.sizes.sources, tables.sizes.pairs
     parts = [
@@ -130,7 +130,7 @@ def _positives(tables: PairTables) -> Rows:
     return np.sort(index[:, 0] * sources + index[:, 1])
 
 
-def _repeated(rows: Rows) -> npt.NDArray[np.bool_]:
+def _repeated(rows: Ints) -> npt.NDArray[np.bool_]:
     """Where a number stands in its row for the second time."""
     order = np.argsort(rows, axis=1, kind="stable")
     inorder = np.take_along_axis(rows, order, axis=1)
@@ -200,7 +200,7 @@ def _two(given: Sequence[Any]) -> Sequence[Any]:
     return given
 
 
-def _whole(name: str, given: Any, shape: tuple[int, ...]) -> Rows:
+def _whole(name: str, given: Any, shape: tuple[int, ...]) -> Ints:
     """An owned int64 array of `given`, which must be whole numbers of this shape."""
     array = given.detach().cpu().numpy() if isinstance(given, torch.Tensor) else np.asarray(given)
     if array.shape != shape:

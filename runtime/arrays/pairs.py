@@ -14,7 +14,6 @@ from typing import Any, Literal, get_args
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 import torch
 
 from dataprep.formats.errors import InputError, UsageError, require
@@ -24,19 +23,17 @@ from dataprep.formats.read.sharded import check_inside
 
 from ..checks import whole_number
 from ..order.epoch_tag import MAX_EPOCH, epochs_of
-from ..types import PADDING, Batch, BatchDataset, Indices, empty_split, sample_numbers
-from .array_spans import spans_of
+from ..sample_numbers import PADDING, Indices, Ints, sample_numbers
+from ..types import Batch, BatchDataset, empty_split
 from .batch_checks import check_pairs
 from .curriculum import VERSION, VariantDraw, stored_curriculum, stored_seed
-from .memory_report import MemoryReport, resident_bytes
 from .negatives import Given, Negatives, read_negatives
-from .statistics import PairStatistics, statistics_of
-from .stored_checks import rows_of
+from .reports import MemoryReport, PairStatistics, resident_bytes, statistics_of
+from .stored_rows import rows_of, spans_of
 from .tables import EMBEDDINGS, PairTables, device_of
 
 __all__ = ["Applied", "Device", "PairDataset"]
 
-Rows = npt.NDArray[np.int64]
 Applied = Literal["train", "all"]
 Device = str | torch.device | None
 _SCALARS = ("pair_cluster_id", "pair_relevance", "centroid_distances")
@@ -115,7 +112,7 @@ class PairDataset(BatchDataset):
             self.schedule, content_id=content_id, seed=self.seed, moving=moving
         )
 
-    def _of_clusters(self, clusters: Rows) -> Rows:
+    def _of_clusters(self, clusters: Ints) -> Ints:
         """The pairs of the split that are in `clusters`, in order."""
         found = []
         for start in range(0, len(self.split), _BLOCK):
@@ -245,7 +242,7 @@ class PairDataset(BatchDataset):
             batch[name] = torch.from_numpy(array).to(self.device)
         return batch
 
-    def _pairs(self, samples: Rows) -> Rows:
+    def _pairs(self, samples: Ints) -> Ints:
         """The rows of `samples`."""
         if self._chosen is None:
             return rows_of(self.split, samples)
@@ -253,14 +250,14 @@ class PairDataset(BatchDataset):
             check_inside(f"split {self.split.name}: sample", samples, 1, len(self._chosen))
         return self._chosen[samples]
 
-    def _ends(self, pairs: Rows) -> tuple[Rows, Rows]:
+    def _ends(self, pairs: Ints) -> tuple[Ints, Ints]:
         """The question and the source of each pair, both there."""
         questions, sources = np.ascontiguousarray(self.tables.numbers("pair_index", pairs).T)
         self.tables.check_pointers("pair_index", pairs, questions, "questions")
         self.tables.check_pointers("pair_index", pairs, sources, "sources")
         return questions, sources
 
-    def _hard(self, pairs: Rows, *, check: bool = False) -> tuple[Rows, Rows]:
+    def _hard(self, pairs: Ints, *, check: bool = False) -> tuple[Ints, Ints]:
         """Negatives, all there, and their tiers, with `check` looked at: int64 [k, negatives]."""
         if self._negatives is not None:  # checked already
             return self._negatives.rows.take(pairs), self._negatives.tiers.take(pairs)
@@ -268,7 +265,7 @@ class PairDataset(BatchDataset):
         self.tables.check_pointers("hard_negatives", pairs, negatives, "sources")
         return negatives, self.tables.numbers("negative_tiers", pairs, check=check)
 
-    def _variants(self, pairs: Rows, epochs: Rows) -> Rows:
+    def _variants(self, pairs: Ints, epochs: Ints) -> Ints:
         if self._forced is not None:
             return np.full(len(pairs), self._forced, np.int64)
         return self._draw.of(pairs, epochs)
@@ -279,7 +276,7 @@ class PairDataset(BatchDataset):
         mapped = {array.name: array for array in self.tables.mapped}
         return tuple(mapped[name] for name in (*EMBEDDINGS, *_SCALARS) if name in mapped)
 
-    def spans(self, samples: Rows) -> tuple[Rows, Rows]:
+    def spans(self, samples: Ints) -> tuple[Ints, Ints]:
         """Starts and stops of the numbers that `samples` touch, the `tracks` end to end.
 
         Reads what points at sources, which `batch` will read. Of steering all variants count
@@ -329,7 +326,7 @@ def _again(split: ArraySplit, options: dict[str, Any], changes: dict[str, Any]) 
     return found
 
 
-def _cluster_numbers(clusters: Sequence[int], count: int) -> Rows:
+def _cluster_numbers(clusters: Sequence[int], count: int) -> Ints:
     """The clusters, sorted, each one of `count` that there are, or -1."""
     numbers = np.unique([whole_number("clusters", number, -1) for number in clusters])
     require(len(numbers) > 0, "clusters", "names no cluster")

@@ -22,11 +22,11 @@ from dataprep.formats.manifest.arrays import pair_sizes
 from dataprep.formats.manifest.curriculum import VARIANT_ARRAYS
 from dataprep.formats.read.arrays import ArrayData, NamedArray
 
-from .stored_checks import ValueRules, check_offsets, check_pointers
+from ..sample_numbers import Ints
+from .stored_rows import ValueRules, check_offsets, check_pointers
 
 __all__ = ["EMBEDDINGS", "NUMBERS", "Column", "PairTables", "device_of"]
 
-Rows = npt.NDArray[np.int64]
 _STEERING = tuple(name for name in VARIANT_ARRAYS if name is not None)
 EMBEDDINGS = ("question_embs", "source_embs", *_STEERING)
 """Arrays [n, dim] that a batch has rows of."""
@@ -61,7 +61,7 @@ def device_of(device: str | torch.device | None) -> torch.device:
 class Column(Protocol):
     """Some numbers for every pair."""
 
-    def take(self, rows: Rows) -> npt.NDArray[Any]:
+    def take(self, rows: Ints) -> npt.NDArray[Any]:
         """Those of the pairs `rows` [k]: an owned array [k, ...]."""
         ...
 
@@ -69,7 +69,7 @@ class Column(Protocol):
 class PairTables:
     """What batches of pairs are made of. Thread-safe; not pickled (datasets open their own).
 
-    Rows that are asked for must be there. Numbers that no build writes are an `IntegrityError`;
+    Ints that are asked for must be there. Numbers that no build writes are an `IntegrityError`;
     what is held in memory was checked when it was read.
     """
 
@@ -125,7 +125,7 @@ class PairTables:
             table[start:stop] = torch.from_numpy(found).to(self.device)
         return table
 
-    def check(self, name: str, rows: Rows | range, found: npt.NDArray[Any]) -> None:
+    def check(self, name: str, rows: Ints | range, found: npt.NDArray[Any]) -> None:
         """Raise `IntegrityError` unless `found`, of these rows of `name`, is what builds write."""
         if name in _POINTERS:
             columns = found.T if name == "pair_index" else (found,)
@@ -134,12 +134,12 @@ class PairTables:
         else:
             self._rules[name].check(rows, found)
 
-    def check_pointers(self, name: str, rows: Rows | range, values: Rows, of: str) -> None:
+    def check_pointers(self, name: str, rows: Ints | range, values: Ints, of: str) -> None:
         """Raise `IntegrityError` unless `values` of `name` are below the count of `of`."""
         limit = getattr(self.sizes, of)
         check_pointers(self.data.array(name), rows, values, limit=limit, of=of)
 
-    def vectors(self, name: str, rows: Rows) -> torch.Tensor:
+    def vectors(self, name: str, rows: Ints) -> torch.Tensor:
         """Rows of the embeddings `name`: owned float32 [len(rows), dim] on the device."""
         if not self.preload:
             found = self._sound_vectors(name, rows)
@@ -148,7 +148,7 @@ class PairTables:
             self.load()  # after `close`
         return self._vectors[name].index_select(0, torch.from_numpy(rows).to(self.device)).float()
 
-    def _sound_vectors(self, name: str, rows: Rows) -> npt.NDArray[Any]:
+    def _sound_vectors(self, name: str, rows: Ints) -> npt.NDArray[Any]:
         """Return rows of the embeddings `name` as they are stored, each checked once."""
         found = self.arrays[name].take_known(rows)
         sound = self._sound_rows[name]
@@ -157,16 +157,16 @@ class PairTables:
             sound[rows] = True
         return found
 
-    def are_sound(self, pairs: Rows) -> bool:
+    def are_sound(self, pairs: Ints) -> bool:
         """Tell whether all small numbers of `pairs` have been checked."""
         return self._sound_pairs is None or bool(self._sound_pairs[pairs].all())
 
-    def note_sound(self, pairs: Rows) -> None:
+    def note_sound(self, pairs: Ints) -> None:
         """Note that those of `pairs` have."""
         if self._sound_pairs is not None:
             self._sound_pairs[pairs] = True
 
-    def numbers(self, name: str, rows: Rows, *, check: bool = False) -> npt.NDArray[Any]:
+    def numbers(self, name: str, rows: Ints, *, check: bool = False) -> npt.NDArray[Any]:
         """Rows of the numbers `name`: an owned array [len(rows), ...], checked with `check`."""
         if not self.preload:
             stored = self.arrays[name].take_known(rows)
@@ -178,7 +178,7 @@ class PairTables:
         found: npt.NDArray[Any] = self._numbers[name].take(rows, axis=0)
         return found
 
-    def steering(self, pairs: Rows, variants: Rows) -> torch.Tensor:
+    def steering(self, pairs: Ints, variants: Ints) -> torch.Tensor:
         """The vector of variant `variants[k]` of each of `pairs`: float32 [k, dim], owned."""
         if not self.preload:
             return torch.from_numpy(self._gathered_steering(pairs, variants)).to(self.device)
@@ -188,7 +188,7 @@ class PairTables:
             steering.index_copy_(0, at, self.vectors(name, pairs[rows]))
         return steering
 
-    def _gathered_steering(self, pairs: Rows, variants: Rows) -> npt.NDArray[np.float32]:
+    def _gathered_steering(self, pairs: Ints, variants: Ints) -> npt.NDArray[np.float32]:
         steering = np.zeros((len(pairs), self.sizes.dim), np.float32)
         for name, rows in _of_variants(variants):
             steering[rows] = self._sound_vectors(name, pairs[rows])
@@ -211,7 +211,7 @@ class PairTables:
         self._numbers.clear()
 
 
-def _of_variants(variants: Rows) -> Iterator[tuple[str, Rows]]:
+def _of_variants(variants: Ints) -> Iterator[tuple[str, Ints]]:
     """The array of each variant that occurs, but for the zero vector, and where it does."""
     for variant, name in enumerate(VARIANT_ARRAYS):
         if name is not None:

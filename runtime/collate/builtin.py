@@ -17,8 +17,7 @@ from dataprep.formats.errors import UsageError
 from ..errors import SampleError
 from .audio import Audio
 from .fallback import Default
-from .image_text import VisionText
-from .images import Normalize, Vision
+from .images import Normalize, Vision, VisionText
 from .masked_lm import MaskedLM
 from .padded import Padded
 from .preference import GRPO, KTO, Preference

@@ -23,20 +23,13 @@ from dataprep.formats.errors import UsageError, require
 from ..checks import whole_number
 from ..errors import SampleError
 from ..rows.buffer_pool import Buffers
-from .columns import (
-    Columns,
-    columns_of,
-    finished,
-    is_sequence,
-    kind_of,
-    scalars,
-    stacked,
-    telling,
-)
+from .columns import Columns, columns_of, finished, is_sequence, kind_of, scalars, stacked, telling
+from .padded import Padded
 from .padding import Array, as_array, as_rows
 from .schema import OutputSchema, dtype_of
+from .text import CausalLM
 
-__all__ = ["IMAGES", "NORMALIZE", "ChannelsAt", "Normalize", "Vision"]
+__all__ = ["IMAGES", "NORMALIZE", "ChannelsAt", "Normalize", "Vision", "VisionText"]
 
 ChannelsAt = Literal["CHW", "HWC"]
 IMAGES = ("pixel_values", "image", "images", "img")
@@ -272,3 +265,26 @@ def _check_range(row: int, pixels: Array, largest: int, field: str) -> None:
             f"has values from {low:g} to {high:g}, outside 0 .. {largest}", row=row, field=field,
             remedy="Give uint8 or values in 0 .. 1, or say the scale.",
         )  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class VisionText:
+    """`pixel_values` by `vision`, everything else by `text` (captions: `CausalLM`).
+
+    >>> import numpy as np
+    >>> samples = [{"image": np.zeros((2, 2), np.uint8), "input_ids": [1, 2, 3]}]
+    >>> batch = VisionText(vision=Vision(normalize="mnist"))(samples)
+    >>> sorted(batch)
+    ['attention_mask', 'input_ids', 'labels', 'pixel_values']
+    """
+
+    vision: Vision = field(default_factory=Vision)
+    text: Padded = field(default_factory=CausalLM)
+
+    def __call__(self, samples: Sequence[Any]) -> dict[str, Any]:
+        """The batch."""
+        columns = columns_of(samples)
+        images = {name: values for name, values in columns.items() if name in IMAGES}
+        batch = self.vision.of_columns(images or columns)  # which tells what there is
+        others = [name for name in columns if name not in images]
+        return batch | self.text([{name: sample[name] for name in others} for sample in samples])

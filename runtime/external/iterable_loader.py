@@ -41,7 +41,8 @@ from ..loader.workers import begin_work, require_picklable, telling
 from ..order.epoch_tag import epoch_tag
 from ..order.permutation import ALGORITHM, MAX_SAMPLES
 from ..order.seeding import isolated, seed_for, seed_here
-from ..types import PADDING, Collate, batch_of
+from ..sample_numbers import PADDING
+from ..types import Collate, batch_of
 from .config import LoaderConfig
 from .iterable_rows import (
     NumberedRow,

@@ -32,17 +32,8 @@ from ..errors import SampleError
 from ..loader.machine_errors import machine_error
 from ..loader.serve import require_seed
 from ..order.permutation import MAX_SAMPLES, Order, Positions, Sequential, Shuffled
-from ..types import (
-    IGNORED_LABEL,
-    PADDING,
-    Batch,
-    Collate,
-    Indices,
-    SampleList,
-    check_samples,
-    from_the_end,
-    sample_numbers,
-)
+from ..sample_numbers import PADDING, Indices, check_samples, from_the_end, sample_numbers
+from ..types import IGNORED_LABEL, Batch, Collate, SampleList
 
 __all__ = [
     "Collated",

@@ -25,7 +25,7 @@ from dataprep.formats.errors import DataprepError, UsageError, require
 
 from ..checks import whole_number
 from ..loader.machine_errors import machine_error
-from ..types import check_samples, from_the_end
+from ..sample_numbers import check_samples, from_the_end
 from .preprocess import Engine, PreprocessError, Preprocessing
 from .randomness import Watch
 

@@ -13,7 +13,7 @@ from dataprep.formats.errors import InputError, UsageError
 
 from ..loader.serve import require_seed
 from ..order.permutation import Positions, key, permute
-from ..types import check_samples, from_the_end
+from ..sample_numbers import check_samples, from_the_end
 from .map_dataset import MapStyle
 
 __all__ = ["Part", "check_fraction", "split_by_fraction"]

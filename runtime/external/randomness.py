@@ -33,7 +33,8 @@ from dataprep.formats.errors import UsageError
 from ..order.hash64 import FIRST, GOLDEN, SECOND
 from ..order.permutation import MAX_SAMPLES
 from ..order.seeding import isolated, seed_for, seed_here
-from ..types import Collate, Indices, sample_numbers
+from ..sample_numbers import Indices, sample_numbers
+from ..types import Collate
 from .map_dataset import Collated, MapStyle
 
 __all__ = ["UNSAID", "SeededDraws", "Watch", "draws_nothing", "seeded_rows"]

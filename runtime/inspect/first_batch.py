@@ -22,8 +22,9 @@ from ..checks import whole_number
 from ..external.iterable_loader import BatchStream
 from ..external.map_dataset import Collated
 from ..loader.loader import Loader
+from ..sample_numbers import PADDING
 from ..stream.dataset import StreamDataset
-from ..types import IGNORED_LABEL, OF_THE_BATCH, PADDING, Batch
+from ..types import IGNORED_LABEL, OF_THE_BATCH, Batch
 
 __all__ = ["check_batch", "check_collated", "validate_first_batch"]
 

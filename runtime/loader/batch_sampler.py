@@ -26,7 +26,7 @@ from ..order.order_checksum import DIGEST_MASK, contributions, digest_seed
 from ..order.permutation import MAX_SAMPLES, Order, Positions, permute
 from ..order.phased import Spot, phased
 from ..order.skips import Skips
-from ..types import PADDING
+from ..sample_numbers import PADDING
 from .state import Progress, warn_of_forgotten
 
 __all__ = ["End", "GlobalBatchSampler", "Step", "StepSampler"]

@@ -18,7 +18,8 @@ from ..order.blocks import Blocks
 from ..order.epoch_tag import with_epoch
 from ..order.order_checksum import DIGEST_MASK
 from ..order.permutation import Positions
-from ..types import PADDING, Batch, SampleDataset, batch_of
+from ..sample_numbers import PADDING
+from ..types import Batch, SampleDataset, batch_of
 from .batch_sampler import Step, StepSampler
 from .batch_source import Counted
 from .state import Progress, progress_from, state_of

@@ -14,15 +14,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from ..types import (
-    PADDING,
-    Batch,
-    BatchDataset,
-    Indices,
-    SampleDataset,
-    check_samples,
-    sample_numbers,
-)
+from ..sample_numbers import PADDING, Indices, check_samples, sample_numbers
+from ..types import Batch, BatchDataset, SampleDataset
 
 __all__ = ["MockDataset"]
 

@@ -30,7 +30,7 @@ from ..order.epoch_tag import epoch_tag
 from ..order.lengths import Lengths
 from ..order.order_checksum import DIGEST_MASK, contributions, digest_seed
 from ..order.permutation import MAX_SAMPLES, Order, Positions, key, permute
-from ..types import PADDING
+from ..sample_numbers import PADDING
 from .batch_sampler import End, Step, StepSampler
 
 __all__ = ["TokenBudgetSampler"]

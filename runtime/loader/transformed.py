@@ -21,16 +21,8 @@ from ..checks import inner_function, name_of, whole_number
 from ..order.epoch_tag import MAX_EPOCH, MAX_SAMPLE, epochs_of
 from ..order.hash64 import GOLDEN, finalise
 from ..order.seeding import seed_for
-from ..types import (
-    Batch,
-    BatchDataset,
-    Indices,
-    SampleDataset,
-    Samples,
-    Seeds,
-    Transform,
-    sample_numbers,
-)
+from ..sample_numbers import Indices, Samples, sample_numbers
+from ..types import Batch, BatchDataset, SampleDataset, Seeds, Transform
 from .serve import require_seed
 from .workers import shared
 

@@ -39,7 +39,8 @@ from torch.utils.data import get_worker_info
 
 from dataprep.formats.errors import DataprepError, InputError, UsageError
 
-from ..types import Batch, Indices
+from ..sample_numbers import Indices
+from ..types import Batch
 from .machine_errors import machine_error, raise_named
 
 __all__ = ["begin_work", "raising", "require_picklable", "shared", "telling"]

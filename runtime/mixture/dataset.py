@@ -22,16 +22,8 @@ from dataprep.formats.errors import DataprepError, IncompatibleError, UsageError
 from dataprep.formats.manifest.tokens import TokenizerEntry
 from dataprep.formats.read.dataset import Split
 
-from ..types import (
-    IGNORED_LABEL,
-    PADDING,
-    Batch,
-    BatchDataset,
-    Indices,
-    SampleDataset,
-    check_samples,
-    sample_numbers,
-)
+from ..sample_numbers import PADDING, Indices, check_samples, sample_numbers
+from ..types import IGNORED_LABEL, Batch, BatchDataset, SampleDataset
 from .order import By, Source, WeightedSources
 from .schedule import MAX_PERIOD, TOLERANCE, Weight
 

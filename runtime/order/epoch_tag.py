@@ -15,7 +15,7 @@ import numpy as np
 
 from dataprep.formats.errors import require
 
-from ..types import PADDING
+from ..sample_numbers import PADDING
 from .permutation import MAX_SAMPLES, Positions
 
 __all__ = ["MAX_EPOCH", "MAX_SAMPLE", "epoch_tag", "epochs_of", "with_epoch"]

@@ -16,25 +16,23 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
 from dataprep.formats.errors import InputError, require
 from dataprep.formats.read.dataset import Split
 
 from ..checks import flag, whole_number
-from ..types import PADDING, Batch, BatchDataset, Indices, Labels, sample_numbers
-from .gather import document_spans
-from .min_length import kept_documents
+from ..sample_numbers import PADDING, Indices, Ints, sample_numbers
+from ..types import Batch, BatchDataset, Labels
+from .document_lengths import kept_documents
+from .gather import document_spans, padded_rows
 from .packed import padding_id
-from .padded_rows import padded_rows
 
 __all__ = ["DocumentDataset", "PadTo", "Side", "Truncate"]
 
 Side = Literal["right", "left"]
 Truncate = Literal["right", "left", "error"]
 PadTo = Literal["longest", "max_length"]
-Counts = npt.NDArray[np.int64]
 
 
 class DocumentDataset(BatchDataset):
@@ -179,7 +177,7 @@ class DocumentDataset(BatchDataset):
             batch["sample_mask"] = torch.from_numpy(samples != PADDING)
         return batch
 
-    def spans(self, samples: Counts) -> tuple[Counts, Counts]:
+    def spans(self, samples: Ints) -> tuple[Ints, Ints]:
         """Starts and stops of the tokens that reading `samples` will touch; `PADDING` reads none.
 
         Raises what `batch` raises.
@@ -187,7 +185,7 @@ class DocumentDataset(BatchDataset):
         starts, lengths = self._read(samples[samples != PADDING])
         return starts, starts + lengths
 
-    def covering(self, start: int, stop: int) -> Counts:
+    def covering(self, start: int, stop: int) -> Ints:
         """The samples that touch a token of `start` to `stop` of the split: int64, increasing.
 
         Bisections, and what `spans` costs. Tokens that `max_length` cuts off are in no sample.
@@ -199,11 +197,11 @@ class DocumentDataset(BatchDataset):
         starts, stops = self.spans(samples)
         return samples[(starts < stop) & (stops > np.maximum(starts, start))]
 
-    def documents(self, samples: Counts) -> Counts:
+    def documents(self, samples: Ints) -> Ints:
         """The number in the split of each of `samples`."""
         return self._kept.documents(samples)
 
-    def _read(self, samples: Counts) -> tuple[Counts, Counts]:
+    def _read(self, samples: Ints) -> tuple[Ints, Ints]:
         """Where each row begins in the stream, and its tokens: none in a row that is `PADDING`."""
         starts, lengths = np.zeros_like(samples), np.zeros_like(samples)
         real = np.flatnonzero(samples != PADDING) if self.sample_mask else np.arange(len(samples))
@@ -218,7 +216,7 @@ class DocumentDataset(BatchDataset):
             raise _too_long(int(documents[real == worst][0]), int(lengths[worst]), self.max_length)
         return (starts + over if self.truncate == "left" else starts), lengths - over
 
-    def _width(self, lengths: Counts) -> int:
+    def _width(self, lengths: Ints) -> int:
         longest = self.max_length if self.pad_to == "max_length" else lengths.max(initial=1)
         return -(-int(longest or 1) // self.pad_to_multiple) * self.pad_to_multiple
 

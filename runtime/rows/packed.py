@@ -24,25 +24,15 @@ from dataprep.formats.errors import InputError, IntegrityError, UsageError
 from dataprep.formats.read.boundaries import ragged
 from dataprep.formats.read.dataset import Split
 
-from ..types import (
-    IGNORED_LABEL,
-    PADDING,
-    Batch,
-    BatchDataset,
-    Indices,
-    Labels,
-    check_samples,
-    sample_numbers,
-)
-from .attention_fields import SegmentFields, too_many_segments
+from ..sample_numbers import PADDING, Indices, Ints, check_samples, sample_numbers
+from ..types import IGNORED_LABEL, Batch, BatchDataset, Labels
 from .gather import copy_mask, copy_tokens
 from .packing import Algorithm, Overlong, PackingOptions, PackingReport
 from .packing_plan import packing_definition, packing_plan, pieces_of_tokens
-from .segments import Segments
+from .segments import SegmentFields, Segments, too_many_segments
 
 __all__ = ["PackedDataset", "padding_id"]
 
-Counts = npt.NDArray[np.int64]
 _ROWS = 1 << 16  # looked at in one step
 
 
@@ -194,7 +184,7 @@ class PackedDataset(BatchDataset):
             batch["sample_mask"] = torch.from_numpy(samples != PADDING)
         return batch
 
-    def spans(self, samples: Counts) -> tuple[Counts, Counts]:
+    def spans(self, samples: Ints) -> tuple[Ints, Ints]:
         """Starts and stops of the tokens that reading `samples` will touch; `PADDING` reads none.
 
         Raises `IndexError` for a sample outside 0 .. len - 1.
@@ -202,7 +192,7 @@ class PackedDataset(BatchDataset):
         _, start, length = self._pieces(samples[samples != PADDING])
         return start, start + length
 
-    def covering(self, start: int, stop: int) -> Counts:
+    def covering(self, start: int, stop: int) -> Ints:
         """The rows that touch a token of `start` to `stop` of the split: int64, increasing.
 
         Reads the pieces of the plan's chunks that hold these tokens, some milliseconds; chunks are
@@ -215,7 +205,7 @@ class PackedDataset(BatchDataset):
         self._trust((bounds[rows] <= pieces) & (pieces < bounds[rows + 1]))
         return np.unique(rows)
 
-    def _pieces(self, samples: Counts) -> tuple[Segments, Counts, Counts]:
+    def _pieces(self, samples: Ints) -> tuple[Segments, Ints, Ints]:
         """The segments of these rows; where each starts in the stream, and how far it is read."""
         row, at = self._pieces_of_rows(samples)
         document, start, length, more = (
@@ -234,7 +224,7 @@ class PackedDataset(BatchDataset):
         # Where a document goes on in another piece, its next token is the label of the last one.
         return segments, start, length + more * (self.labels == "shifted")
 
-    def _pieces_of_rows(self, samples: Counts) -> tuple[Counts, Counts]:
+    def _pieces_of_rows(self, samples: Ints) -> tuple[Ints, Ints]:
         """The pieces of these rows, none of one that is `PADDING`; which row each is in."""
         real = samples != PADDING if self.sample_mask else np.ones(len(samples), np.bool_)
         rows = samples[real]
@@ -261,8 +251,8 @@ class PackedDataset(BatchDataset):
         return columns[:, 1:] if self.labels == "shifted" else columns[:, :-1]
 
     def _labels(
-        self, ids: npt.NDArray[Any], segments: Segments, read: Counts, tails: list[tuple[int, int]]
-    ) -> Counts:
+        self, ids: npt.NDArray[Any], segments: Segments, read: Ints, tails: list[tuple[int, int]]
+    ) -> Ints:
         labels = self._beside(ids).astype(np.int64, order="C")
         ends = segments.length == read  # the others have a label: the token read after them
         lasts = segments.begin + segments.length - 1

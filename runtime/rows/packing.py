@@ -1,19 +1,25 @@
 """Packing: which documents share a row of at most `seq_len` tokens, from their lengths alone.
 
 Guarantees: no row is over `seq_len`; every token of every document is in exactly one row, except
-what the over-length policy leaves out and counts. The rows depend on the lengths and the options
-and on nothing else. A change of what is packed where needs a new `PACKING_VERSION`.
+what the policy for overlong documents leaves out and counts. The rows depend on the lengths and the
+options and on nothing else. A change of what is packed where needs a new `PACKING_VERSION`.
 
-Works on `CHUNK` consecutive pieces at a time: memory stays the same however large the dataset is,
-and a row's documents lie near each other in the files. Costs about 1 microsecond a document, once;
-`runtime/rows/plan_cache.py` keeps the result.
+`CHUNK` consecutive pieces are packed at a time: memory does not grow with the dataset, and the
+documents of a row lie near each other in the files. First fit decreasing puts each piece, longest
+first, into the first open row with room for it; best fit decreasing into the row with the least
+room, the first of several (D. S. Johnson, Near-optimal bin packing algorithms, MIT 1973). Pieces of
+equal length are placed in one numpy step: both algorithms fill a row with them before they look at
+the next, in row order or in the order of the rooms.
+
+Costs about 1 microsecond a document, once; `runtime/rows/plan_cache.py` stores the result. Both
+algorithms give 99.9% full rows where documents are short beside the rows; first fit is faster.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -21,7 +27,7 @@ import numpy.typing as npt
 from dataprep.formats.errors import InputError, IntegrityError, require
 
 from ..checks import whole_number
-from .bin_packing import Algorithm, assign
+from ..sample_numbers import Ints
 
 __all__ = [
     "CHUNK",
@@ -32,6 +38,7 @@ __all__ = [
     "Packer",
     "PackingOptions",
     "PackingReport",
+    "assign",
 ]
 
 CHUNK = 1 << 18
@@ -40,7 +47,6 @@ PACKING_VERSION = 1
 MAX_SEQ_LEN = (1 << 31) - 1
 
 Overlong = Literal["split", "truncate", "drop", "error"]
-Counts = npt.NDArray[np.int64]
 
 _BLOCK = 1 << 20  # documents looked at in one step
 
@@ -128,10 +134,10 @@ class PackedRows:
     a row, and rows in the order of their first pieces.
     """
 
-    pieces: Counts
-    document: Counts
-    start: Counts
-    length: Counts
+    pieces: Ints
+    document: Ints
+    start: Ints
+    length: Ints
     more: npt.NDArray[np.bool_]
 
 
@@ -158,13 +164,13 @@ class Packer:
         """What has been packed so far."""
         return PackingReport(seq_len=self.options.seq_len, **self._counts)
 
-    def rows(self, lengths: Iterable[Counts]) -> Iterator[PackedRows]:
+    def rows(self, lengths: Iterable[Ints]) -> Iterator[PackedRows]:
         """The rows of documents of these `lengths`, given in parts of any size.
 
         How they are divided into parts changes nothing. Raises `InputError` for a document over
         `seq_len` where `overlong` is ``"error"``.
         """
-        waiting: list[Counts] = []  # [k, 4]: document, start, length, more
+        waiting: list[Ints] = []  # [k, 4]: document, start, length, more
         count = 0
         for pieces in self._pieces(lengths):
             waiting.append(pieces)
@@ -175,7 +181,7 @@ class Packer:
         if count:
             yield self._pack(np.concatenate(waiting))
 
-    def _pieces(self, lengths: Iterable[Counts]) -> Iterator[Counts]:
+    def _pieces(self, lengths: Iterable[Ints]) -> Iterator[Ints]:
         """All pieces in stream order, cut where a chunk ends."""
         room = self._chunk
         for part in lengths:
@@ -185,7 +191,7 @@ class Packer:
                         yield piece
                         room = room - len(piece) or self._chunk
 
-    def _cut(self, lengths: Counts) -> Iterator[Counts]:
+    def _cut(self, lengths: Ints) -> Iterator[Ints]:
         """The pieces of consecutive documents, at most a chunk of them at once."""
         if len(lengths) and int(lengths.min()) < 0:
             raise IntegrityError(
@@ -215,7 +221,7 @@ class Packer:
             start = starts[at] + part * seq_len
             yield np.stack([first_document + at, start, length, more], axis=1)
 
-    def _overlong(self, at: Counts, lengths: Counts) -> Counts:
+    def _overlong(self, at: Ints, lengths: Ints) -> Ints:
         """How many pieces each of these documents gives."""
         seq_len, overlong = self.options.seq_len, self.options.overlong
         documents, tokens = len(at), int(lengths.sum())
@@ -235,7 +241,7 @@ class Packer:
             remedy="Use overlong='split', 'truncate' or 'drop', or a larger seq_len.",
         )  # fmt: skip
 
-    def _pack(self, pieces: Counts) -> PackedRows:
+    def _pack(self, pieces: Ints) -> PackedRows:
         document, start, length, more = pieces.T
         row = assign(length, self.options.seq_len, self.options.algorithm)
         row, rows = _in_order(row)
@@ -251,7 +257,7 @@ class Packer:
             self._counts[name] = self._counts.get(name, 0) + count
 
 
-def _divide(pieces: Counts, first: int, chunk: int) -> Iterator[Counts]:
+def _divide(pieces: Ints, first: int, chunk: int) -> Iterator[Ints]:
     """Cut `pieces` after `first` of them, and then after every `chunk`."""
     at = 0
     while at < len(pieces):
@@ -259,9 +265,100 @@ def _divide(pieces: Counts, first: int, chunk: int) -> Iterator[Counts]:
         at, first = at + first, chunk
 
 
-def _in_order(row: Counts) -> tuple[Counts, int]:
+def _in_order(row: Ints) -> tuple[Ints, int]:
     """The same rows, numbered in the order in which they first occur; and how many there are."""
     _, first = np.unique(row, return_index=True)
     number = np.empty(len(first), np.int64)
     number[np.argsort(first)] = np.arange(len(first))
     return number[row], len(first)
+
+
+Algorithm = Literal["first-fit", "best-fit"]
+_Placed = Iterator[tuple[Ints, Ints]]  # for each length: the rows it goes to, how often each
+
+_TIDY = 16  # lengths between two removals of rows that are full
+_ROW = (1 << 32) - 1  # a room and a row share an integer
+
+
+def assign(lengths: Ints, seq_len: int, algorithm: Algorithm) -> Ints:
+    """The row of each piece, int64 [len(lengths)], rows numbered in the order they are opened.
+
+    `lengths` are from 1 to `seq_len`; among equal ones the earlier is placed first.
+
+    >>> assign(np.array([3, 6, 5, 2]), 8, "first-fit").tolist()
+    [1, 0, 1, 0]
+    """
+    order = np.argsort(-lengths, kind="stable")
+    sizes, counts = np.unique(lengths, return_counts=True)
+    place = _PLACERS[algorithm]
+    row = np.empty(len(lengths), np.int64)
+    at = 0
+    for rows, times in place(sizes[::-1].tolist(), counts[::-1].tolist(), seq_len):
+        stop = at + int(times.sum())
+        row[order[at:stop]] = np.repeat(rows, times)
+        at = stop
+    return row
+
+
+def _first_fit(sizes: list[int], counts: list[int], seq_len: int) -> _Placed:
+    """Rows with their rooms in the order they were opened, without those that nothing fits."""
+    rows, rooms, opened = _none(), _none().astype(np.int32), 0
+    for number, (size, count) in enumerate(zip(sizes, counts, strict=True)):
+        if number % _TIDY == 0:
+            open_ = rooms >= sizes[-1]
+            rows, rooms = rows[open_], rooms[open_]
+        at = np.flatnonzero(rooms >= size)[:count]
+        at, times = _share(at, rooms[at] // size, count)
+        rooms[at] -= times * size
+        new, new_times = _new_rows(count - int(times.sum()), seq_len // size, opened)
+        opened += len(new)
+        yield np.concatenate([rows[at], new]), np.concatenate([times, new_times])
+        rows = np.concatenate([rows, new])
+        rooms = np.concatenate([rooms, (seq_len - new_times * size).astype(np.int32)])
+
+
+def _best_fit(sizes: list[int], counts: list[int], seq_len: int) -> _Placed:
+    """Rows sorted by (room, number), as one integer each."""
+    keys, opened = _none(), 0
+    for size, count in zip(sizes, counts, strict=True):
+        low = int(np.searchsorted(keys, size << 32))
+        fitting = keys[low : low + count]
+        at, times = _share(fitting, (fitting >> 32) // size, count)
+        keys = np.delete(keys, np.s_[low : low + len(at)])
+        new, new_times = _new_rows(count - int(times.sum()), seq_len // size, opened)
+        opened += len(new)
+        yield np.concatenate([at & _ROW, new]), np.concatenate([times, new_times])
+        left = np.concatenate(
+            [at - (times * size << 32), ((seq_len - new_times * size) << 32) | new]
+        )
+        left = np.sort(left[left >= sizes[-1] << 32])
+        keys = np.insert(keys, np.searchsorted(keys, left), left)
+
+
+def _share(rows: Ints, times: npt.NDArray[Any], count: int) -> tuple[Ints, Ints]:
+    """The first of `rows` that take `count` pieces, where each takes at most so many `times`."""
+    ends = np.cumsum(times, dtype=np.int64)
+    used = min(int(np.searchsorted(ends, count)) + 1, len(rows))
+    times = times[:used].astype(np.int64)
+    if used and ends[used - 1] > count:
+        times[-1] -= ends[used - 1] - count
+    return rows[:used], times
+
+
+def _new_rows(count: int, each: int, opened: int) -> tuple[Ints, Ints]:
+    """Rows to open for `count` pieces of which `each` fit into one, and the pieces in each."""
+    rows = -(-count // each)
+    times = np.full(rows, each, np.int64)
+    if rows:
+        times[-1] = count - (rows - 1) * each
+    return np.arange(opened, opened + rows, dtype=np.int64), times
+
+
+def _none() -> Ints:
+    return np.empty(0, np.int64)
+
+
+_PLACERS: dict[str, Callable[[list[int], list[int], int], _Placed]] = {
+    "first-fit": _first_fit,
+    "best-fit": _best_fit,
+}

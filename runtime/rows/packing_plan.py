@@ -16,6 +16,7 @@ import numpy.typing as npt
 from dataprep.formats.errors import IntegrityError
 from dataprep.formats.read.dataset import Split
 
+from ..sample_numbers import Ints
 from .packing import CHUNK, PACKING_VERSION, Packer, PackingOptions
 from .plan_cache import Emit, StoredPlan, stored_plan
 
@@ -64,7 +65,7 @@ def _make(split: Split, options: PackingOptions, emit: Emit) -> dict[str, int]:
     return {**packer.report.as_dict(), "most_pieces": most}
 
 
-def document_lengths(split: Split) -> Iterator[npt.NDArray[np.int64]]:
+def document_lengths(split: Split) -> Iterator[Ints]:
     """The lengths of all documents, which must add up to the tokens of each shard."""
     for shard, lengths in zip(split.entry.shards, split.shard_lengths(), strict=True):
         found = int(lengths.sum())
@@ -77,9 +78,7 @@ def document_lengths(split: Split) -> Iterator[npt.NDArray[np.int64]]:
         yield lengths
 
 
-def pieces_of_tokens(
-    plan: StoredPlan, start: int, stop: int, *, ahead: bool
-) -> npt.NDArray[np.int64]:
+def pieces_of_tokens(plan: StoredPlan, start: int, stop: int, *, ahead: bool) -> Ints:
     """The pieces of `plan` that hold a token of `start` to `stop`, int64, increasing.
 
     With `ahead`, also a piece whose next token is one of them, where its document goes on there.

@@ -47,6 +47,8 @@ from dataprep.formats.storage import (
     sync_file,
 )
 
+from ..sample_numbers import Ints
+
 __all__ = ["Emit", "StoredPlan", "default_plan_dir", "stored_plan"]
 
 Array = npt.NDArray[Any]
@@ -234,7 +236,7 @@ class _PlanArray(FileArray):
             raise _damaged(Path(self._file.name), "its bytes changed after it was made")
         return np.frombuffer(data, self.dtype)
 
-    def take(self, at: npt.NDArray[np.int64], mode: str = "clip") -> Array:
+    def take(self, at: Ints, mode: str = "clip") -> Array:
         if self._mapped is None:
             return super().take(at, mode)
         if not self._all_sound:
@@ -244,7 +246,7 @@ class _PlanArray(FileArray):
         found: Array = self._mapped[at]
         return found
 
-    def searchsorted(self, keys: npt.ArrayLike, side: str = "left") -> npt.NDArray[np.int64]:
+    def searchsorted(self, keys: npt.ArrayLike, side: str = "left") -> Ints:
         """Return what numpy's does; the array ascends, as for any bisection.
 
         A search in the map passes numbers that are not compared yet. What it finds is right where
@@ -252,12 +254,12 @@ class _PlanArray(FileArray):
         """
         if self._mapped is None:
             return super().searchsorted(keys, side)
-        found: npt.NDArray[np.int64] = np.asarray(self._mapped.searchsorted(keys, side))  # type: ignore[call-overload]
+        found: Ints = np.asarray(self._mapped.searchsorted(keys, side))  # type: ignore[call-overload]
         if not self._all_sound and not self._enclose(found.reshape(-1), keys, side):
             self._compare(np.arange(len(self._crcs)))
         return found
 
-    def _enclose(self, places: npt.NDArray[np.int64], keys: npt.ArrayLike, side: str) -> bool:
+    def _enclose(self, places: Ints, keys: npt.ArrayLike, side: str) -> bool:
         """Tell whether the numbers before and at each of `places` have its key between them."""
         wanted, last = np.asarray(keys).reshape(-1), len(self) - 1
         before, after = self.take(np.maximum(places - 1, 0)), self.take(np.minimum(places, last))
@@ -278,7 +280,7 @@ class _PlanArray(FileArray):
             error.remedy = _REMEDY
             raise
 
-    def _compare(self, blocks: npt.NDArray[np.int64]) -> None:
+    def _compare(self, blocks: Ints) -> None:
         """Raise `IntegrityError` unless `blocks` match their CRCs; several threads may do so."""
         new = blocks[~self._sound[blocks]]
         for block in new.tolist():

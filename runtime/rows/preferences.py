@@ -11,38 +11,21 @@ build did not keep to: then the lengths of all documents, once.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
-from dataprep.formats.errors import UsageError, require
+from dataprep.formats.errors import InputError, UsageError, require
 from dataprep.formats.read.boundaries import ragged
 from dataprep.formats.read.dataset import Split
 
 from ..checks import whole_number
-from ..types import (
-    PADDING,
-    Batch,
-    BatchDataset,
-    Indices,
-    Labels,
-    check_samples,
-    empty_split,
-    sample_numbers,
-)
-from .gather import document_spans
-from .length_limit import require_fit, too_long
+from ..sample_numbers import PADDING, Indices, Ints, check_samples, sample_numbers
+from ..types import IGNORED_LABEL, Batch, BatchDataset, Labels, empty_split
+from .document_lengths import require_fit, too_long
+from .gather import copy_mask, document_spans, padded_rows
 from .packed import padding_id
-from .padded_rows import padded_rows
-from .preference_documents import (
-    Taken,
-    answer_too_long,
-    prompts_of,
-    shared_prompts,
-    token_views,
-)
 
 __all__ = ["FORMS", "Form", "Overlong", "PreferenceDataset"]
 
@@ -50,7 +33,6 @@ Form = Literal["pairs", "labels", "groups"]
 FORMS = get_args(Form)
 Overlong = Literal["error", "truncate-left"]
 PadTo = Literal["longest", "max_length"]
-Counts = npt.NDArray[np.int64]
 
 
 class PreferenceDataset(BatchDataset):
@@ -194,7 +176,7 @@ class PreferenceDataset(BatchDataset):
             batch["sample_mask"] = torch.from_numpy(samples != PADDING)
         return batch
 
-    def _rows(self, taken: Taken, rows: int, prefix: str = "", least: int = 1) -> Batch:
+    def _rows(self, taken: _Documents, rows: int, prefix: str = "", least: int = 1) -> Batch:
         """Ids, mask and labels of one document a row, at least so many tokens wide."""
         starts, lengths = np.zeros((2, rows), np.int64)
         starts[taken.row], lengths[taken.row] = taken.starts, taken.lengths
@@ -208,11 +190,11 @@ class PreferenceDataset(BatchDataset):
             batch[f"{prefix}labels"] = torch.from_numpy(found.labels(self.labels))
         return batch
 
-    def _groups_of(self, taken: Taken, rows: int, documents: Counts) -> Batch:
+    def _groups_of(self, taken: _Documents, rows: int, documents: Ints) -> Batch:
         """The prompts, and [rows, group] answers with their scores."""
         group = int(taken.slot.max(initial=0)) + 1
         at = taken.row * group + taken.slot
-        prompts = shared_prompts(self.split, taken)
+        prompts = _shared_prompts(self.split, taken)
         starts, lengths = np.zeros((2, rows), np.int64)
         owners = taken.row[taken.heads]
         starts[owners], lengths[owners] = taken.starts[taken.heads], prompts[taken.heads]
@@ -239,14 +221,14 @@ class PreferenceDataset(BatchDataset):
             longest = self.max_length
         return -(-longest // self.pad_to_multiple) * self.pad_to_multiple
 
-    def _read(self, samples: Counts) -> tuple[Taken, Counts]:
+    def _read(self, samples: Ints) -> tuple[_Documents, Ints]:
         """The documents of `samples`, cut where they are too long, and their numbers."""
         real = np.flatnonzero(samples != PADDING) if self.sample_mask else np.arange(len(samples))
         check_samples(samples[real], len(self))
         first, stop = self._groups.documents(samples[real])
         which, documents, heads = ragged(first, stop)
         starts, stops = document_spans(self.split, documents)
-        taken = Taken(real[which], documents - first[which], starts, stops - starts, heads)
+        taken = _Documents(real[which], documents - first[which], starts, stops - starts, heads)
         over = taken.lengths - (self.max_length or np.iinfo(np.int64).max)
         if not len(over) or int(over.max()) <= 0:
             return taken, documents
@@ -254,14 +236,14 @@ class PreferenceDataset(BatchDataset):
             worst = int(over.argmax())
             raise too_long(int(documents[worst]), int(taken.lengths[worst]), self.max_length or 0)
         cut = np.maximum.reduceat(np.maximum(over, 0), heads)[which]
-        prompts = prompts_of(self.split, taken)
+        prompts = _prompt_lengths(self.split, taken)
         if (cut >= np.maximum(prompts, 1)).any():
             worst = int((cut - prompts).argmax())
-            raise answer_too_long(int(documents[worst]), int(taken.lengths[worst]),
+            raise _answer_too_long(int(documents[worst]), int(taken.lengths[worst]),
                                    int(prompts[worst]), self.max_length or 0)  # fmt: skip
         return taken._replace(starts=starts + cut, lengths=taken.lengths - cut), documents
 
-    def spans(self, samples: Counts) -> tuple[Counts, Counts]:
+    def spans(self, samples: Ints) -> tuple[Ints, Ints]:
         """Starts and stops of the tokens that reading `samples` will touch, one for each document.
 
         `PADDING` reads none. Raises what `batch` raises.
@@ -269,7 +251,7 @@ class PreferenceDataset(BatchDataset):
         taken, _ = self._read(samples[samples != PADDING])
         return taken.starts, taken.starts + taken.lengths
 
-    def covering(self, start: int, stop: int) -> Counts:
+    def covering(self, start: int, stop: int) -> Ints:
         """The samples that touch a token of `start` to `stop` of the split: int64, increasing.
 
         Bisections, and what `spans` costs. Tokens that were cut off are in no sample.
@@ -280,10 +262,10 @@ class PreferenceDataset(BatchDataset):
         first, last = self._groups.holding(ends).tolist()
         taken, _ = self._read(np.arange(first, last + 1, dtype=np.int64))
         touched = (taken.starts < stop) & (taken.starts + taken.lengths > max(start, 0))
-        found: Counts = first + np.unique(taken.row[touched])
+        found: Ints = first + np.unique(taken.row[touched])
         return found
 
-    def lengths_of(self, samples: Counts) -> Counts:
+    def lengths_of(self, samples: Ints) -> Ints:
         """The tokens of the longest document of each of `samples` [n], to sort by: int64 [n]."""
         taken, _ = self._read(samples)
         found = np.zeros(len(samples), np.int64)
@@ -292,8 +274,100 @@ class PreferenceDataset(BatchDataset):
 
     def token_views(self, batch: Batch) -> dict[str, Batch]:
         """Parts of a batch that `check_batch` can look at, by what their names begin with."""
-        return token_views(self.form, batch)
+        return _token_views(self.form, batch)
 
 
 def _reopen(split: Split, options: dict[str, Any]) -> PreferenceDataset:
     return PreferenceDataset(split, **options)
+
+
+class _Documents(NamedTuple):
+    """The documents of some records, one record after the other: int64 arrays by document."""
+
+    row: Ints
+    """Of the batch, in which the record stands."""
+    slot: Ints
+    """The place of the document in its record."""
+    starts: Ints
+    """Where its tokens start in the stream of the split."""
+    lengths: Ints
+    heads: Ints
+    """By record: where its documents begin in these arrays."""
+
+    def at(self, slot: int) -> _Documents:
+        """The documents at one place of their records."""
+        here = self.slot == slot
+        return _Documents(
+            self.row[here], self.slot[here], self.starts[here], self.lengths[here], self.heads
+        )
+
+
+def _prompt_lengths(split: Split, taken: _Documents) -> Ints:
+    """How many tokens of each document come before the first one to train on; int64.
+
+    All of them where there is none to train on. Costs a copy of their loss masks.
+    """
+    mask = np.zeros((len(taken.starts), int(taken.lengths.max(initial=0)) + 1), np.uint8)
+    at = np.arange(len(mask), dtype=np.int64) * mask.shape[1]
+    copy_mask(split, taken.starts, taken.lengths, mask.reshape(-1), at)
+    np.put_along_axis(mask, taken.lengths[:, None], 1, axis=1)
+    found: Ints = mask.argmax(axis=1)
+    return found
+
+
+def _shared_prompts(split: Split, taken: _Documents) -> Ints:
+    """The same, as far as all documents of a record agree: by document, equal within a record.
+
+    A tokenizer may join the end of a prompt with the beginning of an answer, and of another answer
+    not; what is cut off behind the last token that all have is part of the answers then.
+    """
+    if not len(taken.starts):
+        return taken.starts
+    record = np.repeat(np.arange(len(taken.heads)), np.diff([*taken.heads, len(taken.starts)]))
+    prompts = _prompt_lengths(split, taken)
+    width = int(prompts.max()) + 1
+    ids = padded_rows(split, taken.starts, prompts, width, pad_id=0).ids
+    differ = ids != ids[taken.heads][record]
+    differ[np.arange(len(differ)), prompts] = True
+    found: Ints = np.minimum.reduceat(differ.argmax(axis=1), taken.heads)[record]
+    return found
+
+
+def _token_views(form: str, batch: Batch) -> dict[str, Batch]:
+    """Parts of a batch of preferences that `check_batch` can look at, by the prefix of their names.
+
+    >>> batch = {"chosen_input_ids": torch.ones(1, 2), "rejected_input_ids": torch.ones(1, 3)}
+    >>> {prefix: list(view) for prefix, view in _token_views("pairs", batch).items()}
+    {'chosen_': ['input_ids'], 'rejected_': ['input_ids']}
+    """
+    if form == "labels":
+        return {"": {name: tensor for name, tensor in batch.items() if name != "tag"}}
+    if form == "pairs":
+        return {prefix: _beginning(prefix, batch) for prefix in ("chosen_", "rejected_")}
+    own = ("input_ids", "attention_mask", "sample_mask")
+    prompt = {name: tensor for name, tensor in batch.items() if name in own}
+    ids, mask, train = (
+        batch[f"responses{name}"].flatten(0, 1) for name in ("", "_attention_mask", "_loss_mask")
+    )
+    labels = torch.where(train != 0, ids, IGNORED_LABEL)
+    answers = {"input_ids": ids, "attention_mask": mask, "labels": labels}
+    if "sample_mask" in batch:
+        group = batch["responses"].shape[1]
+        answers["sample_mask"] = batch["sample_mask"].repeat_interleave(group)
+    return {"": prompt, "responses_": answers}
+
+
+def _beginning(prefix: str, batch: Batch) -> Batch:
+    """The fields of one side of pairs, and what is of both."""
+    found = {n.removeprefix(prefix): tensor for n, tensor in batch.items() if n.startswith(prefix)}
+    both = {name: tensor for name, tensor in batch.items() if name == "sample_mask"}
+    return found | both
+
+
+def _answer_too_long(document: int, tokens: int, prompt: int, max_length: int) -> InputError:
+    """The error of a record that is over the limit even without its prompt."""
+    return InputError(
+        f"has {tokens:,} tokens, {prompt:,} of them before the answer: cutting the prompt does not "
+        f"bring its record to {max_length:,}", where=f"document {document}", code="E_OVERLONG",
+        remedy="Use a larger seq_len, or build with --max-tokens.",
+    )  # fmt: skip

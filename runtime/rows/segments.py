@@ -1,32 +1,36 @@
-"""Where documents begin and end inside the rows of a batch, and the tensors that models take.
+"""Segments of a batch, where documents lie in its rows, and the tensors made from them.
 
 A **segment** is a run of tokens of one row that belong to one document. Packed attention, position
-ids and masks all follow from the segments, so they are found once, from the offsets stored with the
-dataset: never by looking for EOS tokens, which a dataset may lack and a document may contain.
+ids and masks follow from the segments. They are found once, from the offsets stored with the
+dataset, and never by looking for EOS tokens, which a dataset may lack and a document may contain.
 Tokens that no segment covers are padding.
 
 Everything is vectorised: finding the segments of a batch costs some 50 microseconds, of sixteen
-batches at once 10 each; each tensor of the size of `input_ids` about two copies of it. Constant
-shapes whatever the documents are.
+batches at once 10 each; each tensor of the size of `input_ids` about two copies of it. Shapes do
+not depend on the documents, since kernels are compiled or captured for one shape: `cu_seqlens` has
+room for as many segments as asked for.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import InitVar, dataclass, field
 from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+import torch
 
 from dataprep.formats.errors import UsageError
 from dataprep.formats.read.boundaries import ragged
 from dataprep.formats.read.dataset import Split
 
-__all__ = ["Segments", "of_windows"]
+from ..checks import flag, whole_number
+from ..sample_numbers import Ints
 
-Counts = npt.NDArray[np.int64]
+__all__ = ["SegmentFields", "Segments", "of_windows", "segments_a_row", "too_many_segments"]
+
 _LARGEST_INT16, _LARGEST_INT32 = (1 << 15) - 1, (1 << 31) - 1
 _TOKENS_A_COPY = 1024  # tokens that two passes go over while one run is copied
 _MAX_TOKENS = _LARGEST_INT32  # in a batch whose cu_seqlens are int32
@@ -35,9 +39,9 @@ _MAX_TOKENS = _LARGEST_INT32  # in a batch whose cu_seqlens are int32
 class _Runs(NamedTuple):
     """Segments and gaps alike, in order, as `Segments` has them."""
 
-    begin: Counts
-    length: Counts
-    document: Counts  # -1: padding
+    begin: Ints
+    length: Ints
+    document: Ints  # -1: padding
     padded: bool
 
 
@@ -64,9 +68,9 @@ class Segments:
 
     rows: int
     seq_len: int
-    begin: Counts
-    length: Counts
-    document: Counts
+    begin: Ints
+    length: Ints
+    document: Ints
     checked: InitVar[bool] = False
     _runs: _Runs = field(init=False, repr=False)
 
@@ -90,12 +94,12 @@ class Segments:
         _require(apart, "segments overlap or are not in order")
 
     @property
-    def row(self) -> Counts:
+    def row(self) -> Ints:
         """The row of each segment."""
         return self.begin // self.seq_len
 
     @property
-    def start(self) -> Counts:
+    def start(self) -> Ints:
         """The token of its row that each segment begins with."""
         return self.begin % self.seq_len
 
@@ -115,7 +119,7 @@ class Segments:
                 length=self.length[first:stop], document=self.document[first:stop], checked=True,
             )  # fmt: skip
 
-    def position_ids(self, out: Counts | None = None) -> Counts:
+    def position_ids(self, out: Ints | None = None) -> Ints:
         """int64 [rows, seq_len]: 0, 1, 2, ... in each segment anew; 0 in padding.
 
         `out`, of that type and shape, is filled and returned if it is given.
@@ -136,7 +140,7 @@ class Segments:
             values.reshape(-1)[tokens] = 0
         return self._widened(values, out)
 
-    def _counted(self, begin: Counts, length: Counts, out: Counts | None) -> Counts:
+    def _counted(self, begin: Ints, length: Ints, out: Ints | None) -> Ints:
         """Position ids without padding: rows that count up, and again from each `begin`."""
         out = np.empty((self.rows, self.seq_len), np.int64) if out is None else out
         numbers = _numbers(self.seq_len)
@@ -146,7 +150,7 @@ class Segments:
             target[at : at + size] = source[:size]
         return out
 
-    def doc_ids(self, out: Counts | None = None) -> Counts:
+    def doc_ids(self, out: Ints | None = None) -> Ints:
         """int64 [rows, seq_len]: the document of each token in its split; -1 in padding.
 
         `out`, of that type and shape, is filled and returned if it is given.
@@ -154,7 +158,7 @@ class Segments:
         runs = self._runs
         return self._widened(np.repeat(_narrow(runs.document), runs.length), out)
 
-    def _widened(self, values: npt.NDArray[np.integer[Any]], out: Counts | None) -> Counts:
+    def _widened(self, values: npt.NDArray[np.integer[Any]], out: Ints | None) -> Ints:
         shape = self.rows, self.seq_len
         out = np.empty(shape, np.int64) if out is None else out
         np.copyto(out, values.reshape(shape))
@@ -200,11 +204,11 @@ class Segments:
         out[0] = 0
         return out
 
-    def max_seqlen(self) -> npt.NDArray[np.int64]:
+    def max_seqlen(self) -> Ints:
         """int64 []: the length of the longest run, padding counted; 0 if there are no rows."""
         return np.array(self._runs.length.max(initial=0))
 
-    def per_row(self) -> Counts:
+    def per_row(self) -> Ints:
         """int64 [rows]: how many runs each row has, padding counted."""
         return np.bincount(self._runs.begin // self.seq_len, minlength=self.rows).astype(np.int64)
 
@@ -220,7 +224,7 @@ class Segments:
 
 
 def of_windows(
-    split: Split, starts: Counts, seq_len: int, *, real: npt.NDArray[np.bool_] | None = None
+    split: Split, starts: Ints, seq_len: int, *, real: npt.NDArray[np.bool_] | None = None
 ) -> Segments:
     """The segments of the windows of `seq_len` tokens at the tokens `starts` of `split`.
 
@@ -241,13 +245,13 @@ def of_windows(
 
 
 @lru_cache(maxsize=1)  # making it anew takes as long as copying it into two rows
-def _numbers(count: int) -> Counts:
+def _numbers(count: int) -> Ints:
     numbers = np.arange(count)
     numbers.flags.writeable = False
     return numbers
 
 
-def _narrow(values: Counts) -> npt.NDArray[np.integer[Any]]:
+def _narrow(values: Ints) -> npt.NDArray[np.integer[Any]]:
     """In 2 or 4 bytes if they fit: a quarter or half as much memory to write and read."""
     largest = values.max(initial=0)
     if largest <= _LARGEST_INT16:
@@ -258,3 +262,86 @@ def _narrow(values: Counts) -> npt.NDArray[np.integer[Any]]:
 def _require(condition: bool, problem: str) -> None:
     if not condition:
         raise UsageError(problem, where="segments")
+
+
+Empty = Callable[[tuple[int, ...], npt.DTypeLike], npt.NDArray[Any]]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SegmentFields:
+    """Which of these tensors a batch of [rows, seq_len] has.
+
+    - `position_ids`: int64 [rows, seq_len], from 0 in each segment; 0 in padding.
+    - `doc_ids`: int64 [rows, seq_len], the document's number in its split; -1 in padding.
+    - `cu_seqlens`: int32 [rows x room + 1], where each segment of the flattened batch stops (see
+      `Segments.cu_seqlens`), and with it `max_seqlen`: int64 [], the length of the longest. The
+      room is `cu_seqlens` segments a row; True stands for seq_len, which is always enough.
+
+        >>> begin, length, document = np.array([0]), np.array([3]), np.array([7])
+        >>> batch = Segments(rows=1, seq_len=4, begin=begin, length=length, document=document)
+        >>> SegmentFields(cu_seqlens=3).tensors(batch)["cu_seqlens"]
+        tensor([0, 3, 4, 4], dtype=torch.int32)
+    """
+
+    position_ids: bool = False
+    doc_ids: bool = False
+    cu_seqlens: bool | int = False
+
+    def __post_init__(self) -> None:
+        set_ = object.__setattr__
+        set_(self, "position_ids", flag("position_ids", self.position_ids))
+        set_(self, "doc_ids", flag("doc_ids", self.doc_ids))
+        set_(self, "cu_seqlens", segments_a_row(self.cu_seqlens))
+
+    def __bool__(self) -> bool:
+        return self.position_ids or self.doc_ids or self.cu_seqlens is not False
+
+    def tensors(self, segments: Segments, empty: Empty | None = None) -> dict[str, torch.Tensor]:
+        """The tensors that were asked for, each its own memory.
+
+        `empty(shape, dtype)` makes the arrays: memory that is used again makes this twice as fast.
+
+        Raises `UsageError` where a row has more segments than `cu_seqlens` has room for. Costs a
+        memory copy for each tensor of the size of `input_ids`.
+        """
+        found: dict[str, torch.Tensor] = {}
+        empty = empty or np.empty
+        shape = segments.rows, segments.seq_len
+        if self.position_ids:
+            found["position_ids"] = torch.from_numpy(segments.position_ids(empty(shape, np.int64)))
+        if self.doc_ids:
+            found["doc_ids"] = torch.from_numpy(segments.doc_ids(empty(shape, np.int64)))
+        if self.cu_seqlens is not False:
+            capacity = segments.rows * self._room(segments)
+            cuts = segments.cu_seqlens(capacity, empty((capacity + 1,), np.int32))
+            found["cu_seqlens"] = torch.from_numpy(cuts)
+            found["max_seqlen"] = torch.from_numpy(segments.max_seqlen())
+        return found
+
+    def _room(self, segments: Segments) -> int:
+        """Segments a row, none of which may have more."""
+        if self.cu_seqlens is True:
+            return segments.seq_len
+        room = int(self.cu_seqlens)
+        if len(segments.begin) + segments.rows > room:  # else no row can have more
+            counts = segments.per_row()
+            row = int(np.argmax(counts)) if len(counts) else 0
+            if len(counts) and counts[row] > room:
+                raise too_many_segments(f"row {row} of the batch", int(counts[row]), room)
+        return room
+
+
+def segments_a_row(value: Any) -> bool | int:
+    """`cu_seqlens` as a bool or an int; `UsageError` for anything else, and below 1."""
+    if isinstance(value, bool | np.bool_):
+        return bool(value)
+    return whole_number("cu_seqlens", value, 1)
+
+
+def too_many_segments(row: str, segments: int, room: int) -> UsageError:
+    """The error of `row`, which has more segments than there is `room` for."""
+    return UsageError(
+        f"{row} holds {segments:,} segments, more than {room:,}",
+        where="cu_seqlens", code="E_SEGMENTS",
+        remedy=f"Use cu_seqlens={segments} or more; cu_seqlens=True always fits.",
+    )  # fmt: skip

@@ -20,20 +20,10 @@ from dataprep.formats.errors import InputError, require
 from dataprep.formats.read.dataset import Split
 
 from ..checks import whole_number
-from ..types import (
-    IGNORED_LABEL,
-    PADDING,
-    Batch,
-    BatchDataset,
-    Indices,
-    Labels,
-    Samples,
-    check_samples,
-    sample_numbers,
-)
-from .attention_fields import SegmentFields
+from ..sample_numbers import PADDING, Indices, Samples, check_samples, sample_numbers
+from ..types import IGNORED_LABEL, Batch, BatchDataset, Labels
 from .buffer_pool import Buffers
-from .segments import Segments, of_windows
+from .segments import SegmentFields, Segments, of_windows
 
 __all__ = ["WindowDataset", "window_count"]
 

@@ -30,7 +30,8 @@ from ..loader.serve import require_seed
 from ..loader.state_errors import warn_of_dropped, whole
 from ..loader.workers import telling
 from ..order.permutation import ALGORITHM, MAX_SAMPLES, Positions
-from ..types import OF_THE_BATCH, PADDING, Batch
+from ..sample_numbers import PADDING
+from ..types import OF_THE_BATCH, Batch
 from .deal import (
     Deal,
     Stage,

@@ -23,7 +23,7 @@ from dataprep.runtime.arrays.curriculum import (
     thresholds,
 )
 from dataprep.runtime.order.epoch_tag import MAX_EPOCH, epochs_of, with_epoch
-from dataprep.runtime.types import PADDING
+from dataprep.runtime.sample_numbers import PADDING
 from tests.scenes.pair_datasets import random_pairs, write_pairs
 
 PAIRS = np.arange(40_000)

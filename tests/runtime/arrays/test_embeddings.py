@@ -16,7 +16,7 @@ from dataprep.formats.files.index_file import write_index
 from dataprep.formats.read.arrays import open_arrays
 from dataprep.runtime.arrays.embeddings import EmbeddingDataset
 from dataprep.runtime.inspect.first_batch import validate_first_batch
-from dataprep.runtime.types import PADDING
+from dataprep.runtime.sample_numbers import PADDING
 from tests.scenes.loaders import make_loader
 from tests.scenes.pair_datasets import make_embeddings
 

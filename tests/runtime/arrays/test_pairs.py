@@ -19,9 +19,10 @@ from dataprep.formats.read.arrays import NamedArray, open_arrays
 from dataprep.runtime.arrays import tables as pair_tables
 from dataprep.runtime.arrays.pair_data import PairData, open_pairs
 from dataprep.runtime.arrays.pairs import PairDataset
-from dataprep.runtime.arrays.stored_checks import ValueRules
+from dataprep.runtime.arrays.stored_rows import ValueRules
 from dataprep.runtime.order.epoch_tag import with_epoch
-from dataprep.runtime.types import PADDING, Batch
+from dataprep.runtime.sample_numbers import PADDING
+from dataprep.runtime.types import Batch
 from tests.scenes.pair_datasets import Pairs, make_embeddings, random_pairs, write_pairs
 
 DTYPES = {
@@ -373,7 +374,7 @@ def test_statistics(path: Path, given: Pairs, monkeypatch: pytest.MonkeyPatch) -
     """Item 108: counts, ranges and lengths, in blocks of any size."""
     rows = given.splits["train"]
     plain = open_pairs(path).split("train").statistics()
-    monkeypatch.setattr("dataprep.runtime.arrays.statistics._BLOCK", 7)
+    monkeypatch.setattr("dataprep.runtime.arrays.reports._BLOCK", 7)
     found = open_pairs(path).split("train").statistics()
     assert (found.pairs, found.clusters, found.tiers) == (plain.pairs, plain.clusters, plain.tiers)
     values, counts = np.unique(given.pair_cluster_id[rows], return_counts=True)

@@ -10,8 +10,7 @@ import pytest
 import torch
 
 from dataprep.formats.errors import UsageError
-from dataprep.runtime.collate.image_text import VisionText
-from dataprep.runtime.collate.images import NORMALIZE, ChannelsAt, Normalize, Vision
+from dataprep.runtime.collate.images import NORMALIZE, ChannelsAt, Normalize, Vision, VisionText
 from dataprep.runtime.collate.schema import OutputSchema
 from dataprep.runtime.collate.text import Classification
 from dataprep.runtime.errors import SampleError

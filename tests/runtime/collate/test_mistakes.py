@@ -18,8 +18,7 @@ from dataprep.runtime.collate import columns
 from dataprep.runtime.collate import padding as ragged
 from dataprep.runtime.collate.audio import Audio
 from dataprep.runtime.collate.fallback import Default
-from dataprep.runtime.collate.image_text import VisionText
-from dataprep.runtime.collate.images import Normalize, Vision
+from dataprep.runtime.collate.images import Normalize, Vision, VisionText
 from dataprep.runtime.collate.masked_lm import MaskedLM
 from dataprep.runtime.collate.padded import Padded
 from dataprep.runtime.collate.padding import pad_rows
@@ -28,7 +27,8 @@ from dataprep.runtime.collate.schema import FieldSchema, OutputSchema
 from dataprep.runtime.collate.text import CausalLM, Classification, Seq2Seq
 from dataprep.runtime.errors import SampleError
 from dataprep.runtime.external.map_dataset import Collated
-from dataprep.runtime.types import PADDING, Collate
+from dataprep.runtime.sample_numbers import PADDING
+from dataprep.runtime.types import Collate
 from tests.support import examples
 
 

@@ -20,8 +20,7 @@ from dataprep.runtime.collate.compatibility import (
     create_seq2seq_collate,
 )
 from dataprep.runtime.collate.fallback import Default
-from dataprep.runtime.collate.image_text import VisionText
-from dataprep.runtime.collate.images import Vision
+from dataprep.runtime.collate.images import Vision, VisionText
 from dataprep.runtime.collate.masked_lm import MaskedLM
 from dataprep.runtime.collate.padded import Padded
 from dataprep.runtime.collate.padding import Side

@@ -18,8 +18,7 @@ from dataprep.runtime.collate import fallback as collate_default
 from dataprep.runtime.collate.audio import Audio
 from dataprep.runtime.collate.builtin import TEXT_TASKS
 from dataprep.runtime.collate.fallback import Default
-from dataprep.runtime.collate.image_text import VisionText
-from dataprep.runtime.collate.images import Normalize, Vision
+from dataprep.runtime.collate.images import Normalize, Vision, VisionText
 from dataprep.runtime.collate.masked_lm import MaskedLM
 from dataprep.runtime.collate.registry import CollatorRegistry, register, registry
 from dataprep.runtime.collate.schema import FieldSchema, OutputSchema

@@ -14,8 +14,7 @@ from torch.utils.data import TensorDataset, default_collate
 
 from dataprep.formats.errors import IncompatibleError
 from dataprep.runtime.collate.audio import Audio
-from dataprep.runtime.collate.image_text import VisionText
-from dataprep.runtime.collate.images import Vision
+from dataprep.runtime.collate.images import Vision, VisionText
 from dataprep.runtime.collate.masked_lm import MaskedLM
 from dataprep.runtime.collate.padded import Padded
 from dataprep.runtime.collate.preference import GRPO, KTO, Preference

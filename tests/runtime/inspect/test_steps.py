@@ -13,7 +13,7 @@ from dataprep.runtime.loader.batch_sampler import End, GlobalBatchSampler
 from dataprep.runtime.mixture.order import Source, WeightedSources
 from dataprep.runtime.order.permutation import Order, Sequential
 from dataprep.runtime.order.skips import Skips
-from dataprep.runtime.types import PADDING
+from dataprep.runtime.sample_numbers import PADDING
 
 
 def sampler(

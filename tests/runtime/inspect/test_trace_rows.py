@@ -29,8 +29,8 @@ from dataprep.runtime.inspect.trace import (
 from dataprep.runtime.loader.loader import Loader
 from dataprep.runtime.mixture.dataset import MixtureDataset
 from dataprep.runtime.rows import packing_plan as plans
+from dataprep.runtime.rows.document_lengths import KeptDocuments
 from dataprep.runtime.rows.documents import DocumentDataset
-from dataprep.runtime.rows.min_length import KeptDocuments
 from dataprep.runtime.rows.packed import PackedDataset
 from dataprep.runtime.rows.packing import Packer
 from dataprep.runtime.rows.windows import WindowDataset

@@ -12,7 +12,7 @@ from dataprep.runtime.loader.batch_sampler import End, GlobalBatchSampler
 from dataprep.runtime.order.order_checksum import contributions, digest_seed
 from dataprep.runtime.order.permutation import Order, Sequential, Shuffled
 from dataprep.runtime.order.skips import Skips
-from dataprep.runtime.types import PADDING
+from dataprep.runtime.sample_numbers import PADDING
 
 SHUFFLED = Shuffled(content_id="build", seed=3, purpose="test")
 

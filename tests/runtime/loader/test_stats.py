@@ -13,9 +13,10 @@ from dataprep.formats.errors import IncompatibleError
 from dataprep.formats.read.dataset import open_dataset
 from dataprep.runtime.create import create_loader
 from dataprep.runtime.rows.windows import WindowDataset
+from dataprep.runtime.sample_numbers import Indices
 from dataprep.runtime.stream.dataset import StreamDataset
 from dataprep.runtime.stream.loader import stream_loader
-from dataprep.runtime.types import Batch, Indices, SampleDataset
+from dataprep.runtime.types import Batch, SampleDataset
 from tests.scenes.datasets import make_dataset, random_split
 
 

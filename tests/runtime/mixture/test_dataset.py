@@ -26,7 +26,8 @@ from dataprep.runtime.mixture.dataset import MixtureDataset
 from dataprep.runtime.order.permutation import Sequential
 from dataprep.runtime.rows.documents import DocumentDataset, Side
 from dataprep.runtime.rows.windows import WindowDataset
-from dataprep.runtime.types import IGNORED_LABEL, PADDING, Batch
+from dataprep.runtime.sample_numbers import PADDING
+from dataprep.runtime.types import IGNORED_LABEL, Batch
 from tests.scenes.datasets import make_dataset, random_split
 from tests.scenes.loaders import make_loader
 from tests.support import examples

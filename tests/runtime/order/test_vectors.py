@@ -11,7 +11,7 @@ import pytest
 
 from dataprep.runtime.loader.batch_sampler import GlobalBatchSampler
 from dataprep.runtime.mixture.order import Source, WeightedSources
-from dataprep.runtime.types import PADDING
+from dataprep.runtime.sample_numbers import PADDING
 from tests.support import REPOSITORY
 
 FIXTURES = REPOSITORY / "data_fixtures"

@@ -11,7 +11,8 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from dataprep.formats.read.dataset import Split, open_dataset
 from dataprep.runtime.rows.windows import WindowDataset
-from dataprep.runtime.types import PADDING, Batch
+from dataprep.runtime.sample_numbers import PADDING
+from dataprep.runtime.types import Batch
 from tests.scenes.datasets import make_dataset, random_split
 
 HEADS, WIDTH, VOCABULARY, SEQ_LEN = 2, 8, 257, 24

@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 from dataprep.formats.errors import InputError, IntegrityError, UsageError
 from dataprep.formats.read.dataset import Split, open_dataset
 from dataprep.runtime.rows.documents import DocumentDataset, PadTo, Side, Truncate
-from dataprep.runtime.types import IGNORED_LABEL, PADDING, Labels
+from dataprep.runtime.sample_numbers import PADDING
+from dataprep.runtime.types import IGNORED_LABEL, Labels
 from tests.scenes.datasets import EOS_ID, make_dataset, random_split
 from tests.scenes.owned import check_owned
 from tests.support import examples

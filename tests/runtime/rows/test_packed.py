@@ -25,12 +25,12 @@ from dataprep.formats.errors import InputError, IntegrityError, UsageError
 from dataprep.formats.read import mapped as arena
 from dataprep.formats.read.dataset import ReadBy, Split, open_dataset
 from dataprep.runtime.rows import plan_cache as packing_store
-from dataprep.runtime.rows.bin_packing import Algorithm
 from dataprep.runtime.rows.documents import DocumentDataset
 from dataprep.runtime.rows.packed import PackedDataset
-from dataprep.runtime.rows.packing import Overlong, PackingOptions
+from dataprep.runtime.rows.packing import Algorithm, Overlong, PackingOptions
 from dataprep.runtime.rows.plan_cache import Emit, stored_plan
-from dataprep.runtime.types import IGNORED_LABEL, PADDING, Labels
+from dataprep.runtime.sample_numbers import PADDING
+from dataprep.runtime.types import IGNORED_LABEL, Labels
 from tests.runtime.rows.test_packing import reference_rows
 from tests.scenes.datasets import EOS_ID, make_dataset, random_split
 from tests.scenes.owned import check_owned

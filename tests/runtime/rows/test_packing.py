@@ -15,13 +15,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dataprep.formats.errors import InputError, IntegrityError, UsageError
-from dataprep.runtime.rows.bin_packing import Algorithm, assign
 from dataprep.runtime.rows.packing import (
+    Algorithm,
     Overlong,
     PackedRows,
     Packer,
     PackingOptions,
     PackingReport,
+    assign,
 )
 from tests.support import SHARED_DATA, examples, needs_shared_data
 

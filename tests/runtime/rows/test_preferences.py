@@ -17,7 +17,8 @@ from dataprep.formats.errors import InputError, UsageError
 from dataprep.formats.read.dataset import ReadBy, open_dataset
 from dataprep.runtime.collate.preference import GRPO, KTO, Preference
 from dataprep.runtime.rows.preferences import FORMS, Overlong, PreferenceDataset
-from dataprep.runtime.types import IGNORED_LABEL, PADDING, Labels
+from dataprep.runtime.sample_numbers import PADDING
+from dataprep.runtime.types import IGNORED_LABEL, Labels
 from tests.scenes.datasets import EOS_ID, make_dataset, random_split
 from tests.scenes.owned import check_owned
 from tests.scenes.preferences import Answer, Record, make_preferences, written

@@ -24,7 +24,8 @@ from dataprep.formats.read.dataset import Split, open_dataset
 from dataprep.runtime.rows import windows as windows_module
 from dataprep.runtime.rows.documents import DocumentDataset
 from dataprep.runtime.rows.windows import WindowDataset, window_count
-from dataprep.runtime.types import IGNORED_LABEL, PADDING, Labels
+from dataprep.runtime.sample_numbers import PADDING
+from dataprep.runtime.types import IGNORED_LABEL, Labels
 from tests.scenes.datasets import make_dataset, random_split
 from tests.scenes.owned import check_owned
 from tests.support import examples

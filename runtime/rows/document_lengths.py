@@ -1,7 +1,9 @@
-"""Which documents of a split have tokens enough to be served, by number and without a list of them.
+"""Lengths of the documents of a split: which have enough tokens, and whether all fit into a row.
 
-Only the documents left out are listed, in a stored plan; a sample's document is found by bisection
-in that. Where the manifest shows that nothing is left out there is no list and nothing is read.
+Only the documents that are too short are listed, in a stored plan, and the document of a sample is
+found in the list by bisection. Nothing is read where the manifest shows that no document is too
+short, or that the build kept to a limit. Otherwise the lengths of all documents are read once, 8
+bytes each, and the result is stored (runtime/rows/plan_cache.py).
 """
 
 from __future__ import annotations
@@ -10,17 +12,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 
+from dataprep.formats.errors import InputError
 from dataprep.formats.read.dataset import Split
 
-from ..types import check_samples
+from ..sample_numbers import Ints, check_samples
 from .packing_plan import document_lengths
 from .plan_cache import Emit, stored_plan
 
-__all__ = ["KeptDocuments", "kept_documents"]
-
-Counts = npt.NDArray[np.int64]
+__all__ = ["KeptDocuments", "kept_documents", "longest_document", "require_fit", "too_long"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -35,17 +35,17 @@ class KeptDocuments:
     """
 
     count: int
-    before: Counts
+    before: Ints
 
     def __len__(self) -> int:
         return self.count
 
-    def documents(self, samples: Counts) -> Counts:
+    def documents(self, samples: Ints) -> Ints:
         """The document of each sample; raises `IndexError` outside 0 .. count - 1."""
         check_samples(samples, self.count)
         return samples + self.before.searchsorted(samples, "right")
 
-    def samples(self, documents: Counts) -> Counts:
+    def samples(self, documents: Ints) -> Ints:
         """The samples that some of `documents` (increasing) are; those left out are passed over.
 
         >>> KeptDocuments(count=4, before=np.array([0, 0, 2])).samples(np.arange(7)).tolist()
@@ -95,3 +95,44 @@ def _fewest_tokens(split: Split) -> int:
     """A number of tokens that every document has, as far as the manifest tells."""
     tokenizer = split.dataset.manifest.tokenizer
     return tokenizer.add_bos + tokenizer.add_eos + (split.entry.zero_token_documents == 0)
+
+
+def longest_document(split: Split, plan_dir: str | Path | None = None) -> tuple[int, int]:
+    """The number of the longest document of `split` and its tokens; (-1, 0) without documents.
+
+    >>> longest_document(dataset.split("train"))                     # doctest: +SKIP
+    (5121, 3077)
+    """
+    definition = {
+        "kind": "longest", "content_id": split.content_id, "split": split.name, "version": 1,
+    }  # fmt: skip
+
+    def make(_: Emit) -> dict[str, int]:
+        base, document, tokens = 0, -1, 0
+        for lengths in document_lengths(split):
+            if len(lengths) and int(lengths.max()) > tokens:
+                document, tokens = base + int(lengths.argmax()), int(lengths.max())
+            base += len(lengths)
+        return {"document": document, "tokens": tokens}
+
+    report = stored_plan(definition, {}, make, plan_dir, io=split.dataset.io).report
+    return report["document"], report["tokens"]
+
+
+def require_fit(split: Split, max_length: int, plan_dir: str | Path | None = None) -> None:
+    """Raise `InputError`, naming the longest document, unless all have `max_length` or less."""
+    chat = split.dataset.chat
+    if chat is not None and chat.max_tokens is not None and chat.max_tokens <= max_length:
+        return
+    document, tokens = longest_document(split, plan_dir)
+    if tokens > max_length:
+        raise too_long(document, tokens, max_length)
+
+
+def too_long(document: int, tokens: int, max_length: int) -> InputError:
+    """The error of a document over the limit."""
+    return InputError(
+        f"has {tokens:,} tokens, more than seq_len {max_length:,}", where=f"document {document}",
+        code="E_OVERLONG",
+        remedy=f"Use seq_len={tokens}, another overlong, or build with --max-tokens.",
+    )  # fmt: skip

@@ -1,13 +1,14 @@
-"""Stored numbers checked as they are used: one that no build writes is named and not served.
+"""Rows of stored arrays: their numbers, the places that they are read from, and their checks.
 
 A file that was changed after the build ends the batch that meets it with an `IntegrityError` that
-says file, row and value. Numbers that point at rows are compared with the rows there are (-1 would
-serve the last one), others with the rules of `dataprep verify`, length and repetition apart, which
-cost more. What a process has found sound it does not check again.
+names file, row and value. Numbers that point at rows are compared with the rows there are (-1 would
+serve the last one), others with the rules of `dataprep verify`, except length and repetition, which
+cost more. A process does not check again what it has found sound.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import prod
 from typing import Any
 
@@ -20,9 +21,17 @@ from dataprep.formats.read.arrays import ArraySplit, NamedArray
 from dataprep.formats.read.sharded import unsigned_max
 from dataprep.formats.verify.rules import array_rules, place
 
-__all__ = ["ValueRules", "check_offsets", "check_pointers", "pointed_nowhere", "rows_of"]
+from ..sample_numbers import Ints
 
-Rows = npt.NDArray[np.int64]
+__all__ = [
+    "ValueRules",
+    "check_offsets",
+    "check_pointers",
+    "pointed_nowhere",
+    "rows_of",
+    "spans_of",
+]
+
 _LEFT_TO_VERIFY = {"E_UNIT", "E_REPEAT"}
 _REMEDY = "Restore this file or build again; `dataprep verify` lists every such place."
 
@@ -37,7 +46,7 @@ class ValueRules:
         self._rules = [rule for rule in rules if rule.code not in _LEFT_TO_VERIFY]
         self._flags = array.dtype == np.bool_
 
-    def check(self, rows: Rows | range, values: npt.NDArray[Any]) -> None:
+    def check(self, rows: Ints | range, values: npt.NDArray[Any]) -> None:
         """Raise `IntegrityError` for the first of `values`, of these `rows`, that breaks a rule."""
         if values.size == 0:
             return
@@ -55,7 +64,7 @@ class ValueRules:
                 )
 
 
-def rows_of(split: ArraySplit, samples: Rows) -> Rows:
+def rows_of(split: ArraySplit, samples: Ints) -> Ints:
     """The row numbers of `samples` of a split, int64 [k], each of a row that there is.
 
     Raises `IndexError` for a sample outside of the split, `IntegrityError` for a row that is not
@@ -72,7 +81,7 @@ def rows_of(split: ArraySplit, samples: Rows) -> Rows:
 
 
 def check_pointers(
-    array: NamedArray, rows: Rows | range, values: Rows, *, limit: int, of: str
+    array: NamedArray, rows: Ints | range, values: Ints, *, limit: int, of: str
 ) -> None:
     """Raise `IntegrityError` unless all `values` [k, ...] are in 0 .. `limit` - 1.
 
@@ -85,7 +94,7 @@ def check_pointers(
         raise pointed_nowhere(file, row=row, value=int(values[place]), limit=limit, of=of)
 
 
-def check_offsets(array: NamedArray, offsets: Rows, total: int) -> None:
+def check_offsets(array: NamedArray, offsets: Ints, total: int) -> None:
     """Raise `IntegrityError` unless `offsets`, all of `array`, ascend from 0 to `total`."""
     falls = np.flatnonzero(np.diff(offsets) < 0) + 1
     if offsets[0] != 0:
@@ -103,7 +112,7 @@ def check_offsets(array: NamedArray, offsets: Rows, total: int) -> None:
     )  # fmt: skip
 
 
-def outside(values: Rows, limit: int) -> bool:
+def outside(values: Ints, limit: int) -> bool:
     """Whether any number is not in 0 .. `limit` - 1."""
     return values.size > 0 and unsigned_max(values) >= limit
 
@@ -123,3 +132,15 @@ def _file_of(array: NamedArray, row: int) -> tuple[str, int]:
             return shard.file, row
         row -= shard.rows
     return array.name, row
+
+
+def spans_of(tracks: Sequence[NamedArray], rows: Sequence[Ints]) -> tuple[Ints, Ints]:
+    """Return starts and stops, in numbers of all `tracks` end to end, of `rows` of each."""
+    starts, stops, base = [], [], 0
+    for track, chosen in zip(tracks, rows, strict=True):
+        width, total = prod(track.row_shape), len(track.stream)
+        begins = chosen * width
+        starts.append(begins + base)
+        stops.append(begins + width + base)
+        base += total
+    return np.concatenate(starts), np.concatenate(stops)

@@ -1,13 +1,14 @@
-"""What the pairs of a split look like as a whole: counts by cluster, ranges, lengths, tiers.
+"""Reports of a dataset of pairs: statistics of its numbers, and the memory it takes.
 
-Everything is read once, in blocks, so memory stays that of a block: of a million pairs of 384
-numbers that are 5 GB of steering vectors, a few seconds from memory.
+Statistics read everything once, in blocks: a million pairs of 384 numbers are 5 GB of steering
+vectors, a few seconds from memory.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -15,11 +16,11 @@ import torch
 
 from dataprep.formats.manifest.curriculum import TIERS, VARIANT_ARRAYS, VARIANTS
 
+from ..sample_numbers import Ints
 from .tables import Column, PairTables
 
-__all__ = ["PairStatistics", "Spread", "statistics_of"]
+__all__ = ["MemoryReport", "PairStatistics", "Spread", "resident_bytes", "statistics_of"]
 
-Rows = npt.NDArray[np.int64]
 _BLOCK = 1 << 14  # pairs
 
 
@@ -66,7 +67,7 @@ class _Running:
         return Spread(least=self._least, mean=self._sum / self._count, greatest=self._greatest)
 
 
-def statistics_of(tables: PairTables, pairs: Rows, tiers: Column | None = None) -> PairStatistics:
+def statistics_of(tables: PairTables, pairs: Ints, tiers: Column | None = None) -> PairStatistics:
     """The statistics of `pairs` (rows of the dataset, at least one).
 
     `tiers` stand in place of the stored ones.
@@ -98,3 +99,35 @@ def statistics_of(tables: PairTables, pairs: Rows, tiers: Column | None = None) 
         steering_missing=missing,
         tiers={tier: int(counted[tier]) for tier in range(1, len(TIERS) + 1)},
     )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MemoryReport:
+    """Bytes of one process."""
+
+    files: int
+    """Size of the files that batches are gathered from; costs addresses, and no memory."""
+    resident: int | None
+    """Pages of them in this process now. They are the page cache's: shared with every process, and
+    dropped where memory is short. None where the system does not tell (/proc/self/smaps)."""
+    held: int
+    """Tables and negatives in memory of this process, or of the device."""
+
+
+def resident_bytes(directory: Path) -> int | None:
+    """Bytes of the files below `directory` that are mapped and resident in this process.
+
+    Costs milliseconds: the kernel counts the pages of every map.
+    """
+    inside = f"{directory}/".encode()
+    total, counts = 0, False
+    try:
+        with Path("/proc/self/smaps").open("rb") as lines:
+            for line in lines:
+                if line.startswith(b"Rss:"):
+                    total += int(line.split()[1]) << 10 if counts else 0
+                elif b"-" in line.split(b" ", 1)[0]:
+                    counts = inside in line
+    except OSError:
+        return None
+    return total
