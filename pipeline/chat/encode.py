@@ -30,7 +30,7 @@ from ..tokenize.engines import (
     load_reference,
 )
 from ..tokenize.special_tokens import literal_config, special_tokens, vocab_size
-from .masked_texts import Marked, MarkedTexts, Spans
+from .render.marked_texts import Marked, MarkedTexts
 from .token_bytes import Offsets, PieceSizes, covered
 
 if TYPE_CHECKING:
@@ -208,7 +208,7 @@ def _mask_of(documents: MarkedTexts, part: range, ends: Offsets) -> npt.NDArray[
 def _mask(
     document: Marked, starts: npt.NDArray[np.int64], ends: npt.NDArray[np.int64]
 ) -> npt.NDArray[np.uint8]:
-    spans = np.array(document.spans, np.int64).reshape(-1, 2)
+    spans = np.array(document.edges, np.int64).reshape(-1, 2)
     return covered(starts, ends, spans[:, 0], spans[:, 1])
 
 
@@ -226,8 +226,11 @@ def _with_offsets(
 
 
 def _cut(
-    text: bytes, literal: Spans, special: dict[str, int], flags: dict[str, tuple[bool, bool]]
-) -> Iterator[tuple[int, int, int | None]]:
+    text: bytes,
+    literal: Sequence[int],
+    special: dict[str, int],
+    flags: dict[str, tuple[bool, bool]],
+) -> Iterator[tuple[int, int, int | None]]:  # fmt: skip
     """Stretches of `text` in order, and the id of those that are control tokens.
 
     None that begins in a span of `literal` is one. White space beside a token that takes it is
@@ -235,10 +238,9 @@ def _cut(
     """
     names = sorted((name for name in special if name), key=len, reverse=True)
     pattern = re.compile(b"|".join(re.escape(name.encode()) for name in names))
-    edges = [edge for span in literal for edge in span]
     at = position = 0
     while names and (match := pattern.search(text, position)):
-        if bisect_right(edges, match.start()) % 2:
+        if bisect_right(literal, match.start()) % 2:
             position = match.start() + 1
             continue
         name = match.group().decode()

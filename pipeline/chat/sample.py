@@ -24,11 +24,11 @@ from ..read.process_limits import Watch
 from ..read.reader import ReadOptions
 from ..read.records import Span
 from ..read.sources import Source
-from .masked_texts import MarkedTexts
 from .records.conversation import ChatBatch, Form
 from .records.reader import ChatReader, ChatReadOptions
-from .render.rendering import Renderer
+from .render.marked_texts import MarkedTexts
 from .task import Renderings, read_options, renderer_of, rendering
+from .trace.renderer import Renderer
 
 __all__ = ["ChatSample", "SampleRequest", "find_form", "requested", "sample_of", "take_chat_sample"]
 
@@ -158,7 +158,7 @@ def _add(
             count += 1
         some = replace(
             batch, records=batch.records[first:count], lines=batch.lines[first:count],
-            offsets=batch.offsets[first:count], turned=None,
+            offsets=batch.offsets[first:count], plain_turns=None,
         )  # fmt: skip
         rendered = Renderings.of(some, renderer, watch=watch)
         _keep(found, rendered, count - first)

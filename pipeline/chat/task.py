@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -31,12 +32,12 @@ from ..read.records import Batch, Reject, Span, excerpt
 from ..read.sources import Source
 from ..tokenize.engines import Encoder
 from .encode import MarkedEncoder, tables_of
-from .masked_texts import MarkedTexts
 from .overlong import OVERLONG, UNDECIDED, Cutter, Parts
 from .records.conversation import ChatBatch, ChatRecord, Conversation
 from .records.reader import ChatReader, ChatReadOptions
-from .render.rendering import Filled, Renderer
+from .render.marked_texts import Filled, MarkedTexts
 from .template.compiled import OUT_OF_MEMORY, RenderError
+from .trace.renderer import Renderer
 
 __all__ = ["Renderings", "chat_unit", "get_ready", "read_options", "renderer_of", "rendering"]
 
@@ -137,36 +138,29 @@ class Renderings:
         self, batch: ChatBatch, renderer: Renderer, until_refused: bool, watch: Watch | None
     ) -> None:
         conversations = [one for record in batch.records for one in record.conversations]
-        filled = renderer.fill(conversations, batch.turned)
-        whole = [one for one in filled if one is not None]
-        if len(whole) == len(filled) == len(batch.records):
-            self.documents.put(whole)
-            self.owners += range(len(whole))
+        filled = renderer.fill(conversations, batch.plain_turns)
+        if None not in filled and len(filled) == len(batch.records):
+            self.documents.extend(filled)  # type: ignore[arg-type]  # None is not among them
+            self.owners += range(len(filled))
             return
-        pending: list[Filled] = []
+        texts: list[Filled] = []
         stop = 0
         for number, record in enumerate(batch.records):
             start, stop = stop, stop + len(record.conversations)
-            known = filled[start:stop]
-            if None in known:
-                if pending:
-                    self.documents.put(pending)
-                    pending = []
+            found: Sequence[Any] = filled[start:stop]
+            if None in found:
                 if watch is not None:
                     watch.at(batch.lines[number], int(batch.offsets[number]))
                 try:
-                    rendered = list(map(renderer.render, record.conversations))
+                    found = list(map(renderer.render, record.conversations))
                 except RenderError as error:
                     self.refused[number] = (error.reason, error.detail)
                     if until_refused:
                         break
                     continue
-                for one in rendered:
-                    self.documents.add(*one)
-            else:
-                pending += known  # type: ignore[arg-type]  # none of them is None
-            self.owners += [number] * len(known)
-        self.documents.put(pending)
+            texts += found
+            self.owners += [number] * len(found)
+        self.documents.extend(texts)
 
 
 @dataclass(kw_only=True, slots=True)

@@ -7,12 +7,53 @@ from typing import Any
 from hypothesis import strategies as st
 
 from dataprep.pipeline.chat.records.conversation import Conversation
+from dataprep.pipeline.chat.render.reference import Rendered
 from dataprep.pipeline.chat.template.source import named_templates, resolve_template
+from dataprep.pipeline.chat.trace.renderer import Renderer
 
-__all__ = ["LATE", "MANNERS", "SPECIAL", "THINKING", "VARIABLES", "conversations", "said"]
+__all__ = [
+    "LATE",
+    "MANNERS",
+    "SPECIAL",
+    "THINKING",
+    "VARIABLES",
+    "CharacterRenderer",
+    "conversations",
+    "said",
+]
 
 SPECIAL = ("<|im_end|>", "<|e|>", "</s>", "<|im_start|>", "</think>")
 VARIABLES = {"bos_token": "<s>", "eos_token": "</s>"}
+
+
+class CharacterRenderer:
+    """`Renderer` with results in characters, as the reference renderer gives them."""
+
+    def __init__(self, template: str, **options: Any) -> None:
+        self.own = Renderer(template, **options)
+
+    def render(self, conversation: Conversation) -> Rendered:
+        """Return the rendering of `conversation` with spans of characters."""
+        text, *edges = self.own.render(conversation)
+        lengths = [[len(text[:edge].decode()) for edge in one] for one in edges]
+        spans, literal = (list(zip(one[::2], one[1::2], strict=True)) for one in lengths)
+        return Rendered(text.decode(), spans, literal)
+
+    @property
+    def special_text(self) -> dict[str, int]:
+        """Counts of special tokens that records spelled."""
+        return self.own.special_text
+
+    @property
+    def masked_by(self) -> str:
+        """How spans are found."""
+        return self.own.masked_by
+
+    @property
+    def refuted(self) -> int:
+        """Specializations that were wrong."""
+        return self.own.refuted
+
 
 _PROMPT = "{% if add_generation_prompt %}<|a|>{% endif %}"
 

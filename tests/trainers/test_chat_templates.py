@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from dataprep.pipeline.chat.records.conversation import Conversation
-from dataprep.pipeline.chat.render.rendering import Renderer
 from dataprep.pipeline.chat.template.compiled import RenderError
 from dataprep.pipeline.chat.template.source import named_templates, resolve_template
+from tests.scenes.chat_templates import CharacterRenderer
 from tests.support import SHARED_DATA, needs_shared_data
 
 transformers = pytest.importorskip("transformers", reason="make test-trainers installs it")
@@ -74,7 +74,7 @@ def theirs(tokenizer: Any, conversation: Conversation, text: str) -> str | None:
 def test_texts_are_those_of_transformers(name: str, tokenizer: Any) -> None:
     """Every conversation of the data, by the plans as well as one by one, or refused by both."""
     text = template(name)
-    renderer = Renderer(text, variables=VARIABLES, special_tokens=["<|im_end|>", "</s>"])
+    renderer = CharacterRenderer(text, variables=VARIABLES, special_tokens=["<|im_end|>", "</s>"])
     refused = 0
     for conversation in conversations():
         expected = theirs(tokenizer, conversation, text)
@@ -92,7 +92,7 @@ def test_texts_are_those_of_transformers(name: str, tokenizer: Any) -> None:
 def test_masks_are_those_of_transformers(name: str, tokenizer: Any) -> None:
     """Token for token, on what `return_assistant_tokens_mask` gives."""
     text = template(name)
-    renderer = Renderer(text, variables=VARIABLES)
+    renderer = CharacterRenderer(text, variables=VARIABLES)
     compared = 0
     for at, conversation in enumerate(conversations()):
         if (at % 25 and at < 4785) or theirs(tokenizer, conversation, text) is None:
@@ -116,8 +116,8 @@ def test_masks_are_those_of_transformers(name: str, tokenizer: Any) -> None:
 @needs_shared_data
 def test_the_named_template_of_qwen_is_its_own_with_markers(tokenizer: Any) -> None:
     """Word for word, and what its markers mark is what growing prefixes find."""
-    named = Renderer(template("qwen2.5"), special_tokens=["<|im_end|>"])
-    own = Renderer(template(OWN), special_tokens=["<|im_end|>"])
+    named = CharacterRenderer(template("qwen2.5"), special_tokens=["<|im_end|>"])
+    own = CharacterRenderer(template(OWN), special_tokens=["<|im_end|>"])
     assert (named.masked_by, own.masked_by) == ("generation", "prefixes")
     for conversation in conversations():
         assert named.render(conversation) == own.render(conversation)

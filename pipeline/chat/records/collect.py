@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from operator import itemgetter
 from typing import Any
 
 import msgspec
@@ -13,7 +12,7 @@ from ...read.json_array import Elements
 from ...read.json_lines import BadLineError, find, kind_of, path_of
 from ...read.line_stream import Block
 from ...read.records import MAX_RECORD_BYTES, Position, excerpt, key_bytes
-from .conversation import ChatBatch, ChatRecord, Turned
+from .conversation import ChatBatch, ChatRecord
 from .json_objects import names_once, object_of, objects_between, objects_of
 from .shapes import Shaper
 
@@ -54,7 +53,7 @@ class Collector:
             ends=[*starts[1:], len(block.data)], lines=list(range(line, line + len(found))),
         )  # fmt: skip
         batch = self._objects(found, part, record)
-        if not names_once(block.data, block.starts, found, _names_of(found, batch.turned)):
+        if not names_once(block.data, block.starts, found):
             return self._by_line(block, record, line)
         batch.line_count, batch.consumed = len(found), len(block.data)
         return batch
@@ -88,7 +87,7 @@ class Collector:
         """The batch of `found`, which `part` spells."""
         batch = self.batch()
         try:
-            batch.records, batch.turned = self._shaper.records(found)
+            batch.records, batch.plain_turns = self._shaper.records(found)
             if batch.keys is not None:
                 batch.keys = list(map(self._key, found))
         except BadLineError:  # some cannot be used: each by itself
@@ -170,18 +169,6 @@ class Collector:
                 "bad_split_key", f"the field {self._key_field!r} is a JSON {kind_of(value)}"
             )
         return key_bytes(value)
-
-
-def _names_of(found: list[dict[str, Any]], turned: Turned | None) -> int | None:
-    """How many names stand in `found`, if nothing but plain turns nests in them: it is known then.
-
-    All of `found` have the same fields.
-    """
-    if turned is None:
-        return None
-    kinds = [set(map(type, map(itemgetter(name), found))) for name in found[0]]
-    nested = [kind for kind in kinds if kind & {dict, list}]
-    return len(found) * len(kinds) + 2 * len(turned.roles) if nested == [{list}] else None
 
 
 def _spelled(found: dict[str, Any]) -> bytes:

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from ...read.records import Position, Reject, excerpt
 
-__all__ = ["FORMS", "ChatBatch", "ChatRecord", "Conversation", "Form", "Turned"]
+__all__ = ["FORMS", "ChatBatch", "ChatRecord", "Conversation", "Form", "PlainTurns"]
 
 Form = Literal["chat", "pairs", "labels", "groups"]
 """What a record is: one conversation; one with an answer chosen and one rejected (DPO); one with a
@@ -44,11 +44,11 @@ class ChatRecord(msgspec.Struct, kw_only=True):
     """One for each: 1 and 0 for pairs and labels, rewards for groups (NaN: not given)."""
 
 
-class Turned(NamedTuple):
-    """Turns of conversations one after the other, of which each is a role and a text, no more.
+class PlainTurns(NamedTuple):
+    """All turns of a batch of conversations as columns; each turn is a role and a text.
 
-    `counts` says how many turns each conversation has, and `role_first` that in all of them the
-    role stands before the text: what `structure` calls usual.
+    `counts` holds the number of turns of each conversation. `role_first` is true if the role stands
+    before the text in all of them.
     """
 
     roles: list[str]
@@ -65,7 +65,7 @@ class ChatBatch:
     """
 
     records: list[ChatRecord] = field(default_factory=list)
-    turned: Turned | None = None
+    plain_turns: PlainTurns | None = None
     """All turns of `records`, where that is known: each record is one conversation, without tools,
     and no more to it."""
     offsets: npt.NDArray[np.uint64] | list[int] = field(default_factory=list)

@@ -119,15 +119,15 @@ def _refuse_twice(raw: bytes, found: Any) -> None:
         _parsed(raw)
 
 
-def names_once(data: bytes, starts: Starts, found: Objects, names: int | None = None) -> bool:
+def names_once(data: bytes, starts: Starts, found: Objects) -> bool:
     """Whether no name stands twice in an object of `found`, whose texts begin at `starts`.
 
-    All ends of names that can be seen are as many as the names that came out of the decoder (that
-    is `names`, if it is known), or one was lost. A string that begins with a colon looks like one
+    All ends of names that can be seen are as many as the names that came out of the decoder, or one
+    was lost. A string that begins with a colon looks like one
     more: such lines are parsed.
     """
     ends, unsure = _name_ends(np.frombuffer(data, np.uint8))
-    missing = len(ends) - (_names_in(found) if names is None else names)
+    missing = len(ends) - _names_in(found)
     if not missing:
         return True
     bounds = np.append(starts, len(data))

@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any
 
 from ...read.json_lines import BadLineError, find, kind_of, path_of
-from .conversation import ChatRecord, Conversation, Form, Turned
+from .conversation import ChatRecord, Conversation, Form, PlainTurns
 from .layouts import (
     FIELDS,
     TURN_FIELDS,
@@ -70,15 +70,15 @@ class Shaper:
         own = {step for path in self._columns.values() for step in (path[0], ".".join(path))}
         return name in own or is_field(name)
 
-    def records(self, found: list[Record]) -> tuple[list[ChatRecord], Turned | None]:
+    def records(self, found: list[Record]) -> tuple[list[ChatRecord], PlainTurns | None]:
         """What `record` makes of each of `found`; and their turns, where all are plain."""
         layouts = set(map(tuple, found))
         field = self._of_plain_turns.get(layouts.pop()) if len(layouts) == 1 else None
         if field is not None:
             lists = [record[field] for record in found]
-            if turned := self._turns.all_plain(lists):
+            if plain_turns := self._turns.plain_turns(lists):
                 one_each = [[Conversation(messages=turns)] for turns in lists]
-                return [ChatRecord(conversations=own) for own in one_each], turned
+                return [ChatRecord(conversations=own) for own in one_each], plain_turns
         return list(map(self.record, found)), None
 
     def record(self, record: Record) -> ChatRecord:

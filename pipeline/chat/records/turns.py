@@ -15,7 +15,7 @@ from typing import Any
 
 from ...read.json_lines import BadLineError, kind_of
 from .content import Said, only_text, said_in
-from .conversation import Turned
+from .conversation import PlainTurns
 from .json_objects import value_of
 from .tool_calls import spelled_calls, tool_calls
 
@@ -105,7 +105,7 @@ class Turns:
         plain = all(type(turn["content"]) is str and turn["content"] for turn in found)
         return found if plain else None
 
-    def all_plain(self, lists: list[Any]) -> Turned | None:
+    def plain_turns(self, lists: list[Any]) -> PlainTurns | None:
         """The turns, if `read` would pass on each of the `lists` as it is; a tenth of its cost."""
         try:
             turns = list(chain.from_iterable(lists))
@@ -125,7 +125,7 @@ class Turns:
         if not plain or ("tool" in kinds and not _in_order(roles, lists)):
             return None
         role_first = set(map(next, map(iter, turns))) == {"role"}
-        return Turned(roles, contents, list(map(len, lists)), role_first=role_first)
+        return PlainTurns(roles, contents, list(map(len, lists)), role_first=role_first)
 
     def _translated(self, value: Any, name: str) -> tuple[list[Message], Train]:
         turns = _listed(value, name)
@@ -269,7 +269,7 @@ def _check_order(message: Message, before: list[Message], where: str) -> None:
         not before or before[-1]["role"] not in ("assistant", "tool")
     ):
         after = f"a turn of the {before[-1]['role']}" if before else "nothing"
-        raise BadLineError("roles", f"{where} is what a tool returned, and follows {after}")
+        raise BadLineError("roles", f"{where} is what a tool replain_turns, and follows {after}")
 
 
 def _weight(turn: Message, where: str) -> bool | None:

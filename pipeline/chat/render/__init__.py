@@ -1,1 +1,1 @@
-"""Rendering conversations: the text, and the spans of it that are trained on."""
+"""Rendering of conversations, one by one, and the spans of the text that are trained on."""

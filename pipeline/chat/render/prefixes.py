@@ -1,15 +1,14 @@
-"""Where messages stand in a rendering, found by rendering growing prefixes of the conversation.
+"""Places of messages in a rendering, found by rendering growing prefixes of the conversation.
 
-What message i adds lies between the rendering of the messages before it (for the assistant's with
-the generation prompt, the part that a model is given and does not say) and the rendering up to and
-with it. Each must be the beginning of the next, and of the whole: then putting the pieces together
-again gives the whole, and the span is proved. This is the plain way, with two renderings for a
-message.
+The span of message i lies between the rendering of the messages before it (for the assistant with
+the generation prompt, which a model is given and does not say) and the rendering up to and with it.
+Each must be a prefix of the next and of the whole: then the pieces joined give the whole, and the
+span is proved. This takes two renderings for a message.
 
-A template may render what stands before a message otherwise once others follow: that of Mistral
-prints tools before the last question, wherever that is. Then the words of the message before are
-marked instead of counting from the start: behind them must stand, in the whole as where the answer
-is asked for and where it is the last, the same text and the whole answer. Otherwise the record is
+A template may render the text before a message otherwise once others follow: Mistral's prints tools
+before the last question, wherever that is. Then the words of the message before are marked instead
+of counting from the start: the same text and the whole answer must follow the mark in the whole
+conversation, where the answer is asked for, and where it is the last. Otherwise the record is
 refused.
 """
 
@@ -29,7 +28,7 @@ Render = Callable[..., str]  # render(messages, prompt=False)
 
 
 class Prefixes:
-    """The places of the messages of one conversation in its rendering `text`."""
+    """The places of the messages of one conversation in its rendering `text`; each is a span."""
 
     def __init__(
         self, render: Render, messages: Sequence[Mapping[str, Any]], text: str,
@@ -41,16 +40,16 @@ class Prefixes:
         self._special_tokens = special_tokens
 
     def start(self, index: int) -> int:
-        """Where what is said in message `index` begins."""
+        """Return the position at which the words of message `index` begin."""
         before = self._before(index)
         if not self._text.startswith(before):
             raise _unmaskable(index, "the template renders the messages before it otherwise")
         return len(before)
 
     def said(self, index: int) -> tuple[int, int]:
-        """The span of what is said in message `index`, up to the last special token.
+        """Return the span of the words of message `index`, up to the last special token.
 
-        Of the assistant's what a model is to say, of others' all that they add.
+        The span of an assistant message holds what a model is to say, of others all that they add.
         """
         try:
             start, end = self._span(index, self._before(index))
@@ -62,7 +61,7 @@ class Prefixes:
         return start, start + trimmed(self._text[start:end], self._special_tokens)
 
     def added(self, index: int) -> tuple[int, int]:
-        """The span of all that message `index` adds, to its last character."""
+        """Return the span of all that message `index` adds, to its last character."""
         return self._span(index, self._prefix(index, prompt=False))
 
     def _span(self, index: int, before: str) -> tuple[int, int]:
@@ -77,11 +76,11 @@ class Prefixes:
         return len(before), len(after)
 
     def _before(self, index: int) -> str:
-        """What stands before the words of message `index`: the assistant's are asked for.
+        """Return the text before the words of message `index`, with the generation prompt.
 
-        A generation prompt may say more than histories do, such as the beginning of a thought: then
-        only what both say was not said by the assistant. This is a matter of the template, found
-        out with a probe, whatever the words are.
+        A generation prompt may hold more than histories do, such as the beginning of a thought:
+        then only their common part was not said by the assistant. A probe message finds it, as it
+        depends on the template and not on the words.
         """
         if self._messages[index].get("role") != "assistant":
             return self._prefix(index, prompt=False)
@@ -92,9 +91,9 @@ class Prefixes:
         return before
 
     def _behind_words(self, index: int) -> tuple[int, int] | None:
-        """The span of what is said in message `index` of the assistant, if that can be told.
+        """Return the span of the words of assistant message `index`, or None if there is no proof.
 
-        Found behind the words of the message before it, wherever in the text these stand.
+        It is found behind the words of the message before it, wherever these stand in the text.
         """
         messages = self._messages
         marked = _marked(messages[index - 1]) if index else None
@@ -126,9 +125,10 @@ class Prefixes:
         self, messages: Sequence[Mapping[str, Any]], marked: Sequence[Mapping[str, Any]], *,
         prompt: bool = False,
     ) -> tuple[int, str]:  # fmt: skip
-        """Where the mark of `marked` stands in the rendering of `messages`, and the text behind it.
+        """Return the place of the mark in the rendering of `messages`, and the text behind it.
 
-        Raises `ValueError` where it does not stand there once, or the text is another with it.
+        The mark is in `marked`, which else equals `messages`. Raise `ValueError` unless it stands
+        in the rendering once and changes nothing else.
         """
         try:
             text = self._render(messages, prompt=prompt)
@@ -142,7 +142,7 @@ class Prefixes:
         return len(before), behind
 
     def _head(self, index: int) -> str | None:
-        """What stands before the words of an answer in the place of message `index`."""
+        """Return the text before the words of an answer in the place of message `index`."""
         probe = {"role": "assistant", "content": _PROBE}
         try:
             after = self._render([*self._messages[:index], probe])
@@ -167,9 +167,9 @@ class Prefixes:
 
 
 def _common(prompt: str, head: str | None, bare: str) -> str | None:
-    """What is given to a model that answers, and not said by it; None if that cannot be told.
+    """Return the text that a model is given before it answers; None if that cannot be told.
 
-    `prompt` ends with the generation prompt, `bare` without it, and `head` where the words of an
+    `prompt` ends with the generation prompt, `bare` before it, and `head` where the words of an
     answer begin.
     """
     if head is not None and prompt.startswith(head):
@@ -179,7 +179,7 @@ def _common(prompt: str, head: str | None, bare: str) -> str | None:
 
 
 def _marked(message: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """`message` with a mark in what it says; None if it says nothing that is known."""
+    """Return `message` with a mark in its words; None if it has none that can be marked."""
     content, calls = message.get("content"), message.get("tool_calls")
     if calls:
         name = calls[0]["function"]["name"]
@@ -194,7 +194,7 @@ def _marked(message: Mapping[str, Any]) -> Mapping[str, Any] | None:
 
 
 def trimmed(said: str, special_tokens: tuple[str, ...]) -> int:
-    """The length of `said` without white space after a special token at its end.
+    """Return the length of `said` without white space after a special token at its end.
 
     >>> trimmed("Yes.<|im_end|>\\n", ("<|im_end|>",)), trimmed("Yes.\\n", ("<|im_end|>",))
     (14, 5)

@@ -1,8 +1,8 @@
-"""Conversations to text with the spans to train on: each by the template itself, and proved.
+"""The reference renderer: each conversation by the template itself, with proved spans.
 
-This is the plain way, the one that the fast way (plans.py) must agree with: the whole conversation
-is rendered, then its prefixes or, where the template has generation markers, once more with marks.
-It costs 50 to 150 us for a conversation of two messages.
+The specializing renderer must agree with it. The whole conversation is rendered, then its prefixes
+or, where the template has generation markers, once more with marks. A conversation of two messages
+costs 50 to 150 us.
 """
 
 from __future__ import annotations
@@ -12,22 +12,21 @@ from typing import Any, NamedTuple
 
 from ..records.conversation import Conversation
 from ..template.compiled import CompiledTemplate, RenderError
-from .session import Work, marks_for
-from .spans import Span, TrainOn, find_spans, wanted
+from .spans import Session, Span, TrainOn, find_spans, marks_for, wanted
 from .special_spelling import Spelling, texts_in
 
-__all__ = ["CutError", "PlainRenderer", "Rendered", "with_thinking"]
+__all__ = ["CutError", "ReferenceRenderer", "Rendered", "with_thinking"]
 
 
 class CutError(RenderError):
-    """A special token that a record spells cannot be followed through the template."""
+    """A special token spelled by a record that cannot be followed through the template."""
 
 
 class Rendered(NamedTuple):
-    """The text of one conversation.
+    """The text of one conversation with spans of its characters, in order and disjoint.
 
-    `spans` (character positions, increasing, disjoint, not empty) are trained on. `literal` are
-    those where the record itself spells a special token: text, not the token.
+    The `spans` are trained on; none is empty. In those of `literal` the record itself spells a
+    special token, which must stay text.
     """
 
     text: str
@@ -35,8 +34,8 @@ class Rendered(NamedTuple):
     literal: list[Span]
 
 
-class PlainRenderer:
-    """Renders conversations one by one; the arguments are those of `rendering.Renderer`."""
+class ReferenceRenderer:
+    """Renders conversations one by one; the arguments are those of `trace.renderer.Renderer`."""
 
     def __init__(
         self, template: str, *, train_on: TrainOn, variables: Mapping[str, Any],
@@ -54,48 +53,48 @@ class PlainRenderer:
         return self._template.has_markers
 
     def text(self, conversation: Conversation) -> str:
-        """The text alone; raises `RenderError`."""
-        work = self._work(with_thinking(conversation))
-        return work.render(work.messages)
+        """Return the text alone; raise `RenderError` if there is none."""
+        session = self._session(with_thinking(conversation))
+        return session.render(session.messages)
 
     def render(self, conversation: Conversation) -> Rendered:
-        """Text and spans; raises `RenderError`."""
+        """Return text and spans; raise `RenderError` where the template or a proof fails."""
         conversation = with_thinking(conversation)
         chosen = wanted(conversation, self._train_on)
         self._check_roles(conversation)
-        work = self._work(conversation)
-        text = work.render(work.messages)
+        session = self._session(conversation)
+        text = session.render(session.messages)
         if not text:
             raise RenderError("template", "the template makes no text of it")
         spans = find_spans(
-            work, text, conversation, chosen, train_on=self._train_on,
+            session, text, conversation, chosen, train_on=self._train_on,
             special_tokens=self._special_tokens,
         )  # fmt: skip
         if not spans:
             raise RenderError("no_assistant", "the template marks nothing in it as generated")
-        return Rendered(text, spans, self._literal_spans(work, text) if self._literal else [])
+        return Rendered(text, spans, self._literal_spans(session, text) if self._literal else [])
 
-    def _work(self, conversation: Conversation) -> Work:
+    def _session(self, conversation: Conversation) -> Session:
         messages, tools = conversation.messages, conversation.tools
         texts = [*texts_in(messages), *texts_in(tools)]
-        return Work(self._template, messages, tools, sum(map(len, texts)))
+        return Session(self._template, messages, tools, sum(map(len, texts)))
 
     def _check_roles(self, conversation: Conversation) -> None:
-        """A role goes between the template's own words, and is looked at: it cannot be marked."""
+        """Refuse a role that spells a special token: templates look at roles, so no mark fits."""
         for at, message in enumerate(conversation.messages):
             role = message.get("role")
             if isinstance(role, str) and self._spelling.spans(role):
                 problem = f"the role of message {at + 1} spells a special token"
                 raise RenderError("roles", problem)
 
-    def _literal_spans(self, work: Work, text: str) -> list[Span]:
-        texts: Sequence[str] = [*texts_in(work.messages), *texts_in(work.tools)]
+    def _literal_spans(self, session: Session, text: str) -> list[Span]:
+        texts: Sequence[str] = [*texts_in(session.messages), *texts_in(session.tools)]
         if not self._spelling.counts(texts):
             return []
         marks = marks_for(text)
-        messages = self._spelling.marked(work.messages, marks)
-        tools = self._spelling.marked(work.tools, marks)
-        marked = work.template.render(messages, tools, characters=work.characters)
+        messages = self._spelling.marked(session.messages, marks)
+        tools = self._spelling.marked(session.tools, marks)
+        marked = session.template.render(messages, tools, characters=session.characters)
         same, spans = self._spelling.unmark(marked, marks)
         if same != text:
             raise CutError(
@@ -105,7 +104,7 @@ class PlainRenderer:
 
 
 def with_thinking(conversation: Conversation) -> Conversation:
-    """`conversation` with reasoning under both of the names that templates know.
+    """Return `conversation` with reasoning under both names that templates know.
 
     Transformers does the same.
     """

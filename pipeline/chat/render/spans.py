@@ -1,39 +1,112 @@
-"""Which messages of a conversation are trained on, and the spans of them in its rendering."""
+"""The messages of a conversation that are trained on, and their spans in its rendering."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any, Literal
 
 from ..records.conversation import Conversation
-from ..template.compiled import RenderError
+from ..template.compiled import CompiledTemplate, RenderError
+from ..template.generation import unmark, unused
 from .prefixes import Prefixes
-from .session import Work
 
-__all__ = ["Span", "TrainOn", "find_spans", "wanted"]
+__all__ = ["MAX_RENDERED", "Session", "Span", "TrainOn", "find_spans", "marks_for", "wanted"]
 
 Span = tuple[int, int]
 TrainOn = Literal["all", "assistant", "last"]
 
+MAX_RENDERED = 1_000_000
+"""Limit of messages in all renderings of one conversation: growing prefixes of 1,000 messages hold
+750,000 of them and take seconds."""
+
+
+class Session:
+    """The renderings of one conversation: whole, in part and with marks.
+
+    `characters` is the approximate size of `messages` and `tools`, which limits counted steps.
+    """
+
+    def __init__(
+        self, template: CompiledTemplate, messages: list[dict[str, Any]], tools: list[Any] | None,
+        characters: int,
+    ) -> None:  # fmt: skip
+        self.template = template
+        self.messages = messages
+        self.tools = tools
+        self.characters = characters
+        self._rendered = 0
+
+    def render(self, messages: Sequence[Mapping[str, Any]], *, prompt: bool = False) -> str:
+        """Return the text of `messages` with the tools of this conversation."""
+        self._rendered += len(messages)
+        if self._rendered > MAX_RENDERED:
+            raise RenderError(
+                "template_limit",
+                f"finding what to train on in {len(self.messages):,} messages takes too many"
+                " renderings of prefixes; give a --template with generation markers, or take"
+                " --train-on all",
+            )
+        return self.template.render(messages, self.tools, prompt=prompt, characters=self.characters)
+
+    def prefixes(self, text: str, special_tokens: tuple[str, ...]) -> Prefixes:
+        """Return the places of the messages in their rendering `text`."""
+        return Prefixes(self.render, self.messages, text, special_tokens)
+
+    def marked_spans(self, count: int, text: str) -> list[Span]:
+        """Return the spans that the template marks in `text`, the first `count` messages."""
+        marks = marks_for(text)
+        marked = self.template.render(
+            self.messages[:count], self.tools, marks=marks, characters=self.characters
+        )
+        try:
+            same, spans = unmark(marked, marks)
+        except ValueError as error:
+            raise RenderError("unmaskable", str(error)) from error
+        if same != text:
+            raise RenderError("unmaskable", "the template changes text by its own markers")
+        return spans
+
+    def first_spans(self, marked: Sequence[Span], count: int) -> list[Span]:
+        """Return the marked spans of the first `count` messages alone.
+
+        Raise `RenderError` unless they are the first of `marked`, the spans of all messages.
+        """
+        if count == len(self.messages):
+            return list(marked)
+        spans = self.marked_spans(count, self.render(self.messages[:count])) if count else []
+        if spans != list(marked[: len(spans)]):
+            raise RenderError(
+                "unmaskable", f"the template marks its first {count} messages otherwise alone"
+            )
+        return spans
+
+
+def marks_for(text: str) -> str:
+    """Return two characters that `text` does not hold."""
+    try:
+        return unused(text, 2)
+    except ValueError as error:
+        raise RenderError("template", str(error)) from error
+
 
 def wanted(conversation: Conversation, train_on: TrainOn) -> list[int]:
-    """The messages to train on, in order; none of those that are given.
+    """Return the messages to train on, in order; given messages are never among them.
 
-    What the record says of a message prevails. Raises `RenderError` ("no_assistant") for none.
+    A flag of the record for a message overrides `train_on`. Raise `RenderError` ("no_assistant")
+    if there are none.
     """
     messages = conversation.messages
-    said = conversation.train or [None] * len(messages)
+    flags = conversation.train or [None] * len(messages)
     places = range(conversation.prompt, len(messages))
     if train_on == "all":
-        chosen = [at for at in places if said[at] is not False]
+        chosen = [at for at in places if flags[at] is not False]
     else:
         turns = [at for at in places if messages[at].get("role") == "assistant"]
         if train_on == "last":
             turns = turns[-1:]
-        kept = {at for at in turns if said[at] is not False}
-        chosen = [at for at in places if at in kept or said[at]]
+        kept = {at for at in turns if flags[at] is not False}
+        chosen = [at for at in places if at in kept or flags[at]]
     if not chosen:
         raise RenderError("no_assistant", _why_none(conversation))
     return chosen
@@ -47,30 +120,30 @@ def _why_none(conversation: Conversation) -> str:
 
 
 def find_spans(
-    work: Work, text: str, conversation: Conversation, chosen: Sequence[int], *,
+    session: Session, text: str, conversation: Conversation, chosen: Sequence[int], *,
     train_on: TrainOn, special_tokens: tuple[str, ...],
 ) -> list[Span]:  # fmt: skip
-    """The spans of `chosen` in the rendering `text`; raises `RenderError` where a proof fails."""
-    prefixes = work.prefixes(text, special_tokens)
+    """Return the spans of the messages `chosen` in the rendering `text`.
+
+    Raise `RenderError` where a proof fails.
+    """
+    prefixes = session.prefixes(text, special_tokens)
     if train_on == "all":
         return _everything(conversation, prefixes, chosen, len(text))
-    if not work.template.has_markers:
+    if not session.template.has_markers:
         return _disjoint([prefixes.said(at) for at in chosen])
-    marked = work.marked_spans(len(work.messages), text)
-    first_spans = partial(work.first_spans, marked)
-    own = [text[start:end] for start, end in marked]
-    return _by_markers(conversation, (marked, own), prefixes, chosen, first_spans)
+    return _by_markers(session, text, conversation, prefixes, chosen)
 
 
 def _everything(
     conversation: Conversation, prefixes: Prefixes, chosen: Sequence[int], length: int
 ) -> list[Span]:
-    """The whole text but for the messages that are given or not `chosen`."""
+    """Return the whole text without the messages that are given or not `chosen`."""
     first = conversation.prompt
     start = prefixes.start(first) if first else 0
-    left = [at for at in range(first, len(conversation.messages)) if at not in chosen]
+    left_out = [at for at in range(first, len(conversation.messages)) if at not in chosen]
     spans: list[Span] = []
-    for at in left:
+    for at in left_out:
         begin, end = prefixes.added(at)
         spans.append((start, begin))
         start = end
@@ -78,22 +151,16 @@ def _everything(
 
 
 def _by_markers(
-    conversation: Conversation,
-    found: tuple[Sequence[Span], Sequence[str]],
-    prefixes: Prefixes,
+    session: Session, text: str, conversation: Conversation, prefixes: Prefixes,
     chosen: Sequence[int],
-    spans_of_first: Callable[[int], Sequence[Span]],
-) -> list[Span]:
-    """Those of the marked spans that are of `chosen` messages; others by growing prefixes.
+) -> list[Span]:  # fmt: skip
+    """Return the marked spans of `chosen` turns of the assistant; others by growing prefixes.
 
-    `found` are the marked spans and their texts. That there are as many as turns does not tell
-    which is whose, as a template may mark a turn twice and another not at all: what a turn says
-    must stand in its span.
-
-    `spans_of_first(n)` gives the marked spans of the first n messages alone, proved to be the first
-    of all: it tells which span is whose where that does not go without saying.
+    An equal number of spans and turns does not tell which span is whose, as a template may mark one
+    turn twice and another not at all: the words of a turn must stand in its span. Where they do
+    not, spans are counted in renderings of the first messages.
     """
-    marked, texts = found
+    marked = session.marked_spans(len(session.messages), text)
     roles = [message.get("role") for message in conversation.messages]
     turns = [at for at, role in enumerate(roles) if role == "assistant"]
     spans = [prefixes.said(at) for at in chosen if roles[at] != "assistant"]
@@ -101,29 +168,32 @@ def _by_markers(
     if spoken == turns:
         spans += marked
     elif len(marked) == len(turns) and all(
-        _says(conversation.messages[at], text) for at, text in zip(turns, texts, strict=True)
+        _holds_words(text[slice(*span)], conversation.messages[at])
+        for at, span in zip(turns, marked, strict=True)
     ):
         spans += [marked[turns.index(at)] for at in spoken]
     else:
         for at in spoken:
-            before, after = len(spans_of_first(at)), len(spans_of_first(at + 1))
+            before = len(session.first_spans(marked, at))
+            after = len(session.first_spans(marked, at + 1))
             spans += marked[before:after]
     return _disjoint(sorted(span for span in spans if span[0] != span[1]))
 
 
-def _says(message: Mapping[str, Any], text: str) -> bool:
-    """Whether `text` holds what the assistant's `message` says: its words, or what it calls."""
+def _holds_words(text: str, message: Mapping[str, Any]) -> bool:
+    """Return whether `text` holds the words of the assistant's `message`, or the names it calls."""
     content = message.get("content")
     said = [content] if isinstance(content, str) else []
     for call in message.get("tool_calls") or ():
         name = call["function"].get("name") if isinstance(call, dict) and "function" in call else 0
         said += [name] if isinstance(name, str) else []
-    bare = ["".join((part, "")).strip() for part in said]  # of a skeleton its characters
+    bare = ["".join((part, "")).strip() for part in said]  # of symbolic text its characters
     bare = [part for part in bare if part]
     return bool(bare) and all(part in text for part in bare)
 
 
 def _disjoint(spans: list[Span]) -> list[Span]:
+    """Return `spans`; raise `RenderError` if two of them overlap."""
     for before, after in pairwise(spans):
         if after[0] < before[1]:
             raise RenderError("unmaskable", "two of its messages are rendered as one")

@@ -1,7 +1,7 @@
-"""Text of a record that spells a special token, and where it ends up in the rendering.
+"""Special tokens spelled in the text of a record, and their places in the rendering.
 
-A template writes special tokens, and means them; what users write must stay text, or a record could
-end its own turn. So what spells one in a record is followed through the template between two
+The special tokens that a template writes are meant as such; those that users write must stay text,
+or a record could end its own turn. So a spelled token is followed through the template between two
 noncharacters. As with generation markers, the rendering without them proves the places.
 """
 
@@ -20,7 +20,7 @@ Span = tuple[int, int]
 
 
 class Spelling:
-    """Finds the longest special token that begins at a place; empty ones are none."""
+    """A search for special tokens in text: the longest at each place; empty names are ignored."""
 
     def __init__(self, special_tokens: Sequence[str]) -> None:
         longest = sorted(filter(None, set(special_tokens)), key=len, reverse=True)
@@ -30,14 +30,14 @@ class Spelling:
         self._pattern = re.compile("|".join(map(re.escape, longest)) or "(?!)")
 
     def spans(self, text: str, start: int = 0) -> list[Span]:
-        """Where `text`, the beginning of which is at `start`, spells one."""
+        """Return the spans at which `text`, which begins at position `start`, spells a token."""
         if not any(first in text for first in self._firsts):
             return []
         found = self._pattern.finditer(text)
         return [(start + match.start(), start + match.end()) for match in found]
 
     def counts(self, texts: Iterable[str]) -> Counter[str] | None:
-        """How often `texts` spell each; None, in some 50 ns a text, if they spell none."""
+        """Return how often `texts` spell each token, or None for none, at 50 ns a text."""
         counts: Counter[str] | None = None
         for text in texts:
             for first in self._firsts:
@@ -48,9 +48,9 @@ class Spelling:
         return counts
 
     def texts(self, values: Sequence[Any]) -> list[str]:
-        """The texts among `values`, and those in objects among them that may spell one.
+        """Return the texts among `values`, and those in objects that may spell a token.
 
-        Most spell none, which their JSON shows at a tenth of the cost of going through them.
+        Most objects spell none, which their JSON shows at a tenth of the cost of a walk.
         """
         texts: list[str] = []
         for value in values:
@@ -70,7 +70,7 @@ class Spelling:
         return self._pattern.search(text) is not None
 
     def marked(self, value: Any, marks: str) -> Any:
-        """`value` with `marks` around what spells one, in all texts of it."""
+        """Return `value` with the two `marks` around each spelled token, in all its texts."""
         if isinstance(value, str):
             return self._pattern.sub(rf"{marks[0]}\g<0>{marks[1]}", value)
         if isinstance(value, dict):
@@ -82,7 +82,7 @@ class Spelling:
         return value
 
     def unmark(self, marked: str, marks: str) -> tuple[str, list[Span]]:
-        """The text of `marked`, and the spans of what spells one between two `marks`."""
+        """Return `marked` without `marks`, and the spans of the tokens between two marks."""
         parts = re.split(f"([{marks}])", marked)
         pieces: list[str] = []
         spans: list[Span] = []
@@ -100,7 +100,7 @@ class Spelling:
 
 
 def texts_in(value: Any) -> Iterator[str]:
-    """All texts in a JSON value, keys too.
+    """Yield all texts in a JSON value, keys included.
 
     >>> list(texts_in({"a": ["b", 1, {"c": None}]}))
     ['a', 'b', 'c']

@@ -1,1 +1,1 @@
-"""Tracing of chat templates on symbolic text: one specialized renderer a structure."""
+"""Rendering by specialization: the output of a template for all records of one structure."""

@@ -1,57 +1,101 @@
-"""What of a conversation a template may look at freely, and what texts it may only put somewhere.
+"""The structure of a conversation: what a template may look at freely, apart from its texts.
 
-Two conversations of one structure differ in these texts alone: what is said, and arguments of calls
-and descriptions of tools as a whole. Roles, types, names of fields, numbers and how things nest are
-the structure. A plain conversation costs some 300 ns a message.
+Two conversations of one structure differ in their texts alone: contents, and arguments of calls and
+parameters of tools as whole objects. Roles, types, names of fields, numbers and nesting belong to
+the structure.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable, Iterable, Iterator, Sequence
+from itertools import accumulate
 from typing import Any
 
-from ..records.conversation import Conversation
-from .symbolic import Skeleton, Trace, Unknown
+from ..records.conversation import Conversation, PlainTurns
+from .symbolic import SymbolicObject, SymbolicText, Trace
 
-__all__ = ["Opened", "looked_at", "structure"]
+__all__ = ["SymbolicConversation", "grouped", "plain_structure", "structure", "structure_texts"]
 
-_LOOKED_AT = ("role", "type")
+_STRUCTURAL = ("role", "type")
 _WHOLE = ("arguments",)
+_PLAIN = ("role", "content")
 
 
-def structure(conversation: Conversation) -> tuple[Hashable, list[Any], bool]:
-    """The structure of `conversation`, and in order its texts and whole objects.
+def structure(conversation: Conversation) -> tuple[Hashable, list[Any]]:
+    """Return the structure of `conversation`, and its texts and whole objects in order.
 
-    The last says that it is usual: each message has a role and a text, and nothing more, and there
-    are no tools.
-
-    >>> structure(Conversation(messages=[{"role": "user", "content": "Hi"}]))[1:]
-    (['Hi'], True)
+    >>> structure(Conversation(messages=[{"role": "user", "content": "Hi"}]))
+    ((0, 'user'), ['Hi'])
     """
-    shape: list[Hashable] = [conversation.prompt]
+    found = plain_structure(conversation)
+    if found is not None:
+        return found
     values: list[Any] = []
-    is_usual = True
-    for message in conversation.messages:
-        if len(message) == 2:
-            (first, role), (second, content) = message.items()
-            usual = first == "role" and second == "content"
-            if usual and type(role) is str and type(content) is str:
-                shape.append(role)
-                values.append(content)
-                continue
-        is_usual = False
-        shape.append(_shape(message, values, ""))
+    shape: list[Hashable] = [conversation.prompt]
+    shape += [_shape(message, values, "") for message in conversation.messages]
     if conversation.tools is not None:
-        is_usual = False
         shape.append(("tools", *[_shape(tool, values, "arguments") for tool in conversation.tools]))
     if conversation.train is not None:
         shape.append(("train", *conversation.train))
-    return tuple(shape), values, is_usual
+    return tuple(shape), values
+
+
+def plain_structure(conversation: Conversation) -> tuple[Hashable, list[Any]] | None:
+    """Return the structure and the texts of a plain conversation, else None.
+
+    A conversation is plain if each message has a role and a text and nothing else is given.
+    """
+    if conversation.tools is not None or conversation.train is not None:
+        return None
+    shape: list[Hashable] = [conversation.prompt]
+    values: list[Any] = []
+    for message in conversation.messages:
+        if (*message,) != _PLAIN:
+            return None
+        role, text = message.values()
+        if type(role) is not str or type(text) is not str:
+            return None
+        shape.append(role)
+        values.append(text)
+    return tuple(shape), values
+
+
+def grouped(
+    conversations: Sequence[Conversation], turns: PlainTurns | None = None
+) -> dict[Hashable, tuple[list[int], list[list[Any]]]]:
+    """Return the numbers and the texts of the plain `conversations`, by structure.
+
+    With `turns`, the turns of all of them where all are plain, it costs a third.
+
+    >>> one = Conversation(messages=[{"role": "user", "content": "Hi"}])
+    >>> grouped([one, Conversation(messages=[]), one])
+    {(0, 'user'): ([0, 2], [['Hi'], ['Hi']]), (0,): ([1], [[]])}
+    """
+    found: Iterable[tuple[Hashable, list[Any]] | None] = map(plain_structure, conversations)
+    if turns is not None and turns.role_first:
+        stops = list(accumulate(turns.counts))
+        own = list(map(slice, [0, *stops[:-1]], stops))
+        prompts = [conversation.prompt for conversation in conversations]
+        shapes = [(prompt, *turns.roles[at]) for prompt, at in zip(prompts, own, strict=True)]
+        rows = [turns.texts[at] for at in own]
+        if len(set(shapes)) == 1:
+            return {shapes[0]: (list(range(len(rows))), rows)}
+        found = zip(shapes, rows, strict=True)
+    groups: dict[Hashable, tuple[list[int], list[list[Any]]]] = {}
+    for number, one in enumerate(found):
+        if one is not None:
+            group = groups.get(one[0])
+            if group is None:
+                group = groups[one[0]] = ([], [])
+            group[0].append(number)
+            group[1].append(one[1])
+    return groups
 
 
 def _shape(value: Any, values: list[Any], name: str) -> Hashable:
+    """Return the structure of the field `name`, and append its texts and objects to `values`."""
     if isinstance(value, str):
-        if name in _LOOKED_AT:
+        if name in _STRUCTURAL:
             return value
         values.append(value)
         return str
@@ -65,56 +109,53 @@ def _shape(value: Any, values: list[Any], name: str) -> Hashable:
     return (type(value), value)
 
 
-def looked_at(conversation: Conversation) -> Iterator[str]:
-    """The texts of `conversation` that are part of its structure: roles, types, names of fields."""
+def structure_texts(conversation: Conversation) -> Iterator[str]:
+    """Yield the texts that belong to the structure: roles, types and names of fields."""
     for message in conversation.messages:
-        yield from _looked_at(message, "")
+        yield from _structure_texts(message, "")
 
 
-def _looked_at(value: Any, name: str) -> Iterator[str]:
-    if isinstance(value, str) and name in _LOOKED_AT:
+def _structure_texts(value: Any, name: str) -> Iterator[str]:
+    if isinstance(value, str) and name in _STRUCTURAL:
         yield value
     elif isinstance(value, dict) and name not in _WHOLE:
         for key, item in value.items():
             yield key
-            yield from _looked_at(item, key)
+            yield from _structure_texts(item, key)
     elif isinstance(value, list):
         for item in value:
-            yield from _looked_at(item, "")
+            yield from _structure_texts(item, "")
 
 
-class Opened:
-    """A conversation with skeletons in the place of its texts.
+class SymbolicConversation:
+    """A conversation with symbolic text in the place of its texts.
 
-    `ends[i]` is how many texts there are up to and with message i.
+    `ends[i]` is the number of texts in messages 0 to i.
     """
 
     def __init__(self, conversation: Conversation, trace: Trace) -> None:
         texts = iter([trace.text(at) for at in range(len(trace.values))])
         self.messages: list[dict[str, Any]] = []
         self.ends: list[int] = []
-        count = 0
+        values: list[Any] = []
         for message in conversation.messages:
-            self.messages.append(_open(message, texts, ""))
-            count += _count(message, "")
-            self.ends.append(count)
+            self.messages.append(_replaced(message, texts, ""))
+            _shape(message, values, "")
+            self.ends.append(len(values))
         tools = conversation.tools
-        self.tools = None if tools is None else [_open(tool, texts, "arguments") for tool in tools]
+        self.tools = (
+            None if tools is None else [_replaced(tool, texts, "arguments") for tool in tools]
+        )
 
 
-def _open(value: Any, texts: Iterator[Skeleton], name: str) -> Any:
+def _replaced(value: Any, texts: Iterator[SymbolicText], name: str) -> Any:
+    """Return the field `name` with the next of `texts` for each text and whole object."""
     if isinstance(value, str):
-        return value if name in _LOOKED_AT else next(texts)
+        return value if name in _STRUCTURAL else next(texts)
     if isinstance(value, dict):
         if name in _WHOLE:
-            return Unknown(next(texts))
-        return {key: _open(item, texts, key) for key, item in value.items()}
+            return SymbolicObject(next(texts))
+        return {key: _replaced(item, texts, key) for key, item in value.items()}
     if isinstance(value, list):
-        return [_open(item, texts, "") for item in value]
+        return [_replaced(item, texts, "") for item in value]
     return value
-
-
-def _count(value: Any, name: str) -> int:
-    values: list[Any] = []
-    _shape(value, values, name)
-    return len(values)

@@ -1,14 +1,14 @@
-"""Text that is not known yet: what a template may do with it, and what that would come to.
+"""Symbolic text: a `str` that stands for unknown text and records what a template does with it.
 
-Templates hardly ever look at what people wrote; they put it between their own words. A `Skeleton`
-is text in which single characters (of the end of Unicode's last private plane) stand for texts of
-a record. A template that is run on skeletons gives a skeleton: its words around the unknown ones,
-for all records of one structure at once.
+Templates hardly ever look at what people wrote; they put it between their own words. A
+`SymbolicText` holds single characters (of the end of Unicode's last private plane) that stand for
+texts of a record. A template run on symbolic text gives symbolic text: its own words around the
+unknown ones, for all records of one structure at once.
 
-Guarantees: whatever a template learns of an unknown text is written down as a question with the
-answer that the record at hand gives, and whatever it makes of one as a derived text; every other
-look raises `RefusalError`. So for each record that answers the same questions the same, filling the
-skeleton in gives what the template would have given.
+Guarantees: whatever a template learns about an unknown text is recorded as a question with the
+answer for the record at hand, and whatever it makes of one as a derived text; every other access
+raises `RefusalError`. So for each record that gives the same answers, filling the symbolic text in
+gives what the template would have given.
 """
 
 from __future__ import annotations
@@ -19,34 +19,39 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, NoReturn
 
 __all__ = [
-    "ANSWERS",
     "FIRST",
     "OPERATIONS",
-    "Look",
+    "QUESTIONS",
     "RefusalError",
-    "Skeleton",
-    "Split",
+    "Step",
+    "SymbolicObject",
+    "SymbolicParts",
+    "SymbolicText",
     "Trace",
-    "Unknown",
-    "as_json",
-    "is_open",
+    "is_symbolic",
+    "to_json",
 ]
 
-FIRST = 0x100000  # the first of the standing-in characters
+FIRST = 0x100000
+"""The first of the characters that stand for texts."""
 _LAST = 0x10FFFD
-_OPEN = re.compile(f"[{chr(FIRST)}-{chr(_LAST)}]")
+_PLACEHOLDER = re.compile(f"[{chr(FIRST)}-{chr(_LAST)}]")
 
 
 class RefusalError(Exception):
-    """The template looks at unknown text in a way that is not followed."""
+    """An access to unknown text that cannot be traced."""
 
 
-class Look(NamedTuple):
-    """What is asked of, or made of, the text `of`: an entry of `ANSWERS` or of `OPERATIONS`."""
+class Step(NamedTuple):
+    """A question about the text `of` with its answer, or with None an operation on it.
+
+    `name` is a key of `QUESTIONS` or of `OPERATIONS`.
+    """
 
     name: str
     of: str
     args: tuple[Any, ...] = ()
+    answer: bool | None = None
 
 
 def _part(text: str, separator: str | None, times: int, at: int) -> str:
@@ -66,119 +71,121 @@ OPERATIONS: Mapping[str, Callable[..., str]] = {
     "json": _json,
 }  # fmt: skip
 
-ANSWERS: Mapping[str, Callable[..., bool]] = {
+QUESTIONS: Mapping[str, Callable[..., bool]] = {
     "startswith": str.startswith, "endswith": str.endswith, "truth": bool,
     "equals": str.__eq__, "contains": str.__contains__,
     "isdigit": str.isdigit, "isspace": str.isspace, "isupper": str.isupper,
 }  # fmt: skip
 
 
-def is_open(value: Any) -> bool:
-    """Whether `value` is, or holds anywhere, what is not known; raises on what is no JSON.
+def is_symbolic(value: Any) -> bool:
+    """Return whether `value` is or holds unknown text; raise `RefusalError` if it is not JSON.
 
-    >>> is_open(["a", {"b": chr(FIRST)}]), is_open(["a", {"b": 1}])
+    >>> is_symbolic(["a", {"b": chr(FIRST)}]), is_symbolic(["a", {"b": 1}])
     (True, False)
     """
     if isinstance(value, str):
-        return _OPEN.search(_bare(value)) is not None
-    if isinstance(value, Unknown | Split):
+        return _PLACEHOLDER.search(_characters(value)) is not None
+    if isinstance(value, SymbolicObject | SymbolicParts):
         return True
     if isinstance(value, Mapping):
-        return any(map(is_open, value.keys())) or any(map(is_open, value.values()))
+        return any(map(is_symbolic, value.keys())) or any(map(is_symbolic, value.values()))
     if isinstance(value, list | tuple):
-        return any(map(is_open, value))
+        return any(map(is_symbolic, value))
     if value is None or isinstance(value, int | float):
         return False
     raise RefusalError(f"it hands on a {type(value).__name__}")
 
 
 class Trace:
-    """One template on one record: its unknown texts, what was asked of them, what was made of them.
+    """One run of a template on one record.
 
-    `values` are those of the record, and after them the derived ones. `steps` are the questions
-    with their answers, and with None the derivations, in order: given the answers the next step is
-    the same for each record.
+    `values` holds the texts and objects of the record, followed by the derived texts. `steps` holds
+    the questions and operations in order: given equal answers the next step is the same for each
+    record.
     """
 
     def __init__(self, values: Sequence[Any]) -> None:
         self.values: list[Any] = list(values)
-        self.steps: list[tuple[Look, bool | None]] = []
-        self._asked: dict[Look, bool] = {}
-        self._known: dict[Look, Skeleton] = {}
+        self.steps: list[Step] = []
+        self._answers: dict[Step, bool] = {}
+        self._derived: dict[Step, SymbolicText] = {}
         self._origins: dict[str, frozenset[int]] = {}
         self._mixed: set[str] = set()
 
-    def text(self, index: int) -> Skeleton:
-        """The skeleton that stands for text `index` of the record."""
-        return Skeleton(chr(FIRST + index), self)
+    def text(self, index: int) -> SymbolicText:
+        """Return the symbolic text that stands for value `index`."""
+        return SymbolicText(chr(FIRST + index), self)
 
     def ask(self, name: str, of: str, *args: Any) -> bool:
-        """The answer that the record at hand gives."""
-        look = Look(name, of, _plain(args))
-        if look not in self._asked:
-            self._asked[look] = bool(ANSWERS[name](self.filled(of), *args))
-            self.steps.append((look, self._asked[look]))
-        return self._asked[look]
+        """Record a question, and return the answer for the record at hand."""
+        step = Step(name, of, _plain(args))
+        if step not in self._answers:
+            answer = bool(QUESTIONS[name](self.filled(of), *args))
+            self._answers[step] = answer
+            self.steps.append(step._replace(answer=answer))
+        return self._answers[step]
 
-    def derive(self, name: str, of: str, *args: Any) -> Skeleton:
-        """The text that an operation makes, unknown too."""
-        look = Look(name, of, _plain(args))
-        if look not in self._known:
+    def derive(self, name: str, of: str, *args: Any) -> SymbolicText:
+        """Record an operation, and return the symbolic text that stands for its result."""
+        step = Step(name, of, _plain(args))
+        if step not in self._derived:
             if FIRST + len(self.values) > _LAST:
                 raise RefusalError("it makes too many texts")
-            self._known[look] = self.text(len(self.values))
-            self.steps.append((look, None))
-            self._remember(chr(FIRST + len(self.values)), look)
+            self._derived[step] = self.text(len(self.values))
+            self.steps.append(step)
+            self._note_origins(chr(FIRST + len(self.values)), step)
             self.values.append(OPERATIONS[name](self.filled(of), *args))
-        return self._known[look]
+        return self._derived[step]
 
-    def _remember(self, character: str, look: Look) -> None:
-        texts = [self.origins(part) for part in look.of if ord(part) >= FIRST]
+    def _note_origins(self, character: str, step: Step) -> None:
+        texts = [self.origins(part) for part in step.of if ord(part) >= FIRST]
         self._origins[character] = frozenset().union(*texts)
-        mixed = any(ord(part) < FIRST or part in self._mixed for part in look.of)
-        if mixed or look.name == "replace":
+        is_mixed = any(ord(part) < FIRST or part in self._mixed for part in step.of)
+        if is_mixed or step.name == "replace":
             self._mixed.add(character)
 
     def origins(self, character: str) -> frozenset[int]:
-        """The texts of the record that went into what `character` stands for."""
+        """Return the texts of the record that the text behind `character` was made of."""
         return self._origins.get(character, frozenset([ord(character) - FIRST]))
 
     def is_mixed(self, character: str) -> bool:
-        """Whether words of the template went into what `character` stands for."""
+        """Return whether the text behind `character` was made with words of the template."""
         return character in self._mixed
 
-    def filled(self, skeleton: str) -> Any:
-        """What `skeleton` stands for in this record."""
-        plain = _bare(skeleton)
-        if len(plain) == 1 and ord(plain) >= FIRST:
-            return self.values[ord(plain) - FIRST]
+    def filled(self, symbolic: str) -> Any:
+        """Return the text or object that `symbolic` stands for in this record."""
+        characters = _characters(symbolic)
+        if len(characters) == 1 and ord(characters) >= FIRST:
+            return self.values[ord(characters) - FIRST]
         return "".join(
             self.values[ord(character) - FIRST] if ord(character) >= FIRST else character
-            for character in plain
+            for character in characters
         )
 
 
-def _bare(skeleton: str) -> str:
-    """Its characters, as plain text."""
-    return "".join((skeleton, ""))
+def _characters(symbolic: str) -> str:
+    """Return the characters of symbolic text as plain text."""
+    return "".join((symbolic, ""))
 
 
 def _plain(args: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Return `args`; raise `RefusalError` unless they are known and hashable."""
     for arg in args:
         if type(arg) is tuple:
             _plain(arg)
-        elif is_open(arg) or not (arg is None or type(arg) in (str, int, bool)):
+        elif is_symbolic(arg) or not (arg is None or type(arg) in (str, int, bool)):
             raise RefusalError(f"it looks at text with a {type(arg).__name__}")
     return args
 
 
-class Skeleton(str):  # noqa: PLW1641 (hashing it refuses, too: see below)
+class SymbolicText(str):  # noqa: PLW1641 (its hash refuses, too: see below)
     """Text with unknown parts; as a `str` it holds the characters that stand for them."""
 
     __slots__ = ("_trace",)
     _trace: Trace
 
-    def __new__(cls, characters: str, trace: Trace) -> Skeleton:  # noqa: D102
+    def __new__(cls, characters: str, trace: Trace) -> SymbolicText:  # noqa: D102
         self = super().__new__(cls, characters)
         self._trace = trace
         return self
@@ -186,65 +193,65 @@ class Skeleton(str):  # noqa: PLW1641 (hashing it refuses, too: see below)
     def __str__(self) -> str:
         return self
 
-    def __add__(self, other: Any) -> Skeleton:
+    def __add__(self, other: Any) -> SymbolicText:
         return self._joined(self, other)
 
-    def __radd__(self, other: Any) -> Skeleton:
+    def __radd__(self, other: Any) -> SymbolicText:
         return self._joined(other, self)
 
-    def _joined(self, left: Any, right: Any) -> Skeleton:
+    def _joined(self, left: Any, right: Any) -> SymbolicText:
         if not isinstance(left, str) or not isinstance(right, str):
-            raise RefusalError("it adds to text what is none")
-        return Skeleton("".join((left, right)), self._trace)
+            raise RefusalError("it adds to text something that is not text")
+        return SymbolicText("".join((left, right)), self._trace)
 
     def __bool__(self) -> bool:
-        return self._trace.ask("truth", _bare(self))
+        return self._trace.ask("truth", _characters(self))
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, str):
             return False
-        return self._trace.ask("equals", _bare(self), other)
+        return self._trace.ask("equals", _characters(self), other)
 
     def __ne__(self, other: object) -> bool:
         return not self == other
 
     def __contains__(self, part: Any) -> bool:
-        return self._trace.ask("contains", _bare(self), part)
+        return self._trace.ask("contains", _characters(self), part)
 
     def startswith(self, prefix: Any, *args: Any) -> bool:
-        """A question; so is `endswith`."""
-        return self._trace.ask("startswith", _bare(self), prefix, *args)
+        """Ask the question."""
+        return self._trace.ask("startswith", _characters(self), prefix, *args)
 
     def endswith(self, suffix: Any, *args: Any) -> bool:
-        """A question."""
-        return self._trace.ask("endswith", _bare(self), suffix, *args)
+        """Ask the question."""
+        return self._trace.ask("endswith", _characters(self), suffix, *args)
 
-    def split(self, sep: Any = None, maxsplit: Any = -1) -> Split:  # type: ignore[override]
-        """The parts, of which the first and the last can be had."""
-        return Split(self, sep, maxsplit)
+    def split(self, sep: Any = None, maxsplit: Any = -1) -> SymbolicParts:  # type: ignore[override]
+        """Return the parts, the first and the last of which can be taken."""
+        return SymbolicParts(self, sep, maxsplit)
 
-    def replace(self, old: Any, new: Any, *args: Any) -> Skeleton:
-        """An operation, if it cannot make much of little: what plans fill in is not counted."""
+    def replace(self, old: Any, new: Any, *args: Any) -> SymbolicText:
+        """Derive a text; refuse where it may be much longer, as derived texts are not counted."""
         if not isinstance(old, str) or not isinstance(new, str) or len(new) > 8 * len(old):
             raise RefusalError("it replaces text with much more")
-        return self._trace.derive("replace", _bare(self), old, new, *args)
+        return self._trace.derive("replace", _characters(self), old, new, *args)
 
 
-class Split:
-    """What `Skeleton.split` gives: a list of unknown length."""
+class SymbolicParts:
+    """Result of `SymbolicText.split`: a list of unknown length."""
 
     __slots__ = ("_args", "_text")
 
-    def __init__(self, text: Skeleton, separator: Any, times: Any) -> None:
+    def __init__(self, text: SymbolicText, separator: Any, times: Any) -> None:
         self._text = text
         self._args = (separator, times)
         _plain(self._args)
 
-    def __getitem__(self, at: Any) -> Skeleton:
+    def __getitem__(self, at: Any) -> SymbolicText:
         if type(at) is not int or at not in (0, -1) or not self._args[0]:
             raise RefusalError("it takes a part of split text that may not be there")
         trace = self._text._trace
-        return trace.derive("part", _bare(self._text), *self._args, at)
+        return trace.derive("part", _characters(self._text), *self._args, at)
 
     def __iter__(self) -> NoReturn:
         raise RefusalError("it goes through the parts of text")
@@ -253,47 +260,47 @@ class Split:
         raise RefusalError("it counts the parts of text")
 
 
-class Unknown(dict[str, Any]):
-    """An object of a record (arguments of a call, a tool): it can be turned into JSON whole."""
+class SymbolicObject(dict[str, Any]):
+    """An object of a record (arguments of a call, a tool), which can be turned into JSON whole."""
 
     __slots__ = ("_text",)
-    _text: Skeleton
+    _text: SymbolicText
 
-    def __init__(self, text: Skeleton) -> None:
+    def __init__(self, text: SymbolicText) -> None:
         self._text = text
 
     def __bool__(self) -> bool:
         return bool(self._text)
 
 
-def as_json(value: Skeleton | Unknown, *args: Any) -> Skeleton:
-    """What `tojson` makes of `value`, with the arguments of `_json`.
+def to_json(value: SymbolicText | SymbolicObject, *args: Any) -> SymbolicText:
+    """Return the JSON of `value`; `args` are those of the operation "json".
 
-    No method: a template would see it.
+    This is not a method, since templates could call that.
     """
-    text = value._text if isinstance(value, Unknown) else value
-    return text._trace.derive("json", _bare(text), *args)
+    text = value._text if isinstance(value, SymbolicObject) else value
+    return text._trace.derive("json", _characters(text), *args)
 
 
-def _refuse(name: str) -> Callable[..., NoReturn]:
-    def refused(*_: Any, **__: Any) -> NoReturn:
+def _refusing(name: str) -> Callable[..., NoReturn]:
+    def refuse(*_: Any, **__: Any) -> NoReturn:
         raise RefusalError(f"it looks at text by {name}")
 
-    return refused
+    return refuse
 
 
-def _derive(name: str) -> Callable[..., Skeleton]:
-    def derived(self: Skeleton, *args: Any) -> Skeleton:
-        return self._trace.derive(name, _bare(self), *args)
+def _deriving(name: str) -> Callable[..., SymbolicText]:
+    def derive(self: SymbolicText, *args: Any) -> SymbolicText:
+        return self._trace.derive(name, _characters(self), *args)
 
-    return derived
+    return derive
 
 
-def _ask(name: str) -> Callable[..., bool]:
-    def asked(self: Skeleton) -> bool:
-        return self._trace.ask(name, _bare(self))
+def _asking(name: str) -> Callable[..., bool]:
+    def ask(self: SymbolicText) -> bool:
+        return self._trace.ask(name, _characters(self))
 
-    return asked
+    return ask
 
 
 _HARMLESS = {
@@ -304,21 +311,21 @@ _HARMLESS = {
 
 
 def _close(kind: type, base: type) -> None:
-    """Have whatever `base` has and `kind` does not define, other than what is harmless, refuse."""
+    """Define on `kind` every other method of `base`, unless harmless: derive, ask or refuse."""
     for name in dir(base):
         if name in _HARMLESS or name in vars(kind):
             continue
         if base is str and name in OPERATIONS:
-            setattr(kind, name, _derive(name))
-        elif base is str and name in ANSWERS:
-            setattr(kind, name, _ask(name))
+            setattr(kind, name, _deriving(name))
+        elif base is str and name in QUESTIONS:
+            setattr(kind, name, _asking(name))
         else:
-            setattr(kind, name, _refuse(name))
+            setattr(kind, name, _refusing(name))
 
 
-_close(Skeleton, str)
+_close(SymbolicText, str)
 for _name in ("__mod__", "__rmod__", "__rmul__"):
-    setattr(Skeleton, _name, _refuse(_name))
-_close(Unknown, dict)
-Unknown.__hash__ = _refuse("__hash__")  # type: ignore[assignment]
-Skeleton.__hash__ = _refuse("__hash__")  # type: ignore[method-assign]
+    setattr(SymbolicText, _name, _refusing(_name))
+_close(SymbolicObject, dict)
+SymbolicObject.__hash__ = _refusing("__hash__")  # type: ignore[assignment]
+SymbolicText.__hash__ = _refusing("__hash__")  # type: ignore[method-assign]

@@ -20,7 +20,13 @@ from tokenizers import Tokenizer
 
 from dataprep.formats.errors import DataprepError, IncompatibleError
 from dataprep.pipeline.chat.encode import MarkedEncoder, _cut
-from dataprep.pipeline.chat.masked_texts import Marked, MarkedTexts, Spans, byte_spans
+from dataprep.pipeline.chat.render.marked_texts import (
+    Marked,
+    MarkedTexts,
+    Spans,
+    byte_edges,
+    marked,
+)
 from dataprep.pipeline.chat.token_bytes import PieceSizes, covered
 from dataprep.pipeline.plan.plan import Encoding
 from dataprep.pipeline.tokenize.engines import GIGATOKEN, TOKENIZERS, load_gigatoken, make_encoder
@@ -68,11 +74,13 @@ def by_characters(
     return encoded.ids, mask
 
 
-def marked(*documents: tuple[str, Spans], literal: Spans | None = None) -> MarkedTexts:
+def texts_of(*documents: tuple[str, Spans], literal: Spans = ()) -> MarkedTexts:
     """Documents of texts with spans of characters; the first one with `literal` text too."""
     found = MarkedTexts()
-    for number, (text, spans) in enumerate(documents):
-        found.add(text, spans, (literal or []) if number == 0 else [])
+    found.extend(
+        marked(text, spans, literal if number == 0 else ())
+        for number, (text, spans) in enumerate(documents)
+    )
     return found
 
 
@@ -95,14 +103,15 @@ def test_covered_is_what_it_means(data: st.DataObject) -> None:
 
 
 @given(st.text(), st.data())
-def test_byte_spans_are_those_characters(text: str, data: st.DataObject) -> None:
+def test_byte_edges_are_those_of_characters(text: str, data: st.DataObject) -> None:
     """The bytes of a byte span are those of its characters."""
     cuts = sorted(data.draw(st.sets(st.integers(0, len(text)), max_size=6)))
     spans = list(zip(cuts[::2], cuts[1::2], strict=False))
     raw = text.encode("utf-8", "surrogatepass")
     if raw != text.encode("utf-8", "replace"):
         return
-    for (start, stop), (first, last) in zip(spans, byte_spans(text, spans), strict=True):
+    edges = byte_edges(text, spans)
+    for (start, stop), first, last in zip(spans, edges[::2], edges[1::2], strict=True):
         assert raw[first:last].decode() == text[start:stop]
 
 
@@ -132,7 +141,7 @@ def assert_masks_are_defined(name: str | None, engine: str | None = None) -> Non
             kept = kept if len(kept) < 2 or kept[0][1] <= kept[1][0] else kept[:1]
             documents.append((text, kept))
             expected.append(by_characters(reference, text, kept))
-    ids, offsets, mask = ours.encode(marked(*documents))
+    ids, offsets, mask = ours.encode(texts_of(*documents))
     for number, document in enumerate(documents):
         own = slice(offsets[number], offsets[number + 1])
         assert (ids[own].tolist(), mask[own].tolist()) == expected[number], document
@@ -163,7 +172,7 @@ def test_text_of_messages_stays_text(name: str | None) -> None:
     text = f"{token}user says {token} loudly{token}"
     at = text.index(token, 1)
     span = [(at, at + len(token))]
-    ids, _, mask = ours.encode(marked((text, span), ("plain", []), literal=span))
+    ids, _, mask = ours.encode(texts_of((text, span), ("plain", []), literal=span))
     found = ids[: len(ids) - 1]
     assert (found == special[token]).sum() == 2
     trained = ids[mask == 1].tolist()
@@ -178,7 +187,7 @@ def test_pieces_between_control_tokens_are_encoded_alone() -> None:
     for word in ("Hello", "Yes", " <b>"):
         at = text.index(word)
         span = [(at, at + len(word))]  # nothing special in it: the same ids must come out
-        ids, _, mask = ours.encode(marked((text, span), literal=span))
+        ids, _, mask = ours.encode(texts_of((text, span), literal=span))
         expected_ids, expected_mask = by_characters(reference, text, span)
         assert ids.tolist() == expected_ids
         assert mask.tolist() == expected_mask
@@ -191,7 +200,8 @@ def test_literal_text_of_any_document_of_a_batch(at: int) -> None:
     ours, _, special = encoder_of(None)
     token, documents = "<|im_start|>", MarkedTexts()
     for number in range(3):
-        documents.add(f"{token} says", [], [(0, len(token))] if number == at else [])
+        literal = [(0, len(token))] if number == at else []
+        documents.extend([marked(f"{token} says", [], literal)])
     ids, offsets, _ = ours.encode(documents)
     found = [special[token] in ids[first:last] for first, last in pairwise(offsets)]
     assert found == [number != at for number in range(3)]
@@ -209,14 +219,14 @@ def test_an_engine_that_gives_other_ids_is_refused(monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr(type(ours._encoder), "encode", wrong)
     with pytest.raises(IncompatibleError, match="different ids for b'words of a text'") as caught:
-        ours.encode(marked(("words of a text", [(0, 5)])))
+        ours.encode(texts_of(("words of a text", [(0, 5)])))
     assert caught.value.code == "E_ENGINE"
 
 
 def test_an_id_past_the_vocabulary_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """It would be stored as another one, in fewer bytes; the last one there is passes."""
     ours, _, _ = encoder_of(None)
-    documents = marked(("words of a text", []))
+    documents = texts_of(("words of a text", []))
     largest = int(ours.encode(documents)[0].max())
     monkeypatch.setattr(ours, "_vocab_size", largest + 1)
     ours.encode(documents)
@@ -232,7 +242,7 @@ def test_real_conversations() -> None:
     lines = (SHARED_DATA / "chat" / "chat_messages.jsonl").read_text("utf-8").splitlines()[:300]
     texts = [str(turn["content"]) for line in lines for turn in json.loads(line)["messages"]]
     spans = [[(len(text) // 3, len(text))] if len(text) > 2 else [] for text in texts]
-    ids, offsets, mask = fast.encode(marked(*zip(texts, spans, strict=True)))
+    ids, offsets, mask = fast.encode(texts_of(*zip(texts, spans, strict=True)))
     for number, (first, last) in enumerate(pairwise(offsets)):
         found = ids[first:last].tolist(), mask[first:last].tolist()
         assert found == by_characters(reference, texts[number], spans[number])
@@ -252,7 +262,7 @@ def test_a_text_out_of_the_ordinary_is_looked_at_alone(texts: list[str]) -> None
     spans = [[(1, len(text))] if len(text) > 1 else [] for text in texts]
     asked: list[str] = []
     with patch.object(MarkedEncoder, "_by_offsets", _counting(asked)):
-        ids, offsets, mask = ours.encode(marked(*zip(texts, spans, strict=True)))
+        ids, offsets, mask = ours.encode(texts_of(*zip(texts, spans, strict=True)))
     for number, (first, last) in enumerate(pairwise(offsets)):
         found = ids[first:last].tolist(), mask[first:last].tolist()
         assert found == by_characters(reference, texts[number], spans[number])
@@ -279,9 +289,10 @@ def test_columns_give_back_what_was_put_in(rows: list[tuple[str, bool, bool]]) -
     for number, (text, spanned, spelled) in enumerate(rows):
         spans = [(0, len(text))] if spanned and text else []
         literal = [(0, 1)] if spelled and text else []
-        halves[2 * number >= len(rows)].add(text, spans, literal)
+        halves[2 * number >= len(rows)].extend([marked(text, spans, literal)])
         raw = text.encode()
-        one = Marked(raw, [(0, len(raw))] if spans else [], byte_spans(text, literal))
+        left = [0, len(text[:1].encode())] if literal else ()
+        one = Marked(raw, [0, len(raw)] if spans else [], left)
         expected.append(one)
     whole = halves[0]
     whole.extend(halves[1])
@@ -289,7 +300,7 @@ def test_columns_give_back_what_was_put_in(rows: list[tuple[str, bool, bool]]) -
     for first in range(len(rows)):
         base, edges = 0, []
         for one in expected[first:]:
-            edges += [[base + start, base + stop] for start, stop in one.spans]
+            edges += [[base + edge for edge in one.edges]] if one.edges else []
             base += len(one.text)
         assert whole.edges(first, len(rows)).tolist() == edges
 
@@ -336,7 +347,7 @@ def _stripping() -> tuple[Tokenizer, Tokenizer, dict[str, int]]:
 
 def test_a_text_of_nothing_but_control_tokens_takes_no_longer_than_others() -> None:
     name, count = b"<|im_end|>", 30_000
-    literal = [(at * len(name), (at + 1) * len(name)) for at in range(count)]
+    literal = [(at + stop) * len(name) for at in range(count) for stop in (0, 1)]
     started = time.process_time()
     pieces = list(_cut(name * (2 * count), literal, {name.decode(): 1}, {}))
     assert len(pieces) == 2 * count + 1

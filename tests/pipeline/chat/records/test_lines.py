@@ -167,7 +167,7 @@ def test_a_name_that_stands_twice_among_plain_turns_is_seen(bad: bytes, role_fir
         collector.lines(Block(offset=0, data=data), 0, 0)
         for data in (good * 2, good * 2, good + bad + b"\n" + good)
     ]
-    assert [batch.turned is not None for batch in batches] == [False, True, False]
+    assert [batch.plain_turns is not None for batch in batches] == [False, True, False]
     assert [len(batch.records) for batch in batches] == [2, 2, 2]
     assert [reject.reason for reject in batches[2].rejects] == ["duplicate_field"]
     assert batches[2].rejects[0].line == 1

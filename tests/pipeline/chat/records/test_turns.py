@@ -16,8 +16,7 @@ from dataprep.pipeline.chat.records.layouts import FIELDS, form_of
 from dataprep.pipeline.chat.records.shapes import Shaper
 from dataprep.pipeline.chat.records.tool_calls import spelled_calls, tools_of
 from dataprep.pipeline.chat.records.turns import ROLES, Turns
-from dataprep.pipeline.chat.trace.batches import alike
-from dataprep.pipeline.chat.trace.structure import structure
+from dataprep.pipeline.chat.trace.structure import grouped, plain_structure
 from dataprep.pipeline.read.json_lines import BadLineError
 from tests.support import examples
 
@@ -80,13 +79,13 @@ def test_short_ways_agree_with_the_long_one(value: Any) -> None:
 def test_lists_together_are_as_each(lists: list[Any]) -> None:
     """Lists that are plain together are those that would be passed on one by one."""
     found = Turns(roles={})
-    if turned := found.all_plain(copy.deepcopy(lists)):
+    if turned := found.plain_turns(copy.deepcopy(lists)):
         turns = [turn for one in lists for turn in one]
         assert turned.roles == [turn["role"] for turn in turns]
         assert turned.texts == [turn["content"] for turn in turns]
         assert turned.counts == [len(one) for one in lists]
         talks = [Conversation(messages=one) for one in lists]
-        assert alike(talks, turned) == alike(talks)
+        assert grouped(talks, turned) == grouped(talks)
         assert turned.role_first == all(next(iter(turn)) == "role" for turn in turns)
         assert [outcome(found._translated, one, "m") for one in lists] == [
             (one, None) for one in lists
@@ -99,13 +98,13 @@ def test_which_lists_are_plain() -> None:
     """Tools answer the assistant; nothing else is looked at one by one without need."""
     user, answer, tool = ({"role": role, "content": "x"} for role in ("user", "assistant", "tool"))
     good = [[user, answer], [user, answer, tool, tool, answer]]
-    assert Turns(roles={}).all_plain(good)
+    assert Turns(roles={}).plain_turns(good)
     for bad in ([tool], [user, tool], [], "ab", 5, [5], ["ab"], [{**user, "content": ""}], None,
                 [{**user, "name": "n"}], [{"role": "user"}], [{**user, "role": "human"}],
                 [{**user, "content": None}], [{**user, "role": ["user"]}]):  # fmt: skip
-        assert not Turns(roles={}).all_plain([*good, bad])
-    assert not Turns(roles={}, role=("speaker",)).all_plain(good)
-    turned = Turns(roles={}).all_plain([[user, dict(reversed(answer.items()))]])
+        assert not Turns(roles={}).plain_turns([*good, bad])
+    assert not Turns(roles={}, role=("speaker",)).plain_turns(good)
+    turned = Turns(roles={}).plain_turns([[user, dict(reversed(answer.items()))]])
     assert turned is not None
     assert not turned.role_first
 
@@ -114,21 +113,17 @@ def test_which_lists_are_plain() -> None:
 @given(st.lists(st.one_of(turns, st.lists(plain, min_size=1, max_size=3)), max_size=4))
 @example([[{"role": "user", "content": "a", "weight": 0}]])
 @example([[{"content": "a", "role": "user"}], [{"role": "user", "content": "a"}]])
-def test_those_that_are_alike_have_a_usual_structure(lists: list[Any]) -> None:
-    """One that is not usual is among none."""
+def test_groups_hold_the_plain_conversations_of_one_structure(lists: list[Any]) -> None:
+    """One that is not plain is in none."""
     read = [outcome(Turns(roles={}).read, one, "m") for one in lists]
     talks = [Conversation(messages=one[0], train=one[1]) for one in read if type(one[0]) is list]
     found = {
         (number, shape, *row)
-        for shape, group in alike(talks).items()
-        for number, row in zip(group.numbers, group.rows, strict=True)
+        for shape, group in grouped(talks).items()
+        for number, row in zip(*group, strict=True)
     }
-    known = [structure(one) for one in talks]
-    assert found == {
-        (number, shape, *values)
-        for number, (shape, values, is_usual) in enumerate(known)
-        if is_usual and talks[number].train is None
-    }
+    known = [(number, plain_structure(one)) for number, one in enumerate(talks)]
+    assert found == {(number, one[0], *one[1]) for number, one in known if one}
 
 
 said = st.sampled_from(["a", "b", "c"])

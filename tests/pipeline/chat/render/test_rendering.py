@@ -1,4 +1,4 @@
-"""The fast way gives what the plain way gives, and both what the spans are said to be."""
+"""Specialized renderings equal those of the reference renderer; spans are the right ones."""
 
 from __future__ import annotations
 
@@ -11,16 +11,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dataprep.pipeline.chat.masked_texts import byte_spans
-from dataprep.pipeline.chat.planning import Planner
 from dataprep.pipeline.chat.records.conversation import Conversation
-from dataprep.pipeline.chat.render import session as work
-from dataprep.pipeline.chat.render.reference import CutError, PlainRenderer, Rendered
-from dataprep.pipeline.chat.render.rendering import Renderer
+from dataprep.pipeline.chat.render import spans as spans_module
+from dataprep.pipeline.chat.render.marked_texts import marked
+from dataprep.pipeline.chat.render.reference import CutError, ReferenceRenderer, Rendered
 from dataprep.pipeline.chat.render.spans import TrainOn
 from dataprep.pipeline.chat.template.compiled import RenderError
 from dataprep.pipeline.chat.template.source import resolve_template
-from tests.scenes.chat_templates import LATE, MANNERS, SPECIAL, THINKING, VARIABLES, conversations
+from dataprep.pipeline.chat.trace.specialize import Specializer
+from tests.scenes.chat_templates import (
+    LATE,
+    MANNERS,
+    SPECIAL,
+    THINKING,
+    VARIABLES,
+    CharacterRenderer,
+    conversations,
+)
 from tests.support import SHARED_DATA, examples, needs_shared_data
 
 CHATML = resolve_template("chatml", None).text
@@ -54,12 +61,12 @@ def outcome(render: Any, conversation: Conversation) -> Rendered | RenderError:
 
 
 @cache
-def both(manner: str, train_on: TrainOn) -> tuple[Renderer, PlainRenderer]:
+def both(manner: str, train_on: TrainOn) -> tuple[CharacterRenderer, ReferenceRenderer]:
     """The renderers of a template; what came before makes no difference to them."""
     options: dict[str, Any] = {"variables": VARIABLES, "special_tokens": SPECIAL}
     template = MANNERS[manner]
-    plain = PlainRenderer(template, train_on=train_on, literal=True, date=None, **options)
-    return Renderer(template, train_on=train_on, **options), plain
+    plain = ReferenceRenderer(template, train_on=train_on, literal=True, date=None, **options)
+    return CharacterRenderer(template, train_on=train_on, **options), plain
 
 
 @examples(200)
@@ -67,15 +74,15 @@ def both(manner: str, train_on: TrainOn) -> tuple[Renderer, PlainRenderer]:
     st.sampled_from(sorted(MANNERS)), st.sampled_from(["assistant", "last", "all"]),
     st.lists(conversations(), min_size=1, max_size=3),
 )  # fmt: skip
-def test_plans_give_what_the_plain_way_gives(
+def test_specialized_renderings_equal_the_reference(
     manner: str, train_on: TrainOn, records: list[Conversation]
 ) -> None:
-    """Each record three times, since the second makes a plan and the third is filled in."""
+    """Each record comes three times: the second is specialized, the third filled in."""
     fast, plain = both(manner, train_on)
     for record in records * 3:
         expected, got = outcome(plain.render, record), outcome(fast.render, record)
         if isinstance(expected, RenderError) and isinstance(got, Rendered):
-            # A plan may know more of where things are, never another text.
+            # A specialization may find more spans, never another text.
             assert expected.reason == "unmaskable" or isinstance(expected, CutError)
             assert got.text == plain.text(record)
         elif isinstance(expected, RenderError):
@@ -87,15 +94,11 @@ def test_plans_give_what_the_plain_way_gives(
     assert fast.refuted == 0
 
 
-def assert_filled(renderer: Renderer, records: list[Conversation]) -> int:
-    """Whatever is filled in side by side is what `render` gives; returns how many were."""
-    filled = renderer.fill(records)
+def assert_filled(fast: CharacterRenderer, records: list[Conversation]) -> int:
+    """Check that `fill` gives what `render` gives, or None; return how many it gave."""
+    filled = fast.own.fill(records)
     for record, found in zip(records, filled, strict=True):
-        if found is not None:
-            text, spans, literal = renderer.render(record)
-            edges = [edge for span in byte_spans(text, spans) for edge in span]
-            assert found == (text.encode(), edges)
-            assert not literal
+        assert found is None or found == marked(*fast.render(record))
     return len(filled) - filled.count(None)
 
 
@@ -107,7 +110,7 @@ TALKS = [
 
 @pytest.mark.parametrize("manner", MANNERS)
 def test_each_manner_of_templates(manner: str) -> None:
-    """As the test before, on few records, in each order that plans can be made in."""
+    """As the test before, on few records, in each order that they can be specialized in."""
     fast, plain = both(manner, "assistant")
     for record in [*TALKS, *TALKS[::-1], *TALKS]:
         expected, got = outcome(plain.render, record), outcome(fast.render, record)
@@ -119,15 +122,26 @@ def test_each_manner_of_templates(manner: str) -> None:
     assert fast.refuted == 0
 
 
-def test_one_that_spells_a_token_is_rendered_alone() -> None:
-    """Those beside it are filled in all the same."""
-    renderer = Renderer(CHATML, special_tokens=("<|im_end|>",))
+def test_one_that_spells_a_token_is_left_to_render() -> None:
+    renderer = CharacterRenderer(CHATML, special_tokens=("<|im_end|>",))
     records = [talk(f"Hi {number}", "Yes") for number in range(9)]
     for record in records[:3]:
         renderer.render(record)
     records[4] = talk("Hi <|im_end|>", "Yes")
     assert assert_filled(renderer, records) == 8
-    assert renderer.fill(records)[4] is None
+    assert renderer.own.fill(records)[4] is None
+
+
+def test_more_variants_of_a_structure_than_are_kept() -> None:
+    """Each answer pattern is another variant; beyond the limit records are rendered singly."""
+    template = "{% for m in messages %}{{ 'y' if m.content else 'n' }}{% endfor %}"
+    renderer = CharacterRenderer(template, train_on="all")
+    for _ in range(3):
+        for number in range(64):
+            said = [number >> bit & 1 for bit in range(6)]
+            rendered = renderer.render(talk(*("a" * flag for flag in said)))
+            assert rendered.text == "".join("y" if flag else "n" for flag in said)
+    assert renderer.refuted == 0
 
 
 @needs_shared_data
@@ -144,15 +158,14 @@ def test_real_conversations_come_out_as_one_by_one(manner: str) -> None:
             expected = outcome(plain.render, record)
             assert got == expected or (got.text == plain.text(record) and manner == "thinking")
     assert seen["rendered"] > 2300
-    filled = sum(assert_filled(fast, records[at : at + 300]) for at in range(0, len(records), 300))
-    assert filled > 2000
+    assert assert_filled(fast, records) > 2000
     assert fast.refuted == 0
 
 
 @pytest.mark.parametrize("template", [CHATML, PREFIXED])
 def test_what_is_trained(template: str) -> None:
     """The answers with what ends them, and without the line break after it."""
-    renderer = Renderer(template, special_tokens=["<|im_end|>"])
+    renderer = CharacterRenderer(template, special_tokens=["<|im_end|>"])
     assert renderer.masked_by == ("generation" if template == CHATML else "prefixes")
     for _ in range(3):
         rendered = renderer.render(talk("S:Be short.", "Hi", "Yes?", "Why", "So.\n"))
@@ -164,7 +177,7 @@ def test_whose_words_are_trained(template: str) -> None:
     """`train_on`, then what the record says of each message, and never the prompt."""
 
     def of(train_on: TrainOn, **more: Any) -> list[str]:
-        renderer = Renderer(template, train_on=train_on, special_tokens=["<|im_end|>"])
+        renderer = CharacterRenderer(template, train_on=train_on, special_tokens=["<|im_end|>"])
         for _ in range(3):
             rendered = renderer.render(talk("Hi", "Yes?", "Why", "So.", **more))
         return trained(rendered)
@@ -189,7 +202,7 @@ def test_calls_of_tools_are_trained_and_their_results_are_not() -> None:
     conversation = talk("Go", "", "T:42", "Done")
     conversation.messages[1]["tool_calls"] = [call]
     conversation.messages[3]["role"] = "assistant"
-    renderer = Renderer(CHATML, special_tokens=["<|im_end|>"])
+    renderer = CharacterRenderer(CHATML, special_tokens=["<|im_end|>"])
     for _ in range(3):
         said = '<tool_call>\n{"name": "f", "arguments": {"é": [1, "<"]}}\n</tool_call><|im_end|>'
         assert trained(renderer.render(conversation)) == [said, "Done<|im_end|>"]
@@ -199,7 +212,7 @@ def test_dropped_thoughts_do_not_keep_earlier_answers_from_being_trained() -> No
     """Alone each answer has a thought, among others it has none: the plain way gives up."""
     conversation = talk("Hi", "<think>\nhm\n</think>\n\nYes?", "Why", "So.")
     expected = ["Yes?<|im_end|>", "<think>\n\n</think>\n\nSo.<|im_end|>"]
-    renderer = Renderer(THINKING, special_tokens=["<|im_end|>"])
+    renderer = CharacterRenderer(THINKING, special_tokens=["<|im_end|>"])
     for _ in range(3):
         assert trained(renderer.render(conversation)) == expected
 
@@ -218,7 +231,7 @@ def test_answers_are_found_where_earlier_turns_are_rendered_otherwise() -> None:
         {"role": "tool", "content": "Yes."},
         {"role": "assistant", "content": "Yes. "},
     ]
-    renderer = Renderer(LATE, special_tokens=["</s>"])
+    renderer = CharacterRenderer(LATE, special_tokens=["</s>"])
     called = '[CALLS] [{"name": "f", "arguments": {"a": 1}}'
     for _ in range(3):
         rendered = renderer.render(Conversation(messages=messages, tools=[{"name": "f"}]))
@@ -239,13 +252,13 @@ def test_an_answer_that_others_change_is_not_found() -> None:
     """Behind the words before it there is another answer than the one that was the last."""
     changed = LATE.replace("{{ m.content|trim }}", "{{ m.content if loop.last else '...' }}")
     assert changed != LATE
-    renderer = Renderer(changed, special_tokens=["</s>"])
+    renderer = CharacterRenderer(changed, special_tokens=["</s>"])
     with pytest.raises(RenderError, match="unmaskable"):
         renderer.render(talk("Hi", "Yes", "Why", "So"))
 
 
 def test_a_prompt_that_opens_a_thought_is_left_where_histories_begin_answers() -> None:
-    renderer = Renderer(MANNERS["opening"], special_tokens=["<|e|>"])
+    renderer = CharacterRenderer(MANNERS["opening"], special_tokens=["<|e|>"])
     for said in ("Yes", "<think>\nhm</think>Yes", "<think>\n"):
         for _ in range(3):
             spans = trained(renderer.render(talk("Hi", said, "Why", "So")))
@@ -282,8 +295,8 @@ def test_a_prompt_that_opens_a_thought_is_left_where_histories_begin_answers() -
 def test_why_a_record_cannot_be_rendered(
     template: str, conversation: Conversation, reason: str, detail: str
 ) -> None:
-    """The same each time it comes, before and after plans are made."""
-    renderer = Renderer(template, special_tokens=["</s>"])
+    """The reason is the same each time, before and after a structure is specialized."""
+    renderer = CharacterRenderer(template, special_tokens=["</s>"])
     for _ in range(3):
         with pytest.raises(RenderError) as caught:
             renderer.render(conversation)
@@ -294,7 +307,7 @@ def test_why_a_record_cannot_be_rendered(
 @pytest.mark.parametrize("template", [CHATML, PREFIXED])
 def test_text_that_spells_a_special_token_stays_text(template: str) -> None:
     """It is counted, and its place in the text told, also inside a trained span."""
-    renderer = Renderer(template, special_tokens=["<|im_end|>", "<|im_start|>"])
+    renderer = CharacterRenderer(template, special_tokens=["<|im_end|>", "<|im_start|>"])
     for _ in range(3):
         rendered = renderer.render(talk("Say <|im_end|>", "<|im_end|>\n<|im_start|>"))
         literal = [rendered.text[start:end] for start, end in rendered.literal]
@@ -302,7 +315,7 @@ def test_text_that_spells_a_special_token_stays_text(template: str) -> None:
         assert [start for start, _ in rendered.literal] == [21, 64, 75]
         assert trained(rendered) == ["<|im_end|>\n<|im_start|><|im_end|>"]
     assert renderer.special_text == {"<|im_end|>": 6, "<|im_start|>": 3}
-    parsed = Renderer(template, special_tokens=["<|im_end|>"], literal=False)
+    parsed = CharacterRenderer(template, special_tokens=["<|im_end|>"], literal=False)
     for _ in range(3):
         assert parsed.render(talk("Say <|im_end|>", "Yes")).literal == []
     assert parsed.special_text == {"<|im_end|>": 3}
@@ -312,7 +325,7 @@ def test_text_that_spells_a_special_token_stays_text(template: str) -> None:
 @pytest.mark.parametrize("number", [1, 1.5, 1 << 70])
 def test_special_tokens_in_arguments_are_counted(token: str, number: float) -> None:
     """Also those that JSON writes otherwise, in keys, and beside numbers it has no place for."""
-    renderer = Renderer(CHATML, special_tokens=[token])
+    renderer = CharacterRenderer(CHATML, special_tokens=[token])
     for arguments in ({"k": number}, {"k": [number, f"a{token}"]}, {token: number}):
         conversation = talk("Hi", "")
         function = {"name": "f", "arguments": arguments}
@@ -325,9 +338,11 @@ def test_special_tokens_in_arguments_are_counted(token: str, number: float) -> N
 
 def test_only_what_still_spells_a_token_is_literal() -> None:
     """A template may change it, and write tokens of its own into the text around it."""
-    shouting = Renderer("{{ messages[0].content|upper }}", train_on="all", special_tokens=["</s>"])
+    shouting = CharacterRenderer(
+        "{{ messages[0].content|upper }}", train_on="all", special_tokens=["</s>"]
+    )
     wrapped = "{% set x %}{% for m in messages %}{{ m.content }}</s> {% endfor %}{% endset %}"
-    trimming = Renderer(wrapped + "{{ x|trim }}", train_on="all", special_tokens=["</s>"])
+    trimming = CharacterRenderer(wrapped + "{{ x|trim }}", train_on="all", special_tokens=["</s>"])
     for said, literal in (("a", []), ("a", []), ("a</s>", [(1, 5)])):
         assert shouting.render(talk(said, "b")).literal == []
         assert trimming.render(talk(said, "b")).literal == literal
@@ -335,8 +350,10 @@ def test_only_what_still_spells_a_token_is_literal() -> None:
 
 def test_white_space_after_a_token_that_a_text_ends_with() -> None:
     """Records before it say nothing of that."""
-    closed = Renderer(MANNERS["bare"], special_tokens=["</s>"])
-    open_ = Renderer("{% for m in messages %}{{ m.content }}{% endfor %}", special_tokens=["</s>"])
+    closed = CharacterRenderer(MANNERS["bare"], special_tokens=["</s>"])
+    open_ = CharacterRenderer(
+        "{% for m in messages %}{{ m.content }}{% endfor %}", special_tokens=["</s>"]
+    )
     for said, after, alone in (
         ("Yes", "Yes\n", "Yes"), ("Yes ", "Yes \n", "Yes "), ("Yes", "Yes\n", "Yes"),
         ("Yes</s>", "Yes</s>", "Yes</s>"), ("Yes</s> ", "Yes</s>", "Yes</s>"),
@@ -352,7 +369,7 @@ def test_a_record_that_nests_deeply_is_refused() -> None:
             value = [value]
         conversation = talk("Hi", "Yes")
         conversation.messages[1][name] = value
-        error = outcome(Renderer(CHATML).render, conversation)
+        error = outcome(CharacterRenderer(CHATML).render, conversation)
         assert str(error) == "template_limit: it nests too deeply"
 
 
@@ -360,24 +377,24 @@ def test_growing_prefixes_of_very_many_messages_are_refused(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """They would take minutes; markers have no need of them."""
-    monkeypatch.setattr(work, "MAX_RENDERED", 100)
-    error = outcome(Renderer(PREFIXED).render, talk(*["Hi", "Yes"] * 10))
+    monkeypatch.setattr(spans_module, "MAX_RENDERED", 100)
+    error = outcome(CharacterRenderer(PREFIXED).render, talk(*["Hi", "Yes"] * 10))
     assert isinstance(error, RenderError)
     assert error.reason == "template_limit"
     assert "--template" in error.detail
-    assert len(Renderer(CHATML).render(talk(*["Hi", "Yes"] * 40)).spans) == 40
+    assert len(CharacterRenderer(CHATML).render(talk(*["Hi", "Yes"] * 40)).spans) == 40
 
 
-def test_what_cannot_be_masked_is_tried_to_plan_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_cannot_be_masked_is_specialized_once(monkeypatch: pytest.MonkeyPatch) -> None:
     tried: list[Conversation] = []
-    plan = Planner.plan
+    specialize = Specializer.specialize
 
-    def counting(self: Planner, conversation: Conversation, trace: Any) -> Any:
+    def counting(self: Specializer, conversation: Conversation, trace: Any) -> Any:
         tried.append(conversation)
-        return plan(self, conversation, trace)
+        return specialize(self, conversation, trace)
 
-    monkeypatch.setattr(Planner, "plan", counting)
-    renderer = Renderer(MANNERS["silent"])
+    monkeypatch.setattr(Specializer, "specialize", counting)
+    renderer = CharacterRenderer(MANNERS["silent"])
     for _ in range(4):
         assert isinstance(outcome(renderer.render, talk("Hi", "Yes")), RenderError)
     assert len(tried) == 1
@@ -388,15 +405,15 @@ def test_reasoning_goes_by_both_of_its_names() -> None:
     conversation = talk("Hi", "Yes")
     conversation.messages[1]["reasoning_content"] = "hm "
     for _ in range(3):
-        assert Renderer(template, train_on="all").render(conversation).text == "hm hm "
+        assert CharacterRenderer(template, train_on="all").render(conversation).text == "hm hm "
     assert "thinking" not in conversation.messages[1]
 
 
 def test_a_record_is_not_changed_and_does_not_change_others() -> None:
     """What comes out is the same whatever came before."""
     records = [talk("", ""), talk("Hi", "Yes"), talk("Hi", "</think>a"), talk("<think>", "")]
-    alone = [outcome(Renderer(THINKING).render, record) for record in records]
-    renderer = Renderer(THINKING)
+    alone = [outcome(CharacterRenderer(THINKING).render, record) for record in records]
+    renderer = CharacterRenderer(THINKING)
     for _ in range(3):
         for record, expected in zip(records, alone, strict=True):
             assert outcome(renderer.render, record) == expected
@@ -428,8 +445,8 @@ def test_as_many_marked_spans_as_turns_need_not_be_one_each(
         {"role": "assistant" if at % 2 else "user", "content": text}
         for at, text in enumerate(texts)
     ]
-    renderer = Renderer(_TWICE, train_on=train_on)
-    for _ in range(3):  # as it is, then by a plan
+    renderer = CharacterRenderer(_TWICE, train_on=train_on)
+    for _ in range(3):  # by the reference, then specialized
         text, spans, _literal = renderer.render(Conversation(messages=messages, train=train))
         assert [text[slice(*span)] for span in spans] == said
 
@@ -445,8 +462,8 @@ def test_answers_that_follow_at_once_are_spans_of_their_own() -> None:
         {"role": "assistant", "content": "One"},
         {"role": "assistant", "content": "Two"},
     ]
-    renderer = Renderer(template)
-    for _ in range(3):  # as it is, then by a plan
+    renderer = CharacterRenderer(template)
+    for _ in range(3):  # by the reference, then specialized
         rendered = renderer.render(Conversation(messages=messages))
         assert trained(rendered) == ["One", "Two"]
 
@@ -463,7 +480,7 @@ def test_more_marked_spans_than_turns(train: Any, said: list[str]) -> None:
         "{% endfor %}"
     )
     messages = talk("a", "One", "b", "Two").messages
-    renderer = Renderer(template)
-    for _ in range(3):  # as it is, then by a plan
+    renderer = CharacterRenderer(template)
+    for _ in range(3):  # by the reference, then specialized
         rendered = renderer.render(Conversation(messages=messages, train=train))
         assert trained(rendered) == said

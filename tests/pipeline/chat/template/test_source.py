@@ -10,9 +10,9 @@ import pytest
 
 from dataprep.formats.errors import InputError, StorageError
 from dataprep.pipeline.chat.records.conversation import Conversation
-from dataprep.pipeline.chat.render.rendering import Renderer
 from dataprep.pipeline.chat.template import source as template_source
 from dataprep.pipeline.chat.template.source import Template, named_templates, resolve_template
+from tests.scenes.chat_templates import CharacterRenderer
 from tests.support import SHARED_DATA, needs_shared_data
 
 TURNS: list[dict[str, Any]] = [
@@ -71,7 +71,7 @@ def test_each_named_template_has_its_text_here() -> None:
 def test_what_a_named_template_makes(name: str) -> None:
     template = resolved(name)
     assert template.origin == f"named {name}"
-    renderer = Renderer(template.text, variables=ROLES)
+    renderer = CharacterRenderer(template.text, variables=ROLES)
     assert renderer.masked_by == "generation"
     text, spans, _ = renderer.render(Conversation(messages=TURNS))
     for start, end in reversed(spans):
@@ -85,7 +85,9 @@ def test_a_generation_prompt_is_what_stands_before_the_answer(name: str) -> None
     template = resolved(name).text
     plain = template.replace("{%- generation -%}", "").replace("{%- endgeneration -%}", "")
     special = ["</s>", "<|im_end|>", "<|eot_id|>", "<|end|>", "<end_of_turn>"]
-    kinds = [Renderer(one, variables=ROLES, special_tokens=special) for one in (template, plain)]
+    kinds = [
+        CharacterRenderer(one, variables=ROLES, special_tokens=special) for one in (template, plain)
+    ]
     answers = [renderer.render(Conversation(messages=TURNS[:3])) for renderer in kinds]
     text = [rendered.text[slice(*rendered.spans[0])].rstrip() for rendered in answers]
     assert text[0] == text[1]
@@ -192,7 +194,7 @@ def test_calls_of_tools_in_named_templates(name: str) -> None:
         {"role": "tool", "content": "T1", "tool_call_id": "c1"}, {"role": "tool", "content": "T2"},
         TURNS[4],
     ]  # fmt: skip
-    renderer = Renderer(resolved(name).text, variables=ROLES)
+    renderer = CharacterRenderer(resolved(name).text, variables=ROLES)
     tools = [{"type": "function", "function": {"name": "find"}}]
     for _ in range(3):
         text, spans, _literal = renderer.render(Conversation(messages=messages, tools=tools))
@@ -211,4 +213,6 @@ def test_named_templates_without_tools_say_so(name: str) -> None:
     asking: dict[str, Any] = {"role": "assistant", "content": "", "tool_calls": [call]}
     messages = [TURNS[1], asking]
     with pytest.raises(RenderError, match="no tool calls"):
-        Renderer(resolved(name).text, variables=ROLES).render(Conversation(messages=messages))
+        CharacterRenderer(resolved(name).text, variables=ROLES).render(
+            Conversation(messages=messages)
+        )

@@ -1,4 +1,4 @@
-"""What a template may do with text that it is not shown, and what it may not."""
+"""Accesses of templates to unknown text: those that are traced, and those that are refused."""
 
 from __future__ import annotations
 
@@ -8,21 +8,20 @@ from typing import Any
 
 import pytest
 
-from dataprep.pipeline.chat.planning import Planner
 from dataprep.pipeline.chat.records.conversation import Conversation
-from dataprep.pipeline.chat.render.reference import PlainRenderer, Rendered
-from dataprep.pipeline.chat.render.rendering import Renderer
+from dataprep.pipeline.chat.render.reference import ReferenceRenderer, Rendered
 from dataprep.pipeline.chat.template.compiled import RenderError
-from dataprep.pipeline.chat.trace.specialized import plan_of
-from dataprep.pipeline.chat.trace.structure import Opened, structure
+from dataprep.pipeline.chat.trace.specialize import Specializer, specialization_of
+from dataprep.pipeline.chat.trace.structure import SymbolicConversation, structure
 from dataprep.pipeline.chat.trace.symbolic import (
     FIRST,
     RefusalError,
-    Skeleton,
+    SymbolicObject,
+    SymbolicText,
     Trace,
-    Unknown,
-    is_open,
+    is_symbolic,
 )
+from tests.scenes.chat_templates import CharacterRenderer
 
 TEXTS = (
     "",
@@ -88,15 +87,15 @@ def template(expression: str) -> str:
 
 
 def traced(expression: str, conversation: Conversation) -> Trace:
-    planner = Planner(
+    specializer = Specializer(
         template(expression), variables={}, train_on="all", special_tokens=(), date=None
     )
     trace = Trace(structure(conversation)[1])
-    planner.plan(conversation, trace)
+    specializer.specialize(conversation, trace)
     return trace
 
 
-def text_of(renderer: Renderer | PlainRenderer, conversation: Conversation) -> str:
+def text_of(renderer: CharacterRenderer | ReferenceRenderer, conversation: Conversation) -> str:
     try:
         rendered: Rendered = renderer.render(conversation)
     except RenderError as error:
@@ -107,8 +106,8 @@ def text_of(renderer: Renderer | PlainRenderer, conversation: Conversation) -> s
 @pytest.mark.parametrize("expression", [*FOLLOWED, *REFUSED])
 def test_each_record_gets_what_the_template_makes_of_it(expression: str) -> None:
     """Whatever records came before it, and whether its looks are followed or not."""
-    renderer = Renderer(template(expression), train_on="all")
-    plain = PlainRenderer(
+    renderer = CharacterRenderer(template(expression), train_on="all")
+    plain = ReferenceRenderer(
         template(expression), train_on="all", variables={}, special_tokens=(), literal=True,
         date=None,
     )  # fmt: skip
@@ -117,7 +116,7 @@ def test_each_record_gets_what_the_template_makes_of_it(expression: str) -> None
             conversation = record(text, number)
             assert text_of(renderer, conversation) == text_of(plain, conversation)
     together = [record(text, number) for text in TEXTS * 4 for number in (0, 5)]
-    for conversation, found in zip(together, renderer.fill(together), strict=True):
+    for conversation, found in zip(together, renderer.own.fill(together), strict=True):
         assert found is None or found[0].decode() == text_of(plain, conversation)
     assert renderer.refuted == 0
 
@@ -125,7 +124,7 @@ def test_each_record_gets_what_the_template_makes_of_it(expression: str) -> None
 @pytest.mark.parametrize(("expression", "questions"), FOLLOWED.items())
 def test_what_is_followed(expression: str, questions: int) -> None:
     trace = traced(expression, record("ab", 1))
-    assert sum(answer is not None for _, answer in trace.steps) == questions
+    assert sum(step.answer is not None for step in trace.steps) == questions
 
 
 @pytest.mark.parametrize("expression", REFUSED)
@@ -138,14 +137,14 @@ def test_what_is_refused(expression: str) -> None:
 def test_text_keeps_its_unknown_parts_through_all_that_is_allowed() -> None:
     trace = Trace(["some text ", "b"])
     text = "<" + trace.text(0) + trace.text(1) + ">"
-    assert isinstance(text, Skeleton)
-    assert isinstance(str(text), Skeleton)
+    assert isinstance(text, SymbolicText)
+    assert isinstance(str(text), SymbolicText)
     assert trace.filled(text) == "<some text b>"
     assert trace.filled(trace.text(0).strip()) == "some text"
-    assert is_open([{"a": (1, text)}])
-    assert not is_open([{"a": (1, None, 1.5, "text")}])
+    assert is_symbolic([{"a": (1, text)}])
+    assert not is_symbolic([{"a": (1, None, 1.5, "text")}])
     with pytest.raises(RefusalError):
-        is_open(object())
+        is_symbolic(object())
 
 
 @pytest.mark.parametrize("name", sorted(set(dir(str)) | set(dir(dict))))
@@ -155,7 +154,7 @@ def test_no_method_of_text_or_objects_looks_at_them(name: str) -> None:
     harmless = {"__class__", "__doc__", "__init_subclass__", "__subclasshook__", "__dir__"}
     harmless |= {"__reduce__", "__reduce_ex__", "__getstate__", "__sizeof__", "__new__"}
     harmless |= {"__getattribute__", "__setattr__", "__delattr__", "__init__", "__getnewargs__"}
-    for value, base in ((trace.text(0), str), (Unknown(trace.text(1)), dict)):
+    for value, base in ((trace.text(0), str), (SymbolicObject(trace.text(1)), dict)):
         if name in harmless or name not in dir(base):
             continue
         assert name in vars(type(value)), f"{type(value).__name__} inherits {name}"
@@ -173,14 +172,14 @@ def test_no_method_of_text_or_objects_looks_at_them(name: str) -> None:
 def test_characters_that_stand_for_texts_may_be_in_texts_themselves(
     template: str, role: str, variable: str
 ) -> None:
-    """Were the first of these records planned, all others would begin as they end."""
-    renderer = Renderer(template, train_on="all", variables={"own": variable})
+    """Were the first of these records specialized, all others would begin as they end."""
+    renderer = CharacterRenderer(template, train_on="all", variables={"own": variable})
     for text in ("\U00100000", "\U00100000", "a", "b"):
         conversation = Conversation(messages=[{"role": role, "content": text}])
         assert renderer.render(conversation).text == "\U00100000" + text
 
 
-def test_a_plan_is_filled_in() -> None:
+def test_a_specialization_is_filled_in() -> None:
     """Pieces and spans in random order against the plain replacement of characters."""
     chance = random.Random(7)
     for _ in range(50):
@@ -200,21 +199,12 @@ def test_a_plan_is_filled_in() -> None:
                 part = part.replace(chr(FIRST + at), value)
             return part
 
-        plan = plan_of(skeleton, [(start, end)])
-        text = plan.text(list(values))
-        assert text == fill(skeleton)
-        begin = len(fill(skeleton[:start]))
-        assert plan.spans(list(values), text) == [(begin, begin + len(fill(skeleton[start:end])))]
-        for at, value in plan.placed(list(values)):
-            assert text.startswith(value, at)
-        rows = [values, [value[::-1] + "\u00e9\u4e2d" for value in values]]
-        texts, edges = plan.fill(rows)
-        assert [text.decode() for text in texts] == [fill(skeleton, row) for row in rows]
-        ends = [
-            [len(fill(part, row).encode()) for part in (skeleton[:start], skeleton[:end])]
-            for row in rows
-        ]
-        assert edges.tolist() == ends
+        found = specialization_of(skeleton, [(start, end)])
+        for row in (values, [value[::-1] + "\u00e9\u4e2d" for value in values]):
+            edges = [len(fill(part, row).encode()) for part in (skeleton[:start], skeleton[:end])]
+            assert found.text(row) == fill(skeleton, row).encode()
+            assert found.fill(row) == (found.text(row), edges, ())
+            assert found.fill_rows([row] * 5) == [found.fill(row)] * 5
 
 
 def test_structures_differ_by_all_that_templates_may_look_at() -> None:
@@ -255,7 +245,7 @@ def test_opening_a_conversation_takes_its_texts_in_the_same_order() -> None:
     values = structure(conversation)[1]
     assert values == ["Hi", "f", {"k": 3}, "Ho", {"type": "function"}]
     trace = Trace(values)
-    opened = Opened(conversation, trace)
+    opened = SymbolicConversation(conversation, trace)
     assert opened.ends == [3, 4]
     assert trace.filled(opened.messages[1]["content"][0]["text"]) == "Ho"
     assert opened.messages[1]["content"][0]["type"] == "text"

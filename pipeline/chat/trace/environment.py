@@ -1,8 +1,8 @@
-"""Running a template on skeletons: every way in which it could look at unknown text is guarded.
+"""The environment that runs templates on symbolic text, with every access to it guarded.
 
-Python's own functions read the characters of a `str` past its methods, so what takes text apart is
-guarded where the template does it: calls, filters, tests, operators and comparisons. What is not
-known to be followed raises `RefusalError`, and such records are rendered one by one.
+Python's own functions read the characters of a `str` past its methods, so whatever takes text apart
+is guarded where the template does it: calls, filters, tests, operators and comparisons. Anything
+not known to be traceable raises `RefusalError`, and such records are rendered one by one.
 """
 
 from __future__ import annotations
@@ -21,24 +21,24 @@ from jinja2.runtime import Context, LoopContext, Macro
 from ..template.sandbox import SCOPES, ChatEnvironment, ChatGenerator
 from .symbolic import (
     RefusalError,
-    Skeleton,
-    Split,
+    SymbolicObject,
+    SymbolicParts,
+    SymbolicText,
     Trace,
-    Unknown,
-    as_json,
-    is_open,
+    is_symbolic,
+    to_json,
 )
 
 __all__ = ["TracingEnvironment"]
 
-_TEXTS = (str, Skeleton)  # and not Markup, which escapes
+_TEXTS = (str, SymbolicText)  # and not Markup, which escapes
 _TEXT = {"string", "sequence", "iterable", "defined"}
 _OBJECT = {"mapping", "sequence", "iterable", "defined"}
 _BY_KIND = _TEXT | _OBJECT | {
     "undefined", "none", "boolean", "number", "integer", "float", "callable", "true", "false",
 }  # fmt: skip
-# Filters that are made of Python code alone and hand on what they are given.
-_HANDING_ON = {
+# Filters that are written in Python alone and hand on their input.
+_PASSING_ON = {
     "attr", "batch", "count", "d", "default", "dictsort", "first", "items", "last", "length",
     "list", "map", "reject", "rejectattr", "reverse", "select", "selectattr", "slice",
 }  # fmt: skip
@@ -58,7 +58,7 @@ class _Generator(ChatGenerator):
 
 
 class TracingEnvironment(ChatEnvironment):
-    """The environment of transformers for skeletons; `trace` is that of the record at hand."""
+    """The chat environment for symbolic text; `trace` is that of the record at hand."""
 
     code_generator_class = _Generator
     intercepted_binops = frozenset({"+", "-", "*", "/", "//", "**", "%"})
@@ -74,43 +74,43 @@ class TracingEnvironment(ChatEnvironment):
             self.tests[name] = self._guarded_test(name, test)
 
     def printed(self, value: Any) -> Any:
-        """Text as it is; what is not known in other things cannot be printed."""
-        return value if type(value) is Skeleton else super().printed(value)
+        """Return text unchanged; refuse other values that hold unknown text."""
+        return value if type(value) is SymbolicText else super().printed(value)
 
     def built(self, value: Any) -> Any:
-        """Lists may hold unknown text."""
+        """Return `value`: lists may hold unknown text."""
         return value
 
     def join_texts(self, parts: tuple[Any, ...]) -> str:
-        """What `~` does."""
+        """Return what the operator `~` gives."""
         return self._text("".join([str(self.printed(part)) for part in parts]))
 
     def join_pieces(self, pieces: Iterable[str]) -> str:
-        """The text of a macro, a `set` block or the whole."""
+        """Return the text of a macro, a `set` block or the whole template."""
         return self._text("".join(pieces))
 
     def _text(self, text: str) -> str:
-        return Skeleton(text, self.trace) if is_open(text) else text
+        return SymbolicText(text, self.trace) if is_symbolic(text) else text
 
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
-        """Text may be added to text, and lists to lists."""
+        """Return `left operator right`; text may be added to text and lists to lists only."""
         known = isinstance(left, int | float) and isinstance(right, int | float)
         if operator == "+" and not known:
             lists = isinstance(left, list | tuple) and isinstance(right, list | tuple)
             if not lists and not (type(left) in _TEXTS and type(right) in _TEXTS):
-                raise RefusalError("it adds what is neither text nor a list")
+                raise RefusalError("it adds values that are neither text nor lists")
             return left + right
-        if not known and (is_open(left) or is_open(right)):
+        if not known and (is_symbolic(left) or is_symbolic(right)):
             raise RefusalError(f"it computes with text by {operator}")
         return super().call_binop(context, operator, left, right)
 
     def compare(self, left: Any, *rest: Any) -> Any:
-        """`left operator right`, of which there may be several, as Python has them."""
+        """Return `left operator right`; refuse a chain of comparisons."""
         if len(rest) != 2:
             raise RefusalError("it compares several things at once")
         operator, right = rest
         for side in (left, right):
-            if type(side) is str and is_open(side):
+            if type(side) is str and is_symbolic(side):
                 raise RefusalError("it compares text that went unseen")
         if operator in ("in", "notin"):
             return self._contained(left, right) == (operator == "in")
@@ -124,26 +124,26 @@ class TracingEnvironment(ChatEnvironment):
         return orders[operator]
 
     def _contained(self, item: Any, of: Any) -> bool:
-        if isinstance(of, str) and type(of) is not Skeleton and not _is_plain(item):
+        if isinstance(of, str) and type(of) is not SymbolicText and not _is_plain(item):
             raise RefusalError("it looks for text in text")
         return item in of
 
     def getitem(self, obj: Any, argument: Any) -> Any:
-        """An item, but none that unknown text names."""
+        """Return an item; refuse one that unknown text names."""
         if not _is_plain(argument):
             raise RefusalError("it looks something up by text")
         return super().getitem(obj, argument)
 
     def call(__self, __context: Context, __obj: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N805
-        """Call `__obj`, with unknown text only where it is handed on."""
+        """Call `__obj`; refuse unknown text unless it is only handed on."""
         owner = getattr(__obj, "__self__", None)
         given = {name: kwargs[name] for name in kwargs if name not in SCOPES}
-        if type(owner) is Skeleton:
+        if type(owner) is SymbolicText:
             return __obj(*args, **given)  # guards itself
         made = (__self.globals["namespace"], __self.globals["dict"])
         handed_on = isinstance(__obj, Macro | LoopContext) or any(__obj is maker for maker in made)
         handed_on = handed_on or isinstance(owner, Environment | Extension)
-        if not handed_on and (is_open(args) or is_open(given)):
+        if not handed_on and (is_symbolic(args) or is_symbolic(given)):
             raise RefusalError("it calls something with text")
         return super().call(__context, __obj, *args, **kwargs)
 
@@ -152,16 +152,16 @@ class TracingEnvironment(ChatEnvironment):
 
         def guarded(*args: Any, **kwargs: Any) -> Any:
             value, more = args[at], args[at + 1 :]
-            if is_open(more) or is_open(kwargs):
+            if is_symbolic(more) or is_symbolic(kwargs):
                 if name not in ("default", "d"):
                     raise RefusalError(f"it gives text to the filter {name}")
-            elif isinstance(value, Skeleton | Split | Unknown):
+            elif isinstance(value, SymbolicText | SymbolicParts | SymbolicObject):
                 if name in ("default", "d"):
                     return function(*args, **kwargs)
                 return self._filtered(name, value, more, kwargs)
             elif name == "join" and (parts := self._parts(value)) is not None:
                 return self._joined(parts, more, kwargs)
-            elif name not in _HANDING_ON and is_open(value):
+            elif name not in _PASSING_ON and is_symbolic(value):
                 raise RefusalError(f"it takes text through the filter {name}")
             return function(*args, **kwargs)
 
@@ -172,9 +172,14 @@ class TracingEnvironment(ChatEnvironment):
     def _filtered(
         self, name: str, value: Any, more: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> Any:
-        if isinstance(value, Split) and name in ("first", "last") and not more and not kwargs:
+        if (
+            isinstance(value, SymbolicParts)
+            and name in ("first", "last")
+            and not more
+            and not kwargs
+        ):
             return value[0 if name == "first" else -1]
-        if isinstance(value, Skeleton) and not kwargs:
+        if isinstance(value, SymbolicText) and not kwargs:
             if name == "string" and not more:
                 return value
             if name == "trim":
@@ -184,10 +189,10 @@ class TracingEnvironment(ChatEnvironment):
         raise RefusalError(f"it takes text through the filter {name}")
 
     def _parts(self, value: Any) -> list[Any] | None:
-        """What is to be joined, if it holds unknown text."""
+        """Return the items to join if they hold unknown text."""
         if not isinstance(value, list | tuple):
-            raise RefusalError("it joins what is not a list")
-        return list(value) if is_open(value) else None
+            raise RefusalError("it joins a value that is not a list")
+        return list(value) if is_symbolic(value) else None
 
     def _joined(self, parts: list[Any], more: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
         if kwargs or len(more) > 1 or any(type(part) not in _TEXTS for part in [*parts, *more]):
@@ -198,24 +203,24 @@ class TracingEnvironment(ChatEnvironment):
         self, value: Any, ensure_ascii: bool = False, indent: Any = None, separators: Any = None,
         sort_keys: bool = False,
     ) -> str:  # fmt: skip
-        """`tojson`: of a text or an object that is not known, or of something that holds such."""
+        """Return the JSON of `value`, which may be or hold unknown texts and objects."""
         if isinstance(separators, list):
             separators = tuple(separators)
         args = (ensure_ascii, indent, separators, sort_keys)
-        if isinstance(value, Skeleton | Unknown):
-            return as_json(value, *args)
-        if not is_open(value):
+        if isinstance(value, SymbolicText | SymbolicObject):
+            return to_json(value, *args)
+        if not is_symbolic(value):
             return self._to_json(value, *args)
         if indent is not None or sort_keys:
             raise RefusalError("it turns much into JSON with an indent")
-        found: list[Skeleton | Unknown] = []
+        found: list[SymbolicText | SymbolicObject] = []
         text = json.dumps(
-            _taken_out(value, found), ensure_ascii=False, separators=separators
-        )  # the marks must be found again, and the words of others are written as asked for below
+            _with_marks(value, found), ensure_ascii=False, separators=separators
+        )  # marks stay readable; other text is checked against `ensure_ascii` below
         pieces = _MARKED.split(text)
         for at, piece in enumerate(pieces):
             if at % 2:
-                pieces[at] = as_json(found[int(piece)], *args)
+                pieces[at] = to_json(found[int(piece)], *args)
             elif ensure_ascii and not piece.isascii():
                 raise RefusalError("it turns much into ASCII")
         return self._text("".join(pieces))
@@ -225,13 +230,13 @@ class TracingEnvironment(ChatEnvironment):
 
         def guarded(*args: Any) -> Any:
             value, more = args[at], args[at + 1 :]
-            if isinstance(value, Skeleton | Unknown) and name in _BY_KIND:
-                return name in (_TEXT if isinstance(value, Skeleton) else _OBJECT)
+            if isinstance(value, SymbolicText | SymbolicObject) and name in _BY_KIND:
+                return name in (_TEXT if isinstance(value, SymbolicText) else _OBJECT)
             if name in ("eq", "==", "equalto", "ne", "!=") and len(more) == 1:
                 return (value == more[0]) == (name not in ("ne", "!="))
             if name == "in" and len(more) == 1:
                 return self._contained(value, more[0])
-            if not _is_plain(value) or is_open(more):
+            if not _is_plain(value) or is_symbolic(more):
                 raise RefusalError(f"it tests text by {name}")
             return function(*args)
 
@@ -241,21 +246,21 @@ class TracingEnvironment(ChatEnvironment):
 
 
 def _is_plain(value: Any) -> bool:
-    """Whether `value` is no unknown text; others are looked at by their own methods."""
-    return not isinstance(value, Skeleton | Split | Unknown) and not (
-        isinstance(value, str) and is_open(value)
+    """Return whether `value` is neither unknown text nor holds characters that stand for some."""
+    return not isinstance(value, SymbolicText | SymbolicParts | SymbolicObject) and not (
+        isinstance(value, str) and is_symbolic(value)
     )
 
 
-def _taken_out(value: Any, found: list[Skeleton | Unknown]) -> Any:
-    """`value` with marks for what is not known, which goes to `found`."""
-    if isinstance(value, Skeleton | Unknown):
+def _with_marks(value: Any, found: list[SymbolicText | SymbolicObject]) -> Any:
+    """Return `value` with marks in the place of unknown parts, which are appended to `found`."""
+    if isinstance(value, SymbolicText | SymbolicObject):
         found.append(value)
         return _MARK.format(len(found) - 1)
-    if isinstance(value, str) and ("\ue000" in value or is_open(value)):
+    if isinstance(value, str) and ("\ue000" in value or is_symbolic(value)):
         raise RefusalError("text looks like a mark")
     if isinstance(value, Mapping):
-        return {key: _taken_out(item, found) for key, item in value.items()}
+        return {key: _with_marks(item, found) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_taken_out(item, found) for item in value]
+        return [_with_marks(item, found) for item in value]
     return value

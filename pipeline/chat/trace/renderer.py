@@ -1,0 +1,192 @@
+"""Conversations to marked text by their chat template: specialized where possible, and proved.
+
+Guarantees: the text is that of the template for the whole conversation (`apply_chat_template` of
+transformers gives the same); the spans are those that its generation markers enclose or, without
+markers, what each trained message adds to the rendering of those before it. Nothing is guessed:
+where a proof fails the record is refused. The result depends on the record alone, not on those
+before it.
+
+Costs about 3 us for a conversation of a structure seen before, where the template only puts its
+texts somewhere (specialize.py), 50 to 150 us otherwise (reference.py).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Hashable, Mapping, Sequence
+from functools import cached_property, partial
+from itertools import chain
+from typing import Any, NamedTuple
+
+from ..records.conversation import Conversation, PlainTurns
+from ..render.marked_texts import Filled, Marked, marked
+from ..render.reference import CutError, ReferenceRenderer, with_thinking
+from ..render.spans import TrainOn
+from ..render.special_spelling import Spelling
+from ..template.compiled import OUT_OF_MEMORY, RenderError
+from .specialize import Specialization, Specializations, Specializer
+from .structure import grouped, structure
+from .symbolic import Trace
+
+__all__ = ["Renderer"]
+
+
+class _Analyzed(NamedTuple):
+    """A conversation as templates see it, its structure, its values and what its texts spell."""
+
+    conversation: Conversation
+    structure: Hashable
+    values: list[Any]
+    spelled: Counter[str] | None
+
+
+class Renderer:
+    """Renders conversations by one template.
+
+    `variables` are bos_token, eos_token and the like, and any other name that the template knows.
+    `date` (YYYY-MM-DD) is today to templates that ask, `origin` the name of the template in errors.
+    `special_text` counts the special tokens that records spell. Raises `InputError` for a template
+    that does not compile.
+
+    >>> renderer = Renderer("{% for m in messages %}{{ m.role }}: {{ m.content }}\\n{% endfor %}"
+    ...                     "{% if add_generation_prompt %}assistant: {% endif %}")
+    >>> renderer.render(Conversation(messages=[{"role": "user", "content": "Hi"},
+    ...                                        {"role": "assistant", "content": "Yes?"}]))
+    Marked(text=b'user: Hi\\nassistant: Yes?\\n', edges=[20, 25], literal=())
+    """
+
+    def __init__(
+        self, template: str, *, train_on: TrainOn = "assistant",
+        variables: Mapping[str, Any] | None = None, special_tokens: Sequence[str] = (),
+        literal: bool = True, date: str | None = None, origin: str = "",
+    ) -> None:  # fmt: skip
+        tokens = tuple(filter(None, special_tokens))
+        self._reference = ReferenceRenderer(
+            template, train_on=train_on, variables=variables or {}, special_tokens=tokens,
+            literal=literal, date=date, origin=origin,
+        )  # fmt: skip
+        self._new_specializer = partial(
+            Specializer, template, train_on=train_on, variables=variables or {},
+            special_tokens=tokens, date=date,
+        )  # fmt: skip
+        self._specializations = Specializations()
+        self._spelling = Spelling(tokens)
+        self._literal = literal
+        self.special_text: Counter[str] = Counter()
+        self.refuted = 0
+        """Specializations that did not reproduce their first record; 0 unless there is a bug."""
+
+    @cached_property
+    def _specializer(self) -> Specializer:
+        return self._new_specializer()  # compiles the template once more: 10 ms
+
+    @property
+    def masked_by(self) -> str:
+        """How spans are found: "generation" (the template's markers) or "prefixes"."""
+        return "generation" if self._reference.has_markers else "prefixes"
+
+    def fill(
+        self, conversations: Sequence[Conversation], turns: PlainTurns | None = None
+    ) -> list[Filled | None]:
+        """Return the renderings of plain conversations that take no run of the template.
+
+        The place of all others is None, also of those that spell a special token: use `render`.
+        `turns` are those of all `conversations`, if they are known to be plain. Costs 2 us each.
+        """
+        found: list[Filled | None] = [None] * len(conversations)
+        for key, group in grouped(conversations, turns).items():
+            numbers, rows = self._unspelled(*group)
+            for specialization, chosen in self._specializations.find_rows(key, rows):
+                try:
+                    filled = specialization.fill_rows([rows[at] for at in chosen])
+                except MemoryError:
+                    continue  # one by one they may take less
+                for at, one in zip(chosen, filled, strict=True):
+                    found[numbers[at]] = one
+        return found
+
+    def _unspelled(
+        self, numbers: list[int], rows: list[list[Any]]
+    ) -> tuple[list[int], list[list[Any]]]:
+        """Return the numbers and texts of those that spell no special token, mostly all."""
+        counts = self._spelling.counts
+        if counts(chain.from_iterable(rows)) is None:
+            return numbers, rows
+        kept = [at for at, row in enumerate(rows) if counts(row) is None]
+        return [numbers[at] for at in kept], [rows[at] for at in kept]
+
+    def render(self, conversation: Conversation) -> Marked:
+        """Return the rendering of `conversation`; raise `RenderError` if there is none."""
+        try:
+            found = self._analyze(conversation)
+            rendered = self._render(found)
+        except RecursionError as error:
+            raise RenderError("template_limit", "it nests too deeply") from error
+        except MemoryError as error:
+            raise RenderError(OUT_OF_MEMORY, "it takes more memory than it may") from error
+        if found.spelled is not None:
+            self.special_text.update(found.spelled)
+        return rendered
+
+    def _analyze(self, conversation: Conversation) -> _Analyzed:
+        conversation = with_thinking(conversation)
+        key, values = structure(conversation)
+        spelled = self._spelling.counts(self._spelling.texts(values))
+        return _Analyzed(conversation, key, values, spelled)
+
+    def _render(self, found: _Analyzed) -> Marked:
+        entry = self._specializations.find(found.structure, found.values)
+        if entry is None:
+            return self._render_new(found)
+        filled = None
+        if entry.specialization is not None:
+            filled = self._fill(entry.specialization, found, found.values)
+        return filled or marked(*self._reference.render(found.conversation))
+
+    def _fill(
+        self, specialization: Specialization, found: _Analyzed, values: list[Any]
+    ) -> Marked | None:
+        filled = specialization.fill(values)
+        if filled is None or found.spelled is None or not self._literal:
+            return filled
+        literal = specialization.literal(values, self._spelling)
+        return None if literal is None else filled._replace(literal=literal or ())
+
+    def _render_new(self, found: _Analyzed) -> Marked:
+        """Render by the reference, and specialize from the second record of a structure on.
+
+        Where the reference only fails to find the spans, a specialization may still find them.
+        """
+        try:
+            rendered = marked(*self._reference.render(found.conversation))
+        except RenderError as error:
+            if error.reason != "unmaskable" and not isinstance(error, CutError):
+                raise
+            specialized = self._specialize(found, None)
+            if specialized is None:
+                raise
+            return specialized
+        if self._specializations.has_room(found.structure):
+            self._specialize(found, rendered)
+        return rendered
+
+    def _specialize(self, found: _Analyzed, expected: Marked | None) -> Marked | None:
+        """Return the rendering by a new specialization, which is kept if it gives the right text.
+
+        With `expected` the spans must be the same, too.
+        """
+        trace = Trace(found.values)
+        specialization = filled = None
+        try:
+            specialization = self._specializer.specialize(found.conversation, trace)
+        except RenderError:
+            pass
+        else:
+            filled = self._fill(specialization, found, trace.values)
+            text = expected.text if expected else self._reference.text(found.conversation).encode()
+            is_same = filled is None or expected is None or filled == expected
+            if specialization.text(trace.values) != text or not is_same:
+                self.refuted += 1
+                specialization = filled = None
+        self._specializations.add(found.structure, trace.steps, specialization)
+        return filled
