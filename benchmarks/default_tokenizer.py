@@ -21,7 +21,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from dataprep.pipeline.plan.train_tokenizer import train_json
+from dataprep.pipeline.tokenize.train import train_json
 
 ROOT = Path(__file__).resolve().parents[1]
 ASSET = ROOT / "pipeline" / "tokenize" / "assets" / "default_tokenizer.json"

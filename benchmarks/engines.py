@@ -26,8 +26,9 @@ import numpy as np
 from tokenizers import Tokenizer
 
 from dataprep import __version__, open_dataset
-from dataprep.pipeline.build import BuildReport, build
+from dataprep.pipeline.build import build
 from dataprep.pipeline.options import BuildOptions
+from dataprep.pipeline.report import BuildReport
 from dataprep.pipeline.tokenize.special_tokens import special_tokens
 
 ROOT = Path(__file__).parents[1]

@@ -16,8 +16,8 @@ from . import output
 if TYPE_CHECKING:
     from rich.progress import Progress as Bar
 
-    from dataprep.pipeline.execute.progress import Progress
     from dataprep.pipeline.pairs.steps import StepProgress
+    from dataprep.pipeline.progress import Progress
 
 __all__ = ["build_progress", "byte_progress", "step_progress"]
 

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from dataprep.formats.manifest.arrays import ArrayManifest
     from dataprep.formats.manifest.tokens import Manifest
-    from dataprep.pipeline.build import BuildReport
+    from dataprep.pipeline.report import BuildReport
 
 __all__ = [
     "array_lines",
@@ -64,7 +64,7 @@ def count_text(count: int, noun: str) -> str:
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
-def build_lines(report: BuildReport) -> list[str]:
+def build_lines(report: BuildReport[Manifest]) -> list[str]:
     """What was built, and what to run next."""
     if report.reused:
         return reused_lines(report.path, report.recipe_id)
@@ -106,9 +106,9 @@ def array_lines(path: Path, manifest: ArrayManifest, seconds: float) -> list[str
     return lines
 
 
-def profile_lines(report: BuildReport) -> list[str]:
+def profile_lines(report: BuildReport[Manifest]) -> list[str]:
     """Where the time of a build went: the clock first, then the workers' seconds by stage."""
-    from dataprep.pipeline.execute.stages import STAGES
+    from dataprep.pipeline.progress import STAGES
 
     profile = report.profile
     workers = count_text(report.workers, "worker")
@@ -126,7 +126,7 @@ def profile_lines(report: BuildReport) -> list[str]:
     ]
 
 
-def _speed(report: BuildReport) -> str:
+def _speed(report: BuildReport[Manifest]) -> str:
     """How fast, where enough was done for it to mean something."""
     text = _text_bytes(report.manifest)
     if text is None or text < 1_000_000 or report.resumed_units:

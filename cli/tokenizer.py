@@ -87,7 +87,7 @@ def train(
     distinct words in memory.
     """
     from dataprep.pipeline.plan.texts import iterate_texts
-    from dataprep.pipeline.plan.train_tokenizer import DEFAULT_SPECIAL_TOKENS, train_tokenizer
+    from dataprep.pipeline.tokenize.train import DEFAULT_SPECIAL_TOKENS, train_tokenizer
 
     texts = iterate_texts(input, format_, field, document)
     specials = DEFAULT_SPECIAL_TOKENS if special_tokens is None else special_tokens

@@ -23,7 +23,7 @@ from tokenizers import Tokenizer
 from dataprep import BuildOptions, ChatOptions, build, build_chat, open_dataset
 from dataprep.formats.read.arrays import NamedArray, open_arrays
 from dataprep.formats.read.dataset import Split
-from dataprep.pipeline.plan.train_tokenizer import train_json
+from dataprep.pipeline.tokenize.train import train_json
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parent))

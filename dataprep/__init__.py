@@ -21,8 +21,7 @@ if TYPE_CHECKING:
     from dataprep.formats.read.arrays import open_arrays
     from dataprep.formats.read.dataset import Dataset, Split, open_dataset
     from dataprep.formats.verify.verify import VerifyReport, verify
-    from dataprep.pipeline.build import BuildReport, build
-    from dataprep.pipeline.chat.build import build_chat
+    from dataprep.pipeline.build import build, build_chat
     from dataprep.pipeline.chat.options import ChatOptions
     from dataprep.pipeline.embeddings.build import build_embeddings
     from dataprep.pipeline.embeddings.options import EmbeddingOptions
@@ -30,6 +29,7 @@ if TYPE_CHECKING:
     from dataprep.pipeline.options import BuildOptions
     from dataprep.pipeline.pairs.build import build_pairs
     from dataprep.pipeline.pairs.options import PairOptions
+    from dataprep.pipeline.report import BuildReport
     from dataprep.runtime.arrays.pair_data import open_pairs
     from dataprep.runtime.create import create_loader
     from dataprep.runtime.loader.loader import Loader
@@ -80,7 +80,7 @@ __version__ = "0.1.0"
 
 _HOME = {
     "BuildOptions": "pipeline.options",
-    "BuildReport": "pipeline.build",
+    "BuildReport": "pipeline.report",
     "ChatOptions": "pipeline.chat.options",
     "DataprepError": "formats.errors",
     "Dataset": "formats.read.dataset",
@@ -97,7 +97,7 @@ _HOME = {
     "VerifyReport": "formats.verify.verify",
     "Windows": "runtime.specs",
     "build": "pipeline.build",
-    "build_chat": "pipeline.chat.build",
+    "build_chat": "pipeline.build",
     "build_embeddings": "pipeline.embeddings.build",
     "build_pairs": "pipeline.pairs.build",
     "convert": "pipeline.interop.convert",

@@ -1,61 +1,45 @@
-"""What a build says when it is over."""
+"""Report of a finished build."""
 
 from __future__ import annotations
 
-import contextlib
-import time
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, Generic, TypeVar
 
-import msgspec
-import numpy as np
-import numpy.typing as npt
+from .progress import Profile
 
-from dataprep.formats.errors import DataprepError
-from dataprep.formats.files import npy
-from dataprep.formats.manifest.tokens import Manifest, SplitEntry
-from dataprep.formats.read.dataset import Dataset, open_dataset
-from dataprep.formats.storage import storage_errors
+__all__ = ["BuildReport"]
 
-from .execute.stages import Profile
-from .plan.prepare import Prepared
-
-if TYPE_CHECKING:
-    from tokenizers import Tokenizer
-
-__all__ = ["BuildReport", "report_of"]
-
-_EXAMPLE_CHARACTERS = 300
-_EXAMPLE_TOKENS = 100
+M_co = TypeVar("M_co", covariant=True)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class BuildReport:
-    """What a build did; `manifest` says what is in the dataset."""
+class BuildReport(Generic[M_co]):
+    """Report of a finished build."""
 
     path: Path
     recipe_id: str
     reused: bool
-    """The same build stood there already; nothing was done."""
-    manifest: Manifest = field(repr=False)
+    """Whether the same build stood there already, so that nothing was done."""
+    manifest: M_co = field(repr=False)
+    """Description of the dataset."""
     seconds: float
     units: int
     resumed_units: int
     workers: int
     profile: Profile
-    """Where the time went."""
+    """Seconds of each stage."""
     notes: tuple[str, ...]
-    example: str | None
-    """The beginning of the first document, decoded from its ids."""
+    content: dict[str, Any] = field(repr=False)
+    """Fields of JSON that depend on the kind of dataset."""
+
+    @property
+    def example(self) -> str | None:
+        """Return the beginning of the first document of tokens, decoded from its ids."""
+        return self.content.get("example")
 
     def as_dict(self) -> dict[str, Any]:
-        """The fields that ``--json`` prints."""
-        splits = {
-            name: {"documents": split.documents, "tokens": split.tokens}
-            for name, split in self.manifest.splits.items()
-        }
+        """Return the fields that JSON prints."""
         return {
             "path": str(self.path),
             "recipe_id": self.recipe_id,
@@ -66,64 +50,5 @@ class BuildReport:
             "workers": self.workers,
             "profile": self.profile.as_dict(),
             "notes": list(self.notes),
-            "records": msgspec.to_builtins(self.manifest.records),
-            "splits": splits,
-            "tokens": msgspec.to_builtins(self.manifest.tokens),
-            "engine": self.manifest.tokenizer.engine,
-            "engine_reason": self.manifest.tokenizer.engine_reason,
-            "example": self.example,
+            **self.content,
         }
-
-
-def report_of(
-    prepared: Prepared,
-    result: Manifest,
-    started: float,
-    *,
-    reused: bool = False,
-    resumed: int = 0,
-    workers: int = 0,
-    profile: Profile | None = None,
-    notes: Sequence[str] = (),
-    tokenizer: Tokenizer | None = None,
-) -> BuildReport:
-    """What there is to say of a build that is over, since `started` on `time.perf_counter`."""
-    return BuildReport(
-        path=prepared.options.out,
-        recipe_id=result.recipe_id,
-        reused=reused,
-        manifest=result,
-        seconds=time.perf_counter() - started,
-        units=len(prepared.plan.units),
-        resumed_units=resumed,
-        workers=workers,
-        profile=profile or Profile(prepare=time.perf_counter() - started),
-        notes=tuple(notes) or prepared.notes,
-        example=_example_of(prepared.options.out, tokenizer),
-    )
-
-
-def _first_ids(dataset: Dataset, split: SplitEntry) -> npt.NDArray[Any]:
-    """The first document's; read and not mapped: a bad block is an error then, and no signal."""
-    shard = next(shard for shard in split.shards if shard.documents)
-    docs = npy.read_array(dataset.path / shard.docs, "<u8", (shard.documents + 1,))
-    dtype = np.dtype(dataset.manifest.tokens.dtype)
-    tokens = dataset.path / shard.tokens
-    with storage_errors(tokens), tokens.open("rb") as stream:
-        data = stream.read(min(int(docs[1]), _EXAMPLE_TOKENS) * dtype.itemsize)
-    return np.frombuffer(data, dtype)
-
-
-def _example_of(path: Path, tokenizer: Tokenizer | None) -> str | None:
-    with contextlib.suppress(DataprepError):  # another build has taken its place already
-        return _example(path, tokenizer)
-    return None
-
-
-def _example(path: Path, tokenizer: Tokenizer | None) -> str | None:
-    with open_dataset(path) as dataset:
-        for split in dataset.splits.values():
-            if split.documents:
-                ids = _first_ids(dataset, split.entry)
-                return dataset.decode(ids, tokenizer)[:_EXAMPLE_CHARACTERS]
-    return None

@@ -1,34 +1,313 @@
-"""A build between its plan and its dataset, whatever kind of dataset that is.
+"""The orchestrator of all builds: lock, resume, units, assembly, publishing.
 
-It holds the staging directory, counts what the units did, decides which failure is told, and puts
-the finished directory in its place. The same bad record is reported whatever the number of workers,
-and after any failure what is left behind is of use to the next run, or gone.
+The same command run again after any interruption finds its finished units, checks their hashes,
+and goes on. The result is a function of the inputs, the options and the library versions: the
+number of workers, interruptions and the machine leave no trace in it. The same bad record is
+reported whatever the number of workers.
 """
 
 from __future__ import annotations
 
 import contextlib
+import os
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Any, TypeVar
 
-from dataprep.formats.errors import BusyError, DataprepError, InputError, StorageError
+import msgspec
+
+from dataprep.formats.errors import (
+    BusyError,
+    DataprepError,
+    InputError,
+    StorageError,
+    UsageError,
+)
 from dataprep.formats.manifest.common import CONFIG_NAME
 from dataprep.formats.read.staleness import Mark, mark_of
-from dataprep.formats.storage import publish_directory, replace_directory
+from dataprep.formats.storage import (
+    publish_directory,
+    replace_directory,
+    storage_errors,
+    sync_directory,
+)
 
-from .commit import output_dir as destination
+from .commit import output_dir
+from .commit.output_dir import Finished
 from .execute.bad_record import failure_of
-from .execute.progress import Progress, ProgressCallback
-from .execute.stages import Profile
-from .execute.task import Done
+from .execute.executor import Executor
+from .execute.launch import release
+from .execute.processes import Processes
+from .execute.serial import Serial
+from .execute.task import Done, unit_name
 from .execute.worker import Event
-from .plan.plan import Unit
+from .kinds import (
+    CommonOptions,
+    Context,
+    Estimate,
+    Kind,
+    PlanRefused,
+    Prepared,
+    Workplace,
+)
+from .plan.plan import PLAN_NAME, Unit
+from .progress import Profile, Progress, ProgressCallback
+from .read.child_process import reading_apart
+from .read.process_limits import available_cores
 from .read.sources import Source
+from .report import BuildReport
 from .staging.directory import Staging, leftovers
+from .staging.resume import finished_units, load_result
 from .staging.writeback import Writeback
 
-__all__ = ["Ongoing"]
+__all__ = ["Ongoing", "check_disk", "run_build", "run_estimate", "used_bytes"]
+
+O = TypeVar("O", bound=CommonOptions)  # noqa: E741
+Q = TypeVar("Q", bound=Prepared)
+M = TypeVar("M", bound=Finished)
+
+_NEEDED = " needed"
+_BUILT = "this dataset is built already: a build would check that it is there, and change nothing"
+
+
+@reading_apart()
+def run_build(
+    kind: Kind[O, Q, M], options: O, *, progress: ProgressCallback | None = None
+) -> BuildReport[M]:
+    """Build what `options` describe, or report that it stands there already.
+
+    Raises the errors of `dataprep.formats.errors`; after any of them, and after being killed, the
+    same call goes on where it stopped.
+    """
+    started = time.perf_counter()
+    options = replace(options, out=output_dir.resolve(options.out))
+    seen = mark_of(options.out)
+    existing = output_dir.check(options.out, kind.load_manifest, overwrite=options.overwrite)
+    survey = kind.survey(options)
+    context = Context(existing=existing)
+    if existing is not None and not options.overwrite:
+        release()
+        return _reuse(kind, kind.prepare(options, survey, context), existing, started)
+    count = min(options.workers or available_cores(), len(survey.units))
+    if len(survey.units) < 2 and not survey.apart:
+        count = 0
+    while True:
+        try:
+            with Processes(count, kind.address) as workers:  # they start while we go on planning
+                prepared = kind.prepare(options, survey, replace(context, early=workers))
+                return _Build(
+                    kind, prepared, workers, progress=progress, started=started, seen=seen
+                ).run()
+        except PlanRefused as error:
+            context = replace(context, refused=error.problem)
+
+
+@reading_apart()
+def run_estimate(kind: Kind[O, Q, M], options: O) -> Estimate:
+    """Look at the inputs and return what a build would take; write nothing.
+
+    Raises what a build would raise before its work begins, for what stands in `out` as well.
+    """
+    options = replace(options, out=output_dir.resolve(options.out))
+    existing = output_dir.check(options.out, kind.load_manifest, overwrite=options.overwrite)
+    kept = None if options.overwrite else existing
+    context = Context(existing=existing, estimate=kept is None)  # settle all as the build did
+    prepared = kind.prepare(options, kind.survey(options), context)
+    if kept is not None:
+        output_dir.refuse_another(options.out, kind.difference(kept, prepared))
+    found: Any = kind.estimate(prepared, details=True)
+    if kept is not None:
+        found = replace(found, notes=(*found.notes, _BUILT))
+    return found  # type: ignore[no-any-return]
+
+
+def check_disk(estimate: Estimate, out: Path, *, already: int = 0) -> None:
+    """Raise `StorageError` if the disk cannot hold a build, before any work.
+
+    `already` bytes are there from an earlier run, and are not needed again.
+    """
+    needed = max(0, estimate.peak_disk_bytes - already)
+    if needed > estimate.free_bytes:
+        raise StorageError(
+            f"about {needed:,} bytes are needed and {estimate.free_bytes:,} are free",
+            where=str(out), code="E_NOSPACE",
+            remedy="Free some space, or choose another --out.",
+        )  # fmt: skip
+
+
+def _reuse(kind: Kind[O, Q, M], prepared: Q, existing: M, started: float) -> BuildReport[M]:
+    """Report `existing`, which must be what would be built."""
+    out: Path = prepared.options.out
+    staging = Staging(out, prepared.plan.key)
+    for other in leftovers(out, prepared.plan.key):
+        other.refuse_if_held()
+    output_dir.refuse_another(out, kind.difference(existing, prepared))
+    output_dir.require_whole(out)
+    sync_directory(out.parent)  # a run killed after its rename has not done it
+    staging.discard_if_idle()  # of a run that was killed after it had published
+    seconds = time.perf_counter() - started
+    return BuildReport(
+        path=out, recipe_id=existing.recipe_id, reused=True, manifest=existing, seconds=seconds,
+        units=len(prepared.plan.units), resumed_units=0, workers=0,
+        profile=Profile(prepare=seconds), notes=prepared.notes,
+        content=kind.content(out, existing),
+    )  # fmt: skip
+
+
+class _Build:
+    """One build between its plan and its dataset."""
+
+    def __init__(
+        self,
+        kind: Kind[Any, Any, Any],
+        prepared: Prepared,
+        workers: Processes,
+        *,
+        progress: ProgressCallback | None = None,
+        started: float = 0.0,
+        seen: Mark | None = None,
+    ) -> None:
+        self._kind = kind
+        self._prepared = prepared
+        self._workers = workers
+        self._plan = prepared.plan
+        self._options = options = prepared.options
+        self._ongoing = Ongoing(
+            out=options.out, key=prepared.plan.key, units=prepared.plan.units,
+            sources=prepared.plan.sources, overwrite=options.overwrite,
+            max_rejects=options.max_rejects, stage=kind.stage,
+            writeback=Writeback(prepared.synced), progress=progress, started=started,
+            seen=mark_of(options.out) if seen is None else seen, all_bad=prepared.all_bad,
+        )  # fmt: skip
+        self._staging = self._ongoing.staging
+        self._started = started
+        # Made in one thread: msgspec 0.22 crashes where several are the first to use a type.
+        self._decoder = msgspec.json.Decoder(kind.result)
+
+    def run(self) -> BuildReport[Any]:
+        """Do what is left, and publish."""
+        for other in leftovers(self._options.out, self._plan.key):
+            other.refuse_if_held()
+        with self._need_named():
+            return self._run()
+
+    def _run(self) -> BuildReport[Any]:
+        ongoing, profile = self._ongoing, self._ongoing.profile
+        with ongoing.begun(self._workers.stop):
+            resumed = self._resume()
+            check_disk(
+                self._kind.estimate(self._prepared), self._options.out,
+                already=self._staging.size(),
+            )  # fmt: skip
+            for name, data in self._prepared.files.items():
+                self._staging.put(self._staging.path / name, data)
+            self._staging.put(self._staging.path / PLAN_NAME, msgspec.json.encode(self._plan))
+            begun = time.perf_counter()
+            executor, workers = self._run_units()
+            done = time.perf_counter()
+            ongoing.tell("commit")
+            ongoing.writeback.finish()
+            try:
+                assembled = self._assemble(max(1, workers))
+            except (InputError, UsageError):  # the units hold nothing, or do not fit the options
+                ongoing.worthless = True
+                raise
+            manifest = assembled.manifest
+            ongoing.publish(assembled.root, manifest.recipe_id)
+            self._staging.discard()
+            profile.prepare = begun - self._started
+            profile.units = done - begun
+            profile.commit = time.perf_counter() - done
+        return BuildReport(
+            path=self._options.out, recipe_id=manifest.recipe_id, reused=False, manifest=manifest,
+            seconds=time.perf_counter() - self._started, units=len(self._plan.units),
+            resumed_units=resumed, workers=workers, profile=profile,
+            notes=(
+                *self._prepared.notes, *assembled.notes, *executor.notes, *ongoing.others(),
+            ),
+            content=self._kind.content(self._options.out, manifest),
+        )  # fmt: skip
+
+    def _resume(self) -> int:
+        """Take over the units that an earlier run finished; return how many."""
+        results = finished_units(
+            self._staging, len(self._plan.units), available_cores(), self._decoder
+        )
+        for result in results:
+            self._ongoing.resumed(
+                result.number,
+                Done(
+                    self._plan.units[result.number].size, result.documents, result.tokens,
+                    sum(result.rejected.values()),
+                ),
+            )  # fmt: skip
+        return len(results)
+
+    def _run_units(self) -> tuple[Executor, int]:
+        """Do the units that are left; return the executor, and how many units it did at once."""
+        left, prepared = self._ongoing.left(), self._prepared
+        parallel = len(left) > 1 or (len(left) == 1 and prepared.apart)
+        executor: Executor = self._workers
+        if not (self._workers.count and parallel) or prepared.only_here:
+            executor = Serial(prepared.open_here or (lambda path: self._kind.open_task(path, None)))
+        executor.run(
+            self._staging.path, left, self._on_event, begun=self._check,
+            inputs=self._ongoing.inputs_of,
+        )  # fmt: skip
+        return executor, min(executor.count, len(left))
+
+    def _check(self) -> None:
+        """Make the checks that the kind left; if one fails, no unit is worth keeping."""
+        try:
+            self._kind.check(self._prepared)
+        except (DataprepError, PlanRefused):
+            self._ongoing.worthless = True
+            raise
+
+    def _on_event(self, event: Event) -> None:
+        if event.finished:
+            self._ongoing.writeback.add(self._staging.units / unit_name(event.unit))
+        self._ongoing.note(event)
+
+    def _assemble(self, threads: int) -> Any:
+        numbers = range(len(self._plan.units))
+        units = self._staging.units
+        with storage_errors(units):
+            results = [load_result(units, number, self._decoder) for number in numbers]
+        workplace = Workplace(staging=self._staging, threads=threads, tell=lambda *_: None)
+        return self._kind.assemble(self._prepared, results, workplace)
+
+    @contextlib.contextmanager
+    def _need_named(self) -> Iterator[None]:
+        """Add to an error that says "no space" how much more the build needs.
+
+        The space was enough when the build began, by its estimate; something else has taken it
+        since, or the sample misled. What is there already counts as used, as it is kept.
+        """
+        try:
+            yield
+        except StorageError as error:
+            if error.code != "E_NOSPACE" or _NEEDED in error.problem:  # the check at the start
+                raise
+            peak = self._kind.estimate(self._prepared).peak_disk_bytes
+            needed = max(0, peak - used_bytes(self._staging.path))
+            raise StorageError(
+                f"{error.problem}, about {needed:,} are{_NEEDED} to finish",
+                where=error.where, remedy=error.remedy, code=error.code,
+            ) from error  # fmt: skip
+
+
+def used_bytes(folder: Path) -> int:
+    """Return the bytes of all files below `folder`, hard links once; 0 if it is missing."""
+    sizes = {}
+    for root, _, names in os.walk(folder):
+        for name in names:
+            with contextlib.suppress(OSError):  # workers are at work still
+                found = Path(root, name).lstat()
+                sizes[found.st_dev, found.st_ino] = found.st_size
+    return sum(sizes.values())
 
 
 class Ongoing:
@@ -84,15 +363,15 @@ class Ongoing:
     def begun(self, stop: Callable[[], None]) -> Iterator[None]:
         """Hold the staging directory; `stop` ends the workers, should it have to be removed."""
         self.staging.create()
-        with self.staging.locked(), self._nothing_left_behind(stop):
+        with self.staging.locked(), self._cleaned_up(stop):
             self.staging.give_way()
-            destination.refuse_newer(self.out, self._seen)
+            output_dir.refuse_newer(self.out, self._seen)
             self.staging.sweep()
             self.tell("plan")
             yield
 
     @contextlib.contextmanager
-    def _nothing_left_behind(self, stop: Callable[[], None]) -> Iterator[None]:
+    def _cleaned_up(self, stop: Callable[[], None]) -> Iterator[None]:
         """After a failure keep the staging directory only if there is work of use in it."""
         try:
             yield
@@ -119,7 +398,7 @@ class Ongoing:
         if self._mine and mark_of(self.out)[:-1] == self._mine[:-1]:
             return None  # it is ours that stands there: what came after that has failed
         try:
-            destination.refuse_newer(self.out, self._seen)
+            output_dir.refuse_newer(self.out, self._seen)
             self.staging.refuse_if_gone()
         except BusyError as error:
             return error
@@ -195,14 +474,14 @@ class Ongoing:
     def publish(self, root: Path, recipe_id: str) -> None:
         """Put the finished directory `root` in the place of `out`."""
         try:
-            destination.refuse_newer(self.out, self._seen)
+            output_dir.refuse_newer(self.out, self._seen)
             self._mine = mark_of(root)
             if self._overwrite and (self.out / CONFIG_NAME).exists():
                 replace_directory(root, self.out)
             else:
                 publish_directory(root, self.out)
         except BusyError:
-            if destination.holds(self.out, recipe_id):
+            if output_dir.holds(self.out, recipe_id):
                 self.staging.discard()  # nobody needs it any more
             raise
 

@@ -180,7 +180,7 @@ def test_help_imports_neither_numpy_nor_rich() -> None:
 
 def test_text_builds_import_nothing_of_processes_apart() -> None:
     """Only the process that starts a child for foreign files loads what talks to one."""
-    loaded = loaded_after("import dataprep.pipeline.execute.executor")
+    loaded = loaded_after("import dataprep.pipeline.execute.processes")
     assert "dataprep.pipeline.read.child_process" in loaded
     assert "multiprocessing" not in loaded
 

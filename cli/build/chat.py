@@ -17,7 +17,7 @@ from .shared import INPUT, RUNNING, SPLITS, shared
 from .tokens import OPTIONS as TEXT_OPTIONS
 
 if TYPE_CHECKING:
-    from dataprep.formats.manifest.tokens import ChatEntry
+    from dataprep.formats.manifest.tokens import ChatEntry, Manifest
     from dataprep.pipeline.chat.estimate import ChatEstimate, Lengths, Touched
     from dataprep.pipeline.report import BuildReport
 
@@ -106,7 +106,7 @@ def _command(*, as_json: bool, quiet: bool, dry_run: bool, profile: bool, **valu
     """
     options = ChatOptions(**values)
     if dry_run:
-        from dataprep.pipeline.chat.estimate import estimate_chat
+        from dataprep.pipeline.build import estimate_chat
 
         found = estimate_chat(options)
         building.show_estimate(
@@ -114,8 +114,8 @@ def _command(*, as_json: bool, quiet: bool, dry_run: bool, profile: bool, **valu
         )
         return
     building.run(
-        options, "dataprep.pipeline.chat.build:build_chat", as_json=as_json, quiet=quiet,
-        profile=profile, more=_chat_lines,
+        options, "dataprep.pipeline.build:build_chat", as_json=as_json, quiet=quiet,
+        profile=profile, more=_chat_lines, worker="dataprep.pipeline.chat.worker:ChatTasks",
     )  # fmt: skip
 
 
@@ -150,7 +150,7 @@ def _limit_lines(lengths: Lengths) -> list[str]:
     return lines
 
 
-def _chat_lines(report: BuildReport) -> Sequence[str]:
+def _chat_lines(report: BuildReport[Manifest]) -> Sequence[str]:
     """What is special about a dataset of conversations."""
     chat = report.manifest.chat
     if report.reused or not chat:

@@ -14,7 +14,9 @@ from dataprep.formats.errors import StorageError
 from .. import output
 
 if TYPE_CHECKING:
-    from dataprep.pipeline.plan.prepare import AnyOptions
+    from dataprep.formats.manifest.tokens import Manifest
+    from dataprep.pipeline.chat.options import ChatOptions
+    from dataprep.pipeline.options import BuildOptions
     from dataprep.pipeline.report import BuildReport
 
 __all__ = ["run", "show_estimate"]
@@ -49,28 +51,30 @@ def _too_large(found: Mapping[str, Any], out: Path) -> StorageError:
 
 
 def run(
-    options: AnyOptions,
+    options: BuildOptions | ChatOptions,
     build: str,
     *,
+    worker: str,
     as_json: bool,
     quiet: bool,
     profile: bool,
-    more: Callable[[BuildReport], Sequence[str]] = lambda _: (),
+    more: Callable[[BuildReport[Manifest]], Sequence[str]] = lambda _: (),
 ) -> None:
     """Run the function `build` (``module:name``) on `options`, show progress, print the summary.
 
-    `more` lines of the summary stand before the last.
+    `worker` is the address of the kind that worker processes import meanwhile; `more` lines of the
+    summary stand before the last.
     """
     from dataprep.pipeline.execute.launch import ahead
 
-    with ahead(_likely_workers(options)):  # they import what they need while we do
+    with ahead(_likely_workers(options), worker):
         from ..progress import build_progress
         from ..summary import build_lines, profile_lines
 
         module, name = build.split(":")
         function = getattr(import_module(module), name)
         with build_progress(quiet=quiet) as show:
-            report: BuildReport = function(options, progress=show)
+            report: BuildReport[Manifest] = function(options, progress=show)
     if as_json:
         output.result_json(report.as_dict())
     elif not quiet:
@@ -79,7 +83,7 @@ def run(
         output.result("\n".join([*lines, *summary, *more(report), last]))
 
 
-def _likely_workers(options: AnyOptions) -> int:
+def _likely_workers(options: BuildOptions | ChatOptions) -> int:
     """How many workers will be wanted, told by sizes; none for a single unit."""
     from dataprep.pipeline.execute.launch import likely_units
     from dataprep.pipeline.read.process_limits import available_cores

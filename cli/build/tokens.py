@@ -93,14 +93,15 @@ def _command(
     """
     options = BuildOptions(input=tuple(input), **values)
     if dry_run:
-        from dataprep.pipeline.plan.estimate import estimate
+        from dataprep.pipeline.build import estimate
 
         found = estimate(options).as_dict()
         building.show_estimate(found, options.out, as_json=as_json, quiet=quiet)
         return
     building.run(
-        options, "dataprep.pipeline.build:build", as_json=as_json, quiet=quiet, profile=profile
-    )
+        options, "dataprep.pipeline.build:build", as_json=as_json, quiet=quiet, profile=profile,
+        worker="dataprep.pipeline.tokens.task:TokenTasks",
+    )  # fmt: skip
 
 
 command = click.command(

@@ -21,7 +21,7 @@ import numpy.typing as npt
 
 from dataprep.formats.errors import DataprepError, IncompatibleError
 
-from ..plan.plan import Encoding
+from ..tokenize.bos_eos import Encoding
 from ..tokenize.engines import (
     TOKENIZERS,
     Encoded,

@@ -1,25 +1,24 @@
-"""What a build of conversations will take, and how long they are, from a sample: `--dry-run`."""
+"""Estimate of a build of conversations, and of their lengths, from a sample: `--dry-run`."""
 
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import asdict, dataclass
-from typing import Any, get_args
+from dataclasses import dataclass, fields
+from typing import get_args
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from ..plan.estimate import Estimate, estimate_by
-from ..plan.prepare import Prepared
 from ..tokenize.engines import make_encoder
+from ..tokens.estimate import TokenEstimate, estimate
 from .encode import MarkedEncoder
-from .options import ChatOptions, Overlong
+from .options import Overlong
 from .overlong import Cutter
-from .prepare import prepare_chat, survey_chat
+from .prepare import ChatPrepared
 from .sample import ChatSample
 
-__all__ = ["ChatEstimate", "Lengths", "Touched", "estimate_chat"]
+__all__ = ["ChatEstimate", "Lengths", "Touched", "estimate_lengths"]
 
 PERCENTILES = (50, 90, 95, 99, 100)
 _LIMITS = (1024, 2048, 4096, 8192)
@@ -50,46 +49,36 @@ class Lengths:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class ChatEstimate:
-    """An `Estimate`, what the records are, and how long."""
+class ChatEstimate(TokenEstimate):
+    """Estimate of a build of conversations: also what the records are, and how long."""
 
-    estimate: Estimate
     form: str
     template: str
     masked_by: str
     lengths: Lengths
     refused: dict[str, int]
-    """Reasons why records of the sample could not be rendered."""
-
-    def as_dict(self) -> dict[str, Any]:
-        """The fields, for JSON."""
-        own = asdict(self)
-        return {**own.pop("estimate"), **own}
+    """Number of records of the sample that could not be rendered, by reason."""
 
 
-def estimate_chat(options: ChatOptions) -> ChatEstimate:
-    """Look at the inputs and say what a build would take; writes nothing.
-
-    Raises what a build would raise before its work begins, for what stands in `out` as well.
-    """
-    found, prepared = estimate_by(options, survey_chat, prepare_chat)
-    if prepared.chat is None or prepared.plan.chat is None:
-        raise TypeError("this is not a build of conversations")
+def estimate_lengths(prepared: ChatPrepared) -> ChatEstimate:
+    """Extrapolate from the sample, and encode its conversations to know their lengths."""
+    found = estimate(prepared, mask=True)
+    common = {field.name: getattr(found, field.name) for field in fields(found)}
     return ChatEstimate(
-        estimate=found, form=prepared.plan.chat.form, template=prepared.template_origin,
+        **common, form=prepared.plan.payload.chat.form, template=prepared.template_origin,
         masked_by=prepared.chat.masked_by, lengths=_lengths(prepared, prepared.chat),
         refused=dict(prepared.chat.refused),
     )  # fmt: skip
 
 
-def _lengths(prepared: Prepared, sample: ChatSample) -> Lengths:
+def _lengths(prepared: ChatPrepared, sample: ChatSample) -> Lengths:
     plan = prepared.plan
-    engine = make_encoder(plan.encoding.engine, prepared.engine_json)
-    encoder = MarkedEncoder(plan.encoding, engine, prepared.engine_json)
+    engine = make_encoder(plan.payload.encoding.engine, prepared.engine_json)
+    encoder = MarkedEncoder(plan.payload.encoding, engine, prepared.engine_json)
     _, offsets, mask = encoder.encode(sample.documents)
     lengths = np.diff(offsets)
     values = np.percentile(lengths if len(lengths) else [0], PERCENTILES, method="higher")
-    limit = plan.chat.max_tokens if plan.chat else None
+    limit = plan.payload.chat.max_tokens
     limits = _LIMITS if limit is None else (limit,)
     found = _Found(
         offsets=offsets, mask=mask, owners=np.array(sample.owners, np.int64),
@@ -113,13 +102,13 @@ class _Found:
     scale: float
 
 
-def _touched(prepared: Prepared, found: _Found, limit: int) -> list[Touched]:
+def _touched(prepared: ChatPrepared, found: _Found, limit: int) -> list[Touched]:
     """What each policy would do with this limit."""
-    chat = prepared.plan.chat
+    chat = prepared.plan.payload.chat
     long = set(found.owners[np.diff(found.offsets) > limit].tolist())
     touched = []
     for policy in get_args(Overlong):
-        if chat is None or policy == "error" or (policy == "split" and chat.form != "chat"):
+        if policy == "error" or (policy == "split" and chat.form != "chat"):
             continue
         tried = msgspec.structs.replace(chat, max_tokens=limit, overlong=policy)
         _, refused = Cutter(tried, Counter()).cut(found.offsets, found.mask, found.owners)

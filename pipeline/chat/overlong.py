@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from ..plan.plan import ChatPlan
+from .plan import ChatPlan
 
 __all__ = ["OVERLONG", "UNDECIDED", "Cutter", "Parts", "Refusal"]
 

@@ -1,4 +1,4 @@
-"""Everything that is settled before the first unit of a build of conversations."""
+"""Preparation of a build of conversations: inputs, template, tokenizer resolved into a plan."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import contextlib
 import hashlib
 import re
 from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -14,19 +16,30 @@ import dataprep
 from dataprep.formats.errors import InputError, UsageError
 
 from ..execute.bad_record import failure_of
-from ..execute.executor import Workers
+from ..execute.processes import Processes
+from ..execute.task import Task
 from ..options import NONE, parse_split, stored_excerpts
 from ..plan.own_splits import own_split_notes
-from ..plan.plan import ChatPlan, Plan, make_units, plan_key
-from ..plan.prepare import Prepared, Survey, check_sources, gate_texts, splitting_of
-from ..plan.tokenizer_setup import DrivenTokenizer, naming
+from ..plan.plan import Plan, make_units, plan_key
 from ..read.discovery import find_sources, folder_notes
 from ..read.reader import ReadOptions
-from ..tokenize.engines import TOKENIZERS, choose_engine, library_versions
+from ..tokenize.engines import TOKENIZERS, EarlyEngine, Encoder, choose_engine, library_versions
 from ..tokenize.load import TokenizerSource, resolve_tokenizer
 from ..tokenize.probes import make_probes
+from ..tokenize.setup import DrivenTokenizer, naming
 from ..tokenize.special_tokens import Role, find_role, parse_config, special_tokens
+from ..tokens.prepare import (
+    TokenPrepared,
+    TokenSurvey,
+    check_sources,
+    files_of,
+    gate_texts,
+    ready_encoder,
+    splitting_of,
+    synced,
+)
 from .options import ChatOptions, parse_assignments, parse_variables
+from .plan import ChatPayload, ChatPlan
 from .sample import (
     ChatSample,
     SampleRequest,
@@ -34,10 +47,11 @@ from .sample import (
     sample_of,
     take_chat_sample,
 )
-from .task import read_options
+from .task import ChatTask, read_options
 from .template.source import Template, resolve_template
+from .worker import ChatTasks
 
-__all__ = ["ChatSurvey", "prepare_chat", "survey_chat"]
+__all__ = ["ChatPrepared", "ChatSurvey", "prepare_chat", "survey_chat"]
 
 _STORED = (
     "format", "shape", "columns", "system", "hf_config", "hf_split", "engine", "template_arg",
@@ -51,14 +65,24 @@ _ROLES: tuple[Role, ...] = ("bos", "eos", "pad")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class ChatSurvey(Survey):
-    """What there is to read, and the template that it is rendered by."""
+class ChatSurvey(TokenSurvey):
+    """The inputs, and the template that they are rendered by."""
 
     template: Template
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ChatPrepared(TokenPrepared):
+    """A build of conversations that could start now."""
+
+    plan: Plan[ChatPayload]
+    chat: ChatSample
+    """Some of the conversations, rendered."""
+    template_origin: str
+
+
 def survey_chat(options: ChatOptions) -> ChatSurvey:
-    """Find the inputs and the template; reads no more than footers and first bytes."""
+    """Find the inputs and the template; read no more than footers and first bytes."""
     sources = tuple(find_sources(options))
     check_sources(sources, "Concatenate them.")
     if "hf" not in {source.format for source in sources}:
@@ -91,19 +115,23 @@ def prepare_chat(
     surveyed: ChatSurvey,
     *,
     sample_bytes: int,
-    early: Workers | None = None,
+    early: EarlyEngine | None = None,
+    workers: Processes | None = None,
     engine_problem: str | None = None,
-) -> Prepared:
-    """Settle everything that can be settled without reading the inputs through; see `prepare`."""
+) -> ChatPrepared:
+    """Settle everything that can be settled without reading the inputs through; see `prepare`.
+
+    A template that is not to be trusted is run by one of `workers`.
+    """
     sources, units, read = surveyed.sources, surveyed.units, surveyed.read
     source = resolve_tokenizer(options.tokenizer, load=early is None)
     with naming(options.tokenizer):
         engine_json = msgspec.json.encode(parse_config(source.config))
     chat = _chat_plan(options, surveyed, source)
     request = SampleRequest.of(chat, special_tokens(source.config), surveyed, room=sample_bytes)
-    sampled = None if surveyed.template.trusted else _sampled_apart(request, early)
+    sampled = None if surveyed.template.trusted else _sampled_apart(request, workers)
     if early is not None and options.engine != TOKENIZERS and engine_problem is None:
-        early.load(engine_json, kind="chat")
+        early.load(engine_json)
     libraries = library_versions()  # while they load
     if sampled is None:
         sampled = take_chat_sample(request)
@@ -126,10 +154,14 @@ def prepare_chat(
     what = [dataprep.__version__, "chat", sources, units, read, encoding, splitting,
             options.on_error, entry, stored, chat]  # fmt: skip
     plan = Plan(
-        key=plan_key(what), sources=sources, units=units, read=read, encoding=encoding,
-        splitting=splitting, on_error=options.on_error, chat=chat, probes=entry.probes,
+        key=plan_key(what), kind=ChatTasks.address, sources=sources, units=units,
+        splitting=splitting, on_error=options.on_error,
+        payload=ChatPayload(
+            read=read, encoding=encoding, probes=entry.probes, tokenizer=options.tokenizer,
+            chat=chat,
+        ),
     )  # fmt: skip
-    return Prepared(
+    return ChatPrepared(
         options=options, plan=plan, tokenizer=entry, tokenizer_json=source.json,
         tokenizer_origin=source.origin, engine_json=engine_json, encoder=choice.encoder,
         doubt=choice.doubt, shares=shares, stored_options=stored, sample=sampled.sample,
@@ -138,7 +170,16 @@ def prepare_chat(
             *_foreign_tokens(surveyed.template, source, sampled),
         ),
         chat=sampled, template_origin=surveyed.template.origin, apart=surveyed.apart,
+        files=files_of(source, engine_json), synced=synced(splitting),
+        open_here=partial(_open_here, plan, choice.encoder, engine_json),
+        all_bad=not sampled.sample.documents,
     )  # fmt: skip
+
+
+def _open_here(
+    plan: Plan[ChatPayload], encoder: Encoder, engine_json: bytes, staging: Path
+) -> Task:
+    return ChatTask(plan, ready_encoder(plan, encoder, engine_json), engine_json)
 
 
 def _chat_plan(options: ChatOptions, surveyed: ChatSurvey, source: TokenizerSource) -> ChatPlan:
@@ -169,14 +210,14 @@ def _variables(options: ChatOptions, source: TokenizerSource) -> dict[str, Any]:
     return {**tokens, **source.roles, **parse_variables(options.template_arg)}
 
 
-def _sampled_apart(request: SampleRequest, early: Workers | None) -> ChatSample:
-    """The sample, taken by a worker: one of those that have started, or one for this alone."""
+def _sampled_apart(request: SampleRequest, workers: Processes | None) -> ChatSample:
+    """Take the sample in a worker: one that has started, or one for this alone."""
     with contextlib.ExitStack() as stack:
-        workers = early or stack.enter_context(Workers(0))
-        event = workers.sample(msgspec.json.encode(request))
-    if event.sample is None:
+        asked = workers or stack.enter_context(Processes(0, ChatTasks.address))
+        event = asked.ask(msgspec.json.encode(request))
+    if event.answer is None:
         raise failure_of(event, [source for source, _ in request.places])
-    return sample_of(event.sample)
+    return sample_of(event.answer)
 
 
 def _foreign_tokens(

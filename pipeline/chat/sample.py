@@ -17,20 +17,21 @@ import msgspec
 
 from dataprep.formats.errors import InputError
 
-from ..plan.plan import ChatPlan, Unit
-from ..plan.prepare import Survey
+from ..plan.plan import Unit
 from ..plan.sample import Sample
 from ..read.process_limits import Watch
 from ..read.reader import ReadOptions
 from ..read.records import Span
 from ..read.sources import Source
+from ..tokens.prepare import TokenSurvey
+from .plan import ChatPlan
 from .records.conversation import ChatBatch, Form
 from .records.reader import ChatReader, ChatReadOptions
 from .render.marked_texts import MarkedTexts
 from .task import Renderings, read_options, renderer_of, rendering
 from .trace.renderer import Renderer
 
-__all__ = ["ChatSample", "SampleRequest", "find_form", "requested", "sample_of", "take_chat_sample"]
+__all__ = ["ChatSample", "SampleRequest", "find_form", "sample_of", "take_chat_sample"]
 
 _PLACES = 8
 _TRIES = 64  # blocks: 16 MiB without a usable record
@@ -73,7 +74,7 @@ def find_form(sources: Sequence[Source], units: Sequence[Unit], read: ChatReadOp
     )  # fmt: skip
 
 
-class SampleRequest(msgspec.Struct, frozen=True, kw_only=True):
+class SampleRequest(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """What to render for a sample: about `room` bytes of text at each of up to eight `places`.
 
     A place is an input and a span of it, whose `source` is the number of the place.
@@ -87,7 +88,7 @@ class SampleRequest(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def of(
-        cls, chat: ChatPlan, special_tokens: Iterable[str], surveyed: Survey, *, room: int
+        cls, chat: ChatPlan, special_tokens: Iterable[str], surveyed: TokenSurvey, *, room: int
     ) -> SampleRequest:
         """The request for a sample of what there is to read."""
         sources, units = surveyed.sources, surveyed.units
@@ -106,13 +107,8 @@ class SampleRequest(msgspec.Struct, frozen=True, kw_only=True):
         )  # fmt: skip
 
 
-def requested(request: bytes, watch: Watch | None) -> bytes:
-    """The sample that `request` (a `SampleRequest` as JSON) asks for; `sample_of` reads it."""
-    return pickle.dumps(take_chat_sample(msgspec.json.decode(request, type=SampleRequest), watch))
-
-
 def sample_of(data: bytes) -> ChatSample:
-    """The sample in what `requested` gave, in a worker of this build."""
+    """Return the sample in the answer of a worker of this build."""
     found: ChatSample = pickle.loads(data)  # noqa: S301 (our own process made it)
     return found
 

@@ -20,53 +20,60 @@ import numpy.typing as npt
 
 from dataprep.formats.read.boundaries import ragged
 
-from ..execute.document_sink import ALL
-from ..execute.stages import StageClock
-from ..execute.task import Do, Report, Task
-from ..execute.unit_files import Marks, Piece, PieceWriter, Rows
-from ..plan.plan import ChatPlan, Plan, Unit
+from ..execute.task import Report
+from ..execute.unit_files import ALL, Marks, Piece, PieceWriter, Rows
+from ..plan.plan import Plan, Unit
 from ..plan.splits import assign
+from ..progress import StageClock
 from ..read.process_limits import Watch
 from ..read.reader import ReadOptions
 from ..read.records import Batch, Reject, Span, excerpt
 from ..read.sources import Source
 from ..tokenize.engines import Encoder
-from .encode import MarkedEncoder, tables_of
+from ..tokens.task import RecordUnit, TokenResult
+from .encode import MarkedEncoder
 from .overlong import OVERLONG, UNDECIDED, Cutter, Parts
+from .plan import ChatPayload, ChatPlan
 from .records.conversation import ChatBatch, ChatRecord, Conversation
 from .records.reader import ChatReader, ChatReadOptions
 from .render.marked_texts import Filled, MarkedTexts
 from .template.compiled import OUT_OF_MEMORY, RenderError
 from .trace.renderer import Renderer
 
-__all__ = ["Renderings", "chat_unit", "get_ready", "read_options", "renderer_of", "rendering"]
+__all__ = ["ChatTask", "Renderings", "read_options", "renderer_of", "rendering"]
 
 _FEW = 8  # one document of so many, or fewer: it is cheaper to say where each token is
 
 
-def chat_unit(plan: Plan, encoder: Encoder, engine_json: bytes, watch: Watch | None = None) -> Do:
-    """What does units of conversations; templates and tables are made once.
+class ChatTask:
+    """Task of conversations: their template and tables are made once.
 
     Templates run under the limits of `watch`, if there is one.
     """
-    kit = _Kit(
-        renderer=renderer_of(_chat(plan), plan.encoding.special_tokens, watch),
-        encoder=MarkedEncoder(plan.encoding, encoder, engine_json), watch=watch,
-    )  # fmt: skip
-    return lambda plan, unit, scratch, report, clock: _ChatTask(
-        kit, plan, unit, scratch, report=report, clock=clock
-    ).run()
 
+    def __init__(
+        self,
+        plan: Plan[ChatPayload],
+        encoder: Encoder,
+        engine_json: bytes,
+        watch: Watch | None = None,
+    ) -> None:
+        self._plan = plan
+        self._encoder = encoder
+        payload = plan.payload
+        self._kit = _Kit(
+            renderer=renderer_of(payload.chat, payload.encoding.special_tokens, watch),
+            encoder=MarkedEncoder(payload.encoding, encoder, engine_json), watch=watch,
+        )  # fmt: skip
 
-def get_ready(engine_json: bytes) -> None:
-    """Import and make what units will need, while the plan is still being made."""
-    tables_of(engine_json)
-
-
-def _chat(plan: Plan) -> ChatPlan:
-    if plan.chat is None:
-        raise TypeError("this is not a plan of conversations")
-    return plan.chat
+    def run(
+        self, number: int, scratch: Path, report: Report, clock: StageClock, threads: int
+    ) -> TokenResult:
+        """Do unit `number`."""
+        if threads:
+            self._encoder.spread(threads)
+        unit = self._plan.units[number]
+        return _ChatUnit(self._kit, self._plan, unit, scratch, report=report, clock=clock).run()
 
 
 def renderer_of(
@@ -211,14 +218,21 @@ class _Sink:
         return 0
 
 
-class _ChatTask(Task[_Encoded]):
+class _ChatUnit(RecordUnit[_Encoded]):
     def __init__(
-        self, kit: _Kit, plan: Plan, unit: Unit, scratch: Path, *, report: Report, clock: StageClock
-    ) -> None:
+        self,
+        kit: _Kit,
+        plan: Plan[ChatPayload],
+        unit: Unit,
+        scratch: Path,
+        *,
+        report: Report,
+        clock: StageClock,
+    ) -> None:  # fmt: skip
         super().__init__(plan, unit, scratch, report=report, clock=clock)
-        self._chat = _chat(plan)
+        self._chat = plan.payload.chat
         self._kit = kit
-        self._reading = read_options(self._chat, plan.read)
+        self._reading = read_options(self._chat, plan.payload.read)
         self.fatal = frozenset({UNDECIDED, OUT_OF_MEMORY})
         if self._chat.overlong == "drop":
             self.forgiven = frozenset({OVERLONG})
@@ -226,7 +240,12 @@ class _ChatTask(Task[_Encoded]):
         self._sinks = [
             _Sink(
                 PieceWriter(
-                    scratch, name, plan.encoding.dtype, added=0, keys=name == ALL, lap=clock.lap
+                    scratch,
+                    name,
+                    plan.payload.encoding.dtype,
+                    added=0,
+                    keys=name == ALL,
+                    lap=clock.lap,
                 )
             )
             for name in self._names
@@ -271,14 +290,14 @@ class _ChatTask(Task[_Encoded]):
         if not parts.whole(len(ids)):
             kept = _kept(parts, len(ids))
             ids, mask = ids[kept], mask[kept]
-        unknown = self._plan.encoding.unknown
+        unknown = self._plan.payload.encoding.unknown
         if unknown is not None:
             self._sinks[0].unknown += int(np.count_nonzero(ids == unknown))
         owners = np.array(found.owners, np.int64)[parts.documents]
         sizes = np.fromiter(map(len, found.documents.texts), np.int64, len(found.documents))
         rejects = [*batch.rejects, *(_reject(batch, *item) for item in found.refused.items())]
         return _Encoded(
-            ids=ids.astype(self._plan.encoding.dtype, copy=False),
+            ids=ids.astype(self._plan.payload.encoding.dtype, copy=False),
             lengths=parts.stops - parts.starts,
             marks=Marks(mask=mask, scores=self._scores(batch, found, parts)),
             sizes=_once(sizes, parts.documents),

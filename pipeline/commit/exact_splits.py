@@ -20,8 +20,8 @@ from dataprep.formats.files.safe_open import wrong_size
 from dataprep.formats.storage import create_directory
 
 from ..execute.unit_files import Marks, PieceWriter, Rows
-from ..plan.plan import Encoding
 from ..plan.splits import Part, assign_exactly, cut_points, exact_sizes
+from ..tokenize.bos_eos import Encoding
 from .shards import PlacedPiece
 
 __all__ = ["deal_out", "sizes_of"]

@@ -6,7 +6,7 @@ import os
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 import msgspec
 
@@ -19,22 +19,22 @@ from dataprep.formats.errors import (
 )
 from dataprep.formats.manifest import arrays as array_manifest
 from dataprep.formats.manifest import tokens as token_manifest
-from dataprep.formats.manifest.arrays import ArrayManifest
-from dataprep.formats.manifest.common import CONFIG_NAME, read, read_header, says_newer
-from dataprep.formats.manifest.inputs import read_inputs
-from dataprep.formats.manifest.tokens import InputEntry, Manifest, TokenizerEntry
+from dataprep.formats.manifest.common import (
+    CONFIG_NAME,
+    RecordCounts,
+    read,
+    read_header,
+    says_newer,
+)
+from dataprep.formats.manifest.tokens import InputEntry
 from dataprep.formats.read.staleness import Mark, mark_of
 from dataprep.formats.storage import storage_errors
 
-from ..chat.overlong import OVERLONG
-from ..options import quotes_too_much
-from ..plan.prepare import Prepared
-from ..plan.recipe import different_options, different_settings, token_recipe_id
 from ..read.fingerprints import fingerprint_source
 from ..read.sources import Source
-from ..tokenize.probes import encoded_probes
 
 __all__ = [
+    "Finished",
     "check",
     "error_of_newer",
     "holds",
@@ -45,14 +45,23 @@ __all__ = [
     "refuse_newer",
     "refuse_newer_version",
     "refuse_removed",
-    "require_same",
     "require_whole",
     "resolve",
     "same_inputs",
     "taken",
 ]
 
-Finished = TypeVar("Finished", Manifest, ArrayManifest)
+
+class Finished(Protocol):
+    """Manifest of a finished dataset, of any kind."""
+
+    @property
+    def recipe_id(self) -> str: ...  # noqa: D102
+    @property
+    def records(self) -> RecordCounts: ...  # noqa: D102
+
+
+F = TypeVar("F", bound=Finished)
 _HEAD_BYTES = 64
 _MARK = re.compile(rb'\s*\{\s*"format":\s*"dataprep"')
 _DATASET_NAME = re.compile(
@@ -83,7 +92,7 @@ def resolve(out: Path) -> Path:
     return out
 
 
-def check(out: Path, load: Callable[[Path], Finished], *, overwrite: bool) -> Finished | None:
+def check(out: Path, load: Callable[[Path], F], *, overwrite: bool) -> F | None:
     """The manifest of the finished dataset in `out`, or None where there is nothing to keep.
 
     `load` reads the manifest of the kind of dataset that is to be built. Raises for anything else
@@ -120,7 +129,7 @@ def holds(out: Path, recipe_id: str) -> bool:
         return False
 
 
-def _finished(out: Path, load: Callable[[Path], Finished], *, overwrite: bool) -> Finished | None:
+def _finished(out: Path, load: Callable[[Path], F], *, overwrite: bool) -> F | None:
     if overwrite:
         refuse_newer_version(out)
     foreign = _foreign(out)
@@ -178,7 +187,7 @@ def _says_newer(out: Path) -> bool:
         return False
 
 
-def refuse_removed(out: Path, existing: Manifest | ArrayManifest) -> None:
+def refuse_removed(out: Path, existing: Finished) -> None:
     """Raise `UsageError` if records were removed from the dataset in `out` since it was built."""
     removed = existing.records.removed
     refuse_another(out, f"without {removed} of its records" if removed else None)
@@ -275,11 +284,6 @@ def taken(out: Path, what: str) -> UsageError:
     )
 
 
-def require_same(existing: Manifest, prepared: Prepared) -> None:
-    """Raise unless `existing` is what this build would make; reads all inputs if it may be."""
-    refuse_another(prepared.options.out, _difference(existing, prepared))
-
-
 def refuse_another(out: Path, difference: str | None) -> None:
     """Raise the error of a dataset in `out` that has a `difference` to what would be built."""
     if difference:
@@ -300,60 +304,6 @@ def require_whole(out: Path) -> None:
             raise IntegrityError(
                 finding.problem, where=finding.file, remedy=finding.remedy, code=finding.code
             )
-
-
-def _difference(existing: Manifest, prepared: Prepared) -> str | None:
-    """Return how `existing` differs from what would be built, None where only names do."""
-    asked = prepared.stored_options
-    different = different_options(existing.options, asked)
-    tokenizer = _probed_alike(existing, prepared)
-    settings = list(different_settings(existing.tokenizer, tokenizer))
-    different += [  # "auto" may be the same token by another name
-        role for role in ("bos", "eos")
-        if asked.get(role) != existing.options.get(role)
-        and not {role, f"add_{role}"}.isdisjoint(settings)
-    ]  # fmt: skip
-    if prepared.plan.on_error == "error" and _left_out(existing):
-        different.append("on_error")
-    if quotes_too_much(asked, existing.options, existing.records.rejected):
-        different.append("excerpts")
-    if different:
-        return f"different {', '.join(different)}"
-    if existing.tokenizer.sha256 != tokenizer.sha256:
-        return "made with another tokenizer"
-    if settings:
-        return f"made with another tokenizer setting: {', '.join(settings)}"
-    read = prepared.plan.read
-    inputs = same_inputs(
-        read_inputs(prepared.options.out, existing),
-        prepared.plan.sources,
-        read.hf_config,
-        read.hf_split,
-    )
-    if isinstance(inputs, str):
-        return inputs
-    same = token_recipe_id(inputs, asked, tokenizer)
-    return None if same == existing.recipe_id else "made by another version"
-
-
-def _probed_alike(existing: Manifest, prepared: Prepared) -> TokenizerEntry:
-    """Return the tokenizer of `prepared` with the texts that `existing` has as its probes.
-
-    Another version may have chosen others; nothing is encoded where they are the same.
-    """
-    texts = [probe.text for probe in existing.tokenizer.probes]
-    if texts == [probe.text for probe in prepared.tokenizer.probes]:
-        return prepared.tokenizer
-    probes = encoded_probes(prepared.encoder, texts)
-    return msgspec.structs.replace(prepared.tokenizer, probes=probes)
-
-
-def _left_out(existing: Manifest) -> bool:
-    """Return whether records were left out that stop a build without `on_error` skip."""
-    if existing.options.get("on_error") != "skip":
-        return False
-    forgiven = {OVERLONG} if existing.options.get("overlong") == "drop" else set()
-    return not existing.records.rejected.keys() <= forgiven
 
 
 def same_inputs(

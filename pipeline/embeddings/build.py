@@ -22,29 +22,29 @@ from dataprep.formats.read.staleness import Mark, mark_of
 from dataprep.formats.storage import storage_errors, sync_directory
 
 from ..commit import output_dir as destination
-from ..encode.probe import OPTION, OTHER_VECTORS
-from ..execute.executor import Workers, run_here
+from ..encode.probe import OPTION, OTHER_VECTORS, PROBE_NAME
 from ..execute.launch import release
-from ..execute.progress import ProgressCallback
-from ..execute.stages import Profile
+from ..execute.processes import Processes
+from ..execute.serial import Serial
 from ..execute.task import Done, unit_name
 from ..execute.worker import Event
 from ..options import quotes_too_much
-from ..plan.notes import split_notes
-from ..plan.splits import FEW_KEYS, add_keys
+from ..plan.plan import PLAN_NAME
+from ..plan.splits import FEW_KEYS, add_keys, split_notes
+from ..progress import Profile, ProgressCallback
 from ..read.child_process import reading_apart
 from ..read.fingerprints import fingerprint_source
 from ..read.process_limits import available_cores
 from ..run import Ongoing
 from ..staging.directory import Staging, leftovers
-from ..staging.resume import finished_units
+from ..staging.resume import finished_units, load_result
 from ..staging.writeback import Writeback
 from .commit import LINK_BYTES, EmbedCommit
 from .estimate import check_embedding_disk
 from .options import EmbeddingOptions, hashed_options
 from .prepare import EmbedPrepared, prepare_embeddings
 from .report import EmbeddingReport
-from .task import EmbedResult, load_embed_result, make_job
+from .task import RESULT, EmbeddingTasks, EmbedResult, EmbedTask
 from .unit_rows import UnitRows
 
 __all__ = ["EmbeddingReport", "build_embeddings"]
@@ -127,7 +127,7 @@ class _Build:
             out=options.out, key=self._plan.key, units=self._plan.units,
             sources=self._plan.sources, overwrite=options.overwrite,
             max_rejects=options.max_rejects, stage="read", progress=progress, started=started,
-            seen=seen, writeback=Writeback("*.npy", LINK_BYTES),
+            seen=seen, writeback=Writeback(("*.npy", LINK_BYTES)),
         )  # fmt: skip
         self._staging = self._ongoing.staging
         self._started = started
@@ -136,16 +136,18 @@ class _Build:
     def run(self) -> EmbeddingReport:
         """Do what is left, and publish."""
         ongoing, profile = self._ongoing, self._ongoing.profile
-        workers = Workers(0)
+        workers = Processes(0, EmbeddingTasks.address)
         with ongoing.begun(workers.stop):
             resumed = self._resume()
             check_embedding_disk(self._prepared, already=self._staging.size())
-            self._staging.put(self._staging.embeddings, msgspec.json.encode(self._plan))
+            self._staging.put(self._staging.path / PLAN_NAME, msgspec.json.encode(self._plan))
             if self._prepared.probe is not None:
-                self._staging.put(self._staging.probe, msgspec.json.encode(self._prepared.probe))
+                self._staging.put(
+                    self._staging.path / PROBE_NAME, msgspec.json.encode(self._prepared.probe)
+                )
             begun = time.perf_counter()
             left = ongoing.left()
-            workers = Workers(self._workers_for(len(left)))
+            workers = Processes(self._workers_for(len(left)), EmbeddingTasks.address)
             self._run_units(workers, left)
             done = time.perf_counter()
             ongoing.tell("commit")
@@ -165,16 +167,14 @@ class _Build:
             units=len(self._plan.units), resumed_units=resumed,
             workers=max(workers.count, min(1, len(left))), profile=profile,
             notes=(
-                *self._prepared.notes, *self._split_notes(result), *workers.deaths,
+                *self._prepared.notes, *self._split_notes(result), *workers.notes,
                 *ongoing.others(),
             ),
         )  # fmt: skip
 
     def _resume(self) -> int:
         """Take over the units that an earlier run finished; returns how many."""
-        results = finished_units(
-            self._staging, len(self._plan.units), available_cores(), load_embed_result
-        )
+        results = finished_units(self._staging, len(self._plan.units), available_cores(), RESULT)
         for result in results:
             size = self._plan.units[result.number].size
             rejects = sum(result.rejected.values())
@@ -187,16 +187,19 @@ class _Build:
             return 0
         return min(self._prepared.options.workers or available_cores(), units)
 
-    def _run_units(self, workers: Workers, left: list[int]) -> None:
+    def _run_units(self, workers: Processes, left: list[int]) -> None:
         if workers.count:
             with workers:
                 workers.run(
-                    self._staging, left, self._on_event, lambda: None, self._ongoing.inputs_of
-                )
+                    self._staging.path, left, self._on_event, begun=lambda: None,
+                    inputs=self._ongoing.inputs_of,
+                )  # fmt: skip
             return
         release()
-        job = make_job(self._plan, self._staging.units, self._prepared.encoder)
-        run_here(job, left, self._on_event)
+        Serial(lambda _: EmbedTask(self._plan, self._prepared.encoder)).run(
+            self._staging.path, left, self._on_event, begun=lambda: None,
+            inputs=self._ongoing.inputs_of,
+        )  # fmt: skip
 
     def _on_event(self, event: Event) -> None:
         if event.finished:
@@ -207,7 +210,7 @@ class _Build:
         plan = self._plan
         numbers = range(len(plan.units))
         with storage_errors(self._staging.units):
-            results = [load_embed_result(self._staging.units, number) for number in numbers]
+            results = [load_result(self._staging.units, number, RESULT) for number in numbers]
         commit = EmbedCommit(
             plan=plan, staging=self._staging, options=self._prepared.stored_options,
             shares=self._prepared.shares,

@@ -22,8 +22,8 @@ from dataprep.formats.manifest.common import InputEntry, RecordCounts
 from dataprep.formats.storage import create_directory
 from dataprep.formats.write.dataset_writer import ArrayWriter
 
-from ..commit.dataset import final_rejects, in_blocks, input_entries
 from ..commit.exact_splits import sizes_of
+from ..commit.provenance import final_rejects, in_blocks, input_entries
 from ..execute.task import REJECTS_NAME, temporary_name
 from ..plan.splits import assign, assign_exactly, cut_points
 from ..staging.directory import Staging

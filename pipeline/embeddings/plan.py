@@ -14,12 +14,12 @@ import msgspec
 from dataprep.formats.errors import IntegrityError
 from dataprep.formats.storage import storage_errors
 
+from ..own_files import read_own
 from ..plan.plan import Splitting, Unit, UnitBuilder
 from ..read.array_files import ARRAYS, CUT
 from ..read.huggingface import hf_rows
 from ..read.records import Span
 from ..read.sources import Source
-from ..staging.ownership import read_own
 from .readers import row_count
 from .rows import Column
 
@@ -42,6 +42,7 @@ class EmbedPlan(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     key: str
+    kind: str
     sources: tuple[Source, ...]
     units: tuple[Unit, ...]
     columns: tuple[Column, ...]

@@ -29,6 +29,7 @@ from .options import (
 from .plan import EmbedPlan, make_embed_units
 from .readers import fields_of
 from .rows import Column, FieldType
+from .task import EmbeddingTasks
 
 __all__ = ["EmbedPrepared", "prepare_embeddings"]
 
@@ -77,7 +78,8 @@ def prepare_embeddings(
     stored = _stored_options(options) | ({} if probe is None else {OPTION: probe})
     key = plan_key([dataprep.__version__, "embeddings", sources, units, columns, stored])
     plan = EmbedPlan(
-        key=key, sources=sources, units=units, columns=columns, dtype=options.dtype,
+        key=key, kind=EmbeddingTasks.address, sources=sources, units=units,
+        columns=columns, dtype=options.dtype,
         normalize=options.normalize, encode_batch=options.encode_batch,
         hf_config=options.hf_config, hf_split=options.hf_split, splitting=splitting,
         on_error=options.on_error,

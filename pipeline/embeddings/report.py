@@ -10,7 +10,7 @@ import msgspec
 
 from dataprep.formats.manifest.arrays import ArrayManifest
 
-from ..execute.stages import Profile
+from ..progress import Profile
 
 __all__ = ["EmbeddingReport", "array_summary"]
 

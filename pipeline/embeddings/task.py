@@ -16,73 +16,56 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from dataprep.formats.errors import BusyError, StorageError
 from dataprep.formats.files import npy
 from dataprep.formats.manifest.arrays import storage_dtype
-from dataprep.formats.storage import (
-    FileWriter,
-    create_directory,
-    publish_directory,
-    remove_tree,
-    write_file,
-)
+from dataprep.formats.storage import FileWriter
 
 from ..encode.encoder import TextEncoder
-from ..execute.stages import StageClock
 from ..execute.task import (
     REJECTS_NAME,
-    RESULT_NAME,
     BadRecordError,
     Done,
     Report,
     SpanResult,
-    temporary_name,
-    unit_name,
+    UnitResult,
 )
 from ..execute.unit_files import PieceFile
-from ..execute.worker import Job
-from ..plan.plan import Unit
+from ..plan.plan import PLAN_NAME, Unit
+from ..progress import StageClock
+from ..read.process_limits import Watch
 from ..read.records import Reject, Span, excerpt
-from ..staging.ownership import read_own
-from ..staging.self_hashed import seal, unseal
 from .convert import HASHES, Converter, Stored, stored_arrays
 from .plan import EmbedPlan, load_embed_plan
 from .readers import RowReader, planned_rows
 from .rows import Problem, Rows
 
-__all__ = ["EmbedResult", "load_embed_result", "load_job", "make_job", "piece_name"]
+__all__ = ["RESULT", "EmbedResult", "EmbedTask", "EmbeddingTasks", "piece_name"]
 
 
-class EmbedResult(msgspec.Struct, frozen=True, kw_only=True):
-    """What a task leaves behind, in unit.json: `files` by name, `rows` rows in each.
+class EmbedResult(UnitResult, frozen=True, kw_only=True):
+    """Result of a unit of embeddings: `files` by name, `rows` rows in each.
 
     Every file has the header of a .npy file with `planned` rows: where all of them could be used,
     it is such a file, and may become a shard as it is.
     `categories` are the texts of label columns that this unit met, in the order of their numbers.
     """
 
-    number: int
     rows: int
     planned: int
     files: dict[str, PieceFile]
     categories: dict[str, tuple[str, ...]]
-    spans: tuple[SpanResult, ...]
-    rejected: dict[str, int]
-    rejects_sha256: str
+
+    @property
+    def documents(self) -> int:
+        """Return the rows written."""
+        return self.rows
 
     def hashes(self) -> dict[str, str]:
-        """The SHA-256 of every file of the unit, by name."""
-        found = {name: file.sha256 for name, file in self.files.items()}
-        return {**found, REJECTS_NAME: self.rejects_sha256}
+        """Return the SHA-256 of every file of the unit, by name."""
+        return {**{name: file.sha256 for name, file in self.files.items()}, **super().hashes()}
 
 
-_DECODER = msgspec.json.Decoder(EmbedResult)
-
-
-def load_embed_result(units: Path, number: int) -> EmbedResult:
-    """What the task left behind; raises ValueError if that is not as it wrote it."""
-    data = read_own(units / unit_name(number) / RESULT_NAME)
-    return _DECODER.decode(unseal(data))
+RESULT = msgspec.json.Decoder(EmbedResult)
 
 
 def piece_name(array: str) -> str:
@@ -90,36 +73,36 @@ def piece_name(array: str) -> str:
     return f"{array}.npy"
 
 
-def load_job(plan: Path, units: Path) -> Job:
-    """What does the units of the plan in the file `plan`, in a worker process."""
-    return make_job(load_embed_plan(plan), units, None)
+class EmbedTask:
+    """Task of embeddings; `encoder` makes vectors of texts, where there are texts."""
+
+    def __init__(self, plan: EmbedPlan, encoder: TextEncoder | None) -> None:
+        self._plan = plan
+        self._encoder = encoder
+
+    def run(
+        self, number: int, scratch: Path, report: Report, clock: StageClock, threads: int
+    ) -> EmbedResult:
+        """Do unit `number`."""
+        unit = self._plan.units[number]
+        return _Unit(self._plan, unit, self._encoder, scratch, report=report, clock=clock).run()
 
 
-def make_job(plan: EmbedPlan, units: Path, encoder: TextEncoder | None) -> Job:
-    """What does the units of `plan` and leaves them in the directory `units`."""
-    return lambda number, report, clock: _run_unit(
-        plan, number, encoder, units, report=report, clock=clock
-    )
+class EmbeddingTasks:
+    """Opens tasks of embeddings."""
+
+    address = "dataprep.pipeline.embeddings.task:EmbeddingTasks"
+
+    def answer(self, request: bytes, watch: Watch | None) -> bytes:
+        """Refuse: nothing is asked before there is a plan."""
+        raise NotImplementedError
+
+    def open_task(self, staging: Path, watch: Watch | None) -> EmbedTask:
+        """Open the plan in the directory `staging`."""
+        return EmbedTask(load_embed_plan(staging / PLAN_NAME), None)
 
 
-def _run_unit(
-    plan: EmbedPlan, number: int, encoder: TextEncoder | None, units: Path, *, report: Report,
-    clock: StageClock,
-) -> None:  # fmt: skip
-    scratch = units / temporary_name()
-    create_directory(scratch)
-    try:
-        result = _Task(plan, plan.units[number], encoder, scratch, report=report, clock=clock).run()
-        write_file(scratch / RESULT_NAME, seal(msgspec.json.encode(result)))
-        with contextlib.suppress(BusyError):  # somebody else did the unit, with the same bytes
-            publish_directory(scratch, units / unit_name(number), durable=False)
-    finally:
-        with contextlib.suppress(StorageError):
-            remove_tree(scratch)  # gone already, unless something failed
-        clock.lap("finish")
-
-
-class _Task:
+class _Unit:
     def __init__(
         self, plan: EmbedPlan, unit: Unit, encoder: TextEncoder | None, scratch: Path, *,
         report: Report, clock: StageClock,

@@ -29,13 +29,14 @@ import numpy.typing as npt
 
 from dataprep.formats.errors import InputError, StorageError
 
+from ..own_files import read_own
 from ..staging.directory import leftovers
-from ..staging.ownership import read_own
 from .encoder import TextEncoder
 
 __all__ = [
     "OPTION",
     "OTHER_VECTORS",
+    "PROBE_NAME",
     "TEXTS",
     "Probe",
     "make_probe",
@@ -49,6 +50,8 @@ Probe = list[dict[str, str]]
 
 OPTION = "encoder_probe"
 """Name of the probe among the options in config.json."""
+PROBE_NAME = "probe.json"
+"""Name of the probe in the staging directory."""
 OTHER_VECTORS = "made by an encoder that gives other vectors"
 """Description, in errors, of a dataset with another probe."""
 _SYLLABLES = ("ba", "de", "fi", "go", "lu", "ma", "ne", "pi", "so", "tu")
@@ -108,7 +111,7 @@ def unfinished_probes(out: Path) -> Iterator[object]:
     """Yield the probes of the encoders of unfinished builds of `out`."""
     for staging in leftovers(out):
         with contextlib.suppress(OSError, StorageError, ValueError):
-            yield msgspec.json.decode(read_own(staging.probe))
+            yield msgspec.json.decode(read_own(staging.path / PROBE_NAME))
 
 
 def _stored(probe: object) -> tuple[list[str], Floats]:

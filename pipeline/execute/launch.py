@@ -1,8 +1,8 @@
-"""Starts worker processes; imports nothing that takes time, so that it can be done first of all.
+"""Start of worker processes; imports nothing that takes time, so that it can be done first.
 
 A fresh interpreter takes a quarter of a second to import what a worker needs, and so does the
 coordinator. `ahead` starts workers while the coordinator still imports; `launch` then hands them
-out before it starts others, and `release` ends those that turned out to be too many.
+out before it starts others, and `release` ends those that are not needed.
 """
 
 from __future__ import annotations
@@ -40,28 +40,31 @@ class Launched(NamedTuple):
     note: IO[bytes]
 
     def close(self) -> None:
-        """Let go of the pipe and the file."""
+        """Close the pipe and the file."""
         self.events.close()
         self.note.close()
 
 
 @contextlib.contextmanager
-def ahead(count: int) -> Iterator[None]:
-    """Start `count` workers for whoever asks `launch` meanwhile; nobody's are ended in the end."""
+def ahead(count: int, likely: str | None = None) -> Iterator[None]:
+    """Start `count` workers for `launch` to hand out; end those that are left at the end.
+
+    They import the kind at the address `likely`.
+    """
     try:
-        _ready.extend(_start() for _ in range(count))
+        _ready.extend(_start(likely) for _ in range(count))
         yield
     finally:
         release()
 
 
-def launch() -> Launched:
-    """A worker that has been started ahead, or a new one."""
-    return _ready.pop(0) if _ready else _start()
+def launch(likely: str | None = None) -> Launched:
+    """Return a worker that has been started ahead, or a new one, which imports `likely`."""
+    return _ready.pop(0) if _ready else _start(likely)
 
 
 def release() -> None:
-    """End the workers that were started ahead and that nobody asked for."""
+    """End the workers that were started ahead and are not in use."""
     while _ready:
         idle = _ready.pop()
         idle.process.kill()
@@ -70,9 +73,9 @@ def release() -> None:
 
 
 def likely_units(inputs: Sequence[str], enough: int) -> int:
-    """About how many units `inputs` will come to, up to `enough`, told by nothing but sizes.
+    """Return about how many units `inputs` will make, up to `enough`, from file sizes alone.
 
-    Patterns and hub datasets are not looked at. It decides nothing but how soon workers start.
+    Patterns and hub datasets are not looked at. The number only decides how soon workers start.
     """
     total = 0
     for looks, path in enumerate(path for given in inputs for path in _files(given)):
@@ -95,8 +98,8 @@ def _files(given: str) -> Iterator[Path]:
                 yield from (Path(folder, name) for name in names)
 
 
-def _start() -> Launched:
-    """Start one; its events have a pipe of their own: what a library prints cannot get between."""
+def _start(likely: str | None) -> Launched:
+    """Start a worker; its events have a pipe of their own, apart from what libraries print."""
     note = new_note()
     try:
         reading, writing = os.pipe()
@@ -108,8 +111,8 @@ def _start() -> Launched:
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         process = subprocess.Popen(  # noqa: S603 (our own interpreter)
-            _command(writing, note.fileno()), stdin=subprocess.PIPE, stdout=subprocess.DEVNULL,
-            env=_environment(), pass_fds=(writing, note.fileno()),
+            _command(writing, note.fileno(), likely), stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL, env=_environment(), pass_fds=(writing, note.fileno()),
         )  # fmt: skip
     except BaseException:
         os.close(reading)
@@ -121,19 +124,20 @@ def _start() -> Launched:
     return Launched(process, os.fdopen(reading, "rb"), note)
 
 
-def _command(events: int, note: int) -> list[str]:
-    """A worker that finds this very package, installed or not, without the caller's script."""
+def _command(events: int, note: int, likely: str | None) -> list[str]:
+    """Return the command of a worker that imports this package, installed or not."""
     root = str(Path(dataprep.__path__[0]).parent)
     start = (
         f"import sys; sys.path.append({root!r}); "
         "from dataprep.pipeline.read.process_limits import end_without_reader; "
         f"end_without_reader({events}); "
-        f"from dataprep.pipeline.execute.worker import main; main({events}, {note})"
+        f"from dataprep.pipeline.execute.worker import main; "
+        f"main({events}, {note}, {likely!r})"
     )
     return [sys.executable, "-P", "-c", start]
 
 
 def _environment() -> dict[str, str]:
-    """One core for each worker: the processes are the parallelism."""
+    """Return the environment of a worker, with one core each: the processes are the parallelism."""
     single = {"TOKENIZERS_PARALLELISM": "false", "RAYON_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
     return {**os.environ, **single, "OPENBLAS_NUM_THREADS": "1"}

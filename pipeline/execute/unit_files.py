@@ -22,10 +22,13 @@ from dataprep.formats.files import npy
 from dataprep.formats.manifest.identity import crc32_of_numbers
 from dataprep.formats.storage import FileWriter
 
-__all__ = ["ARRAYS", "Marks", "Piece", "PieceFile", "PieceWriter", "Rows", "write_array"]
+__all__ = ["ALL", "ARRAYS", "Marks", "Piece", "PieceFile", "PieceWriter", "Rows", "write_array"]
 
 MAX_PIECE_BYTES = 2 << 30
 MAX_PIECE_DOCUMENTS = 1 << 20
+
+ALL = "all"
+"""Split of pieces whose documents are assigned to splits at commit."""
 
 ARRAYS = ("tokens", "docs", "source", "records")
 

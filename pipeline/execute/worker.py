@@ -1,67 +1,51 @@
-"""A worker: does the units of a plan that it is told the numbers of.
+"""Worker process: runs the units of a plan by number.
 
-    printf '0\\n0\\n0\\n%s\\n%d\\n' STAGING UNIT |
+It reads messages from standard input and writes what happens to standard output (or another
+descriptor) as JSON lines:
+
+    ask KIND SIZE     a request to a kind follows in SIZE bytes; its answer is an event
+    plan PATH         the staging directory to work in
+    unit N THREADS    do unit N; up to THREADS threads may work on it
+
+    printf 'plan %s\\nunit %d 1\\n' STAGING UNIT |
         python -c "from dataprep.pipeline.execute.worker import main; main()"
 
-reads the staging directory and then unit numbers from standard input, one a line, and writes what
-happens to standard output (or another descriptor) as JSON lines. Behind a number may stand how many
-threads may encode the unit: in the end there are more cores than units. It needs nothing but the
-staging directory, so it can run on any machine that sees it. It ends when its input does.
+A worker needs nothing but the staging directory, so it can run on any machine that sees it. It ends
+when its input does. The plan names the kind of build, a class that is imported here.
 
-Before that come the size of a request for a sample of conversations and the request (see
-`dataprep.pipeline.chat.sample`); the size of a tokenizer and the tokenizer, which is loaded at
-once, so that a worker can be ready when the plan is (behind the size may stand that it is for a
-build of chat); and the size of a list of texts and the list, whose ids are wanted to make the plan.
-
-A fresh interpreter rather than a fork (which deadlocks with threads) or multiprocessing's spawn
-(which imports the caller's script again, and fails in scripts without a main guard).
+It is a fresh interpreter rather than a fork (which deadlocks with threads) or multiprocessing's
+spawn (which imports the caller's script again, and fails in scripts without a main guard).
 """
 
 from __future__ import annotations
 
-import contextlib
-import gc
 import os
 import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import BinaryIO
 
 import msgspec
 
-from dataprep.formats.errors import DataprepError, IncompatibleError
-from dataprep.formats.storage import storage_errors, system_error
+from dataprep.formats.errors import DataprepError
+from dataprep.formats.storage import system_error
 
-from ..plan.plan import Plan, load_plan
+from ..plan.plan import PLAN_NAME, kind_of_plan
+from ..progress import StageClock
 from ..read.process_limits import Watch
 from ..read.records import Reject, Span
-from ..staging.directory import EMBEDDINGS_NAME, ENGINE_NAME, PLAN_NAME
-from ..staging.ownership import read_own
-from ..tokenize.engines import (
-    GIGATOKEN,
-    TOKENIZERS,
-    Encoded,
-    Encoder,
-    encode_or_problem,
-    load_gigatoken,
-    make_encoder,
-)
-from .stages import StageClock
-from .task import BadRecordError, Done, Report, run_unit, text_unit
+from .task import BadRecordError, Done, Task, TaskKind, run_unit, task_kind
 
-__all__ = ["NO_UNIT", "Event", "Job", "job_of", "main", "perform"]
+__all__ = ["NO_UNIT", "UNITS_NAME", "Event", "main", "perform"]
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What a worker reports: exactly one of the fields besides `unit` and `stages` is set."""
+    """Report of a worker: exactly one of the fields besides `unit` and `stages` is set."""
 
     unit: int
     """Its number, or `NO_UNIT`."""
-    answer: tuple[list[int], list[int]] | str | None = None
-    """Ids and offsets of the texts that were asked for, or why they cannot be had."""
-    sample: bytes | None = None
-    """The sample of conversations that was asked for."""
+    answer: bytes | None = None
+    """Answer of the kind to a request."""
     done: Done | None = None
     finished: bool = False
     stages: dict[str, float] | None = None
@@ -74,8 +58,9 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 NO_UNIT = -1
+UNITS_NAME = "units"
+"""Folder of the staging directory that holds the finished units."""
 _EVERY_SECONDS = 0.05  # between reports of how far a unit is
-_MANY_OBJECTS = 200_000
 _LESS = "Use fewer --workers; then run the command again: finished work is kept."
 
 
@@ -83,37 +68,34 @@ class _EmitError(BaseException):
     """Carries what `emit` raised past the handlers for what the unit raised."""
 
 
-Job = Callable[[int, Report, StageClock], object]
-"""Does the unit of a number, tells how far it is, and keeps the clock told."""
+def perform(
+    task: Task,
+    number: int,
+    units: Path,
+    emit: Callable[[Event], None],
+    *,
+    clock: StageClock,
+    threads: int = 0,
+) -> None:
+    """Do one unit, leave it in the directory `units` and `emit` its events.
 
-
-def job_of(plan: Plan, encoder: Encoder, units: Path, watch: Watch | None = None) -> Job:
-    """What does the units of `plan` and leaves them in the directory `units`.
-
-    Templates run under the limits of `watch`, if there is one.
+    Only what `emit` raises is raised.
     """
-    do = text_unit(encoder)
-    if plan.chat is not None:
-        from ..chat.task import chat_unit
-
-        do = chat_unit(plan, encoder, read_own(units.parent / ENGINE_NAME), watch)
-    return lambda number, report, clock: run_unit(plan, number, do, units, report, clock=clock)
-
-
-def perform(job: Job, number: int, emit: Callable[[Event], None], *, clock: StageClock) -> None:
-    """Do one unit and `emit` its events; raises only what `emit` raises."""
     clock.lap("wait")
-    told = _Told(number, emit)
+    throttle = _Throttle(number, emit)
     try:
-        event = _attempt(number, lambda: job(number, told.report, clock))
+        event = _attempt(
+            number,
+            lambda: run_unit(task, number, units, throttle.report, clock=clock, threads=threads),
+        )
     except _EmitError as error:
         raise error.__cause__ or error from None
-    told.last()
+    throttle.last()
     emit(msgspec.structs.replace(event, stages=clock.take()) if event.finished else event)
 
 
-class _Told:
-    """Passes on how far a unit is, now and then, and in the end."""
+class _Throttle:
+    """Progress of a unit, emitted now and then, and at the end."""
 
     def __init__(self, number: int, emit: Callable[[Event], None]) -> None:
         self._number = number
@@ -122,7 +104,7 @@ class _Told:
         self._left: Done | None = None
 
     def report(self, done: Done) -> None:
-        """Note it; emitted if the last one was a while ago."""
+        """Keep `done`; emit it if the last one was a while ago."""
         self._left = done
         if (now := time.monotonic()) >= self._next:
             self._next = now + _EVERY_SECONDS
@@ -132,14 +114,14 @@ class _Told:
                 raise _EmitError from error
 
     def last(self) -> None:
-        """Emit what was not."""
+        """Emit what was kept."""
         if self._left is not None:
             self._emit(Event(unit=self._number, done=self._left))
             self._left = None
 
 
 def _attempt(number: int, work: Callable[[], object]) -> Event:
-    """Do `work` and say how it ended."""
+    """Do `work` and return the event of its end."""
     try:
         work()
     except BadRecordError as bad:
@@ -159,7 +141,7 @@ def _fields(error: DataprepError) -> tuple[str, str, str | None, str | None, str
 
 
 def _failure(number: int, error: Exception) -> Event:
-    """The event of an exception that is being handled; with its traceback if it is a bug."""
+    """Return the event of the exception being handled; with its traceback if it is a bug."""
     if isinstance(error, OSError) and error.errno is not None:  # as of a limit of open files
         return Event(unit=number, error=_fields(system_error(error, error.filename or "worker")))
     import traceback
@@ -168,155 +150,78 @@ def _failure(number: int, error: Exception) -> Event:
 
 
 class _Worker:
-    """Loads what it needs when the first unit comes, so that a failure to load is reported."""
+    """State of a worker: the kinds that were asked, the task of the plan, the clock."""
 
-    def __init__(self, emit: Callable[[Event], None], watch: Watch | None) -> None:
+    def __init__(
+        self, emit: Callable[[Event], None], watch: Watch | None, likely: str | None
+    ) -> None:
         self._emit = emit
         self._watch = watch
-        self._job: Job | None = None
-        self._encoder: Encoder | None = None
-        self._early: tuple[str, bytes, Encoder] | None = None
-        self._refused: str | None = None
+        self._kinds: dict[str, TaskKind] = {} if likely is None else {likely: task_kind(likely)}
+        self._staging = Path()
+        self._task: Task | None = None
         self._clock = StageClock()
 
-    def sample(self, request: bytes) -> None:
-        """Report the sample that `request` asks for, or why there is none."""
-        from ..chat.sample import requested
-
+    def ask(self, address: str, request: bytes) -> None:
+        """Report the answer of a kind to `request`."""
+        self._clock.lap("wait")
         found: list[bytes] = []
-        event = _attempt(NO_UNIT, lambda: found.append(requested(request, self._watch)))
-        self._emit(Event(unit=NO_UNIT, sample=found[0]) if event.finished else event)
-
-    def preload(self, engine_json: bytes) -> None:
-        """Load the tokenizer that will most likely be wanted; whether it will do is seen later."""
-        self._clock.lap("wait")
-        with contextlib.suppress(MemoryError):  # if it runs out again, then in a unit
-            encoder, self._refused = load_gigatoken(engine_json, alone=True)
-            if encoder is not None:
-                self._early = (GIGATOKEN, engine_json, encoder)
+        event = _attempt(
+            NO_UNIT, lambda: found.append(self._kind(address).answer(request, self._watch))
+        )
         self._clock.lap("load")
+        self._emit(Event(unit=NO_UNIT, answer=found[0]) if event.finished else event)
 
-    def preload_reference(self, engine_json: bytes) -> None:
-        """Where gigatoken refuses a tokenizer, load what will be used instead."""
-        if self._refused is not None:
-            with contextlib.suppress(Exception):  # the coordinator says what is wrong with it
-                self._early = (TOKENIZERS, engine_json, make_encoder(TOKENIZERS, engine_json))
-        self._clock.lap("load")
+    def plan(self, staging: str) -> None:
+        """Work in the directory `staging` from now on."""
+        self._staging = Path(staging)
 
-    def preload_chat(self, engine_json: bytes) -> None:
-        """Get ready for conversations."""
-        self._clock.lap("wait")
-        from ..chat.task import get_ready
-
-        with contextlib.suppress(Exception):  # if it goes wrong again, then in a unit
-            get_ready(engine_json)
-        self._clock.lap("load")
-
-    def answer(self, question: bytes) -> None:
-        """Report the ids of the texts of `question` by the tokenizer that was preloaded."""
-        texts = [text.encode() for text in msgspec.json.decode(question, type=list[str])]
-        found: Encoded | str | None = self._refused
-        with contextlib.suppress(MemoryError):  # then somebody else must answer
-            found = encode_or_problem(self._early[2], texts) if self._early else found
-        if found is None or isinstance(found, str):
-            self._emit(Event(unit=NO_UNIT, answer=found))
-        else:
-            self._emit(Event(unit=NO_UNIT, answer=(found[0].tolist(), found[1].tolist())))
-
-    def serve(self, staging: Path, number: int, threads: int = 1) -> None:
-        """Do unit `number` of the one plan in `staging`."""
-        if self._job is None:
-            event = _attempt(number, lambda: self._load(staging))
-            if self._job is None:
+    def unit(self, number: int, threads: int) -> None:
+        """Do unit `number`; the plan is opened for the first, so that its errors are reported."""
+        if self._task is None:
+            event = _attempt(number, self._open)
+            if self._task is None:
                 self._emit(event)
                 return
-        if self._encoder is not None:
-            self._encoder.spread(threads)
-        perform(self._job, number, self._emit, clock=self._clock)
+        units = self._staging / UNITS_NAME
+        perform(self._task, number, units, self._emit, clock=self._clock, threads=threads)
 
-    def _load(self, staging: Path) -> None:
+    def _open(self) -> None:
         self._clock.lap("wait")
-        if (staging / EMBEDDINGS_NAME).exists():
-            from ..embeddings.task import load_job
-
-            self._job = load_job(staging / EMBEDDINGS_NAME, staging / "units")
-            self._clock.lap("load")
-            return
-        with storage_errors(staging):
-            plan = load_plan(staging / PLAN_NAME)
-            engine = read_own(staging / ENGINE_NAME)
-        if self._early and self._early[:2] == (plan.encoding.engine, engine):
-            encoder = self._early[2]
-        else:
-            encoder = make_encoder(plan.encoding.engine, engine, alone=True)
-        self._early = None
-        _check_probes(plan, encoder)
-        self._encoder = encoder
-        self._job = job_of(plan, encoder, staging / "units", self._watch)
-        if plan.chat is not None:
-            _collect_rarely()
+        kind = self._kind(kind_of_plan(self._staging / PLAN_NAME))
+        self._task = kind.open_task(self._staging, self._watch)
         self._clock.lap("load")
 
-
-def _collect_rarely() -> None:
-    """Look for cycles among objects less often: those of records are many, and have none.
-
-    They are made and dropped by the block. It would cost up to a third of the time of reading.
-    """
-    gc.freeze()
-    gc.set_threshold(_MANY_OBJECTS, 10, 10)
+    def _kind(self, address: str) -> TaskKind:
+        if address not in self._kinds:
+            self._kinds[address] = task_kind(address)
+        return self._kinds[address]
 
 
-def _check_probes(plan: Plan, encoder: Encoder) -> None:
-    """Prove that this process, on whatever machine, gives the ids that the plan was made with."""
-    ids, offsets = encoder.encode([probe.text.encode() for probe in plan.probes])
-    for number, probe in enumerate(plan.probes):
-        if tuple(ids[offsets[number] : offsets[number + 1]].tolist()) != probe.ids:
-            raise IncompatibleError(
-                f"the tokenizer gives other ids here for {probe.text!r}", where="worker",
-                code="E_ENGINE",
-                remedy="Use the same versions of gigatoken and tokenizers on all machines.",
-            )  # fmt: skip
+def main(events: int = 1, note: int | None = None, likely: str | None = None) -> None:
+    """Serve messages until standard input ends; events go to the descriptor `events`.
 
-
-def main(events: int = 1, note: int | None = None) -> None:
-    """Serve units until standard input ends; events go to the descriptor `events`.
-
-    The limits of `watch` hold if there is a file `note` for the place that it is at.
+    The limits of `Watch` hold if there is a file `note` for the place that it is at. The `likely`
+    kind is imported at once, while the coordinator still plans.
     """
     stream = os.fdopen(os.dup(events), "wb", buffering=0)
     os.dup2(2, 1)  # nothing that a library prints may get between the events
-    import gigatoken  # noqa: F401  (now, while the coordinator still plans)
 
     def emit(event: Event) -> None:
         try:
             stream.write(msgspec.json.encode(event) + b"\n")
         except BrokenPipeError:
-            os._exit(0)  # the coordinator is gone: nobody wants the rest
+            os._exit(0)  # the coordinator is gone
 
-    worker = _Worker(emit, None if note is None else Watch(note))
-    request, *_ = _sized(sys.stdin.buffer)
-    if request:
-        worker.sample(request)
-    engine_json, *kind = _sized(sys.stdin.buffer)
-    if engine_json:
-        worker.preload(engine_json)
-    question, *_ = _sized(sys.stdin.buffer)
-    if question:
-        worker.answer(question)
-    worker.preload_reference(engine_json)
-    if engine_json and kind == [b"chat"]:
-        worker.preload_chat(engine_json)
-    staging = Path(os.fsdecode(sys.stdin.buffer.readline().removesuffix(b"\n")))
-    for line in sys.stdin.buffer:
-        worker.serve(staging, *map(int, line.split()))
-
-
-def _sized(stream: BinaryIO) -> list[bytes]:
-    """The next bytes of `stream`, behind a line with their number; none if they are not whole.
-
-    And the words that stand behind the number.
-    """
-    size, *words = stream.readline().split() or [b"0"]
-    data = stream.read(int(size))
-    return [data if len(data) == int(size) else b"", *words]
+    worker = _Worker(emit, None if note is None else Watch(note), likely)
+    while line := sys.stdin.buffer.readline().removesuffix(b"\n"):
+        message, _, rest = line.partition(b" ")
+        if message == b"ask":
+            address, size = rest.split()
+            request = sys.stdin.buffer.read(int(size))
+            if len(request) == int(size):
+                worker.ask(address.decode(), request)
+        elif message == b"plan":
+            worker.plan(os.fsdecode(rest))
+        else:
+            worker.unit(*map(int, rest.split()))

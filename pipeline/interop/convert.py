@@ -29,9 +29,9 @@ from dataprep.formats.storage import (
 )
 
 from ..execute.task import temporary_name
+from ..own_files import is_directory, require_own
 from ..read.child_process import apart, reading_apart
 from ..staging.directory import abandoned
-from ..staging.ownership import is_directory, require_own
 from .detect import LAYOUTS, Layout, detect
 from .jasper.read import Prefer
 from .tensors import Done

@@ -38,7 +38,7 @@ from dataprep.formats.storage import (
 from ..commit import output_dir as destination
 from ..encode.encoder import TextEncoder, load_encoder
 from ..encode.options import Encoder
-from ..encode.probe import OPTION, OTHER_VECTORS, Probe, make_probe, unfinished_probes
+from ..encode.probe import OPTION, OTHER_VECTORS, PROBE_NAME, Probe, make_probe, unfinished_probes
 from ..execute.task import temporary_name
 from ..options import quotes_too_much
 from ..plan.own_splits import own_splits
@@ -268,7 +268,9 @@ class _Build:
             destination.refuse_newer(options.out, self._seen)
             self._staging.sweep()
             if self._prepared.probe is not None:
-                self._staging.put(self._staging.probe, msgspec.json.encode(self._prepared.probe))
+                self._staging.put(
+                    self._staging.path / PROBE_NAME, msgspec.json.encode(self._prepared.probe)
+                )
             kept = Kept(self._staging)
             content = self._content(kept)
             root = self._scratch()

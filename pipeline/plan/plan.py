@@ -1,42 +1,45 @@
-"""The plan: everything a worker needs to know, in one file.
+"""The plan of a build: everything a worker needs, in one file.
 
 A build is cut into units: byte ranges of plain files, whole compressed files, row groups, row
-ranges. How is decided by the sizes of the inputs alone, so it is the same for any number of
-workers, and nothing is read to decide it. A unit can be done anywhere, given the plan and its
-number: see `task`.
+ranges. The cuts depend on the sizes of the inputs alone, so they are the same for any number of
+workers, and nothing is read to find them. A unit can be done anywhere, given the plan and its
+number: see `execute.task`.
 """
 
 from __future__ import annotations
 
 import hashlib
 from pathlib import Path
-from typing import Any, Literal
+from typing import Generic, TypeVar
 
 import msgspec
 
 from dataprep.formats.errors import IntegrityError
-from dataprep.formats.manifest.tokens import Probe
+from dataprep.formats.storage import storage_errors
 
+from ..own_files import read_own
 from ..read.fingerprints import CHUNK_BYTES
 from ..read.huggingface import hf_rows
 from ..read.parquet import parquet_row_groups
 from ..read.reader import ReadOptions
 from ..read.records import Span
 from ..read.sources import Source
-from ..staging.ownership import read_own
 
 __all__ = [
-    "ChatPlan",
-    "Encoding",
+    "PLAN_NAME",
     "Plan",
     "Splitting",
     "Unit",
     "UnitBuilder",
+    "kind_of_plan",
     "load_plan",
     "make_units",
     "plan_key",
     "unit_bytes",
 ]
+
+PLAN_NAME = "plan.json"
+"""Name of the plan in the staging directory."""
 
 _SMALL_INPUT = 256 << 20
 _UNIT_BYTES = 32 << 20
@@ -45,90 +48,61 @@ _MAX_SPANS = 4096
 
 
 class Unit(msgspec.Struct, frozen=True):
-    """Work for one task: spans in order."""
+    """Work of one task: spans in order."""
 
     number: int
     spans: tuple[Span, ...]
     size: int
-    """Bytes of input, to measure progress by."""
-
-
-class Encoding(msgspec.Struct, frozen=True, kw_only=True):
-    """How texts become ids."""
-
-    engine: str
-    dtype: str
-    vocab_size: int
-    bos: int | None
-    eos: int | None
-    special_tokens: dict[str, int]
-    unknown: int | None
-    """What the model gives to text that it does not know: special, but spelled by no text."""
-    special_text: str
-
-    @property
-    def added(self) -> int:
-        """Tokens that every document has beside those of its text."""
-        return (self.bos is not None) + (self.eos is not None)
+    """Bytes of input, the measure of progress."""
 
 
 class Splitting(msgspec.Struct, frozen=True, kw_only=True):
-    """Which split a document goes to; `ends` is empty when that is decided at commit."""
+    """Rule that assigns documents to splits; `ends` is empty where the commit decides."""
 
     names: tuple[str, ...]
     ends: tuple[str, ...]
-    """Ends of the parts of [0, 2**64), in decimal: the last does not fit 64 bits."""
+    """Ends of the parts of [0, 2**64), in decimal: the last does not fit into 64 bits."""
     seed: int
 
 
-class ChatPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """How records become conversations, and these become tokens; see `ChatOptions`."""
-
-    template: str
-    template_origin: str
-    """For people; see `Template.origin`."""
-    variables: dict[str, Any]
-    date: str | None
-    train_on: Literal["assistant", "last", "all"]
-    form: Literal["chat", "pairs", "labels", "groups"]
-    shape: str | None
-    columns: tuple[tuple[str, str], ...]
-    system: str | None
-    literal: bool
-    max_tokens: int | None
-    overlong: str | None
-    keep_untrained: bool
+P = TypeVar("P")
+P_co = TypeVar("P_co", covariant=True)
 
 
-class Plan(msgspec.Struct, frozen=True, kw_only=True):
-    """What is to be done; equal plans give equal pieces."""
+class Plan(msgspec.Struct, Generic[P_co], frozen=True, kw_only=True):
+    """Plan of a build, as it lies in the staging directory; equal plans give equal units.
+
+    `payload` is what the tasks of the kind need besides.
+    """
 
     key: str
+    kind: str
+    """Address of the kind, ``module:class``, which opens tasks; see `execute.task.TaskKind`."""
     sources: tuple[Source, ...]
     units: tuple[Unit, ...]
-    read: ReadOptions
-    encoding: Encoding
     splitting: Splitting
     on_error: str
-    chat: ChatPlan | None = None
-    """Of conversations."""
-    probes: tuple[Probe, ...]
-    """Texts and the ids that they have, wherever a unit is done."""
+    payload: P_co
 
     @property
     def input_bytes(self) -> int:
-        """Bytes of input, as stored."""
+        """Return the bytes of input, as stored."""
         return sum(unit.size for unit in self.units)
 
 
+class _Header(msgspec.Struct):
+    kind: str
+
+
 # Made at import, in one thread: msgspec 0.22 crashes where several are the first to use a type.
-_PLAN = msgspec.json.Decoder(Plan)
+_HEADER = msgspec.json.Decoder(_Header)
 
 
-def load_plan(path: Path) -> Plan:
-    """Read a plan that `msgspec.json.encode` wrote."""
+def load_plan(path: Path, decoder: msgspec.json.Decoder[P]) -> P:
+    """Read the plan in the file `path`; raise `IntegrityError` if `decoder` refuses it."""
     try:
-        return _PLAN.decode(read_own(path))
+        with storage_errors(path):
+            return decoder.decode(read_own(path))
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise IntegrityError(
             f"not a readable plan ({error})", where=str(path), code="E_PLAN",
@@ -136,16 +110,21 @@ def load_plan(path: Path) -> Plan:
         ) from None  # fmt: skip
 
 
+def kind_of_plan(path: Path) -> str:
+    """Return the address of the kind of the plan in the file `path`."""
+    return load_plan(path, _HEADER).kind
+
+
 def plan_key(parts: object) -> str:
-    """16 hex digits that stand for everything in `parts`."""
+    """Return 16 hex digits that identify everything in `parts`."""
     return hashlib.sha256(msgspec.json.encode(parts, order="sorted")).hexdigest()[:16]
 
 
 def unit_bytes(total: int) -> int:
-    """How much input a unit takes: a power of two, from the total alone.
+    """Return the bytes of input of a unit: a power of two, from the total alone.
 
     8 MiB for small inputs, so that two workers share them evenly; then 32 MiB, and from 128 GiB on
-    as much as keeps the number of units (and so of files) near 4,096.
+    enough to keep the number of units (and so of files) near 4,096.
 
     >>> [unit_bytes(n << 20) for n in (1, 256, 7_000, 10_000_000)]
     [8388608, 33554432, 33554432, 4294967296]
@@ -175,7 +154,7 @@ def make_units(sources: tuple[Source, ...], read: ReadOptions) -> tuple[Unit, ..
 
 
 class UnitBuilder:
-    """Collects spans of inputs into units of about `limit` bytes, in order."""
+    """Builder of units of about `limit` bytes from spans of inputs, in order."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
@@ -184,14 +163,14 @@ class UnitBuilder:
         self._size = 0
 
     def add(self, span: Span, size: int) -> None:
-        """A span that is not cut, of `size` bytes."""
+        """Add a span of `size` bytes that is not cut."""
         if self._spans and (self._size + size > self._limit or len(self._spans) >= _MAX_SPANS):
             self._close()
         self._spans.append(span)
         self._size += size
 
     def add_bytes(self, number: int, source: Source) -> None:
-        """A file that may be cut anywhere, or, if it is compressed, nowhere."""
+        """Add a file that may be cut anywhere, or, if it is compressed, nowhere."""
         if not source.splittable or source.size == 0:
             self.add(Span(number, 0, source.size), source.size)
             return
@@ -200,7 +179,7 @@ class UnitBuilder:
             self.add(Span(number, start, stop), stop - start)
 
     def add_row_groups(self, number: int, source: Source) -> None:
-        """A Parquet file, cut between row groups."""
+        """Add a Parquet file, cut between row groups."""
         groups = parquet_row_groups(source)
         stored = sum(size for _, size in groups) or 1
         start = size = 0
@@ -212,14 +191,14 @@ class UnitBuilder:
         self.add(Span(number, start, len(groups)), source.size * size // stored)
 
     def add_rows(self, number: int, rows: int, size: int) -> None:
-        """Rows of one size each, `size` bytes in all."""
+        """Add rows of equal size, `size` bytes in all."""
         step = max(1, self._limit * rows // max(1, size))
         for start in range(0, max(rows, 1), step):
             stop = min(start + step, rows)
             self.add(Span(number, start, stop), size * (stop - start) // max(1, rows))
 
     def finish(self) -> tuple[Unit, ...]:
-        """All units."""
+        """Return all units."""
         self._close()
         return tuple(self._units)
 

@@ -21,9 +21,8 @@ from dataprep.formats.files import npy
 from dataprep.formats.storage import FileWriter, create_directory, storage_errors, write_file
 
 from ..execute.task import UNIT_PREFIX, temporary_name
+from ..own_files import open_for_reading, read_own, seal, unseal
 from .directory import Staging, abandoned
-from .ownership import open_for_reading, read_own
-from .self_hashed import seal, unseal
 
 __all__ = ["Kept"]
 

@@ -19,8 +19,8 @@ from dataprep.formats.errors import DataprepError
 from dataprep.formats.files.paths import local_path
 from dataprep.formats.storage import remove_tree
 
+from ..own_files import require_own
 from .directory import half_removed, leftovers
-from .ownership import require_own
 
 __all__ = ["Leftover", "clean"]
 

@@ -23,17 +23,13 @@ from dataprep.formats.errors import BusyError, StorageError
 from dataprep.formats.storage import remove_tree, storage_errors, write_file
 
 from ..execute.task import UNIT_PREFIX, temporary_name
+from ..execute.worker import UNITS_NAME
+from ..own_files import REFUSED, is_directory, read_own, require_own
 from . import lock
-from .ownership import REFUSED, is_directory, read_own, require_own
 
 __all__ = ["Staging", "abandoned", "half_removed", "leftovers"]
 
-EMBEDDINGS_NAME = "embeddings.json"
-ENGINE_NAME = "engine.json"
 LOCK_NAME = "lock"
-PLAN_NAME = "plan.json"
-PROBE_NAME = "probe.json"
-TOKENIZER_NAME = "tokenizer.json"
 
 _ONLY_OURS = 0o700
 _TRIES = 10
@@ -51,14 +47,7 @@ class Staging:
         self.out = out
         self.key = key
         self.path = out.parent / f"{_prefix(out)}{key}"
-        self.units = self.path / "units"
-        self.plan = self.path / PLAN_NAME
-        self.embeddings = self.path / EMBEDDINGS_NAME
-        """The plan of a build of embeddings; `plan` is that of a build of tokens."""
-        self.engine = self.path / ENGINE_NAME
-        self.probe = self.path / PROBE_NAME
-        """That of the encoder, where one is at work."""
-        self.tokenizer = self.path / TOKENIZER_NAME
+        self.units = self.path / UNITS_NAME
         self._lock = self.path / LOCK_NAME
 
     def create(self) -> None:

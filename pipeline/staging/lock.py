@@ -15,7 +15,7 @@ from pathlib import Path
 
 from dataprep.formats.errors import BusyError
 
-from .ownership import open_own_file
+from ..own_files import open_own_file
 
 __all__ = ["excludes_others", "hold", "holder", "is_dead", "refuse_if_held"]
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 import msgspec
 
@@ -13,43 +12,30 @@ from dataprep.formats.checksums import FileHasher
 from dataprep.formats.storage import remove_tree
 
 from ..execute.task import RESULT_NAME, UnitResult, unit_name
+from ..own_files import open_for_reading, read_own, unseal
 from .directory import Staging
-from .ownership import open_for_reading, read_own
-from .self_hashed import unseal
 
 __all__ = ["finished_units", "load_result"]
 
 _READ_BYTES = 4 << 20
-# Made here, where one thread is: msgspec 0.22 crashes where several are the first to use a type.
-_DECODER = msgspec.json.Decoder(UnitResult)
+
+R = TypeVar("R", bound=UnitResult)
 
 
-class _Result(Protocol):
-    @property
-    def number(self) -> int: ...
-
-    def hashes(self) -> dict[str, str]: ...
-
-
-Result = TypeVar("Result", bound=_Result)
-Load = Callable[[Path, int], Result]
-
-
-def finished_units(staging: Staging, count: int, threads: int, load: Load[Result]) -> list[Result]:
-    """The results of the units that are whole; damaged ones are removed, to be done again.
-
-    `load` reads the result of a unit, and raises ValueError where it is not as it was written.
-    """
+def finished_units(
+    staging: Staging, count: int, threads: int, decoder: msgspec.json.Decoder[R]
+) -> list[R]:
+    """Return the results of the units that are whole; remove damaged ones, to be done again."""
     present = [number for number in range(count) if (staging.units / unit_name(number)).is_dir()]
     with ThreadPoolExecutor(threads) as pool:
-        checked = list(pool.map(lambda number: _check(staging.units, number, load), present))
+        checked = list(pool.map(lambda number: _check(staging.units, number, decoder), present))
     return [result for result in checked if result is not None]
 
 
-def _check(units: Path, number: int, load: Load[Result]) -> Result | None:
+def _check(units: Path, number: int, decoder: msgspec.json.Decoder[R]) -> R | None:
     directory = units / unit_name(number)
     try:
-        result = load(units, number)
+        result = load_result(units, number, decoder)
         whole = all(_sha256(directory / name) == sha for name, sha in result.hashes().items())
     except (OSError, ValueError):  # msgspec's errors are of this kind too
         whole = False
@@ -59,10 +45,9 @@ def _check(units: Path, number: int, load: Load[Result]) -> Result | None:
     return None
 
 
-def load_result(units: Path, number: int) -> UnitResult:
-    """What the task left behind; raises ValueError if that is not as it wrote it."""
-    data = read_own(units / unit_name(number) / RESULT_NAME)
-    return _DECODER.decode(unseal(data))
+def load_result(units: Path, number: int, decoder: msgspec.json.Decoder[R]) -> R:
+    """Return the result of a unit; raise ValueError if it is not what the task wrote."""
+    return decoder.decode(unseal(read_own(units / unit_name(number) / RESULT_NAME)))
 
 
 def _sha256(path: Path) -> str:

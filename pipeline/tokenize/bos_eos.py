@@ -5,17 +5,37 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import Any
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
 from dataprep.formats.errors import DataprepError
 
-__all__ = ["assemble", "assemble_reference"]
+__all__ = ["Encoding", "assemble", "assemble_reference"]
 
 Ids = npt.NDArray[np.uint32]
 Offsets = npt.NDArray[np.int64]
 
 _LONG = 1000  # ids to a document: so many are copied faster document by document
+
+
+class Encoding(msgspec.Struct, frozen=True, kw_only=True):
+    """Settings that turn texts into stored ids."""
+
+    engine: str
+    dtype: str
+    vocab_size: int
+    bos: int | None
+    eos: int | None
+    special_tokens: dict[str, int]
+    unknown: int | None
+    """Id of text that the model does not know: special, but spelled by no text."""
+    special_text: str
+
+    @property
+    def added(self) -> int:
+        """Return the number of tokens that every document has beside those of its text."""
+        return (self.bos is not None) + (self.eos is not None)
 
 
 def assemble(

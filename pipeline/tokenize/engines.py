@@ -220,11 +220,11 @@ def _suspects(head: _Head) -> Suspects:
 class EarlyEngine(Protocol):
     """gigatoken in another process, where it is loaded while this one goes on."""
 
-    def load(self, engine_json: bytes, *, kind: str = "text") -> None:
-        """Begin to load this tokenizer, for a build of `kind`: text, or chat."""
+    def load(self, engine_json: bytes) -> None:
+        """Begin to load this tokenizer."""
 
     def answer(self, texts: Sequence[bytes]) -> Encoded | str | None:
-        """The ids of `texts`, or why they cannot be had; None: there is nobody to ask."""
+        """Return the ids of `texts`, or why they cannot be had; None if no process can answer."""
 
 
 class Answered:

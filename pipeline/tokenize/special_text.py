@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from dataprep.formats.errors import IncompatibleError
 
-from ..plan.plan import Encoding
+from .bos_eos import Encoding
 
 __all__ = ["SpecialTextCounter"]
 

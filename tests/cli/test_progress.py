@@ -15,7 +15,7 @@ from tests.scenes.runner import environment
 
 SHOW = """
 from dataprep.cli.progress import build_progress
-from dataprep.pipeline.execute.progress import Progress
+from dataprep.pipeline.progress import Progress
 with build_progress(quiet=False) as show:
     if show is None:
         print("nothing")

@@ -241,13 +241,13 @@ def _run(race: Race, builder: Builder, started: float) -> int:
 def _arrange(race: Race) -> None:
     import fcntl
 
-    from dataprep.pipeline import build
-    from dataprep.pipeline.execute import executor
+    from dataprep.pipeline import run
+    from dataprep.pipeline.execute import processes
 
     if race.tiny:
         shrink_units(put, _TINY_UNIT_BYTES, _TINY_LINK_BYTES)
     if race.inside:
-        put(build, "Workers", lambda count: executor.Workers(0))
+        put(run, "Processes", lambda count, address: processes.Processes(0, address))
     if not race.locks:
         put(fcntl, "flock", lambda descriptor, operation: None)
 

@@ -206,15 +206,15 @@ def _run(order: Order) -> None:
     """In the fork: run the command and say how it ended."""
     from dataprep.cli.main import run
     from dataprep.formats import storage
-    from dataprep.pipeline import build
-    from dataprep.pipeline.execute import executor
+    from dataprep.pipeline import run as builds
+    from dataprep.pipeline.execute import processes
 
     crash = os.open(Path(order.answer).with_suffix(".crash"), os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     faulthandler.enable(crash)
     if order.gate:
         _wait_at(order.gate)
     if order.inside:
-        put(build, "Workers", lambda count: executor.Workers(0))
+        put(builds, "Processes", lambda count, address: processes.Processes(0, address))
     if order.no_exchange:
         put(storage, "_exchange", lambda source, target: False)
     changes = _Changes(order)

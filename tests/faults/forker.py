@@ -32,7 +32,7 @@ _NO_THREADS = {"TOKENIZERS_PARALLELISM": "false", "OPENBLAS_NUM_THREADS": "1"}
 _NEEDED = (
     "gigatoken", "tokenizers", "dataprep.cli.build.tokens", "dataprep.cli.main",
     "dataprep.cli.progress", "dataprep.cli.summary", "dataprep.pipeline.build",
-    "email.headerregistry", "numpy.ma",
+    "dataprep.pipeline.tokens.kind",    "email.headerregistry", "numpy.ma",
 )  # fmt: skip
 
 

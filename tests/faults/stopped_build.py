@@ -278,11 +278,11 @@ def _fork(run: Run) -> bytes:
 
 
 def _serve() -> None:
-    from dataprep.pipeline import build
-    from dataprep.pipeline.execute import executor
+    from dataprep.pipeline import run
+    from dataprep.pipeline.execute import processes
 
     shrink_units(put, _UNIT_BYTES, _LINK_FROM_BYTES)
-    put(build, "Workers", lambda count: executor.Workers(0))
+    put(run, "Processes", lambda count, address: processes.Processes(0, address))
     serve(Run, lambda run, answer: answer(_fork(run)))
 
 

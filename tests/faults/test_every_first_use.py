@@ -14,8 +14,9 @@ from pathlib import Path
 
 import msgspec
 
-from dataprep.pipeline.execute.task import RESULT_NAME, UnitResult, unit_name
-from dataprep.pipeline.staging.self_hashed import seal
+from dataprep.pipeline.execute.task import RESULT_NAME, unit_name
+from dataprep.pipeline.own_files import seal
+from dataprep.pipeline.tokens.task import TokenResult
 from tests.support import REPOSITORY
 
 PROCESSES = 60
@@ -23,6 +24,10 @@ _SCRIPT = """
 import os, sys, threading
 from {module} import {name} as load
 from pathlib import Path
+import msgspec
+from dataprep.pipeline.tokens.task import TokenResult
+
+decoder = msgspec.json.Decoder(TokenResult)  # made in one thread, as a build makes it
 
 def together(barrier):
     barrier.wait()
@@ -58,14 +63,15 @@ def ends(module: str, name: str, arguments: str) -> Counter[str]:
 
 def test_results_of_units(tmp_path: Path) -> None:
     """Threads that check the units of a killed build do not crash it."""
-    result = UnitResult(
+    result = TokenResult(
         number=0, pieces=(), spans=(), rejected={}, rejects_sha256="", special_text_found={},
         unknown_tokens=0,
     )  # fmt: skip
     folder = tmp_path / unit_name(0)
     folder.mkdir()
     (folder / RESULT_NAME).write_bytes(seal(msgspec.json.encode(result)))
-    found = ends("dataprep.pipeline.staging.resume", "load_result", f"Path({str(tmp_path)!r}), 0")
+    arguments = f"Path({str(tmp_path)!r}), 0, decoder"
+    found = ends("dataprep.pipeline.staging.resume", "load_result", arguments)
     assert found == {"0": PROCESSES}
 
 

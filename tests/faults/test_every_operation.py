@@ -19,10 +19,12 @@ import pytest
 
 from dataprep.formats.errors import BusyError, StorageError
 from dataprep.formats.verify.verify import verify
-from dataprep.pipeline.build import _Build, build
-from dataprep.pipeline.execute.executor import Workers
+from dataprep.pipeline.build import build
+from dataprep.pipeline.execute.processes import Processes
 from dataprep.pipeline.options import BuildOptions
-from dataprep.pipeline.plan.prepare import Prepared, prepare, survey
+from dataprep.pipeline.run import _Build
+from dataprep.pipeline.tokens.kind import TokenKind
+from dataprep.pipeline.tokens.prepare import TokenPrepared, prepare, survey
 from tests.faults.operations import Call, watch
 from tests.faults.report import Figures
 from tests.scenes.corpora import MESSY, STORIES, build_into, digests
@@ -81,7 +83,7 @@ def faults(monkeypatch: pytest.MonkeyPatch, quick_place: Path) -> Iterator[Fault
     yield Faults(monkeypatch, quick_place / "place")
 
 
-def _prepared(place: Path, *, overwrite: bool) -> Prepared:
+def _prepared(place: Path, *, overwrite: bool) -> TokenPrepared:
     place.mkdir()
     if overwrite:
         build_into(place / "out", STORIES, seed=1, tokenizer=str(TOKENIZER))
@@ -92,8 +94,9 @@ def _prepared(place: Path, *, overwrite: bool) -> Prepared:
     return prepare(options, survey(options), sample_bytes=1 << 16)
 
 
-def _run(prepared: Prepared) -> None:
-    _Build(prepared, Workers(0), None, 0.0).run()
+def _run(prepared: TokenPrepared) -> None:
+    kind = TokenKind()
+    _Build(kind, prepared, Processes(0, kind.address)).run()
 
 
 class Every:

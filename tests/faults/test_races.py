@@ -24,8 +24,8 @@ import pytest
 from dataprep.formats.errors import BusyError
 from dataprep.formats.storage import publish_directory
 from dataprep.formats.verify.verify import verify
-from dataprep.pipeline.plan.prepare import Prepared, prepare
 from dataprep.pipeline.staging.directory import Staging
+from dataprep.pipeline.tokens.prepare import TokenPrepared, prepare
 from tests.faults.builders import Builder, Builders, End, Race
 from tests.faults.report import Figures
 from tests.scenes.corpora import STORIES, build_into, digests
@@ -216,7 +216,7 @@ def test_overtaken_while_planning(
         build_into(out, STORIES, seed=2, tokenizer=str(TOKENIZER))
     published: list[dict[str, str]] = []
 
-    def overtaken(*arguments: Any, **named: Any) -> Prepared:
+    def overtaken(*arguments: Any, **named: Any) -> TokenPrepared:
         prepared = prepare(*arguments, **named)
         if not published:
             published.append({})
@@ -224,7 +224,7 @@ def test_overtaken_while_planning(
             published.append(digests(out))
         return prepared
 
-    monkeypatch.setattr("dataprep.pipeline.build.prepare", overtaken)
+    monkeypatch.setattr("dataprep.pipeline.tokens.kind.prepare", overtaken)
     with pytest.raises(BusyError, match=FIRST):
         build_into(out, STORIES, **options)
     assert digests(out) == published[1]

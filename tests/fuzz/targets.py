@@ -38,8 +38,8 @@ class Target(NamedTuple):
 def _spans(path: Path, **options: Any) -> None:
     """The texts of an input, as a build of tokens reads them."""
     from dataprep.pipeline.options import BuildOptions
-    from dataprep.pipeline.plan.prepare import survey
     from dataprep.pipeline.read.reader import SpanReader
+    from dataprep.pipeline.tokens.prepare import survey
 
     found = survey(BuildOptions(input=(str(path),), out=path.parent / "out", **options))
     for unit in found.units:
@@ -153,10 +153,16 @@ def _config(path: Path) -> None:
 
 
 def _plan(path: Path) -> None:
-    from dataprep.pipeline.embeddings.plan import load_embed_plan
-    from dataprep.pipeline.plan.plan import load_plan
+    import msgspec
 
-    (load_embed_plan if b'"stored_columns"' in path.read_bytes() else load_plan)(path)
+    from dataprep.pipeline.embeddings.plan import load_embed_plan
+    from dataprep.pipeline.plan.plan import Plan, load_plan
+    from dataprep.pipeline.tokens.plan import TokenPayload
+
+    if b'"stored_columns"' in path.read_bytes():
+        load_embed_plan(path)
+    else:
+        load_plan(path, msgspec.json.Decoder(Plan[TokenPayload]))
 
 
 _NUMBERS = np.arange(300, dtype=np.int64)
@@ -393,7 +399,7 @@ def _plans(folder: Path) -> None:
     import msgspec
 
     from dataprep.pipeline.options import BuildOptions
-    from dataprep.pipeline.plan.prepare import prepare, survey
+    from dataprep.pipeline.tokens.prepare import prepare, survey
 
     options = BuildOptions(input=(str(FIXTURES / "stories.jsonl"),), out=folder / "out")
     prepared = prepare(options, survey(options), sample_bytes=1000)

@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 from tokenizers import Tokenizer
 
+from dataprep.formats.manifest.tokens import Manifest
 from dataprep.formats.read.dataset import Dataset, Split
 from dataprep.formats.verify.verify import verify
-from dataprep.pipeline.chat.build import build_chat
+from dataprep.pipeline.build import build_chat
 from dataprep.pipeline.chat.options import ChatOptions
 from dataprep.pipeline.report import BuildReport
 from tests.scenes.corpora import SMALL_TOKENIZER, records_of
@@ -37,7 +38,7 @@ SPLIT = "train=0.6,val=0.3,test=0.1"
 RATIOS = {"train": 0.6, "val": 0.3, "test": 0.1}
 
 
-def build_chats(out: Path, *inputs: Path | str, **options: Any) -> BuildReport:
+def build_chats(out: Path, *inputs: Path | str, **options: Any) -> BuildReport[Manifest]:
     """Build `inputs` into `out`, in this process unless `workers` says otherwise."""
     options.setdefault("workers", 1)
     options.setdefault("tokenizer", str(SMALL_TOKENIZER))

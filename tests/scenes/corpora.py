@@ -13,11 +13,13 @@ from typing import Any
 
 import xxhash
 
-from dataprep.pipeline.build import BuildReport, build
+from dataprep.formats.manifest.tokens import Manifest
+from dataprep.pipeline.build import build
 from dataprep.pipeline.commit import shards as layout
 from dataprep.pipeline.options import BuildOptions
 from dataprep.pipeline.plan import plan
 from dataprep.pipeline.read import fingerprints as fingerprint
+from dataprep.pipeline.report import BuildReport
 from tests.support import REPOSITORY
 
 __all__ = [
@@ -37,7 +39,7 @@ MESSY = REPOSITORY / "data_fixtures" / "messy.jsonl"
 SMALL_TOKENIZER = REPOSITORY / "data_fixtures" / "golden" / "v1" / "narrow" / "tokenizer.json"
 
 
-def build_into(out: Path, *inputs: Path | str, **options: Any) -> BuildReport:
+def build_into(out: Path, *inputs: Path | str, **options: Any) -> BuildReport[Manifest]:
     """Build `inputs` into `out`, in this process unless `workers` says otherwise.
 
     With a tokenizer of 400 ids, since loading the built-in one takes longer than most of these

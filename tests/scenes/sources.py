@@ -6,10 +6,10 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from dataprep.pipeline.plan.plan import Encoding
 from dataprep.pipeline.read.reader import ReadOptions
 from dataprep.pipeline.read.records import Span
 from dataprep.pipeline.read.sources import Source
+from dataprep.pipeline.tokenize.bos_eos import Encoding
 
 __all__ = ["encoding", "read_options", "source_of", "spans_of"]
 

@@ -57,7 +57,8 @@ def test_defaults_are_those_of_the_dataclass(kind: str, monkeypatch: pytest.Monk
         seen.append(given)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(f"dataprep.pipeline.{kind}.build.build_{kind}", build)
+    module = "" if kind == "chat" else f"{kind}."
+    monkeypatch.setattr(f"dataprep.pipeline.{module}build.build_{kind}", build)
     line = ["build", "--kind", kind, "--input", "a", "--out", "b"]
     main.run([*line, "--encoder", "m"] if kind == "pairs" else line)
     assert seen == [options(**words)]

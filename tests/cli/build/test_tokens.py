@@ -17,8 +17,8 @@ import pytest
 from dataprep.cli import main
 from dataprep.cli.build.tokens import OPTIONS, command
 from dataprep.formats.read.dataset import open_dataset
-from dataprep.pipeline.execute.stages import STAGES
 from dataprep.pipeline.options import BuildOptions
+from dataprep.pipeline.progress import STAGES
 from tests.scenes.runner import COMMAND, dataprep, environment, run_here, without_privilege
 from tests.support import REPOSITORY
 
@@ -134,7 +134,7 @@ def test_dry_run_of_what_the_disk_cannot_hold(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The estimate is printed, says so, and the command ends as the build would: code 4."""
-    monkeypatch.setattr("dataprep.pipeline.plan.estimate.free_bytes", lambda _: 1000)
+    monkeypatch.setattr("dataprep.pipeline.tokens.estimate.free_bytes", lambda _: 1000)
     words = ("build", "--input", STORIES, "--out", tmp_path / "shards", "--dry-run")
     done = run_here(capsys, *words)
     assert done.returncode == 4

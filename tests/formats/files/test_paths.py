@@ -18,7 +18,7 @@ from dataprep.formats.read.arrays import open_arrays
 from dataprep.formats.read.dataset import open_dataset
 from dataprep.formats.read.directory import choose_io
 from dataprep.pipeline.interop.single_file import open_single
-from dataprep.pipeline.plan.train_tokenizer import train_tokenizer
+from dataprep.pipeline.tokenize.train import train_tokenizer
 from dataprep.runtime.create import create_loader
 from dataprep.runtime.rows.plan_cache import default_plan_dir
 from dataprep.runtime.rows.windows import WindowDataset

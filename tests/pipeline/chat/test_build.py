@@ -11,8 +11,8 @@ from tokenizers import Tokenizer
 
 from dataprep import open_dataset
 from dataprep.formats.errors import DataprepError
-from dataprep.pipeline.build import _Build
 from dataprep.pipeline.execute.worker import Event
+from dataprep.pipeline.run import _Build
 from tests.scenes.chats import (
     CHATS,
     RATIOS,

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from dataprep.formats.errors import InputError, RecordError, UsageError
-from dataprep.pipeline.build import build
-from dataprep.pipeline.chat.build import build_chat
+from dataprep.pipeline import chat
+from dataprep.pipeline.build import build, build_chat
 from dataprep.pipeline.chat.options import ChatOptions
 from dataprep.pipeline.options import BuildOptions
-from dataprep.pipeline.plan import prepare
+from dataprep.pipeline.tokens import prepare
 from tests.scenes.chats import TALKS, build_chats
 from tests.scenes.corpora import records_of
 from tests.support import SHARED_DATA, needs_shared_data
@@ -108,7 +108,7 @@ def test_mistakes(tmp_path: Path, options: dict[str, Any], match: str) -> None:
 def test_complaints_name_options_that_there_are() -> None:
     """Whatever a message of the code for conversations says to give is an option of the command."""
     known = {f"--{name.replace('_', '-')}" for name in ChatOptions.__dataclass_fields__}
-    folder = Path(build_chat.__code__.co_filename).parent
+    folder = Path(chat.__path__[0])
     for path in sorted(folder.glob("*.py")):
         told = set(re.findall(r"(?<![-\w])--[a-z][-a-z]*", path.read_text("utf-8")))
         assert told <= known | {"--dry-run", "--kind", "--field"}, path.name

@@ -10,7 +10,7 @@ import pytest
 
 from dataprep import open_dataset
 from dataprep.formats.errors import RecordError
-from dataprep.pipeline.chat.estimate import estimate_chat
+from dataprep.pipeline.build import estimate_chat
 from dataprep.pipeline.chat.options import ChatOptions
 from tests.scenes.chats import TALKS, build_chats, everything, write_chats
 from tests.scenes.corpora import SMALL_TOKENIZER, records_of
@@ -43,7 +43,7 @@ def test_dry_run(tmp_path: Path, built: Path) -> None:
     lengths = sorted(map(len, masks))
     assert found.lengths.percentiles[100] == lengths[-1]
     assert found.lengths.percentiles[50] == lengths[len(lengths) // 2]
-    assert found.estimate.tokens == pytest.approx(sum(lengths), rel=0.02)
+    assert found.tokens == pytest.approx(sum(lengths), rel=0.02)
     long = [mask for mask in masks if len(mask) > 80]
     bare = {
         "drop": len(long), "split": 0, "truncate-left": sum(not any(mask[-80:]) for mask in long),

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dataprep.pipeline.chat.overlong import OVERLONG, UNDECIDED, Cutter
-from dataprep.pipeline.plan.plan import ChatPlan
+from dataprep.pipeline.chat.plan import ChatPlan
 from tests.support import examples
 
 POLICIES = ("error", "drop", "truncate-left", "truncate-right", "split", None)

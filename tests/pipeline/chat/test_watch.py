@@ -13,11 +13,10 @@ from typing import Any
 import pytest
 
 from dataprep.formats.errors import DataprepError, RecordError
-from dataprep.pipeline.chat.estimate import estimate_chat
+from dataprep.pipeline.build import estimate_chat
 from dataprep.pipeline.chat.options import ChatOptions
 from dataprep.pipeline.chat.template.compiled import OUT_OF_MEMORY, CompiledTemplate, RenderError
-from dataprep.pipeline.execute import executor
-from dataprep.pipeline.plan.prepare import SAMPLE_BYTES
+from dataprep.pipeline.execute import processes
 from dataprep.pipeline.read import process_limits as watch
 from dataprep.pipeline.read.process_limits import (
     NO_SOURCE,
@@ -26,6 +25,7 @@ from dataprep.pipeline.read.process_limits import (
     new_note,
     place_in,
 )
+from dataprep.pipeline.tokens.prepare import SAMPLE_BYTES
 from tests.scenes.chats import build_chats
 from tests.scenes.corpora import SMALL_TOKENIZER, shrink_units
 
@@ -104,15 +104,15 @@ def test_a_crash_while_a_record_is_rendered(
 ) -> None:
     """Names it; a worker that crashes at other work is told as before."""
     monkeypatch.delenv(SECONDS_VARIABLE)
-    send = executor._Process.send
+    send = processes._Process.send
 
-    def crash(self: executor._Process, data: bytes) -> None:
+    def crash(self: processes._Process, data: bytes) -> None:
         send(self, data)
         while (at := place_in(self._launched.note)) is None or "rendering" not in at.doing:
             time.sleep(0.01)
         os.kill(self._popen.pid, signal.SIGSEGV)
 
-    monkeypatch.setattr(executor._Process, "send", crash)
+    monkeypatch.setattr(processes._Process, "send", crash)
     source = records(tmp_path / "in.jsonl", 1, endless=0)
     error = ended(tmp_path / "out", source, slow_template(tmp_path, ENDLESS))
     assert error.code == "E_TEMPLATE_CRASH"
@@ -129,16 +129,16 @@ def test_a_killed_worker_and_records_that_end_the_others(
     for number in (2777, 4777):  # in the second and the third unit, outside the sample
         lines[number] = lines[number].replace("words", "endless")
     source.write_text("\n".join(lines))
-    send = executor._Process.send
+    send = processes._Process.send
     killed: list[int] = []
 
-    def kill_at_the_first_unit(self: executor._Process, data: bytes) -> None:
-        if data.startswith(b"0 ") and not killed:
+    def kill_at_the_first_unit(self: processes._Process, data: bytes) -> None:
+        if data.startswith(b"unit 0 ") and not killed:
             killed.append(self._popen.pid)
             self.kill()
         send(self, data)
 
-    monkeypatch.setattr(executor._Process, "send", kill_at_the_first_unit)
+    monkeypatch.setattr(processes._Process, "send", kill_at_the_first_unit)
     template = slow_template(tmp_path, ENDLESS)
     assert named(ended(tmp_path / "out", source, template, workers=2), 2778)
     assert killed

@@ -16,8 +16,8 @@ from dataprep.pipeline.build import build
 from dataprep.pipeline.embeddings.build import build_embeddings
 from dataprep.pipeline.embeddings.estimate import estimate_embeddings
 from dataprep.pipeline.embeddings.options import EmbeddingOptions
-from dataprep.pipeline.execute.progress import Progress
 from dataprep.pipeline.options import BuildOptions
+from dataprep.pipeline.progress import Progress
 from dataprep.pipeline.read.fingerprints import fingerprint_files
 from dataprep.pipeline.staging.directory import Staging
 from tests.scenes.embed_inputs import (

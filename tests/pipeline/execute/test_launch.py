@@ -55,10 +55,10 @@ def test_none_is_left_after_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
     started: list[launch.Launched] = []
     start = launch._start
 
-    def only_one() -> launch.Launched:
+    def only_one(likely: str | None) -> launch.Launched:
         if started:
             raise OSError("no more processes")
-        started.append(start())
+        started.append(start(likely))
         return started[0]
 
     with pytest.raises(RuntimeError), ahead(1):

@@ -14,10 +14,9 @@ import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers
 
 from dataprep.formats.errors import InputError
-from dataprep.pipeline.chat.build import build_chat
+from dataprep.pipeline.build import build_chat, estimate
 from dataprep.pipeline.chat.options import ChatOptions
 from dataprep.pipeline.options import BuildOptions
-from dataprep.pipeline.plan.estimate import estimate
 from dataprep.pipeline.read import fingerprints
 from dataprep.pipeline.read.sources import Source
 from tests.scenes.corpora import STORIES, build_into
@@ -105,7 +104,7 @@ def test_a_table_that_changes_before_its_fingerprint(
         os.utime(path, ns=(1, 1))
         return real(sources, config, split)
 
-    monkeypatch.setattr(fingerprints, "table_fingerprints", changed)
+    monkeypatch.setattr("dataprep.pipeline.tokens.kind.table_fingerprints", changed)
     with pytest.raises(InputError) as caught:
         build_into(tmp_path / "out", path, split="train=1")
     assert caught.value.code == "E_CHANGED"

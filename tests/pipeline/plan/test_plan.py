@@ -5,6 +5,7 @@ from __future__ import annotations
 from itertools import pairwise
 from pathlib import Path
 
+import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -13,10 +14,11 @@ from hypothesis import strategies as st
 
 from dataprep.formats.errors import IntegrityError
 from dataprep.pipeline.plan import plan as planning
-from dataprep.pipeline.plan.plan import Unit, load_plan, make_units, plan_key, unit_bytes
+from dataprep.pipeline.plan.plan import Plan, Unit, load_plan, make_units, plan_key, unit_bytes
 from dataprep.pipeline.read.arrow_text import text_batches
 from dataprep.pipeline.read.fingerprints import CHUNK_BYTES
 from dataprep.pipeline.read.sources import Source
+from dataprep.pipeline.tokens.plan import TokenPayload
 from tests.scenes.sources import read_options, source_of
 from tests.support import examples
 
@@ -168,7 +170,7 @@ def test_a_damaged_plan(tmp_path: Path) -> None:
     for data in (b"", b"{}", b"[1]", b"\xff", b'{"key": "\xf0"}', b'{"a": ' + b"[" * 9999):
         (tmp_path / "plan.json").write_bytes(data)
         with pytest.raises(IntegrityError, match="not a readable plan"):
-            load_plan(tmp_path / "plan.json")
+            load_plan(tmp_path / "plan.json", msgspec.json.Decoder(Plan[TokenPayload]))
 
 
 def test_keys_stand_for_everything() -> None:

@@ -12,10 +12,11 @@ from pathlib import Path
 import pytest
 
 from dataprep.formats.errors import InputError, StorageError
-from dataprep.pipeline.execute.executor import Workers
+from dataprep.pipeline.execute.processes import Processes
 from dataprep.pipeline.read.child_process import reading_apart
 from dataprep.pipeline.read.sources import Source
 from dataprep.pipeline.staging.directory import Staging
+from dataprep.pipeline.tokens.task import TokenTasks
 from tests.scenes import apart_functions as functions
 from tests.scenes.apart_functions import Named
 from tests.support import REPOSITORY
@@ -160,21 +161,26 @@ def test_a_worker_that_crashes_twice(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The inputs of its unit are named; of a foreign file it is that which is bad."""
-    start = Workers.start
+    start = Processes.start
 
-    def start_and_abort(self: Workers) -> object:
+    def start_and_abort(self: Processes) -> object:
         process = start(self)
         os.kill(process._popen.pid, signal.SIGABRT)
         return process
 
-    monkeypatch.setattr(Workers, "start", start_and_abort)
+    monkeypatch.setattr(Processes, "start", start_and_abort)
     source = Source(path="/nowhere", name=f"part-7.{kind}", format=kind)
     expected = InputError if kind == "parquet" else StorageError
-    with Workers(1) as workers, pytest.raises(expected, match=r"part-7\.") as caught:
+    with (
+        Processes(1, TokenTasks.address) as workers,
+        pytest.raises(expected, match=r"part-7\.") as caught,
+    ):
         staging = Staging(tmp_path / "out", "0" * 16)
-        workers.run(staging, [0], lambda _: None, lambda: None, lambda _: [source])
+        workers.run(
+            staging.path, [0], lambda _: None, begun=lambda: None, inputs=lambda _: [source]
+        )
     assert "SIGABRT" in str(caught.value)
-    assert len(workers.deaths) == 2
+    assert len(workers.notes) == 2
 
 
 def test_a_fork_is_not_tried_beside_threads() -> None:

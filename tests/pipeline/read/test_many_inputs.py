@@ -16,7 +16,7 @@ from dataprep.formats.manifest.inputs import INPUTS_NAME, read_inputs
 from dataprep.formats.read.arrays import open_arrays
 from dataprep.formats.verify.verify import verify
 from dataprep.formats.write import dataset_writer as array_writer
-from dataprep.pipeline.commit import dataset as commit
+from dataprep.pipeline.tokens import assemble as commit
 from tests.scenes.corpora import build_into
 from tests.scenes.embed_inputs import build_vectors, make_records, write_records
 from tests.scenes.runner import run_here

@@ -17,10 +17,10 @@ import zstandard
 
 from dataprep.formats.errors import DataprepError, InputError, StorageError, UsageError
 from dataprep.pipeline.options import BuildOptions
-from dataprep.pipeline.plan.prepare import survey
 from dataprep.pipeline.read import huggingface
 from dataprep.pipeline.read.discovery import find_sources, folder_notes
 from dataprep.pipeline.read.sources import Source
+from dataprep.pipeline.tokens.prepare import survey
 from tests.support import SHARED_DATA, needs_shared_data
 
 LINE = b'{"text": "a"}\n'

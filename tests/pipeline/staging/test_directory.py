@@ -314,9 +314,9 @@ def test_what_a_killed_run_has_written_in_part_is_written_again(staging: Staging
     """A plan or a tokenizer that broke off, or is another, does not stay because it is there."""
     staging.create()
     for old in (b"", b"who", b"older", b"whole"):
-        staging.plan.write_bytes(old)
-        staging.put(staging.plan, b"whole")
-        assert staging.plan.read_bytes() == b"whole"
+        (staging.path / "plan.json").write_bytes(old)
+        staging.put((staging.path / "plan.json"), b"whole")
+        assert (staging.path / "plan.json").read_bytes() == b"whole"
     assert sorted(path.name for path in staging.path.iterdir()) == ["plan.json", "units"]
 
 

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from dataprep.formats.errors import StorageError
-from dataprep.pipeline.commit import shards as layout
 from dataprep.pipeline.staging import writeback
 from dataprep.pipeline.staging.writeback import Writeback
 
@@ -18,7 +17,6 @@ from dataprep.pipeline.staging.writeback import Writeback
 @pytest.fixture
 def units(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     """Three units with a large and a small piece each."""
-    monkeypatch.setattr(layout, "JOIN_BELOW_BYTES", 100)
     made = [tmp_path / f"unit-{number}" for number in range(3)]
     for unit in made:
         unit.mkdir()
@@ -31,7 +29,7 @@ def test_large_pieces_are_synced(units: list[Path], monkeypatch: pytest.MonkeyPa
     """All of them, once, by the time `finish` returns."""
     synced: list[Path] = []
     monkeypatch.setattr(writeback, "sync_file", synced.append)
-    early = Writeback()
+    early = Writeback(("*.tokens", 100))
     for unit in units:
         early.add(unit)
     early.finish()
@@ -41,8 +39,8 @@ def test_large_pieces_are_synced(units: list[Path], monkeypatch: pytest.MonkeyPa
 def test_nothing_to_do() -> None:
     """Without units there is no thread to wait for."""
     threads = threading.active_count()
-    Writeback().finish()
-    Writeback().abandon()
+    Writeback(("*.tokens", 100)).finish()
+    Writeback(("*.tokens", 100)).abandon()
     assert threading.active_count() == threads
 
 
@@ -55,7 +53,7 @@ def test_a_failure_is_final(units: list[Path], monkeypatch: pytest.MonkeyPatch) 
 
     bad = (units[1] / "train-0.tokens").stat().st_ino
     monkeypatch.setattr(os, "fsync", fail)
-    early = Writeback()
+    early = Writeback(("*.tokens", 100))
     early.add(units[0])
     early.add(units[1])
     with pytest.raises(StorageError):
@@ -78,7 +76,7 @@ def test_after_a_failed_build_no_other_file_is_begun(
         synced.append(path)
 
     monkeypatch.setattr(writeback, "sync_file", slow)
-    early = Writeback()
+    early = Writeback(("*.tokens", 100))
     for unit in units:
         early.add(unit)
     assert begun.wait(10)
@@ -92,6 +90,6 @@ def test_after_a_failed_build_no_other_file_is_begun(
 
 def test_a_unit_that_is_gone(units: list[Path]) -> None:
     """Where somebody else took the staging directory away, the commit is who says so."""
-    early = Writeback()
+    early = Writeback(("*.tokens", 100))
     early.add(units[0] / "nowhere")
     early.finish()

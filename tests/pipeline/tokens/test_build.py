@@ -17,7 +17,7 @@ import torch
 
 from dataprep import open_dataset
 from dataprep.formats.verify.verify import verify
-from dataprep.pipeline.commit import dataset as commit
+from dataprep.pipeline.tokens import assemble as commit
 from tests.scenes.corpora import (
     MESSY,
     STORIES,

@@ -15,12 +15,13 @@ import pytest
 
 from dataprep.formats.errors import BusyError, InputError, StorageError, UsageError
 from dataprep.formats.verify.verify import verify
-from dataprep.pipeline.build import _Build, build
+from dataprep.pipeline.build import build
 from dataprep.pipeline.commit import shards as layout
-from dataprep.pipeline.execute import executor
-from dataprep.pipeline.execute.progress import Progress
+from dataprep.pipeline.execute import processes
 from dataprep.pipeline.execute.worker import Event
 from dataprep.pipeline.options import BuildOptions
+from dataprep.pipeline.progress import Progress
+from dataprep.pipeline.run import _Build
 from dataprep.pipeline.staging.directory import Staging
 from tests.scenes.corpora import (
     MESSY,
@@ -204,13 +205,13 @@ def test_a_retried_unit_counts_once(tmp_path: Path, monkeypatch: pytest.MonkeyPa
                 process.kill()
 
     pools: list[Any] = []
-    start = executor.Workers.start
+    start = processes.Processes.start
 
     def noted(pool: Any) -> Any:
         pools.append(pool)
         return start(pool)
 
-    monkeypatch.setattr(executor.Workers, "start", noted)
+    monkeypatch.setattr(processes.Processes, "start", noted)
     monkeypatch.setattr(_Build, "_on_event", on_event)
     report = build_into(tmp_path / "out", large, on_error="skip", max_rejects=wrong, workers=2)
     assert killed

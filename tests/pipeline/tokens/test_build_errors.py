@@ -23,8 +23,8 @@ from dataprep.formats.errors import (
     StorageError,
     UsageError,
 )
+from dataprep.pipeline.build import estimate
 from dataprep.pipeline.options import BuildOptions
-from dataprep.pipeline.plan import estimate
 from tests.scenes.corpora import MESSY, STORIES, build_into, shrink_units, write_large
 
 Prepare = Callable[[Path], dict[str, Any]]
@@ -266,7 +266,7 @@ def test_an_estimate_is_near(tmp_path: Path) -> None:
     """What --dry-run foretells is within a quarter of what comes, and nothing is written."""
     large = write_large(tmp_path / "large.jsonl", 9)
     options = BuildOptions(input=(str(large),), out=tmp_path / "out", workers=1)
-    foretold = estimate.estimate(options)
+    foretold = estimate(options)
     assert os.listdir(tmp_path) == ["large.jsonl"]
     report = build_into(tmp_path / "out", large, tokenizer=None)
     splits = report.manifest.splits.values()

@@ -18,12 +18,13 @@ import pytest
 
 from dataprep.formats.errors import BusyError, DataprepError, StorageError, UsageError
 from dataprep.formats.verify.verify import verify
-from dataprep.pipeline import build as builds
-from dataprep.pipeline.build import _Build
-from dataprep.pipeline.execute import executor
+from dataprep.pipeline import run as builds
+from dataprep.pipeline.execute import processes
 from dataprep.pipeline.execute.worker import Event
-from dataprep.pipeline.plan.plan import load_plan
+from dataprep.pipeline.plan.plan import Plan, load_plan
+from dataprep.pipeline.run import _Build
 from dataprep.pipeline.staging import directory as staging
+from dataprep.pipeline.tokens.plan import TokenPayload
 from tests.scenes.corpora import (
     MESSY,
     SMALL_TOKENIZER,
@@ -89,7 +90,7 @@ class _Interrupt(Exception):
 
 def _interrupt_after(monkeypatch: pytest.MonkeyPatch, units: int) -> None:
     """Stop builds after so many units, which are done here: a worker would have gone on."""
-    monkeypatch.setattr(builds, "Workers", lambda count: executor.Workers(0))
+    monkeypatch.setattr(builds, "Processes", lambda count, address: processes.Processes(0, address))
     original = _Build._on_event
     finished = []
 
@@ -157,7 +158,7 @@ def test_a_killed_worker_is_replaced(
     small: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One death costs nothing, and is told."""
-    start = executor.Workers.start
+    start = processes.Processes.start
     started = []
 
     def once_dying(pool: Any) -> Any:
@@ -167,7 +168,7 @@ def test_a_killed_worker_is_replaced(
             process.kill()
         return process
 
-    monkeypatch.setattr(executor.Workers, "start", once_dying)
+    monkeypatch.setattr(processes.Processes, "start", once_dying)
     report = build_into(tmp_path / "out", small.input, workers=2)
     assert any(
         re.fullmatch(r"the worker was killed by SIGKILL in unit \d; it was done again", note)
@@ -181,15 +182,15 @@ def test_only_the_last_unit_may_be_spread(
     small: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """While there are units for all, each worker keeps to one core; the ids are the same."""
-    send = executor._Process.send
+    send = processes._Process.send
     threads: dict[int, int] = {}
 
     def noting(process: Any, data: bytes) -> None:
-        if found := re.fullmatch(rb"(\d+) (\d+)\n", data):
+        if found := re.fullmatch(rb"unit (\d+) (\d+)\n", data):
             threads[int(found[1])] = int(found[2])
         send(process, data)
 
-    monkeypatch.setattr(executor._Process, "send", noting)
+    monkeypatch.setattr(processes._Process, "send", noting)
     build_into(tmp_path / "out", small.input, workers=2, engine="tokenizers")
     assert [threads[number] for number in sorted(threads)] == [1] * (len(threads) - 1) + [2]
     assert len(threads) > 2
@@ -202,14 +203,14 @@ def test_workers_that_keep_dying_stop_the_build(
     small: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The second death in one unit ends the build, and names the unit and the signal."""
-    start = executor.Workers.start
+    start = processes.Processes.start
 
     def dying(pool: Any) -> Any:
         process = start(pool)
         process.kill()
         return process
 
-    monkeypatch.setattr(executor.Workers, "start", dying)
+    monkeypatch.setattr(processes.Processes, "start", dying)
     with pytest.raises(StorageError, match=r"SIGKILL in unit \d+, twice"):
         build_into(tmp_path / "out", small.input, workers=2)
     assert not (tmp_path / "out").exists()
@@ -336,7 +337,7 @@ def _serve(staging: Path, unit: int) -> dict[str, Any]:
     """The last event of a worker that is started by hand for one unit."""
     code = "from dataprep.pipeline.execute.worker import main; main()"
     done = subprocess.run(
-        [sys.executable, "-c", code], input=f"0\n0\n0\n{staging}\n{unit}\n".encode(),
+        [sys.executable, "-c", code], input=f"plan {staging}\nunit {unit} 1\n".encode(),
         env=_environment(), capture_output=True, check=True, cwd=staging,
     )  # fmt: skip
     event: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
@@ -352,10 +353,11 @@ def test_a_worker_with_another_tokenizer_refuses(
         with pytest.raises(_Interrupt):
             build_into(tmp_path / "out", small.input)
     (path,) = tmp_path.glob(".out.building-*")
-    plan = load_plan(path / "plan.json")
-    first, *rest = plan.probes
+    plan = load_plan(path / "plan.json", msgspec.json.Decoder(Plan[TokenPayload]))
+    first, *rest = plan.payload.probes
     changed = msgspec.structs.replace(first, ids=(*first.ids, 7))
-    plan = msgspec.structs.replace(plan, probes=(changed, *rest))
+    payload = msgspec.structs.replace(plan.payload, probes=(changed, *rest))
+    plan = msgspec.structs.replace(plan, payload=payload)
     (path / "plan.json").write_bytes(msgspec.json.encode(plan))
     event = _serve(path, 3)
     assert event["error"][0] == "IncompatibleError"

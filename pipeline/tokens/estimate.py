@@ -1,4 +1,4 @@
-"""What a build will take, from a sample of its inputs: `--dry-run`, and the check of disk space.
+"""Estimate of a build from a sample of its inputs: `--dry-run`, and the check of disk space.
 
 Most disk is used just before a dataset is published: all units are there still, and beside them the
 shards that were joined from small pieces, which are copies; large pieces are linked, and cost
@@ -8,45 +8,33 @@ nothing more. Exact splits copy every document once more.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
 
-from dataprep.formats.errors import StorageError
-from dataprep.formats.manifest import tokens as manifest
 from dataprep.formats.storage import free_bytes
 
-from ..commit import output_dir as destination
 from ..commit.shards import JOIN_BELOW_BYTES, SMALL_PART
-from ..options import BuildOptions
-from ..read.child_process import reading_apart
+from ..plan.splits import exact_sizes, ordered_names, split_notes
 from ..read.process_limits import available_cores
-from .notes import split_notes
-from .prepare import SAMPLE_BYTES, Prepared, Survey, prepare, survey
-from .splits import exact_sizes, ordered_names
-from .tokenizer_setup import naming
+from .prepare import TokenPrepared
 
-if TYPE_CHECKING:
-    from ..chat.options import ChatOptions
+__all__ = ["ESTIMATE_SAMPLE_BYTES", "TokenEstimate", "estimate"]
 
-__all__ = ["Estimate", "check_disk", "estimate", "estimate_by", "estimate_prepared"]
+ESTIMATE_SAMPLE_BYTES = 256 << 10
+"""Bytes of text, at each of eight places, that an estimate alone looks at."""
 
-Options = TypeVar("Options", "BuildOptions", "ChatOptions")
-Surveyed = TypeVar("Surveyed", bound=Survey)
-
-_SAMPLE_BYTES = 256 << 10
 _PLACE_BYTES = 8 + 16  # offset and provenance of a document
 _RECORD_BYTES = 8
 _KEY_BYTES = 16
 _HEADROOM = 1.1  # of the disk space that a sample foretells
 _START_SECONDS = 1.0  # interpreters, tokenizer, comparison of the engines
-_BUILT = "this dataset is built already: a build would check that it is there, and change nothing"
 _STORE_RATE = 500e6  # bytes per second and worker, hashed and written
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Estimate:
-    """Extrapolated from a sample: sizes in bytes, `seconds` with the workers asked for."""
+class TokenEstimate:
+    """Estimate from a sample: sizes in bytes, `seconds` with the workers asked for."""
 
     inputs: int
     input_bytes: int
@@ -54,7 +42,7 @@ class Estimate:
     tokens: int
     output_bytes: int
     peak_disk_bytes: int
-    """With a tenth to spare; a build starts only where no less than this is free."""
+    """Includes a margin of a tenth; a build starts only where this much is free."""
     free_bytes: int
     seconds: float
     bytes_per_token: float
@@ -67,43 +55,17 @@ class Estimate:
     sampled_bytes: int
     sampled_rejects: int
     notes: tuple[str, ...] = ()
-    """What else should be known before the build: inputs that are left out."""
+    """Further facts for the user, such as inputs that are left out."""
 
     def as_dict(self) -> dict[str, Any]:
-        """The fields, for JSON."""
+        """Return the fields, for JSON."""
         return asdict(self)
 
 
-def estimate(options: BuildOptions) -> Estimate:
-    """Look at the inputs and say what a build would take; writes nothing.
-
-    Raises what a build would raise before its work begins, for what stands in `out` as well.
-    """
-    return estimate_by(options, survey, prepare)[0]
-
-
-@reading_apart()
-def estimate_by(
-    options: Options, survey: Callable[[Options], Surveyed], prepare: Callable[..., Prepared]
-) -> tuple[Estimate, Prepared]:
-    """The same for what these functions survey and prepare; also gives what they prepared."""
-    options = replace(options, out=destination.resolve(options.out))
-    existing = destination.check(options.out, manifest.load, overwrite=options.overwrite)
-    kept = existing if not options.overwrite else None
-    sample_bytes = SAMPLE_BYTES if kept else _SAMPLE_BYTES  # to settle all as the build settled it
-    prepared = prepare(options, survey(options), sample_bytes=sample_bytes)
-    if kept is not None:
-        destination.require_same(kept, prepared)
-    with naming(options.tokenizer):
-        found: Estimate = estimate_prepared(prepared)
-    if kept is not None:
-        found = replace(found, notes=(*found.notes, _BUILT))
-    return found, prepared
-
-
-def estimate_prepared(prepared: Prepared) -> Estimate:
-    """The same for a build that is prepared."""
+def estimate(prepared: TokenPrepared, *, mask: bool = False) -> TokenEstimate:
+    """Extrapolate from the sample; with a loss `mask` every token takes a byte more."""
     plan, sample, options = prepared.plan, prepared.sample, prepared.options
+    encoding = plan.payload.encoding
     started = time.perf_counter()
     ids, _ = prepared.encoder.encode([text.encode() for text in sample.texts])
     per_byte = sample.seconds / max(1, sample.read_bytes)
@@ -113,11 +75,13 @@ def estimate_prepared(prepared: Prepared) -> Estimate:
     documents = round(sample.documents * scale)
     bytes_per_token = sample.kept_bytes / max(1, len(ids))
     tokens = round(text_bytes / bytes_per_token) if ids.size else 0
-    tokens += plan.encoding.added * documents
-    size = tokens * int(plan.encoding.dtype[2])
-    mask = tokens if plan.chat else 0
-    output = size + mask + documents * (_PLACE_BYTES + _RECORD_BYTES) + len(prepared.tokenizer_json)
-    notes = [*getattr(prepared, "notes", ())]
+    tokens += encoding.added * documents
+    size = tokens * int(encoding.dtype[2])
+    masks = tokens if mask else 0
+    output = (
+        size + masks + documents * (_PLACE_BYTES + _RECORD_BYTES) + len(prepared.tokenizer_json)
+    )
+    notes = list(prepared.notes)
     if sample.keys:
         notes += split_notes(
             dict.fromkeys(prepared.shares, 1), prepared.shares, key=options.split_key,
@@ -125,9 +89,9 @@ def estimate_prepared(prepared: Prepared) -> Estimate:
         )  # fmt: skip
     parts, exact = _parts(prepared.shares, documents), options.split_mode == "count"
     peak = _peak_bytes(size, documents, parts, len(plan.units), exact=exact)
-    peak += 2 * len(prepared.tokenizer_json) + 2 * mask  # which is always copied
+    peak += 2 * len(prepared.tokenizer_json) + 2 * masks  # which are always copied
     workers = min(options.workers or available_cores(), max(1, len(plan.units)))
-    return Estimate(
+    return TokenEstimate(
         inputs=len(plan.sources),
         input_bytes=plan.input_bytes,
         documents=documents,
@@ -138,7 +102,7 @@ def estimate_prepared(prepared: Prepared) -> Estimate:
         seconds=round(_START_SECONDS + (per_byte * text_bytes + output / _STORE_RATE) / workers, 1),
         bytes_per_token=round(bytes_per_token, 3),
         tokenizer=prepared.tokenizer_origin,
-        engine=plan.encoding.engine,
+        engine=encoding.engine,
         engine_reason=prepared.tokenizer.engine_reason,
         units=len(plan.units),
         workers=workers,
@@ -150,7 +114,7 @@ def estimate_prepared(prepared: Prepared) -> Estimate:
 
 
 def _parts(shares: dict[str, float | int | None], documents: int) -> list[float]:
-    """What part of all documents each split takes, as far as that can be known."""
+    """Return the share of all documents that each split takes, as far as it is known."""
     sizes = exact_sizes([shares[name] for name in ordered_names(shares)], documents)
     return [min(1.0, max(0, size) / max(1, documents)) for size in sizes]
 
@@ -158,7 +122,7 @@ def _parts(shares: dict[str, float | int | None], documents: int) -> list[float]
 def _peak_bytes(
     tokens: int, documents: int, parts: Sequence[float], units: int, *, exact: bool
 ) -> int:
-    """Bytes in use before publishing, for `tokens` bytes of ids in `units` units."""
+    """Return the bytes in use before publishing, for `tokens` bytes of ids in `units` units."""
     pieces = [part * tokens / max(1, units) for part in parts]
     small = max(JOIN_BELOW_BYTES, max(pieces) / SMALL_PART)
     copied = sum(part for part, piece in zip(parts, pieces, strict=True) if piece < small)
@@ -167,18 +131,3 @@ def _peak_bytes(
     dealt = shards + documents * _RECORD_BYTES if exact else 0
     joined = shards * copied if units > 1 else 0.0
     return int(staged + dealt + joined) + documents * _RECORD_BYTES
-
-
-def check_disk(prepared: Prepared, *, already: int = 0) -> None:
-    """Refuse a build that the disk cannot hold, before any work.
-
-    `already` bytes are there from an earlier run, and are not needed again.
-    """
-    wanted = estimate_prepared(prepared)
-    needed = max(0, wanted.peak_disk_bytes - already)
-    if needed > wanted.free_bytes:
-        raise StorageError(
-            f"about {needed:,} bytes are needed and {wanted.free_bytes:,} are free",
-            where=str(prepared.options.out), code="E_NOSPACE",
-            remedy="Free some space, or choose another --out.",
-        )  # fmt: skip

@@ -6,17 +6,17 @@ import os
 import signal
 import time
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
-from dataprep.pipeline.execute import executor, worker
-from dataprep.pipeline.execute.executor import Workers
-from dataprep.pipeline.execute.stages import StageClock
+from dataprep.pipeline.execute import processes, worker
+from dataprep.pipeline.execute.processes import Processes
 from dataprep.pipeline.execute.task import Done, UnitResult, run_unit
 from dataprep.pipeline.execute.worker import Event
+from dataprep.pipeline.progress import StageClock
 from dataprep.pipeline.tokenize.engines import GIGATOKEN, Answered, Encoded, make_encoder
+from dataprep.pipeline.tokens.kind import EarlyTokenizer
+from dataprep.pipeline.tokens.task import TokenTasks
 from tests.support import REPOSITORY
 
 ENGINE = (REPOSITORY / "data_fixtures/golden/v1/narrow/tokenizer.json").read_bytes()
@@ -30,9 +30,10 @@ def listed(encoded: Encoded) -> list[list[int]]:
 @pytest.mark.parametrize("count", [1, 2])
 def test_a_worker_answers_for_the_engine(count: int) -> None:
     """With the ids that the engine gives here, repeated and empty texts included."""
-    with Workers(count) as workers:
-        workers.load(ENGINE)
-        answer = workers.answer(TEXTS)
+    with Processes(count, TokenTasks.address) as workers:
+        early = EarlyTokenizer(workers)
+        early.load(ENGINE)
+        answer = early.answer(TEXTS)
     assert isinstance(answer, tuple)
     expected = make_encoder(GIGATOKEN, ENGINE).encode(TEXTS)
     assert listed(answer) == listed(expected)
@@ -42,46 +43,49 @@ def test_a_worker_answers_for_the_engine(count: int) -> None:
 
 def test_a_refusal_is_told() -> None:
     """What gigatoken says of a tokenizer that it does not take."""
-    with Workers(1) as workers:
-        workers.load(b'{"model": {"type": "Unigram"}}')
-        answer = workers.answer(TEXTS)
+    with Processes(1, TokenTasks.address) as workers:
+        early = EarlyTokenizer(workers)
+        early.load(b'{"model": {"type": "Unigram"}}')
+        answer = early.answer(TEXTS)
     assert isinstance(answer, str)
     assert answer.startswith("gigatoken refuses this tokenizer: ")
 
 
 def test_nobody_to_ask() -> None:
     """Without workers, and before they were given anything to load."""
-    with Workers(0) as workers:
-        workers.load(ENGINE)
-        assert workers.answer(TEXTS) is None
+    with Processes(0, TokenTasks.address) as workers:
+        early = EarlyTokenizer(workers)
+        early.load(ENGINE)
+        assert early.answer(TEXTS) is None
 
 
 @pytest.mark.parametrize("when", ["before", "meanwhile"])
 def test_a_worker_that_dies_when_asked(when: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """There is no answer, and nobody waits for one for ever."""
-    with Workers(1) as workers:
+    with Processes(1, TokenTasks.address) as workers:
         process = workers._processes[0]
         if when == "before":
             os.kill(process._popen.pid, signal.SIGKILL)
             process.wait()
         else:
-            send = executor._Process.send
+            send = processes._Process.send
 
-            def send_and_kill(self: executor._Process, data: bytes) -> None:
+            def send_and_kill(self: processes._Process, data: bytes) -> None:
                 send(self, data)
                 if b"Two words" in data:
                     os.kill(self._popen.pid, signal.SIGKILL)
 
-            monkeypatch.setattr(executor._Process, "send", send_and_kill)
+            monkeypatch.setattr(processes._Process, "send", send_and_kill)
             os.kill(process._popen.pid, signal.SIGSTOP)  # it cannot have answered before
-        workers.load(ENGINE)
-        assert workers.answer(TEXTS) is None
+        early = EarlyTokenizer(workers)
+        early.load(ENGINE)
+        assert early.answer(TEXTS) is None
 
 
 def test_workers_that_were_never_asked_stop() -> None:
     """A failure between loading and asking leaves no thread that waits."""
-    with pytest.raises(RuntimeError), Workers(2) as workers:
-        workers.load(ENGINE)
+    with pytest.raises(RuntimeError), Processes(2, TokenTasks.address) as workers:
+        EarlyTokenizer(workers).load(ENGINE)
         raise RuntimeError
     assert not any(thread.is_alive() for thread in workers._threads)
 
@@ -91,7 +95,7 @@ def test_progress_is_told_now_and_then_and_in_the_end(monkeypatch: pytest.Monkey
     told: list[Event] = []
     now = 0.0
     monkeypatch.setattr(time, "monotonic", lambda: now)
-    progress = worker._Told(3, told.append)
+    progress = worker._Throttle(3, told.append)
     for count in range(1, 5):
         progress.report(Done(count, 0, 0, 0))
     assert [event.done and event.done.bytes for event in told] == [1]
@@ -108,11 +112,11 @@ def test_progress_is_told_now_and_then_and_in_the_end(monkeypatch: pytest.Monkey
 def test_a_unit_that_fails_leaves_no_scratch(tmp_path: Path) -> None:
     """Whatever its task raises, half-written files do not pile up beside finished units."""
 
-    def fail(plan: Any, unit: Any, scratch: Path, report: Any, clock: Any) -> UnitResult:
-        (scratch / "half").write_text("half")
-        raise ValueError("bad")
+    class Failing:
+        def run(self, number: int, scratch: Path, *rest: object) -> UnitResult:
+            (scratch / "half").write_text("half")
+            raise ValueError("bad")
 
-    plan = SimpleNamespace(units=[None])
     with pytest.raises(ValueError, match="bad"):
-        run_unit(plan, 0, fail, tmp_path, lambda done: None, clock=StageClock())  # type: ignore
+        run_unit(Failing(), 0, tmp_path, lambda done: None, clock=StageClock())
     assert list(tmp_path.iterdir()) == []

@@ -1,10 +1,12 @@
-"""Everything that is settled before the first unit: inputs, tokenizer, engine, plan."""
+"""Preparation of a build of texts: inputs, tokenizer and engine resolved into a plan."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any, Union
+from functools import partial
+from pathlib import Path
+from typing import Any, Protocol
 
 import msgspec
 
@@ -12,47 +14,50 @@ import dataprep
 from dataprep.formats.errors import UsageError
 from dataprep.formats.manifest.tokens import TokenizerEntry
 
+from ..commit import shards
+from ..execute.task import Task
+from ..kinds import Prepared, Survey
 from ..options import BuildOptions, parse_split, stored_excerpts
+from ..plan.own_splits import own_split_notes
+from ..plan.plan import Plan, Splitting, make_units, plan_key
+from ..plan.sample import Sample, take_sample
+from ..plan.splits import ordered_names, thresholds
 from ..read.discovery import find_sources, folder_notes
 from ..read.reader import ReadOptions
 from ..read.sources import Source
 from ..tokenize.engines import (
     TOKENIZERS,
+    Answered,
     Doubt,
     EarlyEngine,
     Encoder,
     choose_engine,
     library_versions,
+    make_encoder,
 )
 from ..tokenize.load import TokenizerSource, resolve_tokenizer
 from ..tokenize.probes import make_probes
+from ..tokenize.setup import DrivenTokenizer, naming
 from ..tokenize.special_tokens import (
     literal_config,
     parse_config,
 )
-from .own_splits import own_split_notes
-from .plan import Plan, Splitting, Unit, make_units, plan_key
-from .sample import Sample, take_sample
-from .splits import ordered_names, thresholds
-from .tokenizer_setup import DrivenTokenizer, naming
-
-if TYPE_CHECKING:
-    from ..chat.options import ChatOptions
-    from ..chat.sample import ChatSample
+from .plan import TokenPayload
+from .task import ENGINE_NAME, TextTask, TokenTasks
 
 __all__ = [
     "SAMPLE_BYTES",
-    "AnyOptions",
-    "Prepared",
-    "Survey",
+    "TokenPrepared",
+    "TokenSurvey",
     "check_sources",
+    "files_of",
     "gate_texts",
     "prepare",
+    "ready_encoder",
     "splitting_of",
     "survey",
+    "synced",
 ]
-
-AnyOptions = Union[BuildOptions, "ChatOptions"]
 
 SAMPLE_BYTES = 64 << 10  # of text, at each of eight places: what a build looks at before its work
 
@@ -64,11 +69,17 @@ _DEFAULTS = {field.name: field.default for field in fields(BuildOptions)}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Prepared:
-    """A build that could start now."""
+class TokenSurvey(Survey):
+    """The inputs of a build of tokens, and how they are read."""
 
-    options: AnyOptions
-    plan: Plan
+    read: ReadOptions
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TokenPrepared(Prepared):
+    """A build of tokens that could start now."""
+
+    plan: Plan[TokenPayload]
     tokenizer: TokenizerEntry
     tokenizer_json: bytes
     tokenizer_origin: str
@@ -76,52 +87,34 @@ class Prepared:
     encoder: Encoder
     doubt: Doubt | None
     shares: dict[str, float | int | None]
-    stored_options: dict[str, Any]
     sample: Sample
-    notes: tuple[str, ...]
-    chat: ChatSample | None = None
-    """Of conversations: a few of them, rendered."""
-    template_origin: str = ""
-    apart: bool = False
-    """Whether units are done in worker processes only: what they run is not to be trusted."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Survey:
-    """What there is to read, and how it is cut into units."""
-
-    sources: tuple[Source, ...]
-    read: ReadOptions
-    units: tuple[Unit, ...]
-    apart: bool = False
-    """Whether what units run is not to be trusted, and so is run in worker processes only."""
-
-
-def survey(options: BuildOptions) -> Survey:
-    """Find the inputs and cut them up; reads no more than footers."""
+def survey(options: BuildOptions) -> TokenSurvey:
+    """Find the inputs and cut them into units; read no more than footers."""
     sources = tuple(find_sources(options))
     _check_fields(options, sources)
     read = ReadOptions(
         field=options.field, document=options.document, split_key=options.split_key,
         hf_config=options.hf_config, hf_split=options.hf_split,
     )  # fmt: skip
-    return Survey(sources=sources, read=read, units=make_units(sources, read))
+    return TokenSurvey(sources=sources, read=read, units=make_units(sources, read))
 
 
 def prepare(
     options: BuildOptions,
-    surveyed: Survey,
+    surveyed: TokenSurvey,
     *,
     sample_bytes: int,
     early: EarlyEngine | None = None,
     engine_problem: str | None = None,
-) -> Prepared:
+) -> TokenPrepared:
     """Settle everything that can be settled without reading the inputs through.
 
-    Whoever gives an `early` engine has no time to lose, and makes the last checks while units are
-    done already: that `load_tokenizer` can load the tokenizer, and that `doubt` finds nothing
-    wrong with the engine. If it does, that is the `engine_problem` to prepare with again. The
-    `encoder` may then know only the probes and the texts of the sample.
+    With an `early` engine the last checks are left to the caller, to be made while units are done
+    already: that `load_tokenizer` can load the tokenizer, and that `doubt` finds nothing wrong with
+    the engine. If it does, that is the `engine_problem` to prepare with again. The `encoder` may
+    then know only the probes and the texts of the sample.
     """
     sources, read, units = surveyed.sources, surveyed.read, surveyed.units
     source = resolve_tokenizer(options.tokenizer, load=early is None)
@@ -153,19 +146,50 @@ def prepare(
     what = [dataprep.__version__, sources, units, read, encoding, splitting, options.on_error,
             entry, stored]  # fmt: skip
     plan = Plan(
-        key=plan_key(what), sources=sources, units=units, read=read, encoding=encoding,
-        splitting=splitting, on_error=options.on_error, probes=entry.probes,
+        key=plan_key(what), kind=TokenTasks.address, sources=sources, units=units,
+        splitting=splitting, on_error=options.on_error,
+        payload=TokenPayload(
+            read=read, encoding=encoding, probes=entry.probes, tokenizer=options.tokenizer
+        ),
     )  # fmt: skip
-    return Prepared(
+    return TokenPrepared(
         options=options, plan=plan, tokenizer=entry, tokenizer_json=source.json,
         tokenizer_origin=source.origin, engine_json=engine_json, encoder=choice.encoder,
         doubt=choice.doubt, shares=shares, stored_options=stored, sample=sample,
         notes=(*folder_notes(options), *own_split_notes(options, sources, shares)),
+        files=files_of(source, engine_json), synced=synced(splitting),
+        open_here=partial(_open_here, plan, choice.encoder, engine_json),
+        all_bad=not sample.documents,
     )  # fmt: skip
 
 
+def _open_here(
+    plan: Plan[TokenPayload], encoder: Encoder, engine_json: bytes, staging: Path
+) -> Task:
+    return TextTask(plan, ready_encoder(plan, encoder, engine_json))
+
+
+def ready_encoder(plan: Plan[TokenPayload], encoder: Encoder, engine_json: bytes) -> Encoder:
+    """Return `encoder`, or one loaded here where only the workers have it."""
+    if isinstance(encoder, Answered):
+        return make_encoder(plan.payload.encoding.engine, engine_json)
+    return encoder
+
+
+def files_of(source: TokenizerSource, engine_json: bytes) -> dict[str, bytes]:
+    """Return the files that tasks need beside the plan, and the tokenizer for people."""
+    return {"tokenizer.json": source.json, ENGINE_NAME: engine_json}
+
+
+def synced(splitting: Splitting) -> tuple[str, int] | None:
+    """Return the files that become shards as they are; see `Prepared.synced`."""
+    return (
+        ("*.tokens", shards.JOIN_BELOW_BYTES) if splitting.ends else None
+    )  # else they are dealt out
+
+
 def gate_texts(probes: Sequence[str], sample: Sample) -> list[bytes]:
-    """What the engines are compared on."""
+    """Return the texts that the engines are compared on."""
     texts = [*probes, *sample.excerpts(_GATE_TEXTS, _GATE_CHARACTERS)]
     return [text.encode() for text in texts]
 
@@ -200,8 +224,15 @@ def check_sources(sources: Sequence[Source], remedy: str) -> None:
         )  # fmt: skip
 
 
-def splitting_of(options: AnyOptions, shares: dict[str, float | int | None]) -> Splitting:
-    """Which split a document goes to, as the workers need it."""
+class _SplitOptions(Protocol):
+    @property
+    def split_mode(self) -> str: ...
+    @property
+    def seed(self) -> int: ...
+
+
+def splitting_of(options: _SplitOptions, shares: dict[str, float | int | None]) -> Splitting:
+    """Return the rule that assigns documents to splits, as the workers need it."""
     names = ordered_names(shares)
     if options.split_mode == "count":
         return Splitting(names=tuple(names), ends=(), seed=options.seed)

@@ -1,4 +1,4 @@
-"""Where the time of a build goes: seconds per stage, measured always, shown with `--profile`.
+"""Progress of a running build, and the time that each of its stages takes.
 
 A worker's time is cut into consecutive laps, so its stages add up to all of it. A lap costs two
 tenths of a microsecond and there are a dozen for every two megabytes of text.
@@ -8,10 +8,27 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-__all__ = ["STAGES", "Profile", "StageClock"]
+__all__ = ["STAGES", "Profile", "Progress", "ProgressCallback", "StageClock"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Progress:
+    """Snapshot of a build: bytes of input, documents (or rows), tokens, rejects, seconds."""
+
+    stage: str
+    """``plan``, ``tokenize`` (of embeddings ``read``) or ``commit``."""
+    bytes_done: int = 0
+    bytes_total: int = 0
+    documents: int = 0
+    tokens: int = 0
+    rejects: int = 0
+    seconds: float = 0.0
+
+
+ProgressCallback = Callable[[Progress], None]
 
 STAGES = {
     "load": "the plan and the tokenizer",
@@ -29,11 +46,11 @@ STAGES = {
     "finish": "closing, and giving the unit its name",
     "wait": "for a unit to do",
 }
-"""What a worker does, and what each stage is."""
+"""The stages of a worker, and what it does in each."""
 
 
 class StageClock:
-    """Adds up the time between laps by stage.
+    """Sum of the time between laps, by stage.
 
     >>> clock = StageClock()
     >>> clock.lap("read")
@@ -46,13 +63,13 @@ class StageClock:
         self._last = time.perf_counter()
 
     def lap(self, stage: str) -> None:
-        """What was done since the last lap was `stage`."""
+        """Add the time since the last lap to `stage`."""
         now = time.perf_counter()
         self._seconds[stage] += now - self._last
         self._last = now
 
     def take(self) -> dict[str, float]:
-        """Seconds by stage since the last call of this."""
+        """Return the seconds by stage since the last call, and start again."""
         seconds, self._seconds = dict(self._seconds), defaultdict(float)
         return seconds
 
@@ -61,8 +78,7 @@ class StageClock:
 class Profile:
     """Seconds of one build.
 
-    `prepare`, `units` and `commit` follow one another on the clock; `stages` are of all workers
-    together.
+    `prepare`, `units` and `commit` follow one another on the clock; `stages` sums up all workers.
     """
 
     prepare: float = 0.0
@@ -71,12 +87,12 @@ class Profile:
     stages: dict[str, float] = field(default_factory=dict)
 
     def add(self, stages: Mapping[str, float]) -> None:
-        """Count in what a worker took for a unit."""
+        """Add the seconds that a worker took for a unit."""
         for name, seconds in stages.items():
             self.stages[name] = self.stages.get(name, 0.0) + seconds
 
     def as_dict(self) -> dict[str, object]:
-        """Rounded to milliseconds, stages in the order of `STAGES`."""
+        """Return the seconds rounded to milliseconds, stages in the order of `STAGES`."""
         stages = {name: round(self.stages[name], 3) for name in STAGES if name in self.stages}
         return {
             "prepare": round(self.prepare, 3),

@@ -21,15 +21,16 @@ import zstandard
 
 from dataprep.cli import main
 from dataprep.formats.errors import StorageError, UsageError
+from dataprep.pipeline.build import estimate
 from dataprep.pipeline.commit.shards import PlacedPiece, group, large_piece
 from dataprep.pipeline.execute.unit_files import Piece, PieceFile
 from dataprep.pipeline.options import BuildOptions
-from dataprep.pipeline.plan import estimate as estimates
-from dataprep.pipeline.plan import prepare as prepares
-from dataprep.pipeline.plan.estimate import check_disk, estimate
 from dataprep.pipeline.plan.plan import make_units
-from dataprep.pipeline.plan.prepare import Prepared, prepare, survey
 from dataprep.pipeline.plan.sample import Sample, take_sample
+from dataprep.pipeline.run import check_disk
+from dataprep.pipeline.tokens import estimate as estimates
+from dataprep.pipeline.tokens import prepare as prepares
+from dataprep.pipeline.tokens.prepare import TokenPrepared, prepare, survey
 from tests.scenes.corpora import SMALL_TOKENIZER, STORIES, build_into, records_of, write_large
 from tests.scenes.sources import read_options, source_of
 
@@ -62,7 +63,7 @@ def as_kind(corpus: Path, folder: Path, kind: str) -> Path:
     return folder / f"x.jsonl.{kind}"
 
 
-def prepared_for(tmp_path: Path, *inputs: Path, **options: Any) -> Prepared:
+def prepared_for(tmp_path: Path, *inputs: Path, **options: Any) -> TokenPrepared:
     options.setdefault("tokenizer", str(SMALL_TOKENIZER))
     asked = BuildOptions(input=tuple(map(str, inputs)), out=tmp_path / "out", **options)
     return prepare(asked, survey(asked), sample_bytes=BLOCK)
@@ -84,7 +85,7 @@ def test_estimates_are_near(
     path = as_kind(corpus, tmp_path, kind)
     for found in (
         estimate(BuildOptions(input=(str(path),), out=tmp_path / "out")),
-        estimates.estimate_prepared(prepared_for(tmp_path, path, tokenizer=None)),
+        estimates.estimate(prepared_for(tmp_path, path, tokenizer=None)),
     ):
         assert 0.7 < found.documents / truth[0] < 1.35
         assert 0.7 < found.tokens / truth[1] < 1.35
@@ -200,7 +201,7 @@ def test_peak_disk_use_is_foreseen(corpus: Path, tmp_path: Path, mode: str) -> N
     (tmp_path / "here").mkdir()
     split = "train=0.5,val=0.5"
     options: dict[str, Any] = {"split": split, "split_mode": mode}
-    found = estimates.estimate_prepared(prepared_for(tmp_path, corpus, **options))
+    found = estimates.estimate(prepared_for(tmp_path, corpus, **options))
     with disk_watched(tmp_path / "here") as seen:
         report = build_into(tmp_path / "here" / "out", corpus, **options)
     size = sum(entry.bytes for entry in report.manifest.files)
@@ -240,13 +241,13 @@ def test_what_is_there_already_is_not_needed_again(
 ) -> None:
     """A run that goes on needs only the rest of the disk space."""
     prepared = prepared_for(tmp_path, corpus)
-    peak = estimates.estimate_prepared(prepared).peak_disk_bytes
+    peak = estimates.estimate(prepared).peak_disk_bytes
     monkeypatch.setattr(estimates, "free_bytes", lambda path: peak // 2)
     with pytest.raises(StorageError) as caught:
-        check_disk(prepared)
+        check_disk(estimates.estimate(prepared), tmp_path)
     assert caught.value.code == "E_NOSPACE"
-    check_disk(prepared, already=peak * 3 // 4)
-    check_disk(prepared, already=peak * 9)
+    check_disk(estimates.estimate(prepared), tmp_path, already=peak * 3 // 4)
+    check_disk(estimates.estimate(prepared), tmp_path, already=peak * 9)
 
 
 @pytest.mark.parametrize("spare", [-1, 0])
@@ -269,7 +270,7 @@ def test_a_dry_run_says_what_the_build_will_do(
 def test_notes_come_along(corpus: Path, tmp_path: Path) -> None:
     """What preparing found worth saying is part of the estimate."""
     prepared = replace(prepared_for(tmp_path, corpus), notes=("a note",))
-    found = estimates.estimate_prepared(prepared)
+    found = estimates.estimate(prepared)
     assert found.notes == ("a note",)
     assert json.loads(json.dumps(found.as_dict()))["notes"] == ["a note"]
 

@@ -1,13 +1,17 @@
-"""What may be used in a directory that others can write to, such as /tmp.
+"""Safe use of files in a directory that others can write to, such as /tmp.
 
-The name of an unfinished build can be foretold, so anybody may have put something there first: a
-link that leads our writes elsewhere, or units of their own making. Neither is followed or trusted;
-what is refused is named, with what to do about it.
+The name of an unfinished build is predictable, so another user may have created it first: a link
+that leads our writes elsewhere, or forged units. Links are not followed and foreign directories
+not trusted; the error names what is in the way.
+
+A file that one run leaves to the next one is sealed: its last line is the SHA-256 of the rest, as
+parsing alone would not notice a changed digit.
 """
 
 from __future__ import annotations
 
 import errno
+import hashlib
 import io
 import os
 import stat
@@ -23,10 +27,12 @@ __all__ = [
     "open_own_file",
     "read_own",
     "require_own",
+    "seal",
+    "unseal",
 ]
 
 REFUSED = "E_STAGING"
-"""The code of the error for what stands in the way of an unfinished build."""
+"""Error code of anything that is in the way of an unfinished build."""
 
 # O_NONBLOCK: opening a pipe that stands there would otherwise wait for ever.
 _FLAGS = os.O_RDWR | sum(getattr(os, flag, 0) for flag in ("O_NOFOLLOW", "O_NONBLOCK"))
@@ -35,7 +41,7 @@ _NOT_ORDINARY = {errno.ELOOP, errno.EISDIR, errno.ENXIO}
 
 
 def is_directory(path: Path) -> bool:
-    """Whether `path` is a directory, and no link to one."""
+    """Return whether `path` is a directory, and no link to one."""
     try:
         return stat.S_ISDIR(path.lstat().st_mode)
     except OSError:
@@ -43,10 +49,10 @@ def is_directory(path: Path) -> bool:
 
 
 def require_own(path: Path) -> None:
-    """Raise `StorageError` unless `path` is a real directory that nobody else could have filled.
+    """Raise `StorageError` unless `path` is a real directory that belongs to this user.
 
-    It is also trusted if it has the owner of the directory that it is in, who could exchange it
-    anyway; so all goes well where a file system shows one owner for everything.
+    The owner of the parent directory is trusted too, as they could replace it anyway; so file
+    systems that show one owner for everything work.
     """
     found = path.lstat()
     trusted = (os.geteuid(), path.parent.stat().st_uid)
@@ -57,7 +63,7 @@ def require_own(path: Path) -> None:
 
 
 def open_own_file(path: Path, *, create: bool) -> int | None:
-    """A descriptor of the ordinary file `path`, to read and write; None if it is not there."""
+    """Open the ordinary file `path` to read and write; return a descriptor, None if missing."""
     with storage_errors(path):
         try:
             descriptor = os.open(path, _FLAGS | (os.O_CREAT if create else 0), 0o600)
@@ -74,7 +80,7 @@ def open_own_file(path: Path, *, create: bool) -> int | None:
 
 
 def open_for_reading(path: Path) -> io.FileIO:
-    """Open the ordinary file `path` without a buffer; OSError as `Path.open` raises it.
+    """Open the ordinary file `path` without a buffer; raise OSError as `Path.open` does.
 
     Raises `StorageError` for a link, a pipe or a device, without waiting for it.
     """
@@ -94,6 +100,27 @@ def read_own(path: Path) -> bytes:
     """Read all of a file, opened by `open_for_reading`."""
     with open_for_reading(path) as stream:
         return stream.readall()
+
+
+def seal(data: bytes) -> bytes:
+    """Return `data` with its SHA-256 as the last line."""
+    return data + _last_line(data)
+
+
+def unseal(sealed: bytes) -> bytes:
+    """Return the data that was sealed; raise ValueError if any byte has changed.
+
+    >>> unseal(seal(b"{}"))
+    b'{}'
+    """
+    data = sealed[: -len(_last_line(b""))]
+    if sealed != seal(data):
+        raise ValueError("it is not what was written")
+    return data
+
+
+def _last_line(data: bytes) -> bytes:
+    return f"\n{hashlib.sha256(data).hexdigest()}\n".encode()
 
 
 def _refused(path: Path, problem: str) -> StorageError:

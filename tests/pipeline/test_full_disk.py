@@ -14,8 +14,7 @@ import pytest
 from dataprep.formats import storage
 from dataprep.formats.errors import StorageError
 from dataprep.formats.verify.verify import verify
-from dataprep.pipeline.commit.full_disk import used_bytes
-from dataprep.pipeline.plan.estimate import check_disk
+from dataprep.pipeline.run import check_disk, used_bytes
 from tests.faults.mounts import needs_mounts, run_quietly
 from tests.scenes.corpora import STORIES, build_into, write_large
 from tests.support import REPOSITORY
@@ -46,7 +45,7 @@ def fill_after_check(monkeypatch: pytest.MonkeyPatch, disk: Path, leave: int) ->
         check_disk(*arguments, **named)
         filler.write_bytes(bytes(shutil.disk_usage(disk).free - leave))
 
-    monkeypatch.setattr("dataprep.pipeline.build.check_disk", check_and_fill)
+    monkeypatch.setattr("dataprep.pipeline.run.check_disk", check_and_fill)
     return filler
 
 

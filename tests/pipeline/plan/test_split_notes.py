@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from dataprep.formats.manifest.tokens import SplitEntry
-from dataprep.pipeline.plan.notes import split_notes, unknown_notes
+from dataprep.pipeline.plan.splits import split_notes
+from dataprep.pipeline.tokens.assemble import unknown_notes
 
 
 def split(documents: int, tokens: int) -> SplitEntry:

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -42,29 +42,14 @@ from dataprep.formats.manifest.tokens import (
 from dataprep.formats.storage import (
     FileWriter,
     create_directory,
-    storage_errors,
     sync_directory,
     sync_file,
     write_file,
 )
 
-from ..execute.task import (
-    REJECTS_NAME,
-    SpanResult,
-    StagedReject,
-    UnitResult,
-    temporary_name,
-    unit_name,
-)
-from ..plan.plan import Plan
-from ..plan.recipe import token_recipe_id
-from ..read.fingerprints import STREAMS, combine
-from ..read.records import without_text
-from ..read.sources import Source
-from ..staging.directory import Staging
-from ..staging.writeback import sync_or_remove
-from .exact_splits import deal_out, sizes_of
-from .shards import (
+from ..commit.exact_splits import deal_out, sizes_of
+from ..commit.provenance import final_rejects, in_blocks, input_entries
+from ..commit.shards import (
     PlacedPiece,
     WrittenFile,
     group,
@@ -73,11 +58,18 @@ from .shards import (
     shard_folder,
     write_shard,
 )
+from ..execute.task import REJECTS_NAME, temporary_name, unit_name
+from ..plan.plan import Plan
+from ..staging.directory import Staging
+from ..staging.writeback import sync_or_remove
+from .plan import TokenPayload
+from .recipe import token_recipe_id
+from .task import TokenResult
 
-__all__ = ["Commit", "final_rejects", "in_blocks", "input_entries"]
+__all__ = ["Commit", "unknown_notes"]
 
 _KIND = "tokens"
-_BLOCK_BYTES = 1 << 18
+_UNKNOWN_SHARE = 0.01  # of all tokens: a tokenizer that fits its text gives far fewer
 INDEX_DOCUMENTS = 1 << 28
 """Splits with more documents have their record ids beside each shard, and no one file of 2 GiB."""
 
@@ -89,7 +81,7 @@ class Commit:
     `table_fingerprints` are those of inputs that are not read as byte streams, by number.
     """
 
-    plan: Plan
+    plan: Plan[TokenPayload]
     staging: Staging
     tokenizer: TokenizerEntry
     tokenizer_json: bytes
@@ -101,7 +93,7 @@ class Commit:
     """Of conversations: the entry, but for what the units found."""
     chat_template: bytes = b""
 
-    def assemble(self, results: Sequence[UnitResult]) -> tuple[Path, Manifest]:
+    def assemble(self, results: Sequence[TokenResult]) -> tuple[Path, Manifest]:
         """Write the dataset into a scratch directory, durably; returns it and its manifest."""
         scratch = self.staging.path / temporary_name()
         root = scratch / "dataset"
@@ -128,7 +120,7 @@ class Commit:
         self._sync(root, files)
         return root, manifest
 
-    def _count_records(self, results: Sequence[UnitResult]) -> RecordCounts:
+    def _count_records(self, results: Sequence[TokenResult]) -> RecordCounts:
         rejected: Counter[str] = Counter()
         for result in results:
             rejected.update(result.rejected)
@@ -142,7 +134,7 @@ class Commit:
         )
 
     def _nothing_written(
-        self, read: int, rejected: Mapping[str, int], results: Sequence[UnitResult]
+        self, read: int, rejected: Mapping[str, int], results: Sequence[TokenResult]
     ) -> InputError:
         if not read:
             return InputError(
@@ -165,7 +157,7 @@ class Commit:
         self,
         root: Path,
         scratch: Path,
-        results: Sequence[UnitResult],
+        results: Sequence[TokenResult],
         files: list[WrittenFile],
     ) -> dict[str, SplitEntry]:
         placed = self._place(results)
@@ -178,7 +170,7 @@ class Commit:
             splits[name] = self._write_split(root, name, mine, large, files)
         return splits
 
-    def _place(self, results: Sequence[UnitResult]) -> list[PlacedPiece]:
+    def _place(self, results: Sequence[TokenResult]) -> list[PlacedPiece]:
         placed, first = [], 0
         for result in results:
             directory = self.staging.units / unit_name(result.number)
@@ -194,7 +186,7 @@ class Commit:
         total = sum(p.piece.records for p in placed)
         sizes = sizes_of(names, self.shares, total)
         create_directory(scratch / "exact")
-        return deal_out(placed, names, sizes, self.plan.encoding, scratch / "exact")
+        return deal_out(placed, names, sizes, self.plan.payload.encoding, scratch / "exact")
 
     def _write_split(
         self, root: Path, name: str, placed: Sequence[PlacedPiece], large: int,
@@ -204,7 +196,7 @@ class Commit:
         folders = [shard_folder(name, number, len(runs)) for number in range(len(runs))]
         for folder in sorted({name, *folders} if placed else ()):  # git would lose an empty one
             create_directory(root / folder)
-        dtype = self.plan.encoding.dtype
+        dtype = self.plan.payload.encoding.dtype
         documents = sum(one.piece.documents for one in placed)
         own_ids = documents > INDEX_DOCUMENTS
         with ThreadPoolExecutor(self.threads) as pool:  # copying and hashing release the GIL
@@ -238,7 +230,7 @@ class Commit:
 
     def _manifest(
         self,
-        results: Sequence[UnitResult],
+        results: Sequence[TokenResult],
         inputs: tuple[InputEntry, ...],
         records: RecordCounts,
         splits: dict[str, SplitEntry],
@@ -251,7 +243,7 @@ class Commit:
         tokenizer = msgspec.structs.replace(
             self.tokenizer, special_text_found=dict(sorted(found.items()))
         )
-        encoding = self.plan.encoding
+        encoding = self.plan.payload.encoding
         return Manifest(
             format="dataprep",
             format_version=FORMAT_VERSION,
@@ -278,12 +270,12 @@ class Commit:
             chat=self._chat(results),
         )
 
-    def _features(self, results: Sequence[UnitResult]) -> tuple[str, ...]:
+    def _features(self, results: Sequence[TokenResult]) -> tuple[str, ...]:
         kinds = {kind for result in results for piece in result.pieces for kind in piece.files}
         needed = {"mask": LOSS_MASK, "groups": PREFERENCE}
         return tuple(feature for kind, feature in needed.items() if kind in kinds)
 
-    def _chat(self, results: Sequence[UnitResult]) -> ChatEntry | msgspec.UnsetType:
+    def _chat(self, results: Sequence[TokenResult]) -> ChatEntry | msgspec.UnsetType:
         if self.chat is None:
             return msgspec.UNSET
         overlong: Counter[str] = Counter()
@@ -316,73 +308,6 @@ def _content_id(placed: Sequence[PlacedPiece], dtype: str) -> str:
     return content.content_id
 
 
-class _Result(Protocol):
-    """What units of any kind leave behind."""
-
-    @property
-    def number(self) -> int: ...
-    @property
-    def spans(self) -> Sequence[SpanResult]: ...
-
-
-def input_entries(
-    sources: Sequence[Source], results: Sequence[_Result], table_fingerprints: Mapping[int, str]
-) -> tuple[InputEntry, ...]:
-    """The inputs with their fingerprints and the records found in each."""
-    digests: dict[int, list[str]] = {}
-    records: Counter[int] = Counter()
-    for result in results:
-        for span in result.spans:
-            digests.setdefault(span.source, []).extend(span.chunk_digests)
-            records[span.source] += span.records
-    return tuple(
-        InputEntry(
-            name=source.name,
-            format=source.format,
-            unit="byte" if source.format in STREAMS else "row",
-            compression=source.compression,
-            bytes=source.size,
-            fingerprint=table_fingerprints.get(number) or combine(digests[number]),
-            records=records[number],
-        )
-        for number, source in enumerate(sources)
-    )
-
-
-def final_rejects(
-    staging: Staging, results: Sequence[_Result], *, excerpts: bool = True
-) -> Iterator[bytes]:
-    """Yield the lines of rejects.jsonl, numbered over the whole build."""
-    decoder = msgspec.json.Decoder(StagedReject)
-    first_record = 0
-    lines: Counter[int] = Counter()
-    for result in results:
-        bases = []
-        for span in result.spans:
-            bases.append(lines[span.source])
-            lines[span.source] += span.lines
-        path = staging.units / unit_name(result.number) / REJECTS_NAME
-        with storage_errors(path), path.open("rb") as stream:
-            for staged in map(decoder.decode, stream):
-                line = None if staged.line is None else staged.line + bases[staged.span] + 1
-                final = staged.final(first_record, line)
-                yield msgspec.json.encode(final if excerpts else without_text(final)) + b"\n"
-        first_record += sum(span.records for span in result.spans)
-
-
-def in_blocks(lines: Iterable[bytes]) -> Iterator[bytes]:
-    """`lines` joined into blocks of a few hundred kilobytes."""
-    block: list[bytes] = []
-    size = 0
-    for line in lines:
-        block.append(line)
-        size += len(line)
-        if size >= _BLOCK_BYTES:
-            yield b"".join(block)
-            block, size = [], 0
-    yield b"".join(block)
-
-
 def _write_blocks(root: Path, name: str, blocks: Iterable[bytes]) -> WrittenFile:
     with FileWriter(root / name) as writer:
         for block in blocks:
@@ -397,3 +322,13 @@ def _write_crcs(root: Path, files: Sequence[WrittenFile]) -> WrittenFile:
         writer.write(crcs.astype("<u4").data)
         hashed = writer.close()
     return WrittenFile(name=manifests.CRC_NAME, hashed=hashed, dtype="<u4", shape=crcs.shape)
+
+
+def unknown_notes(splits: Mapping[str, SplitEntry], unknown: int) -> Iterator[str]:
+    """Say that many tokens of the text are the one for what the tokenizer does not know."""
+    tokens = sum(split.tokens for split in splits.values())
+    if unknown > _UNKNOWN_SHARE * tokens:
+        yield (
+            f"{unknown:,} tokens, {unknown / tokens:.1%} of all, are the unknown token: what they "
+            "stood for is lost; choose a --tokenizer that knows this text"
+        )

@@ -13,13 +13,13 @@ from tokenizers import Tokenizer
 
 from benchmarks import default_tokenizer
 from dataprep.formats.errors import InputError, StorageError, UsageError
-from dataprep.pipeline.plan.train_tokenizer import (
+from dataprep.pipeline.tokenize.load import resolve_tokenizer
+from dataprep.pipeline.tokenize.special_tokens import special_tokens, vocab_size
+from dataprep.pipeline.tokenize.train import (
     DEFAULT_SPECIAL_TOKENS,
     train_json,
     train_tokenizer,
 )
-from dataprep.pipeline.tokenize.load import resolve_tokenizer
-from dataprep.pipeline.tokenize.special_tokens import special_tokens, vocab_size
 from tests.scenes.tokenizer_files import PROSE, gigatoken_ids, hf_ids
 from tests.support import REPOSITORY, needs_shared_data
 

@@ -12,11 +12,11 @@ from dataprep.formats.errors import InputError, UsageError
 from dataprep.formats.manifest.tokens import SpecialToken, TokenizerEntry
 
 from ..options import AUTO, NONE
-from ..tokenize.engines import EngineChoice
-from ..tokenize.load import BUILT_IN, TokenizerSource
-from ..tokenize.probes import encoded_probes
-from ..tokenize.special_tokens import find_role, special_tokens, template_bos, vocab_size
-from .plan import Encoding
+from .bos_eos import Encoding
+from .engines import EngineChoice
+from .load import BUILT_IN, TokenizerSource
+from .probes import encoded_probes
+from .special_tokens import find_role, special_tokens, template_bos, vocab_size
 
 __all__ = ["DrivenTokenizer", "naming"]
 

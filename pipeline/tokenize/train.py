@@ -25,7 +25,7 @@ from dataprep.formats.errors import InputError, StorageError, UsageError
 from dataprep.formats.files.paths import local_path
 from dataprep.formats.storage import write_file
 
-from ..tokenize.tiktoken import CL100K_PATTERN, byte_level_config, byte_symbols
+from .tiktoken import CL100K_PATTERN, byte_level_config, byte_symbols
 
 __all__ = [
     "DEFAULT_SPECIAL_TOKENS",

@@ -1,0 +1,62 @@
+"""The kind `chat`: conversations and preferences into tokens with a loss mask."""
+
+from __future__ import annotations
+
+import hashlib
+
+from dataprep.formats.manifest.tokens import ChatEntry, Manifest
+
+from ..kinds import Context
+from ..tokens.estimate import TokenEstimate, estimate
+from ..tokens.kind import EarlyTokenizer, TokenBuild, sample_bytes
+from ..tokens.prepare import TokenPrepared
+from ..tokens.recipe import difference
+from .estimate import estimate_lengths
+from .options import ChatOptions
+from .overlong import OVERLONG
+from .prepare import ChatPrepared, ChatSurvey, prepare_chat, survey_chat
+from .worker import ChatTasks
+
+__all__ = ["ChatKind"]
+
+
+class ChatKind(TokenBuild):
+    """Builds of conversations; see `kinds.Kind`."""
+
+    name = "chat"
+    address = ChatTasks.address
+    literal = False
+
+    def survey(self, options: ChatOptions) -> ChatSurvey:
+        """Find the inputs and the template."""
+        return survey_chat(options)
+
+    def prepare(self, options: ChatOptions, survey: ChatSurvey, context: Context) -> ChatPrepared:
+        """Resolve inputs, template, tokenizer and engine into a plan."""
+        return prepare_chat(
+            options, survey, sample_bytes=sample_bytes(context), workers=context.early,
+            early=None if context.early is None else EarlyTokenizer(context.early),
+            engine_problem=context.refused,
+        )  # fmt: skip
+
+    def difference(self, existing: Manifest, prepared: TokenPrepared) -> str | None:
+        """Return how `existing` differs from what would be built."""
+        drops = existing.options.get("overlong") == "drop"
+        return difference(existing, prepared, frozenset({OVERLONG}) if drops else frozenset())
+
+    def estimate(self, prepared: ChatPrepared, *, details: bool = False) -> TokenEstimate:
+        """Return what the build will take, and with `details` the lengths of conversations."""
+        return estimate_lengths(prepared) if details else estimate(prepared, mask=True)
+
+    def chat_entry(self, prepared: TokenPrepared) -> tuple[ChatEntry, bytes] | None:
+        """Return the manifest entry of conversations, without counts, and their template."""
+        assert isinstance(prepared, ChatPrepared)
+        chat, template = prepared.plan.payload.chat, prepared.plan.payload.chat.template.encode()
+        entry = ChatEntry(
+            template="chat_template.jinja", template_origin=prepared.template_origin,
+            template_sha256=hashlib.sha256(template).hexdigest(),
+            masked_by=prepared.chat.masked_by, train_on=chat.train_on, form=chat.form,
+            max_tokens=chat.max_tokens, overlong=chat.overlong, overlong_found={},
+            trained_tokens=0,
+        )  # fmt: skip
+        return entry, template

@@ -1,0 +1,36 @@
+"""The plan of a build of conversations: how records are read, rendered and cut."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import msgspec
+
+from ..tokens.plan import TokenPayload
+
+__all__ = ["ChatPayload", "ChatPlan"]
+
+
+class ChatPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """Settings that turn records into conversations, and these into tokens; see `ChatOptions`."""
+
+    template: str
+    template_origin: str
+    """For people; see `Template.origin`."""
+    variables: dict[str, Any]
+    date: str | None
+    train_on: Literal["assistant", "last", "all"]
+    form: Literal["chat", "pairs", "labels", "groups"]
+    shape: str | None
+    columns: tuple[tuple[str, str], ...]
+    system: str | None
+    literal: bool
+    max_tokens: int | None
+    overlong: str | None
+    keep_untrained: bool
+
+
+class ChatPayload(TokenPayload, frozen=True, kw_only=True):
+    """Part of the plan that is special to conversations."""
+
+    chat: ChatPlan

@@ -1,0 +1,65 @@
+"""The worker's part of the kind `chat`: samples, early loading, tasks."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import pickle
+from pathlib import Path
+
+import msgspec
+
+from ..own_files import read_own
+from ..plan.plan import PLAN_NAME, Plan, load_plan
+from ..read.process_limits import Watch
+from ..tokenize.setup import naming
+from ..tokens.task import ENGINE_NAME, Request, TokenTasks
+from .encode import tables_of
+from .plan import ChatPayload
+from .sample import SampleRequest, take_chat_sample
+from .task import ChatTask
+
+__all__ = ["ChatTasks"]
+
+_MANY_OBJECTS = 200_000
+
+# Made at import, in one thread: msgspec 0.22 crashes where several are the first to use a type.
+_PLAN = msgspec.json.Decoder(Plan[ChatPayload])
+_REQUEST = msgspec.json.Decoder(Request | SampleRequest)
+
+
+class ChatTasks(TokenTasks):
+    """Opens tasks of conversations, and takes samples under the limits of a worker."""
+
+    address = "dataprep.pipeline.chat.worker:ChatTasks"
+
+    def answer(self, request: bytes, watch: Watch | None) -> bytes:
+        """Do what a request asks for; a sample is pickled."""
+        asked = _REQUEST.decode(request)
+        if isinstance(asked, SampleRequest):
+            return pickle.dumps(take_chat_sample(asked, watch))
+        return super().answer(request, watch)
+
+    def get_ready(self, engine_json: bytes) -> None:
+        """Load the reference if it will be used, and make the tables that units need."""
+        super().get_ready(engine_json)
+        with contextlib.suppress(Exception):  # if it goes wrong again, then in a unit
+            tables_of(engine_json)
+
+    def open_task(self, staging: Path, watch: Watch | None) -> ChatTask:
+        """Open the plan in the directory `staging`."""
+        plan = load_plan(staging / PLAN_NAME, _PLAN)
+        with naming(plan.payload.tokenizer):
+            encoder = self.encoder(plan, staging)
+            task = ChatTask(plan, encoder, read_own(staging / ENGINE_NAME), watch)
+        _collect_rarely()
+        return task
+
+
+def _collect_rarely() -> None:
+    """Look for cycles among objects less often: those of records are many, and have none.
+
+    They are made and dropped by the block; otherwise the search takes a third of the reading.
+    """
+    gc.freeze()
+    gc.set_threshold(_MANY_OBJECTS, 10, 10)

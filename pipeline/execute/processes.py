@@ -1,0 +1,320 @@
+"""Worker processes on this machine, the default executor.
+
+A worker that dies is replaced and its unit tried once more; if that one dies too, the build stops
+and names the unit. A worker that a template or a record has ended is replaced too, and its unit
+has failed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import queue
+import signal
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import msgspec
+
+from dataprep.formats.errors import StorageError, describe_exit
+
+from ..read.child_process import CRASHES, FOREIGN, crash_error
+from ..read.process_limits import NO_SOURCE, OVERTIME, place_in, seconds_allowed
+from ..read.records import Reject, Span
+from ..read.sources import Source
+from .bad_record import DECISIONS
+from .executor import OnEvent
+from .launch import launch, release
+from .worker import NO_UNIT, Event
+
+__all__ = ["Processes"]
+
+_ATTEMPTS = 2
+_NAMED = 3  # of the inputs of a unit
+_MOST_THREADS = 4  # of each of the last units, where all cores may still be at work
+
+# Made at import, in one thread: msgspec 0.22 crashes where several are the first to use a type.
+_EVENT = msgspec.json.Decoder(Event)
+
+_Questions = queue.SimpleQueue[bytes]
+
+
+class Processes:
+    """Worker processes, each fed by a thread that hands it one unit at a time.
+
+    They start, and import the kind at `address`, when this is entered: while the caller still
+    plans. At exit they are stopped at once, and unfinished units are lost.
+    """
+
+    def __init__(self, count: int, address: str) -> None:
+        self.count = count
+        self.notes: list[str] = []
+        """Sentences about workers that were replaced."""
+        self._address = address
+        self._processes: list[_Process] = []
+        self._threads: list[threading.Thread] = []
+        self._waiting: queue.SimpleQueue[int] = queue.SimpleQueue()
+        self._events: queue.SimpleQueue[Event | _Death] = queue.SimpleQueue()
+        self._tries: Counter[int] = Counter()
+        self._stopping = False
+        self._staging: Path | None = None
+        self._settled = threading.Event()
+        self._questions: _Questions = queue.SimpleQueue()
+        self._answers: queue.SimpleQueue[Event | None] = queue.SimpleQueue()
+
+    def __enter__(self) -> Processes:
+        try:
+            for _ in range(self.count):
+                self.start()
+            release()
+        except BaseException:  # a signal, or no more processes
+            self.stop()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def load(self, *requests: bytes) -> None:
+        """Send `requests` to all workers, in order, so that they load what units will need.
+
+        The first worker takes a question after the first request; see `answer`.
+        """
+        for number, process in enumerate(self._processes):
+            self._feed_by_thread(process, requests, self._questions if number == 0 else None)
+
+    def ask(self, request: bytes) -> Event:
+        """Put `request` to one worker, before `load`; return the event with its answer or failure.
+
+        A worker is started if there is none.
+        """
+        process = self._processes[0] if self._processes else self.start()
+        event = process.ask(self._address, request) or process.failure(NO_UNIT)
+        if event is None:
+            raise StorageError(
+                f"the worker that takes a sample {describe_exit(process.wait())}", where="worker",
+                code="E_WORKER", remedy="If memory ran out, free some; then run the command again.",
+            )  # fmt: skip
+        return event
+
+    def answer(self, request: bytes) -> bytes | None:
+        """Put `request` to the first worker, once, after `load`; None if it has died, or is none.
+
+        Raises nothing where the kind fails: its answer is missing then.
+        """
+        if not self._threads:
+            return None
+        self._questions.put(request)
+        event = self._answers.get()
+        return event.answer if event else None
+
+    def run(
+        self,
+        staging: Path,
+        units: Sequence[int],
+        on_event: OnEvent,
+        *,
+        begun: Callable[[], None],
+        inputs: Callable[[int], Sequence[Source]],
+    ) -> None:
+        """Do `units` of the plan in `staging`; see `Executor`."""
+        for number in units:
+            self._waiting.put(number)
+        if not self._threads:
+            self.load()
+        self._questions.put(b"")
+        self._staging = staging
+        self._settled.set()
+        begun()
+        left = len(units)
+        while left:
+            event = self._events.get()
+            if isinstance(event, _Death):
+                if (failure := event.process.failure(event.unit)) is not None:
+                    on_event(failure)  # it stops the build only when all units before are done
+                else:
+                    self._count_death(event, inputs)
+                    self._waiting.put(event.unit)
+                self._feed_by_thread(self.start(), (), None)
+                continue
+            left -= event.finished
+            on_event(event)
+
+    def start(self) -> _Process:
+        """Start one more process."""
+        process = _Process(self._address)
+        self._processes.append(process)
+        return process
+
+    def stop(self) -> None:
+        """End all workers now."""
+        self._stopping = True
+        self._questions.put(b"")
+        self._settled.set()
+        for process in self._processes:
+            process.kill()
+        for thread in self._threads:
+            thread.join()
+        for process in self._processes:
+            process.close()
+
+    def _feed_by_thread(
+        self, process: _Process, requests: Sequence[bytes], questions: _Questions | None
+    ) -> None:
+        arguments = (process, requests, questions)
+        thread = threading.Thread(target=self._feed, args=arguments, daemon=True)
+        thread.start()
+        self._threads.append(thread)
+
+    def _feed(
+        self, process: _Process, requests: Sequence[bytes], questions: _Questions | None
+    ) -> None:
+        """Give `process` units until there are none; runs in a thread of its own."""
+        for request in requests[:1]:
+            process.post(self._address, request)
+        if questions is not None:
+            self._pass_on(process, questions.get())
+        for request in requests[1:]:
+            process.post(self._address, request)
+        self._settled.wait()
+        if self._staging is not None:
+            process.send(b"plan %b\n" % os.fsencode(self._staging))
+        while (number := self._next()) is not None:
+            # The last ones may use what is left without work; the engine decides whether it can.
+            threads = min(self.count, _MOST_THREADS) if self._waiting.empty() else 1
+            process.send(b"unit %d %d\n" % (number, threads))
+            if not self._follow(process):
+                self._events.put(_Death(number, process))
+                return
+        process.end()
+
+    def _pass_on(self, process: _Process, question: bytes) -> None:
+        """Put the `question` to `process`; an empty one is none."""
+        answer = None
+        try:
+            if question:
+                answer = process.ask(self._address, question)
+        finally:
+            self._answers.put(answer)  # `answer` waits for it
+
+    def _follow(self, process: _Process) -> bool:
+        """Pass on the events of one unit; return whether the process survived it."""
+        for event in process.events():
+            if event.unit == NO_UNIT:
+                continue  # the answer to a request that was posted
+            self._events.put(event)
+            if event.done is None:
+                return True
+        return False
+
+    def _next(self) -> int | None:
+        try:
+            return None if self._stopping else self._waiting.get_nowait()
+        except queue.Empty:
+            return None
+
+    def _count_death(self, death: _Death, inputs: Callable[[int], Sequence[Source]]) -> None:
+        code = death.process.wait()
+        self.notes.append(
+            f"the worker {describe_exit(code)} in unit {death.unit}; it was done again"
+        )
+        self._tries[death.unit] += 1
+        if self._tries[death.unit] >= _ATTEMPTS:
+            read = inputs(death.unit)
+            names = ", ".join([one.name for one in read[:_NAMED]] + ["..."] * (len(read) > _NAMED))
+            if -code in CRASHES and all(source.format in FOREIGN for source in read):
+                raise crash_error(names, -code)
+            raise StorageError(
+                f"the worker {describe_exit(code)} in unit {death.unit}, twice ({names})",
+                where="worker", code="E_WORKER",
+                remedy="If memory ran out, use fewer --workers; then run the command again: "
+                "finished work is kept.",
+            )  # fmt: skip
+
+
+class _Process:
+    """One worker process and the two pipes to it."""
+
+    def __init__(self, likely: str) -> None:
+        self._launched = launch(likely)
+        self._unread = 0  # answers to requests
+        self._popen, self._events, _ = self._launched
+
+    def send(self, data: bytes) -> None:
+        """Write to its input; `events` shows whether it is dead."""
+        if self._popen.stdin is not None:
+            with contextlib.suppress(OSError):
+                self._popen.stdin.write(data)
+                self._popen.stdin.flush()
+
+    def ask(self, address: str, request: bytes) -> Event | None:
+        """Put `request` to the kind at `address`; return its answer, None if the process died."""
+        self.post(address, request)
+        for event in self.events():
+            self._unread -= 1
+            if not self._unread:
+                return event
+        return None
+
+    def post(self, address: str, request: bytes) -> None:
+        """Send `request` to the kind at `address` without waiting for its answer."""
+        self._unread += 1
+        self.send(b"ask %b %d\n" % (address.encode(), len(request)) + request)
+
+    def events(self) -> Iterator[Event]:
+        """Yield its events until it ends; one that is cut short ends it too."""
+        while line := self._events.readline():
+            try:
+                yield _EVENT.decode(line)
+            except (msgspec.MsgspecError, UnicodeDecodeError):
+                self.kill()
+                return
+
+    def end(self) -> None:
+        """Close its input: nothing more comes."""
+        if self._popen.stdin is not None:
+            with contextlib.suppress(OSError):
+                self._popen.stdin.close()
+
+    def kill(self) -> None:
+        """Stop it now."""
+        self._popen.kill()
+
+    def wait(self) -> int:
+        """Wait for it and return its exit status."""
+        return self._popen.wait()
+
+    def failure(self, unit: int) -> Event | None:
+        """Return the event if a limit or a crash of its work on `unit` ended it, else None."""
+        place = place_in(self._launched.note)
+        code = self.wait()
+        if place is None or -code not in {OVERTIME, *CRASHES}:
+            return None
+        reason = "template_time" if code == -OVERTIME else "template_crash"
+        problem = f"{place.doing} takes more than {seconds_allowed():g} s of processor time"
+        if code != -OVERTIME:
+            problem = f"{place.doing} ends the process ({signal.Signals(-code).name})"
+        if place.source == NO_SOURCE:
+            error = ("InputError", problem, "--template", DECISIONS[reason], "E_TEMPLATE")
+            return Event(unit=unit, error=error)
+        reject = Reject(
+            record=0, line=place.line, offset=place.offset, bytes=None,
+            reason=reason, detail=problem, excerpt="",
+        )  # fmt: skip
+        return Event(unit=unit, bad_record=(reject, Span(place.source, place.start, place.stop)))
+
+    def close(self) -> None:
+        """Wait for it and close the pipes."""
+        self._popen.wait()
+        self.end()
+        self._launched.close()
+
+
+class _Death:
+    """End of a process in the middle of a unit."""
+
+    def __init__(self, unit: int, process: _Process) -> None:
+        self.unit = unit
+        self.process = process

@@ -1,0 +1,198 @@
+"""The kind `tokens`: texts into token shards."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from dataprep.formats.errors import DataprepError
+from dataprep.formats.files import npy
+from dataprep.formats.manifest import tokens as manifests
+from dataprep.formats.manifest.tokens import ChatEntry, Manifest, SplitEntry
+from dataprep.formats.read.dataset import Dataset, open_dataset
+from dataprep.formats.storage import storage_errors
+
+from ..execute.processes import Processes
+from ..kinds import Assembled, Context, PlanRefused, Workplace
+from ..options import BuildOptions
+from ..plan.splits import split_notes
+from ..read.fingerprints import table_fingerprints
+from ..tokenize.engines import Encoded
+from ..tokenize.load import load_tokenizer
+from ..tokenize.setup import naming
+from .assemble import Commit, unknown_notes
+from .estimate import ESTIMATE_SAMPLE_BYTES, TokenEstimate, estimate
+from .prepare import SAMPLE_BYTES, TokenPrepared, TokenSurvey, prepare, survey
+from .recipe import difference
+from .task import Encode, Load, Ready, Request, TokenResult, TokenTasks
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
+__all__ = ["EarlyTokenizer", "TokenBuild", "TokenKind", "sample_bytes"]
+
+_EXAMPLE_CHARACTERS = 300
+_EXAMPLE_TOKENS = 100
+
+_Answer = tuple[list[int], list[int]] | str | None
+# Made at import, in one thread: msgspec 0.22 crashes where several are the first to use a type.
+_ANSWER = msgspec.json.Decoder(_Answer)
+
+
+class EarlyTokenizer:
+    """Engine that worker processes load while the coordinator goes on planning."""
+
+    def __init__(self, workers: Processes) -> None:
+        self._workers = workers
+
+    def load(self, engine_json: bytes) -> None:
+        """Begin to load this tokenizer."""
+        self._workers.load(_encoded(Load(msgspec.Raw(engine_json))), _encoded(Ready()))
+
+    def answer(self, texts: Sequence[bytes]) -> Encoded | str | None:
+        """Return the ids of `texts`, or why they cannot be had; None if there is no worker."""
+        data = self._workers.answer(_encoded(Encode([text.decode() for text in texts])))
+        found = None if data is None else _ANSWER.decode(data)
+        if found is None or isinstance(found, str):
+            return found
+        ids, offsets = found
+        return np.array(ids, np.uint32), np.array(offsets, np.int64)
+
+
+def _encoded(request: Request) -> bytes:
+    return msgspec.json.encode(request)
+
+
+def sample_bytes(context: Context) -> int:
+    """Return how much text to look at, at each of eight places."""
+    return ESTIMATE_SAMPLE_BYTES if context.estimate else SAMPLE_BYTES
+
+
+class TokenBuild(TokenTasks):
+    """The part of a build that texts and conversations share."""
+
+    result = TokenResult
+    stage = "tokenize"
+    literal = True
+    """Whether special tokens in texts may be encoded as plain text."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._tokenizer: Tokenizer | None = None
+
+    def load_manifest(self, out: Path) -> Manifest:
+        """Read the manifest of the dataset in `out`."""
+        return manifests.load(out)
+
+    def check(self, prepared: TokenPrepared) -> None:
+        """Load the tokenizer as users do, and compare the engine with it."""
+        options = prepared.options
+        with naming(options.tokenizer):
+            loaded = load_tokenizer(prepared.tokenizer_json, options.tokenizer)
+            loaded.encode_special_tokens = self.literal and options.special_text == "literal"
+            problem = prepared.doubt(loaded) if prepared.doubt else None
+        if problem is not None:
+            raise PlanRefused(problem)
+        self._tokenizer = loaded
+
+    def chat_entry(self, prepared: TokenPrepared) -> tuple[ChatEntry, bytes] | None:
+        """Return the manifest entry of conversations, without counts, and their template."""
+        return None
+
+    def assemble(
+        self, prepared: TokenPrepared, results: list[TokenResult], workplace: Workplace
+    ) -> Assembled:
+        """Write shards, indexes and the manifest."""
+        plan, options = prepared.plan, prepared.options
+        read = plan.payload.read
+        chat, template = self.chat_entry(prepared) or (None, b"")
+        root, manifest = Commit(
+            plan=plan, staging=workplace.staging, tokenizer=prepared.tokenizer,
+            tokenizer_json=prepared.tokenizer_json, options=prepared.stored_options,
+            shares=prepared.shares,
+            table_fingerprints=table_fingerprints(plan.sources, read.hf_config, read.hf_split),
+            threads=workplace.threads, chat=chat, chat_template=template,
+        ).assemble(results)  # fmt: skip
+        notes = [
+            *split_notes(
+                {name: split.documents for name, split in manifest.splits.items()},
+                prepared.shares, key=options.split_key,
+                keys=len({key for unit in results for key in unit.keys}),
+                exact=options.split_mode == "count",
+            ),
+            *unknown_notes(manifest.splits, sum(unit.unknown_tokens for unit in results)),
+        ]  # fmt: skip
+        return Assembled(root=root, manifest=manifest, notes=tuple(notes))
+
+    def content(self, out: Path, manifest: Manifest) -> dict[str, Any]:
+        """Return the fields of JSON that describe the dataset in `out`."""
+        splits = {
+            name: {"documents": split.documents, "tokens": split.tokens}
+            for name, split in manifest.splits.items()
+        }
+        found = {
+            "records": msgspec.to_builtins(manifest.records),
+            "splits": splits,
+            "tokens": msgspec.to_builtins(manifest.tokens),
+            "engine": manifest.tokenizer.engine,
+            "engine_reason": manifest.tokenizer.engine_reason,
+            "example": None,
+        }
+        with contextlib.suppress(DataprepError):  # another build has taken its place already
+            found["example"] = _example(out, self._tokenizer)
+        return found
+
+
+class TokenKind(TokenBuild):
+    """Builds of texts; see `kinds.Kind`."""
+
+    name = "tokens"
+
+    def survey(self, options: BuildOptions) -> TokenSurvey:
+        """Find the inputs and cut them into units."""
+        return survey(options)
+
+    def prepare(
+        self, options: BuildOptions, survey: TokenSurvey, context: Context
+    ) -> TokenPrepared:
+        """Resolve inputs, tokenizer and engine into a plan."""
+        return prepare(
+            options, survey, sample_bytes=sample_bytes(context),
+            early=None if context.early is None else EarlyTokenizer(context.early),
+            engine_problem=context.refused,
+        )  # fmt: skip
+
+    def difference(self, existing: Manifest, prepared: TokenPrepared) -> str | None:
+        """Return how `existing` differs from what would be built."""
+        return difference(existing, prepared)
+
+    def estimate(self, prepared: TokenPrepared, *, details: bool = False) -> TokenEstimate:
+        """Return what the build will take."""
+        with naming(prepared.options.tokenizer):
+            return estimate(prepared)
+
+
+def _first_ids(dataset: Dataset, split: SplitEntry) -> npt.NDArray[Any]:
+    """The first document's; read and not mapped: a bad block is an error then, and no signal."""
+    shard = next(shard for shard in split.shards if shard.documents)
+    docs = npy.read_array(dataset.path / shard.docs, "<u8", (shard.documents + 1,))
+    dtype = np.dtype(dataset.manifest.tokens.dtype)
+    tokens = dataset.path / shard.tokens
+    with storage_errors(tokens), tokens.open("rb") as stream:
+        data = stream.read(min(int(docs[1]), _EXAMPLE_TOKENS) * dtype.itemsize)
+    return np.frombuffer(data, dtype)
+
+
+def _example(path: Path, tokenizer: Tokenizer | None) -> str | None:
+    with open_dataset(path) as dataset:
+        for split in dataset.splits.values():
+            if split.documents:
+                ids = _first_ids(dataset, split.entry)
+                return dataset.decode(ids, tokenizer)[:_EXAMPLE_CHARACTERS]
+    return None
