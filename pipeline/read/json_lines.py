@@ -38,8 +38,10 @@ __all__ = [
     "FlatLines",
     "JsonRows",
     "JsonlParser",
+    "fault_of",
     "find",
     "kind_of",
+    "parse_unique",
     "path_of",
     "values_at",
 ]
@@ -189,7 +191,7 @@ class JsonRows:
         self._names = sorted({name for path in wanted for name in path})
         _refuse_escapes(self._names, where)
         self._explain_object = explain
-        self._constant = float if constants else _refuse_constant
+        self._constant = float if constants else None
         self._keys = [_Key(name) for name in self._names]
         self._plain = all(map(_PLAIN.fullmatch, self._names))
         self._decoder = msgspec.json.Decoder(_row_type(dict(wanted), where))
@@ -256,14 +258,19 @@ class JsonRows:
         try:
             row = self._decoder.decode(raw)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-            raise self._explain(raw, error) from None
+            raise self._fault_of(raw, error) from None
         if too_deep(raw, MAX_DEPTH):
             raise BadLineError("too_deep", f"nested deeper than {MAX_DEPTH}")
         if not is_utf8(raw):
-            raise self._explain(raw, None)
+            raise self._fault_of(raw, None)
         if any(key.count(raw, 1) > 1 or key.escape.search(raw) for key in self._keys):
-            self._parsed(raw.decode())
+            parse_unique(raw, self._names, constant=self._constant)
         return row
+
+    def _fault_of(self, raw: bytes, error: Exception | None) -> BadLineError:
+        return fault_of(
+            raw, error, self._explain_object, names=self._names, constant=self._constant
+        )
 
     def _with_dots(self, dotted: Sequence[Path]) -> _Respelled:
         """Return a reader that takes the paths `dotted` from fields of those dotted names."""
@@ -274,43 +281,6 @@ class JsonRows:
                 constants=self._constants,
             )  # fmt: skip
         return self._respelled[key]
-
-    def _parsed(self, line: str) -> Any:
-        """Parse `line` with the standard library; raise for a wanted field that stands twice."""
-        twice: list[str] = []
-
-        def check(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-            found = dict(pairs)
-            if len(found) < len(pairs):
-                names = [name for name, _ in pairs]
-                twice.extend(name for name in self._names if names.count(name) > 1)
-            return found
-
-        value = json.loads(
-            line, object_pairs_hook=check, parse_int=_integer, parse_constant=self._constant
-        )
-        if twice:  # after parsing: invalid JSON is reported first
-            raise BadLineError("duplicate_field", f"the field {twice[0]!r} stands twice")
-        return value
-
-    def _explain(self, raw: bytes, error: Exception | None) -> BadLineError:
-        """Return the fault of a line that was refused."""
-        if too_deep(raw, MAX_DEPTH):
-            return BadLineError("too_deep", f"nested deeper than {MAX_DEPTH}")
-        try:
-            value = self._parsed(raw.decode())
-        except UnicodeDecodeError as bad:
-            return BadLineError("invalid_utf8", f"byte {bad.start} of the record is not UTF-8")
-        except (ValueError, RecursionError) as bad:
-            return BadLineError("invalid_json", f"not one JSON object ({bad})")
-        except BadLineError as bad:
-            return bad
-        if not isinstance(value, dict):
-            return BadLineError("not_an_object", f"a JSON {kind_of(value)}, not an object")
-        problem = self._explain_object(value)
-        if problem is None and _ESCAPED_SURROGATE.search(raw):
-            problem = BadLineError("lone_surrogate", "a string holds half of a surrogate pair")
-        return problem or BadLineError("invalid_json", f"not valid JSON ({error})")
 
 
 class _Respelled:
@@ -421,6 +391,80 @@ def _row_type(wanted: dict[Path, Any], where: str) -> Any:
     return msgspec.defstruct("Row", fields, rename=rename, gc=False)
 
 
+# Faults
+
+
+def fault_of(
+    raw: bytes,
+    error: Exception | None,
+    explain: Explain = lambda _: None,
+    *,
+    names: Collection[str] | None = None,
+    constant: Callable[[str], float] | None = None,
+) -> BadLineError:
+    """Return the fault of a line that a decoder refused with `error`.
+
+    `explain` returns that of an object. For `names` and `constant` see `parse_unique`.
+    """
+    if too_deep(raw, MAX_DEPTH):
+        return BadLineError("too_deep", f"nested deeper than {MAX_DEPTH}")
+    try:
+        value = parse_unique(raw, names, constant=constant)
+    except UnicodeDecodeError as bad:
+        return BadLineError("invalid_utf8", f"byte {bad.start} of the record is not UTF-8")
+    except (ValueError, RecursionError) as bad:
+        return BadLineError("invalid_json", f"not one JSON object ({bad})")
+    except BadLineError as bad:
+        return bad
+    if not isinstance(value, dict):
+        return BadLineError("not_an_object", f"a JSON {kind_of(value)}, not an object")
+    problem = explain(value)
+    if problem is None and _ESCAPED_SURROGATE.search(raw):
+        problem = BadLineError("lone_surrogate", "a string holds half of a surrogate pair")
+    return problem or BadLineError("invalid_json", f"not valid JSON ({error})")
+
+
+def parse_unique(
+    raw: bytes,
+    names: Collection[str] | None = None,
+    *,
+    constant: Callable[[str], float] | None = None,
+) -> Any:
+    """Parse `raw` with the standard library; raise `BadLineError` for a name twice in an object.
+
+    Only `names` are checked; None: all. `constant` converts NaN and infinities, which are otherwise
+    refused.
+    """
+    twice: list[str] = []
+
+    def check(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        found = dict(pairs)
+        if len(found) < len(pairs):
+            every = [name for name, _ in pairs]
+            wanted = found if names is None else names
+            twice.extend(name for name in wanted if every.count(name) > 1)
+        return found
+
+    value = json.loads(
+        raw.decode(), object_pairs_hook=check, parse_int=_integer,
+        parse_constant=constant or _refuse_constant,
+    )  # fmt: skip
+    if twice:  # after parsing: invalid JSON is reported first
+        raise BadLineError("duplicate_field", f"the field {twice[0][:100]!r} stands twice")
+    return value
+
+
+def _integer(digits: str) -> int | float:
+    return int(digits) if len(digits) <= _MAX_DIGITS else float("inf")
+
+
+def _refuse_constant(name: str) -> float:
+    raise ValueError(f"{name} is not JSON")
+
+
+# Paths
+
+
 def path_of(field: str) -> Path:
     """Return the steps that lead to a field.
 
@@ -458,14 +502,6 @@ def find(value: Any, path: Path) -> Any:
     if isinstance(value, str) and _SURROGATE.search(value):
         raise BadLineError("lone_surrogate", f"the field {name!r} holds half of a surrogate pair")
     return value
-
-
-def _integer(digits: str) -> int | float:
-    return int(digits) if len(digits) <= _MAX_DIGITS else float("inf")
-
-
-def _refuse_constant(name: str) -> float:
-    raise ValueError(f"{name} is not JSON")
 
 
 def kind_of(value: Any) -> str:

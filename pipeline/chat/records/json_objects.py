@@ -9,7 +9,6 @@ every line; `tests/pipeline/chat/records/test_lines.py` holds them against the s
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterable
 from itertools import chain
@@ -19,7 +18,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from ...read.json_lines import BadLineError, kind_of
+from ...read.json_lines import BadLineError, fault_of, parse_unique
 from ...read.json_proofs import (
     lines_of_brackets,
     one_object_a_line,
@@ -33,9 +32,7 @@ _ANY_DECODER = msgspec.json.Decoder()
 _LIST_DECODER = msgspec.json.Decoder(list[dict[str, Any]])
 _DECODER = msgspec.json.Decoder(dict)  # at import: msgspec 0.22 crashes on first uses in threads
 _REFUSALS = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
-_ESCAPED_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 _NAME_END = re.compile(rb'(?<!\\)(?:\\\\)*"[ \t\r\n]*:')
-_MAX_DIGITS = 4300  # Python converts no longer integers
 _QUOTE, _SLASH = ord('"'), ord("\\")
 _OPENS = np.zeros(256, bool)  # what stands before a quote that opens a string
 _OPENS[list(b" \t\r\n,:[{")] = True
@@ -105,7 +102,7 @@ def object_of(raw: bytes) -> dict[str, Any]:
     try:
         found: dict[str, Any] = _DECODER.decode(raw)
     except _REFUSALS as error:
-        raise _explain(raw, error) from None
+        raise fault_of(raw, error) from None
     if too_deep(raw, MAX_DEPTH):
         raise BadLineError("too_deep", f"nested deeper than {MAX_DEPTH}")
     _refuse_twice(raw, found)
@@ -116,7 +113,7 @@ def _refuse_twice(raw: bytes, found: Any) -> None:
     """Raise if a name stands twice in an object of `raw`, which decodes to `found`."""
     names = _names_of(found)
     if raw.count(b":") != names and len(_NAME_END.findall(raw)) != names:
-        _parsed(raw)
+        parse_unique(raw)
 
 
 def names_once(data: bytes, starts: Starts, found: Objects) -> bool:
@@ -135,7 +132,7 @@ def names_once(data: bytes, starts: Starts, found: Objects) -> bool:
     lines = np.unique(np.searchsorted(bounds, unsure, "right") - 1).tolist()
     for line in lines:
         try:
-            _parsed(data[bounds[line] : bounds[line + 1]].rstrip(_AFTER))
+            parse_unique(data[bounds[line] : bounds[line + 1]].rstrip(_AFTER))
         except BadLineError:
             return False
         missing -= int(seen[line]) - _names_in([found[line]])
@@ -189,50 +186,3 @@ def _names_of(value: Any) -> int:
         if type(part) is dict or type(part) is list:
             count += _names_of(part)
     return count
-
-
-def _explain(raw: bytes, error: Exception) -> BadLineError:
-    """What is wrong with a line that was refused."""
-    if too_deep(raw, MAX_DEPTH):
-        return BadLineError("too_deep", f"nested deeper than {MAX_DEPTH}")
-    try:
-        value = _parsed(raw)
-    except UnicodeDecodeError as bad:
-        return BadLineError("invalid_utf8", f"byte {bad.start} of the record is not UTF-8")
-    except (ValueError, RecursionError) as bad:
-        return BadLineError("invalid_json", f"not one JSON object ({bad})")
-    except BadLineError as bad:
-        return bad
-    problem = ("invalid_json", f"not valid JSON ({error})")
-    if not isinstance(value, dict):
-        problem = ("not_an_object", f"a JSON {kind_of(value)}, not an object")
-    elif _ESCAPED_SURROGATE.search(raw):
-        problem = ("lone_surrogate", "a string holds half of a surrogate pair")
-    return BadLineError(*problem)
-
-
-def _parsed(raw: bytes) -> Any:
-    """`raw` by the standard library; raises for a name that stands twice in one object."""
-    twice: list[str] = []
-
-    def check(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        found = dict(pairs)
-        if len(found) < len(pairs):
-            names = [name for name, _ in pairs]
-            twice.extend(name for name in found if names.count(name) > 1)
-        return found
-
-    value = json.loads(
-        raw.decode(), object_pairs_hook=check, parse_int=_integer, parse_constant=_refuse_constant
-    )
-    if twice:  # only now: what is not JSON is that first
-        raise BadLineError("duplicate_field", f"the field {twice[0][:100]!r} stands twice")
-    return value
-
-
-def _integer(digits: str) -> int | float:
-    return int(digits) if len(digits) <= _MAX_DIGITS else float("inf")
-
-
-def _refuse_constant(name: str) -> float:
-    raise ValueError(f"{name} is not JSON")
