@@ -59,7 +59,8 @@ def text_windows(
     on_error: Literal["error", "skip"] = "error",
     cache_dir: _Place | None = None,
 ) -> WindowDataset | PackedDataset:
-    """The windows of a text file, map-style: dicts of int64 `input_ids` and `labels` [seq_length].
+    """Return the windows of a text file, map-style: dicts of int64 `input_ids` and `labels`
+    [seq_length].
 
     `stride` is in tokens from one window to the next, None: `seq_length`, so that each token is
     input once. All arguments are those of `create_dataloaders`; so are the errors.
@@ -108,7 +109,7 @@ def create_dataloaders(  # noqa: PLR0917  (the names and the order that callers 
     multiprocessing_context: str | None = None,
     cache_dir: _Place | None = None,
 ) -> tuple[Loader, Loader | None]:
-    """A loader to train on, in a new order each epoch, and one to validate on, in stored order.
+    """Return a loader to train on, shuffled each epoch, and one to validate on, in stored order.
 
     Arguments:
         train_path, val_path: JSONL or plain text, compressed or not; a file, a folder or a glob.
@@ -195,7 +196,7 @@ def _split(
 
 
 def _in_python(error: DataprepError) -> DataprepError:
-    """The same error; options of the command line become arguments of these functions."""
+    """Return the error with options of the command line as arguments of these functions."""
 
     def spoken(text: str | None) -> str | None:
         for phrase, instead in _PHRASES:
@@ -212,7 +213,7 @@ def _argument(option: re.Match[str]) -> str:
 
 
 def _spelled(tokenizer: Any) -> dict[str, Any]:
-    """The tokenizer as a name, as its file, or as a function."""
+    """Return the tokenizer as a name, as its file, or as a function."""
     if tokenizer is None or isinstance(tokenizer, str | os.PathLike):
         return {"tokenizer": None if tokenizer is None else os.fspath(tokenizer)}
     named = {role: getattr(tokenizer, role, None) for role in _ROLES}
@@ -230,7 +231,7 @@ def _spelled(tokenizer: Any) -> dict[str, Any]:
 
 
 def _explained(error: InputError, path: _Place, split: Split) -> InputError:
-    """The same about the file, which the caller knows, and not about a split, which is ours."""
+    """Return the error about the file instead of the split, which the caller does not know."""
     if error.code != "E_TOO_FEW_TOKENS":
         return error
     return InputError(

@@ -1,4 +1,4 @@
-"""What arguments may be, said in the same words wherever they are taken.
+"""Checks of arguments, with one wording wherever they are taken.
 
 Looked at once, when a loader is made: a count that was read from a file as a text, or a switch that
 was given as ``"no"``, would otherwise be met somewhere in a run, or never.
@@ -18,7 +18,7 @@ __all__ = ["flag", "flag_or_none", "inner_function", "name_of", "one_of", "whole
 
 
 def whole_number(where: str, value: Any, minimum: int = 0) -> int:
-    """`value`, of whatever integer type, as an int; `UsageError` for anything else, or less.
+    """Return `value`, of any integer type, as an int; `UsageError` for other types, or less.
 
     True and False are no numbers: they are given where one argument was taken for another.
     """
@@ -34,7 +34,7 @@ def whole_number(where: str, value: Any, minimum: int = 0) -> int:
 
 
 def flag(where: str, value: Any) -> bool:
-    """`value`, of Python or of NumPy, as a bool; `UsageError` for anything else.
+    """Return `value`, a bool of Python or NumPy, as a bool; raise `UsageError` for others.
 
     >>> flag("drop_last", np.True_)
     True
@@ -45,7 +45,7 @@ def flag(where: str, value: Any) -> bool:
 
 
 def flag_or_none(where: str, value: Any) -> bool | None:
-    """The same, where None stands for a choice that depends on others."""
+    """Return `value` as `flag` does, or None, which stands for a choice that depends on others."""
     return None if value is None else flag(where, value)
 
 

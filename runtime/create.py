@@ -1,4 +1,4 @@
-"""`create_loader`: a dataset directory in, a seeded torch DataLoader out.
+"""`create_loader`: from a dataset directory to a seeded torch DataLoader.
 
 The loader is a real `torch.utils.data.DataLoader` over a map-style dataset and a batch sampler, so
 whatever works with those works with it. What is served is fixed by (dataset, split, seed, epoch,

@@ -36,7 +36,7 @@ class SampleError(InputError):
         super().__init__(problem, where=place, remedy=remedy, code=code)
 
     def at_sample(self, sample: int) -> SampleError:
-        """The same error, which names the number of the sample instead of the row."""
+        """Return the error with the number of the sample in place of the row."""
         place = _place(f"sample {sample}", self.row, self.field)
         return SampleError(self.problem, where=place, remedy=self.remedy, code=self.code)
 

@@ -1,4 +1,4 @@
-"""Which of the data-parallel processes this one is: told, or read from torch.distributed."""
+"""Rank of this process among the data-parallel ones, given or from torch.distributed."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class DataParallel(NamedTuple):
 
 
 def data_parallel(distributed: bool, dp_rank: int | None, dp_size: int | None) -> DataParallel:
-    """The given rank and size, else those of torch.distributed if `distributed`, else alone.
+    """Return the given rank and size, or those of torch.distributed if `distributed`, or 0 of 1.
 
     Raises `UsageError` for half of the two, for a rank outside of the size, and where
     torch.distributed is asked for and not initialised. Warns where it is initialised and not asked

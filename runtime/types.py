@@ -1,4 +1,4 @@
-"""What a loader needs of a dataset: samples by number, a batch at a time.
+"""Types of the runtime: batches, and datasets that make them.
 
 Every dataset here is map-style and keeps nothing of an epoch: which sample comes when is decided
 elsewhere, and reaches worker processes as plain numbers.
@@ -55,21 +55,23 @@ class SampleDataset(Protocol):
 
     @property
     def definition(self) -> Mapping[str, Any]:
-        """JSON values: everything besides the build that decides what sample `i` is."""
+        """JSON values that decide, with the build, what sample `i` is."""
         ...
 
     def __len__(self) -> int: ...
 
     def __getitem__(self, index: int) -> Batch:
-        """One sample, without a batch axis."""
+        """Return one sample, without a batch axis."""
         ...
 
     def batch(self, indices: Indices) -> Batch:
-        """One batch of these samples, each tensor its own memory."""
+        """Return one batch of these samples, each tensor its own memory."""
         ...
 
     def spans(self, samples: Samples) -> tuple[Samples, Samples]:
-        """Starts and stops, in tokens of the split, of all that reading these samples touches."""
+        """Return starts and stops, in tokens of the split, of all that reading these samples
+        touches.
+        """
         ...
 
 
@@ -86,7 +88,7 @@ class SampleList(list[Any]):
 
 
 def batch_of(made: Any) -> Any:
-    """Return the batch of a `SampleList`; what is no such list is a batch already."""
+    """Return the batch of a `SampleList`; any other value is a batch already."""
     return made.batch if isinstance(made, SampleList) else made
 
 

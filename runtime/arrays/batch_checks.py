@@ -1,4 +1,4 @@
-"""What must hold of a batch of embeddings or of pairs, as `validate_first_batch` asks.
+"""Checks of a batch of embeddings or of pairs, for `validate_first_batch`.
 
 Each finding is an `IncompatibleError` (E_BATCH) with field, row and value, never an `assert`: those
 vanish under ``python -O``.

@@ -1,4 +1,4 @@
-"""Which steering variant a pair is served with: drawn anew each epoch, the same in every process.
+"""Steering variant of each pair: drawn anew each epoch, equal in every process.
 
 The variant is a hash of (content id, seed, epoch, pair), compared with three thresholds that the
 curriculum has for the epoch. No generator has a state, so worker processes, ranks, batch size,
@@ -115,7 +115,7 @@ def _half_wave(now: int, last: int) -> int:
 
 
 def stored_curriculum(data: ArrayData) -> Curriculum:
-    """The curriculum in config.json of a dataset of pairs; the plain one where none stands there.
+    """Return the curriculum in config.json of a dataset of pairs, or else the default.
 
     Raises `UsageError` for a dataset of another kind, `IntegrityError` for what is no curriculum,
     `IncompatibleError` for one of a mode or structure that is not known.
@@ -147,7 +147,7 @@ def stored_seed(data: ArrayData) -> int:
 
 
 class VariantDraw:
-    """The variants of pairs: `of(pairs, epochs)`.
+    """Draw of the variants of pairs: `of(pairs, epochs)`.
 
     With `moving` the curriculum goes on with the epochs. Without, a pair has one variant for good,
     drawn by the `probabilities` of the curriculum: what is evaluated should not vary by itself.
@@ -166,7 +166,8 @@ class VariantDraw:
         self._known: dict[int, tuple[np.uint64, npt.NDArray[np.uint64]]] = {}
 
     def of(self, pairs: Positions, epochs: Positions) -> Positions:
-        """The variant of each of `pairs` (rows of the dataset) in its epoch: int64 [k], 0 .. 3.
+        """Return the variant of each of `pairs` (rows of the dataset) in its epoch: int64 [k], 0 ..
+        3.
 
         Costs some 20 microseconds for a batch of one epoch.
         """
@@ -189,7 +190,7 @@ class VariantDraw:
         return found
 
     def _learn(self, epoch: int) -> tuple[np.uint64, npt.NDArray[np.uint64]]:
-        """The key of an epoch, and its thresholds."""
+        """Compute the key of an epoch and its thresholds."""
         name = canonical_json([*self._name, epoch if self.moving else None])
         key = np.frombuffer(hashlib.sha256(name).digest(), "<u8")[0]
         bounds = np.array(thresholds(self.curriculum, epoch), np.uint64)

@@ -25,7 +25,7 @@ __all__ = ["EmbeddingDataset", "default_fields"]
 
 
 def default_fields(data: ArrayData) -> tuple[str, ...]:
-    """The arrays with a row for each record, without provenance and scales, in stored order."""
+    """Return the arrays with a row for each record, without provenance and scales."""
     scales = {array.entry.scale for array in data.arrays.values()}
     return tuple(
         name for name, array in data.arrays.items()
@@ -34,7 +34,7 @@ def default_fields(data: ArrayData) -> tuple[str, ...]:
 
 
 class EmbeddingDataset(BatchDataset):
-    """The rows of one split, map-style: a dict with a tensor for each field.
+    """Map-style dataset of the rows of one split: a dict with a tensor for each field.
 
     Arguments:
         fields: the arrays to serve; None: those of `default_fields`.
@@ -102,7 +102,7 @@ class EmbeddingDataset(BatchDataset):
 
     @property
     def definition(self) -> dict[str, Any]:
-        """What decides, besides the content id, the numbers of a field of a sample: JSON values."""
+        """JSON values that decide, with the content id, the numbers of a field of a sample."""
         dtype = None if self.dtype is None else str(self.dtype).removeprefix("torch.")
         return {
             "kind": "embeddings", "split": self.split.name, "raw": bool(self.raw), "dtype": dtype,
@@ -116,11 +116,11 @@ class EmbeddingDataset(BatchDataset):
 
     @property
     def tracks(self) -> tuple[NamedArray, ...]:
-        """The arrays that samples are read from, for whoever announces reads."""
+        """Arrays that samples are read from, for read-ahead."""
         return tuple(column.array for column in self._columns.values())
 
     def spans(self, samples: Ints) -> tuple[Ints, Ints]:
-        """Starts and stops of the numbers that `samples` touch, the `tracks` end to end.
+        """Return starts and stops of the numbers that `samples` touch, the `tracks` end to end.
 
         Raises `IndexError` for a sample outside 0 .. len - 1.
         """
@@ -145,7 +145,7 @@ class EmbeddingDataset(BatchDataset):
         return batch
 
     def check_batch(self, batch: Mapping[str, Any], *, rows: int | None = None) -> None:
-        """What `validate_first_batch` does: see `dataprep.runtime.arrays.batch_checks`."""
+        """Check a batch for `validate_first_batch`; see `dataprep.runtime.arrays.batch_checks`."""
         from .batch_checks import check_rows
 
         shapes = {name: column.array.row_shape for name, column in self._columns.items()}
@@ -153,7 +153,7 @@ class EmbeddingDataset(BatchDataset):
 
 
 class _Column:
-    """One array as it is served."""
+    """One array of a dataset with its scale and the dtype to serve."""
 
     def __init__(
         self,
@@ -170,7 +170,7 @@ class _Column:
         self._brain = array.entry.dtype == BFLOAT16
 
     def take(self, rows: Ints, *, check: bool) -> torch.Tensor:
-        """The rows numbered `rows`, each of a record that there is: [len(rows), *row_shape]."""
+        """Return the rows numbered `rows`, all of them valid: [len(rows), *row_shape]."""
         found = self.array.take_known(rows)
         if check:
             self._rules.check(rows, found)

@@ -69,7 +69,7 @@ class Negatives:
 
 
 def read_negatives(given: Given, tables: PairTables) -> Negatives:
-    """Negatives from another dataset of pairs, a folder with two files, or two arrays.
+    """Return negatives read from another dataset of pairs, a folder with two files, or two arrays.
 
     A dataset stays mapped. A folder holds hard_negatives and negative_tiers as .npy or .pt. Arrays
     and tensors, (negatives, tiers) of any integer type and on any device, are copied. All are
@@ -120,7 +120,7 @@ def check_negatives(found: Negatives, tables: PairTables) -> None:
 
 
 def _positives(tables: PairTables) -> Ints:
-    """question * sources + source of every pair, sorted; the format has it fit 64 bits."""
+    """Return question * sources + source of every pair, sorted; it fits 64 bits."""
     sources, pairs = tables.sizes.sources, tables.sizes.pairs
     parts = [
         tables.numbers("pair_index", np.arange(start, min(start + _BLOCK, pairs)))
@@ -131,7 +131,7 @@ def _positives(tables: PairTables) -> Ints:
 
 
 def _repeated(rows: Ints) -> npt.NDArray[np.bool_]:
-    """Where a number stands in its row for the second time."""
+    """Return True where a number repeats an earlier one of its row."""
     order = np.argsort(rows, axis=1, kind="stable")
     inorder = np.take_along_axis(rows, order, axis=1)
     again = np.zeros(rows.shape, np.bool_)
@@ -162,7 +162,7 @@ def _of_dataset(path: Path, shape: tuple[int, ...]) -> Negatives:
 
 
 def _files(folder: Path) -> list[Path]:
-    """The file of each name in `folder`; none if one is missing."""
+    """Return the file of each name in `folder`; none if one is missing."""
     found = []
     for name in _NAMES:
         there = [folder / f"{name}{suffix}" for suffix in (".npy", ".pt")]
@@ -175,7 +175,7 @@ def _loaded(folder: Path) -> list[Any]:
 
 
 def _load(path: Path) -> Any:
-    """What a file holds; nothing that is pickled is ever run."""
+    """Return the array in a file; no pickle is ever run."""
     read: Callable[[Path], Any] = _load_numpy if path.suffix == ".npy" else _load_torch
     with storage_errors(path), decoding(
         str(path), f"{path.suffix} file", code="E_INPUT",
@@ -201,7 +201,7 @@ def _two(given: Sequence[Any]) -> Sequence[Any]:
 
 
 def _whole(name: str, given: Any, shape: tuple[int, ...]) -> Ints:
-    """An owned int64 array of `given`, which must be whole numbers of this shape."""
+    """Return an owned int64 array of `given`, which must be whole numbers of this shape."""
     array = given.detach().cpu().numpy() if isinstance(given, torch.Tensor) else np.asarray(given)
     if array.shape != shape:
         raise _misshapen(name, array.shape, shape)

@@ -22,7 +22,7 @@ Place = str | Path | Dataset | ArrayData | PairData
 
 
 def open_tokens(place: Any, io: Literal["mmap", "pread"] | None) -> Dataset:
-    """Return the dataset of tokens at `place`, opened with `io`; an open one as it is."""
+    """Return the dataset of tokens at `place`, opened with `io` unless it is open."""
     if (
         isinstance(place, list | tuple)
         and place

@@ -33,7 +33,7 @@ def open_pairs(
 
 
 class PairData:
-    """An open dataset of pairs; its splits share maps, files, and what is held in memory."""
+    """Open dataset of pairs whose splits share maps, files and tables in memory."""
 
     def __init__(self, data: ArrayData, *, preload: bool = False, device: Device = None) -> None:
         self.data = data
@@ -48,7 +48,7 @@ class PairData:
 
     @property
     def io(self) -> ReadBy:
-        """How files are read."""
+        """Way of reading files: ``"mmap"`` or ``"pread"``."""
         return self.data.io
 
     @property
@@ -66,7 +66,7 @@ class PairData:
         clusters: Sequence[int] | None = None,
         sample_mask: bool = False,
     ) -> PairDataset:
-        """The pairs of the split called `name`; the arguments are those of `PairDataset`."""
+        """Return the pairs of the split called `name`; the arguments are those of `PairDataset`."""
         return PairDataset(
             self.data.split(name), seed=seed, curriculum=curriculum, schedule=schedule,
             clusters=clusters, sample_mask=sample_mask, tables=self.tables,

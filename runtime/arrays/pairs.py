@@ -113,7 +113,7 @@ class PairDataset(BatchDataset):
         )
 
     def _of_clusters(self, clusters: Ints) -> Ints:
-        """The pairs of the split that are in `clusters`, in order."""
+        """Return the pairs of the split that are in `clusters`, in order."""
         found = []
         for start in range(0, len(self.split), _BLOCK):
             samples = np.arange(start, min(start + _BLOCK, len(self.split)))
@@ -130,12 +130,12 @@ class PairDataset(BatchDataset):
 
     @property
     def device(self) -> torch.device:
-        """Where the tensors of a batch are."""
+        """Device of the tensors of a batch."""
         return self.tables.device
 
     @property
     def definition(self) -> dict[str, Any]:
-        """What decides, besides the content id, what sample `i` is: JSON values."""
+        """JSON values that decide, with the content id, what sample `i` is."""
         schedule = msgspec.json.decode(msgspec.json.encode(self.schedule))  # lists, as states have
         steering = {
             "version": VERSION, "seed": self.seed, "moves": self._draw.moving, **schedule
@@ -169,13 +169,13 @@ class PairDataset(BatchDataset):
         return _again, (self.split, options, changes)
 
     def snapshot(self) -> PairDataset:
-        """The dataset as it is now: what is forced or reloaded later is not seen. Costs nothing."""
+        """Return a shallow copy that later calls of `force_steering` and others do not change."""
         found = object.__new__(PairDataset)
         found.__dict__.update(self.__dict__)
         return found
 
     def set_epoch(self, epoch: int) -> None:
-        """The epoch of indices that name none; a loader names it in every index."""
+        """Set the epoch of indices that name none; a loader names it in every index."""
         number = whole_number("epoch", epoch)
         require(number <= MAX_EPOCH, "epoch", f"must be in 0 .. {MAX_EPOCH:,}, got {epoch:,}")
         self.epoch = number
@@ -243,7 +243,7 @@ class PairDataset(BatchDataset):
         return batch
 
     def _pairs(self, samples: Ints) -> Ints:
-        """The rows of `samples`."""
+        """Return the rows of `samples`."""
         if self._chosen is None:
             return rows_of(self.split, samples)
         if len(samples):
@@ -251,14 +251,14 @@ class PairDataset(BatchDataset):
         return self._chosen[samples]
 
     def _ends(self, pairs: Ints) -> tuple[Ints, Ints]:
-        """The question and the source of each pair, both there."""
+        """Return the question and the source of each pair, both there."""
         questions, sources = np.ascontiguousarray(self.tables.numbers("pair_index", pairs).T)
         self.tables.check_pointers("pair_index", pairs, questions, "questions")
         self.tables.check_pointers("pair_index", pairs, sources, "sources")
         return questions, sources
 
     def _hard(self, pairs: Ints, *, check: bool = False) -> tuple[Ints, Ints]:
-        """Negatives, all there, and their tiers, with `check` looked at: int64 [k, negatives]."""
+        """Return negatives and their tiers, int64 [k, negatives]; `check` checks the tiers."""
         if self._negatives is not None:  # checked already
             return self._negatives.rows.take(pairs), self._negatives.tiers.take(pairs)
         negatives = self.tables.numbers("hard_negatives", pairs)
@@ -272,12 +272,12 @@ class PairDataset(BatchDataset):
 
     @property
     def tracks(self) -> tuple[NamedArray, ...]:
-        """The arrays that samples are read from, for whoever announces reads."""
+        """Arrays that samples are read from, for read-ahead."""
         mapped = {array.name: array for array in self.tables.mapped}
         return tuple(mapped[name] for name in (*EMBEDDINGS, *_SCALARS) if name in mapped)
 
     def spans(self, samples: Ints) -> tuple[Ints, Ints]:
-        """Starts and stops of the numbers that `samples` touch, the `tracks` end to end.
+        """Return starts and stops of the numbers that `samples` touch, the `tracks` end to end.
 
         Reads what points at sources, which `batch` will read. Of steering all variants count
         (samples name no epoch). Raises what `batch` raises.
@@ -289,13 +289,15 @@ class PairDataset(BatchDataset):
         return spans_of(self.tracks, [questions, sources, *steering])
 
     def statistics(self) -> PairStatistics:
-        """Counts by cluster and tier, ranges, lengths of steering vectors; reads all of it once."""
+        """Return counts by cluster and tier, ranges, lengths of steering vectors; reads everything
+        once.
+        """
         pairs = self._pairs(np.arange(len(self)))
         tiers = None if self._negatives is None else self._negatives.tiers
         return statistics_of(self.tables, pairs, tiers)
 
     def memory(self) -> MemoryReport:
-        """What the dataset takes; splits opened together share it."""
+        """Return the memory of the dataset, which splits opened together share."""
         names = {entry.file for array in self.tables.mapped for entry in array.entry.shards}
         data = self.split.data
         held = self.tables.held_bytes + (self._negatives.held_bytes if self._negatives else 0)
@@ -305,7 +307,7 @@ class PairDataset(BatchDataset):
         )  # fmt: skip
 
     def check_batch(self, batch: Mapping[str, Any], *, rows: int | None = None) -> None:
-        """What `validate_first_batch` does: see runtime/arrays/batch_checks.py."""
+        """Check a batch for `validate_first_batch`; see runtime/arrays/batch_checks.py."""
         check_pairs(batch, self.tables.sizes, rows=rows)
 
     def close(self) -> None:
@@ -327,7 +329,7 @@ def _again(split: ArraySplit, options: dict[str, Any], changes: dict[str, Any]) 
 
 
 def _cluster_numbers(clusters: Sequence[int], count: int) -> Ints:
-    """The clusters, sorted, each one of `count` that there are, or -1."""
+    """Return the clusters, sorted, each one of `count` that there are, or -1."""
     numbers = np.unique([whole_number("clusters", number, -1) for number in clusters])
     require(len(numbers) > 0, "clusters", "names no cluster")
     require(

@@ -35,7 +35,7 @@ class Spread:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PairStatistics:
-    """Of the pairs of one split, or of some clusters of it."""
+    """Statistics of the pairs of one split, or of some of its clusters."""
 
     pairs: int
     clusters: dict[int, int]
@@ -68,7 +68,7 @@ class _Running:
 
 
 def statistics_of(tables: PairTables, pairs: Ints, tiers: Column | None = None) -> PairStatistics:
-    """The statistics of `pairs` (rows of the dataset, at least one).
+    """Return the statistics of `pairs` (rows of the dataset, at least one).
 
     `tiers` stand in place of the stored ones.
     """
@@ -115,7 +115,7 @@ class MemoryReport:
 
 
 def resident_bytes(directory: Path) -> int | None:
-    """Bytes of the files below `directory` that are mapped and resident in this process.
+    """Return bytes of the files below `directory` that are mapped and resident in this process.
 
     Costs milliseconds: the kernel counts the pages of every map.
     """

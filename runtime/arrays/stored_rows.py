@@ -37,7 +37,7 @@ _REMEDY = "Restore this file or build again; `dataprep verify` lists every such 
 
 
 class ValueRules:
-    """What the numbers of one array must be, as far as it is checked when they are served."""
+    """Rules for the numbers of one array that are checked when they are served."""
 
     def __init__(self, manifest: ArrayManifest, array: NamedArray) -> None:
         self._array = array
@@ -65,7 +65,7 @@ class ValueRules:
 
 
 def rows_of(split: ArraySplit, samples: Ints) -> Ints:
-    """The row numbers of `samples` of a split, int64 [k], each of a row that there is.
+    """Return the row numbers of `samples` of a split, int64 [k], each of a row that there is.
 
     Raises `IndexError` for a sample outside of the split, `IntegrityError` for a row that is not
     there.
@@ -113,12 +113,12 @@ def check_offsets(array: NamedArray, offsets: Ints, total: int) -> None:
 
 
 def outside(values: Ints, limit: int) -> bool:
-    """Whether any number is not in 0 .. `limit` - 1."""
+    """Return whether any number is outside 0 .. `limit` - 1."""
     return values.size > 0 and unsigned_max(values) >= limit
 
 
 def pointed_nowhere(file: str, *, row: int, value: int, limit: int, of: str) -> IntegrityError:
-    """The error of a number in `file` that points at none of the `limit` things it counts."""
+    """Return the error of a number in `file` that is outside 0 .. `limit` - 1."""
     return IntegrityError(
         f"row {row:,} holds {value:,}, but there are {limit:,} {of}, numbered from 0",
         where=file, code="E_REFERENCE", remedy=_REMEDY,
@@ -126,7 +126,7 @@ def pointed_nowhere(file: str, *, row: int, value: int, limit: int, of: str) -> 
 
 
 def _file_of(array: NamedArray, row: int) -> tuple[str, int]:
-    """The shard that has row `row` of `array`, and which row of the shard it is."""
+    """Return the shard that has row `row` of `array`, and which row of the shard it is."""
     for shard in array.entry.shards:
         if row < shard.rows:
             return shard.file, row

@@ -46,7 +46,7 @@ _CHECKED_AT_OPENING = 64 << 20  # bytes of all small numbers together
 
 
 def device_of(device: str | torch.device | None) -> torch.device:
-    """The device that is meant; None is the memory of the processor.
+    """Return the device that is meant; None is the memory of the processor.
 
     >>> device_of(None), device_of("cuda:1")
     (device(type='cpu'), device(type='cuda', index=1))
@@ -62,12 +62,12 @@ class Column(Protocol):
     """Some numbers for every pair."""
 
     def take(self, rows: Ints) -> npt.NDArray[Any]:
-        """Those of the pairs `rows` [k]: an owned array [k, ...]."""
+        """Return the numbers of the pairs `rows` [k]: an owned array [k, ...]."""
         ...
 
 
 class PairTables:
-    """What batches of pairs are made of. Thread-safe; not pickled (datasets open their own).
+    """Tables that batches of pairs are gathered from. Thread-safe; datasets pickle without them.
 
     Ints that are asked for must be there. Numbers that no build writes are an `IntegrityError`;
     what is held in memory was checked when it was read.
@@ -115,7 +115,7 @@ class PairTables:
                 self._numbers[name] = found
 
     def _read_vectors(self, name: str) -> torch.Tensor:
-        """All of an array, on the device, with no more than a block of it in memory besides."""
+        """Return a whole array on the device, with at most one more block of it in memory."""
         array = self.arrays[name]
         kind = torch.from_numpy(np.empty(0, array.dtype)).dtype
         table = torch.empty((array.rows, *array.row_shape), dtype=kind, device=self.device)
@@ -140,7 +140,7 @@ class PairTables:
         check_pointers(self.data.array(name), rows, values, limit=limit, of=of)
 
     def vectors(self, name: str, rows: Ints) -> torch.Tensor:
-        """Rows of the embeddings `name`: owned float32 [len(rows), dim] on the device."""
+        """Return rows of the embeddings `name`: owned float32 [len(rows), dim] on the device."""
         if not self.preload:
             found = self._sound_vectors(name, rows)
             return torch.from_numpy(found).to(self.device, torch.float32)
@@ -167,7 +167,7 @@ class PairTables:
             self._sound_pairs[pairs] = True
 
     def numbers(self, name: str, rows: Ints, *, check: bool = False) -> npt.NDArray[Any]:
-        """Rows of the numbers `name`: an owned array [len(rows), ...], checked with `check`."""
+        """Return rows of the numbers `name`: an owned array [len(rows), ...]."""
         if not self.preload:
             stored = self.arrays[name].take_known(rows)
             if check:
@@ -179,7 +179,7 @@ class PairTables:
         return found
 
     def steering(self, pairs: Ints, variants: Ints) -> torch.Tensor:
-        """The vector of variant `variants[k]` of each of `pairs`: float32 [k, dim], owned."""
+        """Return the vector of variant `variants[k]` of each of `pairs`: owned float32 [k, dim]."""
         if not self.preload:
             return torch.from_numpy(self._gathered_steering(pairs, variants)).to(self.device)
         steering = torch.zeros((len(pairs), self.sizes.dim), device=self.device)
@@ -196,7 +196,7 @@ class PairTables:
 
     @property
     def held_bytes(self) -> int:
-        """Bytes of what is held in memory, that of a device included."""
+        """Bytes held in memory, that of a device included."""
         vectors = sum(table.nbytes for table in self._vectors.values())
         return vectors + sum(table.nbytes for table in self._numbers.values())
 
@@ -206,13 +206,13 @@ class PairTables:
         return () if self.preload else tuple(self.arrays.values())
 
     def close(self) -> None:
-        """Let go of what is held; it is read again when it is used."""
+        """Release the tables in memory; use reads them again."""
         self._vectors.clear()
         self._numbers.clear()
 
 
 def _of_variants(variants: Ints) -> Iterator[tuple[str, Ints]]:
-    """The array of each variant that occurs, but for the zero vector, and where it does."""
+    """Return the array of each variant that occurs, but for the zero vector, and where it does."""
     for variant, name in enumerate(VARIANT_ARRAYS):
         if name is not None:
             rows = (variants == variant).nonzero()[0]

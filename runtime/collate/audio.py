@@ -34,7 +34,7 @@ _LABELS = ("labels", "label")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Audio:
-    """Padded sound, float32 [rows, ..., time], `attention_mask` int64 [rows, time] and `lengths`.
+    """Collate function for sound: padded float32 [rows, ..., time], `attention_mask`, `lengths`.
 
     A sample has its sound in `input_values`, `input_features`, `waveform` or `audio`: [time], or
     two axes of which `time_axis` is time; or a dict with it as `array`, as Hugging Face datasets
@@ -71,7 +71,7 @@ class Audio:
         )  # fmt: skip
 
     def __call__(self, samples: Sequence[Any]) -> dict[str, Any]:
-        """The batch."""
+        """Return the batch."""
         columns = columns_of(samples, ("input_values", "labels"))
         name = next((name for name in _NAMES if name in columns), None)
         if name is None:
@@ -105,7 +105,7 @@ class Audio:
         return batch
 
     def _mask(self, given: list[Any] | None, rows: list[Array], layout: Layout) -> Array:
-        """The mask of time, cut and padded as the sound is where the samples bring one."""
+        """Return the mask of time, cut and padded as the sound is where the samples bring one."""
         wanted = self.schema.resolve("attention_mask")
         if given is None:
             return layout.mask(wanted.numpy)
@@ -114,7 +114,7 @@ class Audio:
         return layout.fill(masks, wanted.pad_value, wanted.numpy)
 
     def _row(self, row: int, sound: Any, name: str) -> Array:
-        """One sound as [time, ...], fractions."""
+        """Return one sound as [time, ...], fractions."""
         (array,) = self._numbers(row, sound, name)
         if array.ndim > 2 or not array.size:
             raise SampleError(
@@ -149,7 +149,7 @@ class Audio:
 
 
 def _arrays(sounds: list[Any], name: str) -> list[Any]:
-    """The sounds themselves, out of dicts that also have their rate, which must be one."""
+    """Return the sounds out of dicts that also have their sampling rate, which must be equal."""
     rates = [s.get("sampling_rate") if isinstance(s, Mapping) else None for s in sounds]
     for row, rate in enumerate(rates):
         if rate != rates[0]:

@@ -61,7 +61,7 @@ class Targeted:
     field: str
 
     def __call__(self, samples: Sequence[Any]) -> Any:
-        """The batch."""
+        """Return the batch."""
         return self.collate([self._renamed(row, sample) for row, sample in enumerate(samples)])
 
     def _renamed(self, row: int, sample: Any) -> Any:
@@ -109,7 +109,7 @@ def register_builtin(registry: _Registers) -> None:
 
 
 def _targeted(make: Callable[..., Any]) -> Callable[..., Any]:
-    """What makes the same collators, of samples whose labels have the name that the task says."""
+    """Return `make` for samples whose labels have the name that the task gives."""
 
     @wraps(make)
     def made(task_spec: Any = None, **options: Any) -> Any:
@@ -122,7 +122,7 @@ def _targeted(make: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _text(task_spec: Any = None, tokenizer: Any = None, **options: Any) -> Padded:
-    """The collator of a text task."""
+    """Return the collator of a text task."""
     task_type = getattr(task_spec, "task_type", None) or "causal_lm"
     name = _OTHER_NAMES.get(task_type, task_type)
     if name not in TEXT_TASKS:
@@ -142,7 +142,7 @@ def _of_text(
     tokenizer_pads: bool = False,
     **options: Any,
 ) -> Padded:
-    """One of `kind`; with `tokenizer_pads` the tokenizer's own method `pad` pads its fields."""
+    """Return a `kind`; with `tokenizer_pads` the tokenizer's method `pad` pads its fields."""
     if tokenizer is None and "pad_id" not in {**_configured(kind, task_spec), **options}:
         raise UsageError(
             "a text task needs a tokenizer, to know what to pad with", where="tokenizer",
@@ -176,7 +176,7 @@ def _from_tokenizer(kind: type[Padded], tokenizer: Any, *, whole_words: bool) ->
 
 
 def _vision(task_spec: Any = None, tokenizer: Any = None, **options: Any) -> Vision:
-    """Images; `mean` and `std` may be given in place of `normalize`, which may be a bool."""
+    """Return a collator of images; `mean` and `std`, or a bool, may stand for `normalize`."""
     chosen = {**_configured(Vision, task_spec, "mean", "std"), **options}
     mean, std = chosen.pop("mean", None), chosen.pop("std", None)
     wanted = chosen.get("normalize", True)
@@ -202,29 +202,29 @@ def _vision_text(
     vision: Mapping[str, Any] | None = None,
     **options: Any,
 ) -> VisionText:
-    """`vision` are the options of the images, the others those of the text."""
+    """Return a `VisionText`; `vision` has the options of the images."""
     text = _of_text(CausalLM, {}, task_spec=task_spec, tokenizer=tokenizer, **options)
     return VisionText(vision=_vision(task_spec=task_spec, **(vision or {})), text=text)
 
 
 def _plain(kind: type[Any], task_spec: Any = None, tokenizer: Any = None, **options: Any) -> Any:
-    """One of `kind`, of which a tokenizer says nothing."""
+    """Return a `kind` that needs nothing of a tokenizer."""
     return _built(kind, task_spec, options)
 
 
 def _built(kind: type[Any], task_spec: Any, options: dict[str, Any]) -> Any:
-    """One of `kind` by its own fields."""
+    """Return a `kind` made of its own fields."""
     return kind(**_checked(kind, {**_configured(kind, task_spec), **options}, task_spec))
 
 
 def _configured(kind: type[Any], task_spec: Any, *more: str) -> dict[str, Any]:
-    """What the task's `preprocessing_config` says that a collator has a field for."""
+    """Return the entries of the task's `preprocessing_config` that are fields of the collator."""
     config = getattr(task_spec, "preprocessing_config", None) or {}
     return {k: v for k, v in config.items() if k in (*_fields(kind), *more)}
 
 
 def _checked(kind: type[Any], options: dict[str, Any], task_spec: Any) -> dict[str, Any]:
-    """The options, all of which `kind` has fields for, with the output schema of the task."""
+    """Return the options, all fields of `kind`, with the output schema of the task."""
     unknown = sorted(set(options) - set(_fields(kind)))
     required = [f.name for f in dataclasses.fields(kind) if f.init and _needed(f)]
     missing = [name for name in required if name not in options]

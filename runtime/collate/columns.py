@@ -34,7 +34,7 @@ Columns = dict[str, list[Any]]
 
 
 def columns_of(samples: Sequence[Any], names: Sequence[str] = ()) -> Columns:
-    """Field by field the values of all samples; `names` are those of a tuple's places.
+    """Return the values of all samples field by field; `names` are those of a tuple's places.
 
     Raises `UsageError` for an empty batch and `SampleError` for a sample with other fields than the
     first has.
@@ -101,7 +101,7 @@ def _of_tuples(samples: Sequence[Any], names: Sequence[str]) -> Columns:
 
 
 def is_sequence(value: Any) -> bool:
-    """Whether `value` is a row of numbers, possibly empty, rather than one number or an object."""
+    """Return whether `value` is a row of numbers, possibly empty, not one number or an object."""
     if isinstance(value, np.ndarray | torch.Tensor):
         return value.ndim > 0 and (isinstance(value, torch.Tensor) or value.dtype.kind in "biuf")
     if not isinstance(value, list | tuple):
@@ -110,7 +110,7 @@ def is_sequence(value: Any) -> bool:
 
 
 def telling(values: Sequence[Any]) -> Any:
-    """The first of a column's values that tells what they are: not None, and no empty list.
+    """Return the first value of a column that is neither None nor an empty list.
 
     Where none does, None if there is one, else an empty row.
 
@@ -128,7 +128,7 @@ _NUMBER = (bool, int, float, np.number, np.bool_)
 
 
 def kind_of(value: Any) -> str | None:
-    """numpy's letter for a single number (``"b"``, ``"i"``, ``"u"``, ``"f"``), or None.
+    """Return numpy's letter for a single number (``"b"``, ``"i"``, ``"u"``, ``"f"``), or None.
 
     >>> kind_of(1), kind_of(True), kind_of(torch.tensor(0.5)), kind_of("text")
     ('i', 'b', 'f', None)
@@ -144,7 +144,7 @@ def kind_of(value: Any) -> str | None:
 
 
 def scalars(name: str, values: list[Any], schema: OutputSchema) -> Array | None:
-    """An array [rows] of single numbers; None where they are none, as in text.
+    """Return an array [rows] of single numbers; None where they are none, as in text.
 
     Raises `SampleError` where some are numbers and others are not, and for numbers that the dtype
     of the schema cannot hold.
@@ -169,7 +169,7 @@ def scalars(name: str, values: list[Any], schema: OutputSchema) -> Array | None:
 
 
 def _of_one_type(name: str, values: list[Any], schema: OutputSchema) -> Array | None:
-    """The same by one conversion, of numbers of Python's that all are of one type and fit."""
+    """Return the array by one conversion, of Python numbers that all have one type and fit."""
     types = set(map(type, values))
     dtype = _TYPES.get(next(iter(types))) if len(types) == 1 else None
     if dtype is None:
@@ -187,7 +187,7 @@ _TYPES: dict[type[Any], Any] = {int: np.int64, float: np.float64, bool: np.bool_
 
 
 def stacked(name: str, rows: list[Array], schema: OutputSchema) -> Array:
-    """An array [rows, ...] of arrays of one shape and dtype (`as_rows`).
+    """Return an array [rows, ...] of arrays of one shape and dtype (`as_rows`).
 
     Raises `SampleError` for one of another shape, and for numbers that the dtype of the schema
     cannot hold.
@@ -204,7 +204,7 @@ def stacked(name: str, rows: list[Array], schema: OutputSchema) -> Array:
 
 
 def finished(batch: Mapping[str, Any], schema: OutputSchema, *, tensors: bool) -> dict[str, Any]:
-    """The arrays of `batch` as tensors over the same memory, or all as lists."""
+    """Return the arrays of `batch` as tensors over the same memory, or all as lists."""
     if not tensors:
         return {k: v.tolist() if isinstance(v, np.ndarray) else v for k, v in batch.items()}
     return {

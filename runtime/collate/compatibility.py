@@ -27,7 +27,8 @@ def create_collate_fn(  # noqa: PLR0917  (the names and the order that callers k
     output_schema: Schema = None,
     return_tensors: bool = True,
 ) -> Padded:
-    """A `Padded`: to the longest of the batch, or to `max_length`, where longer rows are cut.
+    """Return a `Padded`: to the longest of the batch, or to `max_length`, where longer rows are
+    cut.
 
     >>> create_collate_fn(pad_token_id=9, max_length=2)([{"input_ids": [1]}])["input_ids"]
     tensor([[1, 9]])
@@ -48,7 +49,7 @@ def create_causal_lm_collate(  # noqa: PLR0917  (the same)
     *,
     shift: bool = False,
 ) -> CausalLM:
-    """A `CausalLM`: labels equal the inputs, for models that shift; `shift` moves them here.
+    """Return a `CausalLM`: labels equal the inputs, for models that shift; `shift` moves them here.
 
     >>> create_causal_lm_collate()([{"input_ids": [1, 2]}])["labels"]
     tensor([[1, 2]])
@@ -69,7 +70,7 @@ def create_seq2seq_collate(  # noqa: PLR0917  (the same)
     output_schema: Schema = None,
     return_tensors: bool = True,
 ) -> Seq2Seq:
-    """A `Seq2Seq`; without a start token the decoder starts with the pad token, as T5 does.
+    """Return a `Seq2Seq`; without a start token the decoder starts with the pad token, as T5 does.
 
     >>> batch = create_seq2seq_collate()([{"input_ids": [1, 2], "labels": [3]}])
     >>> batch["decoder_input_ids"].tolist()

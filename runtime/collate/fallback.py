@@ -1,4 +1,4 @@
-"""What is done with samples of which nothing is known: stacked, and said so."""
+"""Fallback collator: stacks fields and warns once."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Default:
     tensors: bool = True
 
     def __call__(self, samples: Sequence[Any]) -> Any:
-        """The batch: of the shape of the samples."""
+        """Return the batch: of the shape of the samples."""
         names = [str(place) for place in range(_PLACES)]
         columns = columns_of(samples, names)
         batch = {name: self._column(name, values) for name, values in columns.items()}

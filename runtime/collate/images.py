@@ -139,11 +139,11 @@ class Vision:
         return NORMALIZE[given] if isinstance(given, str) else given
 
     def __call__(self, samples: Sequence[Any]) -> dict[str, Any]:
-        """The batch."""
+        """Return the batch."""
         return self.of_columns(columns_of(samples, ("pixel_values", "labels")))
 
     def of_columns(self, columns: Columns) -> dict[str, Any]:
-        """The batch, of samples in columns."""
+        """Return the batch, of samples in columns."""
         name = next((name for name in IMAGES if name in columns), None)
         if name is None:
             raise UsageError(
@@ -161,7 +161,7 @@ class Vision:
         return batch
 
     def images(self, images: Sequence[Any], field: str = "pixel_values") -> torch.Tensor:
-        """The images alone: float [rows, channels, height, width]."""
+        """Return the images alone: float [rows, channels, height, width]."""
         arrays = [self._array(row, image, field) for row, image in enumerate(images)]
         _check_alike(arrays, field)
         out = _BUFFERS.empty((len(arrays), *arrays[0].shape), np.float32)
@@ -181,7 +181,7 @@ class Vision:
         return pixels.to(dtype_of(wanted.dtype)) if wanted and wanted.dtype else pixels
 
     def _largest(self, dtype: np.dtype[Any]) -> int | None:
-        """What values are at most, and become 1; None where they stay as they are."""
+        """Return the largest possible value, which becomes 1; None for values to leave unscaled."""
         if self.scale is not None or (dtype.kind == "f" and self.normalize is None):
             return None
         return _LARGEST.get(dtype.name, 255 if dtype.kind in "iu" else 1)
@@ -189,7 +189,7 @@ class Vision:
     def _factors(
         self, dtype: np.dtype[Any], largest: int | None
     ) -> tuple[Array | None, Array | None]:
-        """value x factor - offset is the scaled and normalised value, channel by channel."""
+        """Return factor and offset by channel: value x factor - offset is the normalised value."""
         scale = self.scale or (1 / largest if largest else 1.0)
         normal = self.normal
         if normal is None:
@@ -199,7 +199,7 @@ class Vision:
         return (scale / std).astype(np.float32), (mean / std).astype(np.float32)
 
     def _array(self, row: int, image: Any, field: str) -> Array:
-        """One image as [channels, height, width]; a view."""
+        """Return one image as [channels, height, width]; a view."""
         picture = not isinstance(image, np.ndarray | torch.Tensor | list | tuple)
         if picture and getattr(image, "mode", None) in _INDEXED:
             raise SampleError(
@@ -282,7 +282,7 @@ class VisionText:
     text: Padded = field(default_factory=CausalLM)
 
     def __call__(self, samples: Sequence[Any]) -> dict[str, Any]:
-        """The batch."""
+        """Return the batch."""
         columns = columns_of(samples)
         images = {name: values for name, values in columns.items() if name in IMAGES}
         batch = self.vision.of_columns(images or columns)  # which tells what there is

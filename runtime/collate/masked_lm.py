@@ -106,7 +106,7 @@ class MaskedLM(Padded):
             object.__setattr__(self, name, given)
 
     def _continuing(self) -> Array | None:
-        """bool [vocab_size]: the tokens that go on with a word; None where it is not said."""
+        """Return bool [vocab_size]: the tokens that continue a word; None if they are unknown."""
         if self.continuations is None:
             return None
         outside = [i for i in self.continuations if not 0 <= i < self.vocab_size]
@@ -117,7 +117,7 @@ class MaskedLM(Padded):
 
     @property
     def definition(self) -> dict[str, Any]:
-        """What decides which tokens `hide` hides, and by what, beside its seeds: JSON values."""
+        """JSON values that decide, with the seeds, what `hide` hides and by what."""
         shares = ("probability", "mask_share", "random_share")
         words = self.continuations
         return {
@@ -133,7 +133,7 @@ class MaskedLM(Padded):
         }
 
     def at_epoch(self, epoch: int) -> MaskedLM:
-        """The same collator, which draws those of `epoch`."""
+        """Return the same collator, which draws those of `epoch`."""
         return replace(self, epoch=epoch)
 
     def __call__(
@@ -200,13 +200,13 @@ class MaskedLM(Padded):
             )  # fmt: skip
 
     def _places(self, real: Array) -> Array:
-        """int64 [rows, width]: the place of each token in its row, wherever the padding is."""
+        """Return int64 [rows, width]: the place of each token in its row without padding."""
         first = real.argmax(axis=1)
         places: Array = np.arange(real.shape[1]) - first[:, None]
         return places
 
     def _hashes(self, ids: Array, real: Array, numbers: Sequence[int] | None) -> _Words:
-        """uint64 [rows, 1]: one word for seed, epoch, the number and the ids of each row."""
+        """Return uint64 [rows, 1]: one word for seed, epoch, the number and the ids of each row."""
         places = self._places(real).view(np.uint64)
         words = finalise(ids.astype(np.uint64) * np.uint64(GOLDEN) + places * np.uint64(FIRST))
         sums = np.where(real, words, np.uint64(0)).sum(axis=1, dtype=np.uint64)
@@ -217,7 +217,7 @@ class MaskedLM(Padded):
         return finalise(finalise(np.atleast_1d(key)) ^ sums)[:, None]
 
     def _words(self, given: Any, work: Work, real: Array, allowed: Array) -> tuple[Array, Array]:
-        """The number of the word of each token, and which of the tokens are of one."""
+        """Return the number of the word of each token, and which of the tokens are of one."""
         if given is not None:
             rows, layout = work.rows["input_ids"], work.layouts["input_ids"]
             plain = [_word_numbers(row, words) for row, words in enumerate(given)]
@@ -262,11 +262,11 @@ def _word_numbers(row: int, words: Any) -> list[int]:
 
 
 def _draw(hashes: _Words, places: Array, purpose: int) -> _Words:
-    """64 bits for each place, independent of those for another purpose."""
+    """Draw 64 bits for each place, independent of those for another purpose."""
     number = places.astype(np.int64).view(np.uint64) * np.uint64(4) + np.uint64(purpose)
     return finalise(hashes + number * np.uint64(GOLDEN))
 
 
 def _uniform(words: _Words) -> npt.NDArray[np.float64]:
-    """In [0, 1): the high 53 bits."""
+    """Return numbers in [0, 1), from the high 53 bits."""
     return (words >> np.uint64(11)).astype(np.float64) * 2.0**-53

@@ -56,7 +56,7 @@ padding = lru_cache(maxsize=256)(Padding)  # looking at one costs more than usin
 
 
 class Work(NamedTuple):
-    """A batch in the making: arrays and lists by name; the rows of each field of ids, their lie.
+    """Unfinished batch: arrays and lists by name, and the layout of each field of ids.
 
     `apart`: labels with lengths of their own, of which the masks of the ids say nothing.
     """
@@ -111,22 +111,22 @@ class Padded:
         require(isinstance(self.schema, OutputSchema), "schema", "must be an OutputSchema")
 
     def __call__(self, samples: Sequence[Any]) -> dict[str, Any]:
-        """The batch: tensors [rows, width], [rows], or lists of what cannot be a tensor."""
+        """Return the batch: tensors [rows, width], [rows], or lists of what cannot be a tensor."""
         return self.finish(self.pad(columns_of(samples, (_IDS, "labels"))))
 
     def padding_of(self, name: str) -> Padding:
-        """How the ids `name` are padded."""
+        """Return the padding of the ids `name`."""
         return padding(
             side=self.padding_side, max_length=self.max_length, pad_to=self.pad_to,
             multiple=self.multiple, truncate=self.truncate,
         )  # fmt: skip
 
     def finish(self, work: Work) -> dict[str, Any]:
-        """The batch as tensors, or as lists."""
+        """Return the batch as tensors, or as lists."""
         return finished(work.batch, self.schema, tensors=self.tensors)
 
     def pad(self, columns: Columns, equal: tuple[str, ...] = ()) -> Work:
-        """Every column, padded; labels masked. Ids with the prefixes `equal` get one width."""
+        """Pad every column and mask labels. Ids with the prefixes `equal` get one width."""
         rows = {name: self._ids(name, values) for name, values in columns.items() if _is_ids(name)}
         work = Work(batch={}, rows=rows, layouts={}, apart=set())
         for name, arrays in rows.items():
@@ -155,7 +155,7 @@ class Padded:
         return work
 
     def _by_tokenizer(self, columns: Columns, work: Work) -> dict[str, Array]:
-        """The fields of the tokenizer, cut as by us and padded by itself."""
+        """Return the fields of the tokenizer, cut by the same rules and padded by its `pad`."""
         if _IDS not in work.rows:
             return {}
         layout, ids = work.layouts[_IDS], work.rows[_IDS]
@@ -188,7 +188,7 @@ class Padded:
                 np.copyto(labels, self.label_pad(prefix + "labels"), where=mask == 0)
 
     def label_pad(self, name: str = "labels") -> Any:
-        """What stands in the padding of labels: what the schema says, else `label_pad_id`."""
+        """Return the value in the padding of labels: that of the schema, else `label_pad_id`."""
         return self.schema.resolve(name, pad_value=self.label_pad_id).pad_value
 
     def padded(
@@ -200,7 +200,7 @@ class Padded:
         *,
         shift: bool = False,
     ) -> Array:
-        """`rows` of the field `name`, as `layout` says, with dtype and pad value by the schema."""
+        """Return `rows` of the field `name` in `layout`, with dtype and pad value by the schema."""
         wanted = self.schema.resolve(name, pad_value=pad_value, kind=rows[0].dtype.kind)
         check_fit(rows, wanted.numpy, name)
         return layout.fill(rows, wanted.pad_value, wanted.numpy, shift=shift)
@@ -239,7 +239,7 @@ class Padded:
         return self.padded(name, rows, layout, self.label_pad_id if labels else None)
 
     def padded_apart(self, name: str, rows: list[Array]) -> Array:
-        """Labels with lengths of their own, padded by the same rules."""
+        """Pad labels with lengths of their own by the same rules."""
         return self.padded(name, rows, self.padding_of(name).layout(rows, name), self.label_pad_id)
 
     def _pad_other(self, name: str, values: list[Any]) -> Any:
@@ -256,7 +256,7 @@ class Padded:
 def one_each(
     name: str, values: Sequence[Any], ids: Sequence[Array], *, whole: bool = False
 ) -> list[Array]:
-    """The rows of a field that has a number, or a `whole` one, for each of the tokens `ids`.
+    """Return the rows of a field that has a number, or a `whole` one, for each of the tokens `ids`.
 
     Raises `SampleError` for one that has not.
     """

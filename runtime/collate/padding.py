@@ -51,7 +51,7 @@ _NO_ARRAY = (TypeError, ValueError, RuntimeError, OverflowError, struct.error)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Padding:
-    """How long rows become.
+    """Width of padded rows.
 
     - `side`: which end is filled.
     - `max_length`: elements of a row that are kept at most; None: all.
@@ -84,7 +84,7 @@ class Padding:
             require(self.max_length is not None, "max_length", "pad_to='max_length' needs it")
 
     def layout(self, rows: Sequence[Array], field: str | None = None) -> Layout:
-        """Where each of `rows` goes.
+        """Return the layout of `rows`.
 
         Raises `SampleError` where one is too long and `truncate` is ``"error"``.
         """
@@ -104,7 +104,7 @@ class Padding:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Layout:
-    """Where rows lie in an array of `width` columns: `lengths` elements of each, at one side.
+    """Layout of rows in an array of `width` columns: `lengths` elements of each, at one side.
 
     `starts` says from where on a row is kept; None: all rows are kept whole.
 
@@ -119,7 +119,7 @@ class Layout:
     left: bool
 
     def mask(self, dtype: np.dtype[Any]) -> Array:
-        """[rows, width] of `dtype`: 1 where an element is, 0 in padding."""
+        """Return [rows, width] of `dtype`: 1 where an element is, 0 in padding."""
         out = _BUFFERS.empty((len(self.lengths), self.width), dtype)
         size = _size_for(self.width)
         edge = _edge(dtype, size, self.left)  # one step from ones to zeros, or back
@@ -130,7 +130,7 @@ class Layout:
     def fill(
         self, rows: Sequence[Array], value: float, dtype: np.dtype[Any], *, shift: bool = False
     ) -> Array:
-        """[rows, width, ...] of `dtype`, `value` in padding. `rows` are of one further shape.
+        """Return [rows, width, ...] of `dtype`, `value` in padding. `rows` have one further shape.
 
         With `shift`, each row is moved one element to the left, and ends with `value`.
         """
@@ -154,7 +154,7 @@ class Layout:
         return out
 
     def kept(self, rows: Sequence[Array]) -> Sequence[Array]:
-        """What is kept of each row."""
+        """Return the part of each row that is kept."""
         if self.starts is None:
             return rows
         spans = zip(rows, self.starts, self.lengths, strict=True)
@@ -162,14 +162,14 @@ class Layout:
 
 
 def _in_turn(first: Sequence[Array], second: Sequence[Array]) -> list[Array]:
-    """The first of each, the second of each, and so on."""
+    """Return the first of each, the second of each, and so on."""
     parts: list[Any] = [None] * (2 * len(first))
     parts[::2], parts[1::2] = first, second
     return parts
 
 
 def _join(parts: list[Array], out: Array) -> None:
-    """All `parts`, end to end, into `out`: one pass over its memory, the fastest way there is."""
+    """Write all `parts` end to end into `out`, in one pass over its memory."""
     if out.size:
         np.concatenate(parts, out=out, casting="unsafe")  # whether they fit was looked at
 
@@ -185,7 +185,7 @@ def _constant(value: float, dtype: np.dtype[Any], size: int) -> Array:
 
 @lru_cache(maxsize=16)
 def _edge(dtype: np.dtype[Any], size: int, left: bool) -> Array:
-    """[2 x size]: ones, then zeros; or zeros, then ones."""
+    """Return [2 x size]: ones, then zeros; or zeros, then ones."""
     edge = np.zeros(2 * size, dtype)
     edge[size:] = left
     edge[:size] = not left
@@ -193,7 +193,7 @@ def _edge(dtype: np.dtype[Any], size: int, left: bool) -> Array:
 
 
 def plain_int(value: Any) -> Any:
-    """A whole number of numpy's as one of Python's; anything else as it is."""
+    """Return a whole number of numpy as one of Python, and any other value unchanged."""
     return int(value) if isinstance(value, np.integer) else value
 
 
@@ -212,7 +212,7 @@ def pad_rows(
     value: float = 0,
     dtype: npt.DTypeLike = np.int64,
 ) -> Array:
-    """One array [rows, width, ...] of `dtype`; in padding it is `value`.
+    """Return one array [rows, width, ...] of `dtype`; in padding it is `value`.
 
     Raises `SampleError`, naming the row, for one that is no row of numbers or whose numbers do not
     fit `dtype`.
@@ -227,7 +227,7 @@ def pad_rows(
 
 
 def as_rows(rows: Sequence[Any], field: str | None = None, *, whole: bool = False) -> list[Array]:
-    """Each row as an array of numbers, all of one dtype and one further shape.
+    """Return each row as an array of numbers, all of one dtype and one further shape.
 
     Arrays and tensors of one dtype are not copied. Raises `SampleError`, naming the row; if they
     are to be `whole` numbers, as ids are, also for one of fractions.
@@ -284,7 +284,7 @@ def check_fit(arrays: Sequence[Array], dtype: np.dtype[Any], field: str | None =
 
 
 def as_array(value: Any) -> Array:
-    """`value` as an array, without a copy where it has one; raises what numpy or torch raise."""
+    """Return `value` as an array, without a copy if possible; raises what numpy or torch raise."""
     if isinstance(value, np.ndarray):
         return value
     if isinstance(value, torch.Tensor):
@@ -302,7 +302,7 @@ def as_array(value: Any) -> Array:
 
 
 def _from_numbers(values: Sequence[Any]) -> Array:
-    """From Python numbers: three times as fast as `np.array`, and no surprise is taken over."""
+    """Return an array of Python numbers, checked; three times as fast as `np.array`."""
     if isinstance(values[0], bool):
         return np.array(values)
     try:
@@ -332,7 +332,7 @@ def _first_without_numbers(rows: Sequence[Any], field: str | None) -> SampleErro
 
 
 def _of_one_dtype(arrays: list[Array], field: str | None) -> list[Array]:
-    """The rows as what holds the numbers of all; empty ones have numbers of any kind."""
+    """Return the rows as what holds the numbers of all; empty ones have numbers of any kind."""
     dtypes = {array.dtype for array in arrays if array.size} or {np.dtype(np.int64)}
     common = np.result_type(*dtypes)
     if common.kind == "f" and all(dtype.kind != "f" for dtype in dtypes):  # int64 and uint64
@@ -344,7 +344,7 @@ def _of_one_dtype(arrays: list[Array], field: str | None) -> list[Array]:
 
 
 def _further(rows: Sequence[Array]) -> tuple[int, ...]:
-    """The shape behind the first axis, of the first row that has anything in it."""
+    """Return the shape behind the first axis, of the first row that has anything in it."""
     if rows and rows[0].ndim == 1 and rows[0].size:
         return ()
     return next((row.shape[1:] for row in rows if row.size), ())

@@ -39,7 +39,7 @@ class Preference(Padded):
     equal_widths: bool = False
 
     def __call__(self, samples: Sequence[Any]) -> dict[str, Any]:
-        """The batch."""
+        """Return the batch."""
         columns = columns_of(samples)
         require_fields(columns, "chosen_input_ids", "rejected_input_ids", where="preference pairs")
         return self.finish(self.pad(columns, ("chosen_", "rejected_") if self.equal_widths else ()))
@@ -59,7 +59,7 @@ class KTO(Padded):
     tag: str = "tag"
 
     def __call__(self, samples: Sequence[Any]) -> dict[str, Any]:
-        """The batch."""
+        """Return the batch."""
         columns = columns_of(samples)
         require_fields(columns, self.tag, where="KTO")
         for row, tag in enumerate(columns[self.tag]):
@@ -97,7 +97,7 @@ class GRPO(Padded):
         require(self.responses != self.scores, "scores", "must not be the field of the responses")
 
     def __call__(self, samples: Sequence[Any]) -> dict[str, Any]:
-        """The batch."""
+        """Return the batch."""
         columns = columns_of(samples)
         require_fields(columns, self.responses, where="GRPO")
         groups = columns[self.responses] = [
@@ -141,7 +141,7 @@ class GRPO(Padded):
         }
 
     def _check(self, columns: Columns) -> None:
-        """Every sample has answers, and a score for each if there are any."""
+        """Raise unless every sample has answers, and a score for each if there are any."""
         groups = columns[self.responses]
         scores = columns.get(self.scores, groups)
         for row, (group, own) in enumerate(zip(groups, scores, strict=True)):
@@ -162,7 +162,7 @@ _NOTHING: Array = np.empty(0, np.int64)
 
 
 def _by_row(groups: list[Any], field: str) -> list[Any]:
-    """The groups; raises `SampleError` for one without answers, or with one that is no row."""
+    """Return the groups; raise `SampleError` for one without answers, or one that is no row."""
     for row, group in enumerate(groups):
         if not all(is_sequence(answer) for answer in group):
             raise SampleError(

@@ -1,4 +1,4 @@
-"""Collators by name and by modality: what a task gets when nobody names one.
+"""Registry of collators by name and by modality, with a default for each task.
 
     @register("spectrogram", modality="audio", description="waveforms to spectrograms")
     def make(task_spec=None, n_fft=512):
@@ -69,13 +69,13 @@ class CollatorRegistry:
 
     @classmethod
     def get_instance(cls) -> CollatorRegistry:
-        """The registry that everybody in this process shares."""
+        """Return the registry that this process shares."""
         if CollatorRegistry._shared is None:
             CollatorRegistry._shared = CollatorRegistry()
         return CollatorRegistry._shared
 
     def reset(self) -> None:
-        """Forget what was registered: as it was when it was made."""
+        """Remove all collators that were registered since the registry was made."""
         self._found = {}
         if self._builtin:
             from .builtin import register_builtin
@@ -83,7 +83,7 @@ class CollatorRegistry:
             register_builtin(self)
 
     def copy(self) -> CollatorRegistry:
-        """Another one with the same collators."""
+        """Return another registry with the same collators."""
         other = CollatorRegistry(builtin=False)
         other._builtin = self._builtin
         other._found = dict(self._found)
@@ -98,7 +98,7 @@ class CollatorRegistry:
         precedence: int = 0,
         overwrite: bool = False,
     ) -> Callable[[_Made], _Made]:
-        """A decorator that registers what makes a collator; it is left as it is.
+        """Return a decorator that registers a function which makes a collator, and returns it.
 
         Without `modality` it is found by name alone. Raises `UsageError` for a name that is taken,
         unless `overwrite`.
@@ -127,7 +127,7 @@ class CollatorRegistry:
         del self._found[name]
 
     def list_collators(self, modality: str | None = None) -> list[CollatorInfo]:
-        """All, or those of a modality, in the order in which they would be chosen."""
+        """Return all collators, or those of a modality, in the order of preference."""
         found = [i for i in self._found.values() if modality is None or i.modality == modality]
         return sorted(found, key=lambda info: -info.precedence)
 
@@ -146,7 +146,7 @@ class CollatorRegistry:
         modality: str | None = None,
         **options: Any,
     ) -> Collate:
-        """The collator of this name, else of this modality, else of the task's modality.
+        """Return the collator of this name, else of this modality, else of the task's modality.
 
         `options` are for what makes it; none is dropped. A task is anything with a `modality`.
 
@@ -207,7 +207,7 @@ class CollatorRegistry:
 
 
 def _accepted(options: Mapping[str, Any], name: str) -> dict[str, Any]:
-    """The options, if the default collator takes them all."""
+    """Return the options, if the default collator takes them all."""
     takes = set(inspect.signature(Default).parameters)
     unknown = sorted(set(options) - takes)
     if unknown:
@@ -219,7 +219,7 @@ def _accepted(options: Mapping[str, Any], name: str) -> dict[str, Any]:
 
 
 def registry() -> CollatorRegistry:
-    """The registry that everybody in this process shares."""
+    """Return the registry that this process shares."""
     return CollatorRegistry.get_instance()
 
 
@@ -231,7 +231,7 @@ def register(
     precedence: int = 0,
     overwrite: bool = False,
 ) -> Callable[[_Made], _Made]:
-    """`CollatorRegistry.register` of the shared registry."""
+    """Return `CollatorRegistry.register` of the shared registry."""
     return registry().register(
         name, modality=modality, description=description, precedence=precedence, overwrite=overwrite
     )

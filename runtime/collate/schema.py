@@ -1,4 +1,4 @@
-"""What dtype every field of a batch has, and what stands where there is nothing.
+"""Output schema of a batch: the dtype and the pad value of every field.
 
 A field is looked up by its name, then by the part of the name behind a prefix: what is said of
 ``input_ids`` holds for ``chosen_input_ids`` unless that is named itself. What nothing is said of
@@ -30,7 +30,7 @@ _OF_KIND = {"b": torch.bool, "i": torch.int64, "u": torch.int64, "f": torch.floa
 
 
 def dtype_of(name: torch.dtype | str) -> torch.dtype:
-    """A torch dtype by itself or by name: ``"int32"``, ``"torch.int32"``, ``"bfloat16"``, ...
+    """Return a torch dtype, given as one or by name:
 
     >>> dtype_of("int32")
     torch.int32
@@ -44,7 +44,7 @@ def dtype_of(name: torch.dtype | str) -> torch.dtype:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FieldSchema:
-    """What is asked of one field; None leaves the default.
+    """Requested dtype and pad value of one field; None leaves the default.
 
     - `dtype`: of the tensor, or its name.
     - `pad_value`: what stands in padding.
@@ -115,7 +115,7 @@ class OutputSchema:
 
     @classmethod
     def from_dict(cls, fields: Mapping[str, Any]) -> OutputSchema:
-        """From plain values: ``{"input_ids": {"dtype": "int32", "pad_value": 3}}``.
+        """Make a schema of plain values:
 
         A dtype alone will do: ``{"labels": "int32"}``. Raises `UsageError` for anything else.
         """
@@ -130,11 +130,11 @@ class OutputSchema:
         return cls(found)
 
     def to_dict(self) -> dict[str, dict[str, Any]]:
-        """Plain JSON values, from which `from_dict` makes the same schema."""
+        """Return plain JSON values, from which `from_dict` makes the same schema."""
         return {name: _plain(schema) for name, schema in self.fields.items()}
 
     def along(self, name: str) -> str | None:
-        """The field of ids that `name` goes along with, if any; a prefix is that of both."""
+        """Return the field of ids that `name` goes along with, if any; a prefix is that of both."""
         if (name, "along") in self._resolved:
             found: str | None = self._resolved[name, "along"]
             return found
@@ -143,7 +143,7 @@ class OutputSchema:
         return self._resolved.setdefault((name, "along"), prefix + known if known else None)
 
     def resolve(self, name: str, *, pad_value: float | None = None, kind: str = "i") -> Resolved:
-        """Dtype and pad value of `name`; `kind` is numpy's letter for the numbers it holds.
+        """Return dtype and pad value of `name`; `kind` is numpy's letter for the numbers it holds.
 
         Fractions stay fractions unless the schema says otherwise, whatever the name: the labels of
         a regression are float32. `pad_value` stands where the schema says none. Raises
@@ -165,7 +165,7 @@ class OutputSchema:
 
 
 def _split(name: str, *tables: Mapping[str, Any]) -> tuple[str, str]:
-    """The longest end of `name`, after an underscore, that a table knows; and what is before it."""
+    """Return the longest ending of `name` in a table, after an underscore, and the prefix."""
     base, prefix = name, ""
     while not any(base in table for table in tables):
         head, mark, base = base.partition("_")

@@ -45,7 +45,7 @@ class CausalLM(Padded):
     shift: bool = False
 
     def __call__(self, samples: Sequence[Any]) -> dict[str, Any]:
-        """The batch."""
+        """Return the batch."""
         columns = columns_of(samples, ("input_ids", "labels"))
         require_fields(columns, "input_ids", where="causal language models")
         given = columns.pop("labels", None)
@@ -61,7 +61,7 @@ class CausalLM(Padded):
         return self.finish(work)
 
     def _mask(self, labels: Array, out: Array, *, own: bool) -> None:
-        """No label is a token that is left `out`, and if `own` none stands on one."""
+        """Mask labels that are tokens left `out`, and if `own` those that stand on one."""
         if own or not self.shift:
             np.copyto(labels, self.label_pad(), where=out)
         if self.shift:
@@ -90,7 +90,7 @@ class Classification(Padded):
         require(self.kind in allowed, "kind", f"must be one of {allowed}, got {self.kind!r}")
 
     def __call__(self, samples: Sequence[Any]) -> dict[str, Any]:
-        """The batch."""
+        """Return the batch."""
         columns = columns_of(samples, ("input_ids", "labels"))
         require_fields(columns, "input_ids", where="classification of text")
         name = next((name for name in _LABEL_NAMES if name in columns), None)
@@ -157,7 +157,7 @@ class Seq2Seq(Padded):
         )  # fmt: skip
 
     def __call__(self, samples: Sequence[Any]) -> dict[str, Any]:
-        """The batch."""
+        """Return the batch."""
         columns = columns_of(samples, ("input_ids", "labels"))
         learns = "labels" in columns or _DECODER_IDS not in columns
         named = "labels" if learns else _DECODER_IDS
@@ -183,7 +183,7 @@ class Seq2Seq(Padded):
         return self.finish(work)
 
     def _moved_right(self, labels: Array, layout: Layout) -> Array:
-        """What the decoder sees when it is to say `labels`: the start token, then all but one."""
+        """Return the inputs of the decoder for `labels`: the start token, then all but the last."""
         wanted = self.schema.resolve(_DECODER_IDS, pad_value=self.pad_id)
         shown = np.where(labels == self.label_pad(), wanted.pad_value, labels)
         check_fit(list(shown), wanted.numpy, _DECODER_IDS)
@@ -195,7 +195,7 @@ class Seq2Seq(Padded):
         return ids
 
     def _rows(self, columns: Columns, name: str, like: list[Array] | None = None) -> list[Array]:
-        """The rows of a field of the target, taken out of `columns`; none where it is not there."""
+        """Return the rows of a field of the target, removed from `columns`, or none."""
         rows = as_rows(columns.pop(name, ()), name, whole=True)
         for row, values in enumerate(rows):
             if not len(values) or (like and len(values) != len(like[row])):

@@ -21,7 +21,7 @@ _ENDS = ("<|endoftext|>", "</s>", "<|im_end|>", "<|end_of_text|>", "[SEP]")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TokenIds:
-    """What a tokenizer says; None where it has no such token."""
+    """Special ids of a tokenizer; None where it has no such token."""
 
     pad_id: int
     mask_id: int | None
@@ -31,7 +31,8 @@ class TokenIds:
 
 
 def token_ids(tokenizer: Any) -> TokenIds:
-    """The ids of `tokenizer`. The pad id is that of its pad, else of its end of text, else 0.
+    """Return the ids of `tokenizer`; the pad id is that of its pad, else of its end of text, else
+    0.
 
     Raises `UsageError` for what is no tokenizer.
     """
@@ -53,7 +54,7 @@ def token_ids(tokenizer: Any) -> TokenIds:
 
 
 def continuations(tokenizer: Any) -> tuple[int, ...]:
-    """The ids of tokens that go on with the word of the token before them.
+    """Return the ids of tokens that go on with the word of the token before them.
 
     WordPiece marks these (``##ing``); byte-level BPE and sentencepiece mark what begins a word
     (``Ġ``, ``▁``), so all others go on. Raises `UsageError` for a vocabulary that marks neither.

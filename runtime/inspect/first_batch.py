@@ -36,7 +36,7 @@ _FURTHEST = 3  # tokens that labels are looked for on either side
 
 
 def validate_first_batch(loader: Loader, *, vocab_size: int | None = None) -> Any:
-    """The batch that `loader` would serve next, after a look at everything about it.
+    """Check the batch that `loader` would serve next, and return it.
 
     `vocab_size` is the number of embeddings of the model; without it ids are compared with the
     vocabulary of the dataset. Of embeddings and pairs, runtime/arrays/batch_checks.py says what is
@@ -98,11 +98,11 @@ class _Known(NamedTuple):
 
     @property
     def changed(self) -> bool:
-        """Whether its batches go through a transform, which may hide inputs or change them."""
+        """Whether a transform changes its batches, which may hide inputs."""
         return getattr(self.dataset, "transform", None) is not None
 
     def beyond(self) -> str:
-        """The remedy for ids that the tokenizer does not have."""
+        """Return the remedy for ids that the tokenizer does not have."""
         splits = getattr(self.dataset, "splits", None) or (getattr(self.dataset, "split", None),)
         paths = {str(s.dataset.path): None for s in splits if isinstance(s, Split)}
         if not paths:
@@ -129,7 +129,7 @@ def _check_tokens(batch: Batch, rows: int | None, vocab_size: int | None, known:
 def _check_views(
     views: Mapping[str, Batch], rows: int | None, vocab_size: int | None, known: _Known
 ) -> None:
-    """Each part of a batch by itself; errors name its fields as the batch does."""
+    """Check each part of a batch; errors name its fields as the batch does."""
     for prefix, view in views.items():
         try:
             _check_tokens(view, None if prefix == "responses_" else rows, vocab_size, known)
@@ -180,7 +180,7 @@ def check_collated(
 
 
 def _check_places(batch: Any, rows: int | None) -> None:
-    """Of a batch without names: there is something, and all of it has `rows` rows."""
+    """Check a batch without names: it has tensors, and all of them `rows` rows."""
     places = list(batch) if isinstance(batch, tuple | list) else [batch]
     tensors = [place for place in places if isinstance(place, torch.Tensor)]
     if not places or (
@@ -208,7 +208,7 @@ def _check_ids(
 
 
 def _check_targets(tensors: Mapping[str, torch.Tensor], collate: Any) -> None:
-    """Of the labels of a batch: some count, classes are none below 0, tokens are in their place."""
+    """Check labels: some count, no class is below 0, tokens are in their place."""
     labels, ids = tensors.get("labels"), tensors.get("input_ids")
     if labels is None:
         return
@@ -244,7 +244,7 @@ def _check_place(
     name: str = "the inputs",
     allowed: tuple[int, ...] = (0, 1),
 ) -> None:
-    """Labels that mostly are the inputs some places later are so by a number that is `allowed`."""
+    """Refuse labels that are the inputs shifted by a number that is not `allowed`."""
     found = {by: _agreement(ids, labels, by) for by in range(-_FURTHEST, _FURTHEST + 1)}
     best = max(found, key=lambda by: (found[by], by in allowed))
     if found[best] > 1 / 2 and best not in allowed:
@@ -254,7 +254,7 @@ def _check_place(
 
 
 def _agreement(ids: torch.Tensor, labels: torch.Tensor, by: int) -> float:
-    """The share of the labels that are the input `by` places later, of those that have one."""
+    """Return the share of labels equal to the input `by` places later, where there is one."""
     width = ids.shape[1] - abs(by)
     if width < 1:
         return 0.0
@@ -347,7 +347,7 @@ def _check_labels(ids: torch.Tensor, labels: torch.Tensor) -> None:
 
 
 def _misaligned(ids: torch.Tensor, labels: torch.Tensor, kind: str) -> torch.Tensor:
-    """Where labels differ from what they would be; the last shifted one cannot be seen."""
+    """Return True where labels are not as expected; the last shifted one is unknown."""
     if kind == "unshifted":
         return labels != ids
     wrong = torch.zeros_like(ids, dtype=torch.bool)

@@ -1,4 +1,4 @@
-"""How much of a run is spent waiting for data, and what a collate function costs.
+"""Profiles of loaders and collate functions: time spent waiting, time to collate.
 
     print(profile_loader(loader, step=train_step))
 
@@ -26,7 +26,7 @@ __all__ = ["CollatorProfile", "LoaderProfile", "profile_collator", "profile_load
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LoaderProfile:
-    """What one pass over some batches took, without the first ones.
+    """Times of one pass over some batches, without the first ones.
 
     >>> LoaderProfile(batches=2, waited_s=0.1, stepped_s=0.9, wait_s=0.05, step_s=0.45,
     ...               first_batch_s=0.2).overhead
@@ -65,7 +65,7 @@ class LoaderProfile:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CollatorProfile:
-    """What a collate function takes for one batch."""
+    """Time of a collate function for one batch."""
 
     rows: int
     batch_s: float
@@ -74,7 +74,7 @@ class CollatorProfile:
     """Of the tensors that come out."""
 
     def overhead(self, step_s: float) -> float:
-        """The share of the time, if it were made while a step of `step_s` waits for it."""
+        """Return the share of the time, if it were made while a step of `step_s` waits for it."""
         require(step_s > 0, "step_s", f"must be seconds above 0, got {step_s}")
         return self.batch_s / (self.batch_s + step_s)
 

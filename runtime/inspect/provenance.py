@@ -1,4 +1,4 @@
-"""Where documents came from, for many at once, and where a record went.
+"""Origin of documents in the inputs, and the documents of a record.
 
 Everything is a look-up or a bisection in what is stored: nothing is scanned, and only the pages
 that are met are read.
@@ -18,7 +18,7 @@ _Ints = npt.NDArray[np.int64]
 
 
 def sources_of(split: Split, documents: _Ints) -> tuple[_Ints, _Ints]:
-    """Where each of `documents` came from: its input's number, and byte offset or row; int64 [k].
+    """Return the input number, and the byte offset or row, of each of `documents`: int64 [k].
 
     The numbers count `split.dataset.inputs`. Costs about 10 microseconds for each shard
     that they lie in.
@@ -39,14 +39,14 @@ def sources_of(split: Split, documents: _Ints) -> tuple[_Ints, _Ints]:
 
 
 def records_of(split: Split, documents: _Ints) -> _Ints:
-    """The record id of each of `documents`, int64 [k]."""
+    """Return the record id of each of `documents`, int64 [k]."""
     _check(split, documents)
     found: _Ints = np.asarray(split.record_ids[documents], np.int64)
     return found
 
 
 def find_record(dataset: Dataset, record: int, split: str | None = None) -> tuple[Split, range]:
-    """The split and the documents that the record of this id became: one, as a rule.
+    """Return the split and the documents that the record of this id became: one, as a rule.
 
     Preferences and conversations that were cut have several, side by side. Looks in the split
     called `split`, or in all. Raises `UsageError` if it is not there, because it was rejected,

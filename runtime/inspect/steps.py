@@ -1,4 +1,4 @@
-"""Which step, rank and row a place of an epoch is served at, and the places of a step.
+"""Steps, ranks and rows of the places of an epoch, and the places of a step.
 
 The arithmetic of runtime/loader/batch_sampler.py in both directions, for many places at once; a
 place is a position of the epoch that counts only samples which are not skipped. Nothing is stored.
@@ -24,7 +24,7 @@ NOT_SERVED = -1
 
 
 class Served(Protocol):
-    """What a `GlobalBatchSampler` knows of who gets which position."""
+    """The part of a `GlobalBatchSampler` that decides who gets which position."""
 
     @property
     def samples(self) -> int:
@@ -43,12 +43,12 @@ class Served(Protocol):
 
     @property
     def end(self) -> str:
-        """What becomes of the last samples: ``"drop"``, ``"pad"`` or ``"partial"``."""
+        """Treatment of the last samples:"""
         ...
 
     @property
     def order(self) -> Order:
-        """Which sample stands at which position."""
+        """Order of the samples."""
         ...
 
     @property
@@ -76,7 +76,7 @@ class Steps:
 
     @classmethod
     def of(cls, sampler: Served, start: int = 0, *, epoch: int = 0) -> Steps:
-        """The steps of `sampler` in `epoch`.
+        """Return the steps of `sampler` in `epoch`.
 
         Raises `UsageError` for a start behind the last sample, and for skips that do not fit.
         """
@@ -96,11 +96,11 @@ class Steps:
 
     @property
     def count(self) -> int:
-        """How many steps every rank makes."""
+        """Number of steps that every rank makes."""
         return self.whole + (self.rest > 0 and self.end != "drop")
 
     def places(self, step: int) -> tuple[Positions, Positions, Positions]:
-        """Rank, row and place of all that is served in `step`: three int64 [k]."""
+        """Return Rank, row and place of all that is served in `step`: three int64 [k]."""
         size = self.batch * self.ranks
         slots = np.arange(size if step < self.whole else self.rest, dtype=np.int64)
         ranks, rows = self._divided(slots, np.full(len(slots), step < self.whole))
@@ -110,7 +110,7 @@ class Steps:
         return ranks, rows, begin + slots
 
     def locate(self, places: Positions) -> tuple[Positions, Positions, Positions]:
-        """Step, rank and row at which each of `places` is served, or `NOT_SERVED` and zeros."""
+        """Return step, rank and row of each of `places`, or `NOT_SERVED` and zeros."""
         size = self.batch * self.ranks
         steps, offsets = np.divmod(places - self.start, size)
         out = (places < self.start) | (steps >= self.count)
@@ -123,7 +123,7 @@ class Steps:
         return np.where(out, NOT_SERVED, steps), np.where(out, 0, ranks), np.where(out, 0, rows)
 
     def _divided(self, offsets: Positions, whole: Any) -> tuple[Positions, Positions]:
-        """Rank and row at each offset in a global batch, `whole` or the last one."""
+        """Return rank and row at each offset in a global batch, `whole` or the last one."""
         shares = self.rest * np.arange(self.ranks + 1) // self.ranks  # of the last step
         short = np.searchsorted(shares, offsets, "right") - 1
         short = np.minimum(short, self.ranks - 1)  # offsets that only whole batches have

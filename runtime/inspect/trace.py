@@ -1,4 +1,4 @@
-"""From a step to the documents, files and bytes behind it, and from a document to its steps.
+"""Trace of a step to documents, files and bytes, and of a document to its steps.
 
 `trace_step` says what a batch was made of: the thing to look at when a loss jumps.
 `steps_of_document` says when a document was seen: the inverse order gives the steps, so nothing is
@@ -49,7 +49,7 @@ class Redrawing(Protocol):
     """An order that may serve a sample more than once in an epoch, or not at all."""
 
     def draws(self, samples: Positions, n: int, epoch: int) -> tuple[Positions, Positions]:
-        """See `MixtureOrder.draws`."""
+        """Return the draws; see `MixtureOrder.draws`."""
         ...
 
 
@@ -60,7 +60,9 @@ class Spanned(Protocol):
     """
 
     def spans(self, samples: Positions) -> tuple[Positions, Positions]:
-        """Starts and stops, in tokens of the split or splits, of all that these samples touch."""
+        """Return starts and stops, in tokens of the split or splits, of all that these samples
+        touch.
+        """
         ...
 
 
@@ -68,12 +70,12 @@ class Traceable(Spanned, Protocol):
     """One that also knows which samples hold a token."""
 
     def covering(self, start: int, stop: int) -> Positions:
-        """The samples that touch a token of `start` to `stop`, int64, increasing."""
+        """Return the samples that touch a token of `start` to `stop`, int64, increasing."""
         ...
 
 
 def splits_of(dataset: Spanned) -> tuple[Split, ...]:
-    """The splits that the samples are from: one, or of a mixture that of each source."""
+    """Return the splits that the samples are from: one, or of a mixture that of each source."""
     splits: tuple[Split, ...] | None = getattr(dataset, "splits", None)
     return splits or (dataset.split,)  # type: ignore[attr-defined]
 
@@ -153,7 +155,7 @@ def trace_step(
     rank: int | None = None,
     start: int = 0,
 ) -> StepTrace:
-    """What step `step` of `epoch` is made of, for one rank or for all.
+    """Return the samples and documents of step `step` of `epoch`, for one rank or for all.
 
     A pass that was resumed began when `start` samples of the epoch had been served: its steps count
     from there. Costs some microseconds a sample. Raises `UsageError` for a step or rank that there
@@ -185,7 +187,8 @@ def steps_of_document(
     start: int = 0,
     source: int = 0,
 ) -> DocumentTrace:
-    """The samples that hold a part of `document`, and the step, rank and row of each in `epoch`.
+    """Return the samples that hold a part of `document`, and the step, rank and row of each in
+    `epoch`.
 
     `start` as in `trace_step`; `source` is the number of the split whose document it is. Raises
     `IndexError` for a document that there is not.
@@ -207,7 +210,7 @@ def steps_of_document(
 
 
 def _draws(sampler: Served, samples: Positions, epoch: int) -> tuple[Positions, Positions]:
-    """Where `samples` stand in the epoch: the number of the sample, and a position or -1."""
+    """Return the number and the position of each draw of `samples`; -1 if it is not drawn."""
     order, n = sampler.order, sampler.samples
     numbers = np.arange(len(samples), dtype=np.int64)
     if not isinstance(order, Redrawing):
@@ -220,7 +223,7 @@ def _draws(sampler: Served, samples: Positions, epoch: int) -> tuple[Positions, 
 def _located(
     sampler: Served, samples: Positions, positions: Positions, epoch: int, start: int
 ) -> tuple[Positions, Positions, Positions]:
-    """Step, rank and row of each sample, or why there is none."""
+    """Return step, rank and row of each sample, or in place of the step why there is none."""
     order, n, skips = sampler.order, sampler.samples, sampler.skips
     places = positions if skips is None else skips.places(positions, order, n, epoch)
     step, rank, row = Steps.of(sampler, start, epoch=epoch).locate(places)
@@ -232,12 +235,12 @@ def _located(
 
 
 def _token_base(dataset: Spanned) -> Positions:
-    """Where the tokens of each split begin, as `spans` numbers them."""
+    """Return the first token of each split, as `spans` numbers them."""
     return np.cumsum([0, *(split.tokens for split in splits_of(dataset)[:-1])], dtype=np.int64)
 
 
 def _pieces(dataset: Spanned, samples: Positions) -> Pieces:
-    """The pieces of documents that `samples` consist of, sample by sample."""
+    """Return the pieces of documents that `samples` consist of, sample by sample."""
     parts = [dataset.spans(samples[at : at + 1]) for at in range(len(samples))]
     empty = np.empty(0, np.int64)
     starts = np.concatenate([empty, *(starts for starts, _ in parts)])
@@ -266,7 +269,7 @@ def _pieces(dataset: Spanned, samples: Positions) -> Pieces:
 def _pieces_of_split(
     split: Split, source: int, starts: Positions, stops: Positions, owners: Positions
 ) -> Pieces:
-    """The pieces of documents in the spans `starts` to `stops`, none of them empty."""
+    """Return the pieces of documents in the spans `starts` to `stops`, none of them empty."""
     low, high = split.parts(starts, 1).document, split.parts(stops - 1, 1).document
     spans, documents, _ = ragged(low, high + 1)
     begins, ends = document_spans(split, documents)
@@ -283,7 +286,9 @@ def _pieces_of_split(
 
 
 def _held(dataset: Spanned, sample: int, begin: int, end: int) -> tuple[int, int]:
-    """The tokens between `begin` and `end` that `sample` touches, from the first to the last."""
+    """Return the tokens between `begin` and `end` that `sample` touches, from the first to the
+    last.
+    """
     starts, stops = dataset.spans(np.array([sample]))
     touching = (starts < end) & (stops > begin)
     first, last = starts[touching].min(), stops[touching].max()

@@ -90,7 +90,7 @@ class Blocks:
 
     @property
     def definition(self) -> dict[str, Any]:
-        """What it is besides the content id: JSON values."""
+        """JSON values that decide the order, with the content id."""
         return {
             "kind": "blocks", "seed": self.seed, "purpose": self.purpose, "block": self.block,
             "window": self.window,
@@ -102,7 +102,8 @@ class Blocks:
                 raise UsageError(f"must be from 1 to 2**48, got {value}", where=name)
 
     def samples(self, positions: Positions, n: int, epoch: int) -> Positions:
-        """The sample at each of `positions`, int64 of the same shape; a bijection of range(n).
+        """Return the sample at each of `positions`, int64 of the same shape; a bijection of
+        range(n).
 
         Raises `IndexError` for a position outside 0 .. n - 1.
         """
@@ -117,7 +118,7 @@ class Blocks:
         return rows + (plan.blocks_at(places) - places) * plan.block
 
     def positions(self, samples: Positions, n: int, epoch: int) -> Positions:
-        """Where each of `samples` stands: the inverse of `samples`."""
+        """Return the position of each of `samples`: the inverse of `samples`."""
         _check(samples, n, "sample")
         if n == 0:
             return samples
@@ -142,7 +143,7 @@ class Blocks:
 
 
 def block_sizes(sample_bytes: int) -> tuple[int, int]:
-    """`block` and `window` of `Blocks` for samples of so many bytes on disk.
+    """Return `block` and `window` of `Blocks` for samples of so many bytes on disk.
 
     Blocks of 4 MiB or a little less, which any storage reads at nearly its full speed, and windows
     of 1 GiB: at least 64 blocks, so that a batch mixes many of them.
@@ -186,24 +187,24 @@ class _Plan(NamedTuple):
         return rows - self.missing * (rows > self.hole)
 
     def first(self, windows: Positions) -> Positions:
-        """First place of each window."""
+        """Return the first place of each window."""
         return windows * (self.strata - 1) + np.minimum(windows, self.long)
 
     def window(self, places: Positions) -> Positions:
-        """The window of each place."""
+        """Return the window of each place."""
         beyond = places - self.long * self.strata
         shorter = self.long + beyond // max(1, self.strata - 1)
         return np.where(beyond < 0, places // self.strata, shorter)
 
     def bounds(self, windows: Positions) -> tuple[Positions, Positions]:
-        """First position of each window, and the one behind its last."""
+        """Return the first position of each window, and the one behind its last."""
         starts, stops = (self.first(each) * self.block for each in (windows, windows + 1))
         return self.close(starts), np.minimum(self.close(stops), self.n)
 
     def within(
         self, inside: Positions, sizes: Positions, windows: Positions, *, back: bool = False
     ) -> Positions:
-        """Permute inside windows of `sizes`, of which there are at most four different ones."""
+        """Permute inside windows of `sizes`, which has at most four different values."""
         walk = unpermute if back else permute
         if inside.size and (size := int(sizes.min())) == sizes.max():
             return walk(inside, size, self.inside_key, windows)
@@ -214,7 +215,7 @@ class _Plan(NamedTuple):
         return out
 
     def blocks_at(self, places: Positions) -> Positions:
-        """The block at each place. Places of a window or two, as batches have, are looked up."""
+        """Return the block at each place; blocks of one or two windows come from a cache."""
         if not places.size:
             return places
         low, high = self.window(np.array([places.min(), places.max()])).tolist()
@@ -225,14 +226,14 @@ class _Plan(NamedTuple):
         return row.take(places - first)
 
     def dealt(self, places: Positions) -> Positions:
-        """The same, each on its own."""
+        """Compute the block at each place, without the cache."""
         windows = self.window(places)
         strata = places - self.first(windows)
         blocks = strata * self.windows + self._deal(windows, strata) - self.offset
         return blocks + self.blocks * (blocks < 0)
 
     def places_of(self, blocks: Positions) -> tuple[Positions, Positions]:
-        """The window of each block, and its place: the inverse of `blocks_at`."""
+        """Return the window of each block, and its place: the inverse of `blocks_at`."""
         numbers = blocks + self.offset
         numbers = numbers - self.blocks * (numbers >= self.blocks)
         strata = numbers // self.windows
@@ -240,7 +241,9 @@ class _Plan(NamedTuple):
         return windows, self.first(windows) + strata
 
     def _deal(self, numbers: Positions, strata: Positions, *, back: bool = False) -> Positions:
-        """The block of a stratum that each window gets, or with `back` the window of each block."""
+        """Return the block of a stratum that each window gets, or with `back` the window of each
+        block.
+        """
         walk, streams = unpermute if back else permute, strata + 1
         if self.long == self.windows:
             return walk(numbers, self.windows, self.block_key, streams)
@@ -252,7 +255,7 @@ class _Plan(NamedTuple):
 
 @lru_cache(maxsize=_KEPT)
 def _blocks_of(plan: _Plan, window: int) -> Positions:
-    """The blocks of a window, in the order of their places."""
+    """Return the blocks of a window, in the order of their places."""
     first, stop = plan.first(np.array([window, window + 1])).tolist()
     return plan.dealt(np.arange(first, stop))
 

@@ -1,4 +1,4 @@
-"""Length bucketing: samples of like length stand together, so batches need little padding.
+"""Length bucketing: samples of similar length stand together, so batches need little padding.
 
 It is an order, and nothing else: the same `GlobalBatchSampler` cuts it, the same `Loader` counts in
 it. So ranks, workers, resume in mid-epoch, skip lists and digests are those of every other order.
@@ -44,7 +44,7 @@ class PoolCache:
         self._pools: dict[tuple[int, ...], Any] = {}
 
     def get(self, name: tuple[int, ...], make: Callable[[], Any]) -> Any:
-        """What `make` gave for this name."""
+        """Return the cached value of this name, made by `make` the first time."""
         found = self._pools.get(name)
         if found is None:
             found = make()
@@ -86,11 +86,11 @@ class Bucketed:
 
     @property
     def definition(self) -> dict[str, Any]:
-        """What decides the order besides that of the samples: JSON values."""
+        """JSON values that decide the order, with the order of the samples."""
         return {"bucket": self.batch, "pool": self.pool, "lengths": self.lengths.identity}
 
     def samples(self, positions: Positions, n: int, epoch: int) -> Positions:
-        """The sample at each of `positions`: a bijection of range(n)."""
+        """Return the sample at each of `positions`: a bijection of range(n)."""
         flat = positions.reshape(-1)
         out = np.empty_like(flat)
         tail = flat >= n - n % self.batch
@@ -100,7 +100,7 @@ class Bucketed:
         return out.reshape(positions.shape)
 
     def positions(self, samples: Positions, n: int, epoch: int) -> Positions:
-        """Where each of `samples` stands; costs the arranging of every pool that holds one."""
+        """Return the position of each of `samples`; costs arranging every pool that holds one."""
         out = self.order.positions(samples.reshape(-1), n, epoch)
         for number, some in _by_pool(out.copy(), out < n - n % self.batch, self.pool):
             arranged = self._arranged(number, n, epoch)
@@ -115,7 +115,7 @@ class Bucketed:
         return found
 
     def _arrange(self, number: int, n: int, epoch: int) -> Positions:
-        """The samples of a pool, block after block."""
+        """Return the samples of a pool, block after block."""
         start = number * self.pool
         stop = min(start + self.pool, n - n % self.batch)
         samples = self.order.samples(np.arange(start, stop, dtype=np.int64), n, epoch)
@@ -130,7 +130,7 @@ class Bucketed:
 
 
 def padding_share(lengths: npt.NDArray[np.int64], batch: int) -> float:
-    """The share of ids that is padding, if rows of these lengths are padded batch by batch.
+    """Return the share of ids that is padding, if rows of these lengths are padded batch by batch.
 
     `lengths` in the order that they are served in; each batch is as wide as its longest row.
 
@@ -149,7 +149,7 @@ def padding_share(lengths: npt.NDArray[np.int64], batch: int) -> float:
 def _by_pool(
     positions: Positions, inside: npt.NDArray[np.bool_], pool: int
 ) -> list[tuple[int, Positions]]:
-    """The pools that hold some of `positions`, and the places in the array of those it holds."""
+    """Return the pools that hold some of `positions`, and the indices of those in each."""
     places = np.flatnonzero(inside)
     numbers = positions[places] // pool
     if not len(numbers):

@@ -1,4 +1,4 @@
-"""The epoch inside the index of a sample: how it reaches whoever makes the batch.
+"""Epoch inside the index of a sample, for datasets whose samples vary by epoch.
 
 Samples of some datasets vary by epoch. Worker processes that stay alive, and threads that work
 ahead, must know the epoch of each sample they make; an attribute of the dataset would be another
@@ -37,7 +37,7 @@ def epoch_tag(epoch: int) -> int:
 
 
 def with_epoch(samples: Positions, epoch: int) -> Positions:
-    """The indices of `samples` in `epoch`: int64 of the same shape; `PADDING` stays.
+    """Return the indices of `samples` in `epoch`: int64 of the same shape; `PADDING` stays.
 
     Raises `UsageError` for an epoch over `MAX_EPOCH`.
 
@@ -52,7 +52,7 @@ def with_epoch(samples: Positions, epoch: int) -> Positions:
 
 
 def epochs_of(indices: Positions, epoch: int) -> tuple[Positions, Positions]:
-    """Samples and their epochs, int64 like `indices`; `epoch` for those that name none.
+    """Return samples and their epochs, int64 like `indices`; `epoch` for those that name none.
 
     >>> epochs_of(np.array([5 + (3 << 40), 7]), epoch=9)
     (array([5, 7]), array([2, 9]))

@@ -1,4 +1,4 @@
-"""How long samples are, in tokens: what buckets and token budgets sort and cut by.
+"""Lengths of samples in tokens, for buckets and token budgets.
 
 Asked for some thousand samples at a time, never for all: the lengths of the documents of a build
 are arithmetic on its stored offsets. A dataset that does not know them is measured once, which
@@ -36,17 +36,17 @@ class Lengths(Protocol):
     def __len__(self) -> int: ...
 
     def of(self, samples: Positions) -> Positions:
-        """int64 of the shape of `samples`, in tokens, none negative."""
+        """Return the lengths of `samples` in tokens: int64 of the same shape, none negative."""
         ...
 
     @property
     def identity(self) -> str:
-        """What a state remembers of them: other lengths make other batches."""
+        """Identity of the lengths in a state: other lengths make other batches."""
         ...
 
 
 class KnownLengths:
-    """Lengths that lie in memory, one for each sample.
+    """Lengths in memory, one for each sample.
 
     Raises `UsageError` for what is no row of whole numbers from 0 on.
 
@@ -67,7 +67,7 @@ class KnownLengths:
         return len(self._lengths)
 
     def of(self, samples: Positions) -> Positions:
-        """The lengths of these samples."""
+        """Return the lengths of these samples."""
         return self._lengths[samples]
 
     @property
@@ -88,7 +88,7 @@ class SpanLengths:
         return len(self._samples)
 
     def of(self, samples: Positions) -> Positions:
-        """Stops less starts; bisections in the stored offsets."""
+        """Return stops minus starts; bisections in the stored offsets."""
         if hasattr(self._samples, "lengths_of"):  # of several spans each
             own: Positions = self._samples.lengths_of(samples.reshape(-1)).reshape(samples.shape)
             return own
@@ -112,17 +112,17 @@ class PartLengths:
         return len(self._part)
 
     def of(self, samples: Positions) -> Positions:
-        """Those of the same samples in the whole."""
+        """Return the lengths of the same samples in the whole."""
         return self._whole.of(self._part.numbers(samples))
 
     @property
     def identity(self) -> str:
-        """That of the whole; the state names the part besides."""
+        """Identity of the whole; the state names the part separately."""
         return self._whole.identity
 
 
 def lengths_for(dataset: Any, lengths: Any = None) -> Lengths:
-    """The lengths of the samples of `dataset`: those given, or those it knows.
+    """Return the lengths of the samples of `dataset`: those given, or those it knows.
 
     Given are a `Lengths`, or numbers: one for each sample, of a part also of its whole. Without
     them, a `DocumentDataset` knows its own. Raises `UsageError` for numbers that do not fit, and
@@ -145,7 +145,7 @@ def lengths_for(dataset: Any, lengths: Any = None) -> Lengths:
 
 
 def measure_lengths(dataset: Any, field: str = "input_ids") -> npt.NDArray[np.int64]:
-    """The length of `field` in every sample, int64: reads the dataset once.
+    """Return the length of `field` in every sample, int64: reads the dataset once.
 
     Samples that are no dict are measured themselves. Of a Hugging Face dataset only that column is
     read. Raises `InputError` that names the sample without the field, or with one of no length.

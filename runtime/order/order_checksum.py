@@ -46,7 +46,7 @@ def digest_seed(content: Sequence[str]) -> int:
 
 
 def contributions(samples: Positions, positions: Positions, epoch: int, seed: int = 0) -> _Words:
-    """What each of `samples`, served at `positions` of `epoch`, adds: uint64 of the shape of both.
+    """Return the summand of each of `samples` at `positions` of `epoch`: uint64.
 
     `seed` is the `digest_seed` of what they are from.
 

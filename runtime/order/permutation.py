@@ -1,4 +1,4 @@
-"""Which sample stands at which position: a pure function, with no table and no state.
+"""Orders of samples: pure functions from position to sample and back, without tables or state.
 
 `permute` is a Feistel network over the positions `0 .. n - 1`: a bijection whatever its round
 function, in O(1) memory for any n up to 2**48, computed for a whole batch at once. `unpermute` runs
@@ -78,7 +78,7 @@ class OrderKey:
 
 
 def key(content_id: str, seed: int, epoch: int, purpose: str) -> OrderKey:
-    """The key of one epoch's order, by hashing everything that it depends on.
+    """Return the key of one epoch's order: a hash of everything that it depends on.
 
     What is hashed is the canonical JSON ``["dataprep order 1","CONTENT",SEED,EPOCH,"PURPOSE"]``.
     Word 2i of its SHAKE-256 (64 bits, little-endian), made odd, is the multiplier of round i, and
@@ -99,14 +99,14 @@ def _key(content_id: str, seed: int, epoch: int, purpose: str) -> OrderKey:
 
 
 class Order(Protocol):
-    """What a sampler asks: the samples at some positions of an epoch, and the way back."""
+    """Order of an epoch: the samples at some positions, and the inverse."""
 
     def samples(self, positions: Positions, n: int, epoch: int) -> Positions:
-        """int64, as many as `positions`, each in 0 .. n - 1; a bijection of range(n)."""
+        """Return the sample at each of `positions`: int64, a bijection of range(n)."""
         ...
 
     def positions(self, samples: Positions, n: int, epoch: int) -> Positions:
-        """Where each of `samples` stands: the inverse of `samples`, computed and not searched."""
+        """Return the position of each of `samples`, computed and not searched."""
         ...
 
 
@@ -120,15 +120,15 @@ class Shuffled:
 
     @property
     def definition(self) -> dict[str, Any]:
-        """What it is besides the content id: JSON values."""
+        """JSON values that decide the order, with the content id."""
         return {"kind": "full", "seed": self.seed, "purpose": self.purpose}
 
     def samples(self, positions: Positions, n: int, epoch: int) -> Positions:
-        """See `permute`."""
+        """Return the samples; see `permute`."""
         return permute(positions, n, key(self.content_id, self.seed, epoch, self.purpose))
 
     def positions(self, samples: Positions, n: int, epoch: int) -> Positions:
-        """See `unpermute`."""
+        """Return the positions; see `unpermute`."""
         return unpermute(samples, n, key(self.content_id, self.seed, epoch, self.purpose))
 
 
@@ -138,22 +138,22 @@ class Sequential:
 
     @property
     def definition(self) -> dict[str, Any]:
-        """What it is: JSON values."""
+        """JSON values that decide the order."""
         return {"kind": "stored"}
 
     def samples(self, positions: Positions, n: int, epoch: int) -> Positions:
-        """The positions themselves."""
+        """Return the positions themselves."""
         return positions
 
     def positions(self, samples: Positions, n: int, epoch: int) -> Positions:
-        """The samples themselves."""
+        """Return the samples themselves."""
         return samples
 
 
 def permute(
     positions: Positions, n: int, key: OrderKey, streams: Positions | None = None
 ) -> Positions:
-    """The sample at each of `positions`: int64 of the same shape, each in 0 .. n - 1.
+    """Return the sample at each of `positions`: int64 of the same shape, each in 0 .. n - 1.
 
     A bijection of `range(n)`. One key has 2**64 of them, which have nothing in common: `streams`,
     int64 of the shape of `positions`, says which one serves each position (0 if it is not given).
@@ -168,7 +168,8 @@ def permute(
 def unpermute(
     samples: Positions, n: int, key: OrderKey, streams: Positions | None = None
 ) -> Positions:
-    """The position of each of `samples`: the inverse of `permute` with the same key and streams.
+    """Return the position of each of `samples`: the inverse of `permute` with the same key and
+    streams.
 
     Raises `IndexError` for a sample outside 0 .. n - 1.
 
@@ -180,7 +181,7 @@ def unpermute(
 
 
 def _permute_one(position: int, n: int, key: OrderKey, stream: int = 0) -> int:
-    """`permute` for one position, in plain integers: the definition that the tests compare with."""
+    """Permute one position in plain integers: the definition that the tests compare with."""
     if n <= 1:
         return 0
     bits = (n - 1).bit_length() // 2 or 1
@@ -201,7 +202,7 @@ def _permute_one(position: int, n: int, key: OrderKey, stream: int = 0) -> int:
 
 
 def _mix_one(stream: int) -> int:
-    """What a stream adds to the input of every round: 0 for stream 0."""
+    """Return the summand of a stream in the input of every round: 0 for stream 0."""
     word = (stream * GOLDEN) & _MASK
     word = ((word ^ (word >> 30)) * FIRST) & _MASK
     word = ((word ^ (word >> 27)) * SECOND) & _MASK
@@ -249,14 +250,14 @@ class _Network:
         return out
 
     def _has_table(self, back: bool) -> bool:
-        """Whether to look second walks up: from the second time on, as most are asked only once."""
+        """Return whether to tabulate second walks: from the second call with a key on."""
         if self._beyond > _TABLE:
             return False
         asked, self._asked = self._asked, self._asked | {back}
         return back in asked
 
     def _ends(self, back: bool) -> _Words:
-        """Where walks from n, n + 1, ... end: nearly every piece of positions has one of these.
+        """Return the ends of the walks from n, n + 1, ...: nearly every piece of positions has one.
 
         Walking a few on their own would cost as much as a thousand others. Numbers that only lead
         to each other stay beyond n; no walk from below n gets there.
@@ -292,7 +293,7 @@ class _Network:
     def _hash(
         half: _Words, shift: _Words | None, part: _Round, word: _Words, spare: _Words
     ) -> None:
-        """`word` becomes the hash of `half`, of which the high bits are the good ones."""
+        """Write the hash of `half` into `word`; its high bits are well mixed."""
         shifted = half if shift is None else np.add(half, shift, spare)
         np.multiply(shifted, part.multiplier, word)
         np.add(word, part.addend, word)
@@ -301,7 +302,7 @@ class _Network:
         np.multiply(word, _MIX_WORD, word)
 
     def _scale(self, word: _Words) -> None:
-        """A hash becomes a number in 0 .. size - 1."""
+        """Scale a hash to a number in 0 .. size - 1."""
         np.right_shift(word, _HALF, word)
         np.multiply(word, self._size, word)
         np.right_shift(word, _HALF, word)
@@ -332,7 +333,7 @@ def _words(numbers: Positions, n: int, noun: str) -> _Words:
 
 
 def _mix(streams: Positions) -> _Words:
-    """`_mix_one` of each."""
+    """Return `_mix_one` of each."""
     word = np.ascontiguousarray(streams, np.int64).view(np.uint64) * _word(GOLDEN)
     return finalise(word)
 

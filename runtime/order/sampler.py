@@ -1,4 +1,4 @@
-"""Somebody's own sampler as an order: whatever it draws becomes a function of (seed, epoch).
+"""Samplers of the caller as orders: their draws become a function of (seed, epoch).
 
 A torch sampler lists the sample numbers of one epoch, drawing from a generator of its own or from
 those of everybody. Listed with these seeded for the epoch, it lists the same whenever it is asked:
@@ -54,11 +54,11 @@ class SamplerOrder:
         return len(self._sampler)
 
     def samples(self, positions: Positions, n: int, epoch: int) -> Positions:
-        """The sample at each of `positions`."""
+        """Return the sample at each of `positions`."""
         return self._of(epoch)[positions]
 
     def positions(self, samples: Positions, n: int, epoch: int) -> Positions:
-        """There is no way back: a sampler may repeat a sample."""
+        """Raise: a sampler may repeat a sample, so there is no inverse."""
         raise UsageError("a sampler's order has no inverse", where="sampler")
 
     def _of(self, epoch: int) -> Positions:

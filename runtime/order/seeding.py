@@ -59,7 +59,7 @@ def seed_all(seed: int, mode: Mode = "fast") -> None:
 
 
 def seed_worker(worker: int) -> None:
-    """A `worker_init_fn` for any DataLoader: seeds Python, NumPy and torch in that worker.
+    """Seed Python, NumPy and torch in a worker: the `worker_init_fn` of any DataLoader.
 
     From the seed that torch gave the worker, which is another in each: so a loader with a seeded
     `generator` has workers that draw the same numbers in every run. Loaders made here need it not.
@@ -68,7 +68,7 @@ def seed_worker(worker: int) -> None:
 
 
 def seeded_generator(seed: int) -> torch.Generator:
-    """A generator of torch's, for samplers and loaders that take one.
+    """Return a generator of torch's, for samplers and loaders that take one.
 
     >>> torch.rand(1, generator=seeded_generator(3)) == torch.rand(1, generator=seeded_generator(3))
     tensor([True])
@@ -77,7 +77,7 @@ def seeded_generator(seed: int) -> torch.Generator:
 
 
 def seed_for(seed: int, *parts: int | str) -> int:
-    """A seed from 0 to 2**63 - 1 for one of many things: a hash of all, so none are related.
+    """Return a seed from 0 to 2**63 - 1 that is a hash of all arguments, so that none are related.
 
     `seed + epoch` would make epoch 1 of seed 0 equal to epoch 0 of seed 1. Costs a microsecond.
 
@@ -97,7 +97,7 @@ def seed_here(seed: int) -> None:
 
 @contextmanager
 def isolated() -> Iterator[None]:
-    """Whatever is drawn or seeded inside on the processor leaves no trace outside; 20 us.
+    """Restore the generators of Python, NumPy and torch (CPU) after the block; 20 us.
 
     Seed inside whatever is to be drawn there: NumPy's generator is another one.
 
@@ -126,9 +126,7 @@ _SPARE: list[np.random.MT19937] = []
 
 
 def _folded(seed: int) -> int:
-    """32 bits, as they are or of a hash: NumPy takes no more, and torch's generator for the
-    processor forgets the others, so that seeds which differ further up would draw the same.
-    """
+    """Return a seed of 32 bits, hashed if it is larger: generators ignore or refuse higher bits."""
     if seed < 1 << 32:
         return seed
     return int.from_bytes(hashlib.blake2b(str(seed).encode(), digest_size=4).digest())

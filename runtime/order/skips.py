@@ -1,4 +1,4 @@
-"""Samples to leave out of an order, without disturbing the rest of it.
+"""Skip lists: samples left out of an order without a change of the rest.
 
 All other samples keep their relative order: what is served is the full order with the skipped ones
 struck out, in every epoch. So a run that found bad samples goes on where it stood with a longer
@@ -57,7 +57,7 @@ class Skips:
         self._recent: list[tuple[Order, int, int, Positions]] = []
 
     def positions(self, places: Positions, order: Order, n: int, epoch: int) -> Positions:
-        """The position of what is served at each of `places`: int64 of the same shape.
+        """Return the position of the sample served at each of `places`: int64 of the same shape.
 
         The place behind the last, n - s, stands for the end, n. Raises `IndexError` for any other.
         """
@@ -68,7 +68,7 @@ class Skips:
         return places + np.searchsorted(before, places, "right")
 
     def places(self, positions: Positions, order: Order, n: int, epoch: int) -> Positions:
-        """How many samples are served before each of `positions`: int64 of the same shape.
+        """Return the number of samples served before each of `positions`: int64 of the same shape.
 
         For a position that is served this is its place; for a skipped one, the place of the next.
         The end, n, gives n - s. Raises `IndexError` for a position outside 0 .. n.
@@ -78,11 +78,11 @@ class Skips:
         return positions - np.searchsorted(gaps, positions, "left")
 
     def count(self, position: int, order: Order, n: int, epoch: int) -> int:
-        """`places` of one position."""
+        """Return `places` of one position."""
         return int(self.places(np.array([position]), order, n, epoch)[0])
 
     def gaps(self, order: Order, n: int, epoch: int) -> Positions:
-        """The positions of the skipped samples, int64 [s], sorted.
+        """Return the positions of the skipped samples, int64 [s], sorted.
 
         Raises what `check` raises.
         """
@@ -108,11 +108,11 @@ class Skips:
 
     @property
     def digest(self) -> str:
-        """16 hex digits that equal lists share."""
+        """Digest of the list: 16 hex digits."""
         return hashlib.sha256(self.samples.astype("<i8").tobytes()).hexdigest()[:16]
 
     def to_json(self) -> list[int]:
-        """The samples as JSON has them; `Skips(...)` of it is this again."""
+        """Return the samples as JSON has them; `Skips(...)` of it is this again."""
         found: list[int] = self.samples.tolist()
         return found
 
@@ -133,7 +133,7 @@ class Skips:
 
 
 def skips_of(skip: Iterable[int] | Skips | None) -> Skips:
-    """What is to be skipped, as `Skips`; None: nothing."""
+    """Return the samples to skip as `Skips`; None skips nothing."""
     if isinstance(skip, Skips):
         return skip
     try:
@@ -144,7 +144,7 @@ def skips_of(skip: Iterable[int] | Skips | None) -> Skips:
 
 
 def read_skips(path: Path) -> Skips | dict[str, Skips]:
-    """The list in the file `path`: a JSON array of samples, or one sample to a line.
+    """Return the list in the file `path`: a JSON array of samples, or one sample to a line.
 
     Of several datasets, a JSON object with such an array for each. In lines, what follows a `#` is
     a remark. Raises `InputError` that names the line, or the dataset.
@@ -172,7 +172,7 @@ def read_skips(path: Path) -> Skips | dict[str, Skips]:
 
 
 def _of(name: str, numbers: Any) -> Skips:
-    """The list of the dataset `name`."""
+    """Return the list of the dataset `name`."""
     try:
         return Skips(numbers)
     except UsageError as error:

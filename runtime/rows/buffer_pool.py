@@ -1,4 +1,4 @@
-"""Memory for batches that is used again once nobody holds it.
+"""A pool of buffers for batches, reused when no array refers to them any more.
 
 A batch of 32 x 2,048 int64 is two buffers of 512 KiB. The C library gives memory of that size back
 to the kernel when it is freed, unless something else lies behind it, and takes it from there anew
@@ -29,7 +29,7 @@ _SIZES = 8  # sizes that are remembered: batches of one run have one shape, and 
 
 
 class Buffers:
-    """Hands out arrays whose memory comes back by itself. Thread-safe.
+    """Pool of arrays; memory returns to it when the last view is gone. Thread-safe.
 
     Keeps at most eight free buffers each of the last eight sizes.
 
@@ -46,7 +46,7 @@ class Buffers:
         self._lent: set[_Lent] = set()
 
     def empty(self, shape: tuple[int, ...], dtype: npt.DTypeLike = np.int64) -> Array:
-        """An array of `shape` and `dtype` with anything in it, nobody else's memory."""
+        """Return an uninitialised array of `shape` and `dtype` that shares no memory."""
         kind = np.dtype(dtype)
         size = prod(shape) * kind.itemsize
         if size < _LARGE:
@@ -70,7 +70,7 @@ class Buffers:
         return self._free.setdefault(size, deque(maxlen=_KEPT))
 
     def _returned(self, lent: Any) -> None:
-        """Called when an array handed out is gone: in the middle of anything, or at the very end.
+        """Take the memory of an array back; may be called at any time, also at exit.
 
         The names of this module may be gone then; so it uses none.
         """
@@ -82,7 +82,7 @@ class Buffers:
 
 
 class _Memory(np.ndarray[Any, Any]):
-    """Memory that is lent; a type of its own, so that what is lent lives as long as its views.
+    """A buffer on loan: its own type, so that a finaliser runs when the last view is gone.
 
     The base of a view is not the array that it was taken of but the base of that one, and so on,
     as far as the types agree: of ordinary arrays, memory that knows nothing of the loan.

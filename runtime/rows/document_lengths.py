@@ -41,12 +41,13 @@ class KeptDocuments:
         return self.count
 
     def documents(self, samples: Ints) -> Ints:
-        """The document of each sample; raises `IndexError` outside 0 .. count - 1."""
+        """Return the document of each sample; raises `IndexError` outside 0 .. count - 1."""
         check_samples(samples, self.count)
         return samples + self.before.searchsorted(samples, "right")
 
     def samples(self, documents: Ints) -> Ints:
-        """The samples that some of `documents` (increasing) are; those left out are passed over.
+        """Return the samples that some of `documents` (increasing) are; those left out are passed
+        over.
 
         >>> KeptDocuments(count=4, before=np.array([0, 0, 2])).samples(np.arange(7)).tolist()
         [0, 1, 2, 3]
@@ -66,7 +67,7 @@ class KeptDocuments:
 def kept_documents(
     split: Split, min_tokens: int, plan_dir: str | Path | None = None
 ) -> KeptDocuments:
-    """Those with `min_tokens` tokens or more.
+    """Return the documents with `min_tokens` tokens or more.
 
     The first time it reads the lengths of all documents, unless the manifest tells that all have
     enough; later a kilobyte.
@@ -92,13 +93,14 @@ def kept_documents(
 
 
 def _fewest_tokens(split: Split) -> int:
-    """A number of tokens that every document has, as far as the manifest tells."""
+    """Return a number of tokens that every document has, as far as the manifest says."""
     tokenizer = split.dataset.manifest.tokenizer
     return tokenizer.add_bos + tokenizer.add_eos + (split.entry.zero_token_documents == 0)
 
 
 def longest_document(split: Split, plan_dir: str | Path | None = None) -> tuple[int, int]:
-    """The number of the longest document of `split` and its tokens; (-1, 0) without documents.
+    """Return the number of the longest document of `split` and its tokens; (-1, 0) without
+    documents.
 
     >>> longest_document(dataset.split("train"))                     # doctest: +SKIP
     (5121, 3077)
@@ -130,7 +132,7 @@ def require_fit(split: Split, max_length: int, plan_dir: str | Path | None = Non
 
 
 def too_long(document: int, tokens: int, max_length: int) -> InputError:
-    """The error of a document over the limit."""
+    """Return the error of a document over the limit."""
     return InputError(
         f"has {tokens:,} tokens, more than seq_len {max_length:,}", where=f"document {document}",
         code="E_OVERLONG",

@@ -127,7 +127,7 @@ class DocumentDataset(BatchDataset):
 
     @property
     def definition(self) -> dict[str, Any]:
-        """What decides, besides the content id, the tokens and labels of a sample: JSON values."""
+        """JSON values that decide, with the content id, the tokens and labels of a sample."""
         return {
             "kind": "documents", "split": self.split.name, "max_length": self.max_length,
             "truncate": self.truncate, "min_tokens": self.min_tokens,
@@ -178,7 +178,8 @@ class DocumentDataset(BatchDataset):
         return batch
 
     def spans(self, samples: Ints) -> tuple[Ints, Ints]:
-        """Starts and stops of the tokens that reading `samples` will touch; `PADDING` reads none.
+        """Return the starts and stops of the tokens that reading `samples` touches; `PADDING` reads
+        none.
 
         Raises what `batch` raises.
         """
@@ -186,7 +187,8 @@ class DocumentDataset(BatchDataset):
         return starts, starts + lengths
 
     def covering(self, start: int, stop: int) -> Ints:
-        """The samples that touch a token of `start` to `stop` of the split: int64, increasing.
+        """Return the samples that touch a token of `start` to `stop` of the split: int64,
+        increasing.
 
         Bisections, and what `spans` costs. Tokens that `max_length` cuts off are in no sample.
         """
@@ -198,11 +200,11 @@ class DocumentDataset(BatchDataset):
         return samples[(starts < stop) & (stops > np.maximum(starts, start))]
 
     def documents(self, samples: Ints) -> Ints:
-        """The number in the split of each of `samples`."""
+        """Return the number in the split of each of `samples`."""
         return self._kept.documents(samples)
 
     def _read(self, samples: Ints) -> tuple[Ints, Ints]:
-        """Where each row begins in the stream, and its tokens: none in a row that is `PADDING`."""
+        """Return the start of each row in the stream and its tokens: none where it is `PADDING`."""
         starts, lengths = np.zeros_like(samples), np.zeros_like(samples)
         real = np.flatnonzero(samples != PADDING) if self.sample_mask else np.arange(len(samples))
         documents = self._kept.documents(samples[real])

@@ -32,12 +32,12 @@ def copy_tokens(split: Split, starts: Ints, lengths: Ints, out: Array, at: Ints)
 
 
 def copy_mask(split: Split, starts: Ints, lengths: Ints, out: Array, at: Ints) -> None:
-    """The same of the loss mask, into uint8: 1 for a token to train on. See `Split.gather_mask`."""
+    """Copy the loss mask likewise: uint8, 1 for a token to train on; see `Split.gather_mask`."""
     split.masks.copy(starts, lengths, out, at)
 
 
 def document_spans(split: Split, documents: Ints) -> tuple[Ints, Ints]:
-    """Where each of `documents` starts and stops in the stream of the split, int64 like them.
+    """Return the start and stop of each of `documents` in the stream of the split: int64.
 
     Costs about 10 microseconds for each shard that they lie in. Raises `IndexError` for a document
     that is not there, and `IntegrityError` for offsets that cannot be.
@@ -80,7 +80,7 @@ class PaddedRows(NamedTuple):
     real: _Flags
 
     def trained(self) -> _Flags:
-        """Where the loss mask of the dataset says to train; without one, wherever a token is."""
+        """Return True for tokens to train on: those of the loss mask, without one all tokens."""
         if not self.split.has_mask:
             return self.real
         rows, width = self.ids.shape
@@ -91,12 +91,12 @@ class PaddedRows(NamedTuple):
         return train
 
     def positions(self) -> Ints:
-        """int64 like the rows, from 0 at the first token of each; 0 in padding."""
+        """Return int64 positions, from 0 at the first token of each row; 0 in padding."""
         places: Ints = np.arange(self.ids.shape[1], dtype=np.int64) - self.first[:, None]
         return places * self.real
 
     def labels(self, kind: Labels) -> Ints:
-        """int64 like the rows; see `DocumentDataset`."""
+        """Return int64 labels of the shape of the rows; see `DocumentDataset`."""
         labels = np.full(self.ids.shape, IGNORED_LABEL, np.int64)
         train = self.trained()
         both = train[:, 1:] & self.real[:, :-1]  # tokens to train on with one before them
@@ -108,7 +108,8 @@ class PaddedRows(NamedTuple):
 def padded_rows(
     split: Split, starts: Ints, lengths: Ints, width: int, *, pad_id: int, left: bool = False
 ) -> PaddedRows:
-    """Rows of `width`: `lengths[k]` tokens of `split` from `starts[k]` on, `left` of them padding.
+    """Return rows of `width`: `lengths[k]` tokens of `split` from `starts[k]` on, padded on one
+    side.
 
     Raises `IndexError` for a piece that is no part of a document.
     """

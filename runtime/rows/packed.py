@@ -37,7 +37,7 @@ _ROWS = 1 << 16  # looked at in one step
 
 
 class PackedDataset(BatchDataset):
-    """The packed rows of one split, map-style.
+    """Map-style dataset of the packed rows of one split.
 
     Each sample is a dict of int64 tensors: `input_ids` [seq_len], and `labels` [seq_len] unless
     `labels` is None. The documents of a row follow one another from its start; what is left is
@@ -130,7 +130,7 @@ class PackedDataset(BatchDataset):
 
     @property
     def definition(self) -> dict[str, Any]:
-        """What decides, besides the content id, the tokens and labels of a sample: JSON values."""
+        """JSON values that decide, with the content id, the tokens and labels of a sample."""
         return {**packing_definition(self.split, self.options), "labels": self.labels}
 
     def __len__(self) -> int:
@@ -185,7 +185,8 @@ class PackedDataset(BatchDataset):
         return batch
 
     def spans(self, samples: Ints) -> tuple[Ints, Ints]:
-        """Starts and stops of the tokens that reading `samples` will touch; `PADDING` reads none.
+        """Return the starts and stops of the tokens that reading `samples` touches; `PADDING` reads
+        none.
 
         Raises `IndexError` for a sample outside 0 .. len - 1.
         """
@@ -193,7 +194,7 @@ class PackedDataset(BatchDataset):
         return start, start + length
 
     def covering(self, start: int, stop: int) -> Ints:
-        """The rows that touch a token of `start` to `stop` of the split: int64, increasing.
+        """Return the rows that touch a token of `start` to `stop` of the split: int64, increasing.
 
         Reads the pieces of the plan's chunks that hold these tokens, some milliseconds; chunks are
         found by bisection. The token more that shifted labels read of a split document counts.
@@ -206,7 +207,7 @@ class PackedDataset(BatchDataset):
         return np.unique(rows)
 
     def _pieces(self, samples: Ints) -> tuple[Segments, Ints, Ints]:
-        """The segments of these rows; where each starts in the stream, and how far it is read."""
+        """Return the segments of these rows, and the start and length of each in the stream."""
         row, at = self._pieces_of_rows(samples)
         document, start, length, more = (
             self.plan.arrays[name][at].astype(np.int64)
@@ -225,7 +226,7 @@ class PackedDataset(BatchDataset):
         return segments, start, length + more * (self.labels == "shifted")
 
     def _pieces_of_rows(self, samples: Ints) -> tuple[Ints, Ints]:
-        """The pieces of these rows, none of one that is `PADDING`; which row each is in."""
+        """Return the pieces of these rows, none of one that is `PADDING`; which row each is in."""
         real = samples != PADDING if self.sample_mask else np.ones(len(samples), np.bool_)
         rows = samples[real]
         check_samples(rows, self._rows)
@@ -236,7 +237,7 @@ class PackedDataset(BatchDataset):
         return np.flatnonzero(real)[which], pieces
 
     def _trust(self, holds: npt.NDArray[np.bool_]) -> None:
-        """A plan that was changed after it was made must not serve a wrong token."""
+        """Raise unless `holds` everywhere: an edited plan must not serve a wrong token."""
         if not holds.all():
             raise self._changed()
 
@@ -247,7 +248,7 @@ class PackedDataset(BatchDataset):
         )  # fmt: skip
 
     def _beside(self, columns: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """The part of [rows, seq_len + 1] that the labels are about."""
+        """Return the part of [rows, seq_len + 1] that the labels are about."""
         return columns[:, 1:] if self.labels == "shifted" else columns[:, :-1]
 
     def _labels(
@@ -264,7 +265,7 @@ class PackedDataset(BatchDataset):
 
 
 def padding_id(split: Split, pad_id: int | None) -> int:
-    """`pad_id` if it is an id of the dataset; for None the tokenizer's pad, else its eos, else 0.
+    """Return `pad_id`, checked; for None the tokenizer's pad, else its eos, else 0.
 
     Raises `UsageError` for an id that the vocabulary does not have.
     """
@@ -283,7 +284,7 @@ def _reopen(split: Split, options: dict[str, Any]) -> PackedDataset:
 
 
 def _tails(segments: Segments) -> list[tuple[int, int]]:
-    """The rows that end in padding, and where it begins."""
+    """Return the rows that end in padding, and where it begins."""
     used = np.zeros(segments.rows, np.int64)
     np.maximum.at(used, segments.row, segments.start + segments.length)
     short = np.flatnonzero(used < segments.seq_len)

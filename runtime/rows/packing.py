@@ -1,4 +1,4 @@
-"""Packing: which documents share a row of at most `seq_len` tokens, from their lengths alone.
+"""Packing of documents into rows of at most `seq_len` tokens, from their lengths alone.
 
 Guarantees: no row is over `seq_len`; every token of every document is in exactly one row, except
 what the policy for overlong documents leaves out and counts. The rows depend on the lengths and the
@@ -79,7 +79,7 @@ class PackingOptions:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PackingReport:
-    """What a plan holds and what it leaves out; documents and tokens are counted, never lost.
+    """Counts of the documents and tokens in a plan, and of those that it leaves out.
 
     `documents` = those in rows + `empty_documents` (no tokens) + `dropped_documents`.
     """
@@ -106,7 +106,7 @@ class PackingReport:
         return self.tokens / (self.rows * self.seq_len) if self.rows else 0.0
 
     def as_dict(self) -> dict[str, int]:
-        """The fields, for JSON."""
+        """Return the fields, for JSON."""
         return asdict(self)
 
     def __str__(self) -> str:
@@ -161,11 +161,11 @@ class Packer:
 
     @property
     def report(self) -> PackingReport:
-        """What has been packed so far."""
+        """Counts of what has been packed so far."""
         return PackingReport(seq_len=self.options.seq_len, **self._counts)
 
     def rows(self, lengths: Iterable[Ints]) -> Iterator[PackedRows]:
-        """The rows of documents of these `lengths`, given in parts of any size.
+        """Yield the rows of documents of these `lengths`, given in parts of any size.
 
         How they are divided into parts changes nothing. Raises `InputError` for a document over
         `seq_len` where `overlong` is ``"error"``.
@@ -182,7 +182,7 @@ class Packer:
             yield self._pack(np.concatenate(waiting))
 
     def _pieces(self, lengths: Iterable[Ints]) -> Iterator[Ints]:
-        """All pieces in stream order, cut where a chunk ends."""
+        """Yield all pieces in stream order, cut where a chunk ends."""
         room = self._chunk
         for part in lengths:
             for first in range(0, len(part), _BLOCK):
@@ -192,7 +192,7 @@ class Packer:
                         room = room - len(piece) or self._chunk
 
     def _cut(self, lengths: Ints) -> Iterator[Ints]:
-        """The pieces of consecutive documents, at most a chunk of them at once."""
+        """Yield the pieces of consecutive documents, at most a chunk of them at once."""
         if len(lengths) and int(lengths.min()) < 0:
             raise IntegrityError(
                 f"document {self._documents + int(lengths.argmin())} has a negative length",
@@ -222,7 +222,7 @@ class Packer:
             yield np.stack([first_document + at, start, length, more], axis=1)
 
     def _overlong(self, at: Ints, lengths: Ints) -> Ints:
-        """How many pieces each of these documents gives."""
+        """Return the number of pieces of each of these documents."""
         seq_len, overlong = self.options.seq_len, self.options.overlong
         documents, tokens = len(at), int(lengths.sum())
         if overlong == "split":
@@ -266,7 +266,7 @@ def _divide(pieces: Ints, first: int, chunk: int) -> Iterator[Ints]:
 
 
 def _in_order(row: Ints) -> tuple[Ints, int]:
-    """The same rows, numbered in the order in which they first occur; and how many there are."""
+    """Return the rows numbered in the order in which they first occur, and their number."""
     _, first = np.unique(row, return_index=True)
     number = np.empty(len(first), np.int64)
     number[np.argsort(first)] = np.arange(len(first))
@@ -281,7 +281,7 @@ _ROW = (1 << 32) - 1  # a room and a row share an integer
 
 
 def assign(lengths: Ints, seq_len: int, algorithm: Algorithm) -> Ints:
-    """The row of each piece, int64 [len(lengths)], rows numbered in the order they are opened.
+    """Return the row of each piece: int64 [len(lengths)], in the order of opening.
 
     `lengths` are from 1 to `seq_len`; among equal ones the earlier is placed first.
 
@@ -301,7 +301,7 @@ def assign(lengths: Ints, seq_len: int, algorithm: Algorithm) -> Ints:
 
 
 def _first_fit(sizes: list[int], counts: list[int], seq_len: int) -> _Placed:
-    """Rows with their rooms in the order they were opened, without those that nothing fits."""
+    """Place pieces by first fit; rows without room for the shortest piece are dropped."""
     rows, rooms, opened = _none(), _none().astype(np.int32), 0
     for number, (size, count) in enumerate(zip(sizes, counts, strict=True)):
         if number % _TIDY == 0:
@@ -318,7 +318,7 @@ def _first_fit(sizes: list[int], counts: list[int], seq_len: int) -> _Placed:
 
 
 def _best_fit(sizes: list[int], counts: list[int], seq_len: int) -> _Placed:
-    """Rows sorted by (room, number), as one integer each."""
+    """Place pieces by best fit; rows are sorted by (room, number), one integer each."""
     keys, opened = _none(), 0
     for size, count in zip(sizes, counts, strict=True):
         low = int(np.searchsorted(keys, size << 32))
@@ -336,7 +336,7 @@ def _best_fit(sizes: list[int], counts: list[int], seq_len: int) -> _Placed:
 
 
 def _share(rows: Ints, times: npt.NDArray[Any], count: int) -> tuple[Ints, Ints]:
-    """The first of `rows` that take `count` pieces, where each takes at most so many `times`."""
+    """Return the first of `rows` that take `count` pieces, each at most so many `times`."""
     ends = np.cumsum(times, dtype=np.int64)
     used = min(int(np.searchsorted(ends, count)) + 1, len(rows))
     times = times[:used].astype(np.int64)
@@ -346,7 +346,7 @@ def _share(rows: Ints, times: npt.NDArray[Any], count: int) -> tuple[Ints, Ints]
 
 
 def _new_rows(count: int, each: int, opened: int) -> tuple[Ints, Ints]:
-    """Rows to open for `count` pieces of which `each` fit into one, and the pieces in each."""
+    """Return the rows to open for `count` pieces, `each` to a row, and the pieces in each."""
     rows = -(-count // each)
     times = np.full(rows, each, np.int64)
     if rows:

@@ -26,7 +26,7 @@ __all__ = ["document_lengths", "packing_definition", "packing_plan", "pieces_of_
 def packing_plan(
     split: Split, options: PackingOptions, plan_dir: str | Path | None = None
 ) -> StoredPlan:
-    """The plan of `split`, from the store or made now.
+    """Return the plan of `split`, from the store or made now.
 
     Arrays: `rows` int64 [rows + 1], where the pieces of each row begin and stop; by piece
     `document`, `start` in the split's stream, `length` in tokens, and `more`, 1 if the document
@@ -43,7 +43,7 @@ def packing_plan(
 
 
 def packing_definition(split: Split, options: PackingOptions) -> dict[str, Any]:
-    """All that decides the rows of a split besides its content id."""
+    """Return all that decides the rows of a split besides its content id."""
     return {
         "kind": "packed", "split": split.name, "seq_len": options.seq_len,
         "pack": options.algorithm, "overlong": options.overlong, "chunk": CHUNK,
@@ -66,7 +66,7 @@ def _make(split: Split, options: PackingOptions, emit: Emit) -> dict[str, int]:
 
 
 def document_lengths(split: Split) -> Iterator[Ints]:
-    """The lengths of all documents, which must add up to the tokens of each shard."""
+    """Yield the lengths of all documents; they must add up to the tokens of each shard."""
     for shard, lengths in zip(split.entry.shards, split.shard_lengths(), strict=True):
         found = int(lengths.sum())
         if found != shard.length or (len(lengths) and int(lengths.min()) < 0):
@@ -79,7 +79,7 @@ def document_lengths(split: Split) -> Iterator[Ints]:
 
 
 def pieces_of_tokens(plan: StoredPlan, start: int, stop: int, *, ahead: bool) -> Ints:
-    """The pieces of `plan` that hold a token of `start` to `stop`, int64, increasing.
+    """Return the pieces of `plan` that hold a token of `start` to `stop`, int64, increasing.
 
     With `ahead`, also a piece whose next token is one of them, where its document goes on there.
 
@@ -102,7 +102,7 @@ def pieces_of_tokens(plan: StoredPlan, start: int, stop: int, *, ahead: bool) ->
 
 
 def _chunk_of(begin: npt.NDArray[Any], total: int, token: int) -> int:
-    """The last chunk that does not begin behind `token`, or the first one."""
+    """Return the last chunk that does not begin behind `token`, or the first one."""
     low, high = 0, -(-total // CHUNK) - 1
     while low < high:
         middle = (low + high + 1) // 2

@@ -129,7 +129,7 @@ class PreferenceDataset(BatchDataset):
 
     @property
     def definition(self) -> dict[str, Any]:
-        """What decides, besides the content id, the tokens and labels of a sample: JSON values."""
+        """JSON values that decide, with the content id, the tokens and labels of a sample."""
         return {
             "kind": self.form, "split": self.split.name, "max_length": self.max_length,
             "overlong": self.overlong, "labels": self.labels,
@@ -177,7 +177,7 @@ class PreferenceDataset(BatchDataset):
         return batch
 
     def _rows(self, taken: _Documents, rows: int, prefix: str = "", least: int = 1) -> Batch:
-        """Ids, mask and labels of one document a row, at least so many tokens wide."""
+        """Return ids, mask and labels of one document a row, at least so many tokens wide."""
         starts, lengths = np.zeros((2, rows), np.int64)
         starts[taken.row], lengths[taken.row] = taken.starts, taken.lengths
         width = self._width(max(int(lengths.max(initial=1)), least))
@@ -191,7 +191,7 @@ class PreferenceDataset(BatchDataset):
         return batch
 
     def _groups_of(self, taken: _Documents, rows: int, documents: Ints) -> Batch:
-        """The prompts, and [rows, group] answers with their scores."""
+        """Return the prompts, and [rows, group] answers with their scores."""
         group = int(taken.slot.max(initial=0)) + 1
         at = taken.row * group + taken.slot
         prompts = _shared_prompts(self.split, taken)
@@ -222,7 +222,7 @@ class PreferenceDataset(BatchDataset):
         return -(-longest // self.pad_to_multiple) * self.pad_to_multiple
 
     def _read(self, samples: Ints) -> tuple[_Documents, Ints]:
-        """The documents of `samples`, cut where they are too long, and their numbers."""
+        """Return the documents of `samples`, cut where they are too long, and their numbers."""
         real = np.flatnonzero(samples != PADDING) if self.sample_mask else np.arange(len(samples))
         check_samples(samples[real], len(self))
         first, stop = self._groups.documents(samples[real])
@@ -244,7 +244,8 @@ class PreferenceDataset(BatchDataset):
         return taken._replace(starts=starts + cut, lengths=taken.lengths - cut), documents
 
     def spans(self, samples: Ints) -> tuple[Ints, Ints]:
-        """Starts and stops of the tokens that reading `samples` will touch, one for each document.
+        """Return the starts and stops of the tokens that reading `samples` touches, one for each
+        document.
 
         `PADDING` reads none. Raises what `batch` raises.
         """
@@ -252,7 +253,8 @@ class PreferenceDataset(BatchDataset):
         return taken.starts, taken.starts + taken.lengths
 
     def covering(self, start: int, stop: int) -> Ints:
-        """The samples that touch a token of `start` to `stop` of the split: int64, increasing.
+        """Return the samples that touch a token of `start` to `stop` of the split: int64,
+        increasing.
 
         Bisections, and what `spans` costs. Tokens that were cut off are in no sample.
         """
@@ -266,14 +268,16 @@ class PreferenceDataset(BatchDataset):
         return found
 
     def lengths_of(self, samples: Ints) -> Ints:
-        """The tokens of the longest document of each of `samples` [n], to sort by: int64 [n]."""
+        """Return the tokens of the longest document of each of `samples` [n], to sort by: int64
+        [n].
+        """
         taken, _ = self._read(samples)
         found = np.zeros(len(samples), np.int64)
         np.maximum.at(found, taken.row, taken.lengths)
         return found
 
     def token_views(self, batch: Batch) -> dict[str, Batch]:
-        """Parts of a batch that `check_batch` can look at, by what their names begin with."""
+        """Return parts of a batch for `check_batch`, by the prefix of their names."""
         return _token_views(self.form, batch)
 
 
@@ -295,7 +299,7 @@ class _Documents(NamedTuple):
     """By record: where its documents begin in these arrays."""
 
     def at(self, slot: int) -> _Documents:
-        """The documents at one place of their records."""
+        """Return the documents at one place of their records."""
         here = self.slot == slot
         return _Documents(
             self.row[here], self.slot[here], self.starts[here], self.lengths[here], self.heads
@@ -303,7 +307,7 @@ class _Documents(NamedTuple):
 
 
 def _prompt_lengths(split: Split, taken: _Documents) -> Ints:
-    """How many tokens of each document come before the first one to train on; int64.
+    """Return the number of tokens before the first one to train on, by document: int64.
 
     All of them where there is none to train on. Costs a copy of their loss masks.
     """
@@ -316,7 +320,7 @@ def _prompt_lengths(split: Split, taken: _Documents) -> Ints:
 
 
 def _shared_prompts(split: Split, taken: _Documents) -> Ints:
-    """The same, as far as all documents of a record agree: by document, equal within a record.
+    """Return the length of the prompt that all documents of a record share, by document.
 
     A tokenizer may join the end of a prompt with the beginning of an answer, and of another answer
     not; what is cut off behind the last token that all have is part of the answers then.
@@ -334,7 +338,7 @@ def _shared_prompts(split: Split, taken: _Documents) -> Ints:
 
 
 def _token_views(form: str, batch: Batch) -> dict[str, Batch]:
-    """Parts of a batch of preferences that `check_batch` can look at, by the prefix of their names.
+    """Return parts of a batch of preferences for `check_batch`, by the prefix of their names.
 
     >>> batch = {"chosen_input_ids": torch.ones(1, 2), "rejected_input_ids": torch.ones(1, 3)}
     >>> {prefix: list(view) for prefix, view in _token_views("pairs", batch).items()}
@@ -358,14 +362,14 @@ def _token_views(form: str, batch: Batch) -> dict[str, Batch]:
 
 
 def _beginning(prefix: str, batch: Batch) -> Batch:
-    """The fields of one side of pairs, and what is of both."""
+    """Return the fields of one side of pairs, and those of both sides."""
     found = {n.removeprefix(prefix): tensor for n, tensor in batch.items() if n.startswith(prefix)}
     both = {name: tensor for name, tensor in batch.items() if name == "sample_mask"}
     return found | both
 
 
 def _answer_too_long(document: int, tokens: int, prompt: int, max_length: int) -> InputError:
-    """The error of a record that is over the limit even without its prompt."""
+    """Return the error of a record that is over the limit even without its prompt."""
     return InputError(
         f"has {tokens:,} tokens, {prompt:,} of them before the answer: cutting the prompt does not "
         f"bring its record to {max_length:,}", where=f"document {document}", code="E_OVERLONG",

@@ -104,7 +104,7 @@ class Segments:
         return self.begin % self.seq_len
 
     def parted(self, rows: Sequence[int]) -> Iterator[Segments]:
-        """The segments of the first `rows[0]` rows, of the next `rows[1]`, and so on.
+        """Return the segments of the first `rows[0]` rows, of the next `rows[1]`, and so on.
 
         >>> two = Segments(rows=2, seq_len=3, begin=np.array([1, 3]), length=np.array([2, 3]),
         ...                document=np.array([7, 8]))
@@ -120,7 +120,7 @@ class Segments:
             )  # fmt: skip
 
     def position_ids(self, out: Ints | None = None) -> Ints:
-        """int64 [rows, seq_len]: 0, 1, 2, ... in each segment anew; 0 in padding.
+        """Return int64 [rows, seq_len]: 0, 1, 2, ... in each segment; 0 in padding.
 
         `out`, of that type and shape, is filled and returned if it is given.
         """
@@ -141,7 +141,7 @@ class Segments:
         return self._widened(values, out)
 
     def _counted(self, begin: Ints, length: Ints, out: Ints | None) -> Ints:
-        """Position ids without padding: rows that count up, and again from each `begin`."""
+        """Return position ids without padding: rows that count up, anew from each `begin`."""
         out = np.empty((self.rows, self.seq_len), np.int64) if out is None else out
         numbers = _numbers(self.seq_len)
         np.copyto(out, numbers)
@@ -151,7 +151,7 @@ class Segments:
         return out
 
     def doc_ids(self, out: Ints | None = None) -> Ints:
-        """int64 [rows, seq_len]: the document of each token in its split; -1 in padding.
+        """Return int64 [rows, seq_len]: the document of each token in its split; -1 in padding.
 
         `out`, of that type and shape, is filled and returned if it is given.
         """
@@ -165,7 +165,7 @@ class Segments:
         return out
 
     def continues(self) -> npt.NDArray[np.bool_]:
-        """bool [rows, seq_len]: whether the next token of the row is of the same segment.
+        """Return bool [rows, seq_len]: whether the next token of the row is of the same segment.
 
         False for the last token of every segment and row, and in padding.
         """
@@ -177,7 +177,7 @@ class Segments:
     def cu_seqlens(
         self, capacity: int, out: npt.NDArray[np.int32] | None = None
     ) -> npt.NDArray[np.int32]:
-        """int32 [capacity + 1]: 0 and where each run of the flattened batch stops.
+        """Return int32 [capacity + 1]: 0 and where each run of the flattened batch stops.
 
         Every segment is a run, and so is every gap of padding. The entries after the last run
         repeat the number of tokens: runs of no tokens, which attention kernels skip. Rows x
@@ -205,11 +205,11 @@ class Segments:
         return out
 
     def max_seqlen(self) -> Ints:
-        """int64 []: the length of the longest run, padding counted; 0 if there are no rows."""
+        """Return int64 []: the length of the longest run, padding counted; 0 without rows."""
         return np.array(self._runs.length.max(initial=0))
 
     def per_row(self) -> Ints:
-        """int64 [rows]: how many runs each row has, padding counted."""
+        """Return int64 [rows]: how many runs each row has, padding counted."""
         return np.bincount(self._runs.begin // self.seq_len, minlength=self.rows).astype(np.int64)
 
     def _find_runs(self) -> _Runs:
@@ -226,7 +226,7 @@ class Segments:
 def of_windows(
     split: Split, starts: Ints, seq_len: int, *, real: npt.NDArray[np.bool_] | None = None
 ) -> Segments:
-    """The segments of the windows of `seq_len` tokens at the tokens `starts` of `split`.
+    """Return the segments of the windows of `seq_len` tokens at the tokens `starts` of `split`.
 
     A window that begins inside a document begins with a segment of that document, and windows may
     run over the ends of shards. Documents without tokens take no segment. Rows that are False in
@@ -252,7 +252,7 @@ def _numbers(count: int) -> Ints:
 
 
 def _narrow(values: Ints) -> npt.NDArray[np.integer[Any]]:
-    """In 2 or 4 bytes if they fit: a quarter or half as much memory to write and read."""
+    """Return the numbers in 2 or 4 bytes if they fit, to write and read less memory."""
     largest = values.max(initial=0)
     if largest <= _LARGEST_INT16:
         return values.astype(np.int16)
@@ -269,7 +269,7 @@ Empty = Callable[[tuple[int, ...], npt.DTypeLike], npt.NDArray[Any]]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SegmentFields:
-    """Which of these tensors a batch of [rows, seq_len] has.
+    """Choice of the tensors for attention in a batch of [rows, seq_len].
 
     - `position_ids`: int64 [rows, seq_len], from 0 in each segment; 0 in padding.
     - `doc_ids`: int64 [rows, seq_len], the document's number in its split; -1 in padding.
@@ -297,7 +297,7 @@ class SegmentFields:
         return self.position_ids or self.doc_ids or self.cu_seqlens is not False
 
     def tensors(self, segments: Segments, empty: Empty | None = None) -> dict[str, torch.Tensor]:
-        """The tensors that were asked for, each its own memory.
+        """Return the tensors that were asked for, each its own memory.
 
         `empty(shape, dtype)` makes the arrays: memory that is used again makes this twice as fast.
 
@@ -319,7 +319,7 @@ class SegmentFields:
         return found
 
     def _room(self, segments: Segments) -> int:
-        """Segments a row, none of which may have more."""
+        """Return the room for segments a row; raise where a row has more."""
         if self.cu_seqlens is True:
             return segments.seq_len
         room = int(self.cu_seqlens)
@@ -332,14 +332,14 @@ class SegmentFields:
 
 
 def segments_a_row(value: Any) -> bool | int:
-    """`cu_seqlens` as a bool or an int; `UsageError` for anything else, and below 1."""
+    """Return `cu_seqlens` as a bool or an int; `UsageError` for anything else, and below 1."""
     if isinstance(value, bool | np.bool_):
         return bool(value)
     return whole_number("cu_seqlens", value, 1)
 
 
 def too_many_segments(row: str, segments: int, room: int) -> UsageError:
-    """The error of `row`, which has more segments than there is `room` for."""
+    """Return the error of `row`, which has more segments than there is `room` for."""
     return UsageError(
         f"{row} holds {segments:,} segments, more than {room:,}",
         where="cu_seqlens", code="E_SEGMENTS",

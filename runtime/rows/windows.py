@@ -101,14 +101,15 @@ class WindowDataset(BatchDataset):
 
     @property
     def definition(self) -> dict[str, str | int | None]:
-        """What decides, besides the content id, the tokens and labels of a sample: JSON values."""
+        """JSON values that decide, with the content id, the tokens and labels of a sample."""
         return {
             "kind": "windows", "split": self.split.name, "seq_len": self.seq_len,
             "stride": self.stride, "labels": self.labels,
         }  # fmt: skip
 
     def spans(self, samples: Samples) -> tuple[Samples, Samples]:
-        """Starts and stops of the tokens that reading `samples` will touch; `PADDING` reads none.
+        """Return the starts and stops of the tokens that reading `samples` touches; `PADDING` reads
+        none.
 
         Raises `IndexError` for a sample outside 0 .. len - 1.
         """
@@ -116,7 +117,8 @@ class WindowDataset(BatchDataset):
         return starts, starts + self._span
 
     def covering(self, start: int, stop: int) -> Samples:
-        """The windows that touch a token of `start` to `stop` of the split: int64, increasing.
+        """Return the windows that touch a token of `start` to `stop` of the split: int64,
+        increasing.
 
         Arithmetic: costs the numbers that it gives. The token more that shifted labels read counts.
         """
@@ -140,7 +142,7 @@ class WindowDataset(BatchDataset):
         return self._batch(self.split.gather(starts, self._span), starts, real, segments)
 
     def in_turn(self, asked: Iterator[Samples]) -> Iterator[Batch]:
-        """What `batch` gives for each of `asked`, one after the other.
+        """Yield the batch of each of `asked`, looking ahead.
 
         `asked` is taken 4, 16, then up to 64 batches ahead: most of what it costs to find out where
         windows lie, and where documents end in them, is the same for so many as for one.
@@ -185,14 +187,14 @@ class WindowDataset(BatchDataset):
         return batch
 
     def _places(self, samples: Samples) -> tuple[Samples, npt.NDArray[np.bool_] | None]:
-        """The first token of each sample; which of them are real, where some may not be."""
+        """Return the first token of each sample; which of them are real, where some may not be."""
         if not self.sample_mask:
             return self._starts(samples), None
         real = samples != PADDING
         return self._starts(np.where(real, samples, 0)), real
 
     def _starts(self, samples: Samples) -> Samples:
-        """The first token of each sample."""
+        """Return the first token of each sample."""
         # Checked before the multiplication, which could overflow into the valid range.
         check_samples(samples, self._windows)
         return samples * self.stride
@@ -218,7 +220,7 @@ class WindowDataset(BatchDataset):
 
 
 def window_count(tokens: int, span: int, stride: int) -> int:
-    """How many windows of `span` tokens, `stride` apart, fit into `tokens`.
+    """Return the number of windows of `span` tokens, `stride` apart, in `tokens`.
 
     >>> window_count(9, 5, 4), window_count(8, 5, 4), window_count(4, 5, 4)
     (2, 1, 0)
