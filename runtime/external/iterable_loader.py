@@ -25,6 +25,7 @@ from functools import partial
 from itertools import count, islice
 from typing import Any
 
+import numpy as np
 import torch
 from torch.utils.data import IterableDataset, get_worker_info
 
@@ -38,8 +39,8 @@ from ..loader.state import Progress, progress_from, state_of
 from ..loader.state_errors import calls_inside, warn_of_dropped, whole
 from ..loader.stats import rows_of
 from ..loader.workers import begin_work, require_picklable, telling
-from ..order.epoch_tag import epoch_tag
-from ..order.permutation import ALGORITHM, MAX_SAMPLES
+from ..order.epoch_tag import MAX_SAMPLE, with_epoch
+from ..order.permutation import ALGORITHM
 from ..order.seeding import isolated, seed_for, seed_here
 from ..sample_numbers import PADDING
 from ..types import Collate, batch_of
@@ -382,14 +383,14 @@ class BatchStream(IterableDataset[Any]):
         rows = _Rows(samples)
         numbers += [PADDING] * ((self.batch_size - len(numbers)) if self.masked else 0)
         collated = Collated(rows, self.collate, sample_mask=self.masked)
+        wanted = np.array(numbers, np.int64)
         if collated.by_epoch:
-            tag = epoch_tag(epoch)
-            numbers = [number if number == PADDING else number + tag for number in numbers]
+            wanted = with_epoch(wanted, epoch)
         if not self.seeds_batches:
-            return collated.batch(numbers)
+            return collated.batch(wanted)
         with isolated():
             seed_here(seed_for(self.seed, "collate", epoch, group[0][0], self.dp_rank) >> 31)
-            return collated.batch(numbers)
+            return collated.batch(wanted)
 
     def _prepared(self, rows: list[NumberedRow], epoch: int, *, counted: bool) -> dict[int, Any]:
         """Return the samples of these rows by number, without those that are skipped."""
@@ -426,7 +427,7 @@ class _Rows:
         self._first = next(iter(samples.values()))
 
     def __len__(self) -> int:
-        return MAX_SAMPLES
+        return MAX_SAMPLE
 
     def __getitem__(self, number: int) -> Any:
         """Return the sample of that number, or any one for a row that only fills."""

@@ -31,7 +31,8 @@ from dataprep.formats.errors import DataprepError, UsageError, require
 from ..errors import SampleError
 from ..loader.machine_errors import machine_error
 from ..loader.serve import require_seed
-from ..order.permutation import MAX_SAMPLES, Order, Positions, Sequential, Shuffled
+from ..order.epoch_tag import epochs_of
+from ..order.permutation import Order, Positions, Sequential, Shuffled
 from ..sample_numbers import PADDING, Indices, check_samples, from_the_end, sample_numbers
 from ..types import IGNORED_LABEL, Batch, Collate, SampleList
 
@@ -42,7 +43,12 @@ __all__ = [
     "collated_order",
     "failed",
     "marked",
+    "without_epoch",
 ]
+
+
+_EPOCHS = 1 << 14
+"""Epochs after which collate functions and draws begin again; part of what is served."""
 
 
 class MapStyle(Protocol):
@@ -114,7 +120,7 @@ class Collated(Dataset[Batch]):
         self.by_epoch = isinstance(collate, EpochCollate)
         """Whether the collate function is another in every epoch."""
         self.tagged = self.by_epoch
-        """Whether its sample numbers have the epoch with them: see `runtime.epoch_index`."""
+        """Whether its sample numbers have the epoch with them: see runtime/order/epoch_tag.py."""
         self._numbered = getattr(collate, "numbered", False) is True
         self._current: tuple[int, Collate] | None = None
 
@@ -161,7 +167,9 @@ class Collated(Dataset[Batch]):
 
     def _unmarked(self, indices: Indices) -> Any:
         """Return the batch of these samples without a `sample_mask`."""
-        numbers, epoch = _without_epoch(sample_numbers(indices, len(self)))
+        numbers, epoch = sample_numbers(indices, len(self)), 0
+        if self.tagged:
+            numbers, epoch = without_epoch(numbers)
         wanted = self._wanted(numbers, numbers != PADDING)
         return self._collated(self._fetch(wanted), wanted, epoch)
 
@@ -255,11 +263,10 @@ def _row(batch: Any, row: int) -> Any:
     return type(batch)(v[row] for v in batch) if isinstance(batch, list | tuple) else batch[row]
 
 
-def _without_epoch(numbers: Positions) -> tuple[Positions, int]:
-    """Return the sample numbers alone, and the epoch in the first of them."""
-    if not len(numbers) or int(numbers.max()) < MAX_SAMPLES:
-        return numbers, 0
-    return np.where(numbers < 0, numbers, numbers % MAX_SAMPLES), int(numbers.max()) // MAX_SAMPLES
+def without_epoch(numbers: Positions) -> tuple[Positions, int]:
+    """Return the sample numbers alone, and the epoch of their batch; 0 if they have none."""
+    samples, epochs = epochs_of(numbers, 0)
+    return samples, int(epochs.max(initial=0)) % _EPOCHS
 
 
 def marked(batch: Any, real: npt.NDArray[np.bool_]) -> Any:

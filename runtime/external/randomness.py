@@ -31,11 +31,10 @@ from torch.utils.data import TensorDataset, default_collate, get_worker_info
 from dataprep.formats.errors import UsageError
 
 from ..order.hash64 import FIRST, GOLDEN, SECOND
-from ..order.permutation import MAX_SAMPLES
 from ..order.seeding import isolated, seed_for, seed_here
 from ..sample_numbers import Indices, sample_numbers
 from ..types import Collate
-from .map_dataset import Collated, MapStyle
+from .map_dataset import Collated, MapStyle, without_epoch
 
 __all__ = ["UNSAID", "SeededDraws", "Watch", "draws_nothing", "seeded_rows"]
 
@@ -71,7 +70,7 @@ class SeededDraws(Collated):
         """Return the batch of these samples; what it draws leaves no trace in this process."""
         numbers = sample_numbers(indices, len(self))
         # For this batch alone: the epoch comes with the numbers, as persistent workers stay.
-        self._rows.epoch = int(numbers.max(initial=0)) // MAX_SAMPLES
+        _, self._rows.epoch = without_epoch(numbers)
         with isolated() if get_worker_info() is None else nullcontext():
             return super()._unmarked(numbers)
 

@@ -21,7 +21,7 @@ from torch.utils.data import Sampler
 from dataprep.formats.errors import UsageError, require
 
 from ..checks import whole_number
-from ..order.epoch_tag import epoch_tag
+from ..order.epoch_tag import MAX_SAMPLE, with_epoch
 from ..order.order_checksum import DIGEST_MASK, contributions, digest_seed
 from ..order.permutation import MAX_SAMPLES, Order, Positions, permute
 from ..order.phased import Spot, phased
@@ -61,6 +61,8 @@ class StepSampler(Sampler[list[int]], ABC):
     samples: int
     end: End
     order: Order
+    tagged: bool
+    """Whether the samples of steps have the epoch with them (runtime/order/epoch_tag.py)."""
 
     def __init__(self, epoch: int) -> None:
         self._lent: Iterator[list[int]] | None = None
@@ -171,6 +173,8 @@ class GlobalBatchSampler(StepSampler):
         least = int(end == "drop")  # of nothing, nothing is served; with "drop" it is a mistake
         sound = least <= samples <= MAX_SAMPLES
         require(sound, "samples", f"must be in {least} .. 2**48, got {samples}")
+        require(samples <= MAX_SAMPLE or not tagged, "samples",
+                f"that vary by epoch are at most {MAX_SAMPLE:,}, got {samples:,}")  # fmt: skip
         require(dp_size >= 1, "dp_size", f"must be at least 1, got {dp_size}")
         require(0 <= dp_rank < dp_size, "dp_rank", f"{dp_rank} is not in 0 .. {dp_size - 1}")
         require(end in get_args(End), "end", f"must be one of {get_args(End)}, got {end!r}")
@@ -317,7 +321,7 @@ class GlobalBatchSampler(StepSampler):
     ) -> Positions:
         """Return this rank's part of each step [steps, samples]; see `MixtureOrder.deal_key`."""
         if self.tagged:
-            samples = samples + epoch_tag(epoch)
+            samples = with_epoch(samples, epoch)
         dealt_order = phased(order)
         if dealt_order is None:
             return samples[:, mine]

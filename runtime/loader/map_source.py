@@ -110,7 +110,7 @@ class MapSource:
         begin = self.next
         count = self.sampler.count(begin.position, begin.epoch)
         step = next(self.sampler.steps(begin.epoch, count))
-        return step, self.dataset.batch(next(_Requests(iter([step]), self.dataset, begin.epoch)))
+        return step, self.dataset.batch(next(_Requests(iter([step]), self, begin.epoch)))
 
     def end_epoch(self, epoch: int) -> None:
         """Move on to the next epoch, unless another was set during the pass."""
@@ -185,7 +185,7 @@ class _MapPass:
         self, source: MapSource, steps: Iterator[Step], begin: Progress, number: int
     ) -> None:
         self._source, self._begin, self._number = source, begin, number
-        self._requests = _Requests(steps, source.dataset, begin.epoch)
+        self._requests = _Requests(steps, source, begin.epoch)
 
     def batches(self) -> Generator[Batch]:
         """Return the batches, made by the dataset's own method for many if it has one."""
@@ -230,13 +230,14 @@ class _MapPass:
 
 
 class _Requests(Iterator[Positions]):
-    """The samples of each step, with the epoch if the dataset varies by epoch."""
+    """The samples of each step, with the epoch if the dataset varies and the sampler adds none."""
 
-    def __init__(self, steps: Iterator[Step], dataset: SampleDataset, epoch: int) -> None:
+    def __init__(self, steps: Iterator[Step], source: MapSource, epoch: int) -> None:
         self.steps: deque[Step] = deque()
         """Steps that were requested and not counted yet, in order. Safe for two threads."""
         self._coming = steps
-        self._epoch = epoch if _varies(dataset) else None
+        add = _varies(source.dataset) and not source.sampler.tagged
+        self._epoch = epoch if add else None
 
     def __next__(self) -> Positions:
         step = next(self._coming)

@@ -26,7 +26,7 @@ from dataprep.formats.errors import IncompatibleError, InputError, UsageError, r
 
 from ..checks import whole_number
 from ..order.buckets import POOL, PoolCache
-from ..order.epoch_tag import epoch_tag
+from ..order.epoch_tag import with_epoch
 from ..order.lengths import Lengths
 from ..order.order_checksum import DIGEST_MASK, contributions, digest_seed
 from ..order.permutation import MAX_SAMPLES, Order, Positions, key, permute
@@ -152,7 +152,6 @@ class TokenBudgetSampler(StepSampler):
         """
         if self._arranged < start < self.samples:
             raise _no_step(start)
-        tag = epoch_tag(epoch) if self.tagged else 0
         for number in range(start // self.pool, -(-self._arranged // self.pool)):
             pool, base = self._cached(number, epoch), number * self.pool
             stops = [0, *pool.stops.tolist()]
@@ -163,10 +162,10 @@ class TokenBudgetSampler(StepSampler):
                     rows = (stop - first) // self.dp_size
                     at = first + self.dp_rank * rows
                     last = base + stop == (self._arranged if self.end == "drop" else self.samples)
-                    mine = pool.samples[at : at + rows] + tag
+                    mine = self._with_epoch(pool.samples[at : at + rows], epoch)
                     yield Step(mine, base + stop, pool.digests[step], last)
         if start <= self._arranged and not self.ended(self._arranged):
-            yield self._last(epoch, tag)
+            yield self._last(epoch)
 
     @property
     def _rest(self) -> int:
@@ -218,8 +217,8 @@ class TokenBudgetSampler(StepSampler):
             bounds.append(unit * m)
         return np.array(bounds, np.int64)
 
-    def _last(self, epoch: int, tag: int) -> Step:
-        """Return the step of the remainder, in the sequence of the order; `tag` is added."""
+    def _last(self, epoch: int) -> Step:
+        """Return the step of the remainder, in the sequence of the order."""
         places = np.arange(self._arranged, self.samples)
         samples = self.order.samples(places, self.samples, epoch)
         lengths = self.lengths.of(samples)
@@ -230,11 +229,14 @@ class TokenBudgetSampler(StepSampler):
         first, stop = (
             self._rest * rank // self.dp_size for rank in (self.dp_rank, self.dp_rank + 1)
         )
-        mine = samples[first:stop] + tag
+        mine = self._with_epoch(samples[first:stop], epoch)
         if self.end == "pad":
             rows = -(-self._rest // self.dp_size)
             mine = np.concatenate([mine, np.full(rows - len(mine), PADDING, np.int64)])
         return Step(mine, self.samples, digest, last=True)
+
+    def _with_epoch(self, samples: Positions, epoch: int) -> Positions:
+        return with_epoch(samples, epoch) if self.tagged else samples
 
     def _over(self, sample: int, tokens: int) -> InputError:
         return InputError(

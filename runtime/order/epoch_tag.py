@@ -1,12 +1,12 @@
 """Epoch inside the index of a sample, for datasets whose samples vary by epoch.
 
 Samples of some datasets vary by epoch. Worker processes that stay alive, and threads that work
-ahead, must know the epoch of each sample they make; an attribute of the dataset would be another
-object in another process, or changed too early in this one. So the loader asks such a dataset for
-``sample + (epoch + 1 << 40)``. An index below 2**40 names no epoch: then the dataset's own counts.
+ahead, need the epoch of each sample they make; an attribute of the dataset would be another object
+in another process, or changed too early in this one. So such a dataset is asked for
+``sample + (epoch + 1 << 40)``. An index below 2**40 has no epoch: the epoch of the dataset holds.
 
-Samples of a caller's dataset, which may be 2**48, have the epoch modulo 2**14 in the bits above:
-the sampler adds `epoch_tag` for datasets that are `tagged`, also where a stock DataLoader asks it.
+The sampler adds the epoch for datasets of the caller that are `tagged`, also for a stock
+DataLoader; the loader adds it for other datasets.
 """
 
 from __future__ import annotations
@@ -16,24 +16,14 @@ import numpy as np
 from dataprep.formats.errors import require
 
 from ..sample_numbers import PADDING
-from .permutation import MAX_SAMPLES, Positions
+from .permutation import Positions
 
-__all__ = ["MAX_EPOCH", "MAX_SAMPLE", "epoch_tag", "epochs_of", "with_epoch"]
+__all__ = ["MAX_EPOCH", "MAX_SAMPLE", "epochs_of", "with_epoch"]
 
 _SHIFT = 40
 MAX_SAMPLE = (1 << _SHIFT) - 1
 MAX_EPOCH = (1 << 22) - 2
 """4,194,302: an index stays below 2**62."""
-_TAGS = 1 << 14  # 2**48 samples below, the sign above
-
-
-def epoch_tag(epoch: int) -> int:
-    """Return what to add to the samples of a `tagged` dataset in `epoch`.
-
-    >>> epoch_tag(1) == 1 << 48
-    True
-    """
-    return MAX_SAMPLES * (epoch % _TAGS)
 
 
 def with_epoch(samples: Positions, epoch: int) -> Positions:
