@@ -160,11 +160,7 @@ class RowReader:
             yield from _array_rows(source, span, columns)
         elif source.format == "jsonl":
             stream = LineStream(source, span, lap=self._lap)
-            before = 0
-            for rows in JsonlRows(columns).rows(stream):
-                if source.compression is not None:
-                    rows.consumed, before = stream.stored_bytes - before, stream.stored_bytes
-                yield rows
+            yield from stream.counted(JsonlRows(columns).rows(stream))
             self.chunk_digests = stream.chunk_digests
         else:
             yield from table_rows(source, span, columns, config=self._config, split=self._split)

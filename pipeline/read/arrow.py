@@ -25,12 +25,11 @@ from .parquet import (
     longest_text,
     open_parquet,
 )
-from .records import Span
+from .records import Portion, Span
 from .sources import Source, check_unchanged, reading
 
 __all__ = [
     "BatchLimits",
-    "Portion",
     "Table",
     "arrow_errors",
     "column_of",
@@ -112,17 +111,6 @@ def open_table(
             with _opened_arrow(source) as table:
                 yield table
     check_unchanged(source)
-
-
-class Portion(Protocol):
-    """Records of consecutive rows."""
-
-    @property
-    def read(self) -> int:
-        """Return the number of rows."""
-
-    consumed: int
-    """Bytes of the input, as stored."""
 
 
 P = TypeVar("P", bound=Portion)

@@ -11,19 +11,19 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from io import FileIO
 from itertools import pairwise
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from .fingerprints import ChunkHasher, HashingReader
-from .records import MAX_RECORD_BYTES, Span
+from .records import MAX_RECORD_BYTES, Portion, Span
 from .sources import Source, check_unchanged, input_error, reading
 
 __all__ = ["BLOCK_BYTES", "MAX_BLOCK_LINES", "Block", "LineStream", "line_starts"]
@@ -42,6 +42,7 @@ _MOST_AHEAD_BYTES = 16 << 20
 _AHEAD_STEP_BYTES = 4096
 _MANY_BLOCKS = 4
 
+P = TypeVar("P", bound=Portion)
 Starts = npt.NDArray[np.int64]
 
 
@@ -188,6 +189,15 @@ class LineStream:
                 break  # all that is stored up to here was decompressed before this
             stored, given = self._compressed.consumed, given + len(data)
         return stored * text // max(1, given)
+
+    def counted(self, portions: Iterable[P]) -> Iterator[P]:
+        """Yield `portions` of this stream; in a compressed file they consume stored bytes."""
+        before = 0
+        for portion in portions:
+            if self._source.compression is not None:
+                portion.consumed = self.stored_bytes - before
+                before = self.stored_bytes
+            yield portion
 
     def enough(self) -> None:
         """Stop the blocks: the rest of the span is only fingerprinted."""

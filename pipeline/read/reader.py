@@ -13,7 +13,7 @@ from .line_stream import BLOCK_BYTES, LineStream
 from .records import Batch, Span
 from .sources import Source
 
-__all__ = ["ReadOptions", "SpanReader"]
+__all__ = ["ReadOptions", "SpanReader", "StreamReader"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -27,34 +27,11 @@ class ReadOptions:
     hf_split: str | None
 
 
-class SpanReader:
-    """Reader of the batches of one span, and of the digests of its bytes."""
+class StreamReader:
+    """Reader of one span, whose bytes come from `stream` unless it is a table."""
 
-    def __init__(
-        self,
-        source: Source,
-        span: Span,
-        options: ReadOptions,
-        *,
-        block_bytes: int = BLOCK_BYTES,
-        lap: Callable[[str], None] | None = None,
-    ) -> None:
-        self._source = source
-        self._span = span
-        self._options = options
-        overrun = source.format == "text" and options.document == "block"
-        self._stream = LineStream(source, span, block_bytes=block_bytes, overrun=overrun, lap=lap)
-
-    def batches(self) -> Iterator[Batch]:
-        """Yield all records of the span, in order."""
-        options, source, span = self._options, self._source, self._span
-        if source.format in ("parquet", "hf"):
-            yield from text_batches(
-                source, span, options.field, options.split_key,
-                config=options.hf_config, split=options.hf_split,
-            )  # fmt: skip
-        else:
-            yield from self._stored(self._jsonl() if source.format == "jsonl" else self._text())
+    def __init__(self, source: Source, span: Span, stream: LineStream) -> None:
+        self._source, self._span, self._stream = source, span, stream
 
     @property
     def chunk_digests(self) -> list[str]:
@@ -70,6 +47,37 @@ class SpanReader:
         """Return the stored bytes of the records yielded so far; see `LineStream.needed_bytes`."""
         return self._stream.needed_bytes()
 
+
+class SpanReader(StreamReader):
+    """Reader of the batches of text records of one span."""
+
+    def __init__(
+        self,
+        source: Source,
+        span: Span,
+        options: ReadOptions,
+        *,
+        block_bytes: int = BLOCK_BYTES,
+        lap: Callable[[str], None] | None = None,
+    ) -> None:
+        self._options = options
+        overrun = source.format == "text" and options.document == "block"
+        stream = LineStream(source, span, block_bytes=block_bytes, overrun=overrun, lap=lap)
+        super().__init__(source, span, stream)
+
+    def batches(self) -> Iterator[Batch]:
+        """Yield all records of the span, in order."""
+        options, source, span = self._options, self._source, self._span
+        if source.format in ("parquet", "hf"):
+            yield from text_batches(
+                source, span, options.field, options.split_key,
+                config=options.hf_config, split=options.hf_split,
+            )  # fmt: skip
+        else:
+            yield from self._stream.counted(
+                self._jsonl() if source.format == "jsonl" else self._text()
+            )
+
     def head(self, size: int) -> tuple[bytes, int]:
         """Return the first `size` bytes of a text file, and the stored bytes that they take."""
         data = b""
@@ -80,15 +88,6 @@ class SpanReader:
                     break
             stored = self.needed_bytes() if self._source.compression else len(data)
         return data[:size], stored * min(size, len(data)) // max(1, len(data))
-
-    def _stored(self, batches: Iterator[Batch]) -> Iterator[Batch]:
-        """Yield `batches` with `consumed` in stored bytes where the file is compressed."""
-        before = 0
-        for batch in batches:
-            if self._source.compression is not None:
-                batch.consumed = self.stored_bytes - before
-                before = self.stored_bytes
-            yield batch
 
     def _jsonl(self) -> Iterator[Batch]:
         parser = JsonlParser(self._options.field, self._options.split_key)

@@ -7,7 +7,7 @@ a `Reject` with its place and reason, and keeps its number.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import msgspec
 import numpy as np
@@ -18,6 +18,7 @@ __all__ = [
     "MAX_DOCUMENT_BYTES",
     "MAX_RECORD_BYTES",
     "Batch",
+    "Portion",
     "Position",
     "Reject",
     "Span",
@@ -58,6 +59,17 @@ class Position(NamedTuple):
     record: int
     line: int | None
     offset: int
+
+
+class Portion(Protocol):
+    """Consecutive records of one span."""
+
+    @property
+    def read(self) -> int:
+        """Return the number of records."""
+
+    consumed: int
+    """Bytes of the input, as stored."""
 
 
 @dataclass(kw_only=True, slots=True)
