@@ -1,9 +1,9 @@
-"""From rendered conversations to ids and a loss mask for each token.
+"""Rendered conversations encoded as ids with a loss mask for each token.
 
 The whole text is tokenized at once, as a model would see it at inference; a token is trained on if
 it shares a byte with a span that is. Control tokens that the template writes become tokens; the
-same characters in a message stay text, if that is asked for: then what stands between the
-template's own control tokens is encoded by itself, as the tokenizer does it anyway.
+same characters in a message stay text if that is asked for: then the text between the template's
+own control tokens is encoded separately, as the tokenizer does it anyway.
 """
 
 from __future__ import annotations
@@ -48,17 +48,17 @@ MarkedIds = tuple[npt.NDArray[np.uint32], npt.NDArray[np.int64], npt.NDArray[np.
 
 
 class Tables(NamedTuple):
-    """What is looked up while texts are encoded: control tokens by name, and how they are found."""
+    """Tables for encoding: the ids of control tokens by name, and how text is matched to them."""
 
     special: dict[str, int]
     flags: dict[str, tuple[bool, bool]]
-    """Of each token added: whether it takes the white space before and behind it away."""
+    """For each added token whether it takes the white space before and behind it away."""
     sizes: PieceSizes | None
 
 
 @lru_cache(maxsize=1)
 def tables_of(engine_json: bytes) -> Tables:
-    """Made of a tokenizer.json; costs a tenth of a second, the first time."""
+    """Return the tables of a tokenizer.json; the first call takes a tenth of a second."""
     config: dict[str, Any] = msgspec.json.decode(engine_json)
     flags = {
         token["content"]: (bool(token.get("lstrip")), bool(token.get("rstrip")))
@@ -68,7 +68,7 @@ def tables_of(engine_json: bytes) -> Tables:
 
 
 class MarkedEncoder:
-    """Encodes conversations with the tokenizer of `engine_json`, which `encoder` has loaded."""
+    """Encoder of conversations for the tokenizer `engine_json`, which `encoder` has loaded."""
 
     def __init__(self, encoding: Encoding, encoder: Encoder, engine_json: bytes) -> None:
         self._encoder = encoder
@@ -80,7 +80,7 @@ class MarkedEncoder:
         self._literal: Tokenizer | None = None
 
     def encode(self, documents: MarkedTexts) -> MarkedIds:
-        """Ids of all `documents` in one array, int64 offsets [documents + 1], and the mask."""
+        """Return the ids of all `documents`, int64 offsets [documents + 1] and the mask."""
         found = _joined([self._some(documents, part) for part in self._parts(documents)])
         ids = found[0]
         if len(ids) and int(ids.max()) >= self._vocab_size:
@@ -91,7 +91,7 @@ class MarkedEncoder:
         return found
 
     def _parts(self, documents: MarkedTexts) -> Iterator[range]:
-        """Runs of documents of about as much text as the engine likes; those with literal alone."""
+        """Yield runs of documents of `batch_bytes`; one with literal text is a run of its own."""
         sizes = np.fromiter(map(len, documents.texts), np.int64, len(documents))
         bands = np.cumsum(sizes) // self._encoder.batch_bytes
         edges = {0, *(np.flatnonzero(np.diff(bands)) + 1).tolist(), len(documents)}
@@ -115,7 +115,7 @@ class MarkedEncoder:
     def _in_runs(
         self, documents: MarkedTexts, part: range, encoded: Encoded, doubtful: set[int]
     ) -> MarkedIds:
-        """The same where the sizes of pieces do not tell of all texts what a token stands for."""
+        """Return the same where the sizes of pieces do not fit the `doubtful` texts."""
         edges = {0, len(part), *doubtful, *(number + 1 for number in doubtful)}
         found = []
         for run in starmap(range, pairwise(sorted(edges))):
@@ -128,7 +128,7 @@ class MarkedEncoder:
         return _joined(found)
 
     def _one(self, document: Marked, known: npt.NDArray[np.uint32] | None) -> MarkedIds:
-        """The same where something about a document is out of the ordinary."""
+        """Return the same for one document, by the offsets of the reference library."""
         ids, mask = (
             self._with_literal(document) if document.literal else self._by_offsets(document, known)
         )
@@ -148,7 +148,7 @@ class MarkedEncoder:
     def _with_literal(
         self, document: Marked
     ) -> tuple[npt.NDArray[np.uint32], npt.NDArray[np.uint8]]:
-        """Ids where some text spells control tokens and must not become any."""
+        """Return ids and mask of a document with text that must not become control tokens."""
         text = document.text
         ids, starts, ends = [], [], []
         for first, last, token in _cut(text, document.literal, self._special, self._flags):
@@ -166,13 +166,13 @@ class MarkedEncoder:
         return np.concatenate([np.empty(0, np.uint32), *ids]), mask
 
     def _asked(self) -> Tokenizer:
-        """The tokenizer in the library that knows offsets."""
+        """Return the tokenizer in the reference library, which knows offsets."""
         if self._reference is None:
             self._reference = load_reference(self._engine_json)
         return self._reference
 
     def _plain(self) -> Tokenizer:
-        """The same, for text that must not become a control token."""
+        """Return the same without control tokens, for literal text."""
         if self._literal is None:
             config = msgspec.json.decode(self._engine_json)
             self._literal = load_reference(msgspec.json.encode(literal_config(config)))
@@ -180,7 +180,7 @@ class MarkedEncoder:
 
 
 def _joined(parts: Sequence[MarkedIds]) -> MarkedIds:
-    """All of `parts` as one."""
+    """Return all of `parts` joined."""
     if len(parts) == 1:
         return parts[0]
     counts = [np.diff(offsets) for _, offsets, _ in parts]
@@ -192,14 +192,14 @@ def _joined(parts: Sequence[MarkedIds]) -> MarkedIds:
 
 
 def _run(encoded: Encoded, run: range) -> Encoded:
-    """The ids of consecutive texts among those `encoded`, and their offsets."""
+    """Return the ids and offsets of consecutive texts among those `encoded`."""
     ids, offsets = encoded
     own = offsets[run.start : run.stop + 1]
     return ids[own[0] : own[-1]], own - own[0]
 
 
 def _mask_of(documents: MarkedTexts, part: range, ends: Offsets) -> npt.NDArray[np.uint8]:
-    """The mask of `part`, whose tokens end at `ends` in the bytes of its texts."""
+    """Return the mask of `part`, whose tokens end at `ends` in the bytes of its texts."""
     starts = np.concatenate([[0], ends[:-1]]) if len(ends) else ends
     edges = documents.edges(part.start, part.stop)
     return covered(starts, ends, edges[:, 0], edges[:, 1])
@@ -215,7 +215,7 @@ def _mask(
 def _with_offsets(
     tokenizer: Tokenizer, text: str
 ) -> tuple[npt.NDArray[np.uint32], npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """The ids of `text` and the bytes that each stands for, as `tokenizers` tells them."""
+    """Return the ids of `text` and the byte range of each, from the offsets of `tokenizers`."""
     with encoding_errors(tokenizer, [text]):
         encoded = tokenizer.encode(text, add_special_tokens=False)
     places = np.array(encoded.offsets, np.int64).reshape(-1, 2)
@@ -231,10 +231,10 @@ def _cut(
     special: dict[str, int],
     flags: dict[str, tuple[bool, bool]],
 ) -> Iterator[tuple[int, int, int | None]]:  # fmt: skip
-    """Stretches of `text` in order, and the id of those that are control tokens.
+    """Yield stretches of `text` in order, with the id of those that are control tokens.
 
-    None that begins in a span of `literal` is one. White space beside a token that takes it is
-    part of no stretch.
+    A token that begins in a span of `literal` is text. White space beside a token that takes it
+    away belongs to no stretch.
     """
     names = sorted((name for name in special if name), key=len, reverse=True)
     pattern = re.compile(b"|".join(re.escape(name.encode()) for name in names))
@@ -252,14 +252,14 @@ def _cut(
 
 
 def _behind_space(text: bytes, at: int) -> int:
-    """Where the white space ends that begins `at`."""
+    """Return the end of the white space that begins `at`."""
     while space := _SPACE.match(text, at):
         at = space.end()
     return at
 
 
 def _without_space(text: bytes, start: int, end: int) -> int:
-    """The end of text[start:end] without the white space at its end."""
+    """Return the end of text[start:end] without the white space at its end."""
     while start < end:
         before = next((n for n in (1, 2, 3) if _SPACE.fullmatch(text, end - n, end)), 0)
         if not before or end - before < start:

@@ -1,4 +1,4 @@
-"""What a build of conversations is asked to do: every option, its unit and its default.
+"""Options of a build of conversations: each with its unit and its default.
 
 Nothing heavy is imported here: the command line reads this for its help.
 """
@@ -37,7 +37,7 @@ _DATE = re.compile(r"\d{4}-\d{2}-\d{2}")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ChatOptions:
-    """Everything that a build of conversations can be told.
+    """Options of a build of conversations.
 
     Only `input`, `out`, `workers` and `overwrite` leave the content of the dataset unchanged by
     themselves; the others enter its recipe id, and so does the text of the chat template.
@@ -153,7 +153,7 @@ class ChatOptions:
 
 
 def parse_assignments(parts: tuple[str, ...], where: str) -> tuple[tuple[str, str], ...]:
-    """The name and the field of each of ``NAME=FIELD``.
+    """Return the name and the field of each of ``NAME=FIELD``.
 
     >>> parse_assignments(("messages=meta.dialog",), "--columns")
     (('messages', 'meta.dialog'),)
@@ -168,7 +168,7 @@ def parse_assignments(parts: tuple[str, ...], where: str) -> tuple[tuple[str, st
 
 
 def parse_variables(parts: tuple[str, ...]) -> dict[str, Any]:
-    """Variables of a template, of which those that are no JSON are text.
+    """Return the variables of a template; a value that is not JSON is text.
 
     >>> parse_variables(("enable_thinking=false", "style=terse"))
     {'enable_thinking': False, 'style': 'terse'}

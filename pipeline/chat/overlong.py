@@ -1,7 +1,7 @@
-"""What becomes of conversations with too many tokens, and of those with none to train on.
+"""Policies for conversations with too many tokens, and for those with none to train on.
 
-Parts of documents stand for themselves here: a document is one part until it is cut. Nothing is
-copied before it is settled which parts stay.
+They work on parts of documents: a document is one part until it is cut. No token is copied before
+it is known which parts stay.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from .plan import ChatPlan
 __all__ = ["OVERLONG", "UNDECIDED", "Cutter", "Parts", "Refusal"]
 
 OVERLONG = "overlong"
-"""The reason why a record is left out that has too many tokens."""
+"""Reason of a record that is left out because it has too many tokens."""
 UNDECIDED = "undecided"
-"""The reason why a build stops at such a record if nothing says what is to become of it."""
+"""Reason of a build that stops at such a record because no policy was named."""
 _ASK = ", and nothing says what is to become of it"
 
 Counts = npt.NDArray[np.int64]
@@ -27,30 +27,30 @@ Counts = npt.NDArray[np.int64]
 
 @dataclass(kw_only=True, slots=True)
 class Parts:
-    """Which tokens stay: from `starts` to `stops`, and the document that each part is of."""
+    """Tokens that stay: from `starts` to `stops`, with the document of each part."""
 
     starts: Counts
     stops: Counts
     documents: Counts
 
     def whole(self, tokens: int) -> bool:
-        """Whether all of `tokens` tokens stay, in one row."""
+        """Return whether all of `tokens` tokens stay."""
         ends = np.concatenate([[0], self.stops])
         return bool(np.array_equal(self.starts, ends[:-1]) and ends[-1] == tokens)
 
 
 @dataclass(kw_only=True, slots=True)
 class Refusal:
-    """Why the record of a document is left out."""
+    """Reason for leaving out the record of a document."""
 
     reason: str
     detail: str
 
 
 class Cutter:
-    """Decides for batches of documents, by the limit and the policy of `chat`.
+    """The limit and the policy of `chat`, applied to batches of documents.
 
-    `counts` is told how many conversations each measure was taken with.
+    `counts` receives the number of conversations that each measure affected.
     """
 
     def __init__(self, chat: ChatPlan, counts: Counter[str]) -> None:
@@ -60,10 +60,10 @@ class Cutter:
     def cut(
         self, offsets: Counts, mask: npt.NDArray[np.uint8], owners: Counts
     ) -> tuple[Parts, dict[int, Refusal]]:
-        """The parts of documents to keep, and the records (numbers in `owners`) to leave out.
+        """Return the parts of documents to keep, and the records (`owners`) to leave out.
 
-        `offsets` [documents + 1] bound the tokens of each document, `owners` [documents] say which
-        record it is of.
+        `offsets` [documents + 1] bound the tokens of each document, `owners` [documents] holds the
+        record of each.
         """
         parts = Parts(
             starts=offsets[:-1].copy(), stops=offsets[1:].copy(), documents=np.arange(len(owners))
@@ -102,13 +102,13 @@ class Cutter:
     def _only_trained(
         self, parts: Parts, mask: npt.NDArray[np.uint8], owners: Counts, refused: dict[int, Refusal]
     ) -> Parts:
-        """Without the parts that have nothing to train on; a record with none left is refused.
+        """Return the parts with something to train on; refuse a record with none left.
 
-        So is one of preferences that has lost a single answer: they belong together.
+        A record of preferences that has lost a single answer is refused, too.
         """
         edges = np.stack([parts.starts, parts.stops], 1).reshape(-1)
-        # The token more is for parts that end with the last; what reduceat says of empty ones (the
-        # token behind) does not count, and neither does what lies between parts.
+        # The added token is for parts that end with the last one; results of reduceat for empty
+        # parts (the token behind) and between parts are not used.
         padded = np.append(mask, np.uint8(0))
         most = np.maximum.reduceat(padded, edges)[::2] if len(edges) else edges
         trained = (most > 0) & (parts.stops > parts.starts)

@@ -8,7 +8,7 @@ import tracemalloc
 import pytest
 
 from dataprep.pipeline.chat.records.collect import Collector
-from dataprep.pipeline.chat.records.shapes import Shaper
+from dataprep.pipeline.chat.records.record_shapes import Shaper
 from dataprep.pipeline.read.json_array import elements_of
 from dataprep.pipeline.read.line_stream import Block
 from dataprep.pipeline.read.records import MAX_RECORD_BYTES

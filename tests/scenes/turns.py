@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from dataprep.pipeline.chat.records.conversation import ChatRecord
-from dataprep.pipeline.chat.records.shapes import Shaper
+from dataprep.pipeline.chat.records.record_shapes import Shaper
 from dataprep.pipeline.read.json_lines import BadLineError
 
 __all__ = ["ANSWER", "CALL", "OTHER", "SYSTEM", "USER", "made", "refused"]

@@ -1,1 +1,1 @@
-"""Records of conversations, whatever shape they have, as messages."""
+"""Records of conversations in any known shape, read as messages."""

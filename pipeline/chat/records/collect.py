@@ -1,4 +1,4 @@
-"""Objects into the batches of records that a build takes, with a place for each."""
+"""Batches of chat records, made of JSON objects, each record with its place in the input."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from ...read.line_stream import Block
 from ...read.records import MAX_RECORD_BYTES, Position, excerpt, key_bytes
 from .conversation import ChatBatch, ChatRecord
 from .json_objects import names_once, object_of, objects_between, objects_of
-from .shapes import Shaper
+from .record_shapes import Shaper
 
 __all__ = ["Collector"]
 
 
 class Collector:
-    """Makes batches with `shaper`; `key_field`, if given, decides the split of a record."""
+    """Maker of batches with `shaper`; the value of `key_field`, if given, decides the split."""
 
     def __init__(self, shaper: Shaper, key_field: str | None) -> None:
         self._shaper = shaper
@@ -29,16 +29,16 @@ class Collector:
         self._key_path = path_of(key_field) if key_field else None
 
     def batch(self) -> ChatBatch:
-        """An empty one."""
+        """Return an empty batch."""
         return ChatBatch(keys=[] if self._key_path else None)
 
     def wanted(self, names: Sequence[str]) -> list[str]:
-        """The fields that are looked at, of those with `names`."""
+        """Return those of the fields `names` that are read."""
         keys = [self._key_field, self._key_path[0]] if self._key_path else []
         return [name for name in names if name in keys or self._shaper.knows(name)]
 
     def lines(self, block: Block, record: int, line: int) -> ChatBatch:
-        """The records of a block of lines; numbers count on from `record` and `line`."""
+        """Return the records of a block of lines, numbered from `record` and `line` on."""
         if block.too_long:
             at = Position(record, line, block.offset)
             batch = self._too_long(at, block.data, block.too_long, "a line")
@@ -59,7 +59,7 @@ class Collector:
         return batch
 
     def elements(self, part: Elements, record: int) -> ChatBatch:
-        """The records of elements of an array; numbers count on from `record`."""
+        """Return the records of elements of an array, numbered from `record` on."""
         if part.too_long:
             start = part.starts[0]
             at = Position(record, part.lines[0], part.offset + start)
@@ -84,13 +84,13 @@ class Collector:
         return batch
 
     def _objects(self, found: list[dict[str, Any]], part: Elements, record: int) -> ChatBatch:
-        """The batch of `found`, which `part` spells."""
+        """Return the batch of the objects `found`, whose text is `part`."""
         batch = self.batch()
         try:
             batch.records, batch.plain_turns = self._shaper.records(found)
             if batch.keys is not None:
                 batch.keys = list(map(self._key, found))
-        except BadLineError:  # some cannot be used: each by itself
+        except BadLineError:  # some cannot be used: look at each
             return self._each(found, part, record)
         starts = np.array(part.starts, np.int64)
         batch.read = len(found)
@@ -119,7 +119,7 @@ class Collector:
         return batch
 
     def add_json(self, batch: ChatBatch, at: Position, raw: bytes) -> None:
-        """Add the record that `raw` spells, or the reason why it is none."""
+        """Add the record whose text is `raw`, or the reason why it cannot be used."""
         try:
             found = object_of(raw)
         except BadLineError as bad:
@@ -151,7 +151,7 @@ class Collector:
             batch.keys.append(key)
 
     def _too_long(self, at: Position, head: bytes, size: int, what: str) -> ChatBatch:
-        """The batch of one record over the limit, which begins with `head`."""
+        """Return the batch of one record over the limit, which begins with `head`."""
         batch = self.batch()
         batch.read = 1
         detail = f"{what} of {size} bytes, over the limit of {MAX_RECORD_BYTES}"
@@ -172,7 +172,7 @@ class Collector:
 
 
 def _spelled(found: dict[str, Any]) -> bytes:
-    """A row of a table as JSON, to show; nothing, if it holds what JSON has not."""
+    """Return a row of a table as JSON, to show; nothing if JSON cannot hold it."""
     try:
         return msgspec.json.encode(found)
     except (TypeError, ValueError, OverflowError):

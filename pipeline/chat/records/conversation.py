@@ -1,4 +1,4 @@
-"""Conversations as they come out of any record, whatever shape that had."""
+"""Conversations and batches of them: the result of reading records of any shape."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ...read.records import Position, Reject, excerpt
 __all__ = ["FORMS", "ChatBatch", "ChatRecord", "Conversation", "Form", "PlainTurns"]
 
 Form = Literal["chat", "pairs", "labels", "groups"]
-"""What a record is: one conversation; one with an answer chosen and one rejected (DPO); one with a
+"""Form of a record: one conversation; one with an answer chosen and one rejected (DPO); one with a
 judgement (KTO); a prompt with several answers (GRPO)."""
 FORMS: tuple[Form, ...] = ("chat", "pairs", "labels", "groups")
 
@@ -22,26 +22,26 @@ FORMS: tuple[Form, ...] = ("chat", "pairs", "labels", "groups")
 class Conversation(msgspec.Struct, kw_only=True):
     """Turns in order, ready for a chat template.
 
-    A message is a dict with `role` and `content` (text, as a rule), and whatever else the record
-    says of it that templates know: `tool_calls`, `tool_call_id`, `name`, `reasoning_content`.
+    A message is a dict with `role` and `content` (text, as a rule), and any other fields of the
+    record that templates know: `tool_calls`, `tool_call_id`, `name`, `reasoning_content`.
     """
 
     messages: list[dict[str, Any]]
     tools: list[Any] | None = None
     """Descriptions of the tools that the model may call, as JSON values."""
     prompt: int = 0
-    """How many messages from the start are given, and never trained on."""
+    """Number of messages at the start that are given, and never trained on."""
     train: list[bool | None] | None = None
-    """For each message what the record itself says of training on it; None: nothing."""
+    """For each message the flag of the record for training on it; None: no flag."""
 
 
 class ChatRecord(msgspec.Struct, kw_only=True):
-    """What one record holds: of pairs the chosen conversation, then the rejected one."""
+    """The conversations of one record; of pairs the chosen one, then the rejected one."""
 
     conversations: list[Conversation]
     form: Form = "chat"
     scores: list[float] | None = None
-    """One for each: 1 and 0 for pairs and labels, rewards for groups (NaN: not given)."""
+    """One for each conversation: 1 and 0 for pairs and labels, rewards for groups (NaN: none)."""
 
 
 class PlainTurns(NamedTuple):

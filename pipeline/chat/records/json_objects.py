@@ -1,10 +1,10 @@
-"""Whole objects out of JSON lines, about 3 microseconds for a kilobyte.
+"""Whole objects decoded from JSON lines, in about 3 microseconds for a kilobyte.
 
-Every value becomes a Python object, which proves by itself that a line is valid JSON in UTF-8. What
-a decoder does not mind is proved beside it, a block at a time: one object a line, no deep nesting,
-no name twice in one object (which of the two values counts would be a guess). Where a proof fails,
-the line path looks at each line by itself and says what is wrong with it. Both say the same of
-every line; `tests/pipeline/chat/records/test_lines.py` holds them against the standard library.
+Every value becomes a Python object, so decoding proves that a line is valid JSON in UTF-8. Defects
+that a decoder accepts are looked for beside it, a block at a time: several objects in a line, deep
+nesting, a name twice in one object (which of the values counts would be a guess). Where one is
+found, each line is decoded separately, which gives the reason. Both paths agree on every line:
+`tests/pipeline/chat/records/test_lines.py` compares them with the standard library.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ Starts = npt.NDArray[np.int64]
 
 
 def objects_of(data: bytes, starts: Starts) -> Objects | None:
-    """The objects of a block whose lines start at `starts`; None if any needs a closer look.
+    """Return the objects of a block whose lines start at `starts`; None if any needs a closer look.
 
-    Whether a name stands twice in one of them is not looked at: ask `names_once`.
+    Names that stand twice in an object are not looked for: see `names_once`.
     """
     if not one_object_a_line(np.frombuffer(data, np.uint8), starts):
         return None
@@ -58,9 +58,9 @@ def objects_of(data: bytes, starts: Starts) -> Objects | None:
 
 
 def objects_between(data: bytes, starts: Starts) -> Objects | None:
-    """The same of elements of an array, with commas between them, that start at `starts`.
+    """Return the same for elements of an array, with commas between them, that start at `starts`.
 
-    The data parses as so many elements: then the commas between them are where we saw them.
+    The number of parsed elements proves that the commas between them are where they were seen.
     """
     try:
         found: Objects = _LIST_DECODER.decode(b"[%b]" % data)
@@ -71,7 +71,7 @@ def objects_between(data: bytes, starts: Starts) -> Objects | None:
 
 
 def value_of(text: str) -> Any:
-    """The JSON value that a string of a record spells; raises `BadLineError`.
+    """Return the JSON value in a string of a record; raise `BadLineError` if there is none.
 
     >>> value_of('{"a": 1}')
     {'a': 1}
@@ -88,7 +88,7 @@ def value_of(text: str) -> Any:
 
 
 def _is_sound(found: Objects, data: bytes, starts: Starts) -> bool:
-    """Whether `found` are as many as there should be, and none is too deep."""
+    """Return whether there is an object for each start, and none is nested too deep."""
     octets = np.frombuffer(data, np.uint8)
     bounds = np.append(starts, len(data))
     deep = lines_of_brackets(octets, starts, MAX_DEPTH)
@@ -98,7 +98,7 @@ def _is_sound(found: Objects, data: bytes, starts: Starts) -> bool:
 
 
 def object_of(raw: bytes) -> dict[str, Any]:
-    """The object that one line is; raises `BadLineError` with the reason."""
+    """Return the object of one line; raise `BadLineError` with the reason if there is none."""
     try:
         found: dict[str, Any] = _DECODER.decode(raw)
     except _REFUSALS as error:
@@ -117,11 +117,10 @@ def _refuse_twice(raw: bytes, found: Any) -> None:
 
 
 def names_once(data: bytes, starts: Starts, found: Objects) -> bool:
-    """Whether no name stands twice in an object of `found`, whose texts begin at `starts`.
+    """Return whether no name stands twice in an object of `found`, whose texts begin at `starts`.
 
-    All ends of names that can be seen are as many as the names that came out of the decoder, or one
-    was lost. A string that begins with a colon looks like one
-    more: such lines are parsed.
+    The ends of names in the text must be as many as the names that were decoded. A string that
+    begins with a colon looks like one more: such lines are parsed.
     """
     ends, unsure = _name_ends(np.frombuffer(data, np.uint8))
     missing = len(ends) - _names_in(found)
@@ -140,10 +139,10 @@ def names_once(data: bytes, starts: Starts, found: Objects) -> bool:
 
 
 def _name_ends(octets: npt.NDArray[np.uint8]) -> tuple[Starts, Starts]:
-    """The colons that may end a name, and those of them that may stand in a string instead.
+    """Return the colons that may end a name, and those of them that may stand in a string.
 
-    The quote before these follows what an opening quote can follow, or several backslashes, which
-    may hide it; or there is a blank between.
+    The quote before the latter stands where an opening quote can stand, or behind several
+    backslashes, which may escape it; or there is a blank between.
     """
     colons = np.flatnonzero(octets == ord(":"))
     before, second, third, fourth = (octets[colons - back] for back in (1, 2, 3, 4))
@@ -158,7 +157,7 @@ def _name_ends(octets: npt.NDArray[np.uint8]) -> tuple[Starts, Starts]:
 
 
 def _names_in(values: list[Any]) -> int:
-    """How many names stand in `values`, at any depth."""
+    """Return the number of names in `values`, at any depth."""
     count = 0
     while True:
         kinds = set(map(type, values))
@@ -175,7 +174,7 @@ def _names_in(values: list[Any]) -> int:
 
 
 def _names_of(value: Any) -> int:
-    """The same of one value: quicker where there are few names."""
+    """Return the same for one value, quicker where there are few names."""
     inner: Iterable[Any] = ()
     count = 0
     if type(value) is dict:

@@ -1,7 +1,7 @@
-"""Answers that are compared, judged or rewarded: pairs, labels, groups.
+"""Conversations whose answers are compared, judged or rewarded: pairs, labels, groups.
 
-A preference is a conversation whose end is judged. `prompt` of the `Conversation`s made here is
-where that end begins: everything before is given, and the same for all answers of a record.
+A preference is a conversation whose end is judged. The `prompt` of each `Conversation` made here
+is the number of messages before that end: they are given, and equal for all answers of a record.
 """
 
 from __future__ import annotations
@@ -11,8 +11,7 @@ from typing import Any
 
 from ...read.json_lines import BadLineError, kind_of
 from .conversation import ChatRecord, Conversation
-from .transcripts import transcript
-from .turns import Message, Train, Turns, shifted
+from .turns import Message, Train, Turns, shifted, transcript
 
 __all__ = ["Answers", "answer_start", "labelled"]
 
@@ -25,7 +24,7 @@ _NO_PROMPT = (
 
 
 def answer_start(messages: list[Message]) -> int:
-    """Where the last answer begins: after the last turn that asks.
+    """Return the message at which the last answer begins: the one after the last that asks.
 
     >>> answer_start([{"role": "user"}, {"role": "assistant"}, {"role": "tool"}])
     1
@@ -37,7 +36,7 @@ def answer_start(messages: list[Message]) -> int:
 
 
 def labelled(conversation: Conversation, label: Any) -> ChatRecord:
-    """A conversation whose last answer is good or bad."""
+    """Return the record of a conversation whose last answer is good or bad."""
     if not isinstance(label, bool):
         raise BadLineError(
             "bad_label",
@@ -54,7 +53,7 @@ def labelled(conversation: Conversation, label: Any) -> ChatRecord:
 
 
 class Answers:
-    """Joins one prompt and several answers into the conversations of a record."""
+    """Joiner of one prompt and several answers into the conversations of a record."""
 
     def __init__(self, turns: Turns) -> None:
         self._turns = turns
@@ -62,7 +61,7 @@ class Answers:
     def pair(
         self, prompt: list[Message], chosen: Any, rejected: Any, tools: list[Any] | None
     ) -> ChatRecord:
-        """The chosen conversation and the rejected one."""
+        """Return the record of a chosen answer and a rejected one."""
         answers = {"chosen": chosen, "rejected": rejected}
         for name, answer in answers.items():
             if isinstance(answer, str):
@@ -81,7 +80,7 @@ class Answers:
     def group(
         self, prompt: list[Message], responses: Any, rewards: Any, tools: list[Any] | None
     ) -> ChatRecord:
-        """One conversation for each of the `responses`, with its reward or NaN."""
+        """Return the record with a conversation for each of `responses`, and its reward or NaN."""
         if not isinstance(responses, list):
             raise BadLineError(
                 "bad_responses", f"'responses' is a JSON {kind_of(responses)}, not an array"
@@ -103,7 +102,7 @@ class Answers:
     def _conversation(
         self, prompt: list[Message], answer: Any, name: str, tools: list[Any] | None
     ) -> Conversation:
-        """`prompt` and `answer`; or `answer` alone, where that begins with the prompt itself."""
+        """Return `prompt` and `answer` joined, or `answer` alone where it holds the prompt."""
         messages, train = self.answer(answer, name)
         whole = messages[0]["role"] in _ASKING
         before = _system_of(prompt, messages) if whole else prompt
@@ -113,7 +112,7 @@ class Answers:
         )  # fmt: skip
 
     def answer(self, value: Any, name: str) -> tuple[list[Message], Train]:
-        """The turns of one answer: a text, a turn, or several."""
+        """Return the turns of one answer: a text, a turn, or several."""
         if isinstance(value, str):
             if not value:
                 raise BadLineError("empty", f"{name!r} is empty")
@@ -126,14 +125,14 @@ def _asks(prompt: list[Message]) -> bool:
 
 
 def _system_of(prompt: list[Message], messages: list[Message]) -> list[Message]:
-    """The system turn of the prompt, for `messages` that have none."""
+    """Return the system turn of the prompt for `messages` that have none."""
     systems = ("system", "developer")
     own = messages[0]["role"] in systems
     return [turn for turn in prompt[:1] if turn["role"] in systems and not own]
 
 
 def _find_prompt(found: list[Conversation], prompt: list[Message]) -> None:
-    """Set where the answers of whole conversations begin: where they are not the same any more."""
+    """Set the prompt of two whole conversations: the messages that are equal in both."""
     first, second = (one.messages for one in found)
     limit = min(len(first), len(second)) - 1
     same = next((at for at in range(limit) if first[at] != second[at]), limit)
@@ -155,7 +154,7 @@ def _find_prompt(found: list[Conversation], prompt: list[Message]) -> None:
 
 
 def _rewards(value: Any, count: int) -> list[float]:
-    """One number for each of `count` responses, or NaN for all."""
+    """Return one number for each of `count` responses, or NaN for all."""
     if value is None:
         return [math.nan] * count
     if not isinstance(value, list):

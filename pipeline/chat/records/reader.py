@@ -1,4 +1,4 @@
-"""From a span of an input to batches of chat records, whatever the input is.
+"""Batches of chat records read from a span of any input.
 
 JSON lines take about four microseconds for a record of a few hundred bytes in a plain shape. A
 record that cannot be used becomes a `Reject` with its place and reason, and keeps its number.
@@ -22,9 +22,8 @@ from ...read.records import Span
 from ...read.sources import Source
 from .collect import Collector
 from .conversation import FORMS, ChatBatch, Form
-from .layouts import FIELDS, SHAPES
+from .record_shapes import FIELDS, SHAPES, Shaper
 from .rows import table_records
-from .shapes import Shaper
 from .turns import ROLES
 
 __all__ = ["CHAT_FORMATS", "ChatReadOptions", "ChatReader", "forms_at_start"]
@@ -38,16 +37,16 @@ _BLOCK_BYTES = (
 CHAT_FORMATS: Mapping[str, str] = MappingProxyType({
     ".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "json", ".parquet": "parquet",
 })  # fmt: skip
-"""What the suffixes of files stand for; "json" is an array of objects, or lines of them."""
+"""Formats by suffix of files; "json" is an array of objects, or lines of them."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ChatReadOptions:
-    """How conversations are taken out of records.
+    """Options for reading conversations from records.
 
-    `shape` is one of `SHAPES`, `form` one of `FORMS`; None: told by the fields of each record.
-    `columns` are pairs of a name of ours (of a field or of a role) and what records call it, where
-    dots reach into nested objects. `system` is said before conversations without a system turn.
+    `shape` is one of `SHAPES`, `form` one of `FORMS`; None: by the fields of each record.
+    `columns` pairs a name of ours (of a field or of a role) with the one in the records, where dots
+    reach into nested objects. `system` is said before conversations without a system turn.
     """
 
     shape: str | None = None
@@ -85,7 +84,7 @@ def _one_of(
 
 
 def forms_at_start(source: Source, options: ChatReadOptions) -> frozenset[Form]:
-    """The forms of the first records of `source`, about a megabyte of them; none if it is empty."""
+    """Return the forms in the first megabyte of `source`; none if it is empty."""
     size = source.size
     if source.format == "parquet":
         size = min(1, len(parquet_row_groups(source)))
@@ -98,7 +97,7 @@ def forms_at_start(source: Source, options: ChatReadOptions) -> frozenset[Form]:
 
 
 class ChatReader:
-    """The batches of one span; afterwards what was learned about its input.
+    """Reader of the batches of one span; it also learns the forms and digests of its input.
 
     ``lap("read")`` is called after each block that was read, for profiles.
     """
@@ -135,11 +134,11 @@ class ChatReader:
         return self._stream.stored_bytes
 
     def needed_bytes(self) -> int:
-        """The same for the records given so far alone; see `LineStream.needed_bytes`."""
+        """Return the same for the records given so far alone; see `LineStream.needed_bytes`."""
         return self._stream.needed_bytes()
 
     def batches(self) -> Generator[ChatBatch]:
-        """All records of the span, in order."""
+        """Yield all records of the span, in order."""
         source, options = self._source, self._options
         if source.format in ("parquet", "hf"):
             with contextlib.closing(_table_batches(source, self._span, options)) as batches:
@@ -150,7 +149,7 @@ class ChatReader:
             yield from self._stored(self._elements() if source.format == "json" else self._lines())
 
     def _stored(self, batches: Iterator[ChatBatch]) -> Iterator[ChatBatch]:
-        """`batches`, with what they consumed in stored bytes, which is what sizes are in."""
+        """Yield `batches` with their consumed size in stored bytes, the unit of all sizes."""
         before = 0
         for batch in batches:
             if self._source.compression is not None:
@@ -185,7 +184,7 @@ def _shaper(options: ChatReadOptions) -> Shaper:
 def _table_batches(
     source: Source, span: Span, options: ChatReadOptions
 ) -> Iterator[tuple[ChatBatch, frozenset[Form]]]:
-    """The batches of a span of a table, each with the forms of the records so far."""
+    """Yield the batches of a span of a table, each with the forms of the records so far."""
     shaper = _shaper(options)
     collect = Collector(shaper, options.split_key)
     for batch in table_records(source, span, options.hf_config, options.hf_split, collect):

@@ -1,4 +1,4 @@
-"""Tools and their calls, in the one form that chat templates are written for.
+"""Tools and their calls in the form that chat templates are written for.
 
 Datasets hold them as OpenAI's API gives them (arguments as JSON in a string), as ShareGPT has them
 (the whole call as JSON in a string), or as content blocks. Templates see
@@ -19,7 +19,7 @@ _FUNCTION = "function"
 
 
 def tool_calls(value: Any, where: str) -> list[dict[str, Any]]:
-    """The calls in the field `tool_calls` of a message; `where` says which.
+    """Return the calls in the field `tool_calls` of the message `where`.
 
     >>> tool_calls([{"id": "c1", "function": {"name": "add", "arguments": '{"a": 1}'}}], "turn 2")
     [{'id': 'c1', 'type': 'function', 'function': {'name': 'add', 'arguments': {'a': 1}}}]
@@ -31,7 +31,7 @@ def tool_calls(value: Any, where: str) -> list[dict[str, Any]]:
 
 
 def spelled_calls(text: Any, where: str) -> list[dict[str, Any]]:
-    """The call, or the calls, that `text` spells as JSON.
+    """Return the calls in `text`: JSON of one or of several.
 
     >>> spelled_calls('{"name": "add", "arguments": {"a": 1}}', "turn 2")
     [{'type': 'function', 'function': {'name': 'add', 'arguments': {'a': 1}}}]
@@ -44,7 +44,7 @@ def spelled_calls(text: Any, where: str) -> list[dict[str, Any]]:
 
 
 def one_call(call: Any, where: str) -> dict[str, Any]:
-    """`call` in the form that templates know; `id` and whatever else it says is kept."""
+    """Return `call` in the form that templates know; `id` and other fields are kept."""
     if not isinstance(call, dict):
         raise _bad(f"a tool call of {where} is a JSON {kind_of(call)}, not an object")
     inner = call.get(_FUNCTION, call)
@@ -76,9 +76,9 @@ def _arguments(function: dict[str, Any], name: str, where: str) -> dict[str, Any
 
 
 def tools_of(value: Any) -> list[Any] | None:
-    """The tools that a record describes, as a list or as JSON that spells one.
+    """Return the tools that a record describes in a list, or in JSON of one; None: no tools.
 
-    A function that stands by itself is wrapped as templates know it. None: no tools.
+    A function that is not wrapped in a tool is wrapped as templates know it.
 
     >>> tools_of('[{"name": "add", "parameters": {}}]')
     [{'type': 'function', 'function': {'name': 'add', 'parameters': {}}}]

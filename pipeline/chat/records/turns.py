@@ -1,25 +1,43 @@
-"""Turns as records spell them, into messages as chat templates expect them.
+"""Turns as records spell them, translated into messages as chat templates expect them.
 
-Most records are what templates expect already: those lists are passed on as they are, at about a
-tenth of a microsecond a message. The rest is translated: names of roles and fields, content blocks,
-tool calls, weights.
+Most records are what templates expect already: such lists are passed on unchanged, at about a tenth
+of a microsecond a message. The rest is translated: names of roles and fields, content blocks, tool
+calls, weights.
+
+Content blocks in an order that one turn can say (reasoning, text, calls) become the fields
+that templates know. Any other order is refused, because the text of the turn would come out in an
+order that the record does not have; so is anything but text.
+
+A conversation may also be one text, as in Anthropic's hh-rlhf: each turn begins with an empty line
+and "Human:" or "Assistant:". A text that does not begin so is an ordinary text.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from itertools import accumulate, chain
 from operator import itemgetter
 from types import MappingProxyType
 from typing import Any
 
 from ...read.json_lines import BadLineError, kind_of
-from .content import Said, only_text, said_in
 from .conversation import PlainTurns
 from .json_objects import value_of
-from .tool_calls import spelled_calls, tool_calls
+from .tool_calls import one_call, spelled_calls, tool_calls
 
-__all__ = ["ROLES", "ROLE_NAMES", "Message", "Train", "Turns", "shifted"]
+__all__ = [
+    "ROLES",
+    "ROLE_NAMES",
+    "TRANSCRIPT_START",
+    "Message",
+    "Train",
+    "Turns",
+    "shifted",
+    "transcript",
+    "transcript_prompt",
+]
 
 Message = dict[str, Any]
 Train = list[bool | None] | None
@@ -35,7 +53,7 @@ ROLE_NAMES: Mapping[str, str] = MappingProxyType({
     "tool_response": "tool", "tool_result": "tool",
     "function_call": _CALL, "tool_call": _CALL,
 })  # fmt: skip
-"""Names of roles in records, and what they mean; calls are turns of the assistant."""
+"""Roles by their names in records; calls are turns of the assistant."""
 
 _PLAIN = frozenset(("system", "user", "assistant"))
 _SPOKEN = frozenset(("system", "developer", "user", "assistant"))
@@ -43,9 +61,22 @@ _PLAIN_FIELDS = 2
 _ROLE, _CONTENT = itemgetter("role"), itemgetter("content")
 _WEIGHTS = ("weight", "loss_weight")
 
+_ORDER = {
+    "reasoning": 0, "thinking": 0,
+    "text": 1, "input_text": 1, "output_text": 1,
+    "tool_call": 2, "tool_use": 2, "function_call": 2,
+    "tool_result": 3,
+}  # fmt: skip
+_VALUES = ("text", "value", "reasoning", "thinking", "content")
+
+TRANSCRIPT_START = "\n\nHuman:"
+_TRANSCRIPT_END = "\n\nAssistant:"
+_TRANSCRIPT_TURN = re.compile(r"\n\n(Human|Assistant):")
+_TRANSCRIPT_ROLES = {"Human": "user", "Assistant": "assistant"}
+
 
 def shifted(train: Train, count: int) -> Train:
-    """The same after `count` messages of which nothing is said.
+    """Return the flags `train` shifted by `count` messages without a flag.
 
     >>> shifted([True], 2)
     [None, None, True]
@@ -54,7 +85,7 @@ def shifted(train: Train, count: int) -> Train:
 
 
 class Turns:
-    """Reads lists of turns; `roles` are more names of roles than `ROLE_NAMES`.
+    """Reader of lists of turns; `roles` adds names of roles to `ROLE_NAMES`.
 
     `role` and `content` are the fields that hold these, tried in order.
     """
@@ -75,7 +106,7 @@ class Turns:
         self._taken = {*role, *content, *_WEIGHTS, "tool_calls", "function_call"}
 
     def read(self, value: Any, name: str) -> tuple[list[Message], Train]:
-        """The messages in the field `name`, and what each says of being trained on."""
+        """Return the messages in the field `name`, and the training flag of each."""
         if self._as_is and type(value) is list and value:
             try:
                 for turn in value:
@@ -94,7 +125,7 @@ class Turns:
         return (found, None) if found else self._translated(value, name)
 
     def _renamed(self, value: Any) -> list[Message] | None:
-        """Turns of two fields under other names, and no more to them; None for all others."""
+        """Return turns that hold two fields under other names; None for all others."""
         role, content, roles = self._role[-1], self._content[-1], self._spoken
         try:
             found = [{"role": roles[turn[role]], "content": turn[content]} for turn in value]
@@ -106,7 +137,7 @@ class Turns:
         return found if plain else None
 
     def plain_turns(self, lists: list[Any]) -> PlainTurns | None:
-        """The turns, if `read` would pass on each of the `lists` as it is; a tenth of its cost."""
+        """Return all turns if `read` passes on each of `lists` unchanged, at a tenth of its cost."""
         try:
             turns = list(chain.from_iterable(lists))
             roles, contents = list(map(_ROLE, turns)), list(map(_CONTENT, turns))
@@ -146,7 +177,7 @@ class Turns:
         role = self._role_of(turn, where)
         content = _first(turn, self._content)
         if type(content) is list:
-            content = only_text(content)
+            content = _only_text(content)
         if type(content) is str and content and role != _CALL:
             plain = {"role": role, "content": content}
             if len(turn) == _PLAIN_FIELDS:
@@ -156,7 +187,7 @@ class Turns:
         return self._any_turn(turn, role, where), _weight(turn, where)
 
     def _any_turn(self, turn: Message, role: str, where: str) -> list[Message]:
-        """The messages of a turn that may hold anything: the results of tools, and itself."""
+        """Return the messages of any turn: the results of tools that it holds, and itself."""
         content = _first(turn, self._content)
         said = _said(content, role, where)
         if turn.get("tool_calls") is not None:
@@ -198,14 +229,14 @@ class Turns:
 
 
 def _in_order(roles: list[str], lists: list[Any]) -> bool:
-    """Whether what tools return follows a turn of the assistant, in each list, or another."""
+    """Return whether results of tools follow the assistant, or other results, in each list."""
     starts = set(accumulate(map(len, lists), initial=0))
     places = [at for at, role in enumerate(roles) if role == "tool"]
     return all(at not in starts and roles[at - 1] in ("assistant", "tool") for at in places)
 
 
 def _first(turn: Message, names: tuple[str, ...]) -> Any:
-    """The first of the fields with `names` that is not null; None without any."""
+    """Return the first of the fields `names` that is not null, or None."""
     for name in names:
         if (value := turn.get(name)) is not None:
             return value
@@ -213,7 +244,7 @@ def _first(turn: Message, names: tuple[str, ...]) -> Any:
 
 
 def _listed(value: Any, name: str) -> list[Any]:
-    """The turns of a field: a list, JSON that spells one, or a table of columns."""
+    """Return the turns of a field: a list, JSON of one, or an object of columns."""
     if isinstance(value, str) and value.lstrip().startswith("["):
         try:
             value = value_of(value)
@@ -230,7 +261,7 @@ def _listed(value: Any, name: str) -> list[Any]:
 
 
 def _rows(columns: dict[str, Any]) -> Any:
-    """A list of objects where an object of lists stands for one; otherwise `columns`."""
+    """Return an object of lists as a list of objects; any other value unchanged."""
     lists = list(columns.values())
     if not all(isinstance(column, list) for column in lists):
         return columns
@@ -242,20 +273,20 @@ def _rows(columns: dict[str, Any]) -> Any:
     ]
 
 
-def _said(content: Any, role: str, where: str) -> Said:
+def _said(content: Any, role: str, where: str) -> _Content:
     if role == _CALL:
-        return Said(calls=spelled_calls(content, where))
+        return _Content(calls=spelled_calls(content, where))
     if isinstance(content, str):
-        return Said(text=content)
+        return _Content(text=content)
     if isinstance(content, list):
-        return said_in(content, where)
+        return _content_of(content, where)
     if content is None:
-        return Said()
+        return _Content()
     raise BadLineError("bad_content", f"the content of {where} is a JSON {kind_of(content)}")
 
 
-def _parts(message: Message, said: Said, where: str) -> list[Message]:
-    """`message`, after the results of tools that it brings; nothing may be left of it."""
+def _parts(message: Message, said: _Content, where: str) -> list[Message]:
+    """Return `message` behind the results of tools that it brings, unless it is empty."""
     empty = not (message["content"] or said.calls or message.get("reasoning_content"))
     if said.results:
         return said.results if empty else [*said.results, message]
@@ -282,3 +313,146 @@ def _weight(turn: Message, where: str) -> bool | None:
                 )
             return bool(value)
     return None
+
+
+@dataclass(kw_only=True, slots=True)
+class _Content:
+    """The parts of a message; `results` are messages of tools that it holds."""
+
+    text: str = ""
+    reasoning: str = ""
+    calls: list[dict[str, Any]] = field(default_factory=list)
+    results: list[dict[str, Any]] = field(default_factory=list)
+
+
+def _content_of(blocks: list[Any], where: str) -> _Content:
+    """Return the parts of the content `blocks` of the message `where`.
+
+    >>> _content_of([{"type": "text", "value": "Hi"}, {"type": "text", "text": "!"}], "turn 1").text
+    'Hi!'
+    """
+    said = _Content()
+    last = 0
+    for block in blocks:
+        kind = _block_kind(block, where)
+        step = _ORDER[kind]
+        if step == _ORDER["tool_result"]:
+            said.results.append(_block_result(block, where))
+            continue
+        if step < last:
+            raise BadLineError(
+                "block_order",
+                f"{where} has a block of type {kind!r} after one that a turn says later: "
+                "reasoning, then text, then tool calls is what templates can render",
+            )
+        last = step
+        _add_block(said, step, block, where)
+    return said
+
+
+def _only_text(blocks: list[Any]) -> Any:
+    """Return the text of `blocks` that hold one block of text; others unchanged.
+
+    >>> _only_text([{"type": "text", "value": "Hi"}]), _only_text([{"type": "image"}])
+    ('Hi', [{'type': 'image'}])
+    """
+    if len(blocks) == 1 and type(blocks[0]) is dict and blocks[0].get("type") == "text":
+        text = blocks[0].get("text", blocks[0].get("value"))
+        return text if type(text) is str else blocks
+    return blocks
+
+
+def _block_kind(block: Any, where: str) -> str:
+    if isinstance(block, str):
+        return "text"
+    if not isinstance(block, dict):
+        raise BadLineError("bad_content", f"{where} holds a block that is a JSON {kind_of(block)}")
+    kind = block.get("type", "text" if "text" in block else None)
+    if not isinstance(kind, str):
+        raise BadLineError(
+            "bad_content", f"{where} holds a block without a type; seen: {', '.join(block)[:200]}"
+        )
+    if kind not in _ORDER:
+        raise BadLineError(
+            "not_text", f"{where} holds a block of type {kind!r}: this build holds text only"
+        )
+    return kind
+
+
+def _add_block(said: _Content, step: int, block: Any, where: str) -> None:
+    if step == _ORDER["tool_call"]:
+        said.calls += _block_calls(block, where)
+        return
+    text = block if isinstance(block, str) else _block_value(block, where)
+    if not isinstance(text, str):
+        raise BadLineError("bad_content", f"{where} holds a block of a JSON {kind_of(text)}")
+    if step == _ORDER["reasoning"]:
+        said.reasoning += text
+    else:
+        said.text += text
+
+
+def _block_value(block: dict[str, Any], where: str) -> Any:
+    for name in _VALUES:
+        if block.get(name) is not None:
+            return block[name]
+    raise BadLineError(
+        "bad_content", f"{where} holds a block without a value; seen: {', '.join(block)[:200]}"
+    )
+
+
+def _block_calls(block: dict[str, Any], where: str) -> list[dict[str, Any]]:
+    """Return the calls in a block: as an object of its own, or as JSON in its value."""
+    if block.get("input") is not None:  # as Anthropic's API has it
+        call = {"name": block.get("name"), "arguments": block["input"], "id": block.get("id")}
+        return [one_call(call, where)]
+    if block.get("name") is not None or block.get("function") is not None:
+        call = {name: part for name, part in block.items() if part is not None}
+        return [one_call({**call, "type": "function"}, where)]
+    return spelled_calls(_block_value(block, where), where)
+
+
+def _block_result(block: dict[str, Any], where: str) -> dict[str, Any]:
+    value = _block_value(block, where)
+    text = _content_of(value, where).text if isinstance(value, list) else value
+    if not isinstance(text, str):
+        raise BadLineError("bad_content", f"a tool result in {where} is a JSON {kind_of(text)}")
+    message = {"role": "tool", "content": text}
+    for theirs, ours in (("tool_use_id", "tool_call_id"), ("tool_call_id",) * 2, ("name",) * 2):
+        if isinstance(block.get(theirs), str):
+            message[ours] = block[theirs]
+    return message
+
+
+def transcript(text: str, name: str) -> list[Message] | None:
+    """Return the turns written in the `text` of the field `name`; None if it is no transcript.
+
+    >>> transcript("\\n\\nHuman: Hi\\n\\nAssistant: Yes?", "chosen")
+    [{'role': 'user', 'content': 'Hi'}, {'role': 'assistant', 'content': 'Yes?'}]
+    >>> transcript("Human: Hi", "chosen")
+    """
+    if not text.startswith(TRANSCRIPT_START):
+        return None
+    parts = _TRANSCRIPT_TURN.split(text)[1:]
+    turns = [
+        {"role": _TRANSCRIPT_ROLES[who], "content": said.strip()}
+        for who, said in zip(parts[::2], parts[1::2], strict=True)
+    ]
+    for number, turn in enumerate(turns, 1):
+        if not turn["content"]:
+            raise BadLineError("empty", f"turn {number} of {name!r} ({turn['role']}) says nothing")
+    return turns
+
+
+def transcript_prompt(text: str, name: str) -> list[Message] | None:
+    """Return the turns of a prompt that ends with "Assistant:"; None if it is no transcript.
+
+    >>> transcript_prompt("\\n\\nHuman: Hi\\n\\nAssistant:", "prompt")
+    [{'role': 'user', 'content': 'Hi'}]
+    """
+    bare = text.rstrip()
+    return (
+        transcript(bare.removesuffix(_TRANSCRIPT_END), name)
+        if bare.endswith(_TRANSCRIPT_END)
+        else None
+    )

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from dataprep.pipeline.chat.records.collect import Collector
 from dataprep.pipeline.chat.records.conversation import ChatBatch
 from dataprep.pipeline.chat.records.json_objects import names_once, object_of, objects_of
-from dataprep.pipeline.chat.records.shapes import Shaper
+from dataprep.pipeline.chat.records.record_shapes import Shaper
 from dataprep.pipeline.read.json_lines import BadLineError
 from dataprep.pipeline.read.line_stream import Block, line_starts
 from dataprep.pipeline.read.records import MAX_DEPTH, MAX_RECORD_BYTES

@@ -14,7 +14,7 @@ from dataprep.formats.errors import InputError
 from dataprep.pipeline.chat.records import rows
 from dataprep.pipeline.chat.records.conversation import ChatBatch, ChatRecord
 from dataprep.pipeline.chat.records.reader import ChatReader, ChatReadOptions, forms_at_start
-from dataprep.pipeline.chat.records.shapes import Shaper
+from dataprep.pipeline.chat.records.record_shapes import Shaper
 from dataprep.pipeline.read import huggingface
 from dataprep.pipeline.read.parquet import longest_text, open_parquet, parquet_row_groups
 from dataprep.pipeline.read.records import Span

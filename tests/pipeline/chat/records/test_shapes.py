@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from dataprep.pipeline.chat.records.shapes import Shaper
+from dataprep.pipeline.chat.records.record_shapes import Shaper
 from tests.scenes.turns import ANSWER, CALL, OTHER, SYSTEM, USER, made, refused
 
 TOOL = {"type": "function", "function": {"name": "f", "parameters": {}}}

@@ -12,8 +12,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from dataprep.pipeline.chat.records.conversation import ChatRecord, Conversation
-from dataprep.pipeline.chat.records.layouts import FIELDS, form_of
-from dataprep.pipeline.chat.records.shapes import Shaper
+from dataprep.pipeline.chat.records.record_shapes import FIELDS, Shaper, form_of
 from dataprep.pipeline.chat.records.tool_calls import spelled_calls, tools_of
 from dataprep.pipeline.chat.records.turns import ROLES, Turns
 from dataprep.pipeline.chat.trace.structure import grouped, plain_structure

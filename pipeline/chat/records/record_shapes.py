@@ -1,35 +1,78 @@
-"""Records of the shapes that chat datasets have (see `layouts`), into conversations.
+"""Records of the shapes that chat datasets have, translated into conversations.
 
-Records with the same fields are read alike, and how is decided once. What most records are, plain
-turns and plain texts, takes a microsecond or two; whole blocks of plain turns take less.
+| shape | fields of a record |
+|---|---|
+| messages | `messages`: turns with `role` and `content` |
+| sharegpt | `conversations`: turns with `from` and `value` |
+| instances | `instruction`, `instances`: one object with `input` and `output` |
+| alpaca | `instruction`, `input`, `output` or `response`, `history` |
+| prompt | `prompt`, `completion`: texts, or turns |
+
+Any may have `system` and `tools` (or `functions`). Beside a prompt in one of these shapes, `chosen`
+and `rejected` make pairs, `responses` or `completions` (with `rewards` or `scores`) groups; `label`
+makes labels. Turns spell their fields either way in every shape.
+
+The names of the fields alone decide the shape, so records with the same fields are read in the same
+way, which is decided once. Plain turns and plain texts, which most records hold, take a microsecond
+or two; whole blocks of plain turns take less.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from functools import partial
+from types import MappingProxyType
 from typing import Any
 
 from ...read.json_lines import BadLineError, find, kind_of, path_of
 from .conversation import ChatRecord, Conversation, Form, PlainTurns
-from .layouts import (
-    FIELDS,
-    TURN_FIELDS,
-    Layout,
-    is_field,
-    layout_of,
-    unknown,
-)
 from .preferences import Answers, labelled
 from .tool_calls import tools_of
-from .transcripts import BEGINNING, asked_in
-from .turns import ROLES, Message, Train, Turns, shifted
+from .turns import (
+    ROLES,
+    TRANSCRIPT_START,
+    Message,
+    Train,
+    Turns,
+    shifted,
+    transcript_prompt,
+)
 
-__all__ = ["Shaper"]
+__all__ = ["FIELDS", "SHAPES", "Layout", "Shaper", "form_of"]
+
+SHAPES: Mapping[str, tuple[str, ...]] = MappingProxyType({
+    "messages": ("messages",),
+    "sharegpt": ("conversations",),
+    "instances": ("instruction", "instances"),
+    "alpaca": ("instruction", "output"),
+    "prompt": ("prompt", "completion"),
+})  # fmt: skip
+"""Shapes in the order in which they are tried, with the fields that each needs."""
+_PROMPTS: Mapping[str, str] = {
+    "prompt": "prompt", "sharegpt": "conversations", "messages": "messages",
+    "alpaca": "instruction", "instances": "instruction",
+}  # fmt: skip
+_ALIASES: Mapping[str, str] = {
+    "response": "output", "conversation": "conversations", "completions": "responses",
+    "scores": "rewards", "functions": "tools",
+}  # fmt: skip
+_NEEDED: Mapping[Form, tuple[str, ...]] = {
+    "pairs": ("chosen", "rejected"), "groups": ("responses",), "labels": ("label",), "chat": (),
+}  # fmt: skip
+_TURN_FIELDS = ("role", "content")
+"""Fields of turns."""
+FIELDS = (
+    "messages", "conversations", "instruction", "input", "output", "instances", "history",
+    "prompt", "completion", "chosen", "rejected", "label", "responses", "rewards", "system",
+    "tools", *_TURN_FIELDS,
+)  # fmt: skip
+"""Our names of fields, for `--columns`."""
+_RECORD_FIELDS = frozenset(FIELDS).difference(_TURN_FIELDS)
 
 _MAX_LAYOUTS = 1024
 _MAX_NAMES = 4096  # characters in all
-_JOINT = "\n\n"  # between an instruction and its input
+_BETWEEN = "\n\n"  # between an instruction and its input
 _BESIDE = {"system", "tools", "history"}
 
 Record = dict[str, Any]
@@ -37,7 +80,7 @@ Make = Callable[[Record], ChatRecord]
 
 
 class Shaper:
-    """Makes a `ChatRecord` of a record; what it cannot use raises `BadLineError`.
+    """Maker of a `ChatRecord` from a record; one that cannot be used raises `BadLineError`.
 
     The arguments are those of `ChatReadOptions`.
     """
@@ -54,10 +97,10 @@ class Shaper:
         own = {ours: theirs for ours, theirs in columns if ours in FIELDS}
         self._turns = Turns(
             roles={theirs: ours for ours, theirs in columns if ours in ROLES},
-            **{name: (own[name],) for name in TURN_FIELDS if name in own},
+            **{name: (own[name],) for name in _TURN_FIELDS if name in own},
         )
         self._columns = {
-            ours: path_of(theirs) for ours, theirs in own.items() if ours not in TURN_FIELDS
+            ours: path_of(theirs) for ours, theirs in own.items() if ours not in _TURN_FIELDS
         }
         self._answers = Answers(self._turns)
         self.forms: set[Form] = set()
@@ -66,12 +109,12 @@ class Shaper:
         self._of_plain_turns: dict[tuple[str, ...], str] = {}
 
     def knows(self, name: str) -> bool:
-        """Whether a field of a record is one that is looked at."""
+        """Return whether a field of a record is read."""
         own = {step for path in self._columns.values() for step in (path[0], ".".join(path))}
-        return name in own or is_field(name)
+        return name in own or _is_field(name)
 
     def records(self, found: list[Record]) -> tuple[list[ChatRecord], PlainTurns | None]:
-        """What `record` makes of each of `found`; and their turns, where all are plain."""
+        """Return the result of `record` for each of `found`, and their turns if all are plain."""
         layouts = set(map(tuple, found))
         field = self._of_plain_turns.get(layouts.pop()) if len(layouts) == 1 else None
         if field is not None:
@@ -82,9 +125,9 @@ class Shaper:
         return list(map(self.record, found)), None
 
     def record(self, record: Record) -> ChatRecord:
-        """The conversation or conversations of `record`, of which lists and objects may be kept.
+        """Return the conversations of `record`; they may share its lists and objects.
 
-        Nothing in it is changed: how many names stand in it is counted afterwards.
+        Nothing in it is changed: its names are counted afterwards.
         """
         if None in record.values():
             record = {name: value for name, value in record.items() if value is not None}
@@ -101,13 +144,13 @@ class Shaper:
         return make(record) if make else self._learn(names)(record)
 
     def _misnamed(self, record: Record, bad: BadLineError) -> BadLineError:
-        """`bad`, or if no shape fits because fields that were named are not there: which ones."""
+        """Return `bad`, or the missing fields of `--columns` if no shape fits because of them."""
         reason = bad.args[0]
         missing = [".".join(path) for path in self._columns.values() if not _has(record, path)]
         if reason != "unknown_shape" or not missing:
             return bad
         named = ", ".join(map(repr, missing))
-        return unknown(f"no field {named}, which --columns names", record)
+        return _unknown(f"no field {named}, which --columns names", record)
 
     def _by_our_names(self, record: Record) -> Record:
         found = dict(record)
@@ -123,11 +166,11 @@ class Shaper:
         return found
 
     def _learn(self, names: tuple[str, ...]) -> Make:
-        """How records with these fields are read; kept for the next, but for monstrous names."""
+        """Return the reader of records with these fields, and keep it unless names are huge."""
         if len(self._makers) >= _MAX_LAYOUTS:
             self._makers.clear()
             self._of_plain_turns.clear()
-        layout = layout_of(names, self._form, self._shape)
+        layout = _layout_of(names, self._form, self._shape)
         self.forms.add(layout.form)
         bare = not self._system and not layout.fields.keys() & _BESIDE
         make = self._maker(layout, bare)
@@ -158,7 +201,7 @@ class Shaper:
         return labelled(self._whole(layout, record), record[layout.fields["label"]])
 
     def _whole(self, layout: Layout, record: Record) -> Conversation:
-        """A conversation with the system turn and the tools that the record has beside it."""
+        """Return the conversation with the system turn and the tools of the record."""
         messages, train, prompt = self._said(layout, record)
         whole = self._with_system(messages, layout, record)
         added = len(whole) - len(messages)
@@ -168,7 +211,7 @@ class Shaper:
         )  # fmt: skip
 
     def _said(self, layout: Layout, record: Record) -> tuple[list[Message], Train, int]:
-        """The turns, what each says of training on it, and how many of them are given."""
+        """Return the turns, the training flag of each, and how many of them are given."""
         fields = layout.fields
         if layout.shape in ("messages", "sharegpt"):
             name = fields["messages" if layout.shape == "messages" else "conversations"]
@@ -216,7 +259,7 @@ class Shaper:
         return self._answers.group(prompt, record[layout.fields["responses"]], rewards, tools)
 
     def _given(self, layout: Layout, record: Record) -> tuple[list[Message], list[Any] | None]:
-        """The turns that all answers of a record are given to, none if there are none; tools."""
+        """Return the turns before the answers of a record, perhaps none, and its tools."""
         messages: list[Message] = []
         if layout.shape in ("alpaca", "instances"):
             messages = _instruction(layout, record)
@@ -228,16 +271,16 @@ class Shaper:
         return self._with_system(messages, layout, record), _tools(layout, record)
 
     def _asked(self, value: Any, name: str) -> list[Message]:
-        """A prompt: a text that the user says, or turns."""
+        """Return the turns of a prompt: a text of the user, or turns."""
         if isinstance(value, str) and not value:
             raise BadLineError("empty", f"{name!r} is empty")
         if isinstance(value, str):
-            return asked_in(value, name) or [{"role": "user", "content": value}]
+            return transcript_prompt(value, name) or [{"role": "user", "content": value}]
         return self._turns.read([value] if isinstance(value, dict) else value, name)[0]
 
 
 def _plain_texts(layout: Layout, otherwise: Make) -> Make:
-    """How records of texts alone are read: a question, perhaps with an input, and its answer."""
+    """Return the reader of records of texts alone: a question with its input, and the answer."""
     fields = layout.fields
     asked = fields["prompt" if layout.shape == "prompt" else "instruction"]
     more = fields.get("input") if layout.shape == "alpaca" else None
@@ -248,12 +291,12 @@ def _plain_texts(layout: Layout, otherwise: Make) -> Make:
         question, answer = record[asked], record[answered]
         if type(question) is not str or type(answer) is not str or not question or not answer:
             return otherwise(record)
-        if question.startswith(BEGINNING):
+        if question.startswith(TRANSCRIPT_START):
             return otherwise(record)
         if more is not None and record[more]:
             if type(record[more]) is not str:
                 return otherwise(record)
-            question = f"{question}{_JOINT}{record[more]}"
+            question = f"{question}{_BETWEEN}{record[more]}"
         messages = [
             {"role": "user", "content": question},
             {"role": "assistant", "content": answer},
@@ -264,13 +307,13 @@ def _plain_texts(layout: Layout, otherwise: Make) -> Make:
 
 
 def _instruction(layout: Layout, record: Record) -> list[Message]:
-    """The turns of `history`, and the instruction with its input below it."""
+    """Return the turns of `history`, then the instruction with its input below it."""
     names = [layout.fields.get(ours, ours) for ours in ("instruction", "input")]
     parts = [record[name] for name in names if name in record]
     for part in parts:
         if not isinstance(part, str):
             raise BadLineError("bad_content", f"an instruction or input is a JSON {kind_of(part)}")
-    text = _JOINT.join(filter(None, parts))
+    text = _BETWEEN.join(filter(None, parts))
     if not text:
         raise BadLineError("empty", "'instruction' is empty")
     before = _history(record[layout.fields["history"]]) if "history" in layout.fields else []
@@ -278,17 +321,17 @@ def _instruction(layout: Layout, record: Record) -> list[Message]:
 
 
 def _instance(value: Any) -> Record:
-    """The one object in `instances`."""
+    """Return the one object in `instances`."""
     if not isinstance(value, list) or len(value) != 1 or not isinstance(value[0], dict):
         count = len(value) if isinstance(value, list) else f"a JSON {kind_of(value)}"
         raise BadLineError("several_instances", f"'instances' holds {count}, not one object")
     if "output" not in value[0]:
-        raise unknown("no field 'output' in 'instances'", value[0])
+        raise _unknown("no field 'output' in 'instances'", value[0])
     return value[0]
 
 
 def _history(value: Any) -> list[Message]:
-    """Earlier turns: a list of pairs, what was asked and what was answered."""
+    """Return the earlier turns in a list of pairs of question and answer."""
     messages: list[Message] = []
     for pair in value if isinstance(value, list) else [None]:
         if not isinstance(pair, list) or list(map(type, pair)) != [str, str] or not all(pair):
@@ -307,3 +350,64 @@ def _has(record: Record, path: tuple[str, ...]) -> bool:
 
 def _tools(layout: Layout, record: Record) -> list[Any] | None:
     return tools_of(record[layout.fields["tools"]]) if "tools" in layout.fields else None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Layout:
+    """How records with certain fields are read.
+
+    `shape` is of the whole conversation or, in pairs and groups, of the prompt (None: there is
+    none, or the answers hold it). `fields` gives for our name of a field that of the record.
+    """
+
+    form: Form
+    shape: str | None
+    fields: Mapping[str, str]
+
+
+def form_of(fields: Iterable[str]) -> Form:
+    """Return the form of a record with such `fields`, if none is asked for.
+
+    >>> form_of(["prompt", "chosen", "rejected"])
+    'pairs'
+    """
+    names = {_ALIASES.get(name, name) for name in fields}
+    return next(form for form, needed in _NEEDED.items() if names.issuperset(needed))
+
+
+def _is_field(name: str) -> bool:
+    """Return whether a field of a record with this name is read.
+
+    >>> _is_field("completions"), _is_field("url")
+    (True, False)
+    """
+    return _ALIASES.get(name, name) in _RECORD_FIELDS
+
+
+def _layout_of(names: tuple[str, ...], form: Form | None, shape: str | None) -> Layout:
+    """Return the layout of records with the fields `names`; None: any form, any shape.
+
+    Raise `BadLineError` for a record in no known shape.
+    """
+    fields = {_ALIASES[name]: name for name in names if name in _ALIASES}
+    fields |= {name: name for name in names if name not in _ALIASES}
+    form = form or form_of(fields)
+    for name in _NEEDED[form]:
+        if name not in fields:
+            raise _unknown(f"no field {name!r}, which the form {form!r} needs", names)
+    if form in ("pairs", "groups"):
+        prompts = _PROMPTS if shape is None else {shape: _PROMPTS[shape]}
+        found = next((one for one, field in prompts.items() if field in fields), None)
+        return Layout(form=form, shape=found, fields=fields)
+    shapes = SHAPES if shape is None else {shape: SHAPES[shape]}
+    found = next((one for one, needed in shapes.items() if fields.keys() >= set(needed)), None)
+    if found is None:
+        raise _unknown(f"not in the shape {shape!r}" if shape else "in no known shape", names)
+    return Layout(form=form, shape=found, fields=fields)
+
+
+def _unknown(problem: str, names: Iterable[str]) -> BadLineError:
+    """Return the error for a record in no known shape, with its fields and those of shapes."""
+    known = "; ".join(f"{shape}: {' + '.join(needed)}" for shape, needed in SHAPES.items())
+    seen = ", ".join(map(repr, names))[:200] or "nothing"
+    return BadLineError("unknown_shape", f"{problem}; seen: {seen}; known: {known}")
