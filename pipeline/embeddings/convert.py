@@ -1,16 +1,22 @@
-"""Rows of an input made into the rows of arrays: checked, encoded, converted, hashed for the split.
+"""Conversion of an input's rows to rows of arrays: checked, encoded, narrowed, hashed.
 
-All columns of a record are used, or none: a row with a problem anywhere is left out everywhere.
+A row with a problem in any column is left out of all of them. Vectors with NaN, infinity, zeros
+only, or numbers that the stored type cannot hold are refused, and those that would become all zeros
+in it: every stored vector has a length and a direction. The result of a row does not depend on the
+rows beside it. The checks cost two or three passes over rows that stay in the caches, 1 to 3 GB/s;
+float16 about 0.8.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import xxhash
+
+from dataprep.formats.manifest.arrays import BFLOAT16
 
 from ..encode.encoder import TextEncoder
 from ..plan.splits import Hashes, hash_keys
@@ -18,27 +24,48 @@ from ..read.records import key_bytes
 from .options import PROVENANCE, scale_name
 from .plan import EmbedPlan
 from .rows import Column, Problem, Rows, Values
-from .vectors import STORED, as_float32, store, unit, widen
 
-__all__ = ["HASHES", "SCALARS", "Converter", "Made", "Stored", "stored_arrays"]
+__all__ = [
+    "HASHES",
+    "SCALARS",
+    "STORED",
+    "Converter",
+    "Made",
+    "Stored",
+    "as_float32",
+    "narrow",
+    "store",
+    "stored_arrays",
+    "unit",
+    "widen",
+]
 
 HASHES = "0hashes"
-"""The hash of each row's split key; no array can be called so."""
+"""Name of the hashes of split keys in a unit; no array can have it."""
 SCALARS = {"int": "<i8", "float": "<f8", "bool": "|b1", "label": "<i8"}
-"""How columns that are no vectors are stored, whatever type they have in the input."""
+"""Stored types of columns that are no vectors."""
+STORED = {"float32": "<f4", "float16": "<f2", "bfloat16": BFLOAT16, "int8": "|i1"}
+"""Type of an array of vectors in config.json, by the option `dtype`."""
+
+Array = npt.NDArray[Any]
+Floats = npt.NDArray[np.float32]
+
+_SLICE_BYTES = 256 << 10
+_INT8_MAX = 127.0
+_LEAST_SCALE = float(np.finfo(np.float32).tiny)
 
 Made = dict[str, npt.NDArray[np.generic]]
 
 
 class Stored(NamedTuple):
-    """Type, as config.json has it, and shape of a row of an array."""
+    """Type of an array in config.json, and shape of its rows."""
 
     dtype: str
     row: tuple[int, ...]
 
 
 def stored_arrays(plan: EmbedPlan) -> dict[str, Stored]:
-    """The arrays that `plan` makes, by name."""
+    """Return the arrays that `plan` makes, by name."""
     found: dict[str, Stored] = {}
     for column in plan.stored:
         if column.kind in SCALARS:
@@ -52,7 +79,7 @@ def stored_arrays(plan: EmbedPlan) -> dict[str, Stored]:
 
 
 class Converter:
-    """Makes rows of the arrays; `labels` are the texts met so far, and their numbers."""
+    """Converter of a unit's rows; `labels` are the numbers of its texts so far, by column."""
 
     def __init__(
         self, plan: EmbedPlan, encoder: TextEncoder | None, lap: Callable[[str], None]
@@ -66,7 +93,7 @@ class Converter:
         }
 
     def rows(self, rows: Rows, source: int) -> tuple[Made, list[tuple[int, Problem]]]:
-        """The rows that can be used, by array, and the problems of the others, by row."""
+        """Return the rows without problems, by array, and the problems of the others, by row."""
         problems = dict(rows.problems)
         for column in self._plan.columns:
             values = rows.columns[column.name]
@@ -83,23 +110,23 @@ class Converter:
             stored[column.name] = array
             if scale is not None:
                 stored[scale_name(column.name)] = scale
-        kept = _kept(rows.count, problems)
-        made: Made = {name: array[kept] for name, array in stored.items()}
+        good = _good_rows(rows.count, problems)
+        made: Made = {name: array[good] for name, array in stored.items()}
         for column in self._plan.columns:
             if column.kind in SCALARS:
-                made[column.name] = self._scalars(rows.columns[column.name], column, kept)
-        offsets = rows.offsets[kept]
+                made[column.name] = self._scalars(rows.columns[column.name], column, good)
+        offsets = rows.offsets[good]
         made[PROVENANCE] = np.stack([np.full(len(offsets), source, np.uint64), offsets], 1)
         self._lap("narrow")
         if self._splits:
-            made[HASHES] = self._hashes(rows, floats, kept)
+            made[HASHES] = self._hashes(rows, floats, good)
             self._lap("split")
         return made, sorted(problems.items())
 
     def _vectors(
         self, rows: Rows, problems: dict[int, Problem]
     ) -> dict[Column, npt.NDArray[np.float32]]:
-        """The vectors of all columns as float32; `problems` are added to."""
+        """Return the vectors of all columns as float32; add to `problems`."""
         found = {}
         for column in self._plan.columns:
             values = rows.columns[column.name]
@@ -115,7 +142,7 @@ class Converter:
     def _encoded(
         self, values: Values, count: int, column: Column, problems: dict[int, Problem]
     ) -> Values:
-        """The vectors of the texts that are there; the others get ones."""
+        """Return the vectors of the texts of rows without problems, ones elsewhere."""
         if self._encoder is None or values.texts is None:
             raise ValueError("a plan with texts needs an encoder")
         empty = Problem("empty", f"the field {column.field!r} is empty")
@@ -128,13 +155,13 @@ class Converter:
         return Values(array=array)
 
     def _scalars(
-        self, values: Values, column: Column, kept: npt.NDArray[np.intp] | slice
+        self, values: Values, column: Column, good: npt.NDArray[np.intp] | slice
     ) -> npt.NDArray[np.generic]:
         if column.kind != "label":
-            found = widen(values.array[kept]) if values.bfloat16 else values.array[kept]
+            found = widen(values.array[good]) if values.bfloat16 else values.array[good]
             return found.astype(SCALARS[column.kind], copy=False)
         known, names = self.labels[column.name], values.categories or []
-        codes = values.array[kept]
+        codes = values.array[good]
         used = np.unique(codes).tolist()
         table = np.zeros(len(names), np.int64)
         for code in used:
@@ -143,22 +170,22 @@ class Converter:
 
     def _hashes(
         self, rows: Rows, floats: dict[Column, npt.NDArray[np.float32]],
-        kept: npt.NDArray[np.intp] | slice,
+        good: npt.NDArray[np.intp] | slice,
     ) -> Hashes:  # fmt: skip
-        """Of the split key; without one, of the text that is encoded or the first vector."""
+        """Return the hashes of the split key, by default the encoded text or the first vector."""
         seed = self._plan.splitting.seed
         keyed = {column.kind: rows.columns[column.name].texts for column in self._plan.columns}
         texts = keyed.get("key") or keyed.get("text")
         if texts is None:
             digest = xxhash.xxh3_64_intdigest
-            vectors = next(iter(floats.values()))[kept]
+            vectors = next(iter(floats.values()))[good]
             return np.fromiter((digest(row, seed) for row in vectors), np.uint64, len(vectors))
-        chosen = range(rows.count)[kept] if isinstance(kept, slice) else kept.tolist()
+        chosen = range(rows.count)[good] if isinstance(good, slice) else good.tolist()
         return hash_keys([key_bytes(texts[row]) for row in chosen], seed)
 
 
 def _not_finite(values: Values, column: Column) -> dict[int, Problem]:
-    """The rows of single numbers that are NaN or infinite, as no array of a dataset may be."""
+    """Return the problems of single numbers that are NaN or infinite."""
     found = widen(values.array) if values.bfloat16 else values.array
     if found.dtype.kind != "f":
         return {}
@@ -176,10 +203,129 @@ def _merge(problems: dict[int, Problem], others: dict[int, Problem]) -> None:
         problems.setdefault(row, problem)
 
 
-def _kept(count: int, problems: dict[int, Problem]) -> npt.NDArray[np.intp] | slice:
-    """The rows without problems: all of them, most often, which costs no copy."""
+def _good_rows(count: int, problems: dict[int, Problem]) -> npt.NDArray[np.intp] | slice:
+    """Return the rows without problems: if there are none, a slice, which costs no copy."""
     if not problems:
         return slice(0, count)
     mask = np.ones(count, bool)
     mask[list(problems)] = False
     return np.flatnonzero(mask)
+
+
+def as_float32(values: Values, column: Column) -> Floats:
+    """Return the vectors of `values` as float32 [n, width], ones in rows with a problem.
+
+    Adds the problems of rows that are not finite, or all zero.
+    """
+    found = values.array
+    with np.errstate(over="ignore"):
+        floats = widen(found) if values.bfloat16 else found.astype(np.float32, copy=False)
+    floats = np.ascontiguousarray(floats)
+    suspects = _suspects(floats)
+    for row in suspects.tolist():
+        problem = _problem(floats[row], found[row] if floats is not found else None, column)
+        if problem is not None:
+            values.problems.setdefault(row, problem)
+    if values.problems:
+        floats = floats.copy() if floats.base is not None or floats is found else floats
+        floats[list(values.problems)] = 1.0
+    return floats
+
+
+def _suspects(floats: Floats) -> npt.NDArray[np.intp]:
+    """Return the rows with a sum of squares that is zero, infinite or NaN."""
+    squares = np.einsum("ij,ij->i", floats, floats)
+    return np.flatnonzero(~((squares > 0) & (squares < np.inf)))
+
+
+def _problem(row: Floats, before: Array | None, column: Column) -> Problem | None:
+    wrong = np.flatnonzero(~np.isfinite(row))
+    if len(wrong):
+        at = int(wrong[0])
+        if before is not None and before.dtype.kind == "f" and np.isfinite(before[at]):
+            return Problem(
+                "overflow", f"{_at(column, at)} is {before[at]!s}: float32 ends at 3.4e38"
+            )
+        found = "NaN" if np.isnan(row[at]) else "infinite"
+        return Problem("not_finite", f"{_at(column, at)} is {found}")
+    if not row.any():
+        return Problem("all_zero", f"all {len(row)} numbers of the field {column.field!r} are zero")
+    return None
+
+
+def _at(column: Column, at: int) -> str:
+    return f"number {at} of the field {column.field!r}"
+
+
+def unit(floats: Floats) -> Floats:
+    """Return float32 [n, width] with every row divided by its length, computed in float64.
+
+    >>> unit(np.array([[3.0, 4.0]], np.float32)).tolist()
+    [[0.6000000238418579, 0.800000011920929]]
+    """
+    result = np.empty_like(floats)
+    step = max(1, _SLICE_BYTES // max(1, 8 * floats.shape[1]))
+    for start in range(0, len(floats), step):
+        part = floats[start : start + step].astype(np.float64)
+        part /= np.sqrt(np.square(part).sum(axis=1, keepdims=True))
+        result[start : start + step] = part
+    return result
+
+
+def store(
+    floats: Floats, dtype: str, column: Column
+) -> tuple[Array, Array | None, dict[int, Problem]]:
+    """Return the stored rows, the factors of int8, and problems of rows beyond the type."""
+    if dtype == "float32":
+        return floats, None, {}
+    if dtype == "int8":
+        return _int8(floats, column)
+    if dtype == "bfloat16":
+        stored, ends = narrow(floats), "3.4e38"
+        finite, nothing = (stored & 0x7F80) != 0x7F80, (stored & 0x7FFF) == 0
+    else:
+        with np.errstate(over="ignore"):
+            stored, ends = floats.astype(np.float16), "65504"
+        bits = stored.view(np.uint16)
+        finite, nothing = (bits & 0x7C00) != 0x7C00, (bits & 0x7FFF) == 0
+    problems = {}
+    for row in np.flatnonzero(~finite.all(1)).tolist():
+        at = int(np.flatnonzero(~finite[row])[0])
+        found = f"{_at(column, at)} is {floats[row, at]!s}"
+        problems[row] = Problem("overflow", f"{found}: {dtype} ends at {ends}")
+    for row in np.flatnonzero(nothing.all(1)).tolist():
+        problems[row] = _vanished(column, dtype)
+    return stored, None, problems
+
+
+def _vanished(column: Column, dtype: str) -> Problem:
+    return Problem("underflow", f"the field {column.field!r} is all zero in {dtype}")
+
+
+def _int8(floats: Floats, column: Column) -> tuple[Array, Array | None, dict[int, Problem]]:
+    """Return rows times 127 over their largest number, and the factors that undo this."""
+    scale = np.abs(floats).max(axis=1) / np.float32(_INT8_MAX)
+    vanished = np.flatnonzero(scale < _LEAST_SCALE).tolist()
+    scale[vanished] = 1.0
+    stored = np.rint(floats / scale[:, None]).astype(np.int8)
+    return stored, scale, {row: _vanished(column, "int8") for row in vanished}
+
+
+def narrow(floats: Floats) -> npt.NDArray[np.uint16]:
+    """Return the nearest bfloat16 of each number, ties to even; there must be no NaN.
+
+    >>> [hex(bits) for bits in narrow(np.array([1.0, 1.00390625, -2.0], np.float32)).tolist()]
+    ['0x3f80', '0x3f80', '0xc000']
+    """
+    bits = floats.view(np.uint32)
+    odd = (bits >> np.uint32(16)) & np.uint32(1)
+    return ((bits + odd + np.uint32(0x7FFF)) >> np.uint32(16)).astype(np.uint16)
+
+
+def widen(bits: npt.NDArray[np.uint16]) -> Floats:
+    """Return float32 for numbers in bfloat16.
+
+    >>> widen(np.array([0x3F80], np.uint16)).tolist()
+    [1.0]
+    """
+    return (bits.astype(np.uint32) << np.uint32(16)).view(np.float32)

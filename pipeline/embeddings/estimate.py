@@ -18,7 +18,7 @@ from dataprep.formats.storage import free_bytes
 from ..commit import output_dir as destination
 from ..read.child_process import reading_apart
 from ..read.process_limits import available_cores
-from .commit import LINK_BYTES
+from .assemble import LINK_BYTES
 from .options import PROVENANCE, EmbeddingOptions, scale_name
 from .plan import EmbedPlan
 from .prepare import EmbedPrepared, prepare_embeddings

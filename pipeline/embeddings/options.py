@@ -1,6 +1,6 @@
-"""What a build of embeddings is asked to do: every option, its unit and its default, checked once.
+"""Options of a build of embeddings: units, defaults, validation.
 
-Nothing heavy is imported here: the command line reads this for its help.
+Imports no numpy: the command line reads it for its help.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ __all__ = [
     "PROVENANCE",
     "EmbeddingFormat",
     "EmbeddingOptions",
-    "Wish",
+    "RequestedArray",
     "hashed_options",
     "parse_columns",
     "scale_name",
@@ -40,9 +40,9 @@ EmbeddingFormat = Literal["npy", "npz", "safetensors", "pt", "jsonl", "parquet",
 ColumnKind = Literal["vector", "int", "float", "bool", "label"]
 
 EMBEDDING = "embedding"
-"""The array that vectors go to where `columns` does not say another."""
+"""Default name of the array of vectors."""
 PROVENANCE = "provenance"
-"""uint64 [rows, 2]: the input that each row is from, and its row or byte there."""
+"""uint64 [rows, 2]: the input of each row, and its row or byte there."""
 
 _FORMATS = {
     ".npy": "npy", ".npz": "npz", ".safetensors": "safetensors", ".pt": "pt", ".pth": "pt",
@@ -51,8 +51,8 @@ _FORMATS = {
     ".arrow": "arrow", ".feather": "arrow", ".ipc": "arrow",
 }  # fmt: skip
 _UNHASHED = frozenset({"encoder", "format", "on_error", "excerpts"})
-"""Stored options that the recipe id does not stand for: the probe identifies the encoder, each
-input has its format, and what is done with bad records changes nothing unless there are some."""
+"""Stored options outside the recipe id: the probe identifies the encoder, each input has its
+format, and the treatment of bad records changes nothing unless there are some."""
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,31}")
 _MAX_WIDTH = 1 << 20
 _MAX_BATCH = 1 << 16
@@ -60,7 +60,7 @@ _MAX_BATCH = 1 << 16
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EmbeddingOptions:
-    """Everything that a build of embeddings can be told.
+    """Options of ``dataprep build --kind embeddings``.
 
     All but `out`, `format`, `on_error`, `max_rejects`, `excerpts`, `workers` and `overwrite` enter
     the recipe id: inputs by their content, an encoder by its probe, the others as they are.
@@ -80,20 +80,20 @@ class EmbeddingOptions:
     """None: from each file's name."""
     columns: tuple[str, ...] = ()
     """NAME=FIELD for each array to make, or NAME where the field is called so; a mapping will do.
-    ``:vector``, ``:int``, ``:float``, ``:bool`` or ``:label`` behind it says what it must hold.
+    ``:vector``, ``:int``, ``:float``, ``:bool`` or ``:label`` behind it is the type it must have.
     Dots reach into nested objects. Without any: the one field that holds vectors, as
     `embedding`."""
     text_field: str | None = None
-    """A field of texts, to be turned into the array `embedding` by the `encoder`."""
+    """A field of texts, from which the `encoder` makes the array `embedding`."""
     encoder: str | Encoder | None = None
     """The name or folder of a sentence-transformers model; from Python also any function from
     list[str] to an array [texts, width]."""
     encode_batch: int = 256
-    """Texts that the encoder is given at once."""
+    """Texts in one call of the encoder."""
     dim: int | None = None
-    """Numbers in a vector; None: as many as the first one has."""
+    """Numbers in a vector; None: as many as in the first."""
     dtype: Literal["float32", "float16", "bfloat16", "int8"] = "float32"
-    """How vectors are stored; int8 with a float32 for each row to multiply by, NAME_scale."""
+    """Type of stored vectors; int8 with a float32 factor for each row, NAME_scale."""
     normalize: bool = False
     """Divide every vector by its length."""
     hf_config: str | None = None
@@ -106,18 +106,18 @@ class EmbeddingOptions:
     """ratio: each row by its hash alone. count: exact sizes."""
     split_key: str | None = None
     """The field (text or integers) whose value decides the split. None: the first vector's numbers
-    as float32, or the text that is encoded, so that equal ones are never in two splits."""
+    as float32, or the text that is encoded, so that equal rows are never in two splits."""
     on_error: Literal["error", "skip"] = "error"
-    """What a bad record does: stop the build, or go to rejects.jsonl."""
+    """Effect of a bad record: it stops the build, or goes to rejects.jsonl."""
     max_rejects: int | None = None
     """With `on_error` skip: more rejects than this stop the build. None: no limit."""
     excerpts: bool = True
-    """Whether rejects.jsonl quotes records; without it `detail` is empty and `excerpt` null."""
+    """Quote records in rejects.jsonl; without it `detail` is empty and `excerpt` null."""
     seed: int = 0
     """Seed of the hash that assigns splits."""
     workers: int | None = None
-    """Worker processes; None: one per available core. Never changes the output. An encoder runs in
-    one process whatever this says."""
+    """Worker processes; None: one per available core. Never changes the output. An encoder
+    always runs in one process."""
     overwrite: bool = False
     """Replace a finished dataset in `out`."""
 
@@ -159,32 +159,32 @@ class EmbeddingOptions:
 
     @property
     def formats(self) -> Mapping[str, str]:
-        """The format that a file's last suffix stands for; all others are unknown."""
+        """Return the formats by the last suffix of a file."""
         return _FORMATS
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Wish:
-    """An array that is asked for: made from `field`, which holds what `kind` says, if it does."""
+class RequestedArray:
+    """Array that the options ask for: its `field`, and the `kind` that field must have, if any."""
 
     name: str
     field: str
     kind: ColumnKind | None = None
 
 
-def parse_columns(columns: Sequence[str]) -> tuple[Wish, ...]:
-    """The arrays that `columns` ask for.
+def parse_columns(columns: Sequence[str]) -> tuple[RequestedArray, ...]:
+    """Return the arrays that `columns` ask for.
 
     >>> parse_columns(["label=meta.topic:label"])
-    (Wish(name='label', field='meta.topic', kind='label'),)
+    (RequestedArray(name='label', field='meta.topic', kind='label'),)
     """
     return tuple(map(_parse, columns))
 
 
-def _parse(text: str) -> Wish:
+def _parse(text: str) -> RequestedArray:
     name, equals, field = text.partition("=")
-    before, colon, said = (field if equals else name).rpartition(":")
-    kind: ColumnKind | None = next((k for k in get_args(ColumnKind) if colon and k == said), None)
+    before, colon, suffix = (field if equals else name).rpartition(":")
+    kind: ColumnKind | None = next((k for k in get_args(ColumnKind) if colon and k == suffix), None)
     if kind is not None:
         field = before
         name = name if equals else before
@@ -193,16 +193,16 @@ def _parse(text: str) -> Wish:
         f"{name!r} cannot name an array; write NAME=FIELD (NAME: a-z, 0-9, _, up to 32)",
     )  # fmt: skip
     refuse_device(name, "--columns")
-    return Wish(name=name, field=field or name, kind=kind)
+    return RequestedArray(name=name, field=field or name, kind=kind)
 
 
 def scale_name(name: str) -> str:
-    """The array of the factors of the int8 array `name`."""
+    """Return the name of the array of factors of the int8 array `name`."""
     return f"{name}_scale"
 
 
-def _check_names(wishes: Sequence[Wish], options: EmbeddingOptions) -> None:
-    names = [wish.name for wish in wishes] + [EMBEDDING] * (options.text_field is not None)
+def _check_names(requested: Sequence[RequestedArray], options: EmbeddingOptions) -> None:
+    names = [array.name for array in requested] + [EMBEDDING] * (options.text_field is not None)
     if options.dtype == "int8":
         scales = [scale_name(name) for name in names]
         for name in names:
@@ -216,5 +216,5 @@ def _check_names(wishes: Sequence[Wish], options: EmbeddingOptions) -> None:
 
 
 def hashed_options(stored: Mapping[str, Any]) -> dict[str, Any]:
-    """Return those of the `stored` options that the recipe id stands for."""
+    """Return the part of the `stored` options that enters the recipe id."""
     return {name: value for name, value in stored.items() if name not in _UNHASHED}

@@ -1,7 +1,7 @@
-"""The plan of a build of embeddings: what to read, what to make of it, and in which units.
+"""Plan of a build of embeddings: sources, columns, units.
 
-As in a build of tokens (see pipeline/plan/plan.py) units are decided by the inputs alone, and a
-unit can be done anywhere, given the plan and its number.
+As in a build of tokens (see pipeline/plan/plan.py) units depend on the inputs alone, and any
+process can do a unit, given the plan and its number.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ __all__ = ["EmbedPlan", "load_embed_plan", "make_embed_units", "unit_limit"]
 _SMALL_INPUT = 256 << 20
 _SMALL_UNIT_BYTES = 8 << 20
 _UNIT_BYTES = 64 << 20
-_TEXT_UNIT_BYTES = 256 << 10  # an encoder takes seconds for so much
+_TEXT_UNIT_BYTES = 256 << 10  # an encoder takes seconds for these
 _LARGE_UNIT_BYTES = 1 << 30
-_MANY_UNITS = 256  # of less than that: a unit is a shard, and few large ones open faster
+_MANY_UNITS = 256  # below `_LARGE_UNIT_BYTES`: a unit is a shard, and few large shards open faster
 _MAX_UNITS = 4096
 
 
 class EmbedPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """What is to be done; equal plans give equal units.
+    """Plan of a build; equal plans give equal units.
 
     `columns` are read; one of kind ``key`` decides the split, and one of kind ``text`` is encoded,
-    so many texts at a time. `key` stands for the probe of the encoder too.
+    `encode_batch` texts at a time. `key` depends on the probe of the encoder too.
     """
 
     key: str
@@ -56,12 +56,12 @@ class EmbedPlan(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def input_bytes(self) -> int:
-        """Bytes of input, as stored."""
+        """Return the bytes of input, as stored."""
         return sum(unit.size for unit in self.units)
 
     @property
     def stored(self) -> list[Column]:
-        """The columns that become arrays."""
+        """Return the columns that become arrays."""
         return [column for column in self.columns if column.kind != "key"]
 
 
@@ -82,7 +82,7 @@ def load_embed_plan(path: Path) -> EmbedPlan:
 
 
 def unit_limit(total: int, *, encoding: bool) -> int:
-    """How much input a unit takes: a power of two, from the total alone.
+    """Return the bytes of input in a unit: a power of two, from the total alone.
 
     >>> [unit_limit(n << 20, encoding=False) >> 20 for n in (1, 256, 100_000, 10_000_000)]
     [8, 64, 512, 4096]
@@ -101,7 +101,7 @@ def unit_limit(total: int, *, encoding: bool) -> int:
 def make_embed_units(
     sources: Sequence[Source], columns: Sequence[Column], config: str | None, split: str | None
 ) -> tuple[Unit, ...]:
-    """Cut `sources` into units, in order; small neighbours share one."""
+    """Divide `sources` into units, in order; small neighbours share one."""
     encoding = any(column.kind == "text" for column in columns)
     total = sum(source.size for source in sources)
     builder = UnitBuilder(unit_limit(total, encoding=encoding))
@@ -111,7 +111,7 @@ def make_embed_units(
         elif source.format == "hf":
             builder.add_rows(number, *hf_rows(source, config, split))
         elif source.format in ARRAYS:
-            rows = row_count(source, columns)  # which must be one number, cut or not
+            rows = row_count(source, columns)  # raises if columns differ
             if source.format in CUT:
                 builder.add_rows(number, rows, source.size)
             else:

@@ -1,4 +1,4 @@
-"""Everything that is settled before the first unit: inputs, columns, encoder, plan."""
+"""Preparation of a build of embeddings: inputs, columns, encoder, plan."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from ..read.sources import Source, input_error
 from .options import (
     EMBEDDING,
     EmbeddingOptions,
-    Wish,
+    RequestedArray,
     parse_columns,
 )
 from .plan import EmbedPlan, make_embed_units
@@ -48,13 +48,13 @@ _ARGUMENT = {"text": "--text-field", "key": "--split-key"}
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EmbedPrepared:
-    """A build of embeddings that could start now."""
+    """Prepared build of embeddings."""
 
     options: EmbeddingOptions
     plan: EmbedPlan
     encoder: TextEncoder | None
     probe: Probe | None
-    """Of the encoder, as the stored options have it."""
+    """Probe of the encoder, as the stored options have it."""
     shares: dict[str, float | int | None]
     stored_options: dict[str, Any]
     notes: tuple[str, ...]
@@ -63,10 +63,10 @@ class EmbedPrepared:
 def prepare_embeddings(
     options: EmbeddingOptions, existing: ArrayManifest | None = None
 ) -> EmbedPrepared:
-    """Settle everything that can be settled without reading the inputs through.
+    """Return the build that `options` describe, prepared without reading all of the inputs.
 
-    The probe of the encoder is that of the `existing` dataset, or of an unfinished build, where
-    these are of the same encoder.
+    The probe of the encoder is that of the `existing` dataset or of an unfinished build, if one of
+    them is of this encoder.
     """
     sources = tuple(find_sources(options))
     _check_sources(options, sources)
@@ -96,7 +96,7 @@ def prepare_embeddings(
 def _encoder(
     options: EmbeddingOptions, existing: ArrayManifest | None
 ) -> tuple[TextEncoder | None, Probe | None, int]:
-    """Return the encoder, its probe, and the width of its vectors, where there is an encoder."""
+    """Return the encoder, its probe and the width of its vectors; None, None, 0 without one."""
     if options.encoder is None:
         return None, None, 0
     encoder = load_encoder(options.encoder)
@@ -122,22 +122,22 @@ def _check_sources(options: EmbeddingOptions, sources: Sequence[Source]) -> None
 def _columns(
     options: EmbeddingOptions, sources: Sequence[Source], encoded: int
 ) -> tuple[Column, ...]:
-    """The columns to read, told by the first input that holds anything; the others must have them.
+    """Return the columns to read, from the first input with records; the others must have them.
 
-    Files of JSON without any record are no reason to stop: they give nothing.
+    Files of JSON without records are accepted.
     """
     first, fields = _first_fields(options, sources)
-    wishes = parse_columns(options.columns)
-    if not wishes and options.text_field is None:
-        wishes = (_only_vectors(fields, first),)
-    columns = [_column(wish, fields, first, options.dim) for wish in wishes]
+    requested = parse_columns(options.columns)
+    if not requested and options.text_field is None:
+        requested = (_only_vectors(fields, first),)
+    columns = [_column(array, fields, first, options.dim) for array in requested]
     if options.text_field is not None:
         text = Column(name=EMBEDDING, field=options.text_field, kind="text", width=encoded)
         columns.insert(0, text)
     if not any(column.kind in ("vector", "text") for column in columns):
         raise UsageError(
             "names no field with vectors", where="--columns", code="E_COLUMNS",
-            remedy=f"Name one: {_told(fields)}.",
+            remedy=f"Name one: {_listed(fields)}.",
         )  # fmt: skip
     if options.split_key is not None:
         columns.append(Column(name="", field=options.split_key, kind="key"))
@@ -154,7 +154,7 @@ def _columns(
 def _first_fields(
     options: EmbeddingOptions, sources: Sequence[Source]
 ) -> tuple[Source, dict[str, FieldType]]:
-    """The first input that tells how wide its vectors are; else the first with any field."""
+    """Return the first input with vectors of a known width, or else with any field."""
     best: tuple[Source, dict[str, FieldType]] | None = None
     for source in sources:
         fields = fields_of(source, options.hf_config, options.hf_split)
@@ -165,13 +165,13 @@ def _first_fields(
     return best or (sources[0], {})
 
 
-def _only_vectors(fields: Mapping[str, FieldType], source: Source) -> Wish:
+def _only_vectors(fields: Mapping[str, FieldType], source: Source) -> RequestedArray:
     found = [name for name, kind in fields.items() if kind.kind == "vector"]
     if len(found) == 1:
-        return Wish(name=EMBEDDING, field=found[0])
+        return RequestedArray(name=EMBEDDING, field=found[0])
     if not found:
         raise input_error(
-            f"no field holds vectors; there are {_told(fields)}", source.name,
+            f"no field holds vectors; there are {_listed(fields)}", source.name,
             "A vector is a list of numbers; texts become vectors with --text-field and --encoder.",
             "E_COLUMNS",
         )  # fmt: skip
@@ -182,22 +182,24 @@ def _only_vectors(fields: Mapping[str, FieldType], source: Source) -> Wish:
     )  # fmt: skip
 
 
-def _column(wish: Wish, fields: Mapping[str, FieldType], source: Source, dim: int | None) -> Column:
-    found = _find(wish.field, "--columns", fields, source)
-    kind = wish.kind or found.kind
+def _column(
+    array: RequestedArray, fields: Mapping[str, FieldType], source: Source, dim: int | None
+) -> Column:
+    found = _find(array.field, "--columns", fields, source)
+    kind = array.kind or found.kind
     if kind is None:
-        raise _unfit(wish.field, found, "--columns", "vectors, numbers, booleans or text", source)
+        raise _unfit(array.field, found, "--columns", "vectors, numbers, booleans or text", source)
     width = (dim or found.width) if kind == "vector" else 0
     if kind == "vector" and not width:
         raise input_error(
-            f"the first records of {wish.field!r} do not tell how wide vectors are", source.name,
-            "Say it with --dim.", "E_WIDTH",
+            f"the first records of {array.field!r} do not show how wide vectors are", source.name,
+            "Give it with --dim.", "E_WIDTH",
         )  # fmt: skip
-    return Column(name=wish.name, field=wish.field, kind=kind, width=width)
+    return Column(name=array.name, field=array.field, kind=kind, width=width)
 
 
 def _check(column: Column, fields: Mapping[str, FieldType], source: Source) -> None:
-    """Raise unless the field is there and can hold what the column needs."""
+    """Raise `InputError` unless the field exists and holds the type that the column needs."""
     argument = _ARGUMENT.get(column.kind, "--columns")
     found = _find(column.field, argument, fields, source)
     if found.kind not in _FITS[column.kind]:
@@ -205,14 +207,14 @@ def _check(column: Column, fields: Mapping[str, FieldType], source: Source) -> N
     if column.kind == "vector" and source.format in ARRAYS and found.width != column.width:
         raise input_error(
             f"the field {column.field!r} has rows of {found.width} numbers, not {column.width}",
-            source.name, "All inputs need one width; build the others by themselves.", "E_WIDTH",
+            source.name, "All inputs need one width; build the others separately.", "E_WIDTH",
         )  # fmt: skip
 
 
 def _find(field: str, argument: str, fields: Mapping[str, FieldType], source: Source) -> FieldType:
     if field not in fields:
         raise input_error(
-            f"there is no field {field!r}; there are {_told(fields)}", source.name,
+            f"there is no field {field!r}; there are {_listed(fields)}", source.name,
             f"Name one of them with {argument}.", "E_FIELD",
         )  # fmt: skip
     return fields[field]
@@ -225,10 +227,10 @@ def _unfit(field: str, found: FieldType, argument: str, wanted: str, source: Sou
     )  # fmt: skip
 
 
-def _told(fields: Mapping[str, FieldType]) -> str:
-    told = [f"{name!r} ({kind.shown})" for name, kind in list(fields.items())[:_SHOWN]]
+def _listed(fields: Mapping[str, FieldType]) -> str:
+    names = [f"{name!r} ({kind.shown})" for name, kind in list(fields.items())[:_SHOWN]]
     more = [] if len(fields) <= _SHOWN else ["..."]
-    return ", ".join(told + more) or "none"
+    return ", ".join(names + more) or "none"
 
 
 def _splitting(options: EmbeddingOptions, shares: Mapping[str, float | int | None]) -> Splitting:

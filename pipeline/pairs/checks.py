@@ -1,7 +1,7 @@
-"""What must hold of a dataset of pairs before it is published.
+"""Checks of a dataset of pairs before it is published.
 
-Everything is looked at again, from the arrays that are written, by other means than those that
-made them. What is found here is a fault of this program, and says where.
+They read the arrays that are written, with other code than that which made them. A failure is a
+fault of this program; the error names the array and the row.
 """
 
 from __future__ import annotations
@@ -25,28 +25,30 @@ _AT_ONCE = 1 << 16
 def check_links(
     pair_index: Ints, clusters: Ints, offsets: Ints, keyword_ids: Ints, sizes: Sequence[int]
 ) -> None:
-    """Bounds and lengths; `sizes` are of questions, sources, keywords, clusters."""
+    """Check bounds and lengths; `sizes` are of questions, sources, keywords, clusters."""
     questions, sources, keywords, n_clusters = sizes
     _bounds("pair_index (questions)", pair_index[:, 0], 0, questions)
     _bounds("pair_index (sources)", pair_index[:, 1], 0, sources)
     _bounds("pair_cluster_id", clusters, -1, n_clusters)
     _bounds("pair_keyword_ids", keyword_ids, 0, keywords)
-    _insist(len(clusters) == len(pair_index), "pair_cluster_id", "is not one for each pair")
+    _require(len(clusters) == len(pair_index), "pair_cluster_id", "is not one for each pair")
     whole = len(offsets) == len(pair_index) + 1 and offsets[0] == 0
     whole = whole and offsets[-1] == len(keyword_ids) and bool((np.diff(offsets) >= 0).all())
-    _insist(whole, "pair_keyword_offsets", "do not cut the keywords into pairs")
+    _require(whole, "pair_keyword_offsets", "do not cut the keywords into pairs")
     keys = pair_index[:, 0] * sources + pair_index[:, 1]
-    _insist(len(np.unique(keys)) == len(keys), "pair_index", "holds a pair twice")
+    _require(len(np.unique(keys)) == len(keys), "pair_index", "holds a pair twice")
 
 
 def check_negatives(
     pair_index: Ints, clusters: Ints, negatives: Ints, tiers: Ints, sources: int
 ) -> None:
-    """Bounds, no repeats in a row, no positive of the question, tier 1 in the cluster alone."""
+    """Check bounds, repeats within rows, positives of the question, and tier 1 by cluster."""
     _bounds("hard_negatives", negatives.ravel(), 0, sources)
     _bounds("negative_tiers", tiers.ravel(), 1, 5)
-    _insist(negatives.shape == tiers.shape, "negative_tiers", "have not the shape of the negatives")
-    _insist(len(negatives) == len(pair_index), "hard_negatives", "are not one row for each pair")
+    _require(
+        negatives.shape == tiers.shape, "negative_tiers", "have not the shape of the negatives"
+    )
+    _require(len(negatives) == len(pair_index), "hard_negatives", "are not one row for each pair")
     count, limit = int(pair_index[:, 0].max()) + 1, int(clusters.max(initial=-1)) + 1
     own = lists_of(pair_index[:, 0], pair_index[:, 1], count, sources)
     members = lists_of(clusters, pair_index[:, 1], limit, sources)
@@ -65,7 +67,7 @@ def check_negatives(
 def check_numbers(
     name: str, rows: Array, first: int, bounds: tuple[float, float] | None = None
 ) -> None:
-    """Every number is finite, and within `bounds`; `first` is the number of the first row."""
+    """Check that numbers are finite and within `bounds`; `first` numbers the first row."""
     for start in range(0, len(rows), _AT_ONCE):
         part = rows[start : start + _AT_ONCE]
         part = part.reshape(len(part), -1)
@@ -78,15 +80,15 @@ def check_numbers(
 
 
 def check_splits(splits: Mapping[str, Ints], questions: Ints) -> None:
-    """Every pair is in one split, in order, and no question in two."""
+    """Check that every pair is in one split, in order, and no question in two."""
     every = np.concatenate([np.empty(0, np.int64), *splits.values()])
     whole = np.array_equal(np.sort(every), np.arange(len(questions)))
-    _insist(whole, "splits", "do not hold every pair once")
+    _require(whole, "splits", "do not hold every pair once")
     rising = all((np.diff(rows) > 0).all() for rows in splits.values())
-    _insist(rising, "splits", "are not in increasing order")
+    _require(rising, "splits", "are not in increasing order")
     held = [np.unique(questions[rows]) for rows in splits.values()]
     total = len(np.unique(questions))
-    _insist(sum(map(len, held)) == total, "splits", "share a question")
+    _require(sum(map(len, held)) == total, "splits", "share a question")
 
 
 def _bounds(name: str, values: Ints, low: int, high: int) -> None:
@@ -95,10 +97,10 @@ def _bounds(name: str, values: Ints, low: int, high: int) -> None:
 
 def _none(name: str, bad: Any, first: int, problem: str) -> None:
     if bad.any():
-        _insist(False, f"{name} row {first + int(np.argmax(bad))}", problem)
+        _require(False, f"{name} row {first + int(np.argmax(bad))}", problem)
 
 
-def _insist(condition: bool, where: str, problem: str) -> None:
+def _require(condition: bool, where: str, problem: str) -> None:
     if not condition:
         raise DataprepError(
             problem, where=where, code="E_PAIRS",

@@ -1,8 +1,8 @@
-"""What stands in the cells of a table of pairs: which column is what, and what a cell says.
+"""Columns of a table of pairs by name, and the values of their cells.
 
-Six things are read, by the names that such tables use; ``--columns question=NAME`` says which
-column it is where it has another name, or where several could be meant. A cell is missing if it is
-null, NaN, or blank.
+Seven things have a column each, found by its usual names; ``--columns question=NAME`` names the
+column that is called otherwise, or that others could be taken for. A cell is missing if it is null,
+NaN, or blank.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ ALIASES: Mapping[str, tuple[str, ...]] = {
     "split": ("split",),
     "answer": ("answer", "answer_text"),
 }
-"""The names under which each column is found, in lower case."""
+"""Names of each column, in lower case."""
 REQUIRED = ("question", "source")
 
 _MAX_LIST = 1 << 20  # characters of a list written as text: Python's own parser reads it
@@ -45,7 +45,7 @@ _WHOLE = 1 << 53
 
 
 class CellError(Exception):
-    """A cell that cannot be used: reason and detail."""
+    """Error of a bad cell: its message is the detail, `reason` the class of the problem."""
 
     def __init__(self, reason: str, detail: str) -> None:
         super().__init__(detail)
@@ -71,10 +71,9 @@ def parse_columns(text: str) -> dict[str, str]:
 
 
 def resolve(names: Collection[str], chosen: Mapping[str, str], where: str) -> dict[str, str]:
-    """Which of the columns `names` is what.
+    """Return the column of each thing among the columns `names`.
 
-    Raises `InputError` where two could be meant, or where one that was named is not there; what is
-    absent is absent from the result.
+    Things without a column are left out. Raises `InputError` if several columns fit.
 
     >>> resolve(["id", "Query", "context"], {}, "a.csv")
     {'question': 'Query', 'source': 'context'}
@@ -97,7 +96,7 @@ def resolve(names: Collection[str], chosen: Mapping[str, str], where: str) -> di
 
 
 def text_of(value: object, what: str) -> str:
-    """The stripped text of a cell that must have some."""
+    """Return the stripped text of a cell that must have one."""
     if value is None or _is_nan(value):
         raise CellError(f"missing_{what}", f"there is no {what}")
     if not isinstance(value, str):
@@ -114,7 +113,7 @@ def text_of(value: object, what: str) -> str:
 
 
 def optional_text(value: object, what: str) -> str | None:
-    """The stripped text of a cell that may be missing, or be a number or a truth value.
+    """Return the stripped text of a cell that may be missing, a number or a truth value.
 
     >>> optional_text(True, "answer"), optional_text(" ", "answer")
     ('True', None)
@@ -125,7 +124,7 @@ def optional_text(value: object, what: str) -> str | None:
 
 
 def relevance_of(value: object) -> float | None:
-    """A number, not yet clipped, or None where it is missing.
+    """Return a number, not yet clipped, or None for a missing cell.
 
     >>> relevance_of(" 0.5 "), relevance_of(7), relevance_of(float("nan"))
     (0.5, 7.0, None)
@@ -142,9 +141,9 @@ def relevance_of(value: object) -> float | None:
 
 
 def keywords_of(value: object, separator: str) -> list[str]:
-    """Keywords, stripped and casefolded, blank ones left out; repeats stay.
+    """Return keywords, stripped and casefolded, without blank ones; repeats stay.
 
-    A list, a list written as JSON or as Python does, or a text cut at `separator`.
+    A cell is a list, a list in the syntax of JSON or Python, or a text split at `separator`.
 
     >>> keywords_of("Law; LAW;", ";"), keywords_of('["a;b"]', ";")
     (['law', 'law'], ['a;b'])
@@ -162,7 +161,7 @@ def keywords_of(value: object, separator: str) -> list[str]:
 
 
 def cluster_of(value: object) -> str | None:
-    """The label as a text; None where it is missing or -1, which stands for no cluster.
+    """Return the label as a text; None for a missing cell, and for -1, which is no cluster.
 
     >>> cluster_of(3.0), cluster_of(" 3 "), cluster_of(-1)
     ('3', '3', None)
@@ -184,7 +183,9 @@ def _list(text: str) -> object:
         pass
     if len(text) <= _MAX_LIST:
         try:
-            return ast.literal_eval(text)  # as pandas writes lists to CSV; only literals
+            return ast.literal_eval(
+                text
+            )  # the form in which pandas writes lists to CSV; only literals
         except (ValueError, SyntaxError, TypeError, RecursionError, MemoryError):
             pass
     raise CellError("bad_keywords", f"the keywords {_shown(text)} are no list of strings")

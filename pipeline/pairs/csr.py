@@ -1,7 +1,6 @@
-"""Sets of row numbers, one for each of many things: the sources of a cluster, of a question.
+"""Sets of row numbers in two flat arrays, such as the sources of each cluster.
 
-Two flat arrays whatever the number of sets: making them costs one sort, looking a million things
-up one binary search each.
+Making the arrays costs one sort, a test of membership one binary search.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ Ints = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class Lists:
-    """Set i is ``values[offsets[i]:offsets[i + 1]]``, increasing; values are below `limit`."""
+    """Sets: number i is ``values[offsets[i]:offsets[i + 1]]``, increasing, all below `limit`."""
 
     offsets: Ints
     values: Ints
@@ -31,15 +30,15 @@ class Lists:
 
     @property
     def counts(self) -> Ints:
-        """int64: how many values each set has."""
+        """Return int64: the size of each set."""
         return np.diff(self.offsets)
 
     def of(self, number: int) -> Ints:
-        """The values of one set: a view."""
+        """Return the values of one set: a view."""
         return self.values[self.offsets[number] : self.offsets[number + 1]]
 
     def holds(self, numbers: Ints, values: Ints) -> npt.NDArray[np.bool_]:
-        """Whether set ``numbers[i]`` holds ``values[i]``; no set (-1) holds nothing."""
+        """Return whether set ``numbers[i]`` holds ``values[i]``; set -1 is empty."""
         if not len(self.values):
             return np.zeros(numbers.shape, np.bool_)
         wanted = numbers * self.limit + values
@@ -49,7 +48,7 @@ class Lists:
 
 
 def lists_of(numbers: Ints, values: Ints, count: int, limit: int) -> Lists:
-    """Put ``values[i]`` into set ``numbers[i]`` of `count`; repeats count once, -1 is left out.
+    """Return `count` sets with ``values[i]`` in set ``numbers[i]``, in none where that is -1.
 
     >>> lists_of(np.array([1, 0, 1, -1]), np.array([5, 4, 5, 3]), 2, 6).of(1).tolist()
     [5]
@@ -62,7 +61,7 @@ def lists_of(numbers: Ints, values: Ints, count: int, limit: int) -> Lists:
 
 
 def flat_places(offsets: Ints, chosen: Ints) -> tuple[Ints, Ints]:
-    """For the sets `chosen`, one after another: which of them, and where each value stands.
+    """Return, for all values of the sets `chosen`, the index into `chosen` and the place.
 
     >>> flat_places(np.array([0, 2, 5]), np.array([1, 0]))
     (array([0, 0, 0, 1, 1]), array([2, 3, 4, 0, 1]))
@@ -73,7 +72,7 @@ def flat_places(offsets: Ints, chosen: Ints) -> tuple[Ints, Ints]:
 
 
 def ranks_in_runs(counts: Ints) -> Ints:
-    """0, 1, 2, ... anew for each of `counts`.
+    """Return 0, 1, 2, ... restarted for each of `counts`.
 
     >>> ranks_in_runs(np.array([2, 0, 3])).tolist()
     [0, 1, 0, 1, 2]

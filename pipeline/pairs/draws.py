@@ -1,10 +1,9 @@
-"""Random draws without repeats, each from a pool and by a key of its own, many at a time.
+"""Random draws without repeats from many pools, each by a key of its own.
 
-Position 0, 1, 2, ... of a keyed permutation of the pool: a Feistel network over SplitMix64's
-finaliser, walked until it lands inside. So what is drawn for one key is a function of that key and
-the size of its pool alone, no draw comes twice, and the last position leaves nothing over. Twelve
-rounds: in pools of a handful ten leave pairs of draws uneven by more than chance, and six by a
-quarter (tests/pipeline/pairs/test_draws.py). Costs about 200 ns a draw.
+Draws are the positions 0, 1, 2, ... of a keyed permutation of the pool: a Feistel network over
+SplitMix64's finaliser, repeated until its value is in the pool. They depend on the key and the size
+of the pool alone. Twelve rounds: in pools of a few numbers ten leave pairs of draws uneven by more
+than chance, and six by a quarter (tests/pipeline/pairs/test_draws.py). Costs about 200 ns a draw.
 
 Steele, Lea, Flood: Fast Splittable Pseudorandom Number Generators, OOPSLA 2014. Black, Rogaway:
 Ciphers with Arbitrary Finite Domains, CT-RSA 2002.
@@ -28,14 +27,14 @@ _30, _27, _31 = np.uint64(30), np.uint64(27), np.uint64(31)
 
 
 def mix(words: Words) -> Words:
-    """64 well-mixed bits for each word: SplitMix64's finaliser, a bijection."""
+    """Return 64 well-mixed bits for each word: SplitMix64's finaliser, a bijection."""
     words = (words ^ (words >> _30)) * _FIRST
     words = (words ^ (words >> _27)) * _SECOND
     return words ^ (words >> _31)
 
 
 def keys_of(seed: int, *parts: Ints | int) -> Words:
-    """uint64, one key for each row of `parts`, which are of one length or single numbers."""
+    """Return uint64: one key for each row of `parts`, which are arrays or single numbers."""
     keys = mix(np.array([seed], np.uint64) + _GOLDEN)
     for part in parts:
         keys = mix((keys ^ np.asarray(part, np.int64).astype(np.uint64)) + _GOLDEN)
@@ -43,7 +42,7 @@ def keys_of(seed: int, *parts: Ints | int) -> Words:
 
 
 def draw(positions: Ints, sizes: Ints, keys: Words) -> Ints:
-    """int64: the number below ``sizes[i]`` that stands at ``positions[i]`` under ``keys[i]``.
+    """Return int64: the number below ``sizes[i]`` at ``positions[i]`` of permutation ``keys[i]``.
 
     Positions are below the sizes, sizes from 1 to 2**62.
 
@@ -52,7 +51,7 @@ def draw(positions: Ints, sizes: Ints, keys: Words) -> Ints:
     [0, 1, 2, 3, 4]
     """
     limits = sizes.astype(np.uint64)
-    # Half of the bits that the greatest number of the pool needs, rounded up.
+    # Half of the bits of the greatest number of the pool, rounded up.
     half = (np.frexp(sizes.astype(np.longdouble) - 1)[1].astype(np.uint64) + _ONE) >> _ONE
     words = _network(positions.astype(np.uint64), half, keys)
     outside = np.flatnonzero(words >= limits)

@@ -1,13 +1,13 @@
-"""From rows to pairs: texts cleaned and numbered, rows that say the same pair merged.
+"""Pairs made from rows: texts cleaned and numbered, rows of the same pair merged.
 
-The rules. Texts are stripped; two rows are one pair if question and source are equal after that.
-A merged pair has the highest relevance, the union of the keywords, the longest answer, the first
-cluster that is given, and the place of its first row; rows of one pair that name different
-clusters are counted. Relevance that is missing is 1, and what is outside 0 to 1 is clipped; both
-are counted, row by row. Keywords are one keyword if they are equal when casefolded.
+Texts are stripped; two rows are one pair if question and source are equal after that. A merged pair
+has the highest relevance, the union of the keywords, the longest answer, the first cluster given,
+and the place of its first row; rows of one pair with different clusters are counted. Missing
+relevance is 1, and relevance outside 0 to 1 is clipped; both are counted by row. Keywords are
+compared casefolded.
 
-Questions, sources, keywords and pairs are numbered in the order in which they first appear. Memory
-is that of the distinct texts, and about 200 bytes a pair.
+Questions, sources, keywords and pairs are numbered by first appearance. Memory is that of the
+distinct texts, and about 200 bytes a pair.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _MAX_DIGITS = 4000  # Python makes no numbers of texts over 4300
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Cleaning:
-    """How rows are cleaned: what stands between keywords, and what a bad row does."""
+    """Rules for rows: the separator of keywords, and whether bad rows are skipped."""
 
     separator: str = ","
     skip: bool = False
@@ -53,7 +53,7 @@ class Cleaning:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Pairs:
-    """Distinct texts by number, and pairs of their numbers: all arrays int64 [P] if not stated."""
+    """Distinct texts by number, and pairs of their numbers: arrays are int64 [P] if not stated."""
 
     questions: list[str]
     sources: list[str]
@@ -64,17 +64,17 @@ class Pairs:
     keyword_lists: Lists
     """The keyword numbers of each pair, increasing."""
     cluster: Ints
-    """-1 where none is given."""
+    """Cluster of each pair; -1: none."""
     cluster_names: list[str]
     split: Ints
-    """[questions]; -1 where none is given."""
+    """Split of each question, int64 [questions]; -1: none."""
     split_names: list[str]
-    torn: tuple[str, str, str] | None
-    """The first question that is given two splits, and the splits."""
+    in_two_splits: tuple[str, str, str] | None
+    """First question with two splits, and these splits."""
     provenance: npt.NDArray[np.uint64]
-    """[P, 2]: input, and row or byte."""
+    """uint64 [P, 2]: input, and row or byte."""
     answers: dict[int, str]
-    """By pair, where there is one."""
+    """Answers, by pair."""
     counts: dict[str, int]
     """`merged` rows, `relevance_missing`, `relevance_clipped`, `cluster_conflicts`."""
 
@@ -83,18 +83,19 @@ class Pairs:
 
 
 class _Numbers:
-    """Numbers for texts, in the order in which they come."""
+    """Numbers of texts, by first appearance."""
 
     def __init__(self) -> None:
         self.of: dict[str, int] = {}
 
     def __call__(self, text: str) -> int:
+        """Return the number of `text`, a new one for a new text."""
         return self.of.setdefault(text, len(self.of))
 
 
 @dataclass(slots=True)
 class _Row:
-    """A cleaned row."""
+    """Cleaned row."""
 
     question: str
     source: str
@@ -107,7 +108,7 @@ class _Row:
 
 @dataclass(slots=True)
 class Merger:
-    """Takes rows in, input by input, and makes `Pairs` of them."""
+    """Builder of `Pairs` from rows, input by input."""
 
     cleaning: Cleaning
     rejects: list[dict[str, Any]] = field(default_factory=list)
@@ -123,20 +124,20 @@ class Merger:
     _relevance: array[float] = field(default_factory=lambda: array("d"))
     _cluster: array[int] = field(default_factory=lambda: array("q"))
     _split: dict[int, str] = field(default_factory=dict)
-    _torn: tuple[str, str, str] | None = None
+    _in_two_splits: tuple[str, str, str] | None = None
     _places: array[int] = field(default_factory=lambda: array("Q"))
     _links: tuple[array[int], array[int]] = field(default_factory=lambda: (array("q"), array("q")))
     _answers: dict[int, str] = field(default_factory=dict)
     _counts: Counter[str] = field(default_factory=Counter)
 
     def start_input(self) -> None:
-        """What comes next is of another input."""
+        """Begin the next input."""
         self.read.append(0)
 
     def add(self, rows: Rows, source: Source, split: str | None = None) -> None:
-        """Take in rows of the current input; `split` is that of all of them, if it is given.
+        """Add rows of the current input; a `split` given is that of all of them.
 
-        Raises `RecordError` for the first row that cannot be used, unless such are skipped.
+        Raises `RecordError` for the first bad row, unless bad rows are skipped.
         """
         number, before = len(self.read) - 1, sum(self.read)
         self.read[-1] += len(rows)
@@ -203,15 +204,15 @@ class Merger:
     def _note_split(self, question: int, text: str, split: str | None) -> None:
         if split is not None:
             first = self._split.setdefault(question, split)
-            if first != split and self._torn is None:
-                self._torn = text, first, split
+            if first != split and self._in_two_splits is None:
+                self._in_two_splits = text, first, split
 
     def _reject(self, reject: Reject, source: Source, number: int, record: int) -> None:
         if not self.cleaning.skip:
             place = f" row {reject.offset}" if reject.line is None else f":{reject.line}"
             raise RecordError(
                 reject.detail, where=source.name + place, code=f"E_{reject.reason.upper()}",
-                remedy="Mend it, or leave such rows out and list them with --on-error skip.",
+                remedy="Correct it, or leave such rows out and list them with --on-error skip.",
             )  # fmt: skip
         self.rejects.append(
             {
@@ -233,7 +234,7 @@ class Merger:
             )  # fmt: skip
 
     def finish(self) -> Pairs:
-        """Everything that was taken in. Raises `InputError` if there is no pair."""
+        """Return the pairs of all rows; raise `InputError` if there is none."""
         if not self._pairs:
             raise InputError(
                 f"none of the {sum(self.read)} rows could be used", where="--input", code="E_EMPTY",
@@ -258,7 +259,7 @@ class Merger:
             cluster_names=cluster_names,
             split=split,
             split_names=split_names,
-            torn=self._torn,
+            in_two_splits=self._in_two_splits,
             provenance=np.array(self._places, np.uint64).reshape(-1, 2),
             answers=self._answers,
             counts=dict(sorted(self._counts.items())),
@@ -277,7 +278,7 @@ def _rejected(
 
 
 def ordered_labels(labels: Iterable[str]) -> list[str]:
-    """In order: as whole numbers if all of them are, else as texts.
+    """Return `labels` sorted as whole numbers if all of them are, else as texts.
 
     >>> ordered_labels(["10", "9"]), ordered_labels(["b", "9", "10"])
     (['9', '10'], ['10', '9', 'b'])
@@ -289,7 +290,7 @@ def ordered_labels(labels: Iterable[str]) -> list[str]:
 
 
 def _in_order(numbers: dict[str, int], codes: Sequence[int]) -> tuple[list[str], Ints]:
-    """Labels that some code stands for, in order, and the codes of that order."""
+    """Return the labels that `codes` use, sorted, and the codes in that order."""
     used = {*codes}
     names = ordered_labels(name for name, number in numbers.items() if number in used)
     places = np.full(len(numbers) + 1, -1, np.int64)  # the last is that of -1

@@ -100,15 +100,15 @@ def given_splits(pairs: Pairs) -> tuple[list[str], Ints]:
         )  # fmt: skip
         refuse_device(name, "--split")
     problem = None
-    if pairs.torn is not None:
-        text, first, second = pairs.torn
+    if pairs.in_two_splits is not None:
+        text, first, second = pairs.in_two_splits
         problem = f"the question {text[:80]!r} is in {first} and in {second}"
     elif (pairs.split < 0).any():
         text = pairs.questions[int(np.argmax(pairs.split < 0))]
         problem = f"the question {text[:80]!r} is in no split"
     if problem:
         raise InputError(
-            problem, where="--split", code="E_LEAK" if pairs.torn else "E_NO_SPLIT",
+            problem, where="--split", code="E_LEAK" if pairs.in_two_splits else "E_NO_SPLIT",
             remedy="Give every row of a question the same split, or leave the splitting to "
             "--split NAME=RATIO,...",
         )  # fmt: skip

@@ -94,7 +94,7 @@ def test_large_pieces_are_linked(
     np.save(large, array)
     options: dict[str, Any] = {"columns": ALL_COLUMNS, "on_error": "skip", "dtype": "int8"}
     build_vectors(tmp_path / "joined", large, **options)
-    monkeypatch.setattr("dataprep.pipeline.embeddings.unit_rows.LINK_BYTES", 1)
+    monkeypatch.setattr("dataprep.pipeline.embeddings.assemble.LINK_BYTES", 1)
     report = build_vectors(tmp_path / "linked", large, **options)
     for name in ("embedding", "label", "provenance"):
         shards = report.manifest.arrays[name].shards

@@ -357,7 +357,7 @@ def test_another_width_in_another_file(tmp_path: Path) -> None:
 
 def test_too_many_labels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Categories stand in config.json: a column of names is no label."""
-    monkeypatch.setattr("dataprep.pipeline.embeddings.commit.MAX_CATEGORIES", 2)
+    monkeypatch.setattr("dataprep.pipeline.embeddings.assemble.MAX_CATEGORIES", 2)
     rows = "".join(f'{{"v": [1], "t": "{n}"}}\n' for n in range(3))
     (tmp_path / "x.jsonl").write_text(rows)
     with pytest.raises(InputError) as caught:

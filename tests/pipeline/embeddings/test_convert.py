@@ -14,8 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
+from dataprep.pipeline.embeddings.convert import as_float32, narrow, store, unit, widen
 from dataprep.pipeline.embeddings.rows import Column, Values
-from dataprep.pipeline.embeddings.vectors import as_float32, narrow, store, unit, widen
 from tests.scenes.embed_inputs import arrays_of, build_vectors
 
 COLUMN = Column(name="v", field="v", kind="vector", width=4)

@@ -1,8 +1,8 @@
-"""From finished units to a dataset of embeddings, in a scratch directory.
+"""Dataset of embeddings assembled from finished units, in a scratch directory.
 
-The rows of all units follow one another in every array; a split is the numbers of its rows, by the
-hashes of their keys. Memory: a block of rows, and 16 bytes for a few of the rows where splits have
-exact sizes.
+Every array has the rows of all units in order. A split is the numbers of its rows, by the hashes of
+their keys. Large files of units become shards by a link, small ones are joined. Memory: a block of
+rows, and 16 bytes for some of the rows where splits have exact sizes.
 """
 
 from __future__ import annotations
@@ -10,42 +10,121 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from math import prod
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from dataprep.formats.checksums import FileHash
 from dataprep.formats.errors import InputError
+from dataprep.formats.files import npy
 from dataprep.formats.manifest.arrays import ArrayManifest, storage_dtype
 from dataprep.formats.manifest.common import InputEntry, RecordCounts
-from dataprep.formats.storage import create_directory
-from dataprep.formats.write.dataset_writer import ArrayWriter
+from dataprep.formats.storage import create_directory, storage_errors
+from dataprep.formats.write.dataset_writer import ArrayWriter, HashedFile
 
+from ..commit.dataset import final_rejects, in_blocks, input_entries
 from ..commit.exact_splits import sizes_of
-from ..commit.provenance import final_rejects, in_blocks, input_entries
-from ..execute.task import REJECTS_NAME, temporary_name
-from ..plan.splits import assign, assign_exactly, cut_points
+from ..execute.task import REJECTS_NAME, temporary_name, unit_name
+from ..plan.splits import Part, assign, assign_exactly, cut_points
 from ..staging.directory import Staging
-from .convert import stored_arrays
+from ..staging.writeback import sync_or_remove
+from .convert import HASHES, stored_arrays
 from .options import hashed_options, scale_name
 from .plan import EmbedPlan
-from .task import EmbedResult
-from .unit_rows import LINK_BYTES, UnitRows
+from .task import EmbedResult, piece_name
 
-__all__ = ["LINK_BYTES", "MAX_CATEGORIES", "EmbedCommit"]
+__all__ = ["LINK_BYTES", "MAX_CATEGORIES", "EmbedCommit", "UnitRows"]
 
+LINK_BYTES = 16 << 20
+"""Least size at which a file of a unit becomes a shard; smaller files are joined."""
 MAX_CATEGORIES = 100_000
-"""Different texts of a label column: they stand in config.json, which every reader loads."""
+"""Most different texts of a label column: config.json holds them, which every reader loads."""
 _MAX_CATEGORY_BYTES = 16 << 20
 _BLOCK_BYTES = 4 << 20
 
 Assign = Callable[[npt.NDArray[np.uint64], npt.NDArray[np.int64]], npt.NDArray[np.intp]]
 
 
+class UnitRows:
+    """Rows of all finished units in the directory `units`, in order; `rows` in every array."""
+
+    def __init__(self, units: Path, results: Sequence[EmbedResult]) -> None:
+        self.results = results
+        self.rows = sum(result.rows for result in results)
+        self._units = units
+
+    def blocks(
+        self, name: str, dtype: str, row: tuple[int, ...]
+    ) -> Iterator[tuple[EmbedResult, npt.NDArray[Any]]]:
+        """Yield the rows of the array `name` in blocks, each with its unit."""
+        for result in self.results:
+            yield from ((result, block) for block in self._unit(result, name, dtype, row))
+
+    def parts(
+        self, name: str, dtype: str, row: tuple[int, ...]
+    ) -> Iterator[HashedFile | tuple[int, Iterator[npt.NDArray[Any]]]]:
+        """Yield the rows of the array `name`: large files as shards, small ones joined.
+
+        A linked file is synced first; if that fails, its unit is removed, to be done again.
+        """
+        small: list[EmbedResult] = []
+        for result in self.results:
+            file = result.files[piece_name(name)]
+            if file.bytes < LINK_BYTES or result.rows != result.planned:
+                small.append(result)
+                continue
+            if small:
+                yield self._joined(small, name, dtype, row)
+                small = []
+            unit = self._units / unit_name(result.number)
+            hashed = FileHash(
+                size=file.bytes, sha256=file.sha256, crc32=np.array(file.crc32, np.uint32)
+            )
+            sync = partial(sync_or_remove, unit=unit)
+            yield HashedFile(unit / piece_name(name), result.rows, hashed, sync)
+        if small:
+            yield self._joined(small, name, dtype, row)
+
+    def _joined(
+        self, results: Sequence[EmbedResult], name: str, dtype: str, row: tuple[int, ...]
+    ) -> tuple[int, Iterator[npt.NDArray[Any]]]:
+        blocks = (block for result in results for block in self._unit(result, name, dtype, row))
+        return sum(result.rows for result in results), blocks
+
+    def _unit(
+        self, result: EmbedResult, name: str, dtype: str, row: tuple[int, ...]
+    ) -> Iterator[npt.NDArray[Any]]:
+        """Yield the rows of an array in one unit, in blocks."""
+        kind = np.dtype(dtype)
+        count = max(1, _BLOCK_BYTES // max(1, prod(row) * kind.itemsize))
+        path = self._units / unit_name(result.number) / piece_name(name)
+        with storage_errors(path), path.open("rb", buffering=0) as stream:
+            stream.seek(len(npy.header(dtype, (result.planned, *row), npy.PAGE)))
+            for start in range(0, result.rows, count):
+                block = np.empty((min(count, result.rows - start), *row), kind)
+                left = block.reshape(-1).view(np.uint8).data
+                while left:
+                    done = stream.readinto(left)
+                    if not done:
+                        raise OSError(f"{path.name} has become shorter")
+                    left = left[done:]
+                yield block
+
+    def hashes(self) -> Iterator[Part]:
+        """Yield the hashes of the split keys, and the numbers of their rows."""
+        first = 0
+        for _, block in self.blocks(HASHES, "<u8", ()):
+            yield block, np.arange(first, first + len(block))
+            first += len(block)
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EmbedCommit:
-    """Everything besides the units that goes into a dataset."""
+    """Assembly of a dataset from the units in `staging`, and everything else that goes into it."""
 
     plan: EmbedPlan
     staging: Staging
@@ -54,7 +133,7 @@ class EmbedCommit:
     fingerprints: Mapping[int, str]
 
     def assemble(self, results: Sequence[EmbedResult]) -> tuple[Path, ArrayManifest]:
-        """Write the dataset into a scratch directory, durably; returns it and its manifest."""
+        """Write the dataset durably into a scratch directory; return that and the manifest."""
         scratch = self.staging.path / temporary_name()
         create_directory(scratch)
         create_directory(scratch / "dataset")
@@ -82,7 +161,7 @@ class EmbedCommit:
         return writer.root, manifest
 
     def _meta(self, name: str) -> dict[str, Any]:
-        """What config.json says besides of an array of vectors."""
+        """Return the entries of an array of vectors in config.json beside its type and shape."""
         scale = scale_name(name) if self.plan.dtype == "int8" else None
         return {"scale": scale, "unit": self.plan.normalize}
 
@@ -95,9 +174,9 @@ class EmbedCommit:
         read = sum(entry.records for entry in inputs)
         written = sum(result.rows for result in results)
         if not written:
-            told = ", ".join(f"{count} {reason}" for reason, count in rejected.items())
+            reasons = ", ".join(f"{count} {reason}" for reason, count in rejected.items())
             raise InputError(
-                f"none of the {read} records could be used ({told})" if read
+                f"none of the {read} records could be used ({reasons})" if read
                 else "there are no records in the input",
                 where=self.plan.sources[0].name, code="E_EMPTY",
                 remedy="Check --columns and --format." if read else "Check --input.",
@@ -124,7 +203,7 @@ class EmbedCommit:
     def _assigned(
         self, found: UnitRows
     ) -> Callable[[], Iterator[tuple[int, npt.NDArray[np.intp]]]]:
-        """Blocks of rows: the number of the first, and the split that each belongs to."""
+        """Return a function that yields blocks: number of the first row, split of each row."""
         splitting = self.plan.splitting
         if splitting.ends:
             ends = [int(end) for end in splitting.ends]
@@ -137,7 +216,7 @@ class EmbedCommit:
 
 
 def _labels(writer: ArrayWriter, name: str, found: UnitRows) -> None:
-    """Write a column of texts: each unit has numbered those it met by itself."""
+    """Write a column of texts, which each unit has numbered on its own."""
     categories = sorted({text for unit in found.results for text in unit.categories[name]})
     _check_categories(name, categories)
     number = {text: code for code, text in enumerate(categories)}
