@@ -16,27 +16,30 @@ from . import output
 if TYPE_CHECKING:
     from rich.progress import Progress as Bar
 
-    from dataprep.pipeline.pairs.steps import StepProgress
     from dataprep.pipeline.progress import Progress
 
-__all__ = ["build_progress", "byte_progress", "step_progress"]
+__all__ = ["build_progress", "byte_progress"]
 
 _STAGES = {"plan": "reading inputs", "tokenize": "tokenizing", "commit": "writing"}
 
 
 @contextmanager
 def build_progress(
-    *, quiet: bool, rows: bool = False
+    *, quiet: bool, counts: str = "documents"
 ) -> Iterator[Callable[[Progress], None] | None]:
-    """A function that draws what a build reports, or None where nobody would see it.
+    """Yield a function that draws the progress of a build; None without a terminal, or if quiet.
 
-    With `rows`, what it counts as documents are rows, and there are no tokens.
+    It counts ``documents`` and tokens, ``rows``, or for ``steps`` the parts of each step.
     """
     if quiet or not output.is_terminal(sys.stderr):
         yield None
         return
-    counts = "docs  {task.fields[tokens]:,} tokens" if not rows else "rows"
-    bar = _bar(f"{{task.fields[documents]:,}} {counts}{{task.fields[bad]}}")
+    if counts == "steps":
+        with _step_progress() as draw:
+            yield draw
+        return
+    text = "rows" if counts == "rows" else "docs  {task.fields[tokens]:,} tokens"
+    bar = _bar(f"{{task.fields[documents]:,}} {text}{{task.fields[bad]}}")
     with bar:
         task = bar.add_task(_STAGES["plan"], total=None, documents=0, tokens=0, bad="")
 
@@ -55,26 +58,23 @@ def build_progress(
 
 
 @contextmanager
-def step_progress(*, quiet: bool) -> Iterator[Callable[[StepProgress], None] | None]:
-    """A function that draws the step under way, or None where nobody would see it."""
-    if quiet or not output.is_terminal(sys.stderr):
-        yield None
-        return
+def _step_progress() -> Iterator[Callable[[Progress], None]]:
     from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
+    from rich.progress import Progress as Bar
 
     columns = (
         TextColumn("{task.description:10}"), BarColumn(bar_width=24), MofNCompleteColumn(),
         TimeElapsedColumn(),
     )  # fmt: skip
-    bar = Progress(*columns, console=Console(stderr=True), transient=True)
+    bar = Bar(*columns, console=Console(stderr=True), transient=True)
     with bar:
         task = bar.add_task("", total=None)
 
-        def show(progress: StepProgress) -> None:
+        def show(progress: Progress) -> None:
             bar.update(
-                task, description=progress.step, completed=progress.done,
-                total=progress.total or None,
+                task, description=progress.stage, completed=progress.step_done,
+                total=progress.step_total or None,
             )  # fmt: skip
 
         yield show

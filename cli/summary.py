@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from .output import one_line
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from dataprep.formats.manifest.arrays import ArrayManifest
     from dataprep.formats.manifest.tokens import Manifest
     from dataprep.pipeline.report import BuildReport
@@ -22,7 +20,9 @@ __all__ = [
     "duration_text",
     "estimate_lines",
     "profile_lines",
-    "reused_lines",
+    "speed_text",
+    "token_counts",
+    "token_lines",
 ]
 
 EXAMPLE = 120  # characters, about one line of a terminal
@@ -64,15 +64,14 @@ def count_text(count: int, noun: str) -> str:
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
-def build_lines(report: BuildReport[Manifest]) -> list[str]:
-    """What was built, and what to run next."""
+def build_lines(report: BuildReport[Any], content: Sequence[str], speed: str = "") -> list[str]:
+    """Return the summary of a build; `content` lines describe the dataset."""
     if report.reused:
-        return reused_lines(report.path, report.recipe_id)
-    lines = [
-        f"{report.path}: built in {duration_text(report.seconds)}{_speed(report)}",
-        *_split_lines(report.manifest),
-        *_detail_lines(report.manifest),
-    ]
+        return [
+            f"{report.path} already holds this build ({report.recipe_id[:12]}): nothing to do "
+            f"(bytes not checked: dataprep verify {report.path}).",
+        ]
+    lines = [f"{report.path}: built in {duration_text(report.seconds)}{speed}", *content]
     if report.resumed_units:
         units = count_text(report.units, "unit")
         lines.append(f"  resumed    {report.resumed_units} of {units} were there")
@@ -82,19 +81,10 @@ def build_lines(report: BuildReport[Manifest]) -> list[str]:
     return [*lines, f"Check it: dataprep verify {report.path}"]
 
 
-def reused_lines(path: Path, recipe_id: str) -> list[str]:
-    """That there was nothing to do."""
-    return [
-        f"{path} already holds this build ({recipe_id[:12]}): nothing to do "
-        f"(bytes not checked: dataprep verify {path}).",
-    ]
-
-
-def array_lines(path: Path, manifest: ArrayManifest, seconds: float) -> list[str]:
-    """What a dataset of arrays holds."""
+def array_lines(manifest: ArrayManifest) -> list[str]:
+    """Return the splits and arrays of a dataset, and its rejected records."""
     sizes = {entry.name: entry.bytes for entry in manifest.files}
-    lines = [f"{path}: built in {duration_text(seconds)}"]
-    lines += [f"  {name:10} {split.rows:>12,} rows" for name, split in manifest.splits.items()]
+    lines = [f"  {name:10} {split.rows:>12,} rows" for name, split in manifest.splits.items()]
     for name, entry in manifest.arrays.items():
         shape = " x ".join(f"{size:,}" for size in (entry.rows, *entry.row))
         size = bytes_text(sum(sizes[shard.file] for shard in entry.shards))
@@ -106,28 +96,34 @@ def array_lines(path: Path, manifest: ArrayManifest, seconds: float) -> list[str
     return lines
 
 
-def profile_lines(report: BuildReport[Manifest]) -> list[str]:
-    """Where the time of a build went: the clock first, then the workers' seconds by stage."""
+def profile_lines(report: BuildReport[Any]) -> list[str]:
+    """Return where the time of a build went: the clock, and the workers' seconds by stage.
+
+    A kind without units has stages alone.
+    """
     from dataprep.pipeline.progress import STAGES
 
     profile = report.profile
-    workers = count_text(report.workers, "worker")
     total = sum(profile.stages.values())
+    stages = [
+        f"    {name:9}{profile.stages[name]:8.3f} s {profile.stages[name] / total:5.1%}  {what}"
+        for name, what in STAGES.items()
+        if name in profile.stages
+    ]
+    if not report.units:
+        return ["where the time went", *stages]
+    workers = count_text(report.workers, "worker")
     return [
         "where the time went",
         f"  prepare    {profile.prepare:8.3f} s  inputs, tokenizer, plan",
         f"  units      {profile.units:8.3f} s  {workers}, {total:.3f} s with their start:",
-        *(
-            f"    {name:9}{profile.stages[name]:8.3f} s {profile.stages[name] / total:5.1%}  {what}"
-            for name, what in STAGES.items()
-            if name in profile.stages
-        ),
+        *stages,
         f"  commit     {profile.commit:8.3f} s  shards, index, disk",
     ]
 
 
-def _speed(report: BuildReport[Manifest]) -> str:
-    """How fast, where enough was done for it to mean something."""
+def speed_text(report: BuildReport[Manifest]) -> str:
+    """Return the speed of a build of tokens; nothing for a small or resumed one."""
     text = _text_bytes(report.manifest)
     if text is None or text < 1_000_000 or report.resumed_units:
         return ""
@@ -142,20 +138,18 @@ def _text_bytes(manifest: Manifest) -> int | None:
     return sum(known) if len(known) == len(sizes) else None
 
 
-def _split_lines(manifest: Manifest) -> list[str]:
-    return [
-        f"  {name:10} {split.documents:>12,} documents  {split.tokens:>15,} tokens"
-        for name, split in manifest.splits.items()
-    ]
-
-
-def _detail_lines(manifest: Manifest) -> list[str]:
+def token_lines(manifest: Manifest) -> list[str]:
+    """Return the splits of a dataset of tokens, its tokenizer and its rejected records."""
     tokens = sum(split.tokens for split in manifest.splits.values())
     text = _text_bytes(manifest)
     each = "" if text is None else f", {text / max(tokens, 1):.2f} bytes of text each"
     dtype = _DTYPES.get(manifest.tokens.dtype, manifest.tokens.dtype)
     tokenizer = manifest.tokenizer
     lines = [
+        *(
+            f"  {name:10} {split.documents:>12,} documents  {split.tokens:>15,} tokens"
+            for name, split in manifest.splits.items()
+        ),
         f"  tokens     {dtype}{each}",
         f"  tokenizer  {manifest.tokens.vocab_size:,} ids, by {tokenizer.engine}"
         f" ({one_line(tokenizer.engine_reason)})",
@@ -175,19 +169,27 @@ def _taken(manifest: Manifest) -> str:
     return "kept as text" if literal else "read as tokens"
 
 
-def estimate_lines(found: Mapping[str, Any]) -> list[str]:
-    """What a build would take; `found` is `Estimate.as_dict()` and `fits`."""
-    inputs = found["inputs"]
-    count = inputs if isinstance(inputs, int) else len(inputs)
+def token_counts(found: Mapping[str, Any]) -> list[str]:
+    """Return the lines of an estimate of tokens that other kinds do not have."""
     return [
-        f"  inputs     {count:,}, {bytes_text(found['input_bytes'])}",
         f"  documents  about {found['documents']:,.0f}",
         f"  tokens     about {found['tokens']:,.0f}, {found['bytes_per_token']:.2f} bytes each",
         f"  tokenizer  {found['tokenizer']}, by {found['engine']} ({found['engine_reason']})",
+    ]
+
+
+def estimate_lines(found: Mapping[str, Any], counts: Sequence[str]) -> list[str]:
+    """Return the words of an estimate; `found` is `Estimate.as_dict()` and `fits`.
+
+    `counts` are the lines about records.
+    """
+    return [
+        f"  inputs     {found['inputs']:,}, {bytes_text(found['input_bytes'])}",
+        *counts,
         f"  output     about {bytes_text(found['output_bytes'])}",
         f"  disk       {bytes_text(found['peak_disk_bytes'])} at most needed, "
         f"{bytes_text(found['free_bytes'])} free{'' if found['fits'] else ': NOT ENOUGH'}",
-        f"  time       about {duration_text(found['seconds'])}",
+        *([f"  time       about {duration_text(found['seconds'])}"] if "seconds" in found else []),
         *(f"  note       {one_line(note)}" for note in found.get("notes", ())),
         f"Nothing was built{': run it without --dry-run' if found['fits'] else ''}.",
     ]

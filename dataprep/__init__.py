@@ -21,13 +21,11 @@ if TYPE_CHECKING:
     from dataprep.formats.read.arrays import open_arrays
     from dataprep.formats.read.dataset import Dataset, Split, open_dataset
     from dataprep.formats.verify.verify import VerifyReport, verify
-    from dataprep.pipeline.build import build, build_chat
+    from dataprep.pipeline.build import build, build_chat, build_embeddings, build_pairs
     from dataprep.pipeline.chat.options import ChatOptions
-    from dataprep.pipeline.embeddings.build import build_embeddings
     from dataprep.pipeline.embeddings.options import EmbeddingOptions
     from dataprep.pipeline.interop.convert import convert
     from dataprep.pipeline.options import BuildOptions
-    from dataprep.pipeline.pairs.build import build_pairs
     from dataprep.pipeline.pairs.options import PairOptions
     from dataprep.pipeline.report import BuildReport
     from dataprep.runtime.arrays.pair_data import open_pairs
@@ -98,8 +96,8 @@ _HOME = {
     "Windows": "runtime.specs",
     "build": "pipeline.build",
     "build_chat": "pipeline.build",
-    "build_embeddings": "pipeline.embeddings.build",
-    "build_pairs": "pipeline.pairs.build",
+    "build_embeddings": "pipeline.build",
+    "build_pairs": "pipeline.build",
     "convert": "pipeline.interop.convert",
     "create_loader": "runtime.create",
     "open_arrays": "formats.read.arrays",

@@ -4,20 +4,37 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from dataprep.formats.errors import UsageError
+from dataprep.formats.manifest.arrays import ArrayManifest
 from dataprep.formats.manifest.tokens import Manifest
 
 from .chat.options import ChatOptions
+from .embeddings.options import EmbeddingOptions
+from .encode.options import Encoder
 from .kinds import kind_named
 from .options import BuildOptions
+from .pairs.options import PairOptions
 from .progress import ProgressCallback
 from .report import BuildReport
 from .run import run_build, run_estimate
 
 if TYPE_CHECKING:
     from .chat.estimate import ChatEstimate
+    from .embeddings.estimate import EmbeddingEstimate
+    from .pairs.estimate import PairEstimate
+    from .pairs.kind import PairKind
     from .tokens.estimate import TokenEstimate
 
-__all__ = ["build", "build_chat", "estimate", "estimate_chat"]
+__all__ = [
+    "build",
+    "build_chat",
+    "build_embeddings",
+    "build_pairs",
+    "estimate",
+    "estimate_chat",
+    "estimate_embeddings",
+    "estimate_pairs",
+]
 
 
 def build(
@@ -52,6 +69,52 @@ def build_chat(
     return run_build(kind_named("chat"), options, progress=progress)
 
 
+def build_embeddings(
+    options: EmbeddingOptions, *, progress: ProgressCallback | None = None
+) -> BuildReport[ArrayManifest]:
+    """Build the dataset of embeddings that `options` describe.
+
+    Raises the errors of `dataprep.formats.errors`; after any of them, and after being killed, the
+    same call goes on where it stopped. `progress` counts rows as documents.
+
+        >>> from dataprep import EmbeddingOptions
+        >>> options = EmbeddingOptions(input="vectors.npy", out="shards")
+        >>> build_embeddings(options).manifest.arrays["embedding"].row      # doctest: +SKIP
+        (384,)
+    """
+    return run_build(kind_named("embeddings"), options, progress=progress)
+
+
+def build_pairs(
+    options: PairOptions, *, encoder: Encoder | None = None,
+    progress: ProgressCallback | None = None,
+) -> BuildReport[ArrayManifest]:  # fmt: skip
+    """Build the dataset of pairs that `options` describe.
+
+    `encoder` makes vectors of texts where none are given; ``options.encoder`` is then its name,
+    or else that of a sentence-transformers model to load. Raises the errors of
+    `dataprep.formats.errors`; after any of them, and after being killed, the same call goes on
+    where it stopped.
+
+        >>> from dataprep import PairOptions
+        >>> options = PairOptions(input="pairs.csv", out="pairs", encoder="all-MiniLM-L6-v2")
+        >>> build_pairs(options).manifest.rows                         # doctest: +SKIP
+        7473
+    """
+    return run_build(_pair_kind(options, encoder), options, progress=progress)
+
+
+def _pair_kind(options: PairOptions, encoder: Encoder | None) -> PairKind:
+    from .pairs.kind import PairKind
+
+    if encoder is not None and options.encoder is None:
+        raise UsageError(
+            "a callable needs a name, by which its vectors are known again", where="encoder",
+            remedy="Give PairOptions(encoder=NAME) too.",
+        )  # fmt: skip
+    return PairKind(encoder)
+
+
 def estimate(options: BuildOptions) -> TokenEstimate:
     """Look at the inputs and return what a build would take; write nothing.
 
@@ -67,4 +130,22 @@ def estimate_chat(options: ChatOptions) -> ChatEstimate:
     Raises what a build would raise before its work begins, for what stands in `out` as well.
     """
     found: ChatEstimate = run_estimate(kind_named("chat"), options)  # type: ignore[assignment]
+    return found
+
+
+def estimate_embeddings(options: EmbeddingOptions) -> EmbeddingEstimate:
+    """Look at the inputs and return what a build would take; write nothing.
+
+    Raises what a build would raise before its work begins, for what stands in `out` as well.
+    """
+    found: EmbeddingEstimate = run_estimate(kind_named("embeddings"), options)  # type: ignore[assignment]
+    return found
+
+
+def estimate_pairs(options: PairOptions, *, encoder: Encoder | None = None) -> PairEstimate:
+    """Read the tables and return what a build would take; write nothing.
+
+    Raises what a build would raise before its work begins, for what stands in `out` as well.
+    """
+    found: PairEstimate = run_estimate(_pair_kind(options, encoder), options)  # type: ignore[assignment]
     return found

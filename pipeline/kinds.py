@@ -37,6 +37,8 @@ __all__ = [
 KINDS = {
     "tokens": "dataprep.pipeline.tokens.kind:TokenKind",
     "chat": "dataprep.pipeline.chat.kind:ChatKind",
+    "embeddings": "dataprep.pipeline.embeddings.kind:EmbeddingKind",
+    "pairs": "dataprep.pipeline.pairs.kind:PairKind",
 }
 """The class of each kind by its name; it is imported when it is needed."""
 
@@ -64,6 +66,8 @@ class Survey:
     units: tuple[Unit, ...]
     apart: bool = False
     """Whether tasks run code that is not to be trusted, and so in worker processes only."""
+    only_here: bool = False
+    """Whether units are done in this process only."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -78,6 +82,8 @@ class Context:
     """Why the last plan was refused, if it was; see `PlanRefused`."""
     estimate: bool = False
     """Whether nothing but an estimate is wanted."""
+    tell: Callable[[str, int, int], None] = lambda *_: None
+    """Reports progress: the name of a step, parts done, parts in all (0: unknown)."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -94,8 +100,6 @@ class Prepared:
     """Opens the task in this process, with what is loaded here; None: as a worker does."""
     apart: bool = False
     """Whether units are done in worker processes only; see `Survey`."""
-    only_here: bool = False
-    """Whether units are done in this process only."""
     synced: tuple[str, int] | None = None
     """Files of a unit that the dataset will link to, by pattern and least bytes.
 
@@ -132,7 +136,7 @@ class Workplace:
     threads: int
     """Number of threads that may write at once."""
     tell: Callable[[str, int, int], None]
-    """Reports progress: the name of a step, steps done, steps in all (0: unknown)."""
+    """Reports progress: the name of a step, parts done, parts in all (0: unknown)."""
 
 
 M = TypeVar("M", bound=Finished)
@@ -145,6 +149,8 @@ class Assembled:
     root: Path
     manifest: Any
     notes: tuple[str, ...] = ()
+    stages: Mapping[str, float] = field(default_factory=dict)
+    """Seconds by stage, of a kind without units."""
 
 
 class PlanRefused(Exception):  # noqa: N818 (not an error of the user's)

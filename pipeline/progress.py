@@ -19,12 +19,16 @@ class Progress:
     """Snapshot of a build: bytes of input, documents (or rows), tokens, rejects, seconds."""
 
     stage: str
-    """``plan``, ``tokenize`` (of embeddings ``read``) or ``commit``."""
+    """``plan``, ``tokenize`` (of embeddings ``read``), ``commit``; of pairs the name of a step."""
     bytes_done: int = 0
     bytes_total: int = 0
     documents: int = 0
     tokens: int = 0
     rejects: int = 0
+    step_done: int = 0
+    """Finished parts of the stage, where it counts any."""
+    step_total: int = 0
+    """Parts of the stage; 0: unknown."""
     seconds: float = 0.0
 
 
@@ -34,6 +38,9 @@ STAGES = {
     "load": "the plan and the tokenizer",
     "read": "bytes of the inputs, and their fingerprints",
     "parse": "records out of bytes, and the checks of them",
+    "embed": "vectors of texts, read or encoded",
+    "cluster": "clusters and their centroids",
+    "negatives": "hard negatives",
     "check": "vectors looked through for what cannot be used",
     "render": "conversations by their template, and what is trained on",
     "split": "which split each document or row goes to",

@@ -86,12 +86,18 @@ def run_build(
     seen = mark_of(options.out)
     existing = output_dir.check(options.out, kind.load_manifest, overwrite=options.overwrite)
     survey = kind.survey(options)
-    context = Context(existing=existing)
+
+    def tell(step: str, done: int, total: int) -> None:
+        if progress is not None:
+            seconds = time.perf_counter() - started
+            progress(Progress(stage=step, step_done=done, step_total=total, seconds=seconds))
+
+    context = Context(existing=existing, tell=tell)
     if existing is not None and not options.overwrite:
         release()
         return _reuse(kind, kind.prepare(options, survey, context), existing, started)
     count = min(options.workers or available_cores(), len(survey.units))
-    if len(survey.units) < 2 and not survey.apart:
+    if survey.only_here or (len(survey.units) < 2 and not survey.apart):
         count = 0
     while True:
         try:
@@ -207,13 +213,15 @@ class _Build:
             begun = time.perf_counter()
             executor, workers = self._run_units()
             done = time.perf_counter()
-            ongoing.tell("commit")
+            if self._plan.units:
+                ongoing.tell("commit")
             ongoing.writeback.finish()
             try:
                 assembled = self._assemble(max(1, workers))
-            except (InputError, UsageError):  # the units hold nothing, or do not fit the options
-                ongoing.worthless = True
+            except (InputError, UsageError):
+                ongoing.worthless = bool(self._plan.units)  # they hold nothing of use
                 raise
+            profile.add(assembled.stages)
             manifest = assembled.manifest
             ongoing.publish(assembled.root, manifest.recipe_id)
             self._staging.discard()
@@ -250,7 +258,7 @@ class _Build:
         left, prepared = self._ongoing.left(), self._prepared
         parallel = len(left) > 1 or (len(left) == 1 and prepared.apart)
         executor: Executor = self._workers
-        if not (self._workers.count and parallel) or prepared.only_here:
+        if not (self._workers.count and parallel):
             executor = Serial(prepared.open_here or (lambda path: self._kind.open_task(path, None)))
         executor.run(
             self._staging.path, left, self._on_event, begun=self._check,
@@ -276,7 +284,7 @@ class _Build:
         units = self._staging.units
         with storage_errors(units):
             results = [load_result(units, number, self._decoder) for number in numbers]
-        workplace = Workplace(staging=self._staging, threads=threads, tell=lambda *_: None)
+        workplace = Workplace(staging=self._staging, threads=threads, tell=self._ongoing.tell)
         return self._kind.assemble(self._prepared, results, workplace)
 
     @contextlib.contextmanager
@@ -456,8 +464,8 @@ class Ongoing:
             if all(number in self.finished for number in range(first)):
                 raise self._failures[first]
 
-    def tell(self, stage: str) -> None:
-        """Say how far the build is."""
+    def tell(self, stage: str, done: int = 0, total: int = 0) -> None:
+        """Report progress: `done` of `total` parts of the stage, where it counts any."""
         if self._progress is not None:
             self._progress(
                 Progress(
@@ -467,6 +475,8 @@ class Ongoing:
                     documents=self._totals.documents,
                     tokens=self._totals.tokens,
                     rejects=self._totals.rejects,
+                    step_done=done,
+                    step_total=total,
                     seconds=time.perf_counter() - self._started,
                 )
             )

@@ -11,6 +11,7 @@ from dataprep.pipeline.chat.options import ChatOptions
 
 from ..command import EPILOG_START, output_options
 from ..options import OptionHelp, options_of
+from ..summary import speed_text, token_counts, token_lines
 from . import running as building
 from .kinds import KindCommand
 from .shared import INPUT, RUNNING, SPLITS, shared
@@ -109,13 +110,16 @@ def _command(*, as_json: bool, quiet: bool, dry_run: bool, profile: bool, **valu
         from dataprep.pipeline.build import estimate_chat
 
         found = estimate_chat(options)
+        fields = found.as_dict()
         building.show_estimate(
-            found.as_dict(), options.out, as_json=as_json, quiet=quiet, more=_length_lines(found)
-        )
+            fields, options.out, counts=token_counts(fields), as_json=as_json,
+            quiet=quiet, more=_length_lines(found),
+        )  # fmt: skip
         return
     building.run(
         options, "dataprep.pipeline.build:build_chat", as_json=as_json, quiet=quiet,
         profile=profile, more=_chat_lines, worker="dataprep.pipeline.chat.worker:ChatTasks",
+        content=lambda report: token_lines(report.manifest), speed=speed_text,
     )  # fmt: skip
 
 

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
-from dataprep.formats.errors import StorageError
 from dataprep.pipeline.embeddings.options import EmbeddingOptions
 
-from .. import output
 from ..command import EPILOG_START, output_options
 from ..options import OptionHelp, options_of
+from ..summary import array_lines
+from . import running as building
 from .kinds import KindCommand
 from .shared import INPUT, RUNNING, SPLITS, shared
-
-if TYPE_CHECKING:
-    from dataprep.pipeline.embeddings.report import EmbeddingReport
 
 __all__ = ["OPTIONS", "command"]
 
@@ -75,86 +72,36 @@ OPTIONS: dict[str, OptionHelp] = {
 
 @output_options
 @click.option("--dry-run", is_flag=True, help="Print an estimate from a sample and stop.")
-def _command(
-    *,
-    as_json: bool,
-    quiet: bool,
-    dry_run: bool,
-    input: tuple[str, ...],  # noqa: A002
-    **values: Any,
-) -> None:
+@click.option("--profile", is_flag=True, help="Print where the time went, stage by stage.")
+def _command(*, as_json: bool, quiet: bool, dry_run: bool, profile: bool, **values: Any) -> None:
     """Turn vectors, or texts by an encoder, into a dataset directory of embeddings.
 
     Any number of arrays, aligned by record: vectors, and the numbers and labels that belong to
     them. An interrupted build resumes when the same command is run again.
     """
-    options = EmbeddingOptions(input=tuple(input), **values)
+    options = EmbeddingOptions(**values)
     if dry_run:
-        _estimate(options, as_json=as_json, quiet=quiet)
-        return
-    from dataprep.pipeline.embeddings.build import build_embeddings
+        from dataprep.pipeline.build import estimate_embeddings
 
-    from ..progress import build_progress
-
-    with build_progress(quiet=quiet, rows=True) as show:
-        report = build_embeddings(options, progress=show)
-    if as_json:
-        output.result_json(report.as_dict())
-    elif not quiet:
-        output.result("\n".join(_lines(report)))
-
-
-def _estimate(options: EmbeddingOptions, *, as_json: bool, quiet: bool) -> None:
-    """Print what a build would take; a build that cannot fit on the disk ends as it would."""
-    from dataprep.pipeline.embeddings.estimate import estimate_embeddings
-
-    from ..summary import bytes_text, duration_text
-
-    found = estimate_embeddings(options).as_dict()
-    fits = found["peak_disk_bytes"] <= found["free_bytes"]
-    if as_json:
-        output.result_json({**found, "fits": fits})
-    elif not quiet:
-        lines = [
-            f"  inputs     {found['inputs']:,}, {bytes_text(found['input_bytes'])}",
+        found = estimate_embeddings(options).as_dict()
+        counts = [
             f"  rows       about {found['rows']:,}",
             f"  arrays     {', '.join(found['row_bytes'])}",
-            f"  output     about {bytes_text(found['output_bytes'])}",
-            f"  disk       {bytes_text(found['peak_disk_bytes'])} at most needed, "
-            f"{bytes_text(found['free_bytes'])} free{'' if fits else ': NOT ENOUGH'}",
-            f"  time       about {duration_text(found['seconds'])}",
-            *(f"  note       {output.one_line(note)}" for note in found["notes"]),
-            f"Nothing was built{': run it without --dry-run' if fits else ''}.",
         ]
-        output.result("\n".join(lines))
-    if not fits:
-        error = StorageError(
-            f"about {found['peak_disk_bytes']:,} bytes are needed and {found['free_bytes']:,} are "
-            "free",
-            where=str(options.out), code="E_NOSPACE",
-            remedy="Free some space, or choose another --out.",
-        )  # fmt: skip
-        output.talk(output.one_line(f"dataprep: {error}"))
-        raise click.exceptions.Exit(error.exit_code)
-
-
-def _lines(report: EmbeddingReport) -> list[str]:
-    from ..summary import array_lines, reused_lines
-
-    if report.reused:
-        return reused_lines(report.path, report.recipe_id)
-    lines = array_lines(report.path, report.manifest, report.seconds)
-    if report.resumed_units:
-        lines.append(f"  resumed    {report.resumed_units} of {report.units} units were there")
-    lines += [f"  note       {output.one_line(note)}" for note in report.notes]
-    return [*lines, f"Check it: dataprep verify {report.path}"]
+        building.show_estimate(found, options.out, counts=counts, as_json=as_json, quiet=quiet)
+        return
+    building.run(
+        options, "dataprep.pipeline.build:build_embeddings", as_json=as_json, quiet=quiet,
+        profile=profile, counts="rows", content=lambda report: array_lines(report.manifest),
+    )  # fmt: skip
 
 
 command = click.command(
     "build",
     cls=KindCommand,
     kind="embeddings",
-    sections={name: entry.section for name, entry in OPTIONS.items()} | {"dry_run": RUNNING},
+    sections={name: entry.section for name, entry in OPTIONS.items()}
+    | {"dry_run": RUNNING, "profile": RUNNING},
     epilog=f"""{EPILOG_START}
   dataprep build --kind embeddings --input vectors.npy --out vectors
   dataprep build --kind embeddings --input data.parquet --columns embedding=vec --columns label \\

@@ -8,19 +8,21 @@ import click
 
 from dataprep.pipeline.pairs.options import PairOptions
 
-from .. import output
 from ..command import EPILOG_START, output_options
 from ..options import OptionHelp, options_of
+from ..summary import array_lines, duration_text
+from . import running as building
 from .kinds import KindCommand
-from .shared import shared
+from .shared import RUNNING, shared
 
 if TYPE_CHECKING:
-    from dataprep.pipeline.pairs.build import PairReport
+    from dataprep.formats.manifest.arrays import ArrayManifest
+    from dataprep.pipeline.report import BuildReport
 
 __all__ = ["OPTIONS", "command"]
 
 _INPUT, _ROWS, _VECTORS = "Input", "Rows", "Vectors"
-_CLUSTERS, _NEGATIVES, _SERVED, _RUN = "Clusters", "Negatives", "Splits and curriculum", "Running"
+_CLUSTERS, _NEGATIVES, _SERVED = "Clusters", "Negatives", "Splits and curriculum"
 
 OPTIONS: dict[str, OptionHelp] = {
     "input": OptionHelp(
@@ -117,10 +119,10 @@ OPTIONS: dict[str, OptionHelp] = {
         help="fixed, linear, cosine, or a JSON object: shares of the steering variants by epoch.",
     ),
     "seed": OptionHelp(
-        section=_RUN, metavar="N", help="Of splits, negatives, k-means and random fallbacks."
+        section=RUNNING, metavar="N", help="Of splits, negatives, k-means and random fallbacks."
     ),
     "workers": OptionHelp(
-        section=_RUN, metavar="N", default="one per core",
+        section=RUNNING, metavar="N", default="one per core",
         help="Threads of the search. The output is the same for any number.",
     ),
     **shared("overwrite"),
@@ -128,45 +130,48 @@ OPTIONS: dict[str, OptionHelp] = {
 
 
 @output_options
-def _command(*, as_json: bool, quiet: bool, **values: Any) -> None:
+@click.option("--dry-run", is_flag=True, help="Read the tables, print an estimate and stop.")
+@click.option("--profile", is_flag=True, help="Print where the time went, step by step.")
+def _command(*, as_json: bool, quiet: bool, dry_run: bool, profile: bool, **values: Any) -> None:
     """Turn questions and the texts that answer them into a dataset of embedding pairs.
 
     Merges and cleans the rows, embeds or reads vectors, clusters, finds hard negatives in four
     tiers, splits by question. Vectors and negatives that are finished are kept when a build is
     interrupted, and used when the same command is run again.
     """
-    from dataprep.pipeline.pairs.build import build_pairs
-
-    from ..progress import step_progress
-
     options = PairOptions(**values)
-    with step_progress(quiet=quiet) as show:
-        report = build_pairs(options, progress=show)
-    if as_json:
-        output.result_json(report.as_dict())
-    elif not quiet:
-        output.result("\n".join(_lines(report)))
+    if dry_run:
+        from dataprep.pipeline.build import estimate_pairs
+
+        found = estimate_pairs(options).as_dict()
+        counts = [
+            f"  pairs      {found['rows']:,} of {found['questions']:,} questions and "
+            f"{found['sources']:,} sources; {found['keywords']:,} keywords",
+            f"  vectors    of {found['dim']:,} numbers; {found['encoded']:,} texts to encode",
+            f"  negatives  by {found['search']} search",
+        ]
+        building.show_estimate(found, options.out, counts=counts, as_json=as_json, quiet=quiet)
+        return
+    building.run(
+        options, "dataprep.pipeline.build:build_pairs", as_json=as_json, quiet=quiet,
+        profile=profile, counts="steps", content=_content_lines,
+    )  # fmt: skip
 
 
-def _lines(report: PairReport) -> list[str]:
-    from ..summary import array_lines, duration_text, reused_lines
-
-    if report.reused:
-        return reused_lines(report.path, report.recipe_id)
-    lines = array_lines(report.path, report.manifest, report.seconds)
-    steps = (f"{name} {duration_text(seconds)}" for name, seconds in report.steps.items())
-    lines.append(f"  steps      {', '.join(steps)}")
-    if report.resumed:
-        lines.append(f"  resumed    {report.resumed} arrays were there")
-    lines += [f"  note       {output.one_line(note)}" for note in report.notes]
-    return [*lines, f"Check it: dataprep verify {report.path}"]
+def _content_lines(report: BuildReport[ArrayManifest]) -> list[str]:
+    steps = (f"{name} {duration_text(s)}" for name, s in report.content["steps"].items())
+    lines = [*array_lines(report.manifest), f"  steps      {', '.join(steps)}"]
+    if report.content["resumed"]:
+        lines.append(f"  resumed    {report.content['resumed']} arrays were there")
+    return lines
 
 
 command = click.command(
     "build",
     cls=KindCommand,
     kind="pairs",
-    sections={name: entry.section for name, entry in OPTIONS.items()},
+    sections={name: entry.section for name, entry in OPTIONS.items()}
+    | {"dry_run": RUNNING, "profile": RUNNING},
     epilog=f"""{EPILOG_START}
   dataprep build --kind pairs --input pairs.csv --encoder all-MiniLM-L6-v2 --out pairs
   dataprep build --kind pairs --input pairs.jsonl --question-embs q.npy --source-embs s.npy \\

@@ -1,8 +1,9 @@
-"""Running a build, or its estimate, and saying what came of it: the same for texts and chat."""
+"""Run of a build or an estimate, and its words: the same for all kinds."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,8 +15,8 @@ from dataprep.formats.errors import StorageError
 from .. import output
 
 if TYPE_CHECKING:
-    from dataprep.formats.manifest.tokens import Manifest
     from dataprep.pipeline.chat.options import ChatOptions
+    from dataprep.pipeline.kinds import CommonOptions
     from dataprep.pipeline.options import BuildOptions
     from dataprep.pipeline.report import BuildReport
 
@@ -23,11 +24,12 @@ __all__ = ["run", "show_estimate"]
 
 
 def show_estimate(
-    found: dict[str, Any], out: Path, *, as_json: bool, quiet: bool, more: Sequence[str] = ()
-) -> None:
+    found: dict[str, Any], out: Path, *, counts: Sequence[str], as_json: bool, quiet: bool,
+    more: Sequence[str] = (),
+) -> None:  # fmt: skip
     """Print what a build would take; one that cannot fit on the disk ends as it would.
 
-    `more` lines stand before the last.
+    `counts` are the lines about records; `more` lines stand before the last.
     """
     from ..summary import estimate_lines
 
@@ -35,7 +37,7 @@ def show_estimate(
     if as_json:
         output.result_json(found)
     elif not quiet:
-        *lines, last = estimate_lines(found)
+        *lines, last = estimate_lines(found, counts)
         output.result("\n".join([*lines, *more, last]))
     if not found["fits"]:
         error = _too_large(found, out)
@@ -51,40 +53,51 @@ def _too_large(found: Mapping[str, Any], out: Path) -> StorageError:
 
 
 def run(
-    options: BuildOptions | ChatOptions,
+    options: CommonOptions,
     build: str,
     *,
-    worker: str,
+    content: Callable[[BuildReport[Any]], Sequence[str]],
     as_json: bool,
     quiet: bool,
     profile: bool,
-    more: Callable[[BuildReport[Manifest]], Sequence[str]] = lambda _: (),
+    counts: str = "documents",
+    worker: str | None = None,
+    speed: Callable[[BuildReport[Any]], str] = lambda _: "",
+    more: Callable[[BuildReport[Any]], Sequence[str]] = lambda _: (),
 ) -> None:
     """Run the function `build` (``module:name``) on `options`, show progress, print the summary.
 
-    `worker` is the address of the kind that worker processes import meanwhile; `more` lines of the
-    summary stand before the last.
+    Progress counts ``documents``, ``rows`` or ``steps``. `worker` is the address of the kind that
+    worker processes import meanwhile. `content` lines of the summary describe the dataset, and
+    `more` stand before the last.
     """
-    from dataprep.pipeline.execute.launch import ahead
-
-    with ahead(_likely_workers(options), worker):
+    with _started(options, worker):
         from ..progress import build_progress
         from ..summary import build_lines, profile_lines
 
         module, name = build.split(":")
         function = getattr(import_module(module), name)
-        with build_progress(quiet=quiet) as show:
-            report: BuildReport[Manifest] = function(options, progress=show)
+        with build_progress(quiet=quiet, counts=counts) as show:
+            report: BuildReport[Any] = function(options, progress=show)
     if as_json:
         output.result_json(report.as_dict())
     elif not quiet:
         lines = profile_lines(report) if profile else []
-        *summary, last = build_lines(report)
+        *summary, last = build_lines(report, content(report), speed(report))
         output.result("\n".join([*lines, *summary, *more(report), last]))
 
 
+def _started(options: Any, worker: str | None) -> AbstractContextManager[None]:
+    """Return a context in which worker processes start early, if many units are likely."""
+    if worker is None:
+        return nullcontext()
+    from dataprep.pipeline.execute.launch import ahead
+
+    return ahead(_likely_workers(options), worker)
+
+
 def _likely_workers(options: BuildOptions | ChatOptions) -> int:
-    """How many workers will be wanted, told by sizes; none for a single unit."""
+    """Return the workers that will be wanted, by the sizes of the inputs; 0 for one unit."""
     from dataprep.pipeline.execute.launch import likely_units
     from dataprep.pipeline.read.process_limits import available_cores
 

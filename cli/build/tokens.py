@@ -14,6 +14,7 @@ from dataprep.pipeline.options import BuildOptions
 
 from ..command import EPILOG_START, output_options
 from ..options import OptionHelp, options_of
+from ..summary import speed_text, token_counts, token_lines
 from . import running as building
 from .kinds import KindCommand
 from .shared import INPUT, RUNNING, SPLITS, shared
@@ -96,11 +97,14 @@ def _command(
         from dataprep.pipeline.build import estimate
 
         found = estimate(options).as_dict()
-        building.show_estimate(found, options.out, as_json=as_json, quiet=quiet)
+        building.show_estimate(
+            found, options.out, counts=token_counts(found), as_json=as_json, quiet=quiet
+        )
         return
     building.run(
         options, "dataprep.pipeline.build:build", as_json=as_json, quiet=quiet, profile=profile,
-        worker="dataprep.pipeline.tokens.task:TokenTasks",
+        worker="dataprep.pipeline.tokens.task:TokenTasks", speed=speed_text,
+        content=lambda report: token_lines(report.manifest),
     )  # fmt: skip
 
 

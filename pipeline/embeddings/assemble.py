@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from math import prod
 from pathlib import Path
@@ -26,18 +25,20 @@ from dataprep.formats.manifest.common import InputEntry, RecordCounts
 from dataprep.formats.storage import create_directory, storage_errors
 from dataprep.formats.write.dataset_writer import ArrayWriter, HashedFile
 
-from ..commit.dataset import final_rejects, in_blocks, input_entries
 from ..commit.exact_splits import sizes_of
+from ..commit.provenance import final_rejects, in_blocks, input_entries
 from ..execute.task import REJECTS_NAME, temporary_name, unit_name
+from ..plan.plan import Splitting
 from ..plan.splits import Part, assign, assign_exactly, cut_points
+from ..read.fingerprints import fingerprint_source
 from ..staging.directory import Staging
 from ..staging.writeback import sync_or_remove
 from .convert import HASHES, stored_arrays
 from .options import hashed_options, scale_name
-from .plan import EmbedPlan
-from .task import EmbedResult, piece_name
+from .plan import EmbeddingPlan
+from .task import EmbeddingResult, piece_name
 
-__all__ = ["LINK_BYTES", "MAX_CATEGORIES", "EmbedCommit", "UnitRows"]
+__all__ = ["LINK_BYTES", "MAX_CATEGORIES", "UnitRows", "assemble"]
 
 LINK_BYTES = 16 << 20
 """Least size at which a file of a unit becomes a shard; smaller files are joined."""
@@ -46,20 +47,21 @@ MAX_CATEGORIES = 100_000
 _MAX_CATEGORY_BYTES = 16 << 20
 _BLOCK_BYTES = 4 << 20
 
+Shares = Mapping[str, float | int | None]
 Assign = Callable[[npt.NDArray[np.uint64], npt.NDArray[np.int64]], npt.NDArray[np.intp]]
 
 
 class UnitRows:
     """Rows of all finished units in the directory `units`, in order; `rows` in every array."""
 
-    def __init__(self, units: Path, results: Sequence[EmbedResult]) -> None:
+    def __init__(self, units: Path, results: Sequence[EmbeddingResult]) -> None:
         self.results = results
         self.rows = sum(result.rows for result in results)
         self._units = units
 
     def blocks(
         self, name: str, dtype: str, row: tuple[int, ...]
-    ) -> Iterator[tuple[EmbedResult, npt.NDArray[Any]]]:
+    ) -> Iterator[tuple[EmbeddingResult, npt.NDArray[Any]]]:
         """Yield the rows of the array `name` in blocks, each with its unit."""
         for result in self.results:
             yield from ((result, block) for block in self._unit(result, name, dtype, row))
@@ -71,7 +73,7 @@ class UnitRows:
 
         A linked file is synced first; if that fails, its unit is removed, to be done again.
         """
-        small: list[EmbedResult] = []
+        small: list[EmbeddingResult] = []
         for result in self.results:
             file = result.files[piece_name(name)]
             if file.bytes < LINK_BYTES or result.rows != result.planned:
@@ -90,13 +92,13 @@ class UnitRows:
             yield self._joined(small, name, dtype, row)
 
     def _joined(
-        self, results: Sequence[EmbedResult], name: str, dtype: str, row: tuple[int, ...]
+        self, results: Sequence[EmbeddingResult], name: str, dtype: str, row: tuple[int, ...]
     ) -> tuple[int, Iterator[npt.NDArray[Any]]]:
         blocks = (block for result in results for block in self._unit(result, name, dtype, row))
         return sum(result.rows for result in results), blocks
 
     def _unit(
-        self, result: EmbedResult, name: str, dtype: str, row: tuple[int, ...]
+        self, result: EmbeddingResult, name: str, dtype: str, row: tuple[int, ...]
     ) -> Iterator[npt.NDArray[Any]]:
         """Yield the rows of an array in one unit, in blocks."""
         kind = np.dtype(dtype)
@@ -122,97 +124,98 @@ class UnitRows:
             first += len(block)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class EmbedCommit:
-    """Assembly of a dataset from the units in `staging`, and everything else that goes into it."""
+def assemble(
+    plan: EmbeddingPlan, staging: Staging, results: Sequence[EmbeddingResult], *,
+    options: Mapping[str, Any], shares: Shares,
+) -> tuple[Path, ArrayManifest]:  # fmt: skip
+    """Write the dataset durably into a scratch directory; return that and the manifest.
 
-    plan: EmbedPlan
-    staging: Staging
-    options: Mapping[str, Any]
-    shares: dict[str, float | int | None]
-    fingerprints: Mapping[int, str]
+    `options` are those that config.json stores.
+    """
+    payload = plan.payload
+    scratch = staging.path / temporary_name()
+    create_directory(scratch)
+    create_directory(scratch / "dataset")
+    fingerprints = {  # the others were computed while the inputs were read
+        number: fingerprint_source(source, payload.hf_config, payload.hf_split)
+        for number, source in enumerate(plan.sources) if source.format == "hf"
+    }  # fmt: skip
+    inputs = input_entries(plan.sources, results, fingerprints)
+    records = _records(plan, results, inputs)
+    writer = ArrayWriter(scratch / "dataset")
+    found = UnitRows(staging.units, results)
+    kinds = {column.name: column.kind for column in payload.stored}
+    for name, stored in stored_arrays(payload).items():
+        if kinds.get(name) == "label":
+            _labels(writer, name, found)
+            continue
+        meta: dict[str, Any] = {}
+        if kinds.get(name) in ("vector", "text"):
+            scale = scale_name(name) if payload.dtype == "int8" else None
+            meta = {"scale": scale, "unit": payload.normalize}
+        parts = found.parts(name, storage_dtype(stored.dtype), stored.row)
+        writer.parts(name, parts, row=stored.row, dtype=stored.dtype, **meta)
+    _splits(writer, plan.splitting, shares, found)
+    if records.rejected:
+        quoted = options.get("excerpts", True)
+        lines = final_rejects(staging, results, excerpts=quoted)
+        writer.write(REJECTS_NAME, in_blocks(lines))
+    manifest = writer.finish_arrays(
+        kind="embeddings", rows=records.written, inputs=inputs, records=records,
+        options=options, recipe=hashed_options(options),
+    )  # fmt: skip
+    return writer.root, manifest
 
-    def assemble(self, results: Sequence[EmbedResult]) -> tuple[Path, ArrayManifest]:
-        """Write the dataset durably into a scratch directory; return that and the manifest."""
-        scratch = self.staging.path / temporary_name()
-        create_directory(scratch)
-        create_directory(scratch / "dataset")
-        inputs = input_entries(self.plan.sources, results, self.fingerprints)
-        records = self._records(results, inputs)
-        writer = ArrayWriter(scratch / "dataset")
-        found = UnitRows(self.staging.units, results)
-        kinds = {column.name: column.kind for column in self.plan.stored}
-        for name, stored in stored_arrays(self.plan).items():
-            if kinds.get(name) == "label":
-                _labels(writer, name, found)
-            else:
-                meta = self._meta(name) if kinds.get(name) in ("vector", "text") else {}
-                parts = found.parts(name, storage_dtype(stored.dtype), stored.row)
-                writer.parts(name, parts, row=stored.row, dtype=stored.dtype, **meta)
-        self._splits(writer, found)
-        if records.rejected:
-            quoted = self.options.get("excerpts", True)
-            lines = final_rejects(self.staging, results, excerpts=quoted)
-            writer.write(REJECTS_NAME, in_blocks(lines))
-        manifest = writer.finish_arrays(
-            kind="embeddings", rows=records.written, inputs=inputs, records=records,
-            options=self.options, recipe=hashed_options(self.options),
+
+def _records(
+    plan: EmbeddingPlan, results: Sequence[EmbeddingResult], inputs: Sequence[InputEntry]
+) -> RecordCounts:
+    rejected: Counter[str] = Counter()
+    for result in results:
+        rejected.update(result.rejected)
+    read = sum(entry.records for entry in inputs)
+    written = sum(result.rows for result in results)
+    if not written:
+        reasons = ", ".join(f"{count} {reason}" for reason, count in rejected.items())
+        raise InputError(
+            f"none of the {read} records could be used ({reasons})" if read
+            else "there are no records in the input",
+            where=plan.sources[0].name, code="E_EMPTY",
+            remedy="Check --columns and --format." if read else "Check --input.",
         )  # fmt: skip
-        return writer.root, manifest
+    return RecordCounts(
+        read=read, written=written, rejected=dict(sorted(rejected.items())),
+        blank_lines=sum(span.blank_lines for result in results for span in result.spans),
+    )  # fmt: skip
 
-    def _meta(self, name: str) -> dict[str, Any]:
-        """Return the entries of an array of vectors in config.json beside its type and shape."""
-        scale = scale_name(name) if self.plan.dtype == "int8" else None
-        return {"scale": scale, "unit": self.plan.normalize}
 
-    def _records(
-        self, results: Sequence[EmbedResult], inputs: Sequence[InputEntry]
-    ) -> RecordCounts:
-        rejected: Counter[str] = Counter()
-        for result in results:
-            rejected.update(result.rejected)
-        read = sum(entry.records for entry in inputs)
-        written = sum(result.rows for result in results)
-        if not written:
-            reasons = ", ".join(f"{count} {reason}" for reason, count in rejected.items())
-            raise InputError(
-                f"none of the {read} records could be used ({reasons})" if read
-                else "there are no records in the input",
-                where=self.plan.sources[0].name, code="E_EMPTY",
-                remedy="Check --columns and --format." if read else "Check --input.",
-            )  # fmt: skip
-        return RecordCounts(
-            read=read, written=written, rejected=dict(sorted(rejected.items())),
-            blank_lines=sum(span.blank_lines for result in results for span in result.spans),
-        )  # fmt: skip
+def _splits(writer: ArrayWriter, splitting: Splitting, shares: Shares, found: UnitRows) -> None:
+    """Write the row numbers of each split, in the order of `shares`."""
+    names = splitting.names
+    if len(names) == 1:
+        writer.split(names[0], _ranges(found.rows), rows=found.rows)
+        return
+    parts = _assigned(splitting, shares, found)
+    sizes = np.zeros(len(names), np.int64)
+    for _, numbers in parts():
+        sizes += np.bincount(numbers, minlength=len(names))
+    for name in sorted(names, key=list(shares).index):
+        number = names.index(name)
+        chosen = (first + np.flatnonzero(part == number) for first, part in parts())
+        writer.split(name, chosen, rows=int(sizes[number]))
 
-    def _splits(self, writer: ArrayWriter, found: UnitRows) -> None:
-        names = self.plan.splitting.names
-        if len(names) == 1:
-            writer.split(names[0], _ranges(found.rows), rows=found.rows)
-            return
-        parts = self._assigned(found)
-        sizes = np.zeros(len(names), np.int64)
-        for _, numbers in parts():
-            sizes += np.bincount(numbers, minlength=len(names))
-        for name in sorted(names, key=list(self.shares).index):
-            number = names.index(name)
-            chosen = (first + np.flatnonzero(part == number) for first, part in parts())
-            writer.split(name, chosen, rows=int(sizes[number]))
 
-    def _assigned(
-        self, found: UnitRows
-    ) -> Callable[[], Iterator[tuple[int, npt.NDArray[np.intp]]]]:
-        """Return a function that yields blocks: number of the first row, split of each row."""
-        splitting = self.plan.splitting
-        if splitting.ends:
-            ends = [int(end) for end in splitting.ends]
-            place: Assign = lambda hashes, _: assign(hashes, ends)  # noqa: E731 (one of two)
-        else:
-            sizes = sizes_of(splitting.names, self.shares, found.rows)
-            cuts = cut_points(found.hashes, sizes)
-            place = lambda hashes, rows: assign_exactly(hashes, rows, cuts)  # noqa: E731
-        return lambda: ((int(rows[0]), place(hashes, rows)) for hashes, rows in found.hashes())
+def _assigned(
+    splitting: Splitting, shares: Shares, found: UnitRows
+) -> Callable[[], Iterator[tuple[int, npt.NDArray[np.intp]]]]:
+    """Return a function that yields blocks: number of the first row, split of each row."""
+    if splitting.ends:
+        ends = [int(end) for end in splitting.ends]
+        place: Assign = lambda hashes, _: assign(hashes, ends)  # noqa: E731 (one of two)
+    else:
+        cuts = cut_points(found.hashes, sizes_of(splitting.names, dict(shares), found.rows))
+        place = lambda hashes, rows: assign_exactly(hashes, rows, cuts)  # noqa: E731
+    return lambda: ((int(rows[0]), place(hashes, rows)) for hashes, rows in found.hashes())
 
 
 def _labels(writer: ArrayWriter, name: str, found: UnitRows) -> None:

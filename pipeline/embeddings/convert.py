@@ -22,7 +22,7 @@ from ..encode.encoder import TextEncoder
 from ..plan.splits import Hashes, hash_keys
 from ..read.records import key_bytes
 from .options import PROVENANCE, scale_name
-from .plan import EmbedPlan
+from .plan import EmbeddingPayload, EmbeddingPlan
 from .rows import Column, Problem, Rows, Values
 
 __all__ = [
@@ -64,7 +64,7 @@ class Stored(NamedTuple):
     row: tuple[int, ...]
 
 
-def stored_arrays(plan: EmbedPlan) -> dict[str, Stored]:
+def stored_arrays(plan: EmbeddingPayload) -> dict[str, Stored]:
     """Return the arrays that `plan` makes, by name."""
     found: dict[str, Stored] = {}
     for column in plan.stored:
@@ -82,14 +82,15 @@ class Converter:
     """Converter of a unit's rows; `labels` are the numbers of its texts so far, by column."""
 
     def __init__(
-        self, plan: EmbedPlan, encoder: TextEncoder | None, lap: Callable[[str], None]
+        self, plan: EmbeddingPlan, encoder: TextEncoder | None, lap: Callable[[str], None]
     ) -> None:
-        self._plan = plan
+        self._plan = plan.payload
+        self._seed = plan.splitting.seed
         self._encoder = encoder
         self._lap = lap
         self._splits = len(plan.splitting.names) > 1
         self.labels: dict[str, dict[str, int]] = {
-            column.name: {} for column in plan.columns if column.kind == "label"
+            column.name: {} for column in self._plan.columns if column.kind == "label"
         }
 
     def rows(self, rows: Rows, source: int) -> tuple[Made, list[tuple[int, Problem]]]:
@@ -173,15 +174,16 @@ class Converter:
         good: npt.NDArray[np.intp] | slice,
     ) -> Hashes:  # fmt: skip
         """Return the hashes of the split key, by default the encoded text or the first vector."""
-        seed = self._plan.splitting.seed
         keyed = {column.kind: rows.columns[column.name].texts for column in self._plan.columns}
         texts = keyed.get("key") or keyed.get("text")
         if texts is None:
             digest = xxhash.xxh3_64_intdigest
             vectors = next(iter(floats.values()))[good]
-            return np.fromiter((digest(row, seed) for row in vectors), np.uint64, len(vectors))
+            return np.fromiter(
+                (digest(row, self._seed) for row in vectors), np.uint64, len(vectors)
+            )
         chosen = range(rows.count)[good] if isinstance(good, slice) else good.tolist()
-        return hash_keys([key_bytes(texts[row]) for row in chosen], seed)
+        return hash_keys([key_bytes(texts[row]) for row in chosen], self._seed)
 
 
 def _not_finite(values: Values, column: Column) -> dict[int, Problem]:

@@ -7,24 +7,20 @@ them the arrays that were put together from small ones; large ones are linked.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import Any
 
-from dataprep.formats.errors import StorageError
 from dataprep.formats.files import npy
-from dataprep.formats.manifest import arrays as array_manifest
 from dataprep.formats.storage import free_bytes
 
-from ..commit import output_dir as destination
-from ..read.child_process import reading_apart
 from ..read.process_limits import available_cores
 from .assemble import LINK_BYTES
-from .options import PROVENANCE, EmbeddingOptions, scale_name
-from .plan import EmbedPlan
-from .prepare import EmbedPrepared, prepare_embeddings
+from .options import PROVENANCE, scale_name
+from .plan import EmbeddingPayload
+from .prepare import EmbeddingPrepared
 from .readers import rows_in
 
-__all__ = ["EmbeddingEstimate", "check_embedding_disk", "estimate_embeddings"]
+__all__ = ["EmbeddingEstimate", "estimate"]
 
 _NUMBER_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2, "int8": 1}
 _SCALAR_BYTES = {"int": 8, "float": 8, "bool": 1, "label": 8}
@@ -35,12 +31,11 @@ _SCALE_BYTES = 4
 _HEADROOM = 1.1
 _RATE = 300e6  # bytes of output per second and worker, read, checked, hashed and written twice
 _START_SECONDS = 0.5
-_BUILT = "a dataset stands there already: a build of the same would change nothing"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EmbeddingEstimate:
-    """Sizes in bytes, `seconds` with the workers asked for; an encoder's time is not in it."""
+    """Estimate: sizes in bytes, `seconds` with the workers asked for and without an encoder."""
 
     inputs: int
     input_bytes: int
@@ -49,7 +44,7 @@ class EmbeddingEstimate:
     """Bytes of a row of each array."""
     output_bytes: int
     peak_disk_bytes: int
-    """With a tenth to spare; a build starts only where no less than this is free."""
+    """Includes a margin of a tenth; a build starts only where this much is free."""
     free_bytes: int
     seconds: float
     units: int
@@ -58,27 +53,19 @@ class EmbeddingEstimate:
     notes: tuple[str, ...] = ()
 
     def as_dict(self) -> dict[str, Any]:
-        """The fields, for JSON."""
+        """Return the fields, for JSON."""
         return asdict(self)
 
 
-@reading_apart()
-def estimate_embeddings(options: EmbeddingOptions) -> EmbeddingEstimate:
-    """Look at the inputs and say what a build would take; writes nothing."""
-    options = replace(options, out=destination.resolve(options.out))
-    existing = destination.check(options.out, array_manifest.load, overwrite=options.overwrite)
-    found = estimate_prepared(prepare_embeddings(options))
-    kept = existing is not None and not options.overwrite
-    return replace(found, notes=(*found.notes, _BUILT)) if kept else found
-
-
-def estimate_prepared(prepared: EmbedPrepared) -> EmbeddingEstimate:
-    """The same for a build that is prepared."""
+def estimate(prepared: EmbeddingPrepared) -> EmbeddingEstimate:
+    """Return what the build will take, from the headers and first records of its inputs."""
     plan, options = prepared.plan, prepared.options
+    payload = plan.payload
     rows = sum(
-        rows_in(source, plan.columns, plan.hf_config, plan.hf_split) for source in plan.sources
+        rows_in(source, payload.columns, payload.hf_config, payload.hf_split)
+        for source in plan.sources
     )
-    row_bytes = _row_bytes(plan)
+    row_bytes = _row_bytes(payload)
     headers = npy.PAGE * len(row_bytes)
     output = rows * (sum(row_bytes.values()) + _INDEX_BYTES) + headers
     small = sum(size for size in row_bytes.values() if rows * size < LINK_BYTES * len(plan.units))
@@ -89,12 +76,12 @@ def estimate_prepared(prepared: EmbedPrepared) -> EmbeddingEstimate:
         output_bytes=output, peak_disk_bytes=int(peak * _HEADROOM),
         free_bytes=free_bytes(options.out),
         seconds=round(_START_SECONDS + output / _RATE, 1), units=len(plan.units),
-        workers=1 if prepared.encoder is not None else workers, splits=prepared.shares,
+        workers=1 if options.encoder is not None else workers, splits=prepared.shares,
         notes=prepared.notes,
     )  # fmt: skip
 
 
-def _row_bytes(plan: EmbedPlan) -> dict[str, int]:
+def _row_bytes(plan: EmbeddingPayload) -> dict[str, int]:
     found = {PROVENANCE: _PROVENANCE_BYTES}
     for column in plan.stored:
         found[column.name] = _SCALAR_BYTES.get(
@@ -103,15 +90,3 @@ def _row_bytes(plan: EmbedPlan) -> dict[str, int]:
         if plan.dtype == "int8" and column.kind not in _SCALAR_BYTES:
             found[scale_name(column.name)] = _SCALE_BYTES
     return found
-
-
-def check_embedding_disk(prepared: EmbedPrepared, *, already: int = 0) -> None:
-    """Refuse a build that the disk cannot hold; `already` bytes are there from an earlier run."""
-    wanted = estimate_prepared(prepared)
-    needed = max(0, wanted.peak_disk_bytes - already)
-    if needed > wanted.free_bytes:
-        raise StorageError(
-            f"about {needed:,} bytes are needed and {wanted.free_bytes:,} are free",
-            where=str(prepared.options.out), code="E_NOSPACE",
-            remedy="Free some space, or choose another --out.",
-        )  # fmt: skip

@@ -1,4 +1,4 @@
-"""Plan of a build of embeddings: sources, columns, units.
+"""Plan of a build of embeddings: columns, and units of the inputs.
 
 As in a build of tokens (see pipeline/plan/plan.py) units depend on the inputs alone, and any
 process can do a unit, given the plan and its number.
@@ -7,15 +7,10 @@ process can do a unit, given the plan and its number.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 
 import msgspec
 
-from dataprep.formats.errors import IntegrityError
-from dataprep.formats.storage import storage_errors
-
-from ..own_files import read_own
-from ..plan.plan import Splitting, Unit, UnitBuilder
+from ..plan.plan import Plan, Unit, UnitBuilder
 from ..read.array_files import ARRAYS, CUT
 from ..read.huggingface import hf_rows
 from ..read.records import Span
@@ -23,7 +18,7 @@ from ..read.sources import Source
 from .readers import row_count
 from .rows import Column
 
-__all__ = ["EmbedPlan", "load_embed_plan", "make_embed_units", "unit_limit"]
+__all__ = ["PLAN", "EmbeddingPayload", "EmbeddingPlan", "make_embedding_units", "unit_limit"]
 
 _SMALL_INPUT = 256 << 20
 _SMALL_UNIT_BYTES = 8 << 20
@@ -34,30 +29,19 @@ _MANY_UNITS = 256  # below `_LARGE_UNIT_BYTES`: a unit is a shard, and few large
 _MAX_UNITS = 4096
 
 
-class EmbedPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """Plan of a build; equal plans give equal units.
+class EmbeddingPayload(msgspec.Struct, frozen=True, kw_only=True):
+    """Part of a plan that is special to embeddings.
 
     `columns` are read; one of kind ``key`` decides the split, and one of kind ``text`` is encoded,
-    `encode_batch` texts at a time. `key` depends on the probe of the encoder too.
+    `encode_batch` texts at a time.
     """
 
-    key: str
-    kind: str
-    sources: tuple[Source, ...]
-    units: tuple[Unit, ...]
     columns: tuple[Column, ...]
     dtype: str
     normalize: bool
     encode_batch: int
     hf_config: str | None
     hf_split: str | None
-    splitting: Splitting
-    on_error: str
-
-    @property
-    def input_bytes(self) -> int:
-        """Return the bytes of input, as stored."""
-        return sum(unit.size for unit in self.units)
 
     @property
     def stored(self) -> list[Column]:
@@ -65,20 +49,10 @@ class EmbedPlan(msgspec.Struct, frozen=True, kw_only=True):
         return [column for column in self.columns if column.kind != "key"]
 
 
+EmbeddingPlan = Plan[EmbeddingPayload]
+
 # Made at import, in one thread: msgspec 0.22 crashes where several are the first to use a type.
-_PLAN = msgspec.json.Decoder(EmbedPlan)
-
-
-def load_embed_plan(path: Path) -> EmbedPlan:
-    """Read a plan that `msgspec.json.encode` wrote."""
-    try:
-        with storage_errors(path):
-            return _PLAN.decode(read_own(path))
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise IntegrityError(
-            f"not a readable plan ({error})", where=str(path), code="E_PLAN",
-            remedy="Delete the directory it is in and start again.",
-        ) from None  # fmt: skip
+PLAN = msgspec.json.Decoder(EmbeddingPlan)
 
 
 def unit_limit(total: int, *, encoding: bool) -> int:
@@ -98,7 +72,7 @@ def unit_limit(total: int, *, encoding: bool) -> int:
     return size
 
 
-def make_embed_units(
+def make_embedding_units(
     sources: Sequence[Source], columns: Sequence[Column], config: str | None, split: str | None
 ) -> tuple[Unit, ...]:
     """Divide `sources` into units, in order; small neighbours share one."""

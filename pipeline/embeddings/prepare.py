@@ -6,13 +6,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
+
 import dataprep
 from dataprep.formats.errors import InputError, UsageError
 from dataprep.formats.manifest.arrays import ArrayManifest
 
 from ..encode.encoder import TextEncoder, load_encoder
 from ..encode.options import encoder_name
-from ..encode.probe import OPTION, Probe, make_probe, probe_width, unfinished_probes
+from ..encode.probe import OPTION, PROBE_NAME, Probe, make_probe, probe_width, unfinished_probes
+from ..kinds import Prepared, Survey
 from ..options import parse_split, stored_excerpts
 from ..plan.own_splits import own_split_notes
 from ..plan.plan import Splitting, plan_key
@@ -20,18 +23,19 @@ from ..plan.splits import ordered_names, thresholds
 from ..read.array_files import ARRAYS
 from ..read.discovery import find_sources, folder_notes
 from ..read.sources import Source, input_error
+from .assemble import LINK_BYTES
 from .options import (
     EMBEDDING,
     EmbeddingOptions,
     RequestedArray,
     parse_columns,
 )
-from .plan import EmbedPlan, make_embed_units
+from .plan import EmbeddingPayload, EmbeddingPlan, make_embedding_units
 from .readers import fields_of
 from .rows import Column, FieldType
-from .task import EmbeddingTasks
+from .task import EmbeddingTask, EmbeddingTasks
 
-__all__ = ["EmbedPrepared", "prepare_embeddings"]
+__all__ = ["EmbeddingPrepared", "EmbeddingSurvey", "prepare", "survey"]
 
 _SHOWN = 12  # fields in a message
 _MAX_SOURCES = 1_000_000
@@ -47,62 +51,83 @@ _ARGUMENT = {"text": "--text-field", "key": "--split-key"}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class EmbedPrepared:
+class EmbeddingSurvey(Survey):
+    """Inputs of a build of embeddings, and the columns to read."""
+
+    columns: tuple[Column, ...]
+    """The width of a column of texts is not known before the encoder is loaded: 0."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EmbeddingPrepared(Prepared):
     """Prepared build of embeddings."""
 
     options: EmbeddingOptions
-    plan: EmbedPlan
-    encoder: TextEncoder | None
-    probe: Probe | None
-    """Probe of the encoder, as the stored options have it."""
+    plan: EmbeddingPlan
     shares: dict[str, float | int | None]
-    stored_options: dict[str, Any]
-    notes: tuple[str, ...]
 
 
-def prepare_embeddings(
-    options: EmbeddingOptions, existing: ArrayManifest | None = None
-) -> EmbedPrepared:
-    """Return the build that `options` describe, prepared without reading all of the inputs.
+def survey(options: EmbeddingOptions) -> EmbeddingSurvey:
+    """Find the inputs and the columns to read, and cut the inputs into units.
+
+    Reads headers, or the first records.
+    """
+    sources = tuple(find_sources(options))
+    _check_sources(options, sources)
+    columns = _columns(options, sources)
+    return EmbeddingSurvey(
+        sources=sources, columns=columns,
+        units=make_embedding_units(sources, columns, options.hf_config, options.hf_split),
+        only_here=options.encoder is not None,
+    )  # fmt: skip
+
+
+def prepare(
+    options: EmbeddingOptions, survey: EmbeddingSurvey, existing: ArrayManifest | None
+) -> EmbeddingPrepared:
+    """Load the encoder, if there is one, and return the build that `options` describe.
 
     The probe of the encoder is that of the `existing` dataset or of an unfinished build, if one of
     them is of this encoder.
     """
-    sources = tuple(find_sources(options))
-    _check_sources(options, sources)
-    encoder, probe, width = _encoder(options, existing)
-    columns = _columns(options, sources, width)
+    sources, columns = survey.sources, survey.columns
+    encoder, probe = _encoder(options, existing)
+    if probe is not None:
+        text = msgspec.structs.replace(columns[0], width=probe_width(probe))
+        columns = (text, *columns[1:])
     shares = parse_split(options.split, options.split_mode)
-    splitting = _splitting(options, shares)
-    units = make_embed_units(sources, columns, options.hf_config, options.hf_split)
     stored = _stored_options(options) | ({} if probe is None else {OPTION: probe})
-    key = plan_key([dataprep.__version__, "embeddings", sources, units, columns, stored])
-    plan = EmbedPlan(
-        key=key, kind=EmbeddingTasks.address, sources=sources, units=units,
-        columns=columns, dtype=options.dtype,
-        normalize=options.normalize, encode_batch=options.encode_batch,
-        hf_config=options.hf_config, hf_split=options.hf_split, splitting=splitting,
-        on_error=options.on_error,
+    plan = EmbeddingPlan(
+        key=plan_key(
+            [dataprep.__version__, "embeddings", sources, survey.units, columns, stored]
+        ),
+        kind=EmbeddingTasks.address, sources=sources, units=survey.units,
+        splitting=_splitting(options, shares), on_error=options.on_error,
+        payload=EmbeddingPayload(
+            columns=columns, dtype=options.dtype, normalize=options.normalize,
+            encode_batch=options.encode_batch, hf_config=options.hf_config,
+            hf_split=options.hf_split,
+        ),
     )  # fmt: skip
-    return EmbedPrepared(
-        options=options, plan=plan, encoder=encoder, probe=probe, shares=shares,
-        stored_options=stored,
+    return EmbeddingPrepared(
+        options=options, plan=plan, shares=shares, stored_options=stored,
         notes=(
             *folder_notes(options), *own_split_notes(options, sources, shares, "embeddings"),
         ),
+        files={} if probe is None else {PROBE_NAME: msgspec.json.encode(probe)},
+        open_here=lambda _: EmbeddingTask(plan, encoder),
+        synced=("*.npy", LINK_BYTES),
     )  # fmt: skip
 
 
 def _encoder(
     options: EmbeddingOptions, existing: ArrayManifest | None
-) -> tuple[TextEncoder | None, Probe | None, int]:
-    """Return the encoder, its probe and the width of its vectors; None, None, 0 without one."""
+) -> tuple[TextEncoder | None, Probe | None]:
     if options.encoder is None:
-        return None, None, 0
+        return None, None
     encoder = load_encoder(options.encoder)
     known = [] if existing is None else [existing.options.get(OPTION)]
-    probe = make_probe(encoder, [*known, *unfinished_probes(options.out)])
-    return encoder, probe, probe_width(probe)
+    return encoder, make_probe(encoder, [*known, *unfinished_probes(options.out)])
 
 
 def _check_sources(options: EmbeddingOptions, sources: Sequence[Source]) -> None:
@@ -119,9 +144,7 @@ def _check_sources(options: EmbeddingOptions, sources: Sequence[Source]) -> None
         )  # fmt: skip
 
 
-def _columns(
-    options: EmbeddingOptions, sources: Sequence[Source], encoded: int
-) -> tuple[Column, ...]:
+def _columns(options: EmbeddingOptions, sources: Sequence[Source]) -> tuple[Column, ...]:
     """Return the columns to read, from the first input with records; the others must have them.
 
     Files of JSON without records are accepted.
@@ -132,7 +155,7 @@ def _columns(
         requested = (_only_vectors(fields, first),)
     columns = [_column(array, fields, first, options.dim) for array in requested]
     if options.text_field is not None:
-        text = Column(name=EMBEDDING, field=options.text_field, kind="text", width=encoded)
+        text = Column(name=EMBEDDING, field=options.text_field, kind="text")
         columns.insert(0, text)
     if not any(column.kind in ("vector", "text") for column in columns):
         raise UsageError(

@@ -30,24 +30,24 @@ from ..execute.task import (
     UnitResult,
 )
 from ..execute.unit_files import PieceFile
-from ..plan.plan import PLAN_NAME, Unit
+from ..plan.plan import PLAN_NAME, Unit, load_plan
 from ..progress import StageClock
 from ..read.process_limits import Watch
 from ..read.records import Reject, Span, excerpt
 from .convert import HASHES, Converter, Stored, stored_arrays
-from .plan import EmbedPlan, load_embed_plan
+from .plan import PLAN, EmbeddingPlan
 from .readers import RowReader, planned_rows
 from .rows import Problem, Rows
 
-__all__ = ["RESULT", "EmbedResult", "EmbedTask", "EmbeddingTasks", "piece_name"]
+__all__ = ["EmbeddingResult", "EmbeddingTask", "EmbeddingTasks", "piece_name"]
 
 
-class EmbedResult(UnitResult, frozen=True, kw_only=True):
+class EmbeddingResult(UnitResult, frozen=True, kw_only=True):
     """Result of a unit of embeddings: `files` by name, `rows` rows in each.
 
-    Every file has the header of a .npy file with `planned` rows: where all of them could be used,
-    it is such a file, and may become a shard as it is.
-    `categories` are the texts of label columns that this unit met, in the order of their numbers.
+    Every file has the header of a .npy file with `planned` rows. If no row was left out it is such
+    a file, and may become a shard. `categories` are the texts of the unit's label columns, in the
+    order of their numbers.
     """
 
     rows: int
@@ -65,46 +65,43 @@ class EmbedResult(UnitResult, frozen=True, kw_only=True):
         return {**{name: file.sha256 for name, file in self.files.items()}, **super().hashes()}
 
 
-RESULT = msgspec.json.Decoder(EmbedResult)
-
-
 def piece_name(array: str) -> str:
-    """The file of a unit with the rows of an array."""
+    """Return the name of the file with the rows of an array."""
     return f"{array}.npy"
 
 
-class EmbedTask:
-    """Task of embeddings; `encoder` makes vectors of texts, where there are texts."""
+class EmbeddingTask:
+    """Task of a plan of embeddings; `encoder` is needed where there are texts."""
 
-    def __init__(self, plan: EmbedPlan, encoder: TextEncoder | None) -> None:
+    def __init__(self, plan: EmbeddingPlan, encoder: TextEncoder | None) -> None:
         self._plan = plan
         self._encoder = encoder
 
     def run(
         self, number: int, scratch: Path, report: Report, clock: StageClock, threads: int
-    ) -> EmbedResult:
-        """Do unit `number`."""
+    ) -> EmbeddingResult:
+        """Do unit `number`: write its files into `scratch` and return its result."""
         unit = self._plan.units[number]
         return _Unit(self._plan, unit, self._encoder, scratch, report=report, clock=clock).run()
 
 
 class EmbeddingTasks:
-    """Opens tasks of embeddings."""
+    """Part of the kind that worker processes need."""
 
     address = "dataprep.pipeline.embeddings.task:EmbeddingTasks"
 
     def answer(self, request: bytes, watch: Watch | None) -> bytes:
-        """Refuse: nothing is asked before there is a plan."""
+        """Refuse: this kind asks its workers nothing."""
         raise NotImplementedError
 
-    def open_task(self, staging: Path, watch: Watch | None) -> EmbedTask:
+    def open_task(self, staging: Path, watch: Watch | None) -> EmbeddingTask:
         """Open the plan in the directory `staging`."""
-        return EmbedTask(load_embed_plan(staging / PLAN_NAME), None)
+        return EmbeddingTask(load_plan(staging / PLAN_NAME, PLAN), None)
 
 
 class _Unit:
     def __init__(
-        self, plan: EmbedPlan, unit: Unit, encoder: TextEncoder | None, scratch: Path, *,
+        self, plan: EmbeddingPlan, unit: Unit, encoder: TextEncoder | None, scratch: Path, *,
         report: Report, clock: StageClock,
     ) -> None:  # fmt: skip
         self._plan = plan
@@ -113,7 +110,7 @@ class _Unit:
         self._clock = clock
         self._lap: Callable[[str], None] = clock.lap
         self._convert = Converter(plan, encoder, clock.lap)
-        arrays = stored_arrays(plan)
+        arrays = stored_arrays(plan.payload)
         if len(plan.splitting.names) > 1:
             arrays[HASHES] = Stored("<u8", ())
         self._planned = planned_rows(plan.sources, unit.spans)
@@ -128,7 +125,7 @@ class _Unit:
         self._rejected: Counter[str] = Counter()
         self._spans: list[SpanResult] = []
 
-    def run(self) -> EmbedResult:
+    def run(self) -> EmbeddingResult:
         with contextlib.ExitStack() as stack:
             for writer in (*self._writers.values(), self._rejects):
                 stack.enter_context(writer)
@@ -136,7 +133,7 @@ class _Unit:
                 writer.write(self._headers[name])
             for span in self._unit.spans:
                 self._read(span)
-            return EmbedResult(
+            return EmbeddingResult(
                 number=self._unit.number,
                 rows=self._rows,
                 planned=self._planned,
@@ -151,10 +148,10 @@ class _Unit:
             )
 
     def _read(self, span: Span) -> None:
-        plan = self._plan
-        source = plan.sources[span.source]
+        payload = self._plan.payload
+        source = self._plan.sources[span.source]
         reader = RowReader(
-            source, span, plan.columns, config=plan.hf_config, split=plan.hf_split,
+            source, span, payload.columns, config=payload.hf_config, split=payload.hf_split,
             lap=self._lap,
         )  # fmt: skip
         records = lines = blank = 0

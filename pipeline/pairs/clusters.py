@@ -28,7 +28,7 @@ import numpy.typing as npt
 from dataprep.formats.errors import InputError, UsageError
 
 from ..read.sources import Source, input_error
-from ..staging.checkpoints import Kept
+from ..staging.checkpoints import Checkpoints
 from .columns import CellError, cluster_of
 from .csr import Ints, Lists, flat_places, lists_of
 from .draws import draw, keys_of
@@ -78,17 +78,17 @@ class _Found:
 
 
 def cluster(
-    options: PairOptions, inputs: Inputs, table: Table, vectors: Vectors, kept: Kept
+    options: PairOptions, inputs: Inputs, table: Table, vectors: Vectors, checkpoints: Checkpoints
 ) -> Clustering:
     """Return the clusters of the pairs as `options` define them."""
     pairs, by = table.pairs, _method(options, table)
     if by == "column":
         found = _by_question(pairs.cluster, table, vectors, pairs.cluster_names)
     elif by == "kmeans":
-        labels = _kmeans(options, vectors.questions, kept)
+        labels = _kmeans(options, vectors.questions, checkpoints)
         found = _by_question(labels[pairs.question], table, vectors, None)
     elif by == "keywords":
-        found = _by_keyword(options, inputs, table, vectors, kept)
+        found = _by_keyword(options, inputs, table, vectors, checkpoints)
     else:
         found = _by_question(np.full(len(pairs), -1, np.int64), table, vectors, [])
     stored = vectors.questions.dtype
@@ -117,14 +117,14 @@ def _by_question(of_pair: Ints, table: Table, vectors: Vectors, names: list[str]
 
 
 def _by_keyword(
-    options: PairOptions, inputs: Inputs, table: Table, vectors: Vectors, kept: Kept
+    options: PairOptions, inputs: Inputs, table: Table, vectors: Vectors, checkpoints: Checkpoints
 ) -> _Found:
     names: list[str] | None = None
     if "keyword_clusters" in inputs.others:
         given = inputs.others["keyword_clusters"]
         names, of_word = _keyword_clusters(given, table.pairs.keywords)
     else:
-        of_word = _kmeans(options, vectors.keywords, kept)
+        of_word = _kmeans(options, vectors.keywords, checkpoints)
     count = int(of_word.max(initial=-1)) + 1 if names is None else len(names)
     members = lists_of(of_word, np.arange(len(of_word)), count, len(of_word))
     of_pair = by_keywords(table.pairs.keyword_lists, of_word)
@@ -152,9 +152,11 @@ def _method(options: PairOptions, table: Table) -> str:
     return "none" if options.n_clusters is None else "kmeans"
 
 
-def _kmeans(options: PairOptions, vectors: Array, kept: Kept) -> Ints:
+def _kmeans(options: PairOptions, vectors: Array, checkpoints: Checkpoints) -> Ints:
     count = options.n_clusters or default_clusters(len(vectors))
-    return kept.array("kmeans", lambda: kmeans(vectors.astype(np.float32), count, options.seed))
+    return checkpoints.array(
+        "kmeans", lambda: kmeans(vectors.astype(np.float32), count, options.seed)
+    )
 
 
 def _keyword_clusters(source: Source, keywords: Sequence[str]) -> tuple[list[str], Ints]:

@@ -26,7 +26,7 @@ import numpy.typing as npt
 from dataprep.formats.errors import InputError
 
 from ..read.process_limits import available_cores
-from ..staging.checkpoints import Kept
+from ..staging.checkpoints import Checkpoints
 from .clusters import Clustering
 from .csr import Ints, Lists, flat_places, lists_of
 from .draws import draw, keys_of
@@ -125,7 +125,7 @@ def mine_pairs(
     table: Table,
     vectors: Vectors,
     clustering: Clustering,
-    kept: Kept,
+    checkpoints: Checkpoints,
     *,
     search: str,
     tell: Callable[[int, int], None],
@@ -153,7 +153,9 @@ def mine_pairs(
         )  # fmt: skip
         return np.stack(found)
 
-    negatives, tiers = kept.array("negatives-faiss" if search == "faiss" else "negatives", make)
+    negatives, tiers = checkpoints.array(
+        "negatives-faiss" if search == "faiss" else "negatives", make
+    )
     return negatives, tiers
 
 

@@ -10,8 +10,10 @@ NaN, infinity, a row of zeros and a row of another width are refused, with the t
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
+from itertools import islice
 from typing import Any, cast
 
 import numpy as np
@@ -24,18 +26,19 @@ from ..encode.encoder import TextEncoder
 from ..read.arrow import BatchLimits, arrow_errors, open_table
 from ..read.child_process import streamed_apart
 from ..read.sources import Source, check_unchanged, input_error, reading
-from ..staging.checkpoints import Kept
+from ..staging.checkpoints import Checkpoints
 from .merge import Pairs
 from .options import PairOptions
 from .search import Floats, unit
 from .table import Inputs
 
-__all__ = ["Embedding", "Vectors", "as_stored", "read_vectors", "require_vectors"]
+__all__ = ["Embedding", "Vectors", "as_stored", "given_width", "read_vectors", "require_vectors"]
 
 Array = npt.NDArray[Any]
 
 _CHECKPOINT = 8192
 """Texts whose encoded vectors form one checkpoint."""
+_FILES = ("question_embs", "source_embs", "keyword_embs")
 _NUMERIC = "fiu"
 _LIMITS = BatchLimits(rows=_CHECKPOINT, bytes=64 << 20)
 
@@ -81,7 +84,7 @@ class Embedding:
     options: PairOptions
     inputs: Inputs
     encoder: TextEncoder | None
-    kept: Kept
+    checkpoints: Checkpoints
     tell: Callable[[int, int], None]
 
     def of(self, pairs: Pairs) -> Vectors:
@@ -136,7 +139,7 @@ class Embedding:
             _check(vectors, block, what, f"--encoder {encoder.name}", start)
             return vectors
 
-        return self.kept.array(f"{what}-{start:012d}", make)
+        return self.checkpoints.array(f"{what}-{start:012d}", make)
 
 
 def read_vectors(
@@ -159,13 +162,20 @@ def read_vectors(
     return found
 
 
+def given_width(options: PairOptions, inputs: Inputs) -> int:
+    """Return the numbers in a vector of the first file of vectors; 0 without a file."""
+    source = next((inputs.others[name] for name in _FILES if name in inputs.others), None)
+    if source is None:
+        return 0
+    with reading(source.path):
+        if source.format != "parquet":
+            return int(_open_npy(source).shape[1])
+        with closing(_parquet_batches(source, options.vector_columns())) as batches:
+            return max((vectors.shape[1] for _, vectors, _ in islice(batches, 1)), default=0)
+
+
 def _from_npy(source: Source, texts: Sequence[str], what: str) -> Floats:
-    again = "Write it with numpy.save, as numbers."
-    with decoding(source.name, ".npy array", code="E_INPUT", remedy=again):
-        array = np.lib.format.open_memmap(source.path, mode="r")
-    if array.ndim != 2 or array.dtype.kind not in _NUMERIC:
-        shown = f"{array.dtype} {array.shape}"
-        raise input_error(f"{shown} is no table of vectors", source.name, "Write a [n, dim] array.")
+    array = _open_npy(source)
     if len(array) != len(texts):
         raise input_error(
             f"{len(array)} rows for {len(texts)} distinct {what}s", source.name,
@@ -174,6 +184,17 @@ def _from_npy(source: Source, texts: Sequence[str], what: str) -> Floats:
             "column of texts.", "E_ROWS",
         )  # fmt: skip
     return _narrow(array)
+
+
+def _open_npy(source: Source) -> Array:
+    """Map a .npy file; raise `InputError` unless it holds vectors of numbers."""
+    again = "Write it with numpy.save, as numbers."
+    with decoding(source.name, ".npy array", code="E_INPUT", remedy=again):
+        array = np.lib.format.open_memmap(source.path, mode="r")
+    if array.ndim != 2 or array.dtype.kind not in _NUMERIC:
+        shown = f"{array.dtype} {array.shape}"
+        raise input_error(f"{shown} is no table of vectors", source.name, "Write a [n, dim] array.")
+    return array
 
 
 def _from_parquet(

@@ -1,8 +1,8 @@
-"""Arrays that a build has finished and keeps, so that the same command does not make them again.
+"""Checkpoints: arrays that a build keeps, so that the same command need not make them again.
 
-Each is a .npy file with a sealed note of its hash, both put in place by renaming. A file that is
-not what the note says is as good as none. They lie in the staging directory of the build, whose
-key stands for all inputs and options, and go with it.
+Each is a .npy file and a sealed note with its hash, both put in place by a rename. A file that does
+not fit its note is ignored. Checkpoints lie in the staging directory of the build, whose key
+depends on all inputs and options, and are removed with it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from ..execute.task import UNIT_PREFIX, temporary_name
 from ..own_files import open_for_reading, read_own, seal, unseal
 from .directory import Staging, abandoned
 
-__all__ = ["Kept"]
+__all__ = ["Checkpoints"]
 
 _FOLDER = f"{UNIT_PREFIX}pairs"  # the name by which a staging directory is known to hold work
 _READ_BYTES = 4 << 20
@@ -39,8 +39,8 @@ class _Note(msgspec.Struct, frozen=True):
 _NOTE = msgspec.json.Decoder(_Note)
 
 
-class Kept:
-    """The arrays of one unfinished build, by name."""
+class Checkpoints:
+    """Arrays of one unfinished build, by name; `reused` counts those that an earlier run made."""
 
     def __init__(self, staging: Staging) -> None:
         self._folder = staging.units / _FOLDER
@@ -50,16 +50,16 @@ class Kept:
                 path.unlink(missing_ok=True)
 
     def array(self, name: str, make: Callable[[], npt.NDArray[Any]]) -> npt.NDArray[Any]:
-        """The array `name`: as it was kept, or as `make` gives it, which is kept then."""
+        """Return the checkpoint `name`, or make and keep it."""
         found = self._load(name)
         if found is not None:
             self.reused += 1
             return found
         made = np.ascontiguousarray(make())
-        self._keep(name, made)
+        self._save(name, made)
         return made
 
-    def _keep(self, name: str, array: npt.NDArray[Any]) -> None:
+    def _save(self, name: str, array: npt.NDArray[Any]) -> None:
         create_directory(self._folder, exist_ok=True)
         scratch, note = self._scratch(), self._scratch()
         try:
@@ -71,7 +71,7 @@ class Kept:
             with contextlib.suppress(OSError):
                 scratch.unlink(missing_ok=True)
                 note.unlink(missing_ok=True)
-                self._folder.rmdir()  # where nothing is kept there is nothing to go on from
+                self._folder.rmdir()  # without checkpoints the folder is no work
             raise
 
     def _load(self, name: str) -> npt.NDArray[Any] | None:

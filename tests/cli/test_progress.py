@@ -6,11 +6,12 @@ import os
 import pty
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 
 from dataprep.cli.progress import build_progress, byte_progress
-from dataprep.cli.summary import estimate_lines
+from dataprep.cli.summary import estimate_lines, token_counts
 from tests.scenes.runner import environment
 
 SHOW = """
@@ -69,14 +70,14 @@ def test_no_function_without_a_terminal(quiet: bool) -> None:
 
 def test_estimate_in_words() -> None:
     """Every figure of an estimate is there, in units for people."""
-    lines = estimate_lines({
+    found: dict[str, Any] = {
         "inputs": 2, "input_bytes": 5_000_000, "documents": 1000.4, "tokens": 1_250_000,
         "bytes_per_token": 4.0, "tokenizer": "built-in", "engine": "gigatoken",
         "engine_reason": "same ids", "output_bytes": 2_500_000, "peak_disk_bytes": 5_200_000,
         "free_bytes": 1_000_000_000, "seconds": 90, "splits": {}, "fits": True,
         "notes": ("a note\nin two lines",),
-    })  # fmt: skip
-    text = "\n".join(lines)
+    }  # fmt: skip
+    text = "\n".join(estimate_lines(found, token_counts(found)))
     for piece in (
         "2, 5.0 MB",
         "1,000",

@@ -18,9 +18,8 @@ import pytest
 
 from dataprep.formats.read.arrays import open_arrays
 from dataprep.formats.verify.verify import verify
-from dataprep.pipeline.embeddings.build import build_embeddings
+from dataprep.pipeline.build import build_embeddings, build_pairs
 from dataprep.pipeline.embeddings.options import EmbeddingOptions
-from dataprep.pipeline.pairs.build import build_pairs
 from dataprep.pipeline.pairs.clusters import kmeans
 from dataprep.pipeline.pairs.csr import lists_of
 from dataprep.pipeline.pairs.options import PairOptions

@@ -72,15 +72,15 @@ def _chat(path: Path) -> None:
 def _rows(path: Path) -> None:
     """The rows of an input, as a build of embeddings reads them."""
     from dataprep.pipeline.embeddings.options import EmbeddingOptions
-    from dataprep.pipeline.embeddings.prepare import prepare_embeddings
+    from dataprep.pipeline.embeddings.prepare import prepare, survey
     from dataprep.pipeline.embeddings.readers import RowReader
 
     options = EmbeddingOptions(input=(str(path),), out=path.parent / "out")
-    plan = prepare_embeddings(options).plan
+    plan = prepare(options, survey(options), None).plan
     for unit in plan.units:
         for span in unit.spans:
             reader = RowReader(
-                plan.sources[span.source], span, plan.columns, config=None, split=None,
+                plan.sources[span.source], span, plan.payload.columns, config=None, split=None,
                 lap=lambda _: None,
             )  # fmt: skip
             for rows in reader.rows():
@@ -155,12 +155,12 @@ def _config(path: Path) -> None:
 def _plan(path: Path) -> None:
     import msgspec
 
-    from dataprep.pipeline.embeddings.plan import load_embed_plan
+    from dataprep.pipeline.embeddings.plan import PLAN
     from dataprep.pipeline.plan.plan import Plan, load_plan
     from dataprep.pipeline.tokens.plan import TokenPayload
 
     if b'"stored_columns"' in path.read_bytes():
-        load_embed_plan(path)
+        load_plan(path, PLAN)
     else:
         load_plan(path, msgspec.json.Decoder(Plan[TokenPayload]))
 

@@ -26,7 +26,7 @@ pytestmark = pytest.mark.long
 
 _BUILD = """
 import json, re, resource, sys
-from dataprep.pipeline.embeddings.build import build_embeddings
+from dataprep.pipeline.build import build_embeddings
 from dataprep.pipeline.embeddings.options import EmbeddingOptions
 report = build_embeddings(EmbeddingOptions(**json.loads(sys.argv[1])))
 # Not ru_maxrss of its own: that is no less than the memory of whoever started it.

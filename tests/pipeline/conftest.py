@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -32,7 +33,14 @@ def small_units(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def here(monkeypatch: pytest.MonkeyPatch) -> None:
     """Units of embeddings are done in this process, where tests can change how."""
-    monkeypatch.setattr("dataprep.pipeline.embeddings.build._Build._workers_for", lambda *_: 0)
+    from dataprep.pipeline.embeddings.kind import EmbeddingKind
+
+    survey = EmbeddingKind.survey
+    monkeypatch.setattr(
+        EmbeddingKind,
+        "survey",
+        lambda self, options: replace(survey(self, options), only_here=True),
+    )
 
 
 @pytest.fixture(scope="module")

@@ -14,10 +14,11 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from dataprep.formats.manifest.arrays import ArrayManifest
 from dataprep.formats.read.arrays import open_arrays
-from dataprep.pipeline.embeddings.build import build_embeddings
+from dataprep.pipeline.build import build_embeddings
 from dataprep.pipeline.embeddings.options import EmbeddingOptions
-from dataprep.pipeline.embeddings.report import EmbeddingReport
+from dataprep.pipeline.report import BuildReport
 
 __all__ = [
     "ALL_COLUMNS",
@@ -149,7 +150,7 @@ def write_records(folder: Path, name: str, records: Records) -> Path:
     return folder / name
 
 
-def build_vectors(out: Path, *inputs: Path, **options: Any) -> EmbeddingReport:
+def build_vectors(out: Path, *inputs: Path, **options: Any) -> BuildReport[ArrayManifest]:
     """Build from `inputs`, in this process where nothing else is said."""
     options.setdefault("workers", 1)
     return build_embeddings(EmbeddingOptions(input=tuple(map(str, inputs)), out=out, **options))

@@ -10,9 +10,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from dataprep.formats.manifest.arrays import ArrayManifest
 from dataprep.formats.read.arrays import open_arrays
-from dataprep.pipeline.pairs.build import PairReport, build_pairs
+from dataprep.pipeline.build import build_pairs
 from dataprep.pipeline.pairs.options import PairOptions
+from dataprep.pipeline.report import BuildReport
 
 __all__ = [
     "DIM",
@@ -59,7 +61,7 @@ def options_for(folder: Path, out: str = "out", **given: Any) -> PairOptions:
     return PairOptions(**{**usual, **given})
 
 
-def build(options: PairOptions, **given: Any) -> PairReport:
+def build(options: PairOptions, **given: Any) -> BuildReport[ArrayManifest]:
     """Build with the encoder above."""
     return build_pairs(options, encoder=vectors_of, **given)
 

@@ -57,8 +57,7 @@ def test_defaults_are_those_of_the_dataclass(kind: str, monkeypatch: pytest.Monk
         seen.append(given)
         raise KeyboardInterrupt
 
-    module = "" if kind == "chat" else f"{kind}."
-    monkeypatch.setattr(f"dataprep.pipeline.{module}build.build_{kind}", build)
+    monkeypatch.setattr(f"dataprep.pipeline.build.build_{kind}", build)
     line = ["build", "--kind", kind, "--input", "a", "--out", "b"]
     main.run([*line, "--encoder", "m"] if kind == "pairs" else line)
     assert seen == [options(**words)]
@@ -134,8 +133,14 @@ def test_pairs_are_built(vectors: Path, tmp_path: Path, capsys: pytest.CaptureFi
     (tmp_path / "pairs.csv").write_text("question,source,cluster\n" + rows)
     line = ["build", "--kind", "pairs", "--input", str(tmp_path / "pairs.csv"), "--n-neg", "4"]
     line += ["--question-embs", str(vectors), "--source-embs", str(vectors)]
-    assert main.run([*line, "--out", str(tmp_path / "o")]) == 0
+    assert main.run([*line, "--out", str(tmp_path / "o"), "--dry-run"]) == 0
     said = capsys.readouterr().out
+    assert "  pairs      20 of 20 questions and 20 sources; 0 keywords" in said
+    assert "  vectors    of 4 numbers; 0 texts to encode" in said
+    assert not (tmp_path / "o").exists()
+    assert main.run([*line, "--out", str(tmp_path / "o"), "--profile"]) == 0
+    said = capsys.readouterr().out
+    assert "    negatives" in said
     assert "  steps      read " in said
     assert "hard_negatives" in said
     assert main.run([*line, "--out", str(tmp_path / "p"), "--json"]) == 0

@@ -12,9 +12,7 @@ import pytest
 
 from dataprep.formats.errors import BusyError, IntegrityError, RecordError, UsageError
 from dataprep.formats.verify.verify import verify
-from dataprep.pipeline.build import build
-from dataprep.pipeline.embeddings.build import build_embeddings
-from dataprep.pipeline.embeddings.estimate import estimate_embeddings
+from dataprep.pipeline.build import build, build_embeddings, estimate_embeddings
 from dataprep.pipeline.embeddings.options import EmbeddingOptions
 from dataprep.pipeline.options import BuildOptions
 from dataprep.pipeline.progress import Progress

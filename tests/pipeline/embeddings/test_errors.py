@@ -324,7 +324,7 @@ def test_files_that_are_refused(tmp_path: Path, name: str) -> None:
         ({"columns": ["embedding=v", "x=n:label"]}, "E_FIELD", "not text"),
         ({"columns": ["embedding=n:vector"], "dim": 3}, "E_FIELD", "not vectors"),
         ({"split_key": "v"}, "E_FIELD", "not text or integers"),
-        ({"text_field": "v", "encoder": len}, "E_ENCODER", "gave int64 []"),
+        ({"text_field": "t", "encoder": len}, "E_ENCODER", "gave int64 []"),
         ({"hf_split": "train"}, "E_USAGE", "means nothing"),
     ],
 )
@@ -332,7 +332,7 @@ def test_fields_that_are_not_there(
     tmp_path: Path, options: dict[str, Any], code: str, problem: str
 ) -> None:
     """Before any work, with what there is instead."""
-    (tmp_path / "x.jsonl").write_text('{"v": [1, 2], "n": 1}\n')
+    (tmp_path / "x.jsonl").write_text('{"v": [1, 2], "n": 1, "t": "a"}\n')
     with pytest.raises(DataprepError) as caught:
         build_vectors(tmp_path / "out", tmp_path / "x.jsonl", **options)
     assert caught.value.code == code

@@ -11,9 +11,9 @@ import pytest
 
 from dataprep.formats.errors import InputError, UsageError
 from dataprep.formats.manifest.curriculum import VARIANT_ARRAYS
-from dataprep.pipeline.pairs.build import build_pairs
-from dataprep.pipeline.pairs.steps import StepProgress
+from dataprep.pipeline.build import build_pairs, estimate_pairs
 from dataprep.pipeline.pairs.table import pair_texts
+from dataprep.pipeline.progress import Progress
 from tests.scenes.pair_builds import (
     DIM,
     arrays_of,
@@ -26,13 +26,15 @@ from tests.scenes.pair_builds import (
 
 def test_item_115_a_whole_build(tmp_path: Path) -> None:
     """Item 115: every array with its shape and type, config, steps with their time."""
-    seen: list[StepProgress] = []
+    seen: list[Progress] = []
     options = options_for(tmp_path, inspection=True, curriculum="linear")
     report = build(options, progress=seen.append)
-    steps = ["read", "embed", "cluster", "split", "negatives", "write", "publish"]
-    assert list(report.steps) == steps
-    assert list(dict.fromkeys(one.step for one in seen)) == steps
-    assert all(seconds >= 0 for seconds in report.steps.values())
+    steps = ["read", "embed", "cluster", "split", "negatives", "write"]
+    found = report.content["steps"]
+    assert list(found) == [*steps, "publish"]
+    assert list(dict.fromkeys(one.stage for one in seen)) == ["read", "plan", *steps[1:]]
+    assert all(seconds >= 0 for seconds in found.values())
+    assert list(report.profile.stages) == steps
     found = arrays_of(tmp_path / "out")
     pairs = report.manifest.rows
     shapes = {
@@ -239,3 +241,19 @@ def test_rejected_rows_are_listed(tmp_path: Path) -> None:
     assert report.manifest.records.blank_lines == 1
     assert [json.loads(line)["record"] for line in lines] == [60, 61]
     assert "2 rows were rejected: see rejects.jsonl" in report.notes
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_an_estimate_is_near(tmp_path: Path, dtype: str) -> None:
+    """Counts are exact, and the dataset is as large as foretold but for headers and config.json."""
+    options = options_for(tmp_path, inspection=True, dtype=dtype, clusters="none")
+    found = estimate_pairs(options, encoder=vectors_of)
+    assert not (tmp_path / "out").exists()
+    assert (found.rows, found.questions, found.sources) == (60, 40, 30)
+    assert found.encoded == found.questions + found.sources + found.keywords
+    report = build(options)
+    arrays = [entry for entry in report.manifest.files if entry.name.endswith(".npy")]
+    headers = 4096 * (len(arrays) + 1)
+    size = sum(entry.bytes for entry in report.manifest.files)
+    assert 0 <= size - found.output_bytes <= headers
+    assert found.peak_disk_bytes > found.output_bytes

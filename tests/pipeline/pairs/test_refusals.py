@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 
 from dataprep.formats.errors import DataprepError, InputError, UsageError
+from dataprep.pipeline.build import build_pairs
 from dataprep.pipeline.pairs import assemble as pair_assemble
-from dataprep.pipeline.pairs import build as pair_build
+from dataprep.pipeline.pairs import kind as pair_kind
 from dataprep.pipeline.pairs import negatives as pair_negatives
 from dataprep.pipeline.pairs import search as pair_search
-from dataprep.pipeline.pairs.build import build_pairs
 from dataprep.pipeline.pairs.options import PairOptions
 from tests.scenes.pair_builds import (
     Array,
@@ -134,7 +134,7 @@ def test_item_115_the_last_checks_see_every_fault(
         spoil(negatives if name == "negatives" else tiers)
         return negatives, tiers
 
-    monkeypatch.setattr(pair_build, "mine_pairs", spoiled)
+    monkeypatch.setattr(pair_kind, "mine_pairs", spoiled)
     with pytest.raises(DataprepError, match=problem) as caught:
         build(options_for(tmp_path))
     assert caught.value.code == "E_PAIRS"
@@ -146,7 +146,7 @@ def test_item_115_splits_and_links_are_checked_too(
 ) -> None:
     """Item 115: a build does look at what test_pair_checks.py is about."""
     with monkeypatch.context() as patch:
-        patch.setattr(pair_build, "splits_of", lambda *_: {"train": np.arange(3)})
+        patch.setattr(pair_kind, "splits_of", lambda *_: {"train": np.arange(3)})
         with pytest.raises(DataprepError, match="splits: do not hold every pair once"):
             build(options_for(tmp_path))
     for name in ("check_links", "check_numbers"):

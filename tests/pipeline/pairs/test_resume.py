@@ -12,13 +12,13 @@ import numpy as np
 import pytest
 
 from dataprep.formats.errors import StorageError, UsageError
+from dataprep.pipeline.build import build_pairs
 from dataprep.pipeline.encode.options import Encoder
 from dataprep.pipeline.encode.probe import TEXTS
-from dataprep.pipeline.pairs import build as pair_build
+from dataprep.pipeline.pairs import kind as pair_kind
 from dataprep.pipeline.pairs import negatives as pair_negatives
 from dataprep.pipeline.pairs import search as pair_search
 from dataprep.pipeline.pairs import vectors as pair_vectors
-from dataprep.pipeline.pairs.build import build_pairs
 from dataprep.pipeline.pairs.table import pair_texts
 from dataprep.pipeline.staging.directory import Staging
 from tests.scenes.pair_builds import (
@@ -55,7 +55,7 @@ def test_same_bytes_for_any_workers_and_after_interruptions(
         except KeyboardInterrupt:
             assert len(list(tmp_path.glob(".again.building-*"))) == 1
     assert sum(calls) <= 74 + 9 * len(calls) // 3  # only what was lost is made again
-    assert report.resumed > 0
+    assert report.content["resumed"] > 0
     assert bytes_of(tmp_path / "whole") == bytes_of(tmp_path / "again")
     assert not list(tmp_path.glob(".*"))
 
@@ -64,7 +64,7 @@ def test_negatives_are_kept_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     """A failure while writing costs neither vectors nor negatives; a damaged file is not used."""
     options = options_for(tmp_path)
     with monkeypatch.context() as patch:
-        patch.setattr(pair_build, "write_pairs", lambda *_: 1 / 0)
+        patch.setattr(pair_kind, "write_pairs", lambda *_: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             build(options)
     kept = next(tmp_path.glob(".out.building-*/units/unit-pairs"))
@@ -72,7 +72,7 @@ def test_negatives_are_kept_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     damaged = kept / "keyword-000000000000.npy"
     damaged.write_bytes(damaged.read_bytes()[:-1] + b"\0")
     monkeypatch.setattr(pair_negatives, "mine", lambda *_, **__: 1 / 0)
-    assert build(options).resumed == 3
+    assert build(options).content["resumed"] == 3
 
 
 def test_what_a_killed_build_left_goes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -86,7 +86,7 @@ def test_what_a_killed_build_left_goes(tmp_path: Path, monkeypatch: pytest.Monke
     assert not list(tmp_path.glob(".*"))
     other = options_for(tmp_path, "other")
     with monkeypatch.context() as patch:
-        patch.setattr(pair_build, "write_pairs", lambda *_: 1 / 0)
+        patch.setattr(pair_kind, "write_pairs", lambda *_: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             build(other)
     gone = subprocess.Popen(["true"])
@@ -95,7 +95,7 @@ def test_what_a_killed_build_left_goes(tmp_path: Path, monkeypatch: pytest.Monke
     (kept / f".tmp-{os.uname().nodename}-{gone.pid}-ab").write_text("half of something")
     (kept / f".tmp-elsewhere-{gone.pid}-ab").write_text("of somebody else")
     with monkeypatch.context() as patch:
-        patch.setattr(pair_build, "write_pairs", lambda *_: 1 / 0)
+        patch.setattr(pair_kind, "write_pairs", lambda *_: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             build(other)
     assert [path.name for path in kept.glob(".*")] == [f".tmp-elsewhere-{gone.pid}-ab"]
@@ -210,11 +210,11 @@ def test_another_encoder_does_not_go_on(
     """Vectors that were kept are of one encoder; last bits make no other."""
     options = options_for(tmp_path)
     with monkeypatch.context() as patch:
-        patch.setattr(pair_build, "write_pairs", lambda *_: 1 / 0)
+        patch.setattr(pair_kind, "write_pairs", lambda *_: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             build(options)
     report = build_pairs(options, encoder=lambda texts: vectors_of(texts) * np.float32(factor))
-    assert report.resumed == (0 if factor > 1.01 else 4)
+    assert report.content["resumed"] == (0 if factor > 1.01 else 4)
     assert any("unfinished" in note for note in report.notes) == (factor > 1.01)
 
 

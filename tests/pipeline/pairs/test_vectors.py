@@ -19,7 +19,7 @@ from dataprep.pipeline.pairs.options import PairOptions
 from dataprep.pipeline.pairs.table import Inputs, source_of
 from dataprep.pipeline.pairs.vectors import Embedding, as_stored, read_vectors
 from dataprep.pipeline.read.sources import Source
-from dataprep.pipeline.staging.checkpoints import Kept
+from dataprep.pipeline.staging.checkpoints import Checkpoints
 from dataprep.pipeline.staging.directory import Staging
 
 TEXTS = ["a", "b", "c"]
@@ -148,7 +148,7 @@ def embedded(tmp_path: Path, texts: list[str], encoder: Encoder, batch: int = 2)
     staging.create()
     step = Embedding(
         options=options, inputs=Inputs(tables=(), splits=(), others={}, fingerprints=()),
-        encoder=TextEncoder("e", encoder), kept=Kept(staging), tell=lambda *_: None,
+        encoder=TextEncoder("e", encoder), checkpoints=Checkpoints(staging), tell=lambda *_: None,
     )  # fmt: skip
     return step._all("question", texts, None, lambda _: None)
 

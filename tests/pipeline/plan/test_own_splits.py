@@ -16,12 +16,10 @@ import pytest
 
 from dataprep.cli.main import run
 from dataprep.formats.read.dataset import open_dataset
-from dataprep.pipeline.build import build, build_chat, estimate
+from dataprep.pipeline.build import build, build_chat, build_embeddings, build_pairs, estimate
 from dataprep.pipeline.chat.options import ChatOptions
-from dataprep.pipeline.embeddings.build import build_embeddings
 from dataprep.pipeline.embeddings.options import EmbeddingOptions
 from dataprep.pipeline.options import BuildOptions
-from dataprep.pipeline.pairs.build import build_pairs
 from dataprep.pipeline.pairs.options import PairOptions
 from dataprep.pipeline.plan.own_splits import own_splits, split_named
 from dataprep.pipeline.read.sources import Source

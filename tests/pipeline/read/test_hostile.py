@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from dataprep.formats.errors import InputError
-from dataprep.pipeline.embeddings.build import build_embeddings
+from dataprep.pipeline.build import build_embeddings
 from dataprep.pipeline.embeddings.options import EmbeddingOptions
 from dataprep.pipeline.pairs.vectors import read_vectors
 from dataprep.pipeline.read.sources import Source

@@ -18,7 +18,7 @@ import dataprep
 from dataprep.cli import main
 from dataprep.formats.errors import InputError
 from dataprep.formats.read.arrays import open_arrays
-from dataprep.pipeline.embeddings.build import build_embeddings
+from dataprep.pipeline.build import build_embeddings
 from dataprep.pipeline.embeddings.options import EmbeddingOptions
 from dataprep.pipeline.interop.convert import convert
 from dataprep.runtime.arrays.pair_data import open_pairs

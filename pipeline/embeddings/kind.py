@@ -1,0 +1,131 @@
+"""The kind `embeddings`: vectors, and texts by an encoder, into aligned arrays."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from dataprep.formats.manifest import arrays as manifests
+from dataprep.formats.manifest.arrays import ArrayManifest
+from dataprep.formats.manifest.identity import recipe_id_of
+from dataprep.formats.manifest.inputs import read_inputs
+
+from ..commit.output_dir import same_inputs
+from ..encode.probe import OPTION, OTHER_VECTORS
+from ..kinds import Assembled, Context, Workplace
+from ..options import quotes_too_much
+from ..plan.splits import FEW_KEYS, add_keys, split_notes
+from .assemble import UnitRows, assemble
+from .estimate import EmbeddingEstimate, estimate
+from .options import EmbeddingOptions, hashed_options
+from .prepare import EmbeddingPrepared, EmbeddingSurvey, prepare, survey
+from .task import EmbeddingResult, EmbeddingTasks
+
+__all__ = ["EmbeddingKind", "array_summary"]
+
+
+class EmbeddingKind(EmbeddingTasks):
+    """Builds of embeddings; see `kinds.Kind`."""
+
+    name = "embeddings"
+    result = EmbeddingResult
+    stage = "read"
+
+    def load_manifest(self, out: Path) -> ArrayManifest:
+        """Read the manifest of the dataset of arrays in `out`."""
+        return manifests.load(out)
+
+    def survey(self, options: EmbeddingOptions) -> EmbeddingSurvey:
+        """Find the inputs and their columns, and cut the inputs into units."""
+        return survey(options)
+
+    def prepare(
+        self, options: EmbeddingOptions, survey: EmbeddingSurvey, context: Context
+    ) -> EmbeddingPrepared:
+        """Load the encoder, if one is needed, and make the plan."""
+        return prepare(options, survey, context.existing)
+
+    def difference(self, existing: ArrayManifest, prepared: EmbeddingPrepared) -> str | None:
+        """Return how `existing` differs from what would be built."""
+        if existing.kind != self.name:
+            return f"of the kind {existing.kind}"
+        plan, asked = prepared.plan, hashed_options(prepared.stored_options)
+        different = [name for name in asked if asked[name] != existing.options.get(name)]
+        if different == [OPTION]:
+            return OTHER_VECTORS
+        if plan.on_error == "error" and existing.records.rejected:
+            different.append("on_error")
+        if quotes_too_much(prepared.stored_options, existing.options, existing.records.rejected):
+            different.append("excerpts")
+        if different:
+            return f"different {', '.join(different)}"
+        inputs = same_inputs(
+            read_inputs(prepared.options.out, existing), plan.sources, plan.payload.hf_config,
+            plan.payload.hf_split,
+        )  # fmt: skip
+        if isinstance(inputs, str):
+            return inputs
+        same = recipe_id_of(self.name, inputs, asked)
+        return None if same == existing.recipe_id else "made by another version"
+
+    def estimate(self, prepared: EmbeddingPrepared, *, details: bool = False) -> EmbeddingEstimate:
+        """Return what the build will take."""
+        return estimate(prepared)
+
+    def check(self, prepared: EmbeddingPrepared) -> None:
+        """Do nothing: `prepare` has made all checks."""
+
+    def assemble(
+        self, prepared: EmbeddingPrepared, results: list[EmbeddingResult], workplace: Workplace
+    ) -> Assembled:
+        """Write arrays, splits and the manifest."""
+        options = prepared.options
+        root, manifest = assemble(
+            prepared.plan, workplace.staging, results, options=prepared.stored_options,
+            shares=prepared.shares,
+        )  # fmt: skip
+        rows = UnitRows(workplace.staging.units, results)
+        keyed = options.split_key is not None and len(prepared.plan.splitting.names) > 1
+        notes = split_notes(
+            {name: split.rows for name, split in manifest.splits.items()}, prepared.shares,
+            key=options.split_key, keys=_distinct_keys(rows) if keyed else 0,
+            exact=options.split_mode == "count",
+        )  # fmt: skip
+        return Assembled(root=root, manifest=manifest, notes=tuple(notes))
+
+    def content(self, out: Path, manifest: ArrayManifest) -> dict[str, Any]:
+        """Return the fields of ``--json`` that describe the dataset in `out`."""
+        return {
+            "kind": manifest.kind,
+            "records": msgspec.to_builtins(manifest.records),
+            "rows": manifest.rows,
+            "splits": {name: {"rows": split.rows} for name, split in manifest.splits.items()},
+            "arrays": array_summary(manifest),
+        }
+
+
+def _distinct_keys(rows: UnitRows) -> int:
+    """Return the number of different split keys, or one above `FEW_KEYS` if there are more."""
+    keys: set[int] = set()
+    for hashes, _ in rows.hashes():
+        add_keys(keys, hashes)
+        if len(keys) > FEW_KEYS:
+            break
+    return len(keys)
+
+
+def array_summary(manifest: ArrayManifest) -> dict[str, dict[str, Any]]:
+    """Return type, shape of a row, rows, bytes and number of categories of each array."""
+    sizes = {entry.name: entry.bytes for entry in manifest.files}
+    return {
+        name: {
+            "dtype": entry.dtype,
+            "row": list(entry.row),
+            "rows": entry.rows,
+            "bytes": sum(sizes[shard.file] for shard in entry.shards),
+            "categories": None if entry.categories is None else len(entry.categories),
+        }
+        for name, entry in manifest.arrays.items()
+    }

@@ -1,0 +1,301 @@
+"""The kind `pairs`: questions and the texts that answer them, into embedding pairs.
+
+A build has no units. Its steps run one after the other: read, embed, cluster, split, negatives,
+write. The results that take long (encoded vectors, k-means, negatives) are checkpoints, which the
+same command reads again after an interruption.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import shlex
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+import dataprep
+from dataprep.formats.manifest import arrays as manifests
+from dataprep.formats.manifest.arrays import ArrayManifest
+from dataprep.formats.manifest.common import FORMAT_VERSION, InputEntry
+from dataprep.formats.manifest.identity import recipe_id_of
+from dataprep.formats.manifest.inputs import read_inputs
+from dataprep.formats.storage import create_directory
+
+from ..encode.encoder import TextEncoder, load_encoder
+from ..encode.options import Encoder
+from ..encode.probe import OPTION, OTHER_VECTORS, PROBE_NAME, Probe, make_probe, unfinished_probes
+from ..execute.task import Task, UnitResult, temporary_name
+from ..kinds import Assembled, Context, Prepared, Survey, Workplace
+from ..options import quotes_too_much
+from ..plan.own_splits import own_splits
+from ..plan.plan import Plan, Splitting
+from ..progress import StageClock
+from ..read.process_limits import Watch
+from ..staging.checkpoints import Checkpoints
+from ..staging.directory import Staging
+from .assemble import Content, write_pairs
+from .clusters import cluster, require_clusters, require_kmeans
+from .estimate import PairEstimate, estimate
+from .negatives import mine_pairs, require_enough
+from .options import PairOptions, hashed_options
+from .search import choose_search
+from .splits import require_splits, splits_of
+from .table import Inputs, Table, find_inputs, read_pairs
+from .vectors import Embedding, require_vectors
+
+__all__ = ["PairKind"]
+
+_STEPS = ("read", "embed", "cluster", "split", "negatives", "write")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PairSurvey(Survey):
+    """Inputs of a build of pairs, with their fingerprints."""
+
+    inputs: Inputs
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PairPrepared(Prepared):
+    """Prepared build of pairs; without `table` a finished dataset is compared with it."""
+
+    options: PairOptions
+    inputs: Inputs
+    table: Table | None
+    encoder: TextEncoder | None
+    probe: Probe | None
+
+
+class PairKind:
+    """Builds of pairs; see `kinds.Kind`. `encoder` makes the vectors that are not given."""
+
+    name = "pairs"
+    address = "dataprep.pipeline.pairs.kind:PairKind"
+    result = UnitResult
+    stage = "read"
+
+    def __init__(self, encoder: Encoder | None = None) -> None:
+        self._encoder = encoder
+        self._clock = StageClock()
+        self._steps: dict[str, float] = {}
+        self._resumed = 0
+
+    def answer(self, request: bytes, watch: Watch | None) -> bytes:
+        """Refuse: this kind asks its workers nothing."""
+        raise NotImplementedError
+
+    def open_task(self, staging: Path, watch: Watch | None) -> Task:
+        """Refuse: this kind has no units."""
+        raise NotImplementedError
+
+    def load_manifest(self, out: Path) -> ArrayManifest:
+        """Read the manifest of the dataset of arrays in `out`."""
+        return manifests.load(out)
+
+    def survey(self, options: PairOptions) -> PairSurvey:
+        """Check that all libraries are installed, and find the inputs; reads them once."""
+        choose_search(options.search, 0)
+        named = options.encoder is not None and self._encoder is None
+        if named and find_spec("sentence_transformers") is None:
+            load_encoder(str(options.encoder))  # raises
+        if options.clusters == "kmeans" or options.n_clusters is not None:
+            require_kmeans()
+        inputs = find_inputs(options)
+        return PairSurvey(
+            sources=(*inputs.tables, *inputs.others.values()), units=(), inputs=inputs
+        )
+
+    def prepare(self, options: PairOptions, survey: PairSurvey, context: Context) -> PairPrepared:
+        """Read and check the tables, and load the encoder if a text needs it.
+
+        Where a finished dataset may be this build, neither is done: `difference` compares both.
+        """
+        inputs, existing = survey.inputs, context.existing
+        table = encoder = None
+        probe = None if existing is None else existing.options.get(OPTION)
+        if existing is None or options.overwrite:
+            table = self._read(options, inputs, context)
+            encoder, probe = self._probed(options, inputs, table, probe)
+        plan = Plan[None](
+            key=_key(options, inputs, probe), kind=self.address, sources=survey.sources, units=(),
+            splitting=Splitting(names=(), ends=(), seed=options.seed), on_error=options.on_error,
+            payload=None,
+        )  # fmt: skip
+        return PairPrepared(
+            options=options, plan=plan, stored_options=options.stored(inputs.splits),
+            inputs=inputs, table=table, encoder=encoder, probe=probe,
+            files={} if probe is None else {PROBE_NAME: msgspec.json.encode(probe)},
+        )  # fmt: skip
+
+    def _read(self, options: PairOptions, inputs: Inputs, context: Context) -> Table:
+        context.tell("read", 0, 0)
+        table = read_pairs(options, inputs)
+        require_enough(table.links(0), options.n_neg, table.pairs.questions)
+        require_splits(options, table)
+        require_clusters(options, inputs, table)
+        self._clock.lap("read")
+        return table
+
+    def _probed(
+        self, options: PairOptions, inputs: Inputs, table: Table, existing: object
+    ) -> tuple[TextEncoder | None, Probe | None]:
+        """Return the encoder and its probe, if a text has no vector."""
+        if not require_vectors(options, inputs, table.pairs):
+            return None, None
+        encoder = self._loaded(options)
+        probe = make_probe(encoder, [existing, *unfinished_probes(options.out)])
+        self._clock.lap("embed")
+        return encoder, probe
+
+    def _loaded(self, options: PairOptions) -> TextEncoder:
+        name = str(options.encoder)
+        return load_encoder(name) if self._encoder is None else TextEncoder(name, self._encoder)
+
+    def difference(self, existing: ArrayManifest, prepared: PairPrepared) -> str | None:
+        """Return how `existing` differs from what would be built; the encoder is asked last."""
+        if existing.kind != self.name:
+            return f"of the kind {existing.kind}"
+        options, inputs = prepared.options, prepared.inputs
+        search = choose_search(options.search, (existing.pairs or {}).get("sources", 0))
+        chosen = prepared.stored_options | {"search": search}
+        asked, stored = hashed_options(chosen), hashed_options(existing.options)
+        different = [name for name in asked if asked[name] != stored.get(name)]
+        if options.on_error == "error" and existing.records.rejected:
+            different.append("on_error")
+        if quotes_too_much(chosen, existing.options, existing.records.rejected):
+            different.append("excerpts")
+        if different:
+            return f"different {', '.join(different)}"
+        known = read_inputs(options.out, existing)
+        found = inputs.entries([entry.records for entry in known])
+        if _contents(found) != _contents(known):
+            return "made from other inputs"
+        if recipe_id_of(self.name, found, stored) != existing.recipe_id:
+            return "made by another version"
+        return self._other_encoder(options, stored.get(OPTION))
+
+    def _other_encoder(self, options: PairOptions, probe: Probe | None) -> str | None:
+        if probe is None:  # every text has a given vector
+            return None
+        if options.encoder is None:
+            return "different encoder"
+        same = make_probe(self._loaded(options), [probe]) == probe
+        return None if same else OTHER_VECTORS
+
+    def estimate(self, prepared: PairPrepared, *, details: bool = False) -> PairEstimate:
+        """Return what the build will take."""
+        table = prepared.table or read_pairs(prepared.options, prepared.inputs)
+        return estimate(prepared.options, prepared.inputs, table, prepared.probe)
+
+    def check(self, prepared: PairPrepared) -> None:
+        """Do nothing: `prepare` has made all checks."""
+
+    def assemble(
+        self, prepared: PairPrepared, results: list[UnitResult], workplace: Workplace
+    ) -> Assembled:
+        """Do the steps, and write arrays, splits and the manifest."""
+        options, inputs, table = prepared.options, prepared.inputs, prepared.table
+        assert table is not None  # only a build that is reused has none
+        checkpoints = Checkpoints(workplace.staging)
+        self._clock.lap("wait")
+
+        def step(name: str) -> Callable[[int, int], None]:
+            workplace.tell(name, 0, 0)
+            return partial(workplace.tell, name)
+
+        search = choose_search(options.search, len(table.pairs.sources))
+        embedding = Embedding(
+            options=options, inputs=inputs, encoder=prepared.encoder, checkpoints=checkpoints,
+            tell=step("embed"),
+        )  # fmt: skip
+        vectors = embedding.of(table.pairs)
+        self._clock.lap("embed")
+        step("cluster")
+        clustering = cluster(options, inputs, table, vectors, checkpoints)
+        self._clock.lap("cluster")
+        step("split")
+        splits = splits_of(options, table, clustering.of_pair)
+        self._clock.lap("split")
+        negatives, tiers = mine_pairs(
+            options, table, vectors, clustering, checkpoints, search=search, tell=step("negatives")
+        )
+        self._clock.lap("negatives")
+        content = Content(
+            inputs=inputs, table=table, vectors=vectors, clustering=clustering, splits=splits,
+            negatives=negatives, tiers=tiers, search=search, probe=prepared.probe,
+        )  # fmt: skip
+        root = _scratch(workplace.staging)
+        manifest = write_pairs(root, options, content, step("write"))
+        self._clock.lap("write")
+        self._resumed = checkpoints.reused
+        seconds = self._clock.take()
+        self._steps = {name: seconds[name] for name in _STEPS if name in seconds}
+        return Assembled(
+            root=root, manifest=manifest, notes=(*content.notes(), *_notes(prepared, table)),
+            stages=self._steps,
+        )  # fmt: skip
+
+    def content(self, out: Path, manifest: ArrayManifest) -> dict[str, Any]:
+        """Return the fields of ``--json`` that describe the dataset in `out`."""
+        if self._steps:
+            self._clock.lap("publish")
+            self._steps |= self._clock.take()
+        pairs = manifest.pairs or {}
+        return {
+            "kind": manifest.kind,
+            "steps": {name: round(seconds, 3) for name, seconds in self._steps.items()},
+            "resumed": self._resumed,
+            "records": msgspec.to_builtins(manifest.records),
+            "splits": {name: split.rows for name, split in manifest.splits.items()},
+            "pairs": {name: value for name, value in pairs.items() if name != "curriculum"},
+        }
+
+
+def _contents(inputs: Sequence[InputEntry]) -> list[InputEntry]:
+    """Return `inputs` without their names, which do not matter."""
+    return [msgspec.structs.replace(entry, name="") for entry in inputs]
+
+
+def _notes(prepared: PairPrepared, table: Table) -> Iterator[str]:
+    """Yield notes about inputs that look like splits of their own."""
+    options = prepared.options
+    has_column = "split" in table.present
+    if options.shares() is not None and has_column:
+        yield "the column of splits was not used: --split says ratios"
+    found = own_splits(prepared.inputs.tables)
+    if found and options.input and (options.shares() is not None or not has_column):
+        given = [
+            f"--split-input {split}={shlex.quote(source.path)}"
+            for split, sources in sorted(found.items()) for source in sources
+        ]  # fmt: skip
+        yield (
+            "inputs look like splits of their own, and questions are divided anew; to keep them "
+            f"apart give, in the place of --input: {' '.join(given)}"
+        )
+
+
+def _scratch(staging: Staging) -> Path:
+    """Make and return the directory in which the dataset is written."""
+    place = staging.path / temporary_name()
+    create_directory(place)
+    root = place / "dataset"
+    create_directory(root)
+    return root
+
+
+def _key(options: PairOptions, inputs: Inputs, probe: Probe | None) -> str:
+    """Return the key of the build: of its inputs, its options and its encoder."""
+    parts = {
+        "version": dataprep.__version__,  # another version may draw other negatives
+        "format_version": FORMAT_VERSION,
+        "kind": PairKind.name,
+        "inputs": [msgspec.structs.asdict(entry) for entry in inputs.entries()],
+        "options": options.stored(inputs.splits),
+        OPTION: probe,
+    }
+    return hashlib.sha256(msgspec.json.encode(parts, order="sorted")).hexdigest()[:16]
