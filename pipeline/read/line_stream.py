@@ -172,7 +172,7 @@ class LineStream:
         return self._compressed.consumed if self._compressed else 0
 
     def needed_bytes(self) -> int:
-        """Return the stored bytes of the text yielded so far, without what was read ahead.
+        """Return the stored bytes of the text yielded so far, not of text read ahead.
 
         For a compressed file whose blocks or chunks are being read; up to `_MOST_AHEAD_BYTES` of
         text are consumed to estimate it, so no further block may be read afterwards.
