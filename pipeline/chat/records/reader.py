@@ -18,6 +18,7 @@ from ...read.huggingface import hf_rows
 from ...read.json_array import elements_of
 from ...read.line_stream import LineStream
 from ...read.parquet import parquet_row_groups
+from ...read.reader import StreamReader
 from ...read.records import Span
 from ...read.sources import Source
 from .collect import Collector
@@ -96,7 +97,7 @@ def forms_at_start(source: Source, options: ChatReadOptions) -> frozenset[Form]:
     return reader.forms
 
 
-class ChatReader:
+class ChatReader(StreamReader):
     """Reader of the batches of one span; it also learns the forms and digests of its input.
 
     ``lap("read")`` is called after each block that was read, for profiles.
@@ -111,31 +112,16 @@ class ChatReader:
         block_bytes: int = _BLOCK_BYTES,
         lap: Callable[[str], None] | None = None,
     ) -> None:
-        self._source = source
-        self._span = span
+        stream = LineStream(source, span, block_bytes=block_bytes, lap=lap)
+        super().__init__(source, span, stream)
         self._options = options
-        self._stream = LineStream(source, span, block_bytes=block_bytes, lap=lap)
         self._shaper = _shaper(options)
         self._collect = Collector(self._shaper, options.split_key)
-
-    @property
-    def chunk_digests(self) -> list[str]:
-        """Digests of the bytes of the span, for byte streams; tables are fingerprinted whole."""
-        return self._stream.chunk_digests
 
     @property
     def forms(self) -> frozenset[Form]:
         """The forms of the records read so far, usable or not; one, if it was asked for."""
         return frozenset(self._shaper.forms)
-
-    @property
-    def stored_bytes(self) -> int:
-        """Stored bytes of a compressed file that have been read so far."""
-        return self._stream.stored_bytes
-
-    def needed_bytes(self) -> int:
-        """Return the same for the records given so far alone; see `LineStream.needed_bytes`."""
-        return self._stream.needed_bytes()
 
     def batches(self) -> Generator[ChatBatch]:
         """Yield all records of the span, in order."""
@@ -146,16 +132,9 @@ class ChatReader:
                     self._shaper.forms.update(forms)
                     yield batch
         else:
-            yield from self._stored(self._elements() if source.format == "json" else self._lines())
-
-    def _stored(self, batches: Iterator[ChatBatch]) -> Iterator[ChatBatch]:
-        """Yield `batches` with their consumed size in stored bytes, the unit of all sizes."""
-        before = 0
-        for batch in batches:
-            if self._source.compression is not None:
-                batch.consumed = self.stored_bytes - before
-                before = self.stored_bytes
-            yield batch
+            yield from self._stream.counted(
+                self._elements() if source.format == "json" else self._lines()
+            )
 
     def _lines(self) -> Iterator[ChatBatch]:
         record = line = 0
