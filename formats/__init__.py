@@ -1,1 +1,1 @@
-"""What is on disk: manifest, arrays, indexes, checksums and the commit protocol."""
+"""The format on disk: manifest, arrays, indexes, checksums and the commit protocol."""

@@ -1,4 +1,4 @@
-"""Canonical JSON: the one text of a value that is hashed.
+"""Canonical JSON, the one text of a value that is hashed.
 
 Keys are sorted, there are no blanks, text is ASCII with `\\uXXXX` escapes, and numbers are those of
 RFC 8259: NaN and infinities are refused. Integers of any size are allowed; floats are spelled as

@@ -1,4 +1,4 @@
-"""Every error dataprep raises on purpose, and the exit code each one ends a command with.
+"""The errors that dataprep raises, and the exit code that a command ends with for each.
 
     DataprepError                 1   a bug, if nothing below fits
     |-- UsageError                2   arguments that cannot work together
@@ -9,8 +9,8 @@
     `-- InputError                7   the data to build from
         `-- RecordError           7   one record of it
 
-A message has four parts: a stable code, where, what is wrong, and what mends it. They print as
-one line: ``error[E_SIZE] train/tokens-00003.bin: expected 8 bytes, found 6. Rebuild it.``
+A message has four parts: a stable code, the place, the problem and the remedy. It prints as one
+line: ``error[E_SIZE] train/tokens-00003.bin: expected 8 bytes, found 6. Rebuild it.``
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ RESTORE = "Restore this file, or build again with --overwrite."
 
 
 class DataprepError(Exception):
-    """Base of the tree.
+    """Base class of all errors of dataprep.
 
-    `code` is stable and made for machines, `where` names the file, line or argument, `problem`
-    says what is wrong in one clause, and `remedy` is a sentence that says what to do about it.
+    `code` is stable and meant for programs, `where` names the file, line or argument, `problem`
+    states in one clause what is wrong, and `remedy` is a sentence that says what to do.
 
     >>> str(UsageError("must be at least 1, got 0", where="--workers", code="E_USAGE"))
     'error[E_USAGE] --workers: must be at least 1, got 0.'
@@ -75,7 +75,7 @@ class DataprepError(Exception):
         return f"error[{self.code}]{where} {self.problem}.{remedy}"
 
     def as_dict(self) -> dict[str, str | int | None]:
-        """The fields that ``--json`` prints."""
+        """Return the fields that ``--json`` prints."""
         return {
             "error": self.code,
             "where": self.where,
@@ -95,7 +95,7 @@ def _rebuild(
 
 
 class UsageError(DataprepError):
-    """The call cannot be carried out as written."""
+    """A call or command line that cannot be carried out as written."""
 
     exit_code = 2
     default_code = "E_USAGE"
@@ -111,25 +111,25 @@ def require(condition: bool, where: str, problem: str) -> None:
 
 
 class IntegrityError(DataprepError):
-    """A dataset on disk differs from what its manifest says was built."""
+    """A dataset on disk that differs from its manifest."""
 
     exit_code = 3
     default_code = "E_INTEGRITY"
 
 
 def damaged_file(problem: str, where: str, code: str) -> IntegrityError:
-    """Return the error of a file of a dataset that is not as it was built; it says `RESTORE`."""
+    """Return the error of a dataset file that differs from the build, with remedy `RESTORE`."""
     return IntegrityError(problem, where=where, code=code, remedy=RESTORE)
 
 
 class StorageError(DataprepError):
-    """The machine failed us: no space, no permission, an I/O error, a worker that was killed."""
+    """A failure of the machine: no space, no permission, an I/O error, a killed worker."""
 
     exit_code = 4
     default_code = "E_IO"
 
     def __reduce__(self) -> tuple[object, ...]:
-        """Keep a cause of Python's own, which any process can be sent."""
+        """Pickle a cause of a built-in type along with the error."""
         made, cause = super().__reduce__(), self.__cause__
         if isinstance(cause, MemoryError):
             cause = MemoryError(str(cause))  # numpy has a type of its own
@@ -138,28 +138,28 @@ class StorageError(DataprepError):
 
 
 class BusyError(DataprepError):
-    """Another builder holds, or has just published, this output."""
+    """An output that another builder holds or has just published."""
 
     exit_code = 5
     default_code = "E_BUSY"
 
 
 class IncompatibleError(DataprepError):
-    """Made for another version of the format, or with another tokenizer."""
+    """A dataset or state of another version of the format, or of another tokenizer."""
 
     exit_code = 6
     default_code = "E_INCOMPATIBLE"
 
 
 class InputError(DataprepError):
-    """The data to build from is missing, empty or malformed."""
+    """Input data that are missing, empty or malformed."""
 
     exit_code = 7
     default_code = "E_INPUT"
 
 
 class RecordError(InputError):
-    """One record cannot be used, and skipping was not asked for."""
+    """A record that cannot be used, in a build that does not skip records."""
 
     default_code = "E_RECORD"
 
@@ -168,10 +168,9 @@ _OF_FILES = (IntegrityError, StorageError, IncompatibleError)
 
 
 def name_dataset(error: DataprepError, path: object) -> None:
-    """Say that `error` is of the dataset at `path`, for whoever has several open.
+    """Add the dataset at `path` to the place of `error`, for callers with several datasets open.
 
-    All datasets have files of the same names, and what mends one may harm another. Arguments, and
-    places that are whole paths, stay as they are.
+    Files have the same names in all datasets. Places that are arguments or absolute paths stay.
 
     >>> error = IntegrityError("is missing", where="train/tokens-00000.bin", code="E_MISSING")
     >>> name_dataset(error, "code")
@@ -189,7 +188,7 @@ def name_dataset(error: DataprepError, path: object) -> None:
 
 @contextmanager
 def naming_dataset(path: object) -> Iterator[None]:
-    """`name_dataset` for the errors of a block."""
+    """Apply `name_dataset` to the errors of a block."""
     try:
         yield
     except DataprepError as error:
@@ -198,7 +197,7 @@ def naming_dataset(path: object) -> Iterator[None]:
 
 
 def describe_exit(status: int) -> str:
-    """Return how a process ended, by its exit status: the negative number of a signal, or a code.
+    """Return in words how a process ended, from its exit code or negative signal number.
 
     >>> describe_exit(-9), describe_exit(-35), describe_exit(3)
     ('was killed by SIGKILL', 'was killed by signal 35', 'ended with status 3')

@@ -1,1 +1,1 @@
-"""Single files: `.npy`, index files, safe opening, paths, other systems' layouts."""
+"""Single files: `.npy`, `.safetensors`, index files, safe opening, paths, foreign layouts."""

@@ -1,12 +1,11 @@
-"""int64 vectors as the `.pt` files that torch.load reads, without importing torch.
+"""Index files: int64 vectors as `.pt` files that torch.load reads, without importing torch.
 
-torch takes over a second to import, and its loader runs a pickle. The archive that it writes for a
-vector is small and fixed: a head that depends only on the count, the numbers, and a tail that
-depends on the count and the CRC-32 of the numbers. So this module writes exactly that archive
-(equal input, equal bytes) and reads one by comparing head and tail, byte for byte, with the ones
-that it would have written. Of archives that torch.save itself wrote, `torch_zip` finds the numbers.
-Nothing in a file is decompressed or executed.
-`torch.load(path, weights_only=True, mmap=True)` opens it.
+torch takes over a second to import, and its loader runs a pickle. The archive of a vector is small
+and fixed: a head that depends on the count alone, the numbers, and a tail that depends on the count
+and the CRC-32 of the numbers. This module writes that archive (equal input, equal bytes), and reads
+one by comparing head and tail with the bytes that it would have written itself. In archives that
+torch.save wrote, the central directory gives the place of the numbers; the pickle is searched and
+never run. Nothing is decompressed. `torch.load(path, weights_only=True, mmap=True)` opens the file.
 
 Formats: https://github.com/pytorch/pytorch/blob/main/docs/source/notes/serialization.rst and
 https://pkware.cachefly.net/webdocs/casestudies/APPNOTE.TXT (sections 4.3 and 4.5.3)
@@ -55,6 +54,19 @@ _MAX32 = (1 << 32) - 1
 _MODE = 0o644 << 16
 
 
+LEGACY = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."
+"""First bytes of the files of torch.save that are not ZIP archives."""
+_AROUND = 1 << 20  # bytes beside the numbers; torch needs some thousands
+_MEMBERS = 64  # torch writes up to eight
+_NUMBERS = re.compile(r"([^/]+)/data/0")
+_MEMO = rb"(?:q.|r....|\x94)?"  # opcodes that put a value into the memo of the pickle
+_INT64 = re.compile(
+    rb"ctorch\nLongStorage\n|\x8c\x05torch" + _MEMO + rb"\x8c\x0bLongStorage" + _MEMO + rb"\x93",
+    re.DOTALL,
+)
+_ENCRYPTED = 0x1 | 0x40 | 0x2000  # flags of an encrypted member or header
+
+
 def write_index(stream: BinaryIO, chunks: Iterable[npt.NDArray[np.int64]], count: int) -> int:
     """Write the `count` numbers of `chunks` to `stream`, front to back; return their CRC-32.
 
@@ -74,9 +86,9 @@ def write_index(stream: BinaryIO, chunks: Iterable[npt.NDArray[np.int64]], count
 
 
 def open_index(path: Path, count: int) -> npt.NDArray[np.int64]:
-    """Map the numbers in `path` read-only; raise `IntegrityError` unless there are `count`.
+    """Map the `count` numbers in `path` read-only; raise `IntegrityError` for another file.
 
-    The map is lazy: only the pages that are looked at are read.
+    Only the pages that are used are read.
     """
     with open_ordinary(path, path.name) as stream:
         begin = _begin(stream, path, count)
@@ -86,21 +98,21 @@ def open_index(path: Path, count: int) -> npt.NDArray[np.int64]:
 
 
 def check_index(path: Path, count: int) -> int:
-    """Return where the numbers begin, or raise what `open_index` would; reads none of them."""
+    """Return where the numbers begin, or raise as `open_index` does; no number is read."""
     with open_ordinary(path, path.name) as stream:
         return _begin(stream, path, count)
 
 
 def is_ours(found: bytes, size: int, count: int) -> bool:
-    """Return whether a file of `size` bytes that begins with `found` is one of `write_index`.
+    """Return whether `write_index` wrote a file of `size` bytes that begins with `found`.
 
-    `found` has as many bytes as `head`; what follows the numbers is `tail`.
+    `found` has the length of `head`; the end of the file is still to be compared with `tail`.
     """
     return size == index_size(count) and found == head(count)
 
 
 def _begin(stream: FileIO, path: Path, count: int) -> int:
-    """Return where the numbers begin in an index of `count` numbers, ours or torch's."""
+    """Return where the numbers begin in an index that dataprep or torch.save wrote."""
     size, start = os.fstat(stream.fileno()).st_size, len(head(count))
     if size == index_size(count) and is_ours(stream.read(start), size, count):
         stream.seek(start + count * 8)
@@ -115,7 +127,7 @@ def _begin(stream: FileIO, path: Path, count: int) -> int:
 
 
 def index_size(count: int) -> int:
-    """Bytes of the whole file of `count` numbers."""
+    """Return the size in bytes of the file of `count` numbers."""
     return len(head(count)) + 8 * count + len(tail(count, 0))
 
 
@@ -129,7 +141,7 @@ def _damaged(path: Path, problem: str) -> IntegrityError:
 
 
 def head(count: int) -> bytes:
-    """All bytes before the numbers; their length is a multiple of 64."""
+    """Return the bytes before the numbers; their count is a multiple of 64."""
     data = b""
     for member in _small_members(count):
         data += _local(member) + member.data + _after(member)
@@ -137,7 +149,7 @@ def head(count: int) -> bytes:
 
 
 def tail(count: int, crc: int) -> bytes:
-    """All bytes after the numbers, whose CRC-32 is `crc`."""
+    """Return the bytes after the numbers, whose CRC-32 is `crc`."""
     pickle, order = _small_members(count)
     at = len(_local(pickle)) + len(pickle.data) + len(_after(pickle))
     order = order._replace(offset=at)
@@ -151,7 +163,7 @@ def tail(count: int, crc: int) -> bytes:
 
 
 class _Member(NamedTuple):
-    """One file of the archive; `data` is empty for the numbers."""
+    """A member of the archive; `data` is empty for the numbers."""
 
     name: bytes
     data: bytes
@@ -177,7 +189,7 @@ def _numbers(offset: int, count: int, crc: int) -> _Member:
 
 
 def _local(member: _Member) -> bytes:
-    """The header before a member; CRC and sizes come after it."""
+    """Return the header of a member; CRC and sizes follow its data."""
     version, unknown, extra = _PLAIN, 0, member.extra
     if member.wide:
         version, unknown = _WIDE, _MAX32
@@ -188,13 +200,13 @@ def _local(member: _Member) -> bytes:
 
 
 def _after(member: _Member) -> bytes:
-    """The CRC and the sizes that follow a member."""
+    """Return the CRC and the sizes that follow a member."""
     layout = "<4sLQQ" if member.wide else "<4sLLL"
     return struct.pack(layout, b"PK\7\10", member.crc, member.size, member.size)
 
 
 def _entry(member: _Member) -> bytes:
-    """A member's line in the central directory."""
+    """Return the entry of a member in the central directory."""
     version = _WIDE if member.wide else _PLAIN
     size, offset, wide = member.size, member.offset, b""
     if size > _LIMIT:
@@ -214,7 +226,7 @@ def _entry(member: _Member) -> bytes:
 
 
 def _end(start: int, size: int) -> bytes:
-    """The end of the archive, whose central directory has `size` bytes at `start`."""
+    """Return the end of the archive, whose central directory has `size` bytes at `start`."""
     wide = b""
     if start > _LIMIT:
         wide = struct.pack("<4sQ2H2L4Q", b"PK\6\6", 44, 45, 45, 0, 0, 4, 4, size, start)
@@ -223,7 +235,7 @@ def _end(start: int, size: int) -> bytes:
 
 
 def _pickle(count: int) -> bytes:
-    """The pickle of a contiguous int64 tensor of shape [count], in torch's own opcodes."""
+    """Return the pickle of a contiguous int64 tensor of shape [count], in the opcodes of torch."""
     size = _long(count)
     storage = (
         b"(X\x07\x00\x00\x00storagectorch\nLongStorage\nX\x01\x00\x00\x000X\x03\x00\x00\x00cpu"
@@ -246,23 +258,10 @@ def _long(value: int) -> bytes:
     return b"\x8a\x08" + body
 
 
-LEGACY = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."
-"""How files of torch.save begin that are no ZIP archive."""
-_AROUND = 1 << 20  # bytes beside the numbers; torch needs some thousands
-_MEMBERS = 64  # torch writes up to eight
-_NUMBERS = re.compile(r"([^/]+)/data/0")
-_MEMO = rb"(?:q.|r....|\x94)?"  # what a pickle may say after a value, to name it again
-_INT64 = re.compile(
-    rb"ctorch\nLongStorage\n|\x8c\x05torch" + _MEMO + rb"\x8c\x0bLongStorage" + _MEMO + rb"\x93",
-    re.DOTALL,
-)
-_ENCRYPTED = 0x1 | 0x40 | 0x2000  # flags of members that are, or whose header is
-
-
 def numbers_at(stream: FileIO, size: int, count: int) -> int:
     """Return where the `count` numbers begin in `stream`, a file of `size` bytes.
 
-    Raises `ValueError`, which says why, where they cannot be found with certainty.
+    Raises `ValueError` with the reason where they cannot be found with certainty.
     """
     import zipfile  # takes 10 ms; files that dataprep wrote do not need it
 
@@ -283,13 +282,13 @@ def numbers_at(stream: FileIO, size: int, count: int) -> int:
     if not 0 < begin <= size - 8 * count:
         raise ValueError(f"its {member.filename} does not lie in the file")
     stream.seek(begin + 8 * count)
-    if stream.read(2) != b"PK":  # what follows in an archive, whatever it is
+    if stream.read(2) != b"PK":  # the next header of the archive
         raise ValueError(f"the header of its {member.filename} has another length than it says")
     return begin
 
 
 class _Bounded(io.RawIOBase):
-    """`stream`, of which no more than `_AROUND` bytes are read at once."""
+    """View of `stream` that refuses to read more than `_AROUND` bytes at once."""
 
     def __init__(self, stream: FileIO) -> None:
         self._stream = stream
@@ -318,7 +317,7 @@ class _Bounded(io.RawIOBase):
 
 
 def _numbers_member(archive: zipfile.ZipFile, count: int) -> zipfile.ZipInfo:
-    """Return the member with the numbers; raises unless all members are what torch writes."""
+    """Return the member with the numbers; raise unless all members are as torch writes them."""
     members = archive.infolist()
     if len(members) > _MEMBERS:
         raise ValueError(f"it has {len(members)} members")
@@ -340,7 +339,7 @@ def _numbers_member(archive: zipfile.ZipFile, count: int) -> zipfile.ZipInfo:
 def _check_others(
     archive: zipfile.ZipFile, others: list[zipfile.ZipInfo], numbers: zipfile.ZipInfo, count: int
 ) -> None:
-    """Raise unless the pickle is of an int64 vector, little-endian, and no CRC-32 is wrong."""
+    """Raise unless the pickle describes a little-endian int64 vector and all CRC-32s match."""
     root = numbers.filename.partition("/")[0]
     if sum(member.file_size for member in others) > _AROUND:
         raise ValueError("its other members are too large")
@@ -357,7 +356,7 @@ def _check_others(
 
 
 def _vector(count: int) -> re.Pattern[bytes]:
-    """Return what a pickle says after the storage: offset 0, shape [count] and stride [1]."""
+    """Return the pattern that follows the storage: offset 0, shape [count], stride [1]."""
     lengths = [b"K" + bytes([count])] if count < 1 << 8 else []
     lengths += [b"M" + struct.pack("<H", count)] if count < 1 << 16 else []
     lengths += [b"J" + struct.pack("<i", count)] if count < 1 << 31 else []
@@ -367,13 +366,13 @@ def _vector(count: int) -> re.Pattern[bytes]:
 
 
 def _alone(numbers: list[bytes]) -> bytes:
-    """Return the pattern of a tuple of one number, which may be spelled in any of these ways."""
+    """Return the pattern of a tuple with one number, given the encodings of the number."""
     number = b"(?:" + b"|".join(map(re.escape, numbers)) + b")"
     return rb"(?:" + number + rb"\x85|\(" + number + rb"t)" + _MEMO
 
 
 def _member_start(stream: FileIO, member: zipfile.ZipInfo) -> int:
-    """Return where the bytes of `member` begin, 0 if its own header is of another one."""
+    """Return where the bytes of `member` begin, 0 if the header there is of another member."""
     stream.seek(member.header_offset)
     head = stream.read(30)
     if len(head) < 30 or head[:4] != b"PK\3\4":

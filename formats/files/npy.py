@@ -1,8 +1,8 @@
 """`.npy` headers, written and read without numpy's pickle path.
 
-Only format 1.0, C order and the little-endian types of this format are accepted, and the header
-must describe exactly the file that holds it. Where the numbers begin follows from the size of the
-file; the length field of the header must say the same, and padding is free: see
+Only version 1.0, C order and the little-endian types of datasets are accepted, and the header must
+describe exactly the file that holds it. The start of the numbers follows from the size of the file;
+the length field of the header must agree with it, and padding is free. See
 https://numpy.org/doc/stable/reference/generated/numpy.lib.format.html
 """
 
@@ -41,9 +41,9 @@ _LONGEST = 1 << 16  # bytes of a header: the largest multiple of 64 that its len
 
 
 def header(dtype: str, shape: tuple[int, ...], align: int = ALIGN) -> bytes:
-    """Return the bytes that stand before the numbers, a multiple of `align`.
+    """Return the bytes before the numbers; their count is a multiple of `align`.
 
-    With 64 they equal what numpy writes.
+    With 64 they equal the bytes that numpy writes.
 
     >>> header("<u8", (3,))[:8]
     b'\\x93NUMPY\\x01\\x00'
@@ -61,14 +61,14 @@ def _tuple(shape: tuple[int, ...]) -> str:
 
 
 def file_size(dtype: str, shape: tuple[int, ...], align: int = ALIGN) -> int:
-    """Return the bytes of the whole file that begins with `header`."""
+    """Return the size in bytes of the file that begins with `header`."""
     return len(header(dtype, shape, align)) + prod(shape) * np.dtype(dtype).itemsize
 
 
 def begin(size: int, dtype: str, shape: tuple[int, ...]) -> int | None:
-    """Return where the numbers begin in a file of `size` bytes: its bytes less theirs.
+    """Return where the numbers begin in a file of `size` bytes: its size less theirs.
 
-    None where no header has so many bytes: the file is not this array.
+    None if no header has that size, so that the file is not this array.
 
     >>> begin(128 + 24, "<u8", (3,)), begin(100 + 24, "<u8", (3,))
     (128, None)
@@ -78,7 +78,7 @@ def begin(size: int, dtype: str, shape: tuple[int, ...]) -> int | None:
 
 
 def describes(found: bytes, dtype: str, shape: tuple[int, ...]) -> bool:
-    """Return whether the header `found` says its own length, `dtype` and `shape`."""
+    """Return whether the header `found` states its own length, `dtype` and `shape`."""
     length = len(found) - len(_MAGIC) - 2
     return (
         length >= 0
@@ -90,7 +90,7 @@ def describes(found: bytes, dtype: str, shape: tuple[int, ...]) -> bool:
 def check(found: bytes, size: int, dtype: str, shape: tuple[int, ...], *, where: str) -> None:
     """Raise `IntegrityError` unless a file of `size` bytes is this array.
 
-    `found` are its first `begin` bytes; none where that is None.
+    `found` are its first `begin` bytes, empty where `begin` is None.
     """
     if begin(size, dtype, shape) != len(found) or not describes(found, dtype, shape):
         raise IntegrityError(
@@ -114,7 +114,7 @@ def open_array(
 
 
 def read_array(path: Path, dtype: str, shape: tuple[int, ...]) -> npt.NDArray[Any]:
-    """Read what `open_array` would map: a block that cannot be read is an error, and no signal."""
+    """Read the array in `path` without a map: an unreadable block raises `StorageError`."""
     with storage_errors(path), path.open("rb", buffering=0) as stream:
         stream.seek(_check_file(stream, str(path), dtype, shape))
         data = bytearray(prod(shape) * np.dtype(dtype).itemsize)
@@ -136,5 +136,5 @@ def _check_file(stream: BinaryIO | FileIO, where: str, dtype: str, shape: tuple[
 
 
 def _description(data: bytes) -> bytes:
-    """Return what a header says, without its padding."""
+    """Return the text of a header without its padding."""
     return data[len(_MAGIC) + 2 :].replace(b" ", b"")

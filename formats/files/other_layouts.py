@@ -1,4 +1,4 @@
-"""Datasets in other layouts, told by their content, and the commands that convert them."""
+"""Recognition of datasets in foreign layouts, and the commands that convert them."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ _NAMES: dict[ForeignLayout, str] = {
     "hdf5": "an HDF5 file",
 }
 _JASPER_FILES = ("question_embs.pt", "source_embs.pt", "pair_index.pt", "dataset.h5")
-_HDF5 = b"\x89HDF\r\n\x1a\n"  # at 0, 512, 1024, 2048, ...: behind a block of the user's
+_HDF5 = b"\x89HDF\r\n\x1a\n"  # at 0, 512, 1024, 2048, ...: after a user block
 _USER_BLOCKS = (0, *(512 << power for power in range(12)))
 
 
 def foreign_layout(path: Path) -> ForeignLayout | None:
-    """Return the layout of the file or directory `path`; None for anything else.
+    """Return the foreign layout of the file or directory `path`, None for all others.
 
-    A directory is JASPER's if it has an array of theirs, whatever its config.json is.
+    A directory with an array of JASPER is one of JASPER, whatever its config.json is.
     """
     if path.is_dir():
         return "jasper" if any((path / name).exists() for name in _JASPER_FILES) else None
@@ -60,7 +60,7 @@ def refuse_foreign(path: Path) -> None:
 
 
 def vectors_remedy(path: Path, layout: Literal["safetensors", "hdf5"]) -> str:
-    """Return the commands that make a dataset of the file `path`, if it holds vectors alone."""
+    """Return the commands that build a dataset from the file `path`, if it holds only vectors."""
     vectors = path.with_suffix(".npz") if layout == "hdf5" else path
     out = shlex.quote(f"{path.with_suffix('')}-converted")
     build = f"`dataprep build --kind embeddings --input {shlex.quote(str(vectors))} --out {out}`"

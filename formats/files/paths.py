@@ -1,6 +1,7 @@
-"""Paths of this machine, told apart from addresses such as ``s3://bucket/data``.
+"""Paths: local ones as opposed to addresses, and file systems on which maps are a hazard.
 
-The operating system takes any of those for a relative path: writing to one makes a folder ``s3:``.
+The operating system takes an address such as ``s3://bucket/data`` for a relative path: writing
+there would create a folder ``s3:``.
 """
 
 from __future__ import annotations
@@ -20,6 +21,14 @@ _REMEDIES = {
     "hf": "A dataset of the Hugging Face hub is written --input hf:NAME, and a tokenizer "
     "OWNER/NAME.",
 }
+
+
+_MOUNTS = Path("/proc/self/mountinfo")
+_REMOTE = {
+    "9p", "afs", "beegfs", "ceph", "cifs", "fuse", "glusterfs", "gpfs", "lustre", "nfs", "nfs4",
+    "orangefs", "panfs", "pvfs2", "smb3", "smbfs", "wekafs",
+}  # fmt: skip
+"""File systems behind a server or a process that may fail, or truncate a mapped file."""
 
 
 def refuse_address(path: str | os.PathLike[str]) -> None:
@@ -65,16 +74,8 @@ def without_directory() -> StorageError | None:
     return None
 
 
-_MOUNTS = Path("/proc/self/mountinfo")
-_REMOTE = {
-    "9p", "afs", "beegfs", "ceph", "cifs", "fuse", "glusterfs", "gpfs", "lustre", "nfs", "nfs4",
-    "orangefs", "panfs", "pvfs2", "smb3", "smbfs", "wekafs",
-}  # fmt: skip
-"""Where a server, or a process, may fail, or cut a file that is mapped here."""
-
-
 def is_remote(path: Path) -> bool:
-    """Tell whether `path` is on a network file system or FUSE; False where that is not known.
+    """Return whether `path` is on a network file system or FUSE; False where that is unknown.
 
     Costs a stat and, on Linux, reading the list of mounts.
     """
@@ -88,7 +89,7 @@ def is_remote(path: Path) -> bool:
 
 
 def mounted_type(mounts: str, major: int, minor: int) -> str | None:
-    """Return the type of the file system of a device, as the text of mountinfo says.
+    """Return the file system type of a device according to the text of mountinfo.
 
     >>> mounted_type("36 27 0:45 / /data rw - fuse.sshfs host: rw", 0, 45)
     'fuse.sshfs'

@@ -1,1 +1,1 @@
-"""config.json of every kind of dataset: its types, its rules, reading and writing it."""
+"""config.json of every kind of dataset: types, rules, reading and writing."""

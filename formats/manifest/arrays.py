@@ -1,9 +1,10 @@
 """config.json of a dataset of named arrays: embeddings, and pairs of embeddings.
 
-An **array** is a list of rows of one shape and type, kept in shards that follow one another. A
-split is an index: the rows that belong to it, in increasing order. Rows are records, in the order
-in which they were read; in a dataset of pairs they are the pairs, and a few arrays (the embeddings
-of questions, sources, keywords and centroids) are tables that rows point into.
+An **array** is a list of rows of one shape and type, stored in consecutive shards. A split is an
+index: its row numbers, in increasing order. Rows are the records in reading order. In a dataset of
+pairs rows are the pairs, and the embeddings of questions, sources, keywords and centroids are
+tables that rows point into. The arrays of pairs must fit one another in name, type and shape, which
+is checked when config.json is read, at a cost that does not grow with the data.
 """
 
 from __future__ import annotations
@@ -71,6 +72,32 @@ _REAL = ("<f4", "<f2", BFLOAT16, "<f8")
 _TABLES = 16  # bytes in which a shape of a row may be told: more dimensions are no embedding
 
 
+PROVENANCE = "provenance"
+"""uint64 [rows, 2], where there is one: input number, and byte offset or row in that input."""
+FOREIGN = "foreign"
+"""The key of `pairs` under which a conversion keeps what another layout said of itself."""
+_FLOATS = ("<f4", "<f2")
+_LIMIT = 1 << 63
+PAIR_ARRAYS: Mapping[str, tuple[tuple[str, ...], str, tuple[str | int, ...]]] = {
+    "question_embs": (_FLOATS, "questions", ("dim",)),
+    "source_embs": (_FLOATS, "sources", ("dim",)),
+    "keyword_embs": (_FLOATS, "keywords", ("dim",)),
+    "centroid_embs": (_FLOATS, "clusters", ("dim",)),
+    "pair_index": (("<i8",), "pairs", (2,)),
+    "pair_cluster_id": (("<i8",), "pairs", ()),
+    "pair_relevance": (("<f4",), "pairs", ()),
+    "pair_keyword_offsets": (("<i8",), "ends", ()),
+    "pair_keyword_ids": (("<i8",), "mentions", ()),
+    "hard_negatives": (("<i8",), "pairs", ("negatives",)),
+    "negative_tiers": (("<i8",), "pairs", ("negatives",)),
+    "steering_centroid": (("<f4",), "pairs", ("dim",)),
+    "steering_keyword_weighted": (("<f4",), "pairs", ("dim",)),
+    "steering_residual": (("<f4",), "pairs", ("dim",)),
+    "centroid_distances": (("<f4",), "pairs", ()),
+}
+"""By name: the types it may have, how many rows, and the shape of a row (names of `PairSizes`)."""
+
+
 class ArrayShard(Entry, frozen=True, kw_only=True):
     """A .npy file with `rows` rows."""
 
@@ -82,9 +109,9 @@ class ArrayEntry(Entry, frozen=True, kw_only=True, omit_defaults=True):
     """One named array.
 
     `dtype` is one of `DTYPES`; `row` is the shape of a row, [] for single numbers. With `scale`,
-    row `i` stands for itself times row `i` of the array of that name. `unit` says that every row
-    was divided by its length. `categories` are the texts that the numbers stand for. `table` says
-    that its rows are not the records of the dataset: they are pointed at.
+    the value of row `i` is the stored row times row `i` of the array of that name. `unit` is true
+    if every row was divided by its length. `categories` are the texts that the numbers encode.
+    `table` is true if other arrays point at its rows, which are not the records of the dataset.
     """
 
     dtype: str
@@ -98,9 +125,9 @@ class ArrayEntry(Entry, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class RowSplit(Entry, frozen=True, kw_only=True):
-    """`index` names the file with the `rows` row numbers of a split, in increasing order.
+    """A split: `index` names the file with its `rows` row numbers, in increasing order.
 
-    `content_id` is the digest of what it holds, see `content`.
+    `content_id` is the digest of its content, see `identity`.
     """
 
     content_id: str
@@ -111,7 +138,8 @@ class RowSplit(Entry, frozen=True, kw_only=True):
 class ArrayManifest(Entry, frozen=True, kw_only=True, omit_defaults=False):
     """config.json as a whole; field order here is key order there.
 
-    `rows` is the number of rows that splits choose from. `pairs` is null but in datasets of pairs.
+    `rows` is the number of rows that the splits divide. `pairs` is null except in datasets of
+    pairs.
     """
 
     format: str
@@ -133,7 +161,7 @@ class ArrayManifest(Entry, frozen=True, kw_only=True, omit_defaults=False):
 
 
 def storage_dtype(dtype: str) -> str:
-    """The numpy type in which numbers of `dtype` are stored.
+    """Return the numpy type in which numbers of `dtype` are stored.
 
     >>> storage_dtype("bfloat16"), storage_dtype("<f4")
     ('<u2', '<f4')
@@ -155,7 +183,7 @@ _MANIFEST = msgspec.json.Decoder(ArrayManifest)
 
 
 def parse(data: bytes) -> ArrayManifest:
-    """Decode and validate the bytes of config.json, as `tokens.parse` beside this does."""
+    """Decode and validate the bytes of config.json, as `tokens.parse` does."""
     kind = read_header(data).kind
     if kind == "tokens":
         raise UsageError(
@@ -196,7 +224,7 @@ def _check_consistency(manifest: ArrayManifest) -> None:
 
 
 def _check_references(manifest: ArrayManifest) -> None:
-    """No file serves twice."""
+    """Raise if two arrays or splits name the same file."""
     uses = Counter([CRC_NAME, *(split.index for split in manifest.splits.values())])
     uses.update(shard.file for entry in manifest.arrays.values() for shard in entry.shards)
     twice = [file for file, count in uses.items() if count > 1]
@@ -227,7 +255,7 @@ def _check_array(
 
 
 def _check_meaning(name: str, entry: ArrayEntry) -> None:
-    """What a field says of an array must be possible for its type and shape."""
+    """Raise unless the fields of an array are possible for its type and shape."""
     if entry.unit:
         real = entry.dtype in _REAL or entry.scale is not None
         long = len(entry.row) > 0 and prod(entry.row) > 0
@@ -241,38 +269,9 @@ def _check_meaning(name: str, entry: ArrayEntry) -> None:
         insist((entry.dtype, entry.row) == ("<u8", (2,)), f"{name}: must be uint64 [rows, 2]")
 
 
-PROVENANCE = "provenance"
-"""uint64 [rows, 2], where there is one: input number, and byte offset or row in that input."""
-
-FOREIGN = "foreign"
-"""The key of `pairs` under which a conversion keeps what another layout said of itself."""
-
-_FLOATS = ("<f4", "<f2")
-_LIMIT = 1 << 63
-
-PAIR_ARRAYS: Mapping[str, tuple[tuple[str, ...], str, tuple[str | int, ...]]] = {
-    "question_embs": (_FLOATS, "questions", ("dim",)),
-    "source_embs": (_FLOATS, "sources", ("dim",)),
-    "keyword_embs": (_FLOATS, "keywords", ("dim",)),
-    "centroid_embs": (_FLOATS, "clusters", ("dim",)),
-    "pair_index": (("<i8",), "pairs", (2,)),
-    "pair_cluster_id": (("<i8",), "pairs", ()),
-    "pair_relevance": (("<f4",), "pairs", ()),
-    "pair_keyword_offsets": (("<i8",), "ends", ()),
-    "pair_keyword_ids": (("<i8",), "mentions", ()),
-    "hard_negatives": (("<i8",), "pairs", ("negatives",)),
-    "negative_tiers": (("<i8",), "pairs", ("negatives",)),
-    "steering_centroid": (("<f4",), "pairs", ("dim",)),
-    "steering_keyword_weighted": (("<f4",), "pairs", ("dim",)),
-    "steering_residual": (("<f4",), "pairs", ("dim",)),
-    "centroid_distances": (("<f4",), "pairs", ()),
-}
-"""By name: the types it may have, how many rows, and the shape of a row (names of `PairSizes`)."""
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PairSizes:
-    """How many there are of everything; `dim` numbers make a vector, `negatives` are for a pair.
+    """Sizes of a dataset of pairs: `dim` numbers to a vector, `negatives` to a pair.
 
     `mentions` counts the keywords of all pairs together; `ends` is `pairs` + 1.
     """
@@ -288,12 +287,12 @@ class PairSizes:
 
     @property
     def ends(self) -> int:
-        """How many offsets there are into the keywords of all pairs."""
+        """Number of offsets into the keywords of all pairs."""
         return self.pairs + 1
 
 
 def pair_sizes(arrays: Mapping[str, ArrayEntry], pairs: int) -> PairSizes:
-    """The sizes that the arrays of a checked manifest have."""
+    """Return the sizes of the arrays of a checked manifest."""
     return PairSizes(
         pairs=pairs,
         questions=arrays["question_embs"].rows,
@@ -309,9 +308,9 @@ def pair_sizes(arrays: Mapping[str, ArrayEntry], pairs: int) -> PairSizes:
 def check_pair_arrays(
     arrays: Mapping[str, ArrayEntry], rows: int, pairs: Mapping[str, Any]
 ) -> None:
-    """Raise unless `arrays` are those of `rows` pairs, and fit `pairs`.
+    """Raise unless `arrays` are those of `rows` pairs and fit `pairs`.
 
-    An array, or a type of one, that is not known is an `IncompatibleError`.
+    Unknown arrays and types raise `IncompatibleError`.
     """
     missing = [name for name in PAIR_ARRAYS if name not in arrays]
     insist(not missing, f"a dataset of pairs needs the array {', '.join(missing)}")
@@ -347,7 +346,7 @@ def check_pair_arrays(
 
 
 def merged_records(pairs: Mapping[str, Any]) -> int:
-    """Return how many records named a pair that an earlier one had named; raise for no count.
+    """Return how many records were merged into the pair of an earlier one; raise for no count.
 
     >>> merged_records({"counts": {"merged": 2}}), merged_records({})
     (2, 0)

@@ -1,8 +1,7 @@
-"""What the config.json of every kind of dataset has in common: read, checked and written here.
+"""The part of config.json that all kinds of datasets share, and its reading and writing.
 
-The format's version, the digest of the file over itself, the names and hashes of all files, the
-inputs, and the counts of records. `manifest` adds what a dataset of tokens has, `array_manifest`
-what one of arrays has.
+It has the format version, the digest of the file itself, the names and hashes of all files, the
+inputs, and the counts of records. `tokens` and `arrays` add the fields of their kinds.
 """
 
 from __future__ import annotations
@@ -61,14 +60,14 @@ CONFIG_NAME = "config.json"
 CRC_NAME = "crc32.npy"
 FORMAT_VERSION = 1
 LOSS_MASK = "loss_mask"
-"""The feature of a dataset with masks: who ignored them would train on the wrong tokens."""
+"""Feature of a dataset with loss masks: a reader without it would train on wrong tokens."""
 PREFERENCE = "preference"
-"""The feature of a dataset whose records have several documents that belong together."""
+"""Feature of a dataset whose records are groups of documents."""
 KNOWN_FEATURES = frozenset({LOSS_MASK, PREFERENCE})
 UNITS = ("byte", "row")
-"""What the positions in an input count."""
+"""Units of the positions in an input."""
 MAX_CONFIG_BYTES = 256 << 20
-_HEAD_BYTES = 256  # within which every config.json of ours names its format
+_HEAD_BYTES = 256  # every config.json names its format within the first ones
 NO_DIGEST = "0" * 64
 
 _NAME = re.compile(
@@ -85,7 +84,7 @@ Count = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]  # every size on di
 
 
 class Entry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=False):
-    """A part of config.json; fields that are not known here may be ignored."""
+    """A part of config.json; unknown fields are ignored."""
 
 
 class FileEntry(Entry, frozen=True, kw_only=True):
@@ -99,9 +98,9 @@ class FileEntry(Entry, frozen=True, kw_only=True):
 
 
 class InputEntry(Entry, frozen=True, kw_only=True):
-    """One input; `unit` says whether provenance counts bytes or rows of it.
+    """One input; `unit` is what provenance counts in it, "byte" or "row".
 
-    `bytes` is its size as stored; where `compression` names one, offsets count what comes out.
+    `bytes` is its stored size; with a `compression`, offsets count decompressed bytes.
     """
 
     name: str
@@ -114,9 +113,9 @@ class InputEntry(Entry, frozen=True, kw_only=True):
 
 
 class RecordCounts(Entry, frozen=True, kw_only=True):
-    """Conservation: `read` = `written` + the sum of `rejected` + `removed`.
+    """Counts of records: `read` = `written` + the sum of `rejected` + `removed`.
 
-    `removed` counts the records that were taken out after the build and stand nowhere.
+    `removed` counts records that were removed after the build; no file has them.
     """
 
     read: Count
@@ -127,7 +126,7 @@ class RecordCounts(Entry, frozen=True, kw_only=True):
 
 
 class Header(msgspec.Struct):
-    """What must be understood before the rest may be read."""
+    """The fields that decide if the rest of config.json can be read."""
 
     format: str = ""
     format_version: int = 0
@@ -138,7 +137,7 @@ class Header(msgspec.Struct):
 
 
 def check_name(name: str) -> str:
-    """Return `name` if it is one that a dataset may contain, else raise `IntegrityError`.
+    """Return `name` if a file of a dataset may have it, else raise `IntegrityError`.
 
     >>> check_name("train/tokens-00000.bin")
     'train/tokens-00000.bin'
@@ -151,9 +150,9 @@ def check_name(name: str) -> str:
 
 
 def is_device(name: str) -> bool:
-    """Tell whether a part of `name` is what Windows calls a device, with or without an ending.
+    """Return whether a part of `name` is a device of Windows, with or without an extension.
 
-    `name` may be several names, one a line.
+    `name` may hold several names, one a line.
 
     >>> is_device("aux"), is_device("train/NUL.bin"), is_device("auxiliary")
     (True, True, False)
@@ -163,7 +162,7 @@ def is_device(name: str) -> bool:
 
 
 def folders_of(names: Iterable[str]) -> set[str]:
-    """Return every folder that holds one of `names`, or a folder that does.
+    """Return every folder that holds one of `names`, and the folders of these.
 
     >>> sorted(folders_of(["config.json", "train/0003/tokens-03000.bin"]))
     ['train', 'train/0003']
@@ -179,14 +178,14 @@ def _bad_name(problem: str) -> IntegrityError:
 
 
 def dump_json(manifest: msgspec.Struct) -> bytes:
-    """The bytes of config.json, with `self_sha256` filled in; equal manifests give equal bytes."""
+    """Return the bytes of config.json with `self_sha256` set; equal manifests give equal bytes."""
     blank = msgspec.structs.replace(manifest, self_sha256=NO_DIGEST)
     body = msgspec.json.format(msgspec.json.encode(blank), indent=1) + b"\n"
     return _with_digest(body, hashlib.sha256(body).hexdigest())
 
 
 def read(directory: Path) -> bytes:
-    """The bytes of `directory`/config.json, which must be an ordinary file of a sane size."""
+    """Return the bytes of `directory`/config.json, an ordinary file of limited size."""
     if not directory.is_dir():
         refuse_foreign(directory)
         if directory.is_file():
@@ -225,7 +224,7 @@ def read(directory: Path) -> bytes:
 
 
 def _refuse_others(directory: Path) -> None:
-    """Raise `InputError` if `directory` holds files, and none that a build writes."""
+    """Raise `InputError` if `directory` holds files but none that a build writes."""
     with storage_errors(directory):
         names = os.listdir(directory)  # noqa: PTH208
     staging = ".building-" in directory.name
@@ -244,9 +243,9 @@ _HEADER = msgspec.json.Decoder(Header)
 
 
 def read_header(data: bytes) -> Header:
-    """Return the head of a config.json that is whole and of a version that this release reads.
+    """Return the header of an intact config.json of a version that this release reads.
 
-    The digest is checked before the version, so that damage is never taken for a newer version.
+    The digest is checked before the version, so damage is not reported as a newer version.
     """
     try:
         header = _HEADER.decode(data)
@@ -266,7 +265,7 @@ Decoded = TypeVar("Decoded")
 
 
 def decode(decoder: msgspec.json.Decoder[Decoded], data: bytes) -> Decoded:
-    """Return what `decoder` makes of a config.json that `read_header` has accepted."""
+    """Decode a config.json that `read_header` has accepted."""
     try:
         return decoder.decode(data)
     except msgspec.ValidationError as error:
@@ -280,7 +279,7 @@ def _other_structure(error: msgspec.ValidationError) -> IncompatibleError:
 
 
 def newer(what: str) -> IncompatibleError:
-    """Return the error of a dataset that has `what`, which only a later release knows."""
+    """Return the error of a dataset with `what`, which only a later release knows."""
     return IncompatibleError(
         f"{what} is not known to this version: the dataset was made by a newer dataprep",
         where=CONFIG_NAME, code="E_VERSION", remedy="Install a newer dataprep.",
@@ -288,13 +287,13 @@ def newer(what: str) -> IncompatibleError:
 
 
 def check_known(value: str, known: Container[str], what: str) -> None:
-    """Raise `IncompatibleError` unless `value`, of the key or array `what`, is `known`."""
+    """Raise `IncompatibleError` unless `known` has `value`, which `what` names in the message."""
     if value not in known:
         raise newer(f"{what} {value!r}")
 
 
 def says_newer(data: bytes) -> bool:
-    """Tell whether a config.json, whole or damaged, names a later version or unknown features."""
+    """Return whether a config.json, intact or damaged, names a later version or new features."""
     try:
         _check_version(_HEADER.decode(data))
     except IncompatibleError:
@@ -317,7 +316,7 @@ def _check_version(header: Header) -> None:
 
 
 def _is_whole(data: bytes) -> bool:
-    """Tell whether the digest in `data` is its own."""
+    """Return whether the digest in `data` is that of `data`."""
     at = _digest_at(data)
     blank = _with_digest(data, NO_DIGEST)
     return hashlib.sha256(blank).hexdigest().encode() == data[at : at + 64]
@@ -334,7 +333,7 @@ def _digest_at(data: bytes) -> int:
 
 
 def check_files(files: Sequence[FileEntry]) -> dict[str, FileEntry]:
-    """Return the entries by name; raises unless the names are allowed, sorted and told once.
+    """Return the entries by name; raise unless the names are allowed, sorted and unique.
 
     Names that differ only by case are one file on Windows and macOS, so they are refused.
     """
@@ -353,7 +352,7 @@ def check_files(files: Sequence[FileEntry]) -> dict[str, FileEntry]:
 
 
 def _refuse_same(names: Iterable[str]) -> None:
-    """Raise about the first of `names` that differs from one before it at most by case."""
+    """Raise about the first of `names` that equals an earlier one but for case."""
     taken: set[str] = set()
     for name in names:
         if name.lower() in taken:
@@ -365,9 +364,9 @@ def check_records(
     records: RecordCounts, inputs: Sequence[InputEntry], written: int, what: str, *,
     merged: int = 0, side: bool = False,
 ) -> None:  # fmt: skip
-    """Raise unless every record read was `written`, rejected, removed or `merged` into another.
+    """Raise unless every record read was `written`, rejected, removed or `merged`.
 
-    Where a `side` file has the inputs, those who read it compare their records.
+    With the inputs in a `side` file, their records are compared when that is read.
     """
     for entry in inputs:
         check_known(entry.unit, UNITS, "inputs.unit")
@@ -385,7 +384,7 @@ def check_records(
 def check_inputs_file(
     name: str | msgspec.UnsetType, inputs: Sequence[InputEntry], files: Mapping[str, FileEntry]
 ) -> bool:
-    """Return whether a side file has the inputs; raises unless it is listed and `inputs` empty."""
+    """Return whether a side file lists the inputs; raise if it is unlisted or `inputs` is full."""
     if name is msgspec.UNSET:
         return False
     found = files.get(name)
@@ -413,7 +412,7 @@ def insist(condition: bool, problem: str) -> None:
 
 
 def damaged(problem: str) -> IntegrityError:
-    """The error of a config.json that no build wrote."""
+    """Return the error of a config.json that no build wrote."""
     return IntegrityError(
         problem,
         where=CONFIG_NAME,

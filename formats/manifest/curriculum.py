@@ -1,7 +1,19 @@
 """The curriculum of a pair dataset: how often each steering variant is served, epoch by epoch.
 
-One schema for whoever builds and whoever serves, validated when it is made, stored in config.json
-under ``pairs.curriculum``. It says what is wanted; `dataprep.runtime` draws.
+Builds and loaders share one schema, which is validated on creation and stored in config.json under
+``pairs.curriculum``. It holds probabilities; `dataprep.runtime` draws.
+
+The steering variants, in terms of the question q, the centroid c of its cluster, and the keywords K
+of the pair:
+
+0. ``zero``: the zero vector;
+1. ``centroid``: c - q, scaled to length 1;
+2. ``keyword``: the plain mean of K, scaled to length 1;
+3. ``residual``: q - c, not scaled.
+
+A pair without a cluster has zero vectors for 1 and 3, one without keywords for 2; a vector of
+length 0 stays the zero vector. The centroid distance is the cosine distance of q and c, from 0 to
+2, and 1 where a direction is missing (no cluster, or a zero vector).
 """
 
 from __future__ import annotations
@@ -29,8 +41,18 @@ _TOLERANCE = 1e-6
 _MAX_EPOCHS = 1 << 22  # the epoch travels in 22 bits of each sample's index
 
 
+VARIANTS = ("zero", "centroid", "keyword", "residual")
+"""Names of the variants; the id is the index."""
+VARIANT_ARRAYS = (None, "steering_centroid", "steering_keyword_weighted", "steering_residual")
+"""Array of each variant, float32 [pairs, dim]; none is stored for zero."""
+DISTANCE_UNKNOWN = 1.0
+"""Centroid distance of a pair without a cluster, equal to that of a zero vector."""
+TIERS = ("same cluster", "nearest clusters", "most similar outside", "random outside")
+"""Names of the negatives of tiers 1 to 4; the tier is the index plus 1."""
+
+
 class Curriculum(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Probabilities of the four variants, and how the one of `zero` moves.
+    """Probabilities of the four variants, and the course of the one of `zero`.
 
     With mode ``fixed`` every epoch has `probabilities`. With ``linear`` and ``cosine`` the
     probability of `zero` goes from `zero_start` in epoch 0 to `zero_end` in epoch `epochs` and
@@ -84,9 +106,9 @@ _DECODER = msgspec.json.Decoder(Curriculum)
 
 
 def parse_curriculum(text: str) -> Curriculum:
-    """A curriculum from the name of its mode, or from a JSON object of its fields.
+    """Return the curriculum of a mode's name or of a JSON object with its fields.
 
-    Raises `UsageError` for anything else.
+    Raises `UsageError` for other texts.
 
     >>> parse_curriculum("linear").mode
     'linear'
@@ -108,16 +130,3 @@ def parse_curriculum(text: str) -> Curriculum:
 def _require_probability(value: float, what: str) -> None:
     good = isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= 1
     require(good, f"{_WHERE}.{what}", f"must be from 0 to 1, got {value!r}")
-
-
-VARIANTS = ("zero", "centroid", "keyword", "residual")
-"""Names of the variants; the id is the place."""
-
-VARIANT_ARRAYS = (None, "steering_centroid", "steering_keyword_weighted", "steering_residual")
-"""The array that holds each variant, float32 [pairs, dim]; nothing is stored for zero."""
-
-DISTANCE_UNKNOWN = 1.0
-"""The centroid distance of a pair without a cluster: what a zero vector would have."""
-
-TIERS = ("same cluster", "nearest clusters", "most similar outside", "random outside")
-"""What the negatives of tiers 1 to 4 are; the tier is the place plus 1."""

@@ -1,12 +1,17 @@
-"""What a split holds, as one digest: equal for equal data, however it is cut into files.
+"""Identities of a dataset: `content_id` of the data of a split, `recipe_id` of a build.
+
+Splits of equal data have equal content ids, whatever files they are cut into.
 
 `content_id` of a split is the SHA-256 of the canonical JSON of ``["dataprep content 1", kind,
-parts]``. Each part names a run of numbers by its role, type and count, and by the CRC-32 of their
+parts]``. A part describes a run of numbers by its role, type and count, and by the CRC-32 of their
 little-endian bytes in stream order. The CRC-32 of a run follows from those of its pieces, so the id
-does not depend on shards, units or inputs, and is known without reading the data again.
+does not depend on shards, units or inputs, and is computed without reading the data again. Two
+different runs of equal type and count share a CRC-32 with probability 2**-32; no check of integrity
+relies on the id.
 
-CRC-32 tells accidents. Two different runs of equal type and count share one with probability
-2**-32; no check of integrity uses the id. docs/format.md defines it in full.
+`recipe_id` is the SHA-256 of the canonical JSON of ``["dataprep recipe 1", versions, kind, inputs,
+parts]``. Inputs count by their content; `parts` are the options that the output depends on, without
+names, engines and counts. docs/format.md defines both ids in full.
 """
 
 from __future__ import annotations
@@ -32,7 +37,7 @@ __all__ = [
 ]
 
 UNSERVED = frozenset({PROVENANCE})
-"""Arrays that say where rows come from, and are no part of the content."""
+"""Arrays of origins, which are no part of the content."""
 
 _CONTENT_DOMAIN = "dataprep content 1"
 _POLYNOMIAL = 0xEDB88320  # of CRC-32, the coefficient of x**0 in the highest bit
@@ -40,8 +45,13 @@ _ONE = 1 << 31
 _WIDTHS = {"tokens": 0, "lengths": 8, "mask": 1, "groups": 8, "scores": 4}
 
 
+_RECIPE_DOMAIN = "dataprep recipe 1"
+_VERSIONS = {"format": FORMAT_VERSION, "content": 1, "split": 1}
+"""Versions, raised when equal inputs and parts no longer give equal data."""
+
+
 def crc32_combine(first: int, second: int, length: int) -> int:
-    """Return the CRC-32 of two runs of bytes laid end to end.
+    """Return the CRC-32 of the concatenation of two runs of bytes.
 
     `first` and `second` are their CRC-32s, `length` is the size of the second run in bytes.
 
@@ -52,7 +62,7 @@ def crc32_combine(first: int, second: int, length: int) -> int:
 
 
 def crc32_after(prefix: int, whole: int, length: int) -> int:
-    """Return the CRC-32 of the last `length` bytes of a run, given those of the rest and of all.
+    """Return the CRC-32 of the last `length` bytes, given those of the bytes before and of all.
 
     >>> crc32_after(crc32(b"data"), crc32(b"dataprep"), 4) == crc32(b"prep")
     True
@@ -61,7 +71,7 @@ def crc32_after(prefix: int, whole: int, length: int) -> int:
 
 
 def crc32_of_numbers(found: FileHash, header: bytes = b"") -> int:
-    """Return the CRC-32 of what follows `header` in the file of the hash `found`."""
+    """Return the CRC-32 of the bytes after `header` in the file with the hash `found`."""
     size, total = 0, 0
     for one in found.crc32.tolist():
         length = min(BLOCK_BYTES, found.size - size)
@@ -96,7 +106,7 @@ def _block_shift() -> int:
 
 
 def _shift(length: int) -> int:
-    """Return x**(8 * length) modulo the polynomial: what `length` bytes do to the CRC before."""
+    """Return x**(8 * length) modulo the polynomial, the factor for `length` further bytes."""
     if length == BLOCK_BYTES:
         return _block_shift()
     found, exponent = _ONE, 0
@@ -108,7 +118,7 @@ def _shift(length: int) -> int:
 
 
 class TokenContent:
-    """The parts of a split of tokens, added up in stream order.
+    """Accumulator of the content id of a split of tokens, fed in stream order.
 
     >>> content = TokenContent("<u2")
     >>> content.add("tokens", 2, crc32(bytes([1, 0, 2, 0])))
@@ -131,9 +141,9 @@ class TokenContent:
 
     @property
     def content_id(self) -> str:
-        """The digest of what was added; without documents of tokens and lengths alone.
+        """Digest of the added parts; for a split without documents, of tokens and lengths alone.
 
-        A shard of no documents may have a mask, and a split of no shards has none.
+        A shard without documents may have a mask, a split without shards has none.
         """
         documents = self._sums["lengths"][0]
         parts = [
@@ -149,7 +159,7 @@ def array_content_id(
 ) -> str:
     """Return the content id of the `rows` rows of a split of `arrays`.
 
-    `crcs` has the CRC-32 of the numbers of each array, `index` is that of the row numbers.
+    `crcs` holds the CRC-32 of the numbers of each array, `index` is that of the row numbers.
     """
     parts: list[list[Any]] = [
         [
@@ -166,15 +176,10 @@ def _hex(crc: int) -> str:
     return f"{crc:08x}"
 
 
-_RECIPE_DOMAIN = "dataprep recipe 1"
-_VERSIONS = {"format": FORMAT_VERSION, "content": 1, "split": 1}
-"""A version is raised when equal inputs and parts no longer give equal data."""
-
-
 def recipe_id_of(kind: str, inputs: Sequence[InputEntry], parts: Mapping[str, Any]) -> str:
-    """Return the recipe id of a dataset of `kind` that is made from `inputs`, in their order.
+    """Return the recipe id of a dataset of `kind` built from `inputs`, in this order.
 
-    `parts` are JSON values.
+    The values of `parts` are JSON values.
     """
     contents = [[one.fingerprint, one.format, one.compression, one.bytes] for one in inputs]
     return digest_of([_RECIPE_DOMAIN, _VERSIONS, kind, contents, dict(parts)])

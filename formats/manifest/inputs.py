@@ -1,7 +1,7 @@
-"""The inputs of a dataset: in config.json, or in a file beside it where there are many.
+"""The inputs of a dataset: in config.json, or in a side file where there are many.
 
-A million inputs would make a config.json of hundreds of megabytes, which every opening would read.
-The side file has the same objects, one a line, and is read by those who ask for a name.
+A million inputs would make a config.json of hundreds of megabytes, read whenever the dataset is
+opened. The side file has the same objects, one a line, and is read when a name is needed.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ __all__ = ["INPUTS_NAME", "MANY_INPUTS", "AnyManifest", "encode_inputs", "read_i
 
 INPUTS_NAME = "inputs.jsonl"
 MANY_INPUTS = 10_000
-"""With more inputs they go to the side file: config.json stays below some megabytes."""
+"""Most inputs in config.json, which stays below some megabytes; more go to the side file."""
 _BLOCK_LINES = 1 << 12
 
 # Made at import, in one thread: msgspec 0.22 crashes where several are the first to use a type.
@@ -31,7 +31,7 @@ _INPUT = msgspec.json.Decoder(InputEntry)
 
 
 def encode_inputs(inputs: Sequence[InputEntry]) -> Iterator[bytes]:
-    """Yield the side file in blocks."""
+    """Yield the bytes of the side file in blocks."""
     for start in range(0, len(inputs), _BLOCK_LINES):
         lines = [msgspec.json.encode(one) + b"\n" for one in inputs[start : start + _BLOCK_LINES]]
         yield b"".join(lines)
@@ -72,9 +72,9 @@ class AnyManifest(Protocol):
 
 
 def read_inputs(directory: Path, manifest: AnyManifest) -> tuple[InputEntry, ...]:
-    """Return the inputs of the dataset in `directory`, of its config.json or of its side file.
+    """Return the inputs of the dataset in `directory`, from config.json or from the side file.
 
-    The file is read once, and its size, SHA-256 and records compared with config.json; raises
+    Size, SHA-256 and records of the side file are compared with config.json; raises
     `IntegrityError` where they differ.
     """
     if manifest.inputs_file is msgspec.UNSET:

@@ -1,8 +1,7 @@
-"""config.json: typed, validated once at open, and tamper-evident.
+"""config.json of a dataset of tokens: typed, and validated once at open.
 
-Loading costs one read and one decode, a few milliseconds for 10,000 shards. Everything that the
-rest of the package believes about a dataset comes from the structs below; none of it is guessed
-from the files.
+Loading costs one read and one decode, a few milliseconds for 10,000 shards. All facts about a
+dataset come from the structs below; none is guessed from the files.
 """
 
 from __future__ import annotations
@@ -71,12 +70,12 @@ __all__ = [
 
 
 class ShardEntry(Entry, frozen=True, kw_only=True, omit_defaults=True):
-    """The files that hold `documents` documents in `length` tokens.
+    """The files of one shard: `documents` documents in `length` tokens.
 
     Datasets of conversations have a `mask`, those of preferences also `groups` (uint64
-    [records + 1]: the first document of each record in this shard, and their number) and `scores`
-    (float32 [documents]). Where the index of the split is null, `record_ids` is the file with
-    the record id of each document (int64 [documents]).
+    [records + 1]: the first document of each record in this shard, and the number of documents)
+    and `scores` (float32 [documents]). Where the index of the split is null, the file `record_ids`
+    has the record id of each document (int64 [documents]).
     """
 
     tokens: str
@@ -89,21 +88,21 @@ class ShardEntry(Entry, frozen=True, kw_only=True, omit_defaults=True):
     scores: str | None = None
     record_ids: str | None = None
     records: Count | None = None
-    """Of preferences: how many records; their documents stand together."""
+    """Number of records of preferences, whose documents are consecutive."""
 
     @property
     def files(self) -> tuple[str, ...]:
-        """The names of all its files."""
+        """Names of all files of the shard."""
         extra = (self.mask, self.groups, self.scores, self.record_ids)
         return (self.tokens, self.docs, self.source, *(name for name in extra if name is not None))
 
 
 class SplitEntry(Entry, frozen=True, kw_only=True, omit_defaults=True):
-    """One stream of tokens; `text_bytes` is its size as UTF-8 before tokenizing, if known.
+    """A split: one stream of tokens. `text_bytes` is the size of its texts as UTF-8, if known.
 
-    `content_id` is the digest of what it holds, see `content`. `index` is the file with the record
-    ids of all documents; null where every shard has its own. `records` is told where a record may
-    have several documents.
+    `content_id` is the digest of its content, see `identity`. `index` is the file with the record
+    ids of all documents, null where every shard has a file of its own. `records` is present where
+    a record may have several documents.
     """
 
     content_id: str
@@ -117,14 +116,14 @@ class SplitEntry(Entry, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def id_files(self) -> tuple[str, ...]:
-        """The names of the files with the record ids, in order."""
+        """Names of the files with the record ids, in order."""
         if self.index is not None:
             return (self.index,)
         return tuple(str(shard.record_ids) for shard in self.shards)
 
 
 class TokensEntry(Entry, frozen=True, kw_only=True):
-    """`dtype` is "<u2" or "<u4"; every id is below `vocab_size`."""
+    """Type of the ids, "<u2" or "<u4", and the size of the vocabulary, above every id."""
 
     dtype: str
     vocab_size: Count
@@ -138,14 +137,14 @@ class SpecialToken(Entry, frozen=True, kw_only=True):
 
 
 class Probe(Entry, frozen=True, kw_only=True):
-    """A string and the ids it gave, without BOS and EOS, when the dataset was built."""
+    """A string and its ids at the time of the build, without BOS and EOS."""
 
     text: str
     ids: tuple[Count, ...]
 
 
 class TokenizerEntry(Entry, frozen=True, kw_only=True):
-    """Which tokenizer made the ids, how it was driven, and probes to recognise it by."""
+    """Tokenizer of a dataset: file, engine, BOS/EOS policy, and probes to recognise it by."""
 
     file: str
     sha256: str
@@ -163,12 +162,12 @@ class TokenizerEntry(Entry, frozen=True, kw_only=True):
 
 
 class ChatEntry(Entry, frozen=True, kw_only=True):
-    """How conversations became tokens.
+    """Settings with which conversations were tokenized.
 
-    `template` is the file with the chat template, byte for byte; `template_origin` says where it is
-    from. `masked_by` is "generation" (its own markers) or "prefixes" (renderings of growing
-    prefixes). `form` is "chat", "pairs" (chosen, then rejected), "labels" or "groups".
-    `overlong_found` counts the conversations that each over-length measure was taken with.
+    `template` is the file with the chat template, byte for byte; `template_origin` names its
+    source. `masked_by` is "generation" (markers of the template) or "prefixes" (renderings of
+    growing prefixes). `form` is "chat", "pairs" (chosen, then rejected), "labels" or "groups".
+    `overlong_found` counts the conversations by the over-length measure that was taken.
     """
 
     template: str
@@ -196,7 +195,7 @@ class Manifest(Entry, frozen=True, kw_only=True):
     splits: dict[str, SplitEntry]
     inputs: tuple[InputEntry, ...]
     inputs_file: str | msgspec.UnsetType = msgspec.UNSET
-    """The file with the inputs, where there are many; `inputs` is empty then."""
+    """Name of the side file with the inputs; `inputs` is empty then."""
     records: RecordCounts
     options: dict[str, Any]
     files: tuple[FileEntry, ...]
@@ -205,7 +204,7 @@ class Manifest(Entry, frozen=True, kw_only=True):
 
 
 def dump(manifest: Manifest) -> bytes:
-    """The bytes of config.json, with `self_sha256` filled in; equal manifests give equal bytes."""
+    """Return the bytes of config.json with `self_sha256` set; equal manifests give equal bytes."""
     return dump_json(manifest)
 
 
@@ -226,8 +225,8 @@ _MANIFEST = msgspec.json.Decoder(Manifest)
 def parse(data: bytes) -> Manifest:
     """Decode and validate the bytes of config.json.
 
-    Checks the format and version, the self digest, the structure, every name, and that shards,
-    splits and files agree with one another; costs O(files).
+    Checks format, version, digest, structure and names, and that shards, splits and files agree
+    with one another; costs O(files).
     """
     kind = read_header(data).kind
     if kind in ("embeddings", "pairs"):
@@ -271,7 +270,7 @@ def _check_consistency(manifest: Manifest) -> None:
 
 
 def _check_chat(manifest: Manifest, files: dict[str, FileEntry]) -> None:
-    """What `chat` says fits the files and the shards; without it there are no preferences."""
+    """Raise unless `chat` fits the files and the shards; preferences need it."""
     chat = manifest.chat
     form = "chat" if chat is msgspec.UNSET else chat.form
     insist(
@@ -292,7 +291,7 @@ def _check_chat(manifest: Manifest, files: dict[str, FileEntry]) -> None:
     insist(unmasked is None, f"{unmasked} is of conversations and has no mask")
 
 
-# By form, whether so many documents can be those of so many records of one shard.
+# By form: can a shard have this many documents for this many records?
 _FORMS: dict[str, Callable[[int, int | None], bool]] = {
     "chat": lambda documents, records: records is None,
     "pairs": lambda documents, records: records is not None and documents == 2 * records,
@@ -306,7 +305,7 @@ def _records(split: SplitEntry) -> int:
 
 
 def _check_references(manifest: Manifest) -> None:
-    """No file serves twice: a shard listed in two places would be read as twice the data."""
+    """Raise if a file is named twice: a shard listed twice would be read as twice the data."""
     splits = manifest.splits.values()
     uses = Counter([manifest.tokenizer.file, CRC_NAME])
     uses.update(split.index for split in splits if split.index is not None)

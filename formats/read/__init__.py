@@ -1,1 +1,1 @@
-"""Reading a dataset directory with numpy: splits, documents, arrays, maps and plain reads."""
+"""Reading of datasets with numpy: splits, documents, arrays, maps and plain reads."""

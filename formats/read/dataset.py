@@ -20,7 +20,7 @@ from ..errors import IncompatibleError, IntegrityError, UsageError, damaged_file
 from ..library_errors import rust_errors
 from ..manifest import tokens as manifests
 from ..manifest.tokens import ChatEntry, Manifest, SplitEntry
-from .boundaries import HELD_DOCUMENTS, Boundaries, HeldBoundaries, Parts
+from .boundaries import LOADED_DOCUMENTS, Boundaries, LoadedBoundaries, Parts
 from .directory import OpenDirectory, open_directory, reopen
 from .open_files import ReadBy
 from .records import Groups, RecordIds
@@ -77,7 +77,7 @@ class Dataset(OpenDirectory[Manifest, "Split"]):
 
     @property
     def chat(self) -> ChatEntry | None:
-        """How conversations were tokenized; None for a dataset of plain texts."""
+        """Settings with which conversations were tokenized; None for plain texts."""
         chat = self.manifest.chat
         return None if chat is msgspec.UNSET else chat
 
@@ -158,7 +158,7 @@ class Split:
             token_base=self._token_base, document_base=self._document_base,
             offsets=self._shard_docs, files=[shard.docs for shard in shards],
         )  # fmt: skip
-        self._held: HeldBoundaries | None = None
+        self._loaded: LoadedBoundaries | None = None
         self._ids: RecordIds | None = None
         grouped = bool(shards) and shards[0].groups is not None
         self._groups = Groups(shards, self._array) if grouped else None
@@ -308,9 +308,9 @@ class Split:
         `IntegrityError` for offsets that no build wrote. For the cost see `Boundaries`.
         """
         self._check_windows(starts, length)
-        if self._held is None and self.documents <= HELD_DOCUMENTS:
-            self._held = HeldBoundaries.read(self._boundaries)
-        return (self._held or self._boundaries).parts(starts, length)
+        if self._loaded is None and self.documents <= LOADED_DOCUMENTS:
+            self._loaded = LoadedBoundaries.read(self._boundaries)
+        return (self._loaded or self._boundaries).parts(starts, length)
 
     @property
     def has_mask(self) -> bool:

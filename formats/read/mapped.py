@@ -1,15 +1,22 @@
-"""Many files mapped read-only into one range of addresses, so that one index reaches all of them.
+"""Files mapped read-only into one range of addresses, so that one index reaches all of them.
 
 numpy copies a thousand windows in one call if they lie in one array. So a range of addresses as
-long as all files together is reserved (which costs no memory), and each file is mapped at its place
-in it when first touched. A map costs no descriptor: tens of thousands of files are fine (the
-kernel's limit is vm.max_map_count, 65,530). A file is first mapped elsewhere, to see that it can
-be: a map that fails in its place may leave a hole there, in which memory of others comes to lie.
+long as all files together is reserved, which costs no memory, and each file is mapped at its place
+in the range on first use. A map costs no descriptor: tens of thousands of files are possible (the
+limit of the kernel is vm.max_map_count, 65,530). A file is mapped elsewhere first, as a test: a map
+that fails in its place may leave a hole in the range, where other memory could be mapped.
 
-What a map cannot do is fail well. A block that the disk cannot read, or a part of a file that
-somebody cut off while it was mapped, ends the process with SIGBUS. `MappedFiles` therefore looks at
-the sizes of the files again as it goes; that leaves the moments in between, and the disk. Where
-those matter, use `PreadFiles`.
+A file starts at a multiple of the page, behind a header of the same length in each. If files are
+also a whole number of rows apart, every row of every file is a line of one table that begins behind
+the first header; the bytes between two files are lines that are never read. Gathering rows of a
+thousand files then costs as much as of one: one addition and a copy. The least common multiple of
+page and row may be large (3 GiB for 2 MiB and a row of 6,148 bytes), and addresses are limited:
+where rows would take more than twice the size of the files, files lie on small pages, and where
+that is too much as well there is no table.
+
+A block that the disk cannot read, or a part of a mapped file that is cut off, ends the process with
+SIGBUS. `MappedFiles` therefore compares the sizes of the files now and then; the moments between,
+and the disk, remain. Where those matter, use `PreadFiles`.
 """
 
 from __future__ import annotations
@@ -38,14 +45,18 @@ _NO_ACCESS = 0  # PROT_NONE
 _FAILED = ctypes.c_void_p(-1).value
 _ELEMENT = 1 << 30  # bytes; numpy knows no elements of 2 GiB
 _LOOK_SECONDS = 0.01
-_LOOK_SHARE = 100  # looking at sizes takes at most one part of so many of the time
+_LOOK_SHARE = 100  # comparing sizes takes at most one hundredth of the time
+
+
+HUGE = 1 << 21  # bytes of a large page; large files start at multiples of it, so it can be used
+_LITTLE = 1 << 28  # bytes of addresses that may be spent even under a limit (ulimit -v)
 
 
 class MappedFiles:
-    """The `files` mapped, each when it is first read; `path(name)` says where one is.
+    """Source that maps each of `files` on first use; `path(name)` is the path of a file.
 
-    Raises `OSError` if the range of addresses cannot be had (a limit of virtual memory). Reading
-    raises `StorageError` for a file that cannot be mapped; those that are stay good.
+    Raises `OSError` if the range of addresses cannot be reserved (a limit of virtual memory).
+    Reading raises `StorageError` for a file that cannot be mapped; other maps stay valid.
     """
 
     def __init__(self, files: PreadFiles, *, path: Callable[[str], str]) -> None:
@@ -56,13 +67,13 @@ class MappedFiles:
         self._places, self._bytes = place(np.array(files.sizes, np.int64), row)
         begins = self._places + files.offsets
         self.first = begins // self.dtype.itemsize
-        """Where the numbers of each file begin in the range, in numbers."""
+        """Start of the numbers of each file in the range, in numbers."""
         self._table_at = int(begins[0]) if len(begins) else 0
         self._lines = lines_of(begins - self._table_at, files.first_rows[:-1], row)
         self._maps: _Maps | None = self._reserved()
 
     def rows(self, shards: Positions | int, local: Positions, length: int) -> Numbers:
-        """See `Source`: one fancy index over all files."""
+        """See `Source`; one fancy index over all files."""
         maps, item = self._ready(shards), self.dtype.itemsize
         starts = self.first[shards] + local
         windows = maps.windows(length)
@@ -74,26 +85,26 @@ class MappedFiles:
         return found
 
     def windows(self, length: int) -> Numbers | None:
-        """See `Source`: once all files are mapped, and until it is time to look at them."""
+        """See `Source`; None until all files are mapped, and when sizes are due for a check."""
         maps = self._maps
         if maps is None or maps.missing or time.monotonic() >= maps.look_at:
             return None
         return maps.windows(length)
 
     def take_rows(self, shards: Positions | int, rows: Positions) -> Numbers:
-        """See `Source`: a copy of each row, and nothing on the way, however many files."""
+        """See `Source`; one copy of each row, whatever the number of files."""
         files = self._files
         if self._lines is None:
             local = (rows - files.first_rows[shards]) * files.width
             return self.rows(shards, local, files.width)
         table = self._ready(shards).table(self._table_at, files.width)
         lines = rows + self._lines[shards] if len(self._lines) > 1 else rows
-        return table.take(lines, axis=0, mode="clip")  # they are there: nothing is clipped
+        return table.take(lines, axis=0, mode="clip")  # all exist: nothing is clipped
 
     def copy(
         self, shards: Positions, local: Positions, lengths: Positions, out: Numbers, at: Positions
     ) -> None:
-        """See `Source`: 0.4 microseconds a piece, and memory speed."""
+        """See `Source`; 0.4 microseconds a piece, and memory speed."""
         begins = self.first[shards] + local
         # Views of memory: a third less a piece than slices of arrays.
         target, source = out.data, self._ready(shards).numbers.data
@@ -108,7 +119,7 @@ class MappedFiles:
         out[:] = maps.numbers[at : at + len(out)]
 
     def close(self) -> None:
-        """Unmap everything once nobody reads any more; who reads again gets another range."""
+        """Drop the range, which is unmapped with its last user; reading reserves another."""
         self._maps = None
 
     def _reserved(self) -> _Maps:
@@ -118,7 +129,7 @@ class MappedFiles:
         return maps
 
     def _ready(self, shards: Positions | int) -> _Maps:
-        """The maps, those of `shards` among them."""
+        """Return the maps; map the files of `shards` first."""
         maps = self._maps  # another thread may close
         if maps is None:
             maps = self._maps = self._again(shards)
@@ -130,7 +141,7 @@ class MappedFiles:
         return maps
 
     def _again(self, shards: Positions | int) -> _Maps:
-        """Another range, after `close`; of two threads that make one, each has what it made."""
+        """Return another range after `close`; two threads may each make one of their own."""
         try:
             return self._reserved()
         except OSError as error:
@@ -152,9 +163,9 @@ class MappedFiles:
     def look(self, shards: Positions | int) -> None:
         """Raise if a file of `shards` has another size than when it was mapped.
 
-        Looks 10 ms after the last time or later: at every batch in training, where a step takes
-        longer than that, and never for more than a hundredth of the time. A file that was removed
-        or replaced stays as it was behind its map.
+        Compares at most every 10 ms, that is at every batch in training, where a step takes longer,
+        and for at most a hundredth of the time. A file that was removed or replaced stays as it was
+        behind its map.
         """
         maps = self._maps
         if maps is not None and time.monotonic() >= maps.look_at:
@@ -178,7 +189,7 @@ class MappedFiles:
 
 
 def _each(shards: Positions | int) -> list[int]:
-    """Every shard once; np.unique would import numpy.ma, 15 ms before the first batch."""
+    """Return every shard once; np.unique would import numpy.ma, 15 ms before the first batch."""
     return sorted(set(np.atleast_1d(shards).tolist()))
 
 
@@ -192,7 +203,7 @@ def _not_mapped(name: str, error: OSError) -> StorageError:
 
 
 class _Maps:
-    """The range of addresses, and what is known of the files mapped in it."""
+    """The range of addresses and the state of the files mapped in it."""
 
     def __init__(self, size: int, dtype: np.dtype[Any], files: int) -> None:
         self._range = _Range(size)
@@ -206,10 +217,10 @@ class _Maps:
         self.look_at = 0.0
 
     def windows(self, length: int) -> Numbers | None:
-        """Every window there is, overlapping, as a view; None if `length` is beyond numpy.
+        """Return a view of all overlapping windows; None if `length` is beyond numpy.
 
-        One element each: numpy then copies it in one go, where rows of numbers take half as long
-        again (measured: 384 float32).
+        A window is one element, which numpy copies as a whole; rows of numbers take half as long
+        again (measured with 384 float32).
         """
         size, item = length * self.numbers.itemsize, self.numbers.itemsize
         found = self._windows
@@ -219,7 +230,7 @@ class _Maps:
         return found if size <= _ELEMENT else None
 
     def table(self, offset: int, width: int) -> Numbers:
-        """The range from `offset` bytes on as rows of `width` numbers, holes and all."""
+        """Return the range from byte `offset` on as rows of `width` numbers, gaps included."""
         found = self._table
         if found is None:
             item = self.numbers.itemsize
@@ -228,25 +239,25 @@ class _Maps:
         return found
 
     def add(self, descriptor: int, place: int, size: int) -> None:
-        """Map a file; mapping one twice, from two threads, changes nothing.
+        """Map a file at `place`; mapping it twice, from two threads, changes nothing.
 
-        Raises `OSError` where the file cannot be mapped, or the kernel has no room for a map.
+        Raises `OSError` if the file cannot be mapped or the kernel has no map left.
         """
-        if self.torn:  # another thread has just found out
+        if self.torn:  # found by another thread
             raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
         _probe(descriptor)
         where = self._range.address + place
         try:
             _mmap(where, size, mmap.PROT_READ, mmap.MAP_SHARED | _FIXED, descriptor)
         except OSError:
-            # Linux looks at its limits before it unmaps what is there, but promises nothing.
+            # Linux checks its limits before it unmaps the old pages, but does not document it.
             self.torn = True
             self._range.leave()
             raise
 
 
 class _Range:
-    """A range of addresses that nothing else uses; given back when the last array over it goes."""
+    """A reserved range of addresses, released with the last array over it."""
 
     def __init__(self, size: int) -> None:
         self._reserved = size + HUGE if size else 0
@@ -266,7 +277,7 @@ class _Range:
                 "data": (self.address, True)}  # fmt: skip
 
     def leave(self) -> None:
-        """Never give it back: what lies in it may be somebody else's by now."""
+        """Keep the addresses reserved for ever: other memory may lie in the range by now."""
         self._start = 0
 
     def __del__(self) -> None:
@@ -275,9 +286,9 @@ class _Range:
 
 
 def _probe(descriptor: int) -> None:
-    """Raise the `OSError` of a file that cannot be mapped (some of FUSE, all of /sys).
+    """Raise the `OSError` of a file that cannot be mapped (some on FUSE, all in /sys).
 
-    Twice, for a map in the middle of the range makes three of one: so it meets the limit as well.
+    Maps twice, since a map in the middle of the range makes three maps of one.
     """
     size, found = mmap.PAGESIZE, list[int]()
     try:
@@ -298,7 +309,7 @@ def _mmap(address: int, size: int, access: int, flags: int, descriptor: int) -> 
 
 @functools.cache
 def _libc() -> ctypes.CDLL:
-    """The C library; Python's own mmap cannot map at an address."""
+    """Return the C library; the mmap module cannot map at an address."""
     library = ctypes.CDLL(None, use_errno=True)
     library.mmap.restype = ctypes.c_void_p
     library.mmap.argtypes = [
@@ -308,14 +319,10 @@ def _libc() -> ctypes.CDLL:
     return library
 
 
-HUGE = 1 << 21  # bytes of a large page; large files start at multiples of it, so it can be used
-_LITTLE = 1 << 28  # bytes of addresses that nobody misses, even under a limit (ulimit -v)
-
-
 def place(sizes: Positions, row: int) -> tuple[Positions, int]:
-    """Where each of the files of `sizes` bytes starts, and how many bytes the range has.
+    """Return the starts of files of `sizes` bytes in a range, and the size of the range.
 
-    A multiple of `row` bytes apart where that can be had; 0: they hold no rows.
+    Starts are multiples of `row` bytes apart where addresses suffice; 0 stands for no rows.
 
     >>> import numpy
     >>> places, size = place(numpy.array([5000, 300, 20]), 0)
@@ -343,9 +350,9 @@ def _placed(sizes: Positions, unit: int) -> tuple[Positions, int]:
 
 
 def lines_of(places: Positions, first_rows: Positions, row: int) -> Positions | None:
-    """What to add to the number of a row, by its file, for the line of the table where it lies.
+    """Return the difference, by file, between the line of a row in the table and its number.
 
-    `first_rows` are the numbers of the first row of each file. None where there is no table.
+    `first_rows` are the numbers of the first row of each file. None if there is no table.
     """
     if not row or (places % row).any():
         return None

@@ -1,12 +1,10 @@
-"""Reading many files with `preadv` alone: no map, so no SIGBUS.
+"""Files read with `preadv` alone: no map, so no SIGBUS.
 
-A block that the disk cannot read, a server that went away and a file that somebody cut off come out
-as a `StorageError` or an `IntegrityError` that names the file, where a map would end the process. A
-window costs a system call and a little Python, 2 microseconds, where a map costs a memory copy; on
-a cold cache both wait for the disk.
+An unreadable block, a lost server and a truncated file raise a `StorageError` or `IntegrityError`
+that names the file, where a map would end the process. A window costs a system call and some
+Python, 2 microseconds, where a map costs a memory copy; on a cold cache both wait for the disk.
 
-`preadv` takes a position and keeps none, so threads, and processes forked from this one, may share
-a descriptor.
+`preadv` takes a position and keeps none, so threads and forked processes may share a descriptor.
 """
 
 from __future__ import annotations
@@ -26,12 +24,12 @@ from .sharded import Numbers, Positions, bases
 
 __all__ = ["File", "FileArray", "PreadFiles", "open_file"]
 
-_PAGE = 512  # numbers of which the last steps of a search are made: 4 KiB of uint64
-_GAP = 512  # numbers between two that are wanted for which one read is made of two
+_PAGE = 512  # numbers that the last step of a search reads: 4 KiB of uint64
+_GAP = 512  # positions up to so far apart share one read
 
 
 class File:
-    """An open file of `size` bytes; closed when the last user of it is gone."""
+    """An open file of `size` bytes, closed with its last user."""
 
     def __init__(self, name: str, descriptor: int, size: int) -> None:
         self.name = name
@@ -67,7 +65,7 @@ class File:
 
 
 def open_file(path: Path, name: str, size: int) -> File:
-    """Open `path`, which must have `size` bytes; errors call it `name`."""
+    """Open `path`, which must have `size` bytes; errors name the file `name`."""
     descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
     file = File(name, descriptor, size)
     found = os.fstat(descriptor).st_size
@@ -77,11 +75,11 @@ def open_file(path: Path, name: str, size: int) -> File:
 
 
 class PreadFiles:
-    """Files of `dtype` numbers, opened when first read.
+    """Source that reads numbers of `dtype` from files, each opened on first use.
 
-    `sizes` are in bytes, and `offset` bytes, one number for all or one for each, stand before the
-    numbers; `open(name, size)` gives one, checked. Open files are kept in
-    `cache`, so they count towards its limit. `width` numbers make a row, for `take_rows`.
+    `sizes` are in bytes; `offset` bytes, one number for all files or one for each, precede the
+    numbers. `open(name, size)` opens and checks a file. Open files are kept in `cache` and count
+    towards its limit. `width` numbers make a row, for `take_rows`.
     """
 
     def __init__(
@@ -90,7 +88,7 @@ class PreadFiles:
         sizes: Sequence[int],
         dtype: str,
         *,
-        open: Callable[[str, int], File],  # noqa: A002  (what it does)
+        open: Callable[[str, int], File],  # noqa: A002  (a verb of this class)
         cache: FileCache,
         offset: int | Positions = 0,
         width: int = 1,
@@ -106,12 +104,12 @@ class PreadFiles:
         self.first_rows = bases((np.array(sizes, np.int64) - self.offsets) // row)
 
     def file(self, shard: int) -> File:
-        """The open file of `shard`."""
+        """Return the open file of `shard`."""
         name, size = self.names[shard], self.sizes[shard]
         return self._cache.get(name, lambda: self.open(name, size))
 
     def rows(self, shards: Positions | int, local: Positions, length: int) -> Numbers:
-        """See `Source`: one system call a row."""
+        """See `Source`; one system call a row."""
         out = np.empty((len(local), length), self.dtype)
         view, size = out.data.cast("B"), length * self.dtype.itemsize
         owners = np.broadcast_to(shards, local.shape).tolist()
@@ -127,7 +125,7 @@ class PreadFiles:
     def copy(
         self, shards: Positions, local: Positions, lengths: Positions, out: Numbers, at: Positions
     ) -> None:
-        """See `Source`: one system call a piece."""
+        """See `Source`; one system call a piece."""
         view, item = out.data.cast("B"), self.dtype.itemsize
         columns = (shards, local * item + self.offsets[shards], lengths * item, at * item)
         rows = zip(*(column.tolist() for column in columns), strict=True)
@@ -140,24 +138,25 @@ class PreadFiles:
         self.file(shard).read_into(out.data.cast("B"), at)
 
     def windows(self, length: int) -> None:
-        """Nothing: there is no range."""
+        """Return None: there is no range."""
 
     @property
     def first(self) -> Positions:
-        """Nothing either."""
+        """Empty, since there is no range."""
         return np.empty(0, np.int64)
 
     def look(self, shards: Positions | int) -> None:
-        """Nothing: reading tells."""
+        """Do nothing: reading a changed file raises."""
 
     def close(self) -> None:
-        """Nothing: the cache holds the files."""
+        """Do nothing: the cache holds the files."""
 
 
 class FileArray:
-    """What the readers of offsets and provenance ask of an array, without a map.
+    """Array in a file that is read on demand, without a map.
 
-    Reads what is asked for and keeps nothing; only `np.asarray` reads it all.
+    Has the methods of an array that readers of offsets and provenance use. Keeps nothing in
+    memory; only `np.asarray` reads all of it.
     """
 
     def __init__(self, file: File, dtype: str, shape: tuple[int, ...], offset: int) -> None:
@@ -184,11 +183,11 @@ class FileArray:
         return np.asarray(self._whole(), dtype)
 
     def astype(self, dtype: npt.DTypeLike) -> Numbers:
-        """All of it, as `dtype`."""
+        """Return the whole array as `dtype`."""
         return self._whole().astype(dtype)
 
     def take(self, at: Positions, mode: str = "clip") -> Numbers:
-        """The numbers at `at` [k]; neighbouring ones are read together."""
+        """Return the numbers at `at` [k]; neighbouring ones are read together."""
         wanted = np.clip(at, 0, len(self) - 1)
         order = np.argsort(wanted, kind="stable")
         inorder = wanted[order]
@@ -200,7 +199,7 @@ class FileArray:
         return out
 
     def searchsorted(self, keys: npt.ArrayLike, side: str = "left") -> Positions:
-        """As numpy's: bisection, about log2(len / 512) reads a key."""
+        """Return what numpy's `searchsorted` does, with about log2(len / 512) reads a key."""
         wanted = np.asarray(keys)
         flat = [self._search(key, side) for key in wanted.reshape(-1)]
         return np.array(flat, np.int64).reshape(wanted.shape)

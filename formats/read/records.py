@@ -1,9 +1,8 @@
-"""Which documents of a split belong to one record, and what was said of each.
+"""Records of a split: the record id of each document, and the documents of each record.
 
-Of preferences a record is several documents: an answer chosen and one rejected, or a prompt with
-each of its answers. Both are looked up in the stored arrays, a few numbers a record, however many
-records there are; nothing is read before the first is asked for. About 10 microseconds for each
-shard that is touched.
+A record of preferences is several documents: a chosen and a rejected answer, or a prompt with each
+of its answers. Documents and scores are looked up in the stored arrays, a few numbers a record, on
+first use; about 10 microseconds for each shard.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from ..errors import IntegrityError
+from ..errors import IntegrityError, damaged_file
 from .sharded import bases
 
 if TYPE_CHECKING:
@@ -32,8 +31,11 @@ __all__ = ["Groups", "RecordIds"]
 Numbers = npt.NDArray[np.int64]
 
 
+Ids = npt.NDArray[np.int64]
+
+
 class Groups:
-    """The records of one split, numbered as they are stored; `array` opens a file by its name."""
+    """Records of one split, numbered in stored order; `array` opens a file by name."""
 
     def __init__(
         self, shards: Sequence[ShardEntry], array: Callable[[str], npt.NDArray[Any]]
@@ -48,9 +50,9 @@ class Groups:
         return int(self._records[-1])
 
     def documents(self, records: Numbers) -> tuple[Numbers, Numbers]:
-        """`first`, `stop`, int64 [n]: `records[k]` has the documents `first[k]` to `stop[k] - 1`.
+        """Return `first` and `stop`, int64 [n]: the documents of each of `records` [n].
 
-        Raises `IndexError` for a record that is not there, and `IntegrityError` for groups that no
+        Raises `IndexError` for a record outside the split, `IntegrityError` for groups that no
         build wrote.
 
             >>> first, stop = groups.documents(np.array([0, 7]))         # doctest: +SKIP
@@ -73,9 +75,9 @@ class Groups:
         return first, stop
 
     def scores(self, documents: Numbers) -> npt.NDArray[np.float32]:
-        """What was said of each of `documents` [n] of the split: float32 [n], owned.
+        """Return the score of each of `documents` [n] of the split: an owned float32 array [n].
 
-        Raises `IndexError` for a document that is not there.
+        Raises `IndexError` for a document outside the split.
         """
         _check_inside("documents", documents, int(self._documents[-1]))
         out = np.empty(len(documents), np.float32)
@@ -87,13 +89,13 @@ class Groups:
         return out
 
     def holding(self, documents: Numbers) -> Numbers:
-        """The record of each of `documents` [n]: int64 [n]. Costs a bisection each."""
+        """Return the record of each of `documents` [n]: int64 [n]; costs a bisection each."""
         _check_inside("documents", documents, int(self._documents[-1]))
         out = np.empty_like(documents)
         shard = self._documents.searchsorted(documents, "right") - 1
         for number in np.unique(shard).tolist():
             there = np.flatnonzero(shard == number)
-            # uint64 like the array: other keys would make numpy convert all of it.
+            # uint64 as the array: keys of another type would make numpy convert the whole array.
             keys = (documents[there] - self._documents[number]).astype(np.uint64)
             found = self._array(self._groups[number]).searchsorted(keys, "right") - 1
             records = self._records[number + 1] - self._records[number]
@@ -103,10 +105,7 @@ class Groups:
         return out
 
     def _damaged(self, shard: int, problem: str) -> IntegrityError:
-        return IntegrityError(
-            problem, where=self._groups[shard], code="E_GROUPS",
-            remedy="Restore this file, or build again with --overwrite.",
-        )  # fmt: skip
+        return damaged_file(problem, self._groups[shard], "E_GROUPS")
 
 
 def _check_inside(what: str, numbers: Numbers, total: int) -> None:
@@ -114,15 +113,12 @@ def _check_inside(what: str, numbers: Numbers, total: int) -> None:
         raise IndexError(f"{what} {numbers.min()} to {numbers.max()} are outside 0:{total}")
 
 
-Ids = npt.NDArray[np.int64]
-
-
 class RecordIds(NDArrayOperatorsMixin, Sequence[Any]):
-    """int64 [documents], read as far as it is asked for; `np.asarray` reads all of it.
+    """Record ids of a split, int64 [documents], in a file for each shard and read on demand.
 
-    Indexing, comparison and arithmetic give what they give of an array, and so do the functions of
-    numpy. Numbers, slices, masks and arrays of positions read what they name, `searchsorted` what
-    it compares; all else reads everything. It cannot be written to.
+    Behaves as a read-only array in indexing, comparison, arithmetic and functions of numpy.
+    Numbers, slices, masks and arrays of positions read the ids that they name, `searchsorted` those
+    that it compares; every other operation reads all.
 
     >>> ids = RecordIds(files, split.entry.shards)                        # doctest: +SKIP
     >>> ids[0], ids[-3:], ids[np.array([7, 2])]                           # doctest: +SKIP
@@ -140,7 +136,7 @@ class RecordIds(NDArrayOperatorsMixin, Sequence[Any]):
 
     @property
     def shape(self) -> tuple[int]:
-        """The number of documents."""
+        """Shape of the array."""
         return (len(self),)
 
     def __getitem__(self, at: Any) -> Any:
@@ -167,12 +163,12 @@ class RecordIds(NDArrayOperatorsMixin, Sequence[Any]):
         return np.asarray(self._stream.read(0, len(self)), dtype)
 
     def tolist(self) -> list[int]:
-        """Return all of them as a list."""
+        """Return all ids as a list."""
         found: list[int] = self._stream.read(0, len(self)).tolist()
         return found
 
     def searchsorted(self, keys: npt.ArrayLike, side: str = "left") -> Ids:
-        """Return where each of `keys` belongs in the ids, which never decrease."""
+        """Return the position of each of `keys` in the ids, which never decrease."""
         find = bisect_left if side == "left" else bisect_right
         flat = [find(self, key) for key in np.asarray(keys).reshape(-1).tolist()]
         return np.array(flat, np.int64).reshape(np.shape(keys))

@@ -1,8 +1,9 @@
-"""One array of numbers that lies in the files of many shards, one after the other.
+"""One array of numbers in the files of many consecutive shards.
 
-Positions count over all shards: nothing a caller sees depends on where one ends. The numbers come
-from a `Source`, which knows files and nothing else: `MappedFiles` (a memory copy, and no system
-call) or `PreadFiles` (a system call a window, and errors where a map would kill the process).
+Positions count over all shards: no result depends on where a shard ends. The numbers come from a
+`Source`: `MappedFiles` (a memory copy and no system call) or `PreadFiles` (a system call a window,
+and errors where a map would end the process). Finding shard and position of each window is done for
+a batch at once; window by window it took as long as copying 64 KiB.
 """
 
 from __future__ import annotations
@@ -30,22 +31,30 @@ __all__ = [
 Numbers = npt.NDArray[Any]
 
 
+Positions = npt.NDArray[np.int64]
+_PIECES, _MOST_PIECES = 1 << 12, 1 << 16  # of a stream, by the high bits of a position
+_PIECES_OF_EDGES = 32  # pieces for each edge: then a bisection serves a few windows in a hundred,
+_MOST_EDGES = _MOST_PIECES // 4  # a quarter at most; with more edges it serves all
+_MANY = 512  # starts; a bisection of fewer is as fast
+_NOWHERE = (1 << 63) - 1  # above any place; negative after adding a start of 1 or more
+
+
 class Source(Protocol):
-    """The files of a stream, by shard; positions are local to a shard and lie inside it."""
+    """Protocol of the files of a stream; positions count from the start of a shard."""
 
     dtype: np.dtype[Any]
 
     def rows(self, shards: Positions | int, local: Positions, length: int) -> Numbers:
-        """An owned array [len(local), length]: `length` >= 1 numbers at each `local` of its shard.
+        """Return `length` >= 1 numbers at each of `local`: an owned array [len(local), length].
 
         `shards` is one for each row, or one for all.
         """
         ...
 
     def take_rows(self, shards: Positions | int, rows: Positions) -> Numbers:
-        """An owned array [k, `width`]: the rows numbered `rows` [k] over all files, in `shards`.
+        """Return the rows numbered `rows` [k] over all files, in `shards`: owned [k, `width`].
 
-        A row is as many numbers as the source was told when it was made; a file holds whole ones.
+        The source has a fixed `width` of rows; a file holds whole rows.
         """
         ...
 
@@ -56,35 +65,35 @@ class Source(Protocol):
         ...
 
     def fill(self, out: Numbers, shard: int, local: int) -> None:
-        """Fill `out` [n], n >= 1, with the numbers at `local` of `shard`."""
+        """Fill `out` [n], n >= 1, from position `local` of `shard`."""
         ...
 
     def windows(self, length: int) -> Numbers | None:
-        """Every window of `length` numbers in one range, each an element of so many bytes.
+        """Return all windows of `length` numbers in one range of addresses, one element each.
 
-        For reading at once: None if something is to be opened or looked at first, or cannot be had
-        in this way. Window `first[k] + i` is the one at number `i` of shard `k`.
+        Window `first[k] + i` begins at number `i` of shard `k`. None if files are to be opened or
+        checked first, or are not in one range.
         """
         ...
 
     @property
     def first(self) -> Positions:
-        """See `windows`."""
+        """Start of each shard in the range, see `windows`."""
         ...
 
     def look(self, shards: Positions | int) -> None:
-        """Raise if a file of `shards`, which are about to be read, is known to have changed."""
+        """Raise if a file of `shards`, which are about to be read, has changed."""
         ...
 
     def close(self) -> None:
-        """Let go of the files; they are opened again when read."""
+        """Drop the files; reading opens them again."""
         ...
 
 
 class Stream:
-    """The numbers of all shards; `lengths` of them in each, in whole rows of `width`.
+    """Numbers of all shards of `source`, `lengths` of them in each, in whole rows of `width`.
 
-    Thread-safe. Everything returned is owned: it outlives the files and may be written to.
+    Thread-safe. Arrays returned are owned: they outlive the files and may be written to.
     """
 
     def __init__(self, source: Source, lengths: Iterable[int], *, width: int = 1) -> None:
@@ -104,7 +113,7 @@ class Stream:
         return self._total
 
     def read(self, start: int, stop: int) -> Numbers:
-        """Numbers `start` to `stop`, an array [stop - start]."""
+        """Return numbers `start` to `stop`: an array [stop - start]."""
         if not 0 <= start <= stop <= self._total:
             raise IndexError(f"tokens {start}:{stop} are outside 0:{self._total}")
         out = np.empty(stop - start, self.source.dtype)
@@ -115,7 +124,7 @@ class Stream:
         return out
 
     def gather(self, starts: Positions, length: int) -> Numbers:
-        """Windows of `length` numbers at `starts`: an array [len(starts), length].
+        """Return windows of `length` numbers at `starts`: an array [len(starts), length].
 
         Costs one memory copy where the files are mapped, however many shards the windows lie in,
         and some microseconds more for each window that runs over the end of one.
@@ -134,15 +143,15 @@ class Stream:
     def gather_in_turn(
         self, starts: Positions, length: int, rows: Sequence[int]
     ) -> Iterator[Numbers]:
-        """What `gather` gives for the first `rows[0]` of `starts`, for the next `rows[1]`, ...
+        """Yield `gather` of the first `rows[0]` of `starts`, of the next `rows[1]`, and so on.
 
-        Costs a memory copy each; where the windows lie is found out for all of them at once, which
-        is cheaper by some microseconds each.
+        Costs a memory copy for each; the places of all windows are computed at once, which saves
+        some microseconds for each.
         """
         ends = list(accumulate(rows))
         begins = [0, *ends][: len(ends)]
         places, whole = starts, [False] * len(ends)
-        # Of batches without windows there is nothing to find, and reduceat would find something.
+        # Empty batches are left to `gather`: reduceat has a result for them.
         some = bool(ends) and all(rows) and len(self.source.first)
         known = self._known_places(length) if some else None
         if known is not None:
@@ -161,17 +170,17 @@ class Stream:
         return np.ndarray((len(places), length), self.source.dtype, elements)
 
     def take_rows(self, rows: Positions) -> Numbers:
-        """The rows of `width` numbers that are numbered `rows` [k]: an array [k, width].
+        """Return the rows numbered `rows` [k], k >= 1: an array [k, width].
 
-        All of `rows` must be there, k >= 1: it is not looked at. Cheaper than `gather`: a memory
-        copy and some microseconds, 3 more where there are several shards.
+        The caller ensures that all rows exist. Costs a memory copy and some microseconds, 3 more
+        for several shards, less than `gather`.
         """
         shards = self._row_cuts.shards_at(rows) if self._only is None else self._only
         self.source.look(shards)
         return self.source.take_rows(shards, rows)
 
     def _at_once(self, starts: Positions, length: int) -> Positions | None:
-        """Where windows are in the range of the source, if all are whole there."""
+        """Return the places of windows in the range of the source; None unless all are whole."""
         known = self._known_places(length)
         return known.of(starts) if known is not None else None
 
@@ -179,7 +188,7 @@ class Stream:
         known = self._known
         if known is None or known.length != length:
             repeated, self._asked = length == self._asked, length
-            if not repeated:  # of pieces of this length and that, none is worth a table
+            if not repeated:  # varying lengths are not worth a table each
                 return None
             known = self._known = WindowPlaces(self.base, self.source.first, length=length)
         return known
@@ -203,14 +212,14 @@ class Stream:
         """Copy `lengths[k]` numbers from `starts[k]` on to `out[at[k]:]`, for every k.
 
         `out` is one-dimensional, contiguous, and of the type of the stream. Costs 0.4 microseconds
-        a piece and a memory copy. A piece lies in one shard: raises `IndexError` for any that does
-        not, before anything is copied.
+        a piece and a memory copy. Raises `IndexError`, before anything is copied, for a piece that
+        runs over the end of a shard.
         """
         shards = np.clip(self.shards_at(starts), 0, len(self.base) - 2)
         local = starts - self.base[shards]
         if not ((local >= 0) & (starts + lengths <= self.base[shards + 1])).all():
             raise IndexError("a piece is not part of one shard")
-        full = lengths > 0  # of files without numbers there are no maps
+        full = lengths > 0  # files without numbers have no maps
         if not full.all():
             shards, local, lengths, at = (column[full] for column in (shards, local, lengths, at))
         if len(shards):
@@ -220,7 +229,7 @@ class Stream:
     def cut(
         self, starts: Positions, lengths: Positions, at: Positions
     ) -> tuple[Positions, Positions, Positions]:
-        """Pieces that may run over the ends of shards as parts that lie in one each, for `copy`.
+        """Return pieces cut at the ends of shards, as `copy` needs them.
 
         >>> stream = Stream(source, [3, 0, 4])                              # doctest: +SKIP
         >>> stream.cut(np.array([1]), np.array([5]), np.array([10]))        # doctest: +SKIP
@@ -249,20 +258,12 @@ class Stream:
             shard += 1
 
     def shards_at(self, at: Positions) -> Positions:
-        """The shard that holds each position, never an empty one."""
+        """Return the shard that holds each position, never an empty one."""
         return self._cuts.shards_at(at)
 
 
-Positions = npt.NDArray[np.int64]
-_PIECES, _MOST_PIECES = 1 << 12, 1 << 16  # of a stream, by the high bits of positions
-_PIECES_OF_EDGES = 32  # so many for one edge: a few windows in a hundred are searched for, and
-_MOST_EDGES = _MOST_PIECES // 4  # a quarter at most; of streams with more edges, all
-_MANY = 512  # starts; a search for fewer is as fast
-_NOWHERE = (1 << 63) - 1  # more than any place; and with any start of 1 or more, negative
-
-
 def bases(counts: Iterable[int]) -> Positions:
-    """Exclusive prefix sums.
+    """Return the exclusive prefix sums of `counts`, with the total at the end.
 
     >>> bases([3, 0, 4]).tolist()
     [0, 3, 3, 7]
@@ -272,9 +273,9 @@ def bases(counts: Iterable[int]) -> Positions:
 
 
 def unsigned_max(values: Positions) -> int:
-    """The greatest of `values`, one or more, read without their signs: a negative one is huge.
+    """Return the greatest of `values`, one or more, read as unsigned: a negative one is huge.
 
-    So one pass tells whether all are in 0 .. limit. `argmax` is half as dear as `max`.
+    One pass decides if all are in 0 .. limit. `argmax` takes half the time of `max`.
 
     >>> unsigned_max(np.array([3, 7, 5])), unsigned_max(np.array([3, -1])) == 2**64 - 1
     (7, True)
@@ -284,7 +285,7 @@ def unsigned_max(values: Positions) -> int:
 
 
 def check_inside(what: str, starts: Positions, length: int, total: int) -> None:
-    """Raise `IndexError` unless each `start:start + length` lies in 0 .. total; one start or more.
+    """Raise `IndexError` unless each `start:start + length` is in 0 .. total; needs a start.
 
     >>> check_inside("windows", np.array([3, 0, 7]), 2, total=9)
     >>> check_inside("windows", np.array([3, -1]), 2, total=9)
@@ -300,10 +301,10 @@ def check_inside(what: str, starts: Positions, length: int, total: int) -> None:
 
 
 class Cuts:
-    """Which shard a position is in; the shards begin and end at `base` [shards + 1].
+    """Lookup of the shard of a position; the shards begin and end at `base` [shards + 1].
 
-    A division where all shards but the last are equally long, as those of arrays are: a search of
-    256 positions takes six times as long.
+    Divides if all shards but the last are equally long, as those of arrays are: a bisection of 256
+    positions takes six times as long.
 
     >>> Cuts(np.array([0, 4, 8, 9])).shards_at(np.array([8, 3, 4])).tolist()
     [2, 0, 1]
@@ -319,18 +320,18 @@ class Cuts:
         self._each = each if equal else 0
 
     def shards_at(self, at: Positions) -> Positions:
-        """The shard that holds each position, never an empty one."""
+        """Return the shard that holds each position, never an empty one."""
         each = self._each
         found: Positions = at // each if each else self._base.searchsorted(at, "right") - 1
         return found
 
 
 class WindowPlaces:
-    """Where windows of `length` numbers lie in a range of addresses that holds all shards.
+    """Places of windows of `length` numbers in a range of addresses that holds all shards.
 
-    They begin at `base` [shards + 1] in the stream and at `first` [shards] in the range, int64. A
-    table says what to add to starts between one edge and the next. Edges are where a shard begins,
-    and where those windows begin that run over its end: to these, nothing can be added.
+    Shards begin at `base` [shards + 1] in the stream and at `first` [shards] in the range, int64. A
+    table has the shift from stream to range for the starts between one edge and the next. Edges are
+    the start of a shard and the first start of a window that runs over its end, which has no place.
 
     >>> places = WindowPlaces(np.array([0, 10, 14]), np.array([100, 200]), length=4)
     >>> places.of(np.array([0, 6, 10])).tolist()
@@ -351,7 +352,7 @@ class WindowPlaces:
         self._near: tuple[np.int64, Positions] | None = None  # made when many are first asked for
 
     def of(self, starts: Positions) -> Positions | None:
-        """Where each window begins in the range; None if one of them is not whole in its shard.
+        """Return the start of each window in the range; None unless all are whole in a shard.
 
         `starts` are one or more, of any value.
         """
@@ -359,7 +360,7 @@ class WindowPlaces:
         return at if unsigned_max(at) <= self._last else None
 
     def each(self, starts: Positions) -> tuple[Positions, npt.NDArray[np.bool_]]:
-        """Where each window begins in the range, and whether it is whole in its shard.
+        """Return the start of each window in the range, and a mask of those whole in a shard.
 
         `starts` [k] are of any value.
 
@@ -382,7 +383,7 @@ class WindowPlaces:
         return at, inside
 
     def _made_near(self) -> tuple[np.int64, Positions]:
-        """What to add to a start by its high bits, or what makes no place where that is not one."""
+        """Return the shift of a start by its high bits; no place where they do not decide it."""
         pieces = max(_PIECES, min(_MOST_PIECES, _PIECES_OF_EDGES * len(self._edges)))
         bits = max(0, (self._total - 1).bit_length() - pieces.bit_length() + 1)
         begins = np.arange((self._total - 1 >> bits) + 1, dtype=np.int64) << bits

@@ -39,6 +39,11 @@ Progress = Callable[[int, int], None]
 _HASH_BYTES = 256 << 10  # read and hashed while the processor's cache still holds them
 
 
+Task = Callable[[], int | None]
+_MAX_THREADS = 8
+_QUICK_BYTES = 1 << 20  # less is read before threads have started
+
+
 class Stopped(Exception):  # noqa: N818 (not an error: the caller was interrupted)
     """Raised in worker threads once the main thread gives up."""
 
@@ -338,11 +343,6 @@ def _block_starts(files: Sequence[FileEntry]) -> tuple[dict[str, int], int]:
 def _expect_sequential(descriptor: int) -> None:
     if hasattr(os, "posix_fadvise"):
         os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_SEQUENTIAL)
-
-
-Task = Callable[[], int | None]
-_MAX_THREADS = 8
-_QUICK_BYTES = 1 << 20  # less is read before threads have started
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

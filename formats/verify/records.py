@@ -36,6 +36,11 @@ _MIN_LINE = 40  # bytes: less than the fixed keys of a reject take
 Ids = npt.NDArray[np.int64]
 
 
+_SCAN_BYTES = 1 << 20
+REJECTS_NAME = "rejects.jsonl"
+_LINE_LIMIT = 1 << 20
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Index:
     """The numbers of one split, below `limit`, and the words for them.
@@ -219,9 +224,6 @@ class _Numbers:
         return crc
 
 
-_SCAN_BYTES = 1 << 20
-
-
 class Bits:
     """A set of integers below `count`.
 
@@ -259,10 +261,6 @@ class Bits:
             if first is None and not bits.all():
                 first = 8 * at + int(np.argmin(bits))
         return self.count - present, first
-
-
-REJECTS_NAME = "rejects.jsonl"
-_LINE_LIMIT = 1 << 20
 
 
 class _Reject(msgspec.Struct):

@@ -48,6 +48,9 @@ _SLACK = {"<f4": 0.001, "<f8": 0.001, "<f2": 0.002, BFLOAT16: 0.01}
 """How far from 1 rounding may take the length of a vector: over twice the type's precision."""
 
 
+_COSINE_SLACK = 0.001  # of a cosine in float32 or float16, rounded
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Rule:
     """`find` gives the first number of a block of rows that breaks the rule `code`, if any."""
@@ -224,9 +227,6 @@ def _reals(block: Array, dtype: str) -> Array:
     if dtype == BFLOAT16:
         return (block.astype("<u4") << 16).view("<f4")
     return block if dtype == "<f8" else block.astype("<f4", copy=False)
-
-
-_COSINE_SLACK = 0.001  # of a cosine in float32 or float16, rounded
 
 
 def is_foreign(manifest: ArrayManifest) -> bool:

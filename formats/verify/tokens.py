@@ -21,6 +21,9 @@ from .shards import Rules, check_mask, check_shard
 __all__ = ["check_tokenizer", "token_plan"]
 
 
+_MAX_BYTES = 256 << 20
+
+
 def token_plan(manifest: Manifest) -> Plan:
     """How to check the dataset that `manifest` describes."""
     splits = manifest.splits.values()
@@ -100,9 +103,6 @@ def _check_count(
             code="E_COUNT", file=CONFIG_NAME,
             problem=f"{field} is {stated}, the {where} say {sum(known)}",
         ))  # fmt: skip
-
-
-_MAX_BYTES = 256 << 20
 
 
 class _Added(msgspec.Struct):

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from dataprep.formats.errors import IntegrityError, UsageError
 from dataprep.formats.read import dataset
-from dataprep.formats.read.boundaries import HELD_DOCUMENTS, Boundaries, HeldBoundaries
+from dataprep.formats.read.boundaries import LOADED_DOCUMENTS, Boundaries, LoadedBoundaries
 from dataprep.formats.read.dataset import Split, open_dataset
 from dataprep.runtime.rows import segments as segments_module
 from dataprep.runtime.rows.segments import Segments, of_windows
@@ -105,10 +105,10 @@ def test_windows_equal_the_reference(
         path = make_dataset(Path(folder) / "ds", {"train": shards}, add_eos=eos)
         split = open_dataset(path).split("train")
         expected = Reference([stream[start : start + seq_len] for start in starts])
-        for held in (HELD_DOCUMENTS, -1):  # in memory, and from the files
-            with patch.object(dataset, "HELD_DOCUMENTS", held):
+        for held in (LOADED_DOCUMENTS, -1):  # in memory, and from the files
+            with patch.object(dataset, "LOADED_DOCUMENTS", held):
                 segments = of_windows(split, np.array(starts, np.int64), seq_len)
-            split._held = None
+            split._loaded = None
             assert_equal(segments, expected)
 
 
@@ -217,7 +217,7 @@ def test_windows_outside_are_refused(tmp_path: Path) -> None:
 
 def test_bisecting_reads_no_whole_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The offsets are bisected as they are stored; converting them would cost their size."""
-    monkeypatch.setattr(dataset, "HELD_DOCUMENTS", -1)
+    monkeypatch.setattr(dataset, "LOADED_DOCUMENTS", -1)
     split = make_split(tmp_path, [[1] * 200_000])
     docs = split._shard_docs(0)
     assert docs.dtype == np.uint64
@@ -257,7 +257,7 @@ def test_damaged_offsets_are_refused_or_obeyed(
     last = int(tokens[-1]) - seq_len
     starts = data.draw(st.lists(st.integers(0, last), max_size=4)) if last >= 0 else []
     try:
-        held = HeldBoundaries.read(boundaries) if data.draw(st.booleans()) else boundaries
+        held = LoadedBoundaries.read(boundaries) if data.draw(st.booleans()) else boundaries
         parts = held.parts(np.array(starts, np.int64), seq_len)
     except IntegrityError as error:
         assert error.code == "E_OFFSETS"
@@ -278,12 +278,12 @@ def test_damaged_offsets_are_refused_or_obeyed(
 
 
 @pytest.mark.parametrize("damage", ["fall", "high", "first", "huge"])
-@pytest.mark.parametrize("held", [HELD_DOCUMENTS, -1], ids=["held", "mapped"])
+@pytest.mark.parametrize("held", [LOADED_DOCUMENTS, -1], ids=["held", "mapped"])
 def test_damaged_offsets_are_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damage: str, held: int
 ) -> None:
     """Offsets of the right size and wrong content are an IntegrityError that names the file."""
-    monkeypatch.setattr(dataset, "HELD_DOCUMENTS", held)
+    monkeypatch.setattr(dataset, "LOADED_DOCUMENTS", held)
     split = make_split(tmp_path, [[5] * 8, [5] * 8])
     file = split.dataset.path / "train/docs-00001.npy"
     data = bytearray(file.read_bytes())
