@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from ..errors import IntegrityError
+from ..errors import IntegrityError, damaged_file
 from .safe_open import open_ordinary
 
 if TYPE_CHECKING:
@@ -132,12 +132,7 @@ def index_size(count: int) -> int:
 
 
 def _damaged(path: Path, problem: str) -> IntegrityError:
-    return IntegrityError(
-        problem,
-        where=path.name,
-        code="E_INDEX",
-        remedy="Restore this file, or build again with --overwrite.",
-    )
+    return damaged_file(problem, path.name, "E_INDEX")
 
 
 def head(count: int) -> bytes:

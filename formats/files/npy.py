@@ -18,7 +18,7 @@ from typing import Any, BinaryIO
 import numpy as np
 import numpy.typing as npt
 
-from ..errors import IntegrityError
+from ..errors import damaged_file
 from ..storage import storage_errors
 
 __all__ = [
@@ -93,10 +93,8 @@ def check(found: bytes, size: int, dtype: str, shape: tuple[int, ...], *, where:
     `found` are its first `begin` bytes, empty where `begin` is None.
     """
     if begin(size, dtype, shape) != len(found) or not describes(found, dtype, shape):
-        raise IntegrityError(
-            f"expected a .npy array of type {dtype} and shape {shape}", where=where,
-            code="E_ARRAY", remedy="Restore this file, or build again with --overwrite.",
-        )  # fmt: skip
+        problem = f"expected a .npy array of type {dtype} and shape {shape}"
+        raise damaged_file(problem, where, "E_ARRAY")
 
 
 def open_array(

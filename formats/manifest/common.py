@@ -16,7 +16,7 @@ from typing import Annotated, TypeVar
 
 import msgspec
 
-from ..errors import IncompatibleError, InputError, IntegrityError
+from ..errors import IncompatibleError, InputError, IntegrityError, damaged_file
 from ..files.other_layouts import refuse_foreign
 from ..files.safe_open import open_ordinary
 from ..storage import storage_errors
@@ -413,9 +413,4 @@ def insist(condition: bool, problem: str) -> None:
 
 def damaged(problem: str) -> IntegrityError:
     """Return the error of a config.json that no build wrote."""
-    return IntegrityError(
-        problem,
-        where=CONFIG_NAME,
-        code="E_MANIFEST",
-        remedy="Restore this file, or build again with --overwrite.",
-    )
+    return damaged_file(problem, CONFIG_NAME, "E_MANIFEST")

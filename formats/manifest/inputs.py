@@ -14,7 +14,7 @@ from typing import Protocol
 
 import msgspec
 
-from ..errors import IntegrityError
+from ..errors import damaged_file
 from ..files.safe_open import open_ordinary, wrong_size
 from ..storage import storage_errors
 from .common import FileEntry, InputEntry, RecordCounts
@@ -86,19 +86,12 @@ def read_inputs(directory: Path, manifest: AnyManifest) -> tuple[InputEntry, ...
             raise wrong_size(entry.name, entry.bytes, size)
         data = stream.readall()
     if hashlib.sha256(data).hexdigest() != entry.sha256:
-        raise _damaged(entry.name, "is not the file that was built (SHA-256 differs)", "E_HASH")
+        raise damaged_file("is not the file that was built (SHA-256 differs)", entry.name, "E_HASH")
     try:
         found = tuple(_INPUT.decode_lines(data))
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise _damaged(entry.name, f"is no list of inputs ({error})", "E_INPUTS") from None
+        raise damaged_file(f"is no list of inputs ({error})", entry.name, "E_INPUTS") from None
     if sum(one.records for one in found) != manifest.records.read:
         problem = "the records of its inputs are not records.read of config.json"
-        raise _damaged(entry.name, problem, "E_INPUTS")
+        raise damaged_file(problem, entry.name, "E_INPUTS")
     return found
-
-
-def _damaged(name: str, problem: str, code: str) -> IntegrityError:
-    return IntegrityError(
-        problem, where=name, code=code,
-        remedy="Restore this file, or build again with --overwrite.",
-    )  # fmt: skip

@@ -1,1 +1,1 @@
-"""Verification: whether a directory is, byte for byte, what was built."""
+"""Verification of a dataset directory against its manifest, byte for byte."""

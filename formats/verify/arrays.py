@@ -1,8 +1,8 @@
-"""What is checked in a dataset of embeddings or pairs.
+"""Checks of a dataset of embeddings or pairs.
 
-First every file by itself, each read once and by any thread: the header, every number, the splits,
-the rejects. Then what takes two arrays to see, where nothing was found against either of them, so
-that damage in one is never blamed on another: these are read again, a block of rows at a time.
+Every file is checked alone first, read once and by any thread: header, numbers, splits, rejects.
+Checks between two arrays follow where neither has a finding, so that damage in one is not reported
+of the other; these arrays are read again, a block of rows at a time.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _OFFSETS = "pair_keyword_offsets"
 
 
 def array_plan(manifest: ArrayManifest) -> Plan:
-    """How to check the dataset that `manifest` describes."""
+    """Return the checks of the dataset with this manifest."""
     names = {REJECTS_NAME, *(split.index for split in manifest.splits.values())}
     names.update(shard.file for one in manifest.arrays.values() for shard in one.shards)
     return Plan(
@@ -63,12 +63,12 @@ def _check(manifest: ArrayManifest, run: Run, others: Sequence[Task]) -> None:
             alone.append(partial(_check_shard, run, manifest, name, shard, first))
             first += shard.rows
     do([*alone, *others], run)
-    do(list(_together(run, manifest)), run)
+    do(list(_cross_checks(run, manifest)), run)
     _check_content(run, manifest)
 
 
 def _check_content(run: Run, manifest: ArrayManifest) -> None:
-    """The content id of every split is that of the arrays and its index."""
+    """Compare the content id of every split with that of its arrays and index."""
     crcs: dict[str, int] = {}
     for name, entry in manifest.arrays.items():
         if name in UNSERVED:
@@ -104,7 +104,7 @@ def _check_offsets(run: Run, entry: ArrayEntry, total: int) -> None:
 
     After a damaged shard the next one is not compared with its end.
     """
-    rule = OffsetRule(code="E_OFFSETS", total=total, part="pair", things="rows of pair_keyword_ids")
+    rule = OffsetRule(code="E_OFFSETS", total=total, part="pair", items="rows of pair_keyword_ids")
     first = before = 0
     for shard in entry.shards:
         with contextlib.ExitStack() as stack:
@@ -121,14 +121,14 @@ def _check_offsets(run: Run, entry: ArrayEntry, total: int) -> None:
 
 
 def _rules(manifest: ArrayManifest, name: str) -> Iterator[Rule]:
-    """Yield what every number of the array `name` must be."""
+    """Yield the rules for every number of the array `name`."""
     if name == PROVENANCE:
         yield from_inputs(positions_of(manifest.inputs))
     yield from array_rules(manifest, name)
 
 
-def _together(run: Run, manifest: ArrayManifest) -> Iterator[Task]:
-    """The checks that take two arrays, where both are sound."""
+def _cross_checks(run: Run, manifest: ArrayManifest) -> Iterator[Task]:
+    """Yield the checks between two arrays that both have no findings."""
 
     def sound(*names: str) -> bool:
         files = (shard.file for name in names for shard in manifest.arrays[name].shards)
@@ -142,7 +142,7 @@ def _together(run: Run, manifest: ArrayManifest) -> Iterator[Task]:
 
 
 def _check_scaled(run: Run, manifest: ArrayManifest, name: str, scale: str) -> None:
-    """Rows that were divided by their length still have it, times their scale."""
+    """Check that int8 rows of length 1, times their scale, still have that length."""
     numbers, scales = open_rows(run, manifest, name, scale)
     width = prod(numbers.row_shape)
     try:

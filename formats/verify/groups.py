@@ -1,7 +1,7 @@
-"""Whether the records of preferences are sound: which documents each has, and what was said of it.
+"""Checks of the records of preferences: their documents, scores and ids.
 
-Groups and scores are read once, side by side, a MiB of each at a time. That documents of one record
-have its id, and others another, takes the groups and the index together: both are read once more.
+Groups and scores are read once, side by side, a MiB of each at a time. Record ids are compared with
+groups afterwards, for which both are read once more.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _SAID = {"pairs": "1 for the answer chosen, then 0 for the one rejected", "label
 
 
 def check_groups(run: Run, shard: ShardEntry, form: str) -> None:
-    """Check the groups and the scores of `shard`, of a dataset whose records are of this `form`."""
+    """Check the groups and scores of `shard`, whose records have this `form`."""
     with contextlib.ExitStack() as stack:
         groups = run.open(stack, str(shard.groups))
         starts = None if groups is None else _Records(groups, run, shard, form)
@@ -45,20 +45,20 @@ def check_groups(run: Run, shard: ShardEntry, form: str) -> None:
 
 
 class _Records(OffsetsBeside):
-    """Offsets of records; gives the first document of each record."""
+    """Offsets of records, which are the first documents of records."""
 
     def __init__(self, reader: Reader, run: Run, shard: ShardEntry, form: str) -> None:
         self._pending = np.empty(0, np.int64)
         size = _DOCUMENTS.get(form)
         rule = OffsetRule(
-            code="E_GROUPS", total=shard.documents, part="record", things="documents",
+            code="E_GROUPS", total=shard.documents, part="record", items="documents",
             least=size or 1, most=size or shard.documents,
             limit="one or more" if size is None else str(size),
         )  # fmt: skip
         super().__init__(run, reader, rule, shard.records or 0)
 
     def take(self, offsets: Numbers, sizes: Numbers) -> None:
-        """Note where records start."""
+        """Keep the starts of records."""
         self._pending = np.concatenate([self._pending, offsets[:-1]])
 
     def until(self, stop: int) -> Numbers:
@@ -71,9 +71,9 @@ class _Records(OffsetsBeside):
 
 
 def _check_scores(reader: Reader, shard: ShardEntry, form: str, starts: _Records | None) -> None:
-    """Every score is one that `form` allows; of groups, all of a record are given or none is."""
+    """Check that `form` allows every score; in groups, a record has all scores or none."""
     header = reader.expect_array("<f4", (shard.documents,))
-    given = np.zeros(0, np.bool_)  # whether the document before the chunk has a score
+    given = np.zeros(0, np.bool_)  # True if the document before the chunk has a score
     for scores in reader.arrays("<f4"):
         first = (reader.at - scores.nbytes - header) // 4
         if form == "groups":
@@ -104,9 +104,9 @@ def _wrong_score(reader: Reader, header: int, document: int, score: Any, problem
 
 
 def check_records_of_groups(run: Run, manifest: Manifest) -> None:
-    """In every split, documents have the same record id exactly where the groups put them together.
+    """Check that documents share a record id exactly where they share a group.
 
-    Files in which something was found already are passed over.
+    Files with findings are skipped.
     """
     files = Files(run.directory, run.files, BuildGuard(run.directory), "pread")
     for split in manifest.splits.values():

@@ -1,8 +1,9 @@
-"""The hashes of one file, taken while it is read, and what is wrong where they differ.
+"""Hashes of one file, computed while it is read, and findings where they differ.
 
-The SHA-256 decides. The CRC-32 of each MiB only says where damage is, so a sound file never has
-them computed: that they fit is seen from one exclusive or of all its blocks, at a sixth of the cost
-(`BlockSum`). Only a file that is not sound is read a second time, block by block.
+The SHA-256 decides if a file is sound. The CRC-32 of each MiB locates damage, and content ids of
+splits are computed from them, so the stored ones are checked too: by one exclusive or over all
+blocks, at a sixth of the cost of computing them (`BlockSum`). Only a damaged file is read a second
+time, block by block.
 """
 
 from __future__ import annotations
@@ -26,18 +27,18 @@ _WORD = 4  # bytes of a CRC-32
 
 
 class BlockSum:
-    """Whether the CRC-32 of each MiB of a file of `size` bytes is the one in a table.
+    """Comparison of the CRC-32 of each MiB of a file of `size` bytes with a table, in one sum.
 
     CRC-32 is linear: the CRC (started at 0) of an exclusive or is the exclusive or of the CRCs, and
-    a block that is followed by `4 * n` zeros has its own CRC times x**(32 * n). So all whole blocks
-    are laid over each other, each 4 bytes further to the right than the one before it, and the CRC
-    of that sum equals the CRC of the table itself:
+    a block followed by `4 * n` zeros has its own CRC times x**(32 * n). So all whole blocks are
+    added by exclusive or, each shifted 4 bytes further than the one before it, and the CRC of the
+    sum equals the CRC of the table itself:
 
         crc(sum of block[i] << 4 * i)  ==  crc(table[0], table[1], ...)
 
-    A wrong entry always tells, and so do two that changed places; several wrong ones that cancel
+    A wrong entry is always detected, and so are two swapped ones; several wrong entries that cancel
     out are as improbable as damage that a CRC-32 misses. The rest of a file after its last whole
-    block is compared as it is. Memory: one MiB, and 4 bytes for each.
+    block is compared directly. Memory: one MiB, and 4 bytes for each MiB of the file.
 
     >>> whole = BlockSum(3)
     >>> whole.update(b"abc")
@@ -67,25 +68,25 @@ class BlockSum:
             view = view[len(part) :]
 
     def fits(self, table: Crcs) -> bool:
-        """Whether `table` has the CRC-32s of what was given."""
+        """Return whether `table` has the CRC-32s of the added bytes."""
         whole = (table[: self._whole] ^ np.uint32(_crc_of_zeros())).astype("<u4")
         rest = [self._rest] if self._at > self._whole * BLOCK_BYTES else []
         return _crc(self._sum) == _crc(whole) and table[self._whole :].tolist() == rest
 
 
 def _crc(data: npt.NDArray[np.uint8] | Crcs) -> int:
-    """The CRC-32 without its usual start and end values, which would not be linear."""
+    """Return the CRC-32 without its start and end values, which make it linear."""
     return zlib.crc32(data.data, 0xFFFFFFFF) ^ 0xFFFFFFFF
 
 
 @cache
 def _crc_of_zeros() -> int:
-    """What those values add to the CRC-32 of every block."""
+    """Return the share of start and end values in the CRC-32 of a whole block."""
     return zlib.crc32(bytes(BLOCK_BYTES))
 
 
 class Hashes:
-    """The hashes of the file `entry`, whose CRC-32s should be `table` (None where not known)."""
+    """Hashes of the file `entry`, whose CRC-32s should be `table` (None if unknown)."""
 
     def __init__(self, entry: FileEntry, table: Crcs | None) -> None:
         self._entry = entry
@@ -100,7 +101,7 @@ class Hashes:
             self._blocks.update(data)
 
     def findings(self, read_again: Callable[[], FileHash]) -> Iterator[Finding]:
-        """What is wrong, once all of the file was given; `read_again` hashes it block by block."""
+        """Yield the differences of a file read to its end; `read_again` hashes it by block."""
         digest = self._sha.hexdigest()
         sound = digest == self._entry.sha256
         if self.table is None or self._blocks is None:
@@ -145,7 +146,7 @@ class Hashes:
 
 
 def _runs(numbers: npt.NDArray[np.intp]) -> tuple[list[int], list[int]]:
-    """First and last of each run of consecutive `numbers`, of which there is at least one."""
+    """Return the first and last number of each run in `numbers`, which are one or more."""
     breaks = np.flatnonzero(np.diff(numbers) > 1)
     firsts = numbers[np.concatenate([[0], breaks + 1])]
     lasts = numbers[np.concatenate([breaks, [len(numbers) - 1]])]

@@ -1,8 +1,8 @@
-"""The rule for offsets, which is one for documents, records of preferences, and keywords of pairs.
+"""The rule for offsets: of documents, of records of preferences, and of the keywords of pairs.
 
-Offsets begin at 0, never fall, and end at the number of things that they divide: part `i` (a
-document, a record, a pair) holds the things (tokens, documents, keywords) ``offsets[i]`` to
-``offsets[i + 1]``. The number of things in a part may have limits.
+Offsets begin at 0, never fall, and end at the number of items that they divide: part `i` (a
+document, a record, a pair) has the items (tokens, documents, keywords) ``offsets[i]`` to
+``offsets[i + 1]``. The number of items in a part may have limits.
 """
 
 from __future__ import annotations
@@ -26,15 +26,16 @@ _INT64_MAX = (1 << 63) - 1
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class OffsetRule:
-    """The offsets of one list: they end at `total`, and each part has `least` to `most` things.
+    """Rule for one list of offsets: they end at `total`, a part has `least` to `most` items.
 
-    `part`, `things` and `limit` name a part, the things, and the size of a part, in findings.
+    Findings have the code `code` and name a part, the items, and their allowed number in a part
+    by `part`, `items` and `limit`.
     """
 
     code: str
     total: int
     part: str
-    things: str
+    items: str
     limit: str = "0 or more"
     least: int = 0
     most: int = _INT64_MAX
@@ -46,9 +47,9 @@ def checked_offsets(
 ) -> Iterator[Offsets]:  # fmt: skip
     """Yield the `rows` offsets of a .npy file in chunks, checked against `rule`.
 
-    Each chunk but the very first of a list begins with the offset before it. A file that continues
-    a list begins at offset `first`, after the offset `before`; `ends` says that it is the last one.
-    Raises `Refused` about the first wrong offset.
+    A chunk begins with the last offset before it, except the first of a list. A file that continues
+    a list begins at offset number `first`, after the offset `before`; `ends` is true for the last
+    file. Raises `Refused` about the first wrong offset.
     """
     header = reader.expect_array(dtype, (rows,))
     at, last = first, np.array([before] if first else [], np.int64)
@@ -63,26 +64,26 @@ def checked_offsets(
             raise refused(0, chunk[0], "must start at 0")
         if chunk.max() > rule.total:
             bad = int(np.argmax(chunk > rule.total))
-            raise refused(at + bad, chunk[bad], f"past the {rule.total} {rule.things}")
+            raise refused(at + bad, chunk[bad], f"past the {rule.total} {rule.items}")
         offsets = np.concatenate([last, chunk.astype(np.int64)])
         sizes = np.diff(offsets)
         if len(sizes) and (sizes.min() < rule.least or sizes.max() > rule.most):
             bad = int(np.argmax((sizes < rule.least) | (sizes > rule.most)))
             row = at + bad + (1 - len(last))
-            problem = f"{rule.part} {row - 1} has {sizes[bad]} {rule.things}"
+            problem = f"{rule.part} {row - 1} has {sizes[bad]} {rule.items}"
             raise refused(row, offsets[bad + 1], f"{problem}, must have {rule.limit}")
         last = offsets[-1:].copy()
         at += len(chunk)
         yield offsets
     if ends and len(last) and last[0] != rule.total:
-        raise refused(at - 1, last[0], f"must end at {rule.total}, the {rule.things}")
+        raise refused(at - 1, last[0], f"must end at {rule.total}, the {rule.items}")
 
 
 class OffsetsBeside:
-    """Offsets that are read and checked as far as another file of the shard has been read.
+    """Offsets of a shard that are read and checked beside another file, as far as that is read.
 
-    The CRC-32 of the sizes of all parts becomes the content of the file. `sound` turns False where
-    the offsets are wrong; a finding says where.
+    The CRC-32 of the sizes of the parts becomes the content of the file. `sound` turns False at
+    the first wrong offset, which becomes a finding.
     """
 
     def __init__(self, run: Run, reader: Reader, rule: OffsetRule, parts: int) -> None:
@@ -92,7 +93,7 @@ class OffsetsBeside:
         self._chunks = checked_offsets(reader, rule, "<u8", parts + 1)
 
     def advance(self) -> bool:
-        """Read one more chunk; return False at the end and where offsets are wrong."""
+        """Read one more chunk; return False at the end and after a wrong offset."""
         try:
             offsets = next(self._chunks, None)
         except (Refused, DataprepError) as error:

@@ -1,12 +1,14 @@
-"""What must hold between the arrays of a dataset of pairs.
+"""Checks between the arrays of a dataset of pairs, and rows read again for such checks.
 
-Every index lies in its table, on both sides; offsets lead through all keywords; no negative stands
-twice in a row, and none of them is a source that the question is known to be answered by. For that
-last, all pairs of questions and sources are held `_HELD` at a time, sorted, so that memory does not
-grow with the dataset; a larger one is read once for each of those parts.
+No negative of a pair is a source that is paired with its question. The pairs of questions and
+sources are sorted in memory, `_IN_MEMORY` at a time, so that memory does not grow with the dataset;
+a larger dataset is read once for each of these parts.
 
-Pairs that came from another layout (`pairs.foreign`) keep the negatives that they had there, which
-may repeat and be other positives of the question; of these only a pair's own source is refused.
+Pairs converted from another layout (`pairs.foreign`) keep their negatives, which may repeat and be
+other positives of the question; for these only the source of the pair itself is a finding.
+
+Rows are read in blocks of about a MiB, never mapped. A finding names the file and the bytes that
+hold the row.
 """
 
 from __future__ import annotations
@@ -30,16 +32,16 @@ from .rules import is_foreign, place
 
 __all__ = ["blocks", "check_known_positives", "finding_at", "open_rows"]
 
-_HELD = 1 << 22  # known positives in memory at once: 32 MiB, and as much again to sort them
+_IN_MEMORY = 1 << 22  # known positives at once: 32 MiB, and as much again to sort them
 _BINS = 1 << 16
 _PAIR = 16  # bytes of a question and a source
 Ids = npt.NDArray[np.int64]
 
 
 def check_known_positives(run: Run, manifest: ArrayManifest) -> None:
-    """No negative of a pair is its own source or, unless foreign, another one of its question.
+    """Check that no negative of a pair is its source or, unless foreign, another positive.
 
-    Takes a sort of the pairs and a binary search for each negative.
+    Costs a sort of the pairs and a bisection for each negative.
     """
     sizes = pair_sizes(manifest.arrays, manifest.rows)
     if not sizes.pairs or not sizes.negatives:
@@ -54,7 +56,7 @@ def check_known_positives(run: Run, manifest: ArrayManifest) -> None:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Negatives:
-    """Compares the negatives with the pairs of one range of questions after another."""
+    """Comparison of negatives with the pairs of one range of questions after another."""
 
     run: Run
     sizes: PairSizes
@@ -78,8 +80,8 @@ class _Negatives:
                 return
 
     def _ranges(self) -> Iterator[tuple[int, int]]:
-        """Ranges of questions with at most `_HELD` pairs each, or of one bin that has more."""
-        if self.sizes.pairs <= _HELD:
+        """Yield ranges of questions with at most `_IN_MEMORY` pairs, or of one larger bin."""
+        if self.sizes.pairs <= _IN_MEMORY:
             yield 0, self.sizes.questions
             return
         width = -(-self.sizes.questions // _BINS)
@@ -89,14 +91,14 @@ class _Negatives:
             counts += np.bincount(bins, minlength=_BINS)
         low = held = 0
         for number, count in enumerate(counts.tolist()):
-            if held and held + count > _HELD:
+            if held and held + count > _IN_MEMORY:
                 yield low, number * width
                 low, held = number * width, 0
             held += count
         yield low, self.sizes.questions
 
     def _known(self, low: int, high: int) -> Ids:
-        """The pairs of questions `low` to `high` in order, each as one number."""
+        """Return the pairs of questions `low` to `high`, each as one number, sorted."""
         found = []
         for start, stop in blocks(self.run, self.sizes.pairs, _PAIR):
             pairs = self.index.read(start, stop)
@@ -107,7 +109,7 @@ class _Negatives:
         return known
 
     def _found(self, low: int, high: int, known: Ids) -> bool:
-        """Whether a negative of these questions is among the `known`; that is then told."""
+        """Add a finding if a negative of these questions is `known`; return whether one is."""
         count = self.sizes.negatives
         for start, stop in blocks(self.run, self.sizes.pairs, 8 * count):
             questions = self.index.read(start, stop)[:, 0]
@@ -132,13 +134,13 @@ class _Negatives:
 
 
 def open_rows(run: Run, manifest: ArrayManifest, *names: str) -> list[NamedArray]:
-    """The arrays of these names, to be read and not mapped."""
+    """Return the arrays of these names, which are read and not mapped."""
     files = Files(run.directory, run.files, BuildGuard(run.directory), "pread")
     return [NamedArray(files, name, manifest.arrays[name]) for name in names]
 
 
 def blocks(run: Run, rows: int, width: int) -> Iterator[tuple[int, int]]:
-    """Consecutive (start, stop) of rows of `width` bytes, a MiB or one row at a time."""
+    """Yield (start, stop) of consecutive rows of `width` bytes, a MiB or one row at a time."""
     step = max(1, BLOCK_BYTES // max(1, width))
     for start in range(0, rows, step):
         run.advance(0)
@@ -146,7 +148,7 @@ def blocks(run: Run, rows: int, width: int) -> Iterator[tuple[int, int]]:
 
 
 def finding_at(array: NamedArray, row: int, at: int, code: str, problem: str) -> Finding:
-    """A finding about number `at` of row `row`, in the shard that holds it."""
+    """Return a finding about number `at` of row `row`, in the shard that holds it."""
     entry, item, base = array.entry, array.dtype.itemsize, array.stream.base
     number = row * prod(entry.row) + at
     shard = int(np.searchsorted(base, number, "right")) - 1

@@ -1,9 +1,9 @@
-"""Reads the files of a dataset once, front to back, hashing them on the way where that is asked.
+"""One verification: its checks, its threads, and a reader that hashes files while they are checked.
 
 Every check of content takes its data from a `Reader`, so that the full level is the structure level
-with the hashes switched on: no sound file is read twice. Plain reads, never a map: a read error or
-a file that shrinks is an exception here and would be a SIGBUS there. Links, directories and pipes
-are refused without being followed or waited for. Memory is two MiB a reader.
+with hashes: no sound file is read twice. Files are read and never mapped, so that a read error or a
+file that shrinks raises. Links, directories and pipes are refused without being followed or waited
+for. A reader takes two MiB of memory.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ import numpy.typing as npt
 from ..checksums import BLOCK_BYTES, FileHash, FileHasher, block_count
 from ..errors import DataprepError, IntegrityError
 from ..files import npy
-from ..files.safe_open import open_ordinary
+from ..files.safe_open import open_ordinary, wrong_size
 from ..manifest.common import CONFIG_NAME, CRC_NAME, FileEntry
 from ..manifest.identity import crc32_of_numbers
 from ..storage import storage_errors
@@ -41,17 +41,17 @@ _HASH_BYTES = 256 << 10  # read and hashed while the processor's cache still hol
 
 Task = Callable[[], int | None]
 _MAX_THREADS = 8
-_QUICK_BYTES = 1 << 20  # less is read before threads have started
+_QUICK_BYTES = 1 << 20  # smaller datasets are read before threads have started
 
 
 class Stopped(Exception):  # noqa: N818 (not an error: the caller was interrupted)
-    """Raised in worker threads once the main thread gives up."""
+    """End of a worker thread whose run was interrupted."""
 
 
 class Run:
-    """What the checks of one verification share; safe to use from several threads.
+    """State of one verification, shared by its checks in several threads.
 
-    `files` are the manifest's, in its order.
+    `files` are those of the manifest, in its order.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class Run:
         self.files = {entry.name: entry for entry in files}
         self.stop = threading.Event()
         self.numbers: dict[str, int] = {}
-        """Of sound files that were hashed: the CRC-32 of what each adds to the content."""
+        """CRC-32 of the content of each sound file that was hashed."""
         self.total = 0
         self._done = 0
         self._progress = progress
@@ -78,11 +78,11 @@ class Run:
         self._crc_usable = False
 
     def sound(self, name: str) -> bool:
-        """Whether nothing is known against the file `name` so far."""
+        """Return whether the file `name` has no findings so far."""
         return not self.findings.concern(name)
 
     def advance(self, count: int) -> None:
-        """Count `count` bytes as read; the place where an interrupted run stops."""
+        """Count `count` bytes as read; raise `Stopped` if the run was interrupted."""
         if self.stop.is_set():
             raise Stopped
         if self._progress is None:
@@ -92,7 +92,7 @@ class Run:
             self._progress(self._done, self.total)
 
     def open(self, stack: contextlib.ExitStack, name: str) -> Reader | None:
-        """A reader of the listed file `name` on `stack`; None if there is no use in reading it."""
+        """Return a reader of the listed file `name`, closed by `stack`; None if it has findings."""
         if not self.sound(name):
             return None
         try:
@@ -102,7 +102,7 @@ class Run:
             return None
 
     def check_crc_file(self) -> None:
-        """Check crc32.npy itself; the others are located with it only if it is sound."""
+        """Check crc32.npy, which locates damage in other files only if it is sound."""
         with contextlib.ExitStack() as stack:
             reader = self.open(stack, CRC_NAME)
             if reader is not None:
@@ -110,7 +110,7 @@ class Run:
         self._crc_usable = self.hashing and self.sound(CRC_NAME)
 
     def added_up(self, names: Iterable[str]) -> bool:
-        """Whether the content of these files is known and nothing was found against them."""
+        """Return whether the content of these files is known and none has findings."""
         return all(name in self.numbers and self.sound(name) for name in names)
 
     def check_content(self, split: str, stored: str, found: str) -> None:
@@ -123,7 +123,7 @@ class Run:
             ))  # fmt: skip
 
     def expected_crcs(self, entry: FileEntry) -> npt.NDArray[np.uint32] | None:
-        """The CRC-32 of each MiB of a file as it was built; None where that is not known."""
+        """Return the stored CRC-32 of each MiB of a file; None if they are unknown."""
         if not self._crc_usable or entry.name not in self._blocks:
             return None
         header = npy.begin(self.files[CRC_NAME].bytes, "<u4", (self._block_total,)) or 0
@@ -133,9 +133,9 @@ class Run:
 
 
 class Reader:
-    """Reads one file in order; leaving the ``with`` block reads the rest and checks the hashes.
+    """Reader of one file in order; the end of its ``with`` block reads the rest and checks hashes.
 
-    A `Refused` or `DataprepError` raised in the block becomes a finding there, and the block ends.
+    A `Refused` or `DataprepError` raised in the block ends it and becomes a finding.
     """
 
     def __init__(self, run: Run, entry: FileEntry) -> None:
@@ -148,7 +148,7 @@ class Reader:
         self._failed = False
         self._header = b""
         self.numbers: int | None = None
-        """The CRC-32 of what the file adds to the content, where that is not its numbers."""
+        """CRC-32 of the content of the file, where that is not its numbers."""
         self._buffer = bytearray(min(BLOCK_BYTES, max(entry.bytes, 1)))
 
     def __enter__(self) -> Reader:
@@ -190,7 +190,7 @@ class Reader:
             self._run.findings.add_error(error, self.name)
 
     def _add_up(self, table: npt.NDArray[np.uint32] | None) -> None:
-        """Note what the file adds to the content; `table` has the CRC-32 of each MiB of it."""
+        """Keep the CRC-32 of the content of the file; `table` has that of each MiB."""
         if self.numbers is None and table is not None:
             hashed = FileHash(size=self.size, sha256=self._entry.sha256, crc32=table)
             self.numbers = crc32_of_numbers(hashed, self._header)
@@ -198,7 +198,7 @@ class Reader:
             self._run.numbers[self.name] = self.numbers
 
     def read(self, limit: int = BLOCK_BYTES) -> memoryview:
-        """The next bytes, `limit` of them unless the file ends; valid until the next call."""
+        """Return the next `limit` bytes, fewer at the end; valid until the next call."""
         view = memoryview(self._buffer)[: min(limit, self.size - self.at)]
         filled = 0
         while filled < len(view):
@@ -216,7 +216,7 @@ class Reader:
         return view
 
     def _read_again(self) -> FileHash:
-        """Hash the whole file anew, with the CRC-32 of each MiB."""
+        """Hash the whole file again, with the CRC-32 of each MiB."""
         hasher, left, view = FileHasher(), self.size, memoryview(self._buffer)
         self._stream.seek(0)
         while left:
@@ -237,15 +237,15 @@ class Reader:
             raise
 
     def arrays(self, dtype: str, stop: int | None = None) -> Iterator[npt.NDArray[Any]]:
-        """The numbers up to byte `stop`, in arrays that are valid until the next one."""
+        """Yield the numbers up to byte `stop`, in arrays that are valid until the next one."""
         stop = self.size if stop is None else stop
         while self.at < stop:
             yield np.frombuffer(self.read(min(BLOCK_BYTES, stop - self.at)), dtype)
 
     def rows(self, dtype: str, width: int) -> Iterator[npt.NDArray[Any]]:
-        """The rest in whole rows of `width` numbers: arrays [k, width], valid until the next one.
+        """Yield the rest in whole rows of `width` numbers: arrays [k, width].
 
-        A row over a MiB is put together in memory.
+        An array is valid until the next one. A row over a MiB is assembled in memory.
         """
         size = width * np.dtype(dtype).itemsize
         step = max(1, BLOCK_BYTES // max(1, size)) * size
@@ -290,7 +290,7 @@ class Reader:
         self, dtype: str, shape: tuple[int, ...], rules: Sequence[Rule], what: str = "row",
         first: int = 0,
     ) -> None:  # fmt: skip
-        """Read the whole of `checked`."""
+        """Check a .npy file against `rules`, see `checked`."""
         for _ in self.checked(dtype, shape, rules, what, first):
             pass
 
@@ -317,21 +317,18 @@ class Reader:
         stop: int | None = None,
         row: int | None = None,
     ) -> Finding:
-        """A finding about bytes `start` to `stop` of this file."""
+        """Return a finding about bytes `start` to `stop` of this file."""
         block = None if start is None else start // BLOCK_BYTES
         return Finding(
             code=code, file=self.name, problem=problem, start=start, stop=stop, block=block, row=row
         )
 
     def _short(self, size: int) -> IntegrityError:
-        return IntegrityError(
-            f"expected {self.size} bytes, found {size}", where=self.name, code="E_SIZE",
-            remedy="Restore this file, or build again with --overwrite.",
-        )  # fmt: skip
+        return wrong_size(self.name, self.size, size)
 
 
 def _block_starts(files: Sequence[FileEntry]) -> tuple[dict[str, int], int]:
-    """Where in crc32.npy the blocks of each file start, and how many blocks there are."""
+    """Return where the blocks of each file start in crc32.npy, and the number of all blocks."""
     starts, at = {}, 0
     for entry in files:
         if entry.name != CRC_NAME:
@@ -347,11 +344,10 @@ def _expect_sequential(descriptor: int) -> None:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Plan:
-    """One dataset as its manifest describes it.
+    """The checks of one dataset, from its manifest.
 
-    `folders` may be there even where they hold no file. `counts` are the totals that a report
-    prints. `read` are the files whose content means something; `check` reads them, hashed where
-    the run asks for that, beside any other `tasks`.
+    `folders` are allowed even without files. `counts` are the totals in the report. `read` are the
+    files whose content has rules; `check` reads them, beside the other tasks that it is given.
     """
 
     kind: str
@@ -364,7 +360,7 @@ class Plan:
 
 
 def do(tasks: Sequence[Task], run: Run) -> list[int | None]:
-    """The results of `tasks`, done on as many threads as there are cores; a few files are not."""
+    """Return the results of `tasks`, run by a thread for each core where files are large."""
     if run.total <= _QUICK_BYTES:
         return [task() for task in tasks]
     with ThreadPoolExecutor(min(_MAX_THREADS, _cores()), "dataprep-verify") as pool:

@@ -1,10 +1,10 @@
-"""Conservation: every record that was read stands in exactly one split or in rejects.jsonl.
+"""Conservation of records: each is in exactly one split or in rejects.jsonl.
 
-Of a dataset of arrays the splits index rows, not records: every row stands in exactly one split.
+The splits of a dataset of arrays index rows: each row is in exactly one split.
 
-One bit for each record is kept (125 MB for 10**9), set by vectorised chunks as the index files and
-the rejects pass; nothing is allocated on the word of the manifest alone, only where files of the
-right size back its counts.
+One bit for each record (125 MB for 10**9) is set, by vectorised chunks, while index files and
+rejects are read. Memory is allocated only where files of the right size back the counts of the
+manifest.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ __all__ = ["REJECTS_NAME", "Bits", "check_records", "check_rejects", "check_row_
 
 _BITS = 64  # of a record id
 _FEW = 1 << 20  # bits that are allocated in any case: 128 KiB
-_MIN_LINE = 40  # bytes: less than the fixed keys of a reject take
+_MIN_LINE = 40  # bytes, below the size of the fixed keys of a reject
 
 Ids = npt.NDArray[np.int64]
 
@@ -43,10 +43,10 @@ _LINE_LIMIT = 1 << 20
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Index:
-    """The numbers of one split, below `limit`, and the words for them.
+    """Numbers of one split, below `limit`, and their names in findings.
 
-    `files` holds so many of them each: one index, or with `by_shard` an array for each shard.
-    `distinct` of them differ; None: all do.
+    `files` are (name, count): one index, or with `by_shard` an array for each shard. `distinct` is
+    the number of different ones, None if no number repeats.
     """
 
     files: Sequence[tuple[str, int]]
@@ -59,7 +59,7 @@ class _Index:
 
 
 def check_records(run: Run, manifest: Manifest) -> None:
-    """Check every index file and rejects.jsonl, and that no record but those removed is missing."""
+    """Check index files and rejects.jsonl, and that only removed records are missing."""
     records = manifest.records
     indexes = [
         _Index(files=_id_files(split), limit=records.read, distinct=split.records,
@@ -83,10 +83,10 @@ def check_records(run: Run, manifest: Manifest) -> None:
 
 
 def check_row_splits(run: Run, manifest: ArrayManifest) -> None:
-    """Check every index file and rejects.jsonl of a dataset of arrays.
+    """Check index files and rejects.jsonl of a dataset of arrays.
 
-    As many rows as there are stand in the splits (the manifest was refused otherwise), and none
-    in two: so none is missing.
+    The manifest is accepted only if the splits have as many rows as the arrays, so that none is
+    missing if none is in two splits.
     """
     indexes = [
         _Index(
@@ -108,10 +108,10 @@ def check_row_splits(run: Run, manifest: ArrayManifest) -> None:
 
 
 def _bits(run: Run, indexes: Sequence[_Index], count: int, removed: int = 0) -> Bits | None:
-    """Return the empty set of `count` numbers, unless no files of the right size can hold so many.
+    """Return an empty set of `count` numbers; None if files of the right size hold fewer.
 
-    No file holds those `removed`, but their bits may take no more memory than the others' files;
-    a note says where they would.
+    No file has the `removed` ones, but all bits may take no more memory than the files; if they
+    would, a note is added.
     """
     names = {name for name in _files(indexes) if run.sound(name)}
     backed = sum(run.files[name].bytes // 8 for name in names)
@@ -137,7 +137,7 @@ def _files(indexes: Sequence[_Index]) -> list[str]:
 
 
 def _check_indexes(run: Run, indexes: Sequence[_Index], bits: Bits | None) -> Bits | None:
-    """Check them all, adding what they hold to `bits`; None if there was no use in that."""
+    """Check all index files and add their numbers to `bits`; return None if one is damaged."""
     for index in indexes:
         numbers = _Numbers(index)
         for name, count in index.files:
@@ -163,7 +163,7 @@ def _check_indexes(run: Run, indexes: Sequence[_Index], bits: Bits | None) -> Bi
 def _check_torch(
     run: Run, reader: Reader, index: _Index, numbers: _Numbers, bits: Bits | None
 ) -> None:
-    """Check an index file: what stands before the numbers, they themselves, and what follows."""
+    """Check an index file: the bytes before the numbers, the numbers, and the bytes after them."""
     ((name, count),) = index.files
     try:
         begin = torchfile.check_index(run.directory / name, count)
@@ -180,9 +180,9 @@ def _check_torch(
 
 
 class _Numbers:
-    """The increasing numbers of a split, file after file: the last one, and how many differ.
+    """Check of the increasing numbers of a split, file after file; counts the distinct ones.
 
-    Where fewer are to be distinct than there are, numbers may repeat.
+    Numbers may repeat where the index states how many are distinct.
     """
 
     def __init__(self, index: _Index) -> None:
@@ -191,9 +191,9 @@ class _Numbers:
         self._last = np.full(1, -1, np.int64)
 
     def read(self, reader: Reader, begin: int, count: int, bits: Bits | None) -> int:
-        """Check `count` numbers at byte `begin`, none of them in `bits`, which they join.
+        """Check `count` numbers at byte `begin`, add them to `bits`, and return their CRC-32.
 
-        Returns their CRC-32. Raises `Refused` about the first that is wrong.
+        Raises `Refused` about the first wrong number, such as one that `bits` has already.
         """
         index, crc = self._index, 0
         repeats = index.distinct is not None
@@ -239,7 +239,7 @@ class Bits:
         self._bytes = np.zeros((count + 7) // 8, np.uint8)
 
     def add(self, ids: Ids) -> int | None:
-        """Add increasing `ids`; the position of the first one that was there already, if any."""
+        """Add increasing `ids`; return the position of the first that was present, or None."""
         if not len(ids):
             return None
         cells = ids >> 3
@@ -252,7 +252,7 @@ class Bits:
         return None
 
     def missing(self) -> tuple[int, int | None]:
-        """How many integers are not in the set, and the first of them."""
+        """Return how many integers are not in the set, and the first of them."""
         present, first = 0, None
         for at in range(0, len(self._bytes), _SCAN_BYTES):
             cells = self._bytes[at : at + _SCAN_BYTES]
@@ -279,7 +279,7 @@ class _Reject(msgspec.Struct):
 def check_rejects(
     run: Run, records: RecordCounts, inputs: Sequence[InputEntry], bits: Bits | None
 ) -> None:
-    """Check rejects.jsonl, or that no record needs it."""
+    """Check rejects.jsonl, or that no record was rejected if there is none."""
     if REJECTS_NAME in run.files:
         with contextlib.ExitStack() as stack:
             reader = run.open(stack, REJECTS_NAME)
@@ -295,7 +295,7 @@ def check_rejects(
 def _check_lines(
     reader: Reader, records: RecordCounts, inputs: Sequence[InputEntry], bits: Bits | None
 ) -> None:
-    """Valid lines, of records that are in no split, in the numbers that the manifest states."""
+    """Check that lines are valid, of records in no split, and as many as the manifest states."""
     decoder = msgspec.json.Decoder(_Reject)
     reasons: Counter[str] = Counter()
     batch: list[int] = []
@@ -340,7 +340,7 @@ def _bad_line(reader: Reader, number: int, start: int, line: bytes, problem: str
 
 
 def _lines(reader: Reader) -> Iterator[tuple[int, bytes]]:
-    """Each line without its line feed, and the byte that it starts at."""
+    """Yield the byte at which each line starts, and the line without its line feed."""
     at, rest = 0, b""
     while piece := bytes(reader.read()):
         *lines, rest = (rest + piece).split(b"\n")

@@ -1,7 +1,7 @@
-"""What a verification found: findings (failures), notes (not failures), and what was looked at.
+"""The result of a verification: findings, which are failures, and notes, which are not.
 
-A finding carries the same four parts as an error (code, where, what, remedy) and prints as the same
-line, with the byte range where it is known.
+A finding has the four parts of an error (code, place, problem, remedy), prints as the same line,
+and adds the range of bytes where it is known.
 """
 
 from __future__ import annotations
@@ -12,24 +12,22 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from ..errors import DataprepError
+from ..errors import RESTORE, DataprepError
 
-__all__ = ["MAX_FINDINGS", "RESTORE", "Finding", "Findings", "Level", "Refused", "VerifyReport"]
+__all__ = ["MAX_FINDINGS", "Finding", "Findings", "Level", "Refused", "VerifyReport"]
 
 Level = Literal["stat", "structure", "full"]
 
 MAX_FINDINGS = 1000
-RESTORE = "Restore this file, or build again with --overwrite."
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Finding:
-    """One thing that is not as it was built.
+    """One difference between a dataset and its manifest.
 
-    `start` and `stop` are bytes of `file`, `block` is the first MiB concerned, counted from 0, and
-    `row` is the row of the array or split; all four are None where they are not known or mean
-    nothing. `exit_code` is the one that a command
-    which found only this ends with.
+    `start` and `stop` are bytes of `file`, `block` is the number of the first MiB concerned, and
+    `row` is the row of the array or split; all four are None where they are unknown or meaningless.
+    A command with this finding alone ends with `exit_code`.
 
     >>> print(Finding(code="E_HASH", file="crc32.npy", problem="is damaged"))
     error[E_HASH] crc32.npy: is damaged. Restore this file, or build again with --overwrite.
@@ -49,7 +47,7 @@ class Finding:
         return f"error[{self.code}] {self.file}: {self.problem}. {self.remedy}"
 
     def as_dict(self) -> dict[str, str | int | None]:
-        """The fields that ``--json`` prints."""
+        """Return the fields that ``--json`` prints."""
         return {
             "error": self.code,
             "where": self.file,
@@ -64,7 +62,7 @@ class Finding:
 
 
 class Refused(Exception):  # noqa: N818 (control flow inside one check, never seen outside)
-    """Ends the check of one file with a finding."""
+    """End of the check of one file, with a finding."""
 
     def __init__(self, finding: Finding) -> None:
         super().__init__(str(finding))
@@ -72,7 +70,7 @@ class Refused(Exception):  # noqa: N818 (control flow inside one check, never se
 
 
 class Findings:
-    """Collects findings from several threads; keeps the first `limit` and counts the others."""
+    """Collection of findings of several threads; keeps `limit` and counts the others."""
 
     def __init__(self, limit: int = MAX_FINDINGS) -> None:
         self._limit = limit
@@ -91,7 +89,7 @@ class Findings:
                 self.dropped += 1
 
     def add_error(self, error: DataprepError | Refused, file: str) -> None:
-        """Keep what `error` says; about `file` where it does not name one itself."""
+        """Keep `error` as a finding; about `file` if the error names no place."""
         if isinstance(error, Refused):
             self.add(error.finding)
             return
@@ -103,12 +101,12 @@ class Findings:
         )  # fmt: skip
 
     def concern(self, file: str) -> bool:
-        """Whether something was found in `file`."""
+        """Return whether there is a finding in `file`."""
         with self._lock:
             return file in self._files
 
     def sorted(self) -> tuple[Finding, ...]:
-        """All findings by file, then by place in it: the same order in every run."""
+        """Return the findings by file and place in it, in the same order in every run."""
         with self._lock:
             found = list(self._found)
         return tuple(sorted(found, key=lambda one: (one.file, one.start or 0, one.code)))
@@ -116,11 +114,11 @@ class Findings:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class VerifyReport:
-    """The outcome of one verification.
+    """Result of one verification.
 
-    `files` and `bytes` count what was compared with the manifest, config.json included; `counts`
-    are the manifest's totals: of tokens `documents` and `tokens`, of arrays `rows` and `arrays`;
-    `config_sha256` is what ``--expect`` pins.
+    `files` and `bytes` count the files compared with the manifest, config.json included. `counts`
+    are the totals of the manifest: `documents` and `tokens`, or `rows` and `arrays`.
+    `config_sha256` is the digest that ``--expect`` pins.
     """
 
     path: Path
@@ -136,30 +134,30 @@ class VerifyReport:
 
     @property
     def documents(self) -> int:
-        """How many documents a dataset of tokens has."""
+        """Number of documents of a dataset of tokens."""
         return self.counts.get("documents", 0)
 
     @property
     def tokens(self) -> int:
-        """How many tokens they have together."""
+        """Number of tokens of a dataset of tokens."""
         return self.counts.get("tokens", 0)
 
     @property
     def ok(self) -> bool:
-        """Whether nothing is wrong."""
+        """True if there are no findings."""
         return not self.findings
 
     @property
     def exit_code(self) -> int:
-        """0, or the exit code of the gravest finding: 3 (integrity) before 4, 5 and 6."""
+        """Exit code of the gravest finding: 3 (integrity) before 4, 5 and 6; 0 without any."""
         return min((finding.exit_code for finding in self.findings), default=0)
 
     def adding(self, findings: Iterable[Finding] = (), notes: Iterable[str] = ()) -> VerifyReport:
-        """A copy with more findings and notes, for checks that this package cannot make itself."""
+        """Return a copy with more findings and notes, for checks outside this package."""
         return replace(self, findings=(*self.findings, *findings), notes=(*self.notes, *notes))
 
     def as_dict(self) -> dict[str, Any]:
-        """What ``--json`` prints."""
+        """Return the object that ``--json`` prints."""
         return {
             "ok": self.ok,
             "path": str(self.path),

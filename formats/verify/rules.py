@@ -1,8 +1,9 @@
-"""Which numbers of an array no build would have written, block by block.
+"""Rules for the numbers of arrays, and the arrays that each applies to.
 
-A rule looks at whole rows [k, width] and gives the first number that breaks it: its position in the
-block, counted in numbers, and the end of a sentence that begins with the row. Rules are vectorised
-and look at a sound block once or twice; only in a broken one is the place searched for.
+A rule takes whole rows [k, width] and returns the first number that breaks it: its position in the
+block, in numbers, and the end of a sentence that begins with the row. Rules are vectorised and pass
+over a sound block once or twice; only in a broken block is the position searched for. `dataprep
+verify` applies them to whole files, datasets of arrays to the rows that they serve.
 """
 
 from __future__ import annotations
@@ -38,14 +39,14 @@ __all__ = [
 Array = npt.NDArray[Any]
 Found = tuple[int, str] | None
 
-_INFINITY = {  # of the type, as an integer of its bits, and that integer's type
+_INFINITY = {  # by type: infinity as an integer of its bits, and the type of the integer
     "<f4": (0x7F80_0000, "<u4"),
     "<f2": (0x7C00, "<u2"),
     BFLOAT16: (0x7F80, "<u2"),
     "<f8": (0x7FF0_0000_0000_0000, "<u8"),
 }
 _SLACK = {"<f4": 0.001, "<f8": 0.001, "<f2": 0.002, BFLOAT16: 0.01}
-"""How far from 1 rounding may take the length of a vector: over twice the type's precision."""
+"""Allowed distance of a length from 1: over twice the precision of the type."""
 
 
 _COSINE_SLACK = 0.001  # of a cosine in float32 or float16, rounded
@@ -53,14 +54,14 @@ _COSINE_SLACK = 0.001  # of a cosine in float32 or float16, rounded
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Rule:
-    """`find` gives the first number of a block of rows that breaks the rule `code`, if any."""
+    """A rule: `find` returns the first number of a block of rows that breaks it, or None."""
 
     code: str
     find: Callable[[Array], Found]
 
 
 def finite(dtype: str) -> Rule:
-    """No NaN and no infinity, which have all bits of the exponent set."""
+    """Return the rule against NaN and infinity, which have all bits of the exponent set."""
     infinity, bits = _INFINITY[dtype]
     sign = np.array(1 << (8 * np.dtype(bits).itemsize - 1), bits)
 
@@ -80,7 +81,7 @@ def finite(dtype: str) -> Rule:
 
 
 def within(low: float, high: float, why: str = "", *, slack: float = 0) -> Rule:
-    """Every number from `low` to `high`, or off by `slack`; `why` says what these limits are."""
+    """Return the rule that numbers are `low` to `high` within `slack`; `why` explains it."""
     limits = f"must be {low} to {high}" if low <= high else "there must be none"
     told = f"{limits} ({why})" if why else limits
     least, most = low - slack, high + slack
@@ -95,7 +96,7 @@ def within(low: float, high: float, why: str = "", *, slack: float = 0) -> Rule:
 
 
 def inside(limits: Sequence[int], names: Sequence[str]) -> Rule:
-    """Every number at least 0 and below the limit of its column, whose table is in `names`."""
+    """Return the rule that numbers are rows of the table of their column, 0 to its limit."""
     stops = np.array(limits, np.int64)
 
     def find(block: Array) -> Found:
@@ -110,7 +111,7 @@ def inside(limits: Sequence[int], names: Sequence[str]) -> Rule:
 
 
 def boolean(code: str = "E_BOOL") -> Rule:
-    """Bytes that are 0 or 1."""
+    """Return the rule that bytes are 0 or 1."""
 
     def find(block: Array) -> Found:
         if block.max() <= 1:
@@ -122,7 +123,7 @@ def boolean(code: str = "E_BOOL") -> Rule:
 
 
 def positive() -> Rule:
-    """Scales: finite, and above 0."""
+    """Return the rule that scales are finite and above 0."""
 
     def find(block: Array) -> Found:
         if block.min() > 0 and block.max() < np.inf:
@@ -134,7 +135,7 @@ def positive() -> Rule:
 
 
 def distinct() -> Rule:
-    """No number twice in a row."""
+    """Return the rule that no number repeats in a row."""
 
     def find(block: Array) -> Found:
         rows = np.sort(block, axis=1)
@@ -151,7 +152,7 @@ def distinct() -> Rule:
 
 
 def unit(dtype: str) -> Rule:
-    """Rows of length 1, but for what rounding to `dtype` takes away."""
+    """Return the rule that rows have length 1, within the rounding of `dtype`."""
 
     def find(block: Array) -> Found:
         rows = _reals(block, dtype)
@@ -161,9 +162,9 @@ def unit(dtype: str) -> Rule:
 
 
 def scaled_unit(scales: Array) -> Rule:
-    """The same of int8 rows [k, width] times `scales` [k]; rounding moves a number by half of one.
+    """Return the rule that int8 rows [k, width] times `scales` [k] have length 1.
 
-    So a row is at most sqrt(width) halves of its scale away from what it was.
+    Rounding moved a number by half at most, so a row by sqrt(width) / 2 times its scale.
     """
 
     def find(block: Array) -> Found:
@@ -183,7 +184,7 @@ def _not_unit(lengths: Array, slack: Array, width: int) -> Found:
 
 
 def from_inputs(ends: npt.NDArray[np.uint64]) -> Rule:
-    """Provenance: an input that there is, and a position below its end in `ends`."""
+    """Return the rule for provenance: a known input, and a position below its end in `ends`."""
 
     def find(block: Array) -> Found:
         unknown = block[:, 0] >= len(ends)
@@ -202,7 +203,7 @@ def from_inputs(ends: npt.NDArray[np.uint64]) -> Rule:
 
 
 def place(shape: tuple[int, ...], at: int) -> str:
-    """Return the index within a row of shape `shape` of its number `at`, as numpy writes it.
+    """Return the index of number `at` in a row of this shape, as numpy writes it.
 
     >>> place((), 0), place((3,), 2), place((2, 3), 4)
     ('', '[2]', '[1, 1]')
@@ -219,7 +220,7 @@ def _lengths(rows: Array) -> Array:
 
 
 def _reals(block: Array, dtype: str) -> Array:
-    """What stored numbers of `dtype` mean, as float32 (of float64: float64).
+    """Return the values of stored numbers of `dtype`, as float32 (float64 as float64).
 
     >>> _reals(np.array([0x3F80, 0xC000], np.uint16), "bfloat16").tolist()
     [1.0, -2.0]
@@ -230,12 +231,12 @@ def _reals(block: Array, dtype: str) -> Array:
 
 
 def is_foreign(manifest: ArrayManifest) -> bool:
-    """Tell whether the pairs, and their negatives, were taken over from another layout."""
+    """Return whether the pairs and their negatives were converted from another layout."""
     return manifest.pairs is not None and FOREIGN in manifest.pairs
 
 
 def pair_rules(manifest: ArrayManifest) -> Mapping[str, Sequence[Rule]]:
-    """Return what holds for each number of the arrays that are not just vectors."""
+    """Return the rules of the arrays of pairs that are not vectors."""
     sizes = pair_sizes(manifest.arrays, manifest.rows)
     ids = inside([sizes.sources], ["source_embs"])
     return {
@@ -250,7 +251,7 @@ def pair_rules(manifest: ArrayManifest) -> Mapping[str, Sequence[Rule]]:
 
 
 def array_rules(manifest: ArrayManifest, name: str) -> Iterator[Rule]:
-    """Yield what every number of the array `name` must be, provenance apart."""
+    """Yield the rules for every number of the array `name`, provenance apart."""
     entry = manifest.arrays[name]
     if manifest.pairs is not None:
         special = pair_rules(manifest).get(name)

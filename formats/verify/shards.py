@@ -1,8 +1,8 @@
-"""Whether the files of a shard are sound and agree: offsets, ids, BOS and EOS, provenance, masks.
+"""Checks of the files of a shard: offsets, ids, BOS and EOS, provenance, masks.
 
-Each file is read once, front to back. The tokens lead; the offsets are drawn along as far as the
-tokens have been read, so that memory stays at one MiB a file whatever the documents look like.
-One finding is made for each kind of trouble in a file: the first place of it.
+Each file is read once, front to back. Offsets are read beside the tokens, as far as these have been
+read, so that memory stays at one MiB a file whatever the lengths of documents. A file gets one
+finding for each kind of error, about its first place.
 """
 
 from __future__ import annotations
@@ -33,20 +33,20 @@ _COMPRESSED = (".gz", ".zst", ".zstd")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Rules:
-    """What holds for every shard of a dataset; `bos` and `eos` are None where none was added."""
+    """Rules for every shard of a dataset; `bos` and `eos` are None if the build adds none."""
 
     dtype: str
     vocab_size: int
     bos: int | None
     eos: int | None
     positions: npt.NDArray[np.uint64]
-    """Per input, the first position that lies outside it."""
+    """First position outside each input."""
     longest: int | None = None
-    """The most tokens that a document may have, where the build kept to a limit."""
+    """Largest number of tokens of a document, if the build had a limit."""
 
     @classmethod
     def of(cls, manifest: Manifest) -> Rules:
-        """The rules that `manifest` states."""
+        """Return the rules that `manifest` states."""
         tokenizer = manifest.tokenizer
         bos, eos = tokenizer.bos, tokenizer.eos
         chat = None if manifest.chat is msgspec.UNSET else manifest.chat
@@ -61,17 +61,17 @@ class Rules:
 
     @property
     def frame(self) -> int:
-        """How many tokens BOS and EOS add to a document."""
+        """Number of tokens that BOS and EOS add to a document."""
         return (self.bos is not None) + (self.eos is not None)
 
 
 def positions_of(inputs: Sequence[InputEntry]) -> npt.NDArray[np.uint64]:
-    """Per input, the first position that lies outside it."""
+    """Return the first position outside each input."""
     return np.array([_end(entry) for entry in inputs], np.uint64)
 
 
 def _end(entry: InputEntry) -> int:
-    """Offsets count decompressed bytes, so the size of a compressed file bounds nothing."""
+    """Return the end of an input; a compressed one has none, as offsets count its content."""
     check_known(entry.unit, UNITS, "inputs.unit")
     if entry.unit == "row":
         return entry.records
@@ -82,7 +82,7 @@ def _end(entry: InputEntry) -> int:
 def check_shard(run: Run, shard: ShardEntry, rules: Rules) -> int | None:
     """Check the files of `shard`; return how many documents have no token but BOS and EOS.
 
-    None stands for a shard whose offsets are damaged.
+    Returns None if the offsets are damaged.
     """
     offsets, misframed = None, []
     with contextlib.ExitStack() as stack:
@@ -99,21 +99,21 @@ def check_shard(run: Run, shard: ShardEntry, rules: Rules) -> int | None:
         if source is not None:
             source.check("<u8", (shard.documents, 2), [from_inputs(rules.positions)], "document")
     if offsets is None or not run.sound(shard.docs):
-        return None  # what wrong offsets say about tokens and counts means nothing
+        return None  # counts and tokens checked by wrong offsets mean nothing
     for finding in misframed:
         run.findings.add(finding)
     return offsets.zero_tokens
 
 
 class _Documents(OffsetsBeside):
-    """Offsets of documents; gives the positions of the tokens that begin and end a document."""
+    """Offsets of documents, with the positions at which BOS and EOS must stand."""
 
     def __init__(self, reader: Reader, run: Run, shard: ShardEntry, rules: Rules) -> None:
         self.zero_tokens = 0
         self._rules = rules
         self._pending: dict[str, Array] = {}
         rule = OffsetRule(
-            code="E_OFFSETS", total=shard.length, part="document", things="tokens",
+            code="E_OFFSETS", total=shard.length, part="document", items="tokens",
         )  # fmt: skip
         if rules.longest is not None:
             limit = f"at most {rules.longest} (chat.max_tokens)"
@@ -121,7 +121,7 @@ class _Documents(OffsetsBeside):
         super().__init__(run, reader, rule, shard.documents)
 
     def take(self, offsets: Offsets, sizes: Offsets) -> None:
-        """Count documents without text, and note where BOS and EOS must stand."""
+        """Count documents without text, and keep the positions of BOS and EOS."""
         full = sizes > 0
         self.zero_tokens += int(np.count_nonzero(sizes <= self._rules.frame))
         if self._rules.bos is not None:
@@ -143,7 +143,7 @@ class _Documents(OffsetsBeside):
 def _check_tokens(
     reader: Reader, rules: Rules, offsets: _Documents | None, run: Run
 ) -> list[Finding]:
-    """Every id below `vocab_size`, else a finding; returns the first wrong BOS and EOS."""
+    """Check that ids are below `vocab_size`; return findings on the first wrong BOS and EOS."""
     width, first = np.dtype(rules.dtype).itemsize, 0
     found: dict[str, Finding] = {}
 

@@ -1,4 +1,7 @@
-"""What is checked in a dataset of tokens: shards, records, index files, rejects, the tokenizer."""
+"""Checks of a dataset of tokens: shards, records, index files, rejects, and the tokenizer.
+
+Of tokenizer.json only the keys that hold ids are decoded, whatever else the file contains.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +28,7 @@ _MAX_BYTES = 256 << 20
 
 
 def token_plan(manifest: Manifest) -> Plan:
-    """How to check the dataset that `manifest` describes."""
+    """Return the checks of the dataset with this manifest."""
     splits = manifest.splits.values()
     names = {manifest.tokenizer.file, REJECTS_NAME}
     names.update(file for split in splits for file in split.id_files)
@@ -74,7 +77,7 @@ def _check(manifest: Manifest, run: Run, others: Sequence[Task]) -> None:
 
 
 def _served(shard: ShardEntry) -> dict[str, tuple[str, int]]:
-    """Return the role and the count of what each file adds to the content of the split."""
+    """Return the role and the count of numbers of each file in the content of the split."""
     files = {
         shard.tokens: ("tokens", shard.length),
         shard.docs: ("lengths", shard.documents),
@@ -119,7 +122,7 @@ class _Tokenizer(msgspec.Struct):
 
 
 def check_tokenizer(run: Run, manifest: Manifest) -> None:
-    """Check the tokenizer's digest and its number of ids, and the ids that the manifest names."""
+    """Check the digest and the vocabulary size of the tokenizer, and the ids in the manifest."""
     _check_ids(run, manifest)
     with contextlib.ExitStack() as stack:
         reader = run.open(stack, manifest.tokenizer.file)
@@ -162,7 +165,7 @@ _TOKENIZER = msgspec.json.Decoder(_Tokenizer)
 
 
 def _vocab_size(data: bytes) -> int:
-    """The largest id of the model and of the added tokens, plus one."""
+    """Return the largest id of the model and of the added tokens, plus one."""
     tokenizer = _TOKENIZER.decode(data)
     vocab = bytes(tokenizer.model.vocab)
     if vocab.lstrip()[:1] == b"[":  # Unigram: pieces with scores, in the order of their ids

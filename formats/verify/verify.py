@@ -1,17 +1,16 @@
-"""Is this directory what was built? Three levels, each containing the one before.
+"""Verification of a dataset directory, at three levels of which each includes the one before.
 
-    stat        every file present, ordinary and of the right size, and nothing else there
+    stat        every file is present, ordinary and of the right size, and there is no other file
     structure   of tokens: offsets, ids, BOS/EOS, provenance, masks, records of preferences, index
                 files, rejects, vocabulary;
-                of arrays: every number, scales, splits, rejects, and all that points at a row
-    full        SHA-256 of every file, and CRC-32 of each MiB to say where damage is
+                of arrays: every number, scales, splits, rejects, and references to rows
+    full        SHA-256 of every file, and CRC-32 of each MiB to locate damage
 
-stat reads config.json only; structure and full read each file once, several files at a time, in
-memory that does not grow with them (two MiB a file, a bit a record); full reads a damaged file once
-more, to locate the damage; what takes two arrays of one dataset to see is read once more as well.
-Everything wrong is collected; only a config.json that cannot be used raises. Imports neither torch
-nor a tokenizer, and maps no file. Hashes tell accidents; against an attacker, pin config.json with
-`expect`.
+stat reads config.json alone. structure and full read each file once, several files at a time, in
+memory that does not grow with the files (two MiB a file, a bit a record). A damaged file is read
+once more to locate the damage, and so are arrays that are compared with one another. All findings
+are collected; only an unusable config.json raises. Neither torch nor a tokenizer is imported, and
+no file is mapped. Hashes detect accidents; against an attacker, pin config.json with `expect`.
 """
 
 from __future__ import annotations
@@ -50,7 +49,7 @@ from .tokens import token_plan
 __all__ = ["Finding", "Level", "VerifyReport", "verify"]
 
 _IGNORED = {".DS_Store", ".ipynb_checkpoints", "Thumbs.db"}
-"""Left in any folder by desktops and notebooks; read by nobody, so no finding."""
+"""Files that desktops and notebooks leave in any folder; no finding, since they are not read."""
 _NFS = ".nfs"  # files that NFS keeps until the last process has closed them
 _PIN = re.compile(r"sha256:[0-9a-f]{64}")
 _DISTRUST = "Do not trust this directory."
@@ -68,7 +67,7 @@ def verify(
     `expect` pins config.json itself, as ``sha256:`` and 64 hex digits (`VerifyReport.config_sha256`
     of an earlier run). `progress` is called with the bytes read so far and in all, from several
     threads but never from two at once. Raises `InputError`, `IntegrityError` or `IncompatibleError`
-    where config.json cannot be used at all, `UsageError` for arguments that mean nothing.
+    for an unusable config.json, `UsageError` for wrong arguments.
 
         >>> report = verify("shards", "stat")                     # doctest: +SKIP
         >>> report.ok, len(report.findings)                       # doctest: +SKIP
@@ -111,7 +110,7 @@ def _plan(manifest: ArrayManifest | Manifest) -> Plan:
 
 
 def _with_inputs(run: Run, manifest: ArrayManifest | Manifest) -> Plan:
-    """Return the plan with the inputs of a side file; where that is damaged, to hash all files."""
+    """Return the plan with the inputs of a side file; if that is damaged, one that only hashes."""
     if manifest.inputs_file is msgspec.UNSET:
         return _plan(manifest)
     if run.sound(manifest.inputs_file):
@@ -156,7 +155,7 @@ def _check_pin(run: Run, digest: str, expect: str | None) -> None:
 
 
 def _check_listing(run: Run, plan: Plan) -> list[str]:
-    """Check the files that should be there, then what should not; return what is ignored."""
+    """Check for missing files, then for unlisted ones; return the names that are ignored."""
     folders = _folders(run, plan)
     lost: set[str] = set()
     for folder in folders:  # a folder before those in it
@@ -187,7 +186,7 @@ def _link(name: str) -> Finding:
 
 
 def _folders(run: Run, plan: Plan) -> list[str]:
-    """Return those that hold listed files, and those that may be empty, where there are any."""
+    """Return the folders of listed files, and folders that exist and may be empty."""
     needed = folders_of(run.files)
     empty = {name for name in plan.folders if os.path.lexists(run.directory / name)}
     return sorted(needed | empty)
@@ -236,7 +235,7 @@ def _extra(name: str, found: os.DirEntry[str]) -> Finding:
 
 
 def _check_contents(run: Run, plan: Plan) -> None:
-    """Everything that needs the files to be read."""
+    """Read and check the files."""
     read = plan.read & set(run.files)
     others = sorted(set(run.files) - read - {CRC_NAME}) if run.hashing else []
     names = {*read, *others, CRC_NAME}

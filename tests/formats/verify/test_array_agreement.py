@@ -124,11 +124,11 @@ def test_negatives_agree_with_a_reference(
             fitting = value % 4 if array == "pair_index" and at == 0 else value
             values[row, at] = fitting
             put(path, manifest, array, row, at, fitting)
-    verify_pairs._HELD, verify_pairs._BINS = held, bins
+    verify_pairs._IN_MEMORY, verify_pairs._BINS = held, bins
     try:
         findings = verify(path, "structure").findings
     finally:
-        verify_pairs._HELD, verify_pairs._BINS = 1 << 22, 1 << 16
+        verify_pairs._IN_MEMORY, verify_pairs._BINS = 1 << 22, 1 << 16
     found = {(finding.code, finding.row) for finding in findings}
     assert found == reference(index, negatives) or (
         # parts are looked through by question, so another row may come first
