@@ -259,17 +259,20 @@ def _at(column: Column, at: int) -> str:
     return f"number {at} of the field {column.field!r}"
 
 
-def unit(floats: Floats) -> Floats:
-    """Return float32 [n, width] with every row divided by its length, computed in float64.
+def unit(vectors: Array) -> Floats:
+    """Return float32 [n, width]: every row divided by its length; a row of zeros stays zero.
+
+    Lengths are summed in float64, row by row, so the result of a row depends on it alone.
 
     >>> unit(np.array([[3.0, 4.0]], np.float32)).tolist()
     [[0.6000000238418579, 0.800000011920929]]
     """
-    result = np.empty_like(floats)
-    step = max(1, _SLICE_BYTES // max(1, 8 * floats.shape[1]))
-    for start in range(0, len(floats), step):
-        part = floats[start : start + step].astype(np.float64)
-        part /= np.sqrt(np.square(part).sum(axis=1, keepdims=True))
+    result = np.empty(vectors.shape, np.float32)
+    step = max(1, _SLICE_BYTES // max(1, 8 * vectors.shape[1]))
+    for start in range(0, len(vectors), step):
+        part = vectors[start : start + step].astype(np.float64)
+        lengths = np.sqrt(np.square(part).sum(axis=1, keepdims=True))
+        part /= np.where(lengths > 0, lengths, 1)
         result[start : start + step] = part
     return result
 

@@ -1,8 +1,8 @@
-"""What a build of embeddings will take: `--dry-run`, and the check of disk space.
+"""Estimate of a build of embeddings: `--dry-run`, and the check of disk space.
 
-Rows are known where the inputs tell how many they have, and otherwise foretold from the first of
-them. Most disk is used just before a dataset is published: the units are there still, and beside
-them the arrays that were put together from small ones; large ones are linked.
+The number of rows is in the headers, or extrapolated from the first records. Most disk is used just
+before a dataset is published: by the units, and by the arrays joined from their small files. Large
+files are linked.
 """
 
 from __future__ import annotations

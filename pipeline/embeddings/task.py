@@ -1,8 +1,6 @@
-"""One unit of work: read, check, encode, convert, write the rows of every array.
+"""Task of one unit: read, check, encode, convert and write the rows of every array.
 
-What a task writes depends on the plan and the unit's number, and on nothing else. Its result
-appears under its final name in one step, so a unit is either done or not there. Memory: a few
-blocks of rows.
+The files depend on the plan and the unit's number alone. Memory: a few blocks of rows.
 """
 
 from __future__ import annotations
@@ -171,27 +169,27 @@ class _Unit:
         )  # fmt: skip
 
     def _take(self, rows: Rows, span: Span, first: int) -> None:
-        """Write the usable ones of `rows`, the first of which is record `first` of the span."""
-        made, problems = self._convert.rows(rows, span.source)
+        """Write the good rows of a block that begins with record `first` of the span."""
+        arrays, problems = self._convert.rows(rows, span.source)
         self._refuse(rows, problems, span, first)
-        for name, array in made.items():
+        for name, array in arrays.items():
             self._write(self._writers[name], array)
-        kept = rows.count - len(problems)
-        self._rows += kept
+        good = rows.count - len(problems)
+        self._rows += good
         done = self._done
         self._done = Done(
-            done.bytes + rows.consumed, done.documents + kept, 0, done.rejects + len(problems)
+            done.bytes + rows.consumed, done.documents + good, 0, done.rejects + len(problems)
         )
         self._report(self._done)
 
     def _write(self, writer: FileWriter, array: npt.NDArray[np.generic]) -> None:
-        if array.size:  # of nothing there is no view
+        if array.size:  # an empty array has no view
             writer.write(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
 
     def _refuse(
         self, rows: Rows, problems: Sequence[tuple[int, Problem]], span: Span, first: int
     ) -> None:
-        """Stop at the first problem, or note all of them."""
+        """Write the problems to the rejects, or raise the first."""
         lines = [self._reject(rows, row, problem, span, first) for row, problem in problems]
         if lines:
             self._rejects.write(b"".join(lines))

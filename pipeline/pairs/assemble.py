@@ -21,6 +21,7 @@ from dataprep.formats.manifest.arrays import ArrayManifest
 from dataprep.formats.manifest.curriculum import DISTANCE_UNKNOWN
 from dataprep.formats.write.dataset_writer import ArrayWriter
 
+from ..embeddings.convert import unit
 from ..encode.probe import OPTION, Probe
 from ..read.records import without_text
 from .checks import (
@@ -33,7 +34,7 @@ from .clusters import Clustering
 from .csr import Ints, flat_places
 from .negatives import tier_counts
 from .options import PairOptions, hashed_options
-from .search import Floats, unit
+from .search import Floats
 from .table import Inputs, Table
 from .vectors import Vectors
 

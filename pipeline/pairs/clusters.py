@@ -27,6 +27,7 @@ import numpy.typing as npt
 
 from dataprep.formats.errors import InputError, UsageError
 
+from ..embeddings.convert import unit
 from ..read.sources import Source, input_error
 from ..staging.checkpoints import Checkpoints
 from .columns import CellError, cluster_of
@@ -34,7 +35,7 @@ from .csr import Ints, Lists, flat_places, lists_of
 from .draws import draw, keys_of
 from .merge import ordered_labels
 from .options import Fallback, PairOptions
-from .search import Excluded, Floats, most_similar, unit
+from .search import Excluded, Floats, most_similar
 from .table import Inputs, Table
 from .vectors import Vectors
 

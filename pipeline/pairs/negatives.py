@@ -25,13 +25,14 @@ import numpy.typing as npt
 
 from dataprep.formats.errors import InputError
 
+from ..embeddings.convert import unit
 from ..read.process_limits import available_cores
 from ..staging.checkpoints import Checkpoints
 from .clusters import Clustering
 from .csr import Ints, Lists, flat_places, lists_of
 from .draws import draw, keys_of
 from .options import PairOptions
-from .search import Excluded, Floats, Search, faiss_search, most_similar, unit
+from .search import Excluded, Floats, Search, faiss_search, most_similar
 from .table import Links, Table
 from .vectors import Vectors
 

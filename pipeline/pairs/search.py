@@ -45,7 +45,6 @@ __all__ = [
     "exact_scores",
     "faiss_search",
     "most_similar",
-    "unit",
 ]
 
 Floats = npt.NDArray[np.float32]
@@ -63,19 +62,6 @@ _FAISS_QUERIES = 4096
 _CELL_SHARE = 32  # a question reads one of so many cells
 _CELL_POINTS, _ITERATIONS = 64, 10  # of training, for each cell
 _SMALLEST_CELL = 64  # sources
-
-
-def unit(vectors: npt.NDArray[Any]) -> Floats:
-    """Return float32 [n, dim]: each row scaled to length 1; a zero row stays zero.
-
-    The length is summed in float64, row by row, so that the result of a row depends on it alone.
-    """
-    result = np.empty(vectors.shape, np.float32)
-    for start in range(0, len(vectors), _RESCORED):
-        rows = np.asarray(vectors[start : start + _RESCORED], np.float64)
-        lengths = np.sqrt((rows * rows).sum(axis=1))
-        result[start : start + _RESCORED] = rows / np.where(lengths > 0, lengths, 1)[:, None]
-    return result
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

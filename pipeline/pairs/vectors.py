@@ -22,6 +22,7 @@ import numpy.typing as npt
 from dataprep.formats.errors import InputError, UsageError
 from dataprep.formats.library_errors import decoding, each_decoded
 
+from ..embeddings.convert import unit
 from ..encode.encoder import TextEncoder
 from ..read.arrow import BatchLimits, arrow_errors, open_table
 from ..read.child_process import streamed_apart
@@ -29,7 +30,7 @@ from ..read.sources import Source, check_unchanged, input_error, reading
 from ..staging.checkpoints import Checkpoints
 from .merge import Pairs
 from .options import PairOptions
-from .search import Floats, unit
+from .search import Floats
 from .table import Inputs
 
 __all__ = ["Embedding", "Vectors", "as_stored", "given_width", "read_vectors", "require_vectors"]

@@ -19,11 +19,12 @@ import pytest
 from dataprep.formats.read.arrays import open_arrays
 from dataprep.formats.verify.verify import verify
 from dataprep.pipeline.build import build_embeddings, build_pairs
+from dataprep.pipeline.embeddings.convert import unit
 from dataprep.pipeline.embeddings.options import EmbeddingOptions
 from dataprep.pipeline.pairs.clusters import kmeans
 from dataprep.pipeline.pairs.csr import lists_of
 from dataprep.pipeline.pairs.options import PairOptions
-from dataprep.pipeline.pairs.search import Excluded, exact_scores, faiss_search, most_similar, unit
+from dataprep.pipeline.pairs.search import Excluded, exact_scores, faiss_search, most_similar
 from tests.support import SHARED_DATA, needs_shared_data
 
 faiss = pytest.importorskip("faiss", reason="make test-encoders installs it")

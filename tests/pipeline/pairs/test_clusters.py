@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dataprep.formats.errors import UsageError
+from dataprep.pipeline.embeddings.convert import unit
 from dataprep.pipeline.pairs.clusters import by_keywords, centroids_of, fall_back, kmeans
 from dataprep.pipeline.pairs.csr import lists_of
 from dataprep.pipeline.pairs.options import Fallback
-from dataprep.pipeline.pairs.search import unit
 
 
 @given(

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dataprep.formats.errors import InputError
+from dataprep.pipeline.embeddings.convert import unit
 from dataprep.pipeline.pairs import negatives as pair_negatives
 from dataprep.pipeline.pairs.csr import Ints, Lists, lists_of
 from dataprep.pipeline.pairs.draws import draw, keys_of
@@ -19,7 +20,7 @@ from dataprep.pipeline.pairs.negatives import (
     require_enough,
     tier_counts,
 )
-from dataprep.pipeline.pairs.search import Floats, most_similar, unit
+from dataprep.pipeline.pairs.search import Floats, most_similar
 from dataprep.pipeline.pairs.table import Links
 from tests.support import examples
 

@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dataprep.pipeline.embeddings.convert import unit
 from dataprep.pipeline.pairs.csr import Ints, lists_of
-from dataprep.pipeline.pairs.search import Excluded, Floats, exact_scores, most_similar, unit
+from dataprep.pipeline.pairs.search import Excluded, Floats, exact_scores, most_similar
 from tests.support import examples
 
 
