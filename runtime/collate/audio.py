@@ -11,19 +11,11 @@ import numpy as np
 from dataprep.formats.errors import UsageError, require
 
 from ..errors import SampleError
+from ..padding import Padding, PadTo, Side, Truncate
 from ..types import IGNORED_LABEL
 from .columns import Columns, columns_of, finished, is_sequence, scalars, telling
 from .padded import one_each, padding
-from .padding import (
-    Array,
-    Layout,
-    Padding,
-    PadTo,
-    Side,
-    Truncate,
-    as_rows,
-    check_fit,
-)
+from .padding import Array, Layout, as_rows, check_fit, layout_of
 from .schema import OutputSchema
 
 __all__ = ["Audio"]
@@ -82,7 +74,7 @@ class Audio:
         given = _arrays(columns.pop(name), name)
         sounds = [self._row(row, sound, name) for row, sound in enumerate(given)]
         rows = as_rows(sounds, name)
-        layout = self._padding().layout(rows, name)
+        layout = layout_of(self._padding(), rows, name)
         return finished(self._batch(name, rows, layout, columns), self.schema, tensors=self.tensors)
 
     def _batch(
@@ -142,7 +134,7 @@ class Audio:
             pad = self.label_pad_id if labels else None
             wanted = self.schema.resolve("labels" if labels else name, pad_value=pad, kind=kind)
             check_fit(rows, wanted.numpy, name)
-            layout = padding(side=self.padding_side).layout(rows, name)
+            layout = layout_of(padding(side=self.padding_side), rows, name)
             return layout.fill(rows, wanted.pad_value, wanted.numpy)
         found = scalars("labels" if labels else name, values, self.schema)
         return values if found is None else found

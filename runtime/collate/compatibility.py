@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from ..padding import Side
 from ..types import IGNORED_LABEL
 from .padded import Padded
-from .padding import Side
 from .schema import OutputSchema
 from .text import CausalLM, Seq2Seq
 

@@ -25,6 +25,7 @@ import numpy as np
 from dataprep.formats.errors import require
 
 from ..errors import SampleError
+from ..padding import Padding, PadTo, Side, Truncate
 from ..types import IGNORED_LABEL
 from .columns import (
     Columns,
@@ -34,17 +35,7 @@ from .columns import (
     scalars,
     telling,
 )
-from .padding import (
-    Array,
-    Layout,
-    Padding,
-    PadTo,
-    Side,
-    Truncate,
-    as_rows,
-    check_fit,
-    plain_int,
-)
+from .padding import Array, Layout, as_rows, check_fit, layout_of, plain_int
 from .schema import OutputSchema
 
 __all__ = ["Padded", "Work", "one_each", "padding"]
@@ -130,7 +121,7 @@ class Padded:
         rows = {name: self._ids(name, values) for name, values in columns.items() if _is_ids(name)}
         work = Work(batch={}, rows=rows, layouts={}, apart=set())
         for name, arrays in rows.items():
-            work.layouts[name] = self.padding_of(name).layout(arrays, name)
+            work.layouts[name] = layout_of(self.padding_of(name), arrays, name)
         if equal:
             _widen(work.layouts, [prefix + _IDS for prefix in equal])
         own = self._by_tokenizer(columns, work) if self.tokenizer is not None else {}
@@ -240,14 +231,16 @@ class Padded:
 
     def padded_apart(self, name: str, rows: list[Array]) -> Array:
         """Pad labels with lengths of their own by the same rules."""
-        return self.padded(name, rows, self.padding_of(name).layout(rows, name), self.label_pad_id)
+        return self.padded(
+            name, rows, layout_of(self.padding_of(name), rows, name), self.label_pad_id
+        )
 
     def _pad_other(self, name: str, values: list[Any]) -> Any:
         first = telling(values)
         nested = isinstance(first, list | tuple) and first and _is_row(first[0])
         if is_sequence(first) and not (nested and name not in self.schema.fields):
             rows = as_rows(values, name)
-            layout = Padding(side=self.padding_side).layout(rows, name)
+            layout = layout_of(Padding(side=self.padding_side), rows, name)
             return self.padded(name, rows, layout)
         found = scalars(name, values, self.schema)
         return values if found is None else found

@@ -14,34 +14,27 @@ import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Literal, get_args
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
-from dataprep.formats.errors import require
-
 from ..errors import SampleError
+from ..padding import Padding
 from ..rows.buffer_pool import Buffers
 
 __all__ = [
     "Array",
     "Layout",
-    "PadTo",
-    "Padding",
-    "Side",
-    "Truncate",
     "as_array",
     "as_rows",
     "check_fit",
+    "layout_of",
     "pad_rows",
     "plain_int",
 ]
 
-Side = Literal["right", "left"]
-Truncate = Literal["right", "left", "error"]
-PadTo = Literal["longest", "max_length"]
 Array = npt.NDArray[Any]
 
 _BUFFERS = Buffers()
@@ -50,65 +43,12 @@ _NO_ARRAY = (TypeError, ValueError, RuntimeError, OverflowError, struct.error)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Padding:
-    """Width of padded rows.
-
-    - `side`: which end is filled.
-    - `max_length`: elements of a row that are kept at most; None: all.
-    - `pad_to`: the ``"longest"`` row of the batch, or always ``"max_length"``. None: the latter
-      where `max_length` is given.
-    - `multiple`: the width is rounded up to a multiple of this; 8 or 64 suit tensor cores.
-    - `truncate`: the end that longer rows lose, ``"right"`` or ``"left"``; ``"error"`` refuses
-      them. None: the side that is padded, so right padding keeps the head.
-    """
-
-    side: Side = "right"
-    max_length: int | None = None
-    pad_to: PadTo | None = None
-    multiple: int = 1
-    truncate: Truncate | None = None
-
-    def __post_init__(self) -> None:
-        for name, known in (("side", Side), ("pad_to", PadTo), ("truncate", Truncate)):
-            value, allowed = getattr(self, name), get_args(known)
-            fine = value in allowed or (value is None and name != "side")
-            where = "padding_side" if name == "side" else name
-            require(fine, where, f"must be one of {', '.join(allowed)}, got {value!r}")
-        for name in ("max_length", "multiple"):
-            value = plain_int(getattr(self, name))
-            object.__setattr__(self, name, value)
-            whole = isinstance(value, int) and not isinstance(value, bool) and value >= 1
-            fine = whole or (value is None and name == "max_length")
-            require(fine, name, f"must be a whole number of at least 1, got {value!r}")
-        if self.pad_to == "max_length":
-            require(self.max_length is not None, "max_length", "pad_to='max_length' needs it")
-
-    def layout(self, rows: Sequence[Array], field: str | None = None) -> Layout:
-        """Return the layout of `rows`.
-
-        Raises `SampleError` where one is too long and `truncate` is ``"error"``.
-        """
-        lengths, limit = list(map(len, rows)), self.max_length
-        longest, starts = max(lengths, default=0), None
-        if limit is not None and longest > limit:
-            if self.truncate == "error":
-                raise _too_long(lengths, limit, field)
-            lost_at_the_left = (self.truncate or self.side) == "left"
-            starts = [max(0, length - limit) * lost_at_the_left for length in lengths]
-            lengths = [min(length, limit) for length in lengths]
-        if limit is not None and (longest > limit or self.pad_to != "longest"):
-            longest = limit
-        width = -(-longest // self.multiple) * self.multiple
-        return Layout(lengths=lengths, starts=starts, width=width, left=self.side == "left")
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class Layout:
     """Layout of rows in an array of `width` columns: `lengths` elements of each, at one side.
 
     `starts` says from where on a row is kept; None: all rows are kept whole.
 
-    >>> layout = Padding(side="left").layout([np.arange(3), np.arange(1)])
+    >>> layout = layout_of(Padding(side="left"), [np.arange(3), np.arange(1)])
     >>> layout.mask(np.dtype(np.int64)).tolist()
     [[1, 1, 1], [0, 0, 1]]
     """
@@ -159,6 +99,23 @@ class Layout:
             return rows
         spans = zip(rows, self.starts, self.lengths, strict=True)
         return [row[start : start + length] for row, start, length in spans]
+
+
+def layout_of(padding: Padding, rows: Sequence[Array], field: str | None = None) -> Layout:
+    """Return the layout of `rows`, padded as `padding` says.
+
+    Raises `SampleError` where one is too long and `truncate` is ``"error"``.
+    """
+    lengths, limit = list(map(len, rows)), padding.max_length
+    longest, starts = max(lengths, default=0), None
+    width = padding.width(longest)
+    if limit is not None and longest > limit:
+        if padding.truncate == "error":
+            raise _too_long(lengths, limit, field)
+        lost_at_the_left = (padding.truncate or padding.side) == "left"
+        starts = [max(0, length - limit) * lost_at_the_left for length in lengths]
+        lengths = [min(length, limit) for length in lengths]
+    return Layout(lengths=lengths, starts=starts, width=width, left=padding.side == "left")
 
 
 def _in_turn(first: Sequence[Array], second: Sequence[Array]) -> list[Array]:
@@ -223,7 +180,7 @@ def pad_rows(
     """
     arrays = as_rows(rows)
     check_fit(arrays, np.dtype(dtype))
-    return (padding or Padding()).layout(arrays).fill(arrays, value, np.dtype(dtype))
+    return layout_of(padding or Padding(), arrays).fill(arrays, value, np.dtype(dtype))
 
 
 def as_rows(rows: Sequence[Any], field: str | None = None, *, whole: bool = False) -> list[Array]:

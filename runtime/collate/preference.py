@@ -18,7 +18,7 @@ from dataprep.formats.errors import require
 from ..errors import SampleError
 from .columns import Columns, columns_of, is_sequence, kind_of
 from .padded import Padded, padding
-from .padding import Array, as_rows, check_fit
+from .padding import Array, as_rows, check_fit, layout_of
 from .text import require_fields
 
 __all__ = ["GRPO", "KTO", "Preference"]
@@ -114,7 +114,7 @@ class GRPO(Padded):
             work.batch.update(self._answers(groups))
         if scores is not None:  # on the right, as the answers that a smaller group lacks
             rows = as_rows(scores, self.scores)
-            work.batch[self.scores] = self.padded(self.scores, rows, padding().layout(rows))
+            work.batch[self.scores] = self.padded(self.scores, rows, layout_of(padding(), rows))
         return self.finish(work)
 
     def _answers(self, groups: list[Any]) -> dict[str, Array]:
@@ -125,7 +125,7 @@ class GRPO(Padded):
         wanted = self.schema.resolve(self.responses, pad_value=self.pad_id)
         try:
             rows = as_rows(flat, whole=True)
-            layout = self.padding_of(self.responses).layout(rows)
+            layout = layout_of(self.padding_of(self.responses), rows)
             check_fit(rows, wanted.numpy)
         except SampleError as error:  # of one answer: whose is it?
             row, answer = divmod(error.row or 0, size)

@@ -17,9 +17,10 @@ from dataprep.formats.errors import UsageError, require
 
 from ..checks import whole_number
 from ..errors import SampleError
+from ..padding import Padding, Side
 from .columns import Columns, columns_of, is_sequence, kind_of, scalars, stacked
 from .padded import Padded, one_each, padding
-from .padding import Array, Layout, Padding, Side, as_rows, check_fit
+from .padding import Array, Layout, as_rows, check_fit, layout_of
 
 __all__ = ["CausalLM", "ClassLabels", "Classification", "Seq2Seq", "require_fields"]
 
@@ -165,7 +166,7 @@ class Seq2Seq(Padded):
         targets = self._rows(columns, named)
         ids = self._rows(columns, _DECODER_IDS, targets) if learns else targets
         masks = self._rows(columns, _DECODER_MASK, targets)
-        work, layout = self.pad(columns), self._target().layout(targets, named)
+        work, layout = self.pad(columns), layout_of(self._target(), targets, named)
         batch = work.batch
         labels = self.padded("labels", targets, layout, self.label_pad_id)
         if learns:

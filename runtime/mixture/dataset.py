@@ -36,8 +36,7 @@ _FIRST = np.zeros(1, np.int64)
 class MixedDataset(SampleDataset, Protocol):
     """Interface of the datasets of a mixture: samples of one split.
 
-    A dataset with ``pad_to == "longest"`` pads rows to the longest of their batch, and has `pad_id`
-    and `padding` (``"right"`` or ``"left"``).
+    A dataset whose rows are padded has a `padding` (runtime/padding.py) and a `pad_id`.
     """
 
     split: Split
@@ -214,9 +213,10 @@ class MixtureDataset(BatchDataset):
 
 def _filling(dataset: MixedDataset) -> Filling | None:
     """Return how rows are padded, if that depends on the batch."""
-    if getattr(dataset, "pad_to", None) != "longest":
+    padding = getattr(dataset, "padding", None)
+    if padding is None or padding.pad_to != "longest":
         return None
-    return Filling(getattr(dataset, "pad_id", 0), getattr(dataset, "padding", "right") == "left")
+    return Filling(getattr(dataset, "pad_id", 0), padding.side == "left")
 
 
 def _check_tokenizers(sources: Mapping[str, MixedDataset]) -> None:

@@ -13,26 +13,23 @@ packed rows (runtime/rows/packed.py) where padding would be most of a batch.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, get_args
 
 import numpy as np
 import torch
 
-from dataprep.formats.errors import InputError, require
+from dataprep.formats.errors import InputError
 from dataprep.formats.read.dataset import Split
 
-from ..checks import flag, whole_number
+from ..checks import flag, one_of, whole_number
+from ..padding import Padding, PadTo, Side, Truncate
 from ..sample_numbers import PADDING, Indices, Ints, sample_numbers
 from ..types import Batch, BatchDataset, Labels
 from .document_lengths import kept_documents
 from .gather import document_spans, padded_rows
 from .packed import padding_id
 
-__all__ = ["DocumentDataset", "PadTo", "Side", "Truncate"]
-
-Side = Literal["right", "left"]
-Truncate = Literal["right", "left", "error"]
-PadTo = Literal["longest", "max_length"]
+__all__ = ["DocumentDataset"]
 
 
 class DocumentDataset(BatchDataset):
@@ -40,7 +37,7 @@ class DocumentDataset(BatchDataset):
 
     Each batch is a dict of int64 tensors [rows, L]: `input_ids`, `attention_mask` (1 where a token
     is, 0 in padding), `labels` unless that is None, and `lengths` [rows], the tokens in each row. L
-    is the longest row of the batch, or `max_length`, rounded up to `pad_to_multiple`.
+    is the longest row of the batch, or `max_length`, rounded up to `multiple`.
 
     ``"shifted"`` label `j` is the token after input `j`, `IGNORED_LABEL` (-100) for the last one;
     ``"unshifted"`` labels equal the inputs, for models that shift inside, with -100 for the first
@@ -52,8 +49,8 @@ class DocumentDataset(BatchDataset):
         truncate: the end that longer documents lose, ``"right"`` or ``"left"``; ``"error"`` raises
             `InputError` when one is met.
         pad_to: ``"longest"`` of the batch, or ``"max_length"`` for one shape always.
-        pad_to_multiple: L is a multiple of this; 8 or 64 suit tensor cores.
-        padding: the side that is filled with `pad_id`; ``"left"`` for generation.
+        multiple: L is a multiple of this; 8 or 64 suit tensor cores.
+        padding_side: the side that is filled with `pad_id`; ``"left"`` for generation.
         position_ids: adds int64 `position_ids` [rows, L], from 0 at the first token; 0 in padding.
         pad_id: None: the tokenizer's pad, else its eos, else 0.
         min_tokens: shorter documents are left out, BOS and EOS counted; 0 keeps all, so that sample
@@ -76,8 +73,8 @@ class DocumentDataset(BatchDataset):
         max_length: int | None = None,
         truncate: Truncate = "right",
         pad_to: PadTo = "longest",
-        pad_to_multiple: int = 1,
-        padding: Side = "right",
+        multiple: int = 1,
+        padding_side: Side = "right",
         labels: Labels | None = "shifted",
         position_ids: bool = False,
         pad_id: int | None = None,
@@ -86,17 +83,17 @@ class DocumentDataset(BatchDataset):
         sample_mask: bool = False,
     ) -> None:
         self.split = split
-        self.max_length = max_length
-        self.truncate = truncate
-        self.pad_to = pad_to
-        self.pad_to_multiple = pad_to_multiple
-        self.padding = padding
+        self.padding = Padding(
+            side=padding_side, max_length=max_length, pad_to=pad_to, multiple=multiple,
+            truncate=truncate,
+        )  # fmt: skip
+        self.max_length = self.padding.max_length
+        one_of("labels", labels, (None, *get_args(Labels)))
         self.labels = labels
-        self.position_ids = position_ids
-        self.min_tokens = min_tokens
+        self.position_ids = flag("position_ids", position_ids)
+        self.min_tokens = whole_number("min_tokens", min_tokens)
         self.plan_dir = plan_dir
         self.sample_mask = sample_mask
-        self._check()
         self.pad_id = padding_id(split, pad_id)
         self._kept = kept_documents(split, min_tokens, plan_dir)
         if len(self) == 0:
@@ -106,31 +103,12 @@ class DocumentDataset(BatchDataset):
                 remedy="Use a smaller min_tokens, or build with more data.",
             )  # fmt: skip
 
-    def _check(self) -> None:
-        for name, value, known in (
-            ("truncate", self.truncate, get_args(Truncate)),
-            ("pad_to", self.pad_to, get_args(PadTo)),
-            ("padding", self.padding, get_args(Side)),
-            ("labels", self.labels, (None, *get_args(Labels))),
-        ):
-            require(value in known, name, f"must be one of {known}, got {value!r}")
-        for name, least, number in (
-            ("max_length", 1, self.max_length),
-            ("pad_to_multiple", 1, self.pad_to_multiple),
-            ("min_tokens", 0, self.min_tokens),
-        ):
-            if number is not None:
-                setattr(self, name, whole_number(name, number, least))
-        self.position_ids = flag("position_ids", self.position_ids)
-        if self.pad_to == "max_length":
-            require(self.max_length is not None, "max_length", "pad_to='max_length' needs it")
-
     @property
     def definition(self) -> dict[str, Any]:
         """JSON values that decide, with the content id, the tokens and labels of a sample."""
         return {
             "kind": "documents", "split": self.split.name, "max_length": self.max_length,
-            "truncate": self.truncate, "min_tokens": self.min_tokens,
+            "truncate": self.padding.truncate, "min_tokens": self.min_tokens,
             "labels": self.labels,
         }  # fmt: skip
 
@@ -146,11 +124,15 @@ class DocumentDataset(BatchDataset):
         return f"<dataprep.DocumentDataset {self.split.name}: {len(self):,} documents>"
 
     def __reduce__(self) -> tuple[object, ...]:
-        names = (
-            "max_length", "truncate", "pad_to", "pad_to_multiple", "padding", "labels",
-            "position_ids", "pad_id", "min_tokens", "plan_dir", "sample_mask",
-        )  # fmt: skip
-        return _reopen, (self.split, {name: getattr(self, name) for name in names})
+        padding = self.padding
+        options = {
+            "max_length": self.max_length, "truncate": padding.truncate, "pad_to": padding.pad_to,
+            "multiple": padding.multiple, "padding_side": padding.side, "labels": self.labels,
+            "position_ids": self.position_ids, "pad_id": self.pad_id,
+            "min_tokens": self.min_tokens, "plan_dir": self.plan_dir,
+            "sample_mask": self.sample_mask,
+        }  # fmt: skip
+        return _reopen, (self.split, options)
 
     def batch(self, indices: Indices) -> Batch:
         """Return the documents at `indices`, collated; each tensor its own memory.
@@ -160,9 +142,9 @@ class DocumentDataset(BatchDataset):
         """
         samples = sample_numbers(indices, len(self))
         starts, lengths = self._read(samples)
-        width = self._width(lengths)
+        width = self.padding.width(int(lengths.max(initial=1)))
         rows = padded_rows(
-            self.split, starts, lengths, width, pad_id=self.pad_id, left=self.padding == "left"
+            self.split, starts, lengths, width, pad_id=self.pad_id, left=self.padding.side == "left"
         )
         batch = {
             "input_ids": torch.from_numpy(rows.ids.astype(np.int64)),
@@ -213,14 +195,10 @@ class DocumentDataset(BatchDataset):
         if self.max_length is None:
             return starts, lengths
         over = np.maximum(lengths - self.max_length, 0)
-        if self.truncate == "error" and over.any():
+        if self.padding.truncate == "error" and over.any():
             worst = int(np.argmax(over))
             raise _too_long(int(documents[real == worst][0]), int(lengths[worst]), self.max_length)
-        return (starts + over if self.truncate == "left" else starts), lengths - over
-
-    def _width(self, lengths: Ints) -> int:
-        longest = self.max_length if self.pad_to == "max_length" else lengths.max(initial=1)
-        return -(-int(longest or 1) // self.pad_to_multiple) * self.pad_to_multiple
+        return (starts + over if self.padding.truncate == "left" else starts), lengths - over
 
 
 def _reopen(split: Split, options: dict[str, Any]) -> DocumentDataset:

@@ -20,7 +20,7 @@ from dataprep.formats.errors import InputError, UsageError, require
 from dataprep.formats.read.boundaries import ragged
 from dataprep.formats.read.dataset import Split
 
-from ..checks import whole_number
+from ..padding import Padding, PadTo
 from ..sample_numbers import PADDING, Indices, Ints, check_samples, sample_numbers
 from ..types import IGNORED_LABEL, Batch, BatchDataset, Labels, empty_split
 from .document_lengths import require_fit, too_long
@@ -32,7 +32,6 @@ __all__ = ["FORMS", "Form", "Overlong", "PreferenceDataset"]
 Form = Literal["pairs", "labels", "groups"]
 FORMS = get_args(Form)
 Overlong = Literal["error", "truncate-left"]
-PadTo = Literal["longest", "max_length"]
 
 
 class PreferenceDataset(BatchDataset):
@@ -59,7 +58,7 @@ class PreferenceDataset(BatchDataset):
             ``"truncate-left"`` prompts lose their beginning, in all documents of a record the same,
             and an answer that is too long even so is an `InputError` when it is met.
         pad_to: ``"longest"`` row of the batch, or always ``"max_length"``.
-        pad_to_multiple: widths are multiples of this.
+        multiple: widths are multiples of this.
         equal_widths: of pairs, make both as wide as the wider, for a loss that runs them as one.
         pad_id: None: the tokenizer's pad, else its eos, else 0.
         plan_dir: where it is kept that the documents fit; see `stored_plan`.
@@ -73,8 +72,6 @@ class PreferenceDataset(BatchDataset):
         torch.Size([2, 731])
     """
 
-    padding = "right"  # which mixtures ask for
-
     def __init__(
         self,
         split: Split,
@@ -83,7 +80,7 @@ class PreferenceDataset(BatchDataset):
         overlong: Overlong = "error",
         labels: Labels | None = "shifted",
         pad_to: PadTo = "longest",
-        pad_to_multiple: int = 1,
+        multiple: int = 1,
         equal_widths: bool = False,
         pad_id: int | None = None,
         plan_dir: str | Path | None = None,
@@ -91,8 +88,9 @@ class PreferenceDataset(BatchDataset):
     ) -> None:
         self.split = split
         self.form = str(split.form)
-        self.max_length, self.overlong, self.labels = max_length, overlong, labels
-        self.pad_to, self.pad_to_multiple, self.equal_widths = pad_to, pad_to_multiple, equal_widths
+        self.overlong, self.labels = overlong, labels
+        self.padding = Padding(max_length=max_length, pad_to=pad_to, multiple=multiple)
+        self.max_length, self.equal_widths = self.padding.max_length, equal_widths
         self.plan_dir, self.sample_mask = plan_dir, sample_mask
         self._check()
         self.pad_id = padding_id(split, pad_id)
@@ -103,18 +101,9 @@ class PreferenceDataset(BatchDataset):
     def _check(self) -> None:
         for name, value, known in (
             ("overlong", self.overlong, get_args(Overlong)),
-            ("pad_to", self.pad_to, get_args(PadTo)),
             ("labels", self.labels, (None, *get_args(Labels))),
         ):
             require(value in known, name, f"must be one of {known}, got {value!r}")
-        for name, number in (
-            ("max_length", self.max_length),
-            ("pad_to_multiple", self.pad_to_multiple),
-        ):
-            if number is not None:
-                setattr(self, name, whole_number(name, number, 1))
-        if self.pad_to == "max_length":
-            require(self.max_length is not None, "max_length", "pad_to='max_length' needs it")
         if not self.split.documents:
             raise empty_split(self.split)
         if not self.split.has_groups:
@@ -142,11 +131,13 @@ class PreferenceDataset(BatchDataset):
         return f"<dataprep.PreferenceDataset {self.split.name}: {len(self):,} {self.form}>"
 
     def __reduce__(self) -> tuple[object, ...]:
-        names = (
-            "max_length", "overlong", "labels", "pad_to", "pad_to_multiple", "equal_widths",
-            "pad_id", "plan_dir", "sample_mask",
-        )  # fmt: skip
-        return _reopen, (self.split, {name: getattr(self, name) for name in names})
+        options = {
+            "max_length": self.max_length, "overlong": self.overlong, "labels": self.labels,
+            "pad_to": self.padding.pad_to, "multiple": self.padding.multiple,
+            "equal_widths": self.equal_widths, "pad_id": self.pad_id, "plan_dir": self.plan_dir,
+            "sample_mask": self.sample_mask,
+        }  # fmt: skip
+        return _reopen, (self.split, options)
 
     def batch(self, indices: Indices) -> Batch:
         """Return the records at `indices`, collated; each tensor its own memory.
@@ -180,7 +171,7 @@ class PreferenceDataset(BatchDataset):
         """Return ids, mask and labels of one document a row, at least so many tokens wide."""
         starts, lengths = np.zeros((2, rows), np.int64)
         starts[taken.row], lengths[taken.row] = taken.starts, taken.lengths
-        width = self._width(max(int(lengths.max(initial=1)), least))
+        width = self.padding.width(max(int(lengths.max(initial=1)), least))
         found = padded_rows(self.split, starts, lengths, width, pad_id=self.pad_id)
         batch = {
             f"{prefix}input_ids": torch.from_numpy(found.ids.astype(np.int64)),
@@ -198,11 +189,11 @@ class PreferenceDataset(BatchDataset):
         starts, lengths = np.zeros((2, rows), np.int64)
         owners = taken.row[taken.heads]
         starts[owners], lengths[owners] = taken.starts[taken.heads], prompts[taken.heads]
-        width = self._width(int(lengths.max(initial=1)))
+        width = self.padding.width(int(lengths.max(initial=1)))
         prompt = padded_rows(self.split, starts, lengths, width, pad_id=self.pad_id)
         starts, lengths = np.zeros((2, rows * group), np.int64)
         starts[at], lengths[at] = taken.starts + prompts, taken.lengths - prompts
-        width = self._width(int(lengths.max(initial=1)))
+        width = self.padding.width(int(lengths.max(initial=1)))
         answers = padded_rows(self.split, starts, lengths, width, pad_id=self.pad_id)
         scores = np.zeros(rows * group, np.float32)
         scores[at] = self._groups.scores(documents)
@@ -215,11 +206,6 @@ class PreferenceDataset(BatchDataset):
         batch = {name: torch.from_numpy(array.astype(np.int64)) for name, array in wide.items()}
         batch["scores"] = torch.from_numpy(scores.reshape(rows, group))
         return batch
-
-    def _width(self, longest: int) -> int:
-        if self.pad_to == "max_length" and self.max_length is not None:
-            longest = self.max_length
-        return -(-longest // self.pad_to_multiple) * self.pad_to_multiple
 
     def _read(self, samples: Ints) -> tuple[_Documents, Ints]:
         """Return the documents of `samples`, cut where they are too long, and their numbers."""

@@ -23,11 +23,11 @@ from dataprep.runtime.collate.fallback import Default
 from dataprep.runtime.collate.images import Vision, VisionText
 from dataprep.runtime.collate.masked_lm import MaskedLM
 from dataprep.runtime.collate.padded import Padded
-from dataprep.runtime.collate.padding import Side
 from dataprep.runtime.collate.preference import GRPO, KTO, Preference
 from dataprep.runtime.collate.schema import FieldSchema, OutputSchema
 from dataprep.runtime.collate.text import CausalLM, Classification, Seq2Seq
 from dataprep.runtime.errors import SampleError
+from dataprep.runtime.padding import Side
 from tests.support import examples
 
 EVERY = [

@@ -11,8 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dataprep.formats.errors import UsageError
-from dataprep.runtime.collate.padding import Padding, PadTo, Side, Truncate, as_rows, pad_rows
+from dataprep.runtime.collate.padding import as_rows, layout_of, pad_rows
 from dataprep.runtime.errors import SampleError
+from dataprep.runtime.padding import Padding, PadTo, Side, Truncate
 from tests.support import examples
 
 KINDS: dict[str, Any] = {
@@ -76,7 +77,7 @@ def test_pad_rows_equals_the_reference(
     found = pad_rows(given_rows, padding, value=-7, dtype=dtype)
     assert found.tolist() == reference(rows, padding, -7)
     assert found.dtype == dtype
-    layout = padding.layout(as_rows(given_rows))
+    layout = layout_of(padding, as_rows(given_rows))
     ones = [[1] * len(row) for row in rows]
     assert layout.mask(np.dtype(np.int64)).tolist() == reference(ones, padding, 0)
     shifted = layout.fill(as_rows(given_rows), -7, np.dtype(np.int64), shift=True).tolist()
@@ -146,7 +147,7 @@ def test_numbers_keep_their_values() -> None:
     ("options", "message"),
     [
         ({"side": "active"}, "padding_side: must be one of right, left, got 'active'"),
-        ({"max_length": 0}, "max_length: must be a whole number of at least 1, got 0"),
+        ({"max_length": 0}, "max_length: must be at least 1, got 0"),
         ({"max_length": True}, "max_length: must be a whole number"),
         ({"multiple": 1.5}, "multiple: must be a whole number"),
         ({"pad_to": "max_length"}, "max_length: pad_to='max_length' needs it"),

@@ -24,7 +24,8 @@ from dataprep.runtime.loader.batch_sampler import GlobalBatchSampler
 from dataprep.runtime.loader.serve import serve_steps
 from dataprep.runtime.mixture.dataset import MixtureDataset
 from dataprep.runtime.order.permutation import Sequential
-from dataprep.runtime.rows.documents import DocumentDataset, Side
+from dataprep.runtime.padding import Side
+from dataprep.runtime.rows.documents import DocumentDataset
 from dataprep.runtime.rows.windows import WindowDataset
 from dataprep.runtime.sample_numbers import PADDING
 from dataprep.runtime.types import IGNORED_LABEL, Batch
@@ -214,7 +215,12 @@ def test_documents_are_padded_to_the_longest_of_all(
     """Every row is what its source gives for it alone, padded on as that source pads."""
     documents = [
         DocumentDataset(
-            split, max_length=20, padding=side, pad_id=200 + i, position_ids=True, sample_mask=True
+            split,
+            max_length=20,
+            padding_side=side,
+            pad_id=200 + i,
+            position_ids=True,
+            sample_mask=True,
         )
         for i, split in enumerate(stories)
     ]

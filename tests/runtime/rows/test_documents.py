@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 
 from dataprep.formats.errors import InputError, IntegrityError, UsageError
 from dataprep.formats.read.dataset import Split, open_dataset
-from dataprep.runtime.rows.documents import DocumentDataset, PadTo, Side, Truncate
+from dataprep.runtime.padding import PadTo, Side, Truncate
+from dataprep.runtime.rows.documents import DocumentDataset
 from dataprep.runtime.sample_numbers import PADDING
 from dataprep.runtime.types import IGNORED_LABEL, Labels
 from tests.scenes.datasets import EOS_ID, make_dataset, random_split
@@ -99,7 +100,7 @@ def test_batches_equal_the_reference(
         train = [mask for mask in train if len(mask) >= min_tokens]
         options: dict[str, Any] = {
             "max_length": max_length, "truncate": truncate, "pad_to": pad_to,
-            "pad_to_multiple": multiple, "padding": padding, "labels": labels,
+            "multiple": multiple, "padding_side": padding, "labels": labels,
             "min_tokens": min_tokens, "position_ids": True, "plan_dir": Path(folder) / "plans",
         }  # fmt: skip
         split = open_dataset(path).split("val")
@@ -210,7 +211,7 @@ def test_spans_are_what_is_read(split: Split, plans: Path, truncate: Truncate, s
 
 def test_definition_is_json(split: Split, plans: Path) -> None:
     """What decides the tokens of a sample, and nothing that only shapes the batch."""
-    documents = DocumentDataset(split, max_length=9, padding="left", plan_dir=plans)
+    documents = DocumentDataset(split, max_length=9, padding_side="left", plan_dir=plans)
     assert documents.definition == {
         "kind": "documents", "split": "train", "max_length": 9, "truncate": "right",
         "min_tokens": 1, "labels": "shifted",
@@ -224,8 +225,8 @@ def test_definition_is_json(split: Split, plans: Path) -> None:
         ("max_length", {"max_length": 0}),
         ("max_length", {"pad_to": "max_length"}),
         ("pad_to", {"pad_to": "batch"}),
-        ("pad_to_multiple", {"pad_to_multiple": 0}),
-        ("padding", {"padding": "both"}),
+        ("multiple", {"multiple": 0}),
+        ("padding_side", {"padding_side": "both"}),
         ("truncate", {"truncate": "split"}),
         ("min_tokens", {"min_tokens": -1}),
         ("pad_id", {"pad_id": 257}),
@@ -242,7 +243,7 @@ def test_bad_arguments_are_named(
 
 def test_pickles_small(split: Split, plans: Path) -> None:
     """A used dataset pickles in under 1 kB and serves the same after."""
-    documents = DocumentDataset(split, max_length=20, padding="left", pad_id=1, plan_dir=plans)
+    documents = DocumentDataset(split, max_length=20, padding_side="left", pad_id=1, plan_dir=plans)
     before = lists(documents.batch([0, 3]))
     data = pickle.dumps(documents)
     assert len(data) < 1000

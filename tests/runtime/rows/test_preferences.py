@@ -138,7 +138,7 @@ def test_batches_equal_the_collators(
         overlong: Overlong = "error" if limit is None else "truncate-left"
         options: dict[str, Any] = {
             "max_length": limit, "overlong": overlong, "labels": labels,
-            "pad_to_multiple": multiple, "plan_dir": Path(folder) / "plans",
+            "multiple": multiple, "plan_dir": Path(folder) / "plans",
         }  # fmt: skip
         own: dict[str, Any] = {"multiple": multiple}
         if form == "pairs":
@@ -207,7 +207,7 @@ def test_indices_follow_python(path: Path) -> None:
 
 def test_pickles(path: Path) -> None:
     """As a path and a few numbers, as worker processes get it."""
-    data = of(path, sample_mask=True, pad_to_multiple=4, pad_id=9)
+    data = of(path, sample_mask=True, multiple=4, pad_id=9)
     again = pickle.loads(pickle.dumps(data))
     assert again.definition == data.definition
     same(again.batch([3, PADDING]), data.batch([3, PADDING]))
@@ -262,7 +262,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "overlong": ({"overlong": "drop"}, "overlong"),
     "labels": ({"labels": "moved"}, "labels"),
     "max_length": ({"max_length": 0}, "max_length"),
-    "multiple": ({"pad_to_multiple": 0}, "pad_to_multiple"),
+    "multiple": ({"multiple": 0}, "multiple"),
     "pad_to": ({"pad_to": "max_length"}, "max_length"),
     "pad_id": ({"pad_id": 257}, "pad_id"),
 }

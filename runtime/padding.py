@@ -1,0 +1,63 @@
+"""Padding: how wide the padded rows of a batch are, and which end is filled or cut.
+
+The rule of datasets of documents and preferences, and of all collate functions.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from dataprep.formats.errors import require
+
+from .checks import whole_number
+
+__all__ = ["PadTo", "Padding", "Side", "Truncate"]
+
+Side = Literal["right", "left"]
+Truncate = Literal["right", "left", "error"]
+PadTo = Literal["longest", "max_length"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Padding:
+    """Width of padded rows.
+
+    - `side`: which end is filled.
+    - `max_length`: elements of a row that are kept at most; None: all.
+    - `pad_to`: the ``"longest"`` row of the batch, or always ``"max_length"``. None: the latter
+      where `max_length` is given.
+    - `multiple`: the width is rounded up to a multiple of this; 8 or 64 suit tensor cores.
+    - `truncate`: the end that longer rows lose, ``"right"`` or ``"left"``; ``"error"`` refuses
+      them. None: the side that is padded, so right padding keeps the head.
+    """
+
+    side: Side = "right"
+    max_length: int | None = None
+    pad_to: PadTo | None = None
+    multiple: int = 1
+    truncate: Truncate | None = None
+
+    def __post_init__(self) -> None:
+        for name, known in (("side", Side), ("pad_to", PadTo), ("truncate", Truncate)):
+            value, allowed = getattr(self, name), get_args(known)
+            fine = value in allowed or (value is None and name != "side")
+            where = "padding_side" if name == "side" else name
+            require(fine, where, f"must be one of {', '.join(allowed)}, got {value!r}")
+        for name in ("max_length", "multiple"):
+            value = getattr(self, name)
+            if value is not None or name == "multiple":
+                object.__setattr__(self, name, whole_number(name, value, 1))
+        if self.pad_to == "max_length":
+            require(self.max_length is not None, "max_length", "pad_to='max_length' needs it")
+
+    def width(self, longest: int) -> int:
+        """Return the width of a batch whose longest row has `longest` elements.
+
+        >>> Padding(multiple=8).width(9), Padding(max_length=12).width(9)
+        (16, 12)
+        """
+        limit = self.max_length
+        if limit is not None and (longest > limit or self.pad_to != "longest"):
+            longest = limit
+        return -(-longest // self.multiple) * self.multiple
