@@ -92,7 +92,8 @@ class DatasetWriter:
     def __init__(self, root: Path, *, threads: int = 1) -> None:
         self.root = root
         self._threads = threads
-        self._files: dict[str, FileEntry] = {}
+        self.files: dict[str, FileEntry] = {}
+        """Entries of the files written so far, by name."""
         self._crcs: dict[str, npt.NDArray[np.uint32]] = {}
         self._syncs: dict[str, Sync] = {}
         self._folders: set[str] = set()
@@ -155,7 +156,7 @@ class DatasetWriter:
     ) -> None:  # fmt: skip
         """List a file that stands in `root` already."""
         self._crcs[name] = hashed.crc32
-        self._files[name] = FileEntry(
+        self.files[name] = FileEntry(
             name=name, bytes=hashed.size, dtype=dtype, shape=shape, sha256=hashed.sha256
         )
 
@@ -168,18 +169,18 @@ class DatasetWriter:
             [np.empty(0, np.uint32), *(self._crcs[name] for name in sorted(self._crcs))]
         ).astype("<u4")
         self.write_array(CRC_NAME, "<u4", crcs.shape, [crcs])
-        data = dump_json(manifest(tuple(self._files[name] for name in sorted(self._files))))
+        data = dump_json(manifest(tuple(self.files[name] for name in sorted(self.files))))
         write_file(self.root / CONFIG_NAME, data)
         self._sync()
         return data
 
     def _sync(self) -> None:
         with ThreadPoolExecutor(2 * self._threads) as pool:
-            syncs = [self._syncs.get(name, sync_file) for name in self._files]
-            paths = [self.root / name for name in self._files]
+            syncs = [self._syncs.get(name, sync_file) for name in self.files]
+            paths = [self.root / name for name in self.files]
             list(pool.map(lambda sync, path: sync(path), syncs, paths))
         sync_file(self.root / CONFIG_NAME)
-        for folder in ("", *(self._folders | folders_of(self._files))):
+        for folder in ("", *(self._folders | folders_of(self.files))):
             sync_directory(self.root / folder)
 
     def _create(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +14,14 @@ import numpy.typing as npt
 from dataprep.formats.checksums import FileHash
 from dataprep.formats.files import npy
 from dataprep.formats.manifest.tokens import ShardEntry
-from dataprep.formats.storage import FileWriter, link_file, storage_errors
+from dataprep.formats.storage import storage_errors
+from dataprep.formats.write.dataset_writer import DatasetWriter
 
-from ..execute.unit_files import Piece, write_array
+from ..execute.unit_files import Piece
+from ..staging.writeback import sync_or_remove
 
 __all__ = [
     "PlacedPiece",
-    "WrittenFile",
     "group",
     "large_piece",
     "record_ids",
@@ -58,18 +60,6 @@ class PlacedPiece:
         return npy.read_array(self.path(kind), dtype, shapes.get(kind, (count, 2)))
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class WrittenFile:
-    """A file of the dataset and its hash; `dtype` and `shape` where it is an array."""
-
-    name: str
-    hashed: FileHash
-    dtype: str | None = None
-    shape: tuple[int, ...] | None = None
-    unit: Path | None = None
-    """Where it is linked from; None for a file of its own."""
-
-
 def large_piece(pieces: Iterable[PlacedPiece]) -> int:
     """From how many bytes on a piece is a shard by itself, given the pieces of all splits.
 
@@ -105,46 +95,94 @@ def group(
 
 
 def write_shard(
-    root: Path, folder: str, number: int, run: Sequence[PlacedPiece], dtype: str, *,
+    writer: DatasetWriter, folder: str, number: int, run: Sequence[PlacedPiece], dtype: str, *,
     own_ids: bool = False,
-) -> tuple[ShardEntry, list[WrittenFile]]:  # fmt: skip
-    """Make shard `number` of a split, in `folder` under `root`, from `run`.
+) -> ShardEntry:  # fmt: skip
+    """Write shard `number` of a split, in `folder`, from `run`.
 
     With `own_ids` it has a file of record ids too.
     """
-    documents = sum(placed.piece.documents for placed in run)
-    records = sum(placed.piece.records for placed in run)
-    length = sum(placed.piece.length for placed in run)
-    shapes: dict[str, tuple[str, tuple[int, ...]]] = {
-        "tokens": (dtype, (length,)), "docs": ("<u8", (documents + 1,)),
-        "source": ("<u8", (documents, 2)), "mask": ("|u1", (length,)),
-        "groups": ("<u8", (records + 1,)), "scores": ("<f4", (documents,)),
-    }  # fmt: skip
-    kinds = [kind for kind in shapes if kind in run[0].piece.files]
+    shard = _Shard(
+        writer=writer, run=run, dtype=dtype,
+        documents=sum(placed.piece.documents for placed in run),
+        records=sum(placed.piece.records for placed in run),
+        length=sum(placed.piece.length for placed in run),
+    )  # fmt: skip
+    kinds = [kind for kind in shard.shapes if kind in run[0].piece.files]
     names = {kind: _shard_file(folder, kind, number) for kind in kinds}
-    targets = {kind: root / name for kind, name in names.items() if kind != "mask"}
-    hashes = _link(run[0], targets) if len(run) == 1 else _join(run, targets)
-    if "mask" in names:
-        hashes["mask"] = _masks(run, root / names["mask"], length)
-    files = [
-        WrittenFile(
-            name=names[kind],
-            hashed=hashes[kind],
-            dtype=shapes[kind][0],
-            shape=shapes[kind][1],
-            unit=run[0].directory if len(run) == 1 and kind != "mask" else None,
-        )
-        for kind in names
-    ]
+    for kind, name in names.items():
+        if len(run) == 1 and kind != "mask":
+            shard.link(kind, name)
+        else:
+            shard.join(kind, name)
     ids = _shard_file(folder, "records", number) if own_ids else None
     if ids is not None:
-        files.append(_write_ids(root, ids, run, documents))
-    entry = ShardEntry(
+        writer.write_array(ids, "<i8", (shard.documents,), record_ids(run))
+    return ShardEntry(
         tokens=names["tokens"], docs=names["docs"], source=names["source"],
-        documents=documents, length=length, mask=names.get("mask"), groups=names.get("groups"),
-        scores=names.get("scores"), record_ids=ids, records=records if "groups" in names else None,
+        documents=shard.documents, length=shard.length, mask=names.get("mask"),
+        groups=names.get("groups"), scores=names.get("scores"), record_ids=ids,
+        records=shard.records if "groups" in names else None,
     )  # fmt: skip
-    return entry, files
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Shard:
+    """A shard made of the pieces `run`."""
+
+    writer: DatasetWriter
+    run: Sequence[PlacedPiece]
+    dtype: str
+    documents: int
+    records: int
+    length: int
+
+    @property
+    def shapes(self) -> dict[str, tuple[str, tuple[int, ...]]]:
+        """Type and shape of each file."""
+        return {
+            "tokens": (self.dtype, (self.length,)), "docs": ("<u8", (self.documents + 1,)),
+            "source": ("<u8", (self.documents, 2)), "mask": ("|u1", (self.length,)),
+            "groups": ("<u8", (self.records + 1,)), "scores": ("<f4", (self.documents,)),
+        }  # fmt: skip
+
+    def link(self, kind: str, name: str) -> None:
+        """Make a file of the only piece a file of the shard."""
+        (placed,) = self.run
+        file = placed.piece.files[kind]
+        crcs = np.array(file.crc32, np.uint32)
+        hashed = FileHash(size=file.bytes, sha256=file.sha256, crc32=crcs)
+        sync = partial(sync_or_remove, unit=placed.directory)
+        self.writer.link(placed.path(kind), name, hashed, *self.shapes[kind], sync=sync)
+
+    def join(self, kind: str, name: str) -> None:
+        """Write a file of the shard from those of all pieces."""
+        dtype, shape = self.shapes[kind]
+        if kind == "tokens":
+            self.writer.write_numbers(name, dtype, self.length, self._bytes(kind))
+        elif kind == "mask":  # in pieces it has no header, which states the length
+            self.writer.write_array(name, dtype, shape, self._bytes(kind))
+        else:
+            self.writer.write_array(name, dtype, shape, self._arrays(kind))
+
+    def _bytes(self, kind: str) -> Iterator[bytes]:
+        for path in (placed.path(kind) for placed in self.run):
+            with storage_errors(path), path.open("rb", buffering=0) as stream:
+                while data := stream.read(_COPY_BYTES):
+                    yield data
+
+    def _arrays(self, kind: str) -> Iterator[npt.NDArray[Any]]:
+        """Yield an array of each piece; offsets continue those of the piece before."""
+        start = np.uint64(0)
+        for placed in self.run:
+            array = placed.array(kind)
+            if kind not in ("docs", "groups"):
+                yield array
+                continue
+            yield array[:-1] + start
+            start += np.uint64(placed.piece.length if kind == "docs" else placed.piece.documents)
+        if kind in ("docs", "groups"):
+            yield np.array([start])
 
 
 def shard_folder(split: str, number: int, shards: int) -> str:
@@ -158,58 +196,6 @@ def shard_folder(split: str, number: int, shards: int) -> str:
 
 def _shard_file(folder: str, kind: str, number: int) -> str:
     return f"{folder}/{kind}-{number:05d}.{'bin' if kind == 'tokens' else 'npy'}"
-
-
-def _masks(run: Sequence[PlacedPiece], target: Path, length: int) -> FileHash:
-    """The masks of `run` as one array: in pieces they have no header, which tells the length."""
-    paths = [placed.path("mask") for placed in run]
-    return _concatenate(paths, target, npy.header("|u1", (length,)))
-
-
-def _write_ids(root: Path, name: str, run: Sequence[PlacedPiece], documents: int) -> WrittenFile:
-    with FileWriter(root / name) as writer:
-        writer.write(npy.header("<i8", (documents,)))
-        for ids in record_ids(run):
-            writer.write(ids.astype("<i8", copy=False).data)
-        return WrittenFile(name=name, hashed=writer.close(), dtype="<i8", shape=(documents,))
-
-
-def _link(placed: PlacedPiece, targets: dict[str, Path]) -> dict[str, FileHash]:
-    hashes = {}
-    for kind, target in targets.items():
-        link_file(placed.path(kind), target)
-        file = placed.piece.files[kind]
-        crcs = np.array(file.crc32, np.uint32)
-        hashes[kind] = FileHash(size=file.bytes, sha256=file.sha256, crc32=crcs)
-    return hashes
-
-
-def _join(run: Sequence[PlacedPiece], targets: dict[str, Path]) -> dict[str, FileHash]:
-    starts = np.cumsum([0, *(placed.piece.length for placed in run)]).astype(np.uint64)
-    docs = [placed.array("docs")[:-1] + start for placed, start in zip(run, starts, strict=False)]
-    source = [placed.array("source") for placed in run]
-    hashes = {}
-    if "groups" in targets:
-        firsts = np.cumsum([0, *(placed.piece.documents for placed in run)]).astype(np.uint64)
-        groups = [p.array("groups")[:-1] + first for p, first in zip(run, firsts, strict=False)]
-        hashes["groups"] = write_array(targets["groups"], np.concatenate([*groups, firsts[-1:]]))
-        scores = np.concatenate([placed.array("scores") for placed in run])
-        hashes["scores"] = write_array(targets["scores"], scores)
-    return hashes | {
-        "tokens": _concatenate([placed.path("tokens") for placed in run], targets["tokens"]),
-        "docs": write_array(targets["docs"], np.concatenate([*docs, starts[-1:]])),
-        "source": write_array(targets["source"], np.concatenate(source)),
-    }
-
-
-def _concatenate(paths: Iterable[Path], target: Path, header: bytes = b"") -> FileHash:
-    with FileWriter(target) as writer:
-        writer.write(header)
-        for path in paths:
-            with storage_errors(path), path.open("rb", buffering=0) as stream:
-                while data := stream.read(_COPY_BYTES):
-                    writer.write(data)
-        return writer.close()
 
 
 def record_ids(pieces: Iterable[PlacedPiece]) -> Iterator[npt.NDArray[np.int64]]:

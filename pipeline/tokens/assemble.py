@@ -9,49 +9,36 @@ there. Everything written depends on the plan and the results of the units alone
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import msgspec
-import numpy as np
 
 from dataprep.formats.errors import InputError
-from dataprep.formats.files import npy
-from dataprep.formats.files.index_file import write_index
 from dataprep.formats.manifest import tokens as manifests
-from dataprep.formats.manifest.common import folders_of
 from dataprep.formats.manifest.identity import TokenContent
-from dataprep.formats.manifest.inputs import INPUTS_NAME, MANY_INPUTS, encode_inputs
 from dataprep.formats.manifest.tokens import (
     FORMAT_VERSION,
     LOSS_MASK,
     PREFERENCE,
     ChatEntry,
     FileEntry,
-    InputEntry,
     Manifest,
     RecordCounts,
-    ShardEntry,
     SplitEntry,
     TokenizerEntry,
     TokensEntry,
 )
-from dataprep.formats.storage import (
-    FileWriter,
-    create_directory,
-    sync_directory,
-    sync_file,
-    write_file,
-)
+from dataprep.formats.storage import create_directory
+from dataprep.formats.write.dataset_writer import DatasetWriter
 
 from ..commit.exact_splits import deal_out, sizes_of
 from ..commit.provenance import final_rejects, in_blocks, input_entries
 from ..commit.shards import (
     PlacedPiece,
-    WrittenFile,
     group,
     large_piece,
     record_ids,
@@ -61,7 +48,6 @@ from ..commit.shards import (
 from ..execute.task import REJECTS_NAME, temporary_name, unit_name
 from ..plan.plan import Plan
 from ..staging.directory import Staging
-from ..staging.writeback import sync_or_remove
 from .plan import TokenPayload
 from .recipe import token_recipe_id
 from .task import TokenResult
@@ -100,25 +86,32 @@ class Commit:
         create_directory(scratch)
         create_directory(root)
         records = self._count_records(results)
-        files: list[WrittenFile] = []
-        splits = self._write_splits(root, scratch, results, files)
-        files.append(self._write(root, self.tokenizer.file, self.tokenizer_json))
+        writer = DatasetWriter(root, threads=self.threads)
+        splits = self._write_splits(writer, scratch, results)
+        writer.write(self.tokenizer.file, self.tokenizer_json)
         if self.chat is not None:
-            files.append(self._write(root, self.chat.template, self.chat_template))
+            writer.write(self.chat.template, self.chat_template)
         inputs = input_entries(self.plan.sources, results, self.table_fingerprints)
-        if len(inputs) > MANY_INPUTS:
-            files.append(_write_blocks(root, INPUTS_NAME, encode_inputs(inputs)))
+        stated = writer.write_inputs(inputs)
         if records.rejected:
             quoted = self.options.get("excerpts", True)
             lines = in_blocks(final_rejects(self.staging, results, excerpts=quoted))
-            files.append(_write_blocks(root, REJECTS_NAME, lines))
-        files.sort(key=lambda file: file.name)
-        files.append(_write_crcs(root, files))
-        files.sort(key=lambda file: file.name)
-        manifest = self._manifest(results, inputs, records, splits, files)
-        write_file(root / manifests.CONFIG_NAME, manifests.dump(manifest))
-        self._sync(root, files)
-        return root, manifest
+            writer.write(REJECTS_NAME, lines)
+        tokenizer = self._tokenizer(results)
+        encoding = self.plan.payload.encoding
+
+        def manifest(files: tuple[FileEntry, ...]) -> Manifest:
+            return Manifest(
+                format="dataprep", format_version=FORMAT_VERSION,
+                required_features=self._features(results), kind=_KIND,
+                recipe_id=token_recipe_id(inputs, self.options, tokenizer),
+                tokens=TokensEntry(dtype=encoding.dtype, vocab_size=encoding.vocab_size),
+                tokenizer=tokenizer, splits=splits, inputs=stated.inputs,
+                inputs_file=stated.inputs_file, records=records, options=self.options, files=files,
+                chat=self._chat(results),
+            )  # fmt: skip
+
+        return root, manifests.parse(writer.finish(manifest))
 
     def _count_records(self, results: Sequence[TokenResult]) -> RecordCounts:
         rejected: Counter[str] = Counter()
@@ -154,11 +147,7 @@ class Commit:
         )
 
     def _write_splits(
-        self,
-        root: Path,
-        scratch: Path,
-        results: Sequence[TokenResult],
-        files: list[WrittenFile],
+        self, writer: DatasetWriter, scratch: Path, results: Sequence[TokenResult]
     ) -> dict[str, SplitEntry]:
         placed = self._place(results)
         if not self.plan.splitting.ends:
@@ -167,7 +156,7 @@ class Commit:
         splits = {}
         for name in sorted(self.plan.splitting.names, key=list(self.shares).index):
             mine = [one for one in placed if one.piece.split == name]
-            splits[name] = self._write_split(root, name, mine, large, files)
+            splits[name] = self._write_split(writer, name, mine, large)
         return splits
 
     def _place(self, results: Sequence[TokenResult]) -> list[PlacedPiece]:
@@ -189,31 +178,26 @@ class Commit:
         return deal_out(placed, names, sizes, self.plan.payload.encoding, scratch / "exact")
 
     def _write_split(
-        self, root: Path, name: str, placed: Sequence[PlacedPiece], large: int,
-        files: list[WrittenFile],
-    ) -> SplitEntry:  # fmt: skip
+        self, writer: DatasetWriter, name: str, placed: Sequence[PlacedPiece], large: int
+    ) -> SplitEntry:
         runs = list(group(placed, large))
         folders = [shard_folder(name, number, len(runs)) for number in range(len(runs))]
         for folder in sorted({name, *folders} if placed else ()):  # git would lose an empty one
-            create_directory(root / folder)
+            writer.folder(folder)
         dtype = self.plan.payload.encoding.dtype
         documents = sum(one.piece.documents for one in placed)
         own_ids = documents > INDEX_DOCUMENTS
         with ThreadPoolExecutor(self.threads) as pool:  # copying and hashing release the GIL
             jobs = [
-                pool.submit(write_shard, root, folders[number], number, run, dtype, own_ids=own_ids)
+                pool.submit(
+                    write_shard, writer, folders[number], number, run, dtype, own_ids=own_ids
+                )
                 for number, run in enumerate(runs)
             ]
-            done = [job.result() for job in jobs]
-        shards: list[ShardEntry] = [shard for shard, _ in done]
-        files += [file for _, written in done for file in written]
+            shards = [job.result() for job in jobs]
         if not own_ids:
             index = f"{name}_idx.pt"
-            with FileWriter(root / index) as writer:
-                write_index(writer, record_ids(placed), documents)  # type: ignore[arg-type]
-                files.append(
-                    WrittenFile(name=index, hashed=writer.close(), dtype="<i8", shape=(documents,))
-                )
+            writer.write_index(index, record_ids(placed), documents)
         return SplitEntry(
             content_id=_content_id(placed, dtype),
             index=None if own_ids else index,
@@ -225,49 +209,12 @@ class Commit:
             records=sum(p.piece.records for p in placed) if self.chat else None,
         )
 
-    def _write(self, root: Path, name: str, data: bytes) -> WrittenFile:
-        return WrittenFile(name=name, hashed=write_file(root / name, data))
-
-    def _manifest(
-        self,
-        results: Sequence[TokenResult],
-        inputs: tuple[InputEntry, ...],
-        records: RecordCounts,
-        splits: dict[str, SplitEntry],
-        files: Sequence[WrittenFile],
-    ) -> Manifest:
+    def _tokenizer(self, results: Sequence[TokenResult]) -> TokenizerEntry:
         found: Counter[str] = Counter()
         for result in results:
             found.update(result.special_text_found)
-        many = any(file.name == INPUTS_NAME for file in files)
-        tokenizer = msgspec.structs.replace(
+        return msgspec.structs.replace(
             self.tokenizer, special_text_found=dict(sorted(found.items()))
-        )
-        encoding = self.plan.payload.encoding
-        return Manifest(
-            format="dataprep",
-            format_version=FORMAT_VERSION,
-            required_features=self._features(results),
-            kind=_KIND,
-            recipe_id=token_recipe_id(inputs, self.options, tokenizer),
-            tokens=TokensEntry(dtype=encoding.dtype, vocab_size=encoding.vocab_size),
-            tokenizer=tokenizer,
-            splits=splits,
-            inputs=() if many else inputs,
-            inputs_file=INPUTS_NAME if many else msgspec.UNSET,
-            records=records,
-            options=self.options,
-            files=tuple(
-                FileEntry(
-                    name=file.name,
-                    bytes=file.hashed.size,
-                    dtype=file.dtype,
-                    shape=file.shape,
-                    sha256=file.hashed.sha256,
-                )
-                for file in files
-            ),
-            chat=self._chat(results),
         )
 
     def _features(self, results: Sequence[TokenResult]) -> tuple[str, ...]:
@@ -286,14 +233,6 @@ class Commit:
             self.chat, overlong_found=dict(sorted(overlong.items())), trained_tokens=trained
         )
 
-    def _sync(self, root: Path, files: Sequence[WrittenFile]) -> None:
-        with ThreadPoolExecutor(self.threads * 2) as pool:
-            units = [file.unit for file in files]
-            list(pool.map(sync_or_remove, [root / file.name for file in files], units))
-        sync_file(root / manifests.CONFIG_NAME)
-        for folder in ("", *folders_of(file.name for file in files)):
-            sync_directory(root / folder)
-
 
 def _content_id(placed: Sequence[PlacedPiece], dtype: str) -> str:
     """Return the content id of a split of these pieces, in order."""
@@ -306,22 +245,6 @@ def _content_id(placed: Sequence[PlacedPiece], dtype: str) -> str:
         for role, crc in piece.crc32.items():
             content.add(role, counts[role], crc)
     return content.content_id
-
-
-def _write_blocks(root: Path, name: str, blocks: Iterable[bytes]) -> WrittenFile:
-    with FileWriter(root / name) as writer:
-        for block in blocks:
-            writer.write(block)
-        return WrittenFile(name=name, hashed=writer.close())
-
-
-def _write_crcs(root: Path, files: Sequence[WrittenFile]) -> WrittenFile:
-    crcs = np.concatenate([np.empty(0, np.uint32), *(file.hashed.crc32 for file in files)])
-    with FileWriter(root / manifests.CRC_NAME) as writer:
-        writer.write(npy.header("<u4", crcs.shape))
-        writer.write(crcs.astype("<u4").data)
-        hashed = writer.close()
-    return WrittenFile(name=manifests.CRC_NAME, hashed=hashed, dtype="<u4", shape=crcs.shape)
 
 
 def unknown_notes(splits: Mapping[str, SplitEntry], unknown: int) -> Iterator[str]:

@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dataprep.formats.files import npy
+from dataprep.formats.write.dataset_writer import DatasetWriter
 from dataprep.pipeline.commit import shards as layout
 from dataprep.pipeline.commit.shards import PlacedPiece, group, large_piece, record_ids, write_shard
 from dataprep.pipeline.execute import unit_files as pieces
@@ -120,7 +121,8 @@ def test_shards(tmp_path_factory: pytest.TempPathFactory, parts: list[Documents]
         (piece,) = writer.finish()
         run.append(PlacedPiece(piece=piece, directory=home / f"{number}", first_record=0))
     (home / "out" / "train").mkdir(parents=True)
-    shard, files = write_shard(home / "out", "train", 3, run, "<u2")
+    out = DatasetWriter(home / "out")
+    shard = write_shard(out, "train", 3, run, "<u2")
     everything = [ids for documents in parts for ids in documents]
     assert (shard.documents, shard.length) == (len(everything), sum(map(len, everything)))
     assert shard.tokens == "train/tokens-00003.bin"
@@ -130,8 +132,9 @@ def test_shards(tmp_path_factory: pytest.TempPathFactory, parts: list[Documents]
     assert [tokens[a:b].tolist() for a, b in pairwise(docs)] == everything
     expected = np.concatenate([placed.array("source") for placed in run])
     assert source.tolist() == expected.tolist()
-    for file in files:
-        check_hash(home / "out" / file.name, PieceFile.of(file.hashed))
+    for name, file in out.files.items():
+        data = (home / "out" / name).read_bytes()
+        assert (len(data), hashlib.sha256(data).hexdigest()) == (file.bytes, file.sha256)
 
 
 # Which pieces share a shard
