@@ -187,7 +187,7 @@ class JsonRows:
     ) -> None:
         self._wanted, self._where, self._constants = dict(wanted), where, constants
         self._dotted = [(path, _Key(".".join(path))) for path in wanted if len(path) > 1]
-        self._respelled: dict[tuple[Path, ...], _Respelled] = {}
+        self._dotted_rows: dict[tuple[Path, ...], _DottedRows] = {}
         self._names = sorted({name for path in wanted for name in path})
         _refuse_escapes(self._names, where)
         self._explain_object = explain
@@ -272,18 +272,18 @@ class JsonRows:
             raw, error, self._explain_object, names=self._names, constant=self._constant
         )
 
-    def _with_dots(self, dotted: Sequence[Path]) -> _Respelled:
+    def _with_dots(self, dotted: Sequence[Path]) -> _DottedRows:
         """Return a reader that takes the paths `dotted` from fields of those dotted names."""
         key = tuple(dotted)
-        if key not in self._respelled:
-            self._respelled[key] = _Respelled(
+        if key not in self._dotted_rows:
+            self._dotted_rows[key] = _DottedRows(
                 self._wanted, key, self._explain_object, where=self._where,
                 constants=self._constants,
             )  # fmt: skip
-        return self._respelled[key]
+        return self._dotted_rows[key]
 
 
-class _Respelled:
+class _DottedRows:
     """Reader like `JsonRows`, where the paths `dotted` are names of single fields."""
 
     def __init__(
