@@ -26,7 +26,7 @@ _LIMITS = (1024, 2048, 4096, 8192)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Touched:
-    """What an over-length policy does with a limit: records, extrapolated to all of the input.
+    """Records that an over-length policy affects at a limit, extrapolated to all of the input.
 
     `touched` have a conversation over the limit; `left_out` of them would not be stored, as they
     are dropped, or have nothing left to train on.
@@ -50,7 +50,7 @@ class Lengths:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ChatEstimate(TokenEstimate):
-    """Estimate of a build of conversations: also what the records are, and how long."""
+    """Estimate of a build of conversations, with the form and the lengths of the records."""
 
     form: str
     template: str
@@ -94,7 +94,7 @@ def _lengths(prepared: ChatPrepared, sample: ChatSample) -> Lengths:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Found:
-    """The sample, encoded; `scale` times as much is there in all."""
+    """The encoded sample; the whole input is `scale` times as large."""
 
     offsets: npt.NDArray[np.int64]
     mask: npt.NDArray[np.uint8]
@@ -103,7 +103,7 @@ class _Found:
 
 
 def _touched(prepared: ChatPrepared, found: _Found, limit: int) -> list[Touched]:
-    """What each policy would do with this limit."""
+    """Return what each policy would do with this limit."""
     chat = prepared.plan.payload.chat
     long = set(found.owners[np.diff(found.offsets) > limit].tolist())
     touched = []

@@ -66,7 +66,7 @@ _ROLES: tuple[Role, ...] = ("bos", "eos", "pad")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ChatSurvey(TokenSurvey):
-    """The inputs, and the template that they are rendered by."""
+    """The inputs, and the template by which they are rendered."""
 
     template: Template
 
@@ -119,7 +119,7 @@ def prepare_chat(
     workers: Processes | None = None,
     engine_problem: str | None = None,
 ) -> ChatPrepared:
-    """Settle everything that can be settled without reading the inputs through; see `prepare`.
+    """Make the plan from a sample of the inputs; see `prepare`.
 
     A template that is not to be trusted is run by one of `workers`.
     """
@@ -204,14 +204,14 @@ def _chat_plan(options: ChatOptions, surveyed: ChatSurvey, source: TokenizerSour
 
 
 def _variables(options: ChatOptions, source: TokenizerSource) -> dict[str, Any]:
-    """What a template may ask for beside the conversation: control tokens, the user's own."""
+    """Return the variables of the template: control tokens, then those of the user."""
     found = {role: find_role(source.config, source.roles, role) for role in _ROLES}
     tokens = {f"{role}_token": token.token for role, token in found.items() if token is not None}
     return {**tokens, **source.roles, **parse_variables(options.template_arg)}
 
 
 def _sampled_apart(request: SampleRequest, workers: Processes | None) -> ChatSample:
-    """Take the sample in a worker: one that has started, or one for this alone."""
+    """Take the sample in a worker: one that has started, or a new one."""
     with contextlib.ExitStack() as stack:
         asked = workers or stack.enter_context(Processes(0, ChatTasks.address))
         event = asked.ask(msgspec.json.encode(request))
@@ -223,7 +223,7 @@ def _sampled_apart(request: SampleRequest, workers: Processes | None) -> ChatSam
 def _foreign_tokens(
     template: Template, source: TokenizerSource, sampled: ChatSample
 ) -> tuple[str, ...]:
-    """A note about control tokens that the template writes and the tokenizer does not have."""
+    """Return a note about control tokens of the template that the tokenizer does not have."""
     written = sorted(set(_CONTROL.findall(_COMMENT.sub("", template.text))))
     known = {token["content"] for token in source.config.get("added_tokens") or []}
     some = "\n".join(sampled.sample.texts[:_LOOKED_AT])

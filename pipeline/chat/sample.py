@@ -1,4 +1,4 @@
-"""A look at the conversations before the work: their form, their texts, their lengths.
+"""A sample of the conversations before a build: their form, their texts, their lengths.
 
 The first records of up to eight units, evenly spread, rendered as the build would render them; by
 a template that did not come with dataprep in a worker process (see `watch`).
@@ -41,7 +41,7 @@ _ENDLESS = 8  # records that a template does not end with
 
 @dataclass(kw_only=True, slots=True)
 class ChatSample:
-    """`documents` are the rendered conversations, `owners` the records (numbers) that they are of.
+    """Rendered conversations `documents`, and the number of the record of each in `owners`.
 
     `sample` tells how much input they are from, `records` how many records were looked at.
     """
@@ -55,7 +55,7 @@ class ChatSample:
 
 
 def find_form(sources: Sequence[Source], units: Sequence[Unit], read: ChatReadOptions) -> Form:
-    """The form of the first record that has one; `read` asks for none."""
+    """Return the form of the first record that has one; `read` asks for none."""
     first: str | None = None
     for unit in units:
         for span in unit.spans:
@@ -75,7 +75,7 @@ def find_form(sources: Sequence[Source], units: Sequence[Unit], read: ChatReadOp
 
 
 class SampleRequest(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """What to render for a sample: about `room` bytes of text at each of up to eight `places`.
+    """Request for a sample: about `room` bytes of text at each of up to eight `places`.
 
     A place is an input and a span of it, whose `source` is the number of the place.
     """
@@ -90,7 +90,7 @@ class SampleRequest(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     def of(
         cls, chat: ChatPlan, special_tokens: Iterable[str], surveyed: TokenSurvey, *, room: int
     ) -> SampleRequest:
-        """The request for a sample of what there is to read."""
+        """Return the request for a sample of the surveyed inputs."""
         sources, units = surveyed.sources, surveyed.units
         step = max(1, len(units) // _PLACES)
         chosen = units[::step][:_PLACES]
@@ -114,7 +114,7 @@ def sample_of(data: bytes) -> ChatSample:
 
 
 def take_chat_sample(request: SampleRequest, watch: Watch | None = None) -> ChatSample:
-    """Render what `request` says; under the limits of `watch`, if there is one."""
+    """Return the sample for `request`, rendered under the limits of `watch`, if given."""
     renderer = renderer_of(request.chat, request.special_tokens, watch)
     found = ChatSample(masked_by=renderer.masked_by)
     read = read_options(request.chat, request.read)
@@ -165,7 +165,7 @@ def _add(
 
 
 def _hopeless(found: ChatSample) -> bool:
-    """Whether the template goes on without end: the build will say so of the first record."""
+    """Return whether the template never ends; the build will report its first such record."""
     return found.refused["template_limit"] >= _ENDLESS
 
 

@@ -1,8 +1,8 @@
 """One unit of a build of conversations: read, render, encode, mask, cut, write pieces.
 
 Records are rendered and encoded as they are read, a block of a quarter of a MiB at a time, so
-whatever is wrong with one is known before the next block: a template that fails, a conversation too
-long, or without anything to train on, is a bad record like any other.
+any defect of one is known before the next block: a conversation on which the template fails, that
+is too long or has nothing to train on is a bad record like any other.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class ChatTask:
 def renderer_of(
     chat: ChatPlan, special_tokens: Iterable[str], watch: Watch | None = None
 ) -> Renderer:
-    """The template of a plan, compiled, which computes what is constant in it."""
+    """Return the renderer of a plan; compiling the template computes its constants."""
     if watch is not None:
         watch.begin(f"compiling the template {chat.template_origin}")
     with _limits(watch):
@@ -91,7 +91,7 @@ def renderer_of(
 
 
 def rendering(chat: ChatPlan) -> str:
-    """What a process does with a record, in the words of `Watch.begin`."""
+    """Return what a process does with a record, in words for `Watch.begin`."""
     return f"rendering it by the template {chat.template_origin}"
 
 
@@ -116,7 +116,7 @@ class _Kit:
 
 @dataclass(kw_only=True, slots=True)
 class Renderings:
-    """The rendered conversations of a batch of records, and the records that could not be.
+    """The rendered conversations of a batch of records, and the records that were refused.
 
     `owners` are numbers of records in the batch, one for each of `documents`.
     """
@@ -132,7 +132,7 @@ class Renderings:
     ) -> Renderings:  # fmt: skip
         """Render all records of `batch`, or those up to the first that is refused.
 
-        Under the limits of `watch`, if there is one, each record by itself where it takes time.
+        Records run under the limits of `watch`, if given; each run of the template has its own time.
         """
         found = cls()
         if watch is not None and batch.records:
@@ -172,7 +172,7 @@ class Renderings:
 
 @dataclass(kw_only=True, slots=True)
 class _Encoded(Batch):
-    """A batch whose documents are tokens already; `hashes` decide the split of each."""
+    """An encoded batch; `hashes` decide the split of each document."""
 
     ids: npt.NDArray[np.generic]
     lengths: npt.NDArray[np.int64]
@@ -214,7 +214,7 @@ class _Sink:
         self.finish: Callable[[], list[Piece]] = writer.finish
 
     def flush(self) -> int:
-        """Everything is written when it comes."""
+        """Return 0: every batch is written when it comes."""
         return 0
 
 
@@ -323,13 +323,13 @@ class _ChatUnit(RecordUnit[_Encoded]):
         return np.array(scores, np.float32)[parts.documents]
 
     def _hashes(self, batch: ChatBatch, found: Renderings) -> npt.NDArray[np.uint64]:
-        """Of each record of the batch."""
+        """Return the hash of each record of the batch."""
         if len(self._ends) == 1:
             return np.zeros(len(batch.records), np.uint64)  # one split takes all
         return self.hashes(batch.keys or self._own_keys(batch, found))
 
     def _own_keys(self, batch: ChatBatch, found: Renderings) -> list[bytes]:
-        """What tells records apart where no field is to: their prompts, or first documents."""
+        """Return keys of records for splitting without a field: prompts, or first documents."""
         texts = found.documents.texts
         if found.owners == list(range(len(batch.records))) and self._chat.form == "chat":
             return texts
@@ -384,7 +384,7 @@ def _kept(parts: Parts, tokens: int) -> npt.NDArray[np.bool_]:
 
 
 def _once(sizes: npt.NDArray[np.int64], documents: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """The bytes of text of each part; of a document that was split, the first part has them all."""
+    """Return the bytes of text of each part; all those of a split document count for the first."""
     first = np.diff(documents, prepend=-1) != 0
     return np.where(first, sizes[documents], 0)
 
@@ -396,13 +396,13 @@ def _unrendered(found: Renderings, count: int) -> list[bool]:
 
 
 def _prompt(record: ChatRecord) -> bytes:
-    """What all conversations of a record begin with, if its form says so."""
+    """Return the messages that all conversations of a record begin with, if any, as JSON."""
     one: Conversation = record.conversations[0]
     return msgspec.json.encode(one.messages[: one.prompt]) if one.prompt else b""
 
 
 def _reject(batch: ChatBatch, number: int, why: tuple[str, str]) -> Reject:
-    """The reject of a record that was read, but cannot be rendered or kept."""
+    """Return the reject of a record that was read, but cannot be rendered or kept."""
     reason, detail = why
     record = batch.records[number]
     raw = msgspec.json.encode(record.conversations[0].messages)

@@ -1,9 +1,9 @@
-"""Which bytes of a text each of its tokens stands for, from the ids alone.
+"""The bytes of a text that each of its tokens stands for, from the ids alone.
 
-A byte-level BPE loses nothing: the bytes of its tokens, one after the other, are the text. So where
-tokens begin and end is a running sum of the lengths of their pieces, looked up in one table for a
-whole batch. It is trusted for a text only if that sum is the length of the text, and the text is
-such that the tokenizer changes nothing of it; otherwise `tokenizers` is asked for its offsets.
+A byte-level BPE loses nothing: the bytes of its tokens joined are the text. So the ends of tokens
+are a running sum of the lengths of their pieces, looked up in one table for a whole batch. The sum
+is used for a text only if it ends at the length of the text and the tokenizer changes nothing in
+it; otherwise `tokenizers` gives the offsets.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ Form = Literal["NFC", "NFD", "NFKC", "NFKD"]
 
 
 class PieceSizes:
-    """The bytes that each token of a byte-level tokenizer stands for.
+    """The number of bytes that each token of a byte-level tokenizer stands for.
 
-    `of` gives None for a tokenizer of another kind. `forms` are the Unicode normal forms that it
-    brings texts into.
+    `of` returns None for a tokenizer of another kind. `forms` are the Unicode normal forms that it
+    applies to texts.
     """
 
     def __init__(self, sizes: npt.NDArray[np.int64], forms: Sequence[Form]) -> None:
@@ -37,7 +37,7 @@ class PieceSizes:
 
     @staticmethod
     def of(config: dict[str, Any], size: int) -> PieceSizes | None:
-        """From a parsed tokenizer.json with `size` ids."""
+        """Return the sizes for a parsed tokenizer.json with `size` ids."""
         forms = _forms(config.get("normalizer"))
         vocab = config["model"].get("vocab")
         if forms is None or not _byte_level(config) or not isinstance(vocab, dict):
@@ -49,20 +49,20 @@ class PieceSizes:
         return PieceSizes(sizes, forms)
 
     def ends(self, ids: Ids) -> Offsets:
-        """Where each token ends in the bytes of all texts, one after the other."""
+        """Return the end of each token in the bytes of all texts joined."""
         return np.cumsum(self._sizes.take(ids), dtype=np.int64)
 
     def doubtful(self, texts: Sequence[bytes], ends: Offsets, offsets: Offsets) -> set[int]:
-        """The texts, each with the tokens of its `offsets`, of which `ends` may not be trusted."""
+        """Return the numbers of the texts for which `ends` may be wrong; `offsets` bound tokens."""
         sizes = np.fromiter(map(len, texts), np.int64, len(texts))
         bounds = np.append(ends, 0)[offsets - 1]  # the 0 is where the first text begins
         found = set(np.flatnonzero(np.diff(bounds) != sizes).tolist())
         return found | self._changed(texts)
 
     def _changed(self, texts: Sequence[bytes]) -> set[int]:
-        """The texts that a normal form does not leave as they are; ASCII it does.
+        """Return the numbers of the texts that a normal form changes; none is ASCII.
 
-        They are looked at together first: nothing composes with a line feed.
+        All are checked in one call first: nothing composes with a line feed.
         """
         if not self._forms:
             return set()
@@ -76,7 +76,7 @@ class PieceSizes:
 
 
 def covered(starts: Offsets, ends: Offsets, first: Offsets, last: Offsets) -> npt.NDArray[np.uint8]:
-    """1 for each token [starts, ends) that shares a byte with a span [first, last), else 0.
+    """Return 1 for each token [starts, ends) that shares a byte with a span [first, last), else 0.
 
     Tokens and spans are in order; spans do not overlap.
 
@@ -103,7 +103,7 @@ def _byte_level(config: dict[str, Any]) -> bool:
 
 
 def _forms(normalizer: Any) -> list[Form] | None:
-    """The normal forms of a normalizer, or None if it does anything else."""
+    """Return the normal forms of a normalizer, or None if it does anything else."""
     if normalizer is None:
         return []
     parts = normalizer.get("normalizers") if normalizer.get("type") == "Sequence" else [normalizer]

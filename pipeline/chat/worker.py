@@ -29,12 +29,12 @@ _REQUEST = msgspec.json.Decoder(Request | SampleRequest)
 
 
 class ChatTasks(TokenTasks):
-    """Opens tasks of conversations, and takes samples under the limits of a worker."""
+    """Opener of tasks of conversations; it takes samples under the limits of a worker."""
 
     address = "dataprep.pipeline.chat.worker:ChatTasks"
 
     def answer(self, request: bytes, watch: Watch | None) -> bytes:
-        """Do what a request asks for; a sample is pickled."""
+        """Return the answer to a request; a sample is pickled."""
         asked = _REQUEST.decode(request)
         if isinstance(asked, SampleRequest):
             return pickle.dumps(take_chat_sample(asked, watch))

@@ -1,4 +1,4 @@
-"""From the ids of a batch to the stored tokens: BOS and EOS put in, checked and narrowed."""
+"""Encoding of texts as stored tokens: its settings, and BOS and EOS put beside the ids."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["Encoding", "assemble", "assemble_reference"]
 Ids = npt.NDArray[np.uint32]
 Offsets = npt.NDArray[np.int64]
 
-_LONG = 1000  # ids to a document: so many are copied faster document by document
+_LONG = 1000  # ids of a document; longer ones are copied faster document by document
 
 
 class Encoding(msgspec.Struct, frozen=True, kw_only=True):
@@ -41,7 +41,7 @@ class Encoding(msgspec.Struct, frozen=True, kw_only=True):
 def assemble(
     ids: Ids, offsets: Offsets, *, bos: int | None, eos: int | None, dtype: str, vocab_size: int
 ) -> tuple[npt.NDArray[Any], Offsets]:
-    """Stored tokens of all documents of a batch, and the length of each.
+    """Return the stored tokens of all documents of a batch, and the length of each.
 
     `ids` [n] and `offsets` [documents + 1] come from an engine. Every id is checked against
     `vocab_size` before it is narrowed: a cast would wrap it silently. Under 1 ns a token.
@@ -80,7 +80,7 @@ def assemble(
 def assemble_reference(
     documents: list[list[int]], *, bos: int | None, eos: int | None
 ) -> tuple[list[int], list[int]]:
-    """What `assemble` means, one document at a time.
+    """Return the result that `assemble` must give, made one document at a time.
 
     >>> assemble_reference([[5, 6], []], bos=1, eos=2)
     ([1, 5, 6, 2, 1, 2], [4, 2])

@@ -1,9 +1,9 @@
 """The two tokenizer engines, and the gate that decides between them.
 
 gigatoken is 50 to 100 times faster than Hugging Face `tokenizers` and covers BPE; `tokenizers` is
-the reference and covers everything. gigatoken is used only where it takes the tokenizer and gives
-the reference's ids on a sample of the very input and on the probe strings; otherwise the reference
-is used, and the reason is kept in the manifest. Texts with a character that the two read by
+the reference and covers everything. gigatoken is used only where it loads the tokenizer and gives
+the reference's ids on a sample of the input and on the probe strings; otherwise the reference is
+used, and the reason is stored in the manifest. Texts with a character that the two read by
 different Unicode tables (`suspects`) go to the reference in any case. Both run on one core: a build
 is parallel over processes, and over threads only where fewer units than cores are left.
 """
@@ -61,25 +61,25 @@ Encoded = tuple[npt.NDArray[np.uint32], npt.NDArray[np.int64]]
 
 
 class Encoder(Protocol):
-    """Encodes a batch of texts, given as UTF-8, without BOS and EOS.
+    """Interface of engines: they encode a batch of texts in UTF-8, without BOS and EOS.
 
-    `encode` gives the ids of all texts one after the other, uint32, and int64 offsets
-    [texts + 1]. `batch_bytes` is how much text it likes at a time.
+    `encode` returns the ids of all texts joined, uint32, and int64 offsets [texts + 1].
+    `batch_bytes` is the size of a batch that it encodes fastest.
     """
 
     batch_bytes: int
 
     def encode(self, texts: Sequence[bytes]) -> Encoded:
-        """The ids of `texts`."""
+        """Return the ids of `texts`."""
 
     def spread(self, threads: int) -> None:
-        """From now on up to `threads` threads may encode, if the engine is so slow that it pays."""
+        """Let up to `threads` threads encode from now on, if the engine is slow enough to gain."""
 
 
 class _Gigatoken:
-    """https://github.com/marcelroed/gigatoken, one document at a time.
+    """The engine gigatoken (https://github.com/marcelroed/gigatoken), one document at a time.
 
-    For samples and small inputs: it needs nothing that takes long to import.
+    It is for samples and small inputs: it imports nothing that takes long.
     """
 
     batch_bytes = 2 << 20
@@ -94,23 +94,23 @@ class _Gigatoken:
         return np.concatenate([np.empty(0, np.uint32), *parts]), _offsets(list(map(len, parts)))
 
     def spread(self, threads: int) -> None:
-        """One thread does a unit in less time than others take to start."""
+        """Do nothing: one thread does a unit in less time than others take to start."""
 
 
 class _GigatokenBatches(_Gigatoken):
-    """The same in batches: two to three times as fast where documents are short.
+    """The engine gigatoken in batches, two to three times as fast where documents are short.
 
-    Only for processes that do nothing else; see `ragged`. Workers check what it gives on the
-    probes, see `worker`.
+    It is for processes that do nothing else (see awkward_stub.py). Workers check its ids on the
+    probes.
     """
 
-    batch_bytes = 1 << 20  # what fits the processor's caches is encoded up to 40 % faster
+    batch_bytes = 1 << 20  # a batch in the processor's caches is encoded up to 40 % faster
 
     def __init__(self, engine_json: bytes) -> None:
         super().__init__(engine_json)
         backend = type(getattr(self._tokenizer, "backend", None)).__name__
         if backend == "SentencePieceTokenizer":
-            self.batch_bytes = 16 << 20  # what it has seen is forgotten with each batch
+            self.batch_bytes = 16 << 20  # it forgets its cached words with each batch
         if install_stand_in() and not self._sound():
             remove_stand_in()
 
@@ -126,7 +126,7 @@ class _GigatokenBatches(_Gigatoken):
         return ids[first:last], offsets - first
 
     def _sound(self) -> bool:
-        """Whether the stand-in is all that gigatoken needs, and gives what single texts give."""
+        """Return whether encoding works with the stand-in, and gives the ids of single texts."""
         texts = [b"Two words", b"", "caf\u00e9 \u6211".encode()]
         try:
             ids, offsets = self.encode(texts)
@@ -137,16 +137,16 @@ class _GigatokenBatches(_Gigatoken):
 
 
 def _offsets(counts: Sequence[int] | npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """Where each of consecutive rows starts, and where the last ends."""
+    """Return the start of each of consecutive rows, and the end of the last."""
     offsets = np.zeros(len(counts) + 1, np.int64)
     np.cumsum(counts, out=offsets[1:])
     return offsets
 
 
 class _Unsuspicious:
-    """gigatoken, but for texts that hold a suspect: those are encoded by the reference.
+    """The engine gigatoken, with texts that hold a suspect left to the reference.
 
-    The reference is loaded when the first of them comes.
+    The reference is loaded for the first of them.
     """
 
     def __init__(self, engine_json: bytes, *, alone: bool) -> None:
@@ -178,11 +178,11 @@ class _Unsuspicious:
         return ids, _offsets(counts)
 
     def spread(self, threads: int) -> None:
-        """Few texts are encoded by the reference: its threads would not pay."""
+        """Do nothing: too few texts are encoded by the reference."""
 
 
 class _Head(msgspec.Struct):
-    """What of a tokenizer.json engines may read differently."""
+    """The parts of a tokenizer.json that engines may read differently."""
 
     normalizer: msgspec.Raw = msgspec.Raw()
     pre_tokenizer: msgspec.Raw = msgspec.Raw()
@@ -218,7 +218,7 @@ def _suspects(head: _Head) -> Suspects:
 
 
 class EarlyEngine(Protocol):
-    """gigatoken in another process, where it is loaded while this one goes on."""
+    """Interface of gigatoken in another process, which loads it while this one goes on."""
 
     def load(self, engine_json: bytes) -> None:
         """Begin to load this tokenizer."""
@@ -228,7 +228,7 @@ class EarlyEngine(Protocol):
 
 
 class Answered:
-    """Knows the ids of the texts that were asked for, and of no others."""
+    """An encoder that knows the ids of `texts`, which were asked for, and of no others."""
 
     batch_bytes = 1 << 20
 
@@ -236,16 +236,16 @@ class Answered:
         self._ids = {text: _of(encoded, number) for number, text in enumerate(texts)}
 
     def encode(self, texts: Sequence[bytes]) -> Encoded:
-        """The ids that were given for `texts`."""
+        """Return the known ids of `texts`."""
         parts = [self._ids[text] for text in texts]
         return np.concatenate([np.empty(0, np.uint32), *parts]), _offsets(list(map(len, parts)))
 
     def spread(self, threads: int) -> None:
-        """Nothing is left to be done."""
+        """Do nothing: there is nothing to encode."""
 
 
 class _Loaded:
-    """https://github.com/huggingface/tokenizers, with a tokenizer that is loaded already."""
+    """The engine tokenizers (https://github.com/huggingface/tokenizers), already loaded."""
 
     batch_bytes = 1 << 20  # its encodings take about a hundred bytes of memory per token
 
@@ -260,13 +260,13 @@ class _Loaded:
         return np.concatenate([np.empty(0, np.uint32), *parts]), _offsets(list(map(len, parts)))
 
     def spread(self, threads: int) -> None:
-        """`tokenizers` looks at the first of these with each call, at the other once."""
+        """Set what `tokenizers` reads: the first variable at each call, the other once."""
         os.environ["TOKENIZERS_PARALLELISM"] = "true" if threads > 1 else "false"
         os.environ["RAYON_NUM_THREADS"] = str(threads)
 
 
 class _Tokenizers(_Loaded):
-    """The same, loaded for nothing but encoding."""
+    """The engine tokenizers, loaded from a tokenizer.json made for encoding."""
 
     def __init__(self, engine_json: bytes) -> None:
         super().__init__(load_reference(engine_json))
@@ -274,22 +274,22 @@ class _Tokenizers(_Loaded):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EngineChoice:
-    """Which engine encodes, why, and the engine itself, or what it `Answered`."""
+    """The chosen engine with the reason; `encoder` may be an `Answered` one."""
 
     name: str
     reason: str
     encoder: Encoder
     doubt: Doubt | None = None
-    """What is still to be done: compares the engine with the reference, and says what is wrong.
+    """Outstanding comparison of the engine with the reference; returns what is wrong, or None.
 
-    Given the tokenizer as loaded, made to treat special tokens as the build does, it is quicker.
+    It is quicker with the tokenizer loaded and set to treat special tokens as the build does.
     """
 
 
 def make_encoder(name: str, engine_json: bytes, *, alone: bool = False) -> Encoder:
-    """The engine called `name`, loaded with a tokenizer.json made for encoding.
+    """Return the engine `name`, loaded with a tokenizer.json made for encoding.
 
-    `alone`: this process does nothing but encode, see `ragged`.
+    With `alone` this process does nothing but encode (see awkward_stub.py).
     """
     if name == TOKENIZERS:
         return _Tokenizers(engine_json)
@@ -305,12 +305,12 @@ def choose_engine(
     early: EarlyEngine | None = None,
     problem: str | None = None,
 ) -> EngineChoice:
-    """Load, compare on `sample`, decide.
+    """Return the engine to use: load both, compare them on `sample`, and decide.
 
-    With `early` the comparison is left to the caller: gigatoken is chosen if its `doubt` turns out
-    to be None. If it does not, it is the `problem` to call this with again; and the encoder of the
-    choice may know the texts of `sample` and `others` only. Raises `InputError` where neither
-    engine takes the tokenizer, and `IncompatibleError` where gigatoken was demanded and disagrees.
+    With `early` the caller makes the comparison: it calls `doubt` of the choice, and if the result
+    is not None, this function again with it as the `problem`. The encoder of such a choice may know
+    the texts of `sample` and `others` only. Raise `InputError` if neither engine loads the
+    tokenizer, and `IncompatibleError` if gigatoken was demanded and disagrees.
     """
     if wanted == TOKENIZERS:
         return EngineChoice(
@@ -349,10 +349,10 @@ def _praise(compared: int) -> str:
 def _doubt(
     fast: Encoder, engine_json: bytes, sample: Sequence[bytes], loaded: Tokenizer | None
 ) -> str | None:
-    """Why `fast` cannot be used, or None.
+    """Return why `fast` cannot be used, or None.
 
-    `loaded`, the tokenizer as the user has it, most often settles it: where its ids are the same,
-    there is no need to load what was made of it for encoding as well.
+    `loaded`, the tokenizer of the user, mostly settles it: if its ids are the same, the one made
+    for encoding need not be loaded.
     """
     if loaded is not None:
         loaded.no_truncation()
@@ -407,7 +407,7 @@ def _fails(tokenizer: Tokenizer, text: str) -> bool:
 
 
 def load_gigatoken(engine_json: bytes, *, alone: bool = False) -> tuple[Encoder | None, str | None]:
-    """gigatoken with a tokenizer, or why it cannot be used."""
+    """Return gigatoken with a tokenizer, or why it cannot be used."""
     try:
         return make_encoder(GIGATOKEN, engine_json, alone=alone), None
     except BaseException as error:
@@ -417,7 +417,7 @@ def load_gigatoken(engine_json: bytes, *, alone: bool = False) -> tuple[Encoder 
 
 
 def encode_or_problem(fast: Encoder, sample: Sequence[bytes]) -> Encoded | str:
-    """The ids of `sample`, or why they cannot be had."""
+    """Return the ids of `sample`, or why there are none."""
     try:
         return fast.encode(sample)
     except BaseException as error:
@@ -434,7 +434,7 @@ def _ask(early: EarlyEngine, texts: Sequence[bytes]) -> tuple[Encoder | None, st
 
 
 def _disagreement(fast: Encoder, reference: Encoder, sample: Sequence[bytes]) -> str | None:
-    """The first text that the engines differ on, as a sentence, or None."""
+    """Return a sentence about the first text on which the engines differ, or None."""
     found = encode_or_problem(fast, sample)
     if isinstance(found, str):
         return found
@@ -471,7 +471,7 @@ def _are_installed(versions: Mapping[str, str]) -> bool:
 
 
 def library_versions() -> dict[str, str]:
-    """Versions of what turns text into ids."""
+    """Return the versions of the libraries that turn text into ids."""
     from importlib.metadata import version
 
     return {name: version(name) for name in (GIGATOKEN, TOKENIZERS)}

@@ -1,10 +1,9 @@
-"""From what the user named as a tokenizer to the bytes of a tokenizer.json.
+"""Resolution of the tokenizer that the user named to the bytes of a tokenizer.json.
 
-Guarantees: where a tokenizer.json was named its bytes are kept as
-they are; nothing found is ever executed or unpickled; whatever cannot be used is one `InputError`
-with code E_TOKENIZER, and what the network refuses one `StorageError`. That the result loads in
-`tokenizers` is seen by loading it, which takes 0.1 to 1 s. The network is touched for hub
-repositories and ``tiktoken:NAME`` only.
+Guarantees: the bytes of a named tokenizer.json are kept unchanged; no file is ever executed or
+unpickled; a file that cannot be used is one `InputError` with code E_TOKENIZER, a failure of the
+network one `StorageError`. The result is loaded once in `tokenizers`, which takes 0.1 to 1 s. Only
+hub repositories and ``tiktoken:NAME`` use the network.
 """
 
 from __future__ import annotations
@@ -61,7 +60,7 @@ _KINDS = (
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TokenizerSource:
-    """A tokenizer.json and where it came from."""
+    """A tokenizer.json with its origin."""
 
     json: bytes
     """A Hugging Face tokenizer.json: the file itself where one was named, else converted."""
@@ -75,14 +74,13 @@ class TokenizerSource:
 
 
 def resolve_tokenizer(spec: str | None, *, load: bool = True) -> TokenizerSource:
-    """The tokenizer that `spec` names; None is the built-in one.
+    """Return the tokenizer that `spec` names; None is the built-in one.
 
-    With `load` it has been loaded once, to see that it can be; otherwise see to that with
-    `load_tokenizer`.
+    With `load` it is loaded once as a check; otherwise call `load_tokenizer`.
 
     A `spec` is a path (tokenizer.json, .tiktoken, sentencepiece .model, or a folder with one of
-    them), ``tiktoken:NAME``, or ``OWNER/NAME`` on the Hugging Face hub. Whatever exists as a path
-    is a path. Raises `InputError` (E_TOKENIZER) and `StorageError`.
+    them), ``tiktoken:NAME``, or ``OWNER/NAME`` on the Hugging Face hub. An existing path comes
+    first. Raise `InputError` (E_TOKENIZER) and `StorageError`.
 
     >>> resolve_tokenizer(None).origin
     'built-in'
@@ -109,7 +107,7 @@ def resolve_tokenizer(spec: str | None, *, load: bool = True) -> TokenizerSource
 
 
 def existing_path(spec: str) -> Path | None:
-    """`spec` as a path, if there is something; raises `UsageError` for an address."""
+    """Return `spec` as a path if that exists; raise `UsageError` for an address."""
     refuse_address(spec)
     with contextlib.suppress(OSError, ValueError, RuntimeError):  # too long, NUL, unknown ~user
         path = Path(spec).expanduser()
@@ -118,7 +116,7 @@ def existing_path(spec: str) -> Path | None:
 
 
 def is_repository(spec: str) -> bool:
-    """Whether `spec` can be meant for the hub: the folder of a mistyped path usually exists."""
+    """Return whether `spec` may name a hub repository: not so if its folder exists here."""
     if not _REPOSITORY.fullmatch(spec) or spec.endswith(_FILE_ENDINGS):
         return False
     return not Path(spec).parent.is_dir()
@@ -199,7 +197,7 @@ def _roles_beside(folder: Path) -> dict[str, str]:
 
 
 def _roles_in(data: bytes, where: str) -> dict[str, str]:
-    """The roles that a tokenizer_config.json names, as text or as ``{"content": text}``."""
+    """Return the roles in a tokenizer_config.json, named by text or ``{"content": text}``."""
     config = _decode(data, where, dict[str, Any])
     roles = {}
     for name in _ROLES:
@@ -242,7 +240,7 @@ def _from_hub(repository: str) -> TokenizerSource:
 
 
 def download(repository: str, name: str) -> Path | None:
-    """A file of a hub repository, from the cache where it is there; None if it has no such file."""
+    """Return a file of a hub repository, cached if possible; None if it has no such file."""
     from huggingface_hub import hf_hub_download
     from huggingface_hub.errors import (
         EntryNotFoundError,
@@ -294,9 +292,9 @@ def _offline(where: str, error: Exception, instead: str) -> StorageError:
 
 
 def _config_of(data: bytes, where: str) -> dict[str, Any]:
-    """The tokenizer.json `data`, parsed but for the merges: most of it, and rarely looked at.
+    """Return the tokenizer.json `data`, parsed without the merges, which are most of it.
 
-    Raises unless the parts that we read are there.
+    Raise `InputError` unless the parts that are read here are present.
     """
     parts = _decode(data, where, dict[str, msgspec.Raw])
     raw = parts.pop("model", msgspec.Raw(b"{}"))
@@ -324,7 +322,7 @@ def _decode(data: bytes | msgspec.Raw, where: str, kind: Any) -> Any:
 
 
 def load_tokenizer(data: bytes, where: str | None) -> Tokenizer:
-    """`data`, a tokenizer.json, as a `tokenizers.Tokenizer`; `InputError` if it cannot be."""
+    """Return the tokenizer.json `data` as a `tokenizers.Tokenizer`, or raise `InputError`."""
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # its threads and forks do not mix
     from tokenizers import Tokenizer
 

@@ -1,6 +1,6 @@
-"""Strings that show when a tokenizer, or a library that runs it, has changed.
+"""Probes: strings whose ids change if a tokenizer, or a library that runs it, changes.
 
-Each probe is about one thing that implementations disagree on: runs of spaces, line ends, Unicode
+Each probe tests one subject on which implementations disagree: runs of spaces, line ends, Unicode
 normalisation, emoji sequences, digits, contractions, scripts without spaces, text that spells a
 control token. A build stores the ids they give; `check_probes` encodes them again with what is
 installed now, in a few milliseconds once the tokenizer is loaded.
@@ -76,7 +76,7 @@ _PROBES = (
 
 
 def make_probes() -> tuple[str, ...]:
-    """The probe strings, the same in every build of this release.
+    """Return the probe strings, the same in every build of this release.
 
     >>> len(make_probes()) == len(set(make_probes())) == 42
     True
@@ -95,9 +95,9 @@ def encoded_probes(encoder: Encoder, texts: Iterable[str]) -> tuple[Probe, ...]:
 
 
 def check_probes(report: VerifyReport) -> VerifyReport:
-    """`report` with what encoding the probes of its dataset again finds.
+    """Return `report` with the findings of encoding the probes of its dataset again.
 
-    The dataset's files must have been found sound before.
+    The files of the dataset must have been verified before.
     """
     manifest = load_manifest(report.path)
     name = manifest.tokenizer.file
@@ -107,9 +107,9 @@ def check_probes(report: VerifyReport) -> VerifyReport:
 
 
 def probe_findings(manifest: Manifest, tokenizer_json: bytes) -> list[Finding]:
-    """One finding for each engine that no longer gives the stored ids, or no longer loads.
+    """Return a finding for each engine that no longer gives the stored ids, or fails to load.
 
-    Encodes with Hugging Face `tokenizers` always, and with gigatoken if the build used it.
+    Encode with Hugging Face `tokenizers` always, and with gigatoken if the build used it.
     """
     entry = manifest.tokenizer
     if not entry.probes:
@@ -127,7 +127,7 @@ def _engine_json(entry: TokenizerEntry, tokenizer_json: bytes) -> bytes:
 
 
 def _problem(engine: str, entry: TokenizerEntry, engine_json: bytes) -> str | None:
-    """Which probe `engine` encodes otherwise than the build did, if any."""
+    """Return a sentence about the first probe whose ids by `engine` changed, or None."""
     texts = [probe.text for probe in entry.probes]
     try:
         ids, offsets = make_encoder(engine, engine_json).encode([text.encode() for text in texts])

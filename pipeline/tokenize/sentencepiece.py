@@ -44,7 +44,7 @@ class Piece:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Model:
-    """What of a .model shapes its ids."""
+    """The parts of a .model on which ids depend."""
 
     kind: int
     pieces: tuple[Piece, ...]
@@ -55,7 +55,7 @@ class Model:
 
 
 def parse_model(data: bytes, where: str) -> Model:
-    """Read a .model; `where` names it in errors. Raises `InputError` for anything else."""
+    """Return a parsed .model, `where` in errors; raise `InputError` for any other file."""
     try:
         model = _read_model(data, where)
     except (ValueError, IndexError, TypeError, AttributeError, struct.error) as error:
@@ -67,7 +67,7 @@ def parse_model(data: bytes, where: str) -> Model:
 
 
 def model_to_json(model: Model, where: str) -> bytes:
-    """The tokenizer.json that gives the ids sentencepiece gives for `model`."""
+    """Return the tokenizer.json with the same ids as sentencepiece gives for `model`."""
     _check_expressible(model, where)
     config = {
         "version": "1.0",
@@ -108,7 +108,7 @@ def _unigram(model: Model) -> dict[str, Any]:
 
 
 def _merges(model: Model) -> list[tuple[str, str]]:
-    """Best score first; among cuts of one piece, and pieces of equal score, the lower ids first."""
+    """Return the merges, best score first, then by lower ids of the piece and of its parts."""
     ids = {piece.text: n for n, piece in enumerate(model.pieces) if piece.type == _NORMAL}
     merges = []
     for text, number in ids.items():
@@ -224,7 +224,7 @@ def _read_piece(fields: dict[int, Value]) -> Piece:
 
 
 def _fields(message: Value) -> Iterator[tuple[int, Value]]:
-    """Number and value of each field of a protobuf message: integers, or the bytes."""
+    """Yield number and value, an integer or bytes, of each field of a protobuf message."""
     if isinstance(message, int):
         raise ValueError("a number stands where a message belongs")
     at = 0

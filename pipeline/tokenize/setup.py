@@ -1,4 +1,4 @@
-"""A tokenizer as a build drives it: which tokens it adds, and what is kept of it."""
+"""Tokenizer settings of a build: BOS and EOS policy, encoding and manifest entry."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def naming(tokenizer: str | None) -> Iterator[None]:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DrivenTokenizer:
-    """A tokenizer as this build drives it."""
+    """A tokenizer with the settings of a build."""
 
     bos: str
     eos: str
@@ -47,13 +47,13 @@ class DrivenTokenizer:
     libraries: dict[str, str]
 
     def bos_token(self) -> SpecialToken | None:
-        """The token put before documents."""
+        """Return the token put before documents."""
         if self.bos == AUTO:
             return template_bos(self.config)
         return None if self.bos == NONE else _named(self.config, self.bos, "--bos")
 
     def eos_token(self) -> SpecialToken | None:
-        """The token put after documents."""
+        """Return the token put after documents."""
         if self.eos == NONE:
             return None
         if self.eos != AUTO:
@@ -68,7 +68,7 @@ class DrivenTokenizer:
         return found
 
     def encoding(self) -> Encoding:
-        """What a worker needs."""
+        """Return the settings that workers need."""
         size = vocab_size(self.config)
         bos, eos = self.bos_token(), self.eos_token()
         return Encoding(
@@ -83,7 +83,7 @@ class DrivenTokenizer:
         )
 
     def entry(self, probes: Sequence[str]) -> TokenizerEntry:
-        """What the manifest keeps."""
+        """Return the entry of the manifest."""
         bos, eos = self.bos_token(), self.eos_token()
         return TokenizerEntry(
             file="tokenizer.json",
@@ -103,7 +103,7 @@ class DrivenTokenizer:
 
 
 def _unknown_id(config: dict[str, Any]) -> int | None:
-    """The id that the model itself gives to what it does not know, if it does."""
+    """Return the id that the model gives to unknown text, if it has one."""
     model = config["model"]
     if isinstance(model["vocab"], list):
         unknown = model.get("unk_id")

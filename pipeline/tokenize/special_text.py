@@ -1,8 +1,8 @@
-"""How often text spells a control token, and proof that such text stayed text.
+"""Control tokens spelled in text: their counts, and a proof that such text stayed text.
 
-Searching for one special token after the other would cost more than tokenizing. So there is one
-pattern for all that begin with the same character, and it branches where tokens do: text made of
-nothing but openings costs little more than other text.
+A search for each special token would cost more than tokenizing. So there is one pattern for all
+that begin with the same character, and it branches where they differ: text that consists of such
+characters costs little more than other text.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _SEPARATOR = b"\xff"  # stands in no UTF-8 text
 
 
 class SpecialTextCounter:
-    """Counts special tokens spelled out in texts, into `found`."""
+    """Counter of special tokens spelled in texts; `found` holds the counts."""
 
     def __init__(self, encoding: Encoding) -> None:
         self.found: Counter[str] = Counter()
@@ -42,9 +42,9 @@ class SpecialTextCounter:
         ]
 
     def count(self, texts: Sequence[bytes], ids: npt.NDArray[np.uint32]) -> None:
-        """Count what `texts` spell; if it must stay text, prove that `ids` hold no control token.
+        """Count the tokens in `texts`; if they must stay text, prove that `ids` hold none.
 
-        The proof is made where a token was spelled: nothing else can produce one.
+        Only text that spells a token can produce one, so other batches need no proof.
         """
         if sum(map(len, texts)) < _LONG * len(texts):
             texts = [_SEPARATOR.join(texts)]  # a call for each short one would cost more
@@ -64,7 +64,7 @@ class SpecialTextCounter:
 
 
 def _pattern(tokens: Sequence[bytes], depth: int = 0) -> bytes:
-    """A regular expression for the longest of `tokens` that starts at a place.
+    """Return a regular expression for the longest of `tokens` at a place.
 
     >>> _pattern([b"<a>", b"<ab>", b"<c>"]), _pattern([b"a", b"ab"])
     (b'<(?:a(?:>|b>)|c>)', b'a(?:(?:b))?')

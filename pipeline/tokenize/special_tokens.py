@@ -1,10 +1,10 @@
-"""Which ids of a tokenizer.json are control tokens, and how to keep text from spelling them.
+"""Control tokens of a tokenizer.json, and configurations in which text cannot spell them.
 
-Pure functions over a parsed tokenizer.json that `tokenizers` is known to load; none of them changes
-its argument. The merges, most of the file, may be left unparsed (`msgspec.Raw`). Two configurations
-come out of one file: `literal_config`, in which no text can become a control token, and
-`parse_config`, in which text that spells one does. Both encode only: decode with the file itself,
-since in a literal configuration control tokens have no name.
+The functions take a parsed tokenizer.json that `tokenizers` can load, and do not change it. The
+merges, most of the file, may be left unparsed (`msgspec.Raw`). One file gives two configurations:
+`literal_config`, in which no text can become a control token, and `parse_config`, in which text
+that spells one does. Both serve encoding only: decode with the file itself, since in a literal
+configuration control tokens have no name.
 
 Removing a control token from `added_tokens` is not enough. A Unigram model matches every piece of
 its vocabulary in text (T5 gives `</s>` for the five characters), a BPE model with `ignore_merges`
@@ -58,7 +58,7 @@ _NAMES: Mapping[Role, tuple[str, ...]] = {"bos": BOS_NAMES, "eos": EOS_NAMES, "p
 
 
 def vocab_size(config: Config) -> int:
-    """The largest id of the model's vocabulary and the added tokens, plus one.
+    """Return the largest id of the vocabulary and the added tokens, plus one.
 
     This is the size that an embedding needs. `Tokenizer.get_vocab_size()` counts entries instead,
     and is too small where ids have gaps (cl100k_base: 100,261 entries, 100,277 ids).
@@ -73,7 +73,7 @@ def vocab_size(config: Config) -> int:
 
 
 def special_tokens(config: Config) -> dict[str, int]:
-    """Text and id of every added token that is marked special, in the order of the file.
+    """Return text and id of every added token marked special, in the order of the file.
 
     >>> special_tokens({"added_tokens": [{"id": 3, "content": "</s>", "special": True}]})
     {'</s>': 3}
@@ -82,11 +82,11 @@ def special_tokens(config: Config) -> dict[str, int]:
 
 
 def find_role(config: Config, roles: Mapping[str, str], role: Role) -> SpecialToken | None:
-    """The token that plays `role`, or None where nothing says which one does.
+    """Return the token that plays `role`, or None where nothing names it.
 
-    First what `roles` names (`bos_token`, `eos_token`, `pad_token`, as in tokenizer_config.json),
-    if the tokenizer has it; then the first of `BOS_NAMES`, `EOS_NAMES` or `PAD_NAMES` among the
-    added tokens. `<|endoftext|>` is never taken for padding unless `roles` says so: a trainer that
+    First the token that `roles` names (`bos_token`, `eos_token`, `pad_token`, as in
+    tokenizer_config.json), if the tokenizer has it; then the first of `BOS_NAMES`, `EOS_NAMES` or
+    `PAD_NAMES` among the added tokens. `<|endoftext|>` is never taken for padding unless `roles` says so: a trainer that
     masks padding would stop learning where documents end.
 
     >>> config = {"added_tokens": [{"id": 3, "content": "</s>"}], "model": {"vocab": {}}}
@@ -104,27 +104,27 @@ def find_role(config: Config, roles: Mapping[str, str], role: Role) -> SpecialTo
 
 
 def template_bos(config: Config) -> SpecialToken | None:
-    """The first token that the file's own post-processor puts before a single text, if any."""
+    """Return the first token that the post-processor puts before a single text, if any."""
     return _template(config.get("post_processor"), before=True)
 
 
 def template_eos(config: Config) -> SpecialToken | None:
-    """The last token that the file's own post-processor puts after a single text, if any."""
+    """Return the last token that the post-processor puts after a single text, if any."""
     return _template(config.get("post_processor"), before=False)
 
 
 def parse_config(config: Config) -> Config:
-    """`config` without template, truncation and padding; text that spells a token becomes it.
+    """Return `config` without template, truncation and padding; spelled tokens become tokens.
 
-    Shares the vocabulary with `config`: treat both as read-only.
+    It shares the vocabulary with `config`: treat both as read-only.
     """
     return {**config, "post_processor": None, "truncation": None, "padding": None}
 
 
 def literal_config(config: Config) -> Config:
-    """`config` in which no text can become a special token, and every other id stays as it was.
+    """Return `config` so that no text becomes a special token; all other ids are unchanged.
 
-    On ordinary text it gives what `tokenizers` gives with `encode_special_tokens` set and
+    On ordinary text it gives the ids that `tokenizers` gives with `encode_special_tokens` set and
     `add_special_tokens=False`. Added tokens that are not marked special (runs of spaces, for
     example) still match. Costs one pass over the vocabulary and, where a special token takes part
     in merges, one over those.
@@ -202,8 +202,8 @@ def _renamed_dict(config: Config, names: Mapping[str, str]) -> dict[str, int]:
     for name, renamed in names.items():
         if name in vocab:
             vocab[renamed] = vocab.pop(name)
-    # `tokenizers` numbers added tokens that the model lacks by their place in the list. With some
-    # of them gone the others would move, so all of them become part of the model.
+    # `tokenizers` numbers added tokens that the model lacks by their place in the list. Without
+    # some of them the others would move, so all of them become part of the model.
     if any(name not in vocab for name in names.values()):
         for token in _added(config):
             vocab.setdefault(names.get(token["content"], token["content"]), int(token["id"]))
@@ -224,10 +224,10 @@ def _renamed_list(config: Config, names: Mapping[str, str]) -> list[list[Any]]:
 def _may_take_part(
     names: Iterable[str], vocab: Mapping[str, int], prefix: str, merges: Merges
 ) -> bool:
-    """Whether one of `names` may be a part or the result of a merge; told without parsing them.
+    """Return whether one of `names` may be a part or the result of a merge, without parsing.
 
     Parts of a merge are in the vocabulary. A name that is a part stands in the text of the merges,
-    where it can be searched for if JSON writes it in one way only.
+    where a search finds it if JSON writes it in one way only.
     """
     if prefix or not isinstance(merges, msgspec.Raw):
         return True
@@ -256,7 +256,7 @@ def _listed(merges: Merges) -> list[str | list[str]]:
 def _merges_without(
     merges: Sequence[str | list[str]], names: Mapping[str, str], prefix: int
 ) -> list[str | list[str]]:
-    """The merges in which no renamed piece is a part or the result."""
+    """Return the merges in which no renamed piece is a part or the result."""
     kept = []
     for merge in merges:
         left, right = merge.split(" ", 1) if isinstance(merge, str) else merge

@@ -1,12 +1,12 @@
-"""The code points that the two engines may read differently, and the search for them in texts.
+"""Suspects: code points that the two engines may read differently, and their search in texts.
 
-What an engine makes of a text depends on Unicode tables of its own: which characters are letters,
+The ids of an engine depend on Unicode tables of its own: which characters are letters,
 digits, marks and spaces, and how they are composed and ordered by NFC. The tables of gigatoken are
 of a later Unicode version than those of `tokenizers`, so a text that holds a suspect is encoded by
 `tokenizers`. In the versions named by `COMPARED` the suspects are the differences that a sweep over
 all of Unicode found (tests/long/test_suspects.py). With any other version they are all code points
-beyond ASCII whose properties have ever changed, or may yet: only those are trusted that Unicode 3.2
-has, in its first three planes, as the Unicode of this Python has them.
+beyond ASCII whose properties have ever changed, or may yet: only code points of the first three
+planes that have equal properties in Unicode 3.2 and in the Unicode of this Python are trusted.
 """
 
 from __future__ import annotations
@@ -49,9 +49,9 @@ Range = tuple[int, int]
 
 
 class Suspects:
-    """Code points, and which texts hold one of them.
+    """A set of code points, and the search for texts that hold one of them.
 
-    Nothing is made of the `ranges` before the first text beyond ASCII.
+    Tables are made of `ranges` at the first text beyond ASCII.
     """
 
     def __init__(self, ranges: Iterable[Range]) -> None:

@@ -53,7 +53,7 @@ _O200K_PATTERN = (
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Encoding:
-    """What a rank file does not hold."""
+    """The parts of an encoding that a rank file does not hold."""
 
     pattern: str | None
     """The split pattern; None: GPT-2's, which is built into the byte-level pre-tokenizer."""
@@ -88,7 +88,7 @@ ENCODINGS: Mapping[str, Encoding] = {
 
 
 def parse_ranks(data: bytes, where: str) -> dict[bytes, int]:
-    """The ranks of a .tiktoken file: one ``BASE64 RANK`` per line; `where` names it in errors."""
+    """Return the ranks of a .tiktoken file, one ``BASE64 RANK`` a line; `where` is for errors."""
     ranks: dict[bytes, int] = {}
     for number, line in enumerate(data.split(b"\n"), 1):
         if line.strip():
@@ -99,7 +99,7 @@ def parse_ranks(data: bytes, where: str) -> dict[bytes, int]:
 
 
 def ranks_to_json(ranks: Mapping[bytes, int], encoding: Encoding) -> bytes:
-    """A tokenizer.json that gives the ids tiktoken gives for `ranks` and `encoding`."""
+    """Return a tokenizer.json with the ids that tiktoken gives for `ranks` and `encoding`."""
     symbols = byte_symbols()
     table = {byte: ord(symbol) for byte, symbol in enumerate(symbols)}
     names = {token: token.decode("latin-1").translate(table) for token in ranks}
@@ -120,7 +120,7 @@ def byte_level_config(
     pattern: str | None,
     ignore_merges: bool,
 ) -> dict[str, Any]:
-    """A byte-level BPE tokenizer.json as a dict, in the shape of the published cl100k_base.
+    """Return a byte-level BPE tokenizer.json as a dict, in the form of the published cl100k_base.
 
     `vocab` and `merges` are in the byte-level alphabet, `pattern` None splits as GPT-2 does, and
     with `ignore_merges` a whole word of the vocabulary is one token whatever the merges say.
@@ -154,7 +154,7 @@ def byte_level_config(
 
 
 def byte_symbols() -> str:
-    """The byte-level alphabet: the character that stands for each of the 256 bytes.
+    """Return the byte-level alphabet: the character that stands for each of the 256 bytes.
 
     >>> byte_symbols()[32], byte_symbols()[65], len(set(byte_symbols()))
     ('Ġ', 'A', 256)

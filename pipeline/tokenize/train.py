@@ -1,4 +1,4 @@
-"""A byte-level BPE tokenizer from your own text, in a form that the fast engine accepts.
+"""Training of a byte-level BPE tokenizer on given text, in a form that both engines accept.
 
 The result splits text as cl100k_base does, knows all 256 bytes (so nothing is ever unknown and
 decoding gives back the text), and holds its control tokens as its last ids. The same texts in the
@@ -52,7 +52,7 @@ _SAMPLES = 64
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TrainReport:
-    """What was trained on, and how well it compresses that."""
+    """The training data of a tokenizer, and how well it compresses them."""
 
     vocab_size: int
     """Ids, control tokens included."""
@@ -124,7 +124,7 @@ def train_json(
 
 
 class _Feed:
-    """Passes texts on until `max_bytes`, counts them, and keeps up to 64 evenly spaced ones."""
+    """An iterator over texts up to `max_bytes` that counts them and keeps 64 evenly spaced."""
 
     def __init__(self, texts: Iterable[str], max_bytes: int) -> None:
         self.texts = 0
@@ -163,7 +163,7 @@ class _Feed:
 def _train_model(
     texts: Iterable[str], size: int, min_frequency: int
 ) -> tuple[dict[str, int], list[str]]:
-    """Vocabulary and merges of a byte-level BPE of at most `size` tokens."""
+    """Return vocabulary and merges of a byte-level BPE of at most `size` tokens."""
     from tokenizers import Regex, Tokenizer, models, pre_tokenizers, trainers
 
     tokenizer = Tokenizer(models.BPE())
@@ -182,7 +182,7 @@ def _train_model(
 
 
 def _pieces(text: str) -> Iterator[str]:
-    """`text` in parts of at most 2**20 characters, cut at line ends where there are any.
+    """Yield `text` in parts of at most 2**20 characters, cut at line ends where there are any.
 
     The trainer needs some thirty bytes of memory for each character of one text.
     """
@@ -197,13 +197,13 @@ def _pieces(text: str) -> Iterator[str]:
 
 
 def _has_long_run(text: str) -> bool:
-    """A quick look: searching for `_LONG_RUN` everywhere would cost more than the training."""
+    """Return whether `_LONG_RUN` may match; a search of all text costs more than training."""
     words = max(map(len, text.split()), default=0)
     return words >= _RUN_CHARACTERS or _LONG_BLANK.search(text) is not None
 
 
 def _without_long_runs(text: str) -> Iterator[str]:
-    """`text`, cut within and around runs of 1,024 characters or more."""
+    """Yield `text`, cut within and around runs of 1,024 characters or more."""
     done = 0
     for run in _LONG_RUN.finditer(text):
         yield text[done : run.start()]
@@ -222,7 +222,7 @@ def _bytes_per_token(data: bytes, samples: list[str]) -> float:
 
 
 def _check_absent(out: Path) -> None:
-    """Fail before the training and not after it."""
+    """Raise an error that would otherwise come after the training."""
     if os.path.lexists(out):
         raise UsageError(
             "exists already", where=str(out), remedy="Choose another --out.", code="E_EXISTS"

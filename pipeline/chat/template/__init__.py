@@ -1,1 +1,1 @@
-"""Chat templates: where they come from, and their sandbox."""
+"""Chat templates: their sources, their sandbox and its limits."""

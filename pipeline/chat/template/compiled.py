@@ -1,7 +1,7 @@
-"""A chat template, compiled once, and what goes wrong when it renders a record.
+"""A compiled chat template, and the errors of rendering a record by it.
 
-Whatever a template does with a record, `CompiledTemplate.render` gives text or raises
-`RenderError` with the line of the template; that a rendering ends is limits.py's.
+For any template and record, `CompiledTemplate.render` returns text or raises `RenderError` with the
+line of the template; limits.py makes sure that it ends.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class RenderError(Exception):
 
 
 class CompiledTemplate:
-    """A template and the variables that it sees besides a record's.
+    """A template, and the variables that it sees beside those of a record.
 
     Raises `InputError` (E_TEMPLATE) for a template that is no Jinja, with its `origin` and line.
     """
@@ -74,7 +74,7 @@ class CompiledTemplate:
         if len(text) > _MAX_TEMPLATE:
             problem = f"{len(text):,} characters is over the limit of {_MAX_TEMPLATE:,}"
             raise _unusable(problem, origin)
-        with _told(origin):
+        with _input_errors(origin):
             parsed = self.environment.parse(text)
             self.has_markers = has_markers(parsed)
             self.escapes = parsed.find(nodes.EvalContextModifier) is not None
@@ -90,10 +90,10 @@ class CompiledTemplate:
         self, messages: Messages, tools: Sequence[Any] | None = None, *, prompt: bool = False,
         marks: str | None = None, characters: int = 0,
     ) -> str:  # fmt: skip
-        """The text of `messages`; with `prompt` also what comes before the assistant's next words.
+        """Return the text of `messages`; with `prompt` followed by the generation prompt.
 
-        What stands between generation markers comes out between the two characters `marks`.
-        `characters` is about the size of the record, and lowers the limit of steps.
+        Text between generation markers comes out between the two characters `marks`. `characters`
+        is the approximate size of the record, and lowers the limit of steps.
         """
         environment = self.environment
         environment.budget.restart(characters)
@@ -122,11 +122,11 @@ class CompiledTemplate:
 
 
 @contextmanager
-def _told(origin: str) -> Iterator[None]:
-    """Raise `InputError` for whatever goes wrong in Jinja and Python with the text of a template.
+def _input_errors(origin: str) -> Iterator[None]:
+    """Raise `InputError` for any failure of Jinja and Python on the text of a template.
 
-    It may make them fail in any way: numbers of thousands of digits are a `ValueError`, what nests
-    too deeply ends as one of several errors.
+    There are many: numbers of thousands of digits are a `ValueError`, deep nesting ends as one of
+    several errors.
     """
     try:
         yield

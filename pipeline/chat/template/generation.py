@@ -1,9 +1,9 @@
-"""`{% generation %}` ... `{% endgeneration %}`: what the model is to say, marked by the template.
+"""The tag `{% generation %}`: text that the model is to say, marked by the template.
 
 The markers are transformers' (`return_assistant_tokens_mask`). Here the text between them comes out
 between two noncharacters of Unicode, which travel with it through macros, `set` blocks and
-concatenations. They are such as the rendering without them does not hold, and it must be what is
-left when they are taken out: that proves the spans, to the character.
+concatenations. The rendering without markers does not hold them, and must be equal to the one with
+them once they are removed: that proves the spans, to the character.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ _NONCHARACTERS = "".join(map(chr, range(0xFDD0, 0xFDF0)))
 
 
 class Generation(Extension):
-    """The tag; between `environment.marks`, where there are some, its text comes out."""
+    """The tag; its text comes out between `environment.marks`, if there are any."""
 
     tags = frozenset({"generation"})  # type: ignore[assignment]
 
     def parse(self, parser: Parser) -> nodes.Node:
-        """A call block, and so with a scope of its own, as in transformers."""
+        """Return a call block, which has a scope of its own, as in transformers."""
         line = next(parser.stream).lineno
         body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
         return nodes.CallBlock(self.call_method("_mark"), [], [], body).set_lineno(line)
@@ -36,7 +36,7 @@ class Generation(Extension):
 
 
 def has_markers(template: nodes.Template) -> bool:
-    """Whether the parsed `template` marks anything."""
+    """Return whether the parsed `template` marks anything."""
     name = f"{Generation.__module__}.{Generation.__qualname__}"
     return any(
         isinstance(block.call.node, nodes.ExtensionAttribute) and block.call.node.identifier == name
@@ -45,7 +45,7 @@ def has_markers(template: nodes.Template) -> bool:
 
 
 def unused(text: str, count: int) -> str:
-    """So many noncharacters that `text` does not hold; raises `ValueError` if it holds too many.
+    """Return `count` noncharacters that `text` does not hold; raise `ValueError` if too few.
 
     >>> unused("plain text", 2) == chr(0xFDD0) + chr(0xFDD1)
     True
@@ -57,7 +57,7 @@ def unused(text: str, count: int) -> str:
 
 
 def unmark(marked: str, marks: str) -> tuple[str, list[tuple[int, int]]]:
-    """The text of `marked`, and the spans that stood between `marks`, which may not nest.
+    """Return `marked` without `marks`, and the spans between them, which may not nest.
 
     >>> unmark("a[bc]d[]", "[]")
     ('abcd', [(1, 3), (4, 4)])

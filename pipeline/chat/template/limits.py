@@ -1,8 +1,8 @@
-"""How much a template may do: counted, never timed, so that every machine refuses the same records.
+"""Limits of a rendering: counted, never timed, so that every machine refuses the same records.
 
-Steps are rounds of loops and calls of macros. Bytes are what operations on text make, foreseen
-before anything is allocated wherever that can be. A record is refused at the first operation that
-goes over; nothing is cut short and handed on.
+Steps are rounds of loops and calls of macros. Characters are the results of operations on text,
+estimated before anything is allocated wherever that is possible. A record is refused at the first
+operation over a limit; no text is cut short.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ _NESTED = re.compile(r"\{[^{}]*\{")
 
 
 class LimitError(Exception):
-    """A template did more than it may, for this record."""
+    """A limit that a template exceeded on a record."""
 
 
 class Budget:
-    """What one rendering has left; `restart` before each."""
+    """Steps and characters that one rendering has left; call `restart` before each."""
 
     def __init__(self) -> None:
         self.restart()
@@ -62,7 +62,7 @@ class Budget:
             )
 
     def operate(self, operator: str, left: Any, right: Any) -> None:
-        """Count what `left operator right` makes, for +, *, ** and %."""
+        """Count the result of `left operator right`, for +, *, ** and %."""
         if operator == "+":
             if isinstance(left, str | bytes | list | tuple) and isinstance(right, type(left)):
                 self.make(len(left) + len(right))
@@ -83,13 +83,13 @@ class Budget:
             _bounded(left.bit_length() + right.bit_length(), _MAX_POWER_BITS)
 
     def format(self, text: str, values: Any, places: int) -> None:
-        """Count what a format `text` with so many `places` for `values` makes."""
+        """Count the result of a format `text` with `places` for `values`."""
         if _WIDE.search(text) or _NESTED.search(text):
             raise LimitError(f"a format asks for a width over {_MAX_WIDTH:,}, or one from data")
         self.make(len(text) + places * (size_of(values) + _MAX_WIDTH if places else 0))
 
     def call(self, function: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
-        """Count what a method of text, bytes or numbers is about to make."""
+        """Count the result of a method of text, bytes or numbers before it is called."""
         owner = getattr(function, "__self__", None)
         if not isinstance(owner, str | bytes | int):
             return
@@ -106,9 +106,9 @@ _UNUSUAL = frozenset({"translate", "maketrans", "to_bytes"})
 
 
 def size_of(value: Any, *, shown: bool = True) -> int:
-    """About how many characters `value` prints as, at most.
+    """Return about how many characters `value` prints as, at most.
 
-    Where it is `shown`, it raises for what prints as an address.
+    With `shown`, raise for an object that prints as an address.
 
     >>> size_of("abc"), size_of(["abc", 1])
     (3, 59)

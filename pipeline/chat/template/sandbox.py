@@ -1,9 +1,9 @@
-"""The environment that chat templates run in: that of transformers, with everything counted.
+"""The environment of chat templates: that of transformers, with everything counted.
 
 Guarantees: templates see what transformers shows them (`trim_blocks`, `lstrip_blocks`, loop
 controls, its `tojson`, `raise_exception`, `strftime_now`, `{% generation %}`), nothing of Python,
-no clock, no chance and no addresses: the same record gives the same text everywhere. What a
-rendering does and makes is bounded (limits.py). Costs 10 to 20 us a record.
+no clock, no random numbers and no addresses: the same record gives the same text everywhere. The
+work of a rendering is bounded (limits.py). Costs 10 to 20 us a record.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from .limits import MAX_CHARACTERS, Budget, LimitError, size_of
 __all__ = ["SCOPES", "ChatEnvironment", "ChatGenerator", "DateMissingError", "RaisedError"]
 
 SCOPES = frozenset({"_loop_vars", "_block_vars"})
-"""What jinja passes along to what is called in a loop or a block, which never sees it."""
+"""Keyword arguments that jinja adds to calls in a loop or a block; callees never see them."""
 
 _MAX_INDENT = 100
 _WIDTHS = {"center": "width", "batch": "linecount", "slice": "slices", "indent": "width"}
@@ -50,18 +50,18 @@ _ITEMS = 4  # bits: a filter counts a step for each 16 things that it looks thro
 
 
 class RaisedError(TemplateError):
-    """What a template said with `raise_exception`."""
+    """An error that a template raised with `raise_exception`."""
 
 
 class DateMissingError(TemplateError):
-    """A template asks for today's date, and none was given."""
+    """A request of a template for today's date when none was given."""
 
 
 class ChatGenerator(CodeGenerator):
-    """Code that joins texts where it can be counted."""
+    """Generator of code that joins texts where they can be counted."""
 
     def visit_Concat(self, node: nodes.Concat, frame: Frame) -> None:  # noqa: N802 (its name)
-        """What `~` becomes."""
+        """Write the call for the operator `~`."""
         if frame.eval_ctx.volatile:  # in an autoescape block
             super().visit_Concat(node, frame)
             return
@@ -72,15 +72,15 @@ class ChatGenerator(CodeGenerator):
         self.write("))")
 
     def visit_List(self, node: nodes.List, frame: Frame) -> None:  # noqa: N802
-        """A list; it may hold another twice, which holds another twice, and so on."""
+        """Write a counted list: it may hold another twice, which holds another twice, and so on."""
         self._built(super().visit_List, node, frame)
 
     def visit_Tuple(self, node: nodes.Tuple, frame: Frame) -> None:  # noqa: N802
-        """A tuple."""
+        """Write a counted tuple."""
         self._built(super().visit_Tuple, node, frame)
 
     def visit_Dict(self, node: nodes.Dict, frame: Frame) -> None:  # noqa: N802
-        """A dict."""
+        """Write a counted dict."""
         self._built(super().visit_Dict, node, frame)
 
     def _built(self, visit: Callable[[Any, Frame], None], node: Any, frame: Frame) -> None:
@@ -91,9 +91,9 @@ class ChatGenerator(CodeGenerator):
 
 
 class ChatEnvironment(ImmutableSandboxedEnvironment):
-    """One for each process: it counts for one rendering at a time.
+    """The sandbox of a process, which counts for one rendering at a time.
 
-    `date` (YYYY-MM-DD) is what `strftime_now` formats.
+    `strftime_now` formats `date` (YYYY-MM-DD).
     """
 
     code_generator_class = ChatGenerator
@@ -115,22 +115,22 @@ class ChatEnvironment(ImmutableSandboxedEnvironment):
         self._bound_filters()
 
     def step(self) -> None:
-        """Called in each round of a loop and each macro."""
+        """Count a round of a loop or a call of a macro."""
         self.budget.step()
 
     def printed(self, value: Any) -> Any:
-        """What stands between braces, about to become text."""
+        """Return a value between braces, counted before it becomes text."""
         if type(value) is not str:
             self.budget.make(size_of(value))
         return value
 
     def join_texts(self, parts: tuple[Any, ...]) -> str:
-        """What `~` does."""
+        """Return what the operator `~` gives."""
         self.budget.make(sum(map(size_of, parts)))
         return "".join(map(str, parts))
 
     def join_pieces(self, pieces: Iterable[str]) -> str:
-        """The text of a macro, a `set` block or the whole, from pieces that come one at a time."""
+        """Return the text of a macro, a `set` block or the whole, joined from `pieces`."""
         kept: list[str] = []
         length = 0
         for piece in pieces:
@@ -142,12 +142,12 @@ class ChatEnvironment(ImmutableSandboxedEnvironment):
         return "".join(kept)
 
     def built(self, value: Any) -> Any:
-        """A list, tuple or dict of a template's own."""
+        """Return a list, tuple or dict that the template made, counted."""
         self.budget.make(size_of(value, shown=False))
         return value
 
     def counted(self, items: Iterable[Any]) -> Iterable[Any]:
-        """What a loop with a condition goes through: also what it passes over takes steps."""
+        """Return the items of a loop with a condition; those that it skips count, too."""
         if isinstance(items, Sized):
             self.budget.step(len(items))
             return items
@@ -159,12 +159,12 @@ class ChatEnvironment(ImmutableSandboxedEnvironment):
             yield item
 
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
-        """`left operator right`, counted."""
+        """Return `left operator right`, counted."""
         self.budget.operate(operator, left, right)
         return self.binop_table[operator](left, right)
 
     def call(__self, __context: Context, __obj: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N805
-        """Call `__obj`, counted; the names leave all others to keyword arguments, as in jinja."""
+        """Call `__obj`, counted; the odd names leave all others to keyword arguments."""
         given = {name: kwargs[name] for name in kwargs if name not in SCOPES} if kwargs else kwargs
         __self.budget.call(__obj, args, given)
         for arg in (*args, *given.values()) if given else args:
@@ -173,11 +173,11 @@ class ChatEnvironment(ImmutableSandboxedEnvironment):
         return super().call(__context, __obj, *args, **kwargs)
 
     def unsafe_undefined(self, obj: Any, attribute: str) -> Undefined:
-        """Refuse what is private at once; in jinja it would print as nothing."""
+        """Refuse a private attribute at once; in jinja it would print as nothing."""
         raise SecurityError(f"access to {attribute!r} of a {type(obj).__name__} is unsafe")
 
     def wrap_str_format(self, value: Any) -> Callable[..., str] | None:
-        """`str.format` in the sandbox of jinja, counted."""
+        """Return `str.format` in the sandbox of jinja, counted."""
         wrapped = super().wrap_str_format(value)
         if wrapped is None:
             return None
@@ -195,7 +195,7 @@ class ChatEnvironment(ImmutableSandboxedEnvironment):
 
     def _bound_filters(self) -> None:
         self.filters["tojson"] = self._to_json
-        self.filters["random"] = _no_chance
+        self.filters["random"] = _refuse_random
         for name in _LOOKING_THROUGH:
             self.filters[name] = self._stepped(FILTERS[name])
         for name in ("join", "format", "replace", *_WIDTHS, *_AS_TEXT, *_SLOW):
@@ -250,7 +250,7 @@ class ChatEnvironment(ImmutableSandboxedEnvironment):
         self, value: Any, ensure_ascii: bool = False, indent: Any = None, separators: Any = None,
         sort_keys: bool = False,
     ) -> str:  # fmt: skip
-        """Transformers' `tojson`: nothing is escaped for HTML."""
+        """Return the JSON of `value` as in transformers: nothing is escaped for HTML."""
         if size_of((indent, separators)) > 2 * _MAX_INDENT or _wide(indent):
             raise LimitError(f"tojson with an indent over {_MAX_INDENT}")
         if isinstance(value, str | list | tuple | dict):
@@ -262,7 +262,7 @@ class ChatEnvironment(ImmutableSandboxedEnvironment):
 
 
 class _Namespace(Namespace):
-    """`namespace`, as in transformers without names that begin with an underscore."""
+    """The `namespace` of transformers: no name in it begins with an underscore."""
 
     def __init__(*args: Any, **kwargs: Any) -> None:  # as in jinja: `self` may be a name in it
         self, *rest = args
@@ -281,13 +281,13 @@ def _check_name(name: Any) -> None:
 
 
 class _Dicts:
-    """`dict`, which makes dicts and is not their class."""
+    """A `dict` that makes dicts and is not their class."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> dict[Any, Any]:
         return dict(*args, **kwargs)
 
     def fromkeys(self, *args: Any) -> dict[Any, Any]:
-        """`dict.fromkeys`."""
+        """Return `dict.fromkeys`."""
         return dict.fromkeys(*args)
 
 
@@ -310,7 +310,7 @@ def _clock(date: str | None) -> Callable[[str], str]:
     return strftime_now
 
 
-def _no_chance(*_: Any) -> Any:
+def _refuse_random(*_: Any) -> Any:
     raise TemplateRuntimeError("the filter random gives something else each time")
 
 
@@ -319,10 +319,10 @@ def _wide(indent: Any) -> bool:
 
 
 def _count_steps(template: nodes.Template) -> None:
-    """Have each loop and macro of the parsed `template` count its rounds and calls.
+    """Make each loop and macro of the parsed `template` count its rounds and calls.
 
-    `EnvironmentAttribute` is written into the generated code as it stands: a call takes 60 ns so,
-    and ten times that as a call of the sandbox.
+    `EnvironmentAttribute` is written into the generated code unchanged: such a call takes 60 ns, a
+    call of the sandbox ten times as long.
     """
     loops = list(template.find_all(nodes.For))
     bodies: list[nodes.For | nodes.Macro] = [*loops, *template.find_all(nodes.Macro)]

@@ -1,7 +1,7 @@
-"""From what the user named to the text of a chat template.
+"""Resolution of the template that the user named to its text.
 
-Nothing is guessed: without a template of the tokenizer's own one must be named, since a model tuned
-by another format than it was trained by, or is served by, is a model that nobody meant.
+Nothing is guessed: where the tokenizer has no template one must be named, since a model tuned in
+another format than the one it was trained in, or is served in, is useless.
 """
 
 from __future__ import annotations
@@ -38,17 +38,17 @@ Fetch = Callable[[str], Path | None]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Template:
-    """A chat template and where it is from."""
+    """A chat template with its origin."""
 
     text: str
     origin: str
     """For people: "tokenizer", "tokenizer NAME", "named chatml" or a file's base name."""
     trusted: bool = False
-    """Whether it came with dataprep. Others run in worker processes, under limits."""
+    """Whether it came with dataprep; others run in worker processes, under limits."""
 
 
 def named_templates() -> tuple[str, ...]:
-    """The names of the templates that come along.
+    """Return the names of the templates that come with dataprep.
 
     >>> "chatml" in named_templates()
     True
@@ -57,11 +57,11 @@ def named_templates() -> tuple[str, ...]:
 
 
 def resolve_template(spec: str | None, tokenizer: str | None) -> Template:
-    """The template that `spec` names, for the tokenizer that `tokenizer` names (None: built-in).
+    """Return the template `spec` for the tokenizer named by `tokenizer` (None: built-in).
 
-    A `spec` is the name of one that comes along, a path to a file, ``tokenizer:NAME`` for one of
-    several that the tokenizer has, or None: the tokenizer's own, "default" where it has several.
-    Raises `InputError` (E_TEMPLATE), and `StorageError` where the network fails.
+    A `spec` is the name of one that comes with dataprep, a path to a file, ``tokenizer:NAME`` for
+    one of several that the tokenizer has, or None: its own, "default" where it has several.
+    Raise `InputError` (E_TEMPLATE), and `StorageError` where the network fails.
 
     >>> resolve_template(None, None).origin
     'named chatml'
@@ -102,7 +102,7 @@ def _own(tokenizer: str | None, name: str) -> Template:
 
 
 def _templates_of(tokenizer: str) -> dict[str, str]:
-    """The templates of a tokenizer by name; as in transformers, a .jinja file comes first."""
+    """Return the templates of a tokenizer by name; a .jinja file comes first (transformers)."""
     path = existing_path(tokenizer)
     if path is not None:
         folder = path if path.is_dir() else path.parent
@@ -113,8 +113,10 @@ def _templates_of(tokenizer: str) -> dict[str, str]:
 
 
 def _from_hub(repository: str, name: str) -> Path | None:
-    """A file of a hub repository; the tokenizer itself was fetched before, so that offline the
-    cache is all there is, and what it lacks the repository is taken to lack."""
+    """Return a file of a hub repository, or None if it has no such file.
+
+    The tokenizer was fetched before: offline, a file that the cache lacks counts as missing.
+    """
     try:
         return download(repository, name)
     except StorageError:
@@ -133,7 +135,7 @@ def _first(fetch: Fetch) -> dict[str, str]:
 
 
 def _in_json(path: Path) -> dict[str, str]:
-    """The `chat_template` of a JSON file: a text, or a list of {"name", "template"}."""
+    """Return the `chat_template` of a JSON file: a text, or a list of {"name", "template"}."""
     data = _bytes(path, _MAX_CONFIG_BYTES)
     try:
         config = msgspec.json.decode(data, type=dict[str, Any])
