@@ -132,7 +132,7 @@ class Renderings:
     ) -> Renderings:  # fmt: skip
         """Render all records of `batch`, or those up to the first that is refused.
 
-        Records run under the limits of `watch`, if given; each run of the template has its own time.
+        Records run under the limits of `watch`, if given; each run of the template has its time.
         """
         found = cls()
         if watch is not None and batch.records:

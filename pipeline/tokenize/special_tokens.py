@@ -86,8 +86,8 @@ def find_role(config: Config, roles: Mapping[str, str], role: Role) -> SpecialTo
 
     First the token that `roles` names (`bos_token`, `eos_token`, `pad_token`, as in
     tokenizer_config.json), if the tokenizer has it; then the first of `BOS_NAMES`, `EOS_NAMES` or
-    `PAD_NAMES` among the added tokens. `<|endoftext|>` is never taken for padding unless `roles` says so: a trainer that
-    masks padding would stop learning where documents end.
+    `PAD_NAMES` among the added tokens. `<|endoftext|>` is padding only if `roles` says so: else a
+    trainer that masks padding would not learn where documents end.
 
     >>> config = {"added_tokens": [{"id": 3, "content": "</s>"}], "model": {"vocab": {}}}
     >>> find_role(config, {}, "eos")

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from dataprep.formats.errors import IncompatibleError, InputError
-from dataprep.pipeline import build as builds
 from dataprep.pipeline.tokenize import engines as engine
 from dataprep.pipeline.tokenize.engines import TOKENIZERS
+from dataprep.pipeline.tokens import kind as tokens_kind
 from tests.scenes.corpora import STORIES, build_into, digests, shrink_units, write_large
 
 DIFFERENCE = "gigatoken and tokenizers give different ids for 'text'"
@@ -64,7 +64,7 @@ def test_a_tokenizer_that_turns_out_not_to_load(
     def refuse(data: bytes, where: str | None) -> None:
         raise InputError("cannot be loaded", where=where or "built-in")
 
-    monkeypatch.setattr(builds, "load_tokenizer", refuse)
+    monkeypatch.setattr(tokens_kind, "load_tokenizer", refuse)
     with pytest.raises(InputError, match="cannot be loaded"):
         build_into(tmp_path / "out", inputs[2], workers=2)
     assert list(tmp_path.iterdir()) == []
