@@ -21,7 +21,7 @@ import numpy.typing as npt
 
 from dataprep.formats.errors import DataprepError, IncompatibleError
 
-from ..tokenize.bos_eos import Encoding
+from ..tokenize.encoding import Encoding
 from ..tokenize.engines import (
     TOKENIZERS,
     Encoded,

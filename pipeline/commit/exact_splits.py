@@ -21,7 +21,7 @@ from dataprep.formats.storage import create_directory
 
 from ..execute.unit_files import Marks, PieceWriter, Rows
 from ..plan.splits import Part, assign_exactly, cut_points, exact_sizes
-from ..tokenize.bos_eos import Encoding
+from ..tokenize.encoding import Encoding
 from .shards import PlacedPiece
 
 __all__ = ["deal_out", "sizes_of"]

@@ -26,7 +26,7 @@ from dataprep.formats.files.paths import refuse_address
 from dataprep.formats.library_errors import rust_errors
 
 from .sentencepiece import model_to_json, parse_model
-from .tiktoken import ENCODINGS, Encoding, parse_ranks, ranks_to_json
+from .tiktoken import ENCODINGS, TiktokenEncoding, parse_ranks, ranks_to_json
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -176,7 +176,7 @@ def _read(path: Path) -> bytes:
     return data
 
 
-def _encoding_of(path: Path) -> Encoding:
+def _encoding_of(path: Path) -> TiktokenEncoding:
     encoding = ENCODINGS.get(path.stem)
     if encoding is None:
         raise _unusable(

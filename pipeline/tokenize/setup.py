@@ -12,7 +12,7 @@ from dataprep.formats.errors import InputError, UsageError
 from dataprep.formats.manifest.tokens import SpecialToken, TokenizerEntry
 
 from ..options import AUTO, NONE
-from .bos_eos import Encoding
+from .encoding import Encoding
 from .engines import EngineChoice
 from .load import BUILT_IN, TokenizerSource
 from .probes import encoded_probes

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from dataprep.formats.errors import IncompatibleError
 
-from .bos_eos import Encoding
+from .encoding import Encoding
 
 __all__ = ["SpecialTextCounter"]
 

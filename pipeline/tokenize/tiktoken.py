@@ -29,7 +29,7 @@ from dataprep.formats.errors import InputError
 __all__ = [
     "CL100K_PATTERN",
     "ENCODINGS",
-    "Encoding",
+    "TiktokenEncoding",
     "byte_level_config",
     "byte_symbols",
     "parse_ranks",
@@ -52,7 +52,7 @@ _O200K_PATTERN = (
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Encoding:
+class TiktokenEncoding:
     """The parts of an encoding that a rank file does not hold."""
 
     pattern: str | None
@@ -63,17 +63,17 @@ class Encoding:
 
 _END = "<|endoftext|>"
 _FIM = ("<|fim_prefix|>", "<|fim_middle|>", "<|fim_suffix|>")
-_GPT2 = Encoding(pattern=None, specials={_END: 50256})
+_GPT2 = TiktokenEncoding(pattern=None, specials={_END: 50256})
 
-ENCODINGS: Mapping[str, Encoding] = {
+ENCODINGS: Mapping[str, TiktokenEncoding] = {
     "gpt2": _GPT2,
     "r50k_base": _GPT2,
     "p50k_base": _GPT2,
-    "p50k_edit": Encoding(
+    "p50k_edit": TiktokenEncoding(
         pattern=None,
         specials={_END: 50256, **{token: 50281 + i for i, token in enumerate(_FIM)}},
     ),
-    "cl100k_base": Encoding(
+    "cl100k_base": TiktokenEncoding(
         pattern=CL100K_PATTERN,
         specials={
             _END: 100257,
@@ -81,7 +81,7 @@ ENCODINGS: Mapping[str, Encoding] = {
             "<|endofprompt|>": 100276,
         },
     ),
-    "o200k_base": Encoding(
+    "o200k_base": TiktokenEncoding(
         pattern=_O200K_PATTERN, specials={_END: 199999, "<|endofprompt|>": 200018}
     ),
 }
@@ -98,7 +98,7 @@ def parse_ranks(data: bytes, where: str) -> dict[bytes, int]:
     return ranks
 
 
-def ranks_to_json(ranks: Mapping[bytes, int], encoding: Encoding) -> bytes:
+def ranks_to_json(ranks: Mapping[bytes, int], encoding: TiktokenEncoding) -> bytes:
     """Return a tokenizer.json with the ids that tiktoken gives for `ranks` and `encoding`."""
     symbols = byte_symbols()
     table = {byte: ord(symbol) for byte, symbol in enumerate(symbols)}

@@ -7,7 +7,7 @@ import msgspec
 from dataprep.formats.manifest.tokens import Probe
 
 from ..read.reader import ReadOptions
-from ..tokenize.bos_eos import Encoding
+from ..tokenize.encoding import Encoding
 
 __all__ = ["TokenPayload"]
 

@@ -38,7 +38,7 @@ from ..read.process_limits import Watch
 from ..read.reader import SpanReader
 from ..read.records import Batch, Reject, Span
 from ..read.sources import Source
-from ..tokenize.bos_eos import Encoding, assemble
+from ..tokenize.encoding import Encoding, assemble
 from ..tokenize.engines import (
     GIGATOKEN,
     TOKENIZERS,

@@ -9,7 +9,7 @@ from typing import Any
 from dataprep.pipeline.read.reader import ReadOptions
 from dataprep.pipeline.read.records import Span
 from dataprep.pipeline.read.sources import Source
-from dataprep.pipeline.tokenize.bos_eos import Encoding
+from dataprep.pipeline.tokenize.encoding import Encoding
 
 __all__ = ["encoding", "read_options", "source_of", "spans_of"]
 

@@ -28,7 +28,7 @@ from dataprep.pipeline.chat.render.marked_texts import (
     marked,
 )
 from dataprep.pipeline.chat.token_bytes import PieceSizes, covered
-from dataprep.pipeline.tokenize.bos_eos import Encoding
+from dataprep.pipeline.tokenize.encoding import Encoding
 from dataprep.pipeline.tokenize.engines import GIGATOKEN, TOKENIZERS, load_gigatoken, make_encoder
 from dataprep.pipeline.tokenize.load import resolve_tokenizer
 from dataprep.pipeline.tokenize.special_tokens import parse_config, special_tokens, vocab_size

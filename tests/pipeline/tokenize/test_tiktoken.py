@@ -21,7 +21,7 @@ from dataprep.pipeline.tokenize.special_tokens import (
 )
 from dataprep.pipeline.tokenize.tiktoken import (
     ENCODINGS,
-    Encoding,
+    TiktokenEncoding,
     parse_ranks,
     ranks_to_json,
 )
@@ -80,7 +80,7 @@ def test_conversion_equals_tiktoken_on_ranks_made_to_be_ambiguous(name: str) -> 
     texts += PROSE
     ranks = small_ranks(2)
     specials = {"<|endoftext|>": 600}
-    encoding = Encoding(pattern=ENCODINGS[name].pattern, specials=specials)
+    encoding = TiktokenEncoding(pattern=ENCODINGS[name].pattern, specials=specials)
     gpt2 = r"'(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
     reference = tiktoken.Encoding(
         "test", pat_str=encoding.pattern or gpt2, mergeable_ranks=ranks, special_tokens=specials

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dataprep.formats.errors import DataprepError
-from dataprep.pipeline.tokenize import bos_eos as module
-from dataprep.pipeline.tokenize.bos_eos import assemble, assemble_reference
+from dataprep.pipeline.tokenize import encoding as module
+from dataprep.pipeline.tokenize.encoding import assemble, assemble_reference
 
 VOCAB = {"<u2": 1 << 16, "<u4": 1 << 32}
 
