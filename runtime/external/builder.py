@@ -131,7 +131,7 @@ class DataLoaderBuilder:
     ) -> DataLoaderBuilder:
         """Pad rows by the given collate function, or by `Padded` if there is none.
 
-        What is None stays as the collate function has it; `Padded` pads on the right.
+        Arguments that are None stay as the collate function has them; `Padded` pads on the right.
         """
         given = {
             "padding_side": padding_side, "max_length": max_length, "pad_id": pad_id,

@@ -1,7 +1,7 @@
 """Tasks on datasets that make their own batches: served, or refused by name.
 
-What labels such a task has is said once, in docs/guide.md: each label stands under its own token,
-``"unshifted"``, as samples in lists have it, because models shift inside.
+Each label of such a task stands under its own token, ``"unshifted"``, as in samples in lists,
+because models shift inside (docs/guide.md).
 """
 
 from __future__ import annotations

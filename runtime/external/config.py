@@ -45,7 +45,7 @@ class LoaderConfig:
     prefetch_factor: int = 2
     """Batches that each worker, or the thread, makes ahead of time. 0: the thread is left out."""
     persistent_workers: bool | None = None
-    """Whether workers stay from epoch to epoch; None: where there are any."""
+    """True if workers stay from epoch to epoch; None: if there are any."""
     drop_last: bool | None = None
     """Leave out what does not fill the last global batch. False: one rank gets a shorter batch;
     several get full ones with a `sample_mask`, and no sample twice. It is a field of batches that
@@ -53,14 +53,14 @@ class LoaderConfig:
     divide evenly. None: False, but shuffled training on several ranks leaves out what would need
     such an element, and warns."""
     seed: int = 42
-    """Of the order and of random transforms."""
+    """The seed of the order and of random transforms."""
     collate_fn: Collate | None = None
     """List of samples in, batch out; None: chosen by the task or the samples."""
     multiprocessing_context: StartMethod | None = None
-    """How workers are started; None: as Python does."""
+    """The start method of workers; None: that of Python."""
     draws: bool | None = None
-    """Whether samples or `collate_fn` draw random numbers from the generators of Python, NumPy or
-    torch; see runtime/external/randomness.py. None: unless it is certain that they do not."""
+    """True if samples or `collate_fn` draw from the generators of Python, NumPy or torch; see
+    runtime/external/randomness.py. None: unless it is certain that they do not."""
 
     def __post_init__(self) -> None:
         set_ = object.__setattr__

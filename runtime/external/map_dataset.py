@@ -114,13 +114,13 @@ class Collated(Dataset[Batch]):
         self.identity = type(dataset).__name__ if identity is None else identity
         self.sample_mask = sample_mask
         self.masks_whole = True
-        """Whether batches in which no row only fills have the `sample_mask`, too."""
+        """True if batches without filling rows have the `sample_mask`, too."""
         self.filler = 0
-        """The sample that a batch repeats in which every row only fills."""
+        """The sample that fills a batch without samples."""
         self.by_epoch = isinstance(collate, EpochCollate)
-        """Whether the collate function is another in every epoch."""
+        """True if the collate function differs from epoch to epoch."""
         self.tagged = self.by_epoch
-        """Whether its sample numbers have the epoch with them: see runtime/order/epoch_tag.py."""
+        """True if its sample numbers contain the epoch: see runtime/order/epoch_tag.py."""
         self._numbered = getattr(collate, "numbered", False) is True
         self._current: tuple[int, Collate] | None = None
 

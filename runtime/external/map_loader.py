@@ -47,7 +47,7 @@ class Buckets:
     """Options of batches of samples of similar length; see runtime/order/buckets.py."""
 
     lengths: Any = None
-    """Of each sample, in tokens: numbers or a `Lengths`; None where the dataset knows them."""
+    """Tokens of each sample: numbers or a `Lengths`; None: those that the dataset knows."""
     pool: int = POOL
     """Samples that are sorted together."""
     max_tokens: int | None = None
@@ -188,8 +188,8 @@ def _end(
 ) -> End:
     """Return what becomes of the `left` samples that fill no global batch; None: of any number.
 
-    See `LoaderConfig.drop_last`. Where that depends on what a batch is, the first sample that is
-    not skipped is collated.
+    See `LoaderConfig.drop_last`. If that depends on the type of a batch, the first sample
+    that is not skipped is collated.
     """
     if config.drop_last:
         return "drop"

@@ -136,9 +136,9 @@ class Preprocessing:
 def as_tensors(value: Any) -> Any:
     """Return `value` with numbers in arrays and lists as tensors, also inside mappings.
 
-    In lists, whole numbers become int64 and fractions float32, as models expect; arrays and tensors
-    keep their dtype. Single numbers, texts, empty and ragged lists stay, the last with tensors in
-    them.
+    Lists of whole numbers become int64 and of fractions float32, as models expect; arrays and
+    tensors keep their dtype. Single numbers, texts, empty and ragged lists stay, the last with
+    tensors in them.
 
     >>> as_tensors({"input_ids": [1, 2], "label": 3, "answers": [[1], [2, 3]], "name": "a"})
     {'input_ids': tensor([1, 2]), 'label': 3, 'answers': [tensor([1]), tensor([2, 3])], 'name': 'a'}

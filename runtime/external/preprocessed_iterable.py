@@ -40,7 +40,7 @@ from .randomness import Watch
 __all__ = ["SKIPPED", "StreamingPreprocessedDataset"]
 
 SKIPPED: Any = object()
-"""What `prepared` gives for a row that was skipped."""
+"""The value of `prepared` for a row that was skipped."""
 _WORKERS = 1024  # each with counters of its own, as two may not add to one at a time
 _BUFFER = 1000
 
@@ -104,7 +104,7 @@ class StreamingPreprocessedDataset(IterableDataset[Any]):
             column_mapping=column_mapping or {}, transform=transform, engine=prompt_engine
         )
         self.default_buffer = buffer_size is None
-        """Whether its size is a default: a loader that loads a state overrules it."""
+        """True if its size is a default, which a state that is loaded overrules."""
         given = _BUFFER if buffer_size is None else buffer_size
         self.buffer_size = whole_number("buffer_size", given)
         self.seed = require_seed(seed)

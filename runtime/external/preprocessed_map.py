@@ -48,8 +48,8 @@ class PreprocessedDataset(Dataset[Any]):
         draws: whether any of this draws random numbers, as an augmentation does. These are then
             seeded for each sample and epoch by loaders of this package, and nothing is cached.
 
-    What is served is the caller's to change, but for objects that are neither numbers nor lists of
-    these. Numbers in lists and arrays become tensors; all fields stay. Raises `PreprocessError`
+    Returned samples may be modified; objects that are neither numbers nor lists of these are
+    shared. Numbers in lists and arrays become tensors; all fields stay. Raises `PreprocessError`
     that names the row, the stage and the cause; `IndexError` for a number outside -len .. len - 1;
     `UsageError` for what is no number, and if something draws that should not.
 
@@ -194,7 +194,7 @@ def require_map_style(data: Any) -> None:
 
 
 MISSING: Any = object()
-"""What `get` gives for a sample that is not there."""
+"""The value of `get` for a sample that is not there."""
 _OBJECT = 120  # bytes, about, of a tensor or container beside what is in it
 _PLAIN = (str, bytes, int, float, bool, complex, type(None))
 

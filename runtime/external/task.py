@@ -21,10 +21,10 @@ TASK_TYPES = (
     "lm", "masked_lm", "seq2seq", "classification", "token_classification", "multi_label",
     "regression", "preference", "kto", "grpo", "custom",
 )  # fmt: skip
-"""What may be asked of a model; ``"custom"`` for what a collate function of one's own decides."""
+"""Task types; ``"custom"`` for one that the caller's collate function decides."""
 
 MODALITIES = ("text", "vision", "audio", "tabular", "multimodal")
-"""Those that are known. Others may be named: a collator registered under that name serves them."""
+"""Known modalities. A collator may be registered under the name of another one."""
 
 PRESETS = ("lm_tiny", "cls_tiny", "seq2seq_tiny", "vision_tiny")
 """The class methods of `TaskSpec` that take no arguments, by name."""
@@ -50,7 +50,7 @@ class TaskSpec:
     task_type: str
     """One of `TASK_TYPES`."""
     modality: str = "text"
-    """What the samples are: one of `MODALITIES`, or a name that a collator is registered for."""
+    """The kind of samples: one of `MODALITIES`, or a name that a collator is registered for."""
     model_family: str = "decoder"
     """The architecture it is meant for, in the words of the trainer; nothing here reads it."""
     input_fields: tuple[str, ...] = ("input_ids",)
@@ -63,7 +63,7 @@ class TaskSpec:
     special_tokens: Mapping[str, int] = field(default_factory=dict)
     """Ids of special tokens, as ``{"pad": 0}``; they overrule those of a tokenizer."""
     input_schema: Mapping[str, Any] = field(default_factory=dict)
-    """What is known of the inputs: shapes, vocabulary size, number of channels."""
+    """Facts about the inputs: shapes, vocabulary size, number of channels."""
     output_schema: Mapping[str, Any] = field(default_factory=dict)
     """Dtype and pad value of fields of a batch, as `OutputSchema.from_dict` takes them."""
     preprocessing_config: Mapping[str, Any] = field(default_factory=dict)

@@ -43,11 +43,11 @@ class Step(NamedTuple):
     samples: Positions
     """int64 [batch_size], or fewer in a partial batch; `PADDING` where a row only fills."""
     stop: int
-    """How many positions of the epoch are served once all ranks have made this step."""
+    """Positions of the epoch that are served once all ranks have made this step."""
     digest: int
-    """What the samples of all ranks in this step add to the digest of the epoch."""
+    """The sum that the samples of all ranks in this step add to the digest of the epoch."""
     last: bool
-    """Whether the epoch ends with it."""
+    """True if the epoch ends with this step."""
 
 
 class StepSampler(Sampler[list[int]], ABC):
@@ -62,7 +62,7 @@ class StepSampler(Sampler[list[int]], ABC):
     end: End
     order: Order
     tagged: bool
-    """Whether the samples of steps have the epoch with them (runtime/order/epoch_tag.py)."""
+    """True if the samples of steps contain the epoch (runtime/order/epoch_tag.py)."""
 
     def __init__(self, epoch: int) -> None:
         self._lent: Iterator[list[int]] | None = None

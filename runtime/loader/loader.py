@@ -3,8 +3,8 @@
 It is a real `torch.utils.data.DataLoader` over a dataset of any kind, so whatever works with those
 works with it. A `BatchSource` says what is served. The loader makes batches in the calling process,
 by one thread that is a few batches ahead: making a batch costs less than sending it from another
-process. Worker processes are for transforms in Python, and slower for everything else. What is
-served depends on none of this.
+process. Worker processes are for transforms in Python, and slower for everything else. The
+batches depend on none of this.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Loader(DataLoader[Batch]):
         **options: Any,
     ) -> None:  # fmt: skip
         self.source = source
-        """What is served, in what order, and the place in it."""
+        """The data, its order, and the place in it."""
         self.dataset_obj = source.dataset
         self.sampler_obj = cast("GlobalBatchSampler", getattr(source, "sampler", None))
         self.prefetch = prefetch

@@ -1,18 +1,17 @@
 """Read-ahead: announces to the kernel which parts of a split will be read soon.
 
-The order is a function, so a loader knows its next batches; without a word to the kernel it would
-still wait for each window in turn. `announce`, some batches ahead, has the disk work on all windows
-of a batch at once (posix_fadvise WILLNEED, which starts reading and returns). Where the whole split
-fits into memory it asks for the block of 1 MiB around each window, once: all of it will be read
-anyway, and disks deliver large blocks several times as fast. Otherwise it asks for the windows
-alone.
+The order is a function, so a loader knows its next batches; without read-ahead it would wait for
+each window in turn. `announce`, some batches ahead, has the disk work on all windows of a batch at
+once (posix_fadvise WILLNEED, which starts reading and returns). If the whole split fits into
+memory, it asks for the block of 1 MiB around each window, once: all of it will be read anyway, and
+disks deliver large blocks several times as fast. Otherwise it asks for the windows alone.
 
-Where everything is in the page cache that would be wasted, so a few windows are tried first: a read
+If everything is in the page cache, that would be wasted, so a few windows are tested first: a read
 of one byte that must not wait (RWF_NOWAIT, preadv2(2)) fails if its page is not there. After eight
-batches in a row that were there, the next look is taken after 10 ms: at every batch in training,
-and for less than a hundredth of the time where batches come as fast as they can. It then tries one
-sample, another each time, for the training step pays for what looking takes. Where reads cannot be
-told not to wait (tmpfs, overlayfs), one byte is read and timed.
+batches in a row that were there, the next test is due after 10 ms: at every batch in training, and
+for less than a hundredth of the time if batches are made as fast as possible. It then tests one
+sample, another each time, because the training step pays for the test. If the file system has no
+reads that do not wait (tmpfs, overlayfs), one byte is read and timed.
 """
 
 from __future__ import annotations

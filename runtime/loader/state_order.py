@@ -112,8 +112,8 @@ def require_order(state: Mapping[str, Any], order: Mapping[str, Any], served: Se
 def compared(definition: Any) -> Any:
     """Return what decides whether two definitions are of the same order, and what is hashed of one.
 
-    That is all of `definition` but for nulls, which mean that a field is missing, and the names of
-    splits, which are for people: the content id decides.
+    These are all fields of `definition` except nulls, which mean that a field is missing, and the
+    names of splits, which are for people: the content id decides.
 
     >>> compared({"kind": "windows", "split": "train", "labels": None})
     {'kind': 'windows'}

@@ -16,8 +16,8 @@ _IDS = ("input_ids", "chosen_input_ids", "rejected_input_ids", "responses")
 class LoaderStats:
     """Counts of one process since its loader was made, or since its `reset_stats`.
 
-    A trainer that waits for a hundredth of its time loses no more than that to loading. Where
-    `ready` is at its largest whenever one looks, loading is never what is waited for.
+    A trainer that waits for a hundredth of its time loses no more than that to loading. If `ready`
+    is always at its largest, the trainer never waits for loading.
     """
 
     waited_s: float
@@ -30,7 +30,7 @@ class LoaderStats:
     tokens: int
     """Elements of `input_ids` in these rows, padding within them included; 0 without any.
 
-    Of preferences, those of both answers, or of all.
+    For preferences both answers count, or all of a group.
     """
     ready: int
     """Batches that wait to be taken, made ahead of time by the thread; 0 without it."""

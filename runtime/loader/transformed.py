@@ -33,8 +33,8 @@ class TransformedDataset(BatchDataset):
     """The batches of `dataset` after `transform(batch, seeds)`, which returns the batch.
 
     `seeds` is uint64 [rows], different for each sample, epoch and `seed`. The tensors of the batch
-    are its own: they may be written to. In worker processes `transform` must be one that can be
-    pickled. Everything else is as `dataset` has it.
+    are its own: they may be written to. Worker processes need a `transform` that can be
+    pickled. All other attributes are those of `dataset`.
 
     `set_epoch` is for loaders that do not name the epoch in every index, as a stock DataLoader:
     call it before each pass. Worker processes that stay alive see it too.

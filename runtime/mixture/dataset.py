@@ -222,8 +222,8 @@ def _filling(dataset: MixedDataset) -> Filling | None:
 def _check_tokenizers(sources: Mapping[str, MixedDataset]) -> None:
     """Raise `IncompatibleError` unless all ids are of one tokenizer, driven in one way.
 
-    Where EOS, BOS or special text go in conversations is up to their template: they are compared
-    with other conversations only.
+    Conversations are compared with other conversations only: their template decides the places of
+    EOS, BOS and special text.
     """
     firsts: dict[bool, str] = {}
     entries = {name: part.split.dataset.manifest.tokenizer for name, part in sources.items()}

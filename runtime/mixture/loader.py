@@ -134,7 +134,7 @@ def realised(loader: Loader) -> dict[str, Realised]:
 def _handed_over(phase: Phase, cut: int) -> Iterator[tuple[int, int]]:
     """Yield signs and draws of the schedule: 1 to add what was drawn up to there, -1 to subtract.
 
-    What does not fill a global batch of `cut` samples at the end of an epoch does not count.
+    Samples that do not fill a global batch of `cut` at the end of an epoch do not count.
     """
     begin, end = phase.begin, phase.end or phase.begin
     yield -1, phase.draws
@@ -157,7 +157,7 @@ def _means(parts: Mapping[str, MixedDataset]) -> dict[str, Fraction]:
 def mean_tokens(samples: MixedDataset) -> Fraction:
     """Return the mean tokens of a sample, padding not counted: exact.
 
-    At once for windows and packed rows; for documents costs reading the lengths of all, 8 bytes
+    Immediate for windows and packed rows; for documents costs reading the lengths of all, 8 bytes
     each. Raises `UsageError` for other datasets.
     """
     if isinstance(samples, WindowDataset):
@@ -217,7 +217,7 @@ def _equal_rooms(parts: Mapping[str, MixedDataset]) -> None:
 def _common(rows: list[dict[str, Any]]) -> dict[str, Any]:
     """Return the definition of the rows of all sources: shared fields, and `rows`, the kind.
 
-    What they do not share is in `rows_of_sources`, without the names of splits.
+    Other fields are in `rows_of_sources`, without the names of splits.
     """
     shared = {k: v for k, v in rows[0].items() if all(other.get(k) == v for other in rows)}
     shared["rows"] = shared.pop("kind", None)

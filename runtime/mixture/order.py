@@ -244,7 +244,7 @@ class MixtureOrder:
     """
 
     ahead: ClassVar[int] = 1 << 16
-    """How many positions to ask for at once: each source costs some microseconds a call."""
+    """Positions to ask for at once: each source costs some microseconds a call."""
     bijective: ClassVar[bool] = False
     """An epoch may have a sample twice or not at all, so samples cannot be skipped by position."""
 
@@ -261,7 +261,7 @@ class MixtureOrder:
     served: Positions = field(init=False, repr=False, compare=False)
     """Samples in a pass over each source, int64 [sources]."""
     lead: Positions = field(init=False, repr=False, compare=False)
-    """What to add to a source's draws in the schedule, so as to count from its first pass."""
+    """Offset of a source's draws in the schedule that makes them count from its first pass."""
 
     def __post_init__(self) -> None:
         sources = self.mixture.sources

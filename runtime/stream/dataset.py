@@ -10,7 +10,7 @@ contiguous runs (`runtime/stream/deal.py`): every sample once, equally many step
 each worker reads forward. So what is served is a function of (seed, epoch, topology). A run that
 stops continues at its place, also on another topology: the rest is dealt anew.
 
-Each worker holds the tokens of one window of blocks, or of the shuffle buffer, in memory. Where two
+Each worker holds the tokens of one window of blocks, or of the shuffle buffer, in memory. If two
 runs meet inside a window, both read it.
 """
 
@@ -73,7 +73,7 @@ class StreamDataset(IterableDataset[Batch]):
         window: blocks that are shuffled together, read before the first batch of a worker, and held
             in its memory. None: 512 MiB of tokens; lower it where that is too much. See `Blocks`
             for what a window mixes.
-        buffer: samples in the shuffle buffer. None: 8,192. Where `block`, `window` or `buffer` is
+        buffer: samples in the shuffle buffer. None: 8,192. If `block`, `window` or `buffer` is
             None, `load_state_dict` takes over that of the state.
         dp_rank, dp_size: this process among the data-parallel ones.
         end: what becomes of samples that do not fill a step of all ranks: ``"drop"`` (fewer than
@@ -146,11 +146,11 @@ class StreamDataset(IterableDataset[Batch]):
         self._now = self._start = Place(0)
         self._shared = SharedPlace()
         self.counted = False
-        """Whether a `Loader` counts what is handed over."""
+        """True if a `Loader` counts what is handed over."""
         self._loaded = -1  # the version, in shared memory, of the place that was loaded
         self._finished = -1  # the epoch of a loaded state of which nothing was left to serve
         self.tells = False
-        """Whether an error is handed over in place of a batch: in workers of `stream_loader`."""
+        """True if an error is handed over in place of a batch: in workers of `stream_loader`."""
         self.set_epoch(epoch)
 
     def topology(self, workers: int = 1) -> Topology:
@@ -242,12 +242,11 @@ class StreamDataset(IterableDataset[Batch]):
         return dump_state(self.definition, self._now, self._n, self.end)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Make the next pass go on where `state` was taken, on this topology or another.
+        """Make the next pass continue where `state` was taken, on this topology or another.
 
-        On the same ranks, workers and batch size every rank goes on with exactly what it would have
-        got. Otherwise what is left of the epoch is dealt anew: still every sample once.
-
-        Where that makes no step, the next epoch begins, which `epoch` then names.
+        With the same ranks, workers and batch size every rank continues with exactly the batches
+        that it would have got. Otherwise the rest of the epoch is dealt anew: still every sample
+        once. If the rest makes no step, the next epoch begins, and `epoch` names it.
 
         Raises `IncompatibleError` for a state of a newer version, another dataset, seed or shuffle,
         and `UsageError` for one that is damaged. O(1); O(ranks x workers) after a change of them.

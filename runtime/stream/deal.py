@@ -224,7 +224,7 @@ def enter(
 ) -> tuple[int, tuple[Stage, ...]]:
     """Return epoch and stages with which `topology` continues; the last stage is its own.
 
-    Where what is left of the epoch makes no step of this topology, the next epoch begins.
+    If the rest of the epoch makes no step of this topology, the next epoch begins.
     """
     if stages and stages[-1].topology == topology:
         before, own = stages[:-1], stages[-1]

@@ -105,7 +105,7 @@ class ShuffleBuffer:
         """Return the samples at positions `start` to `stop`, and all in a slot meanwhile.
 
         Both int64; the second is for a reader that goes on to position `last` and reads ahead as
-        the buffer does. What leaves its slot behind `last` is left out where that can be told.
+        the buffer does. Samples that leave their slot after `last` are left out if that is known.
         """
         draws = _draws(self, n, epoch)
         turns = draws.turns(start, max(stop, min(last, start + _HORIZON * draws.size)))

@@ -78,7 +78,7 @@ class SharedPlace:
     """A `Place` and the `sizes` of its order in memory that worker processes share.
 
     One process writes. A reader in the middle of that tries again: the words carry a checksum.
-    Where memory cannot be shared it is of this process alone, and others cannot `read`.
+    If memory cannot be shared, it belongs to this process alone, and others cannot `read`.
     """
 
     def __init__(self) -> None:
