@@ -20,6 +20,7 @@ import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import TracebackType
+from typing import IO
 
 from .checksums import FileHash, FileHasher
 from .errors import BusyError, StorageError
@@ -34,6 +35,7 @@ __all__ = [
     "overwrite",
     "publish_directory",
     "publish_file",
+    "remove_empty_directory",
     "remove_file",
     "remove_tree",
     "rename",
@@ -44,6 +46,7 @@ __all__ = [
     "sync_directory",
     "sync_file",
     "system_error",
+    "unnamed_file",
     "write_file",
 ]
 
@@ -188,6 +191,23 @@ def create_file(path: Path) -> io.FileIO:
         return io.FileIO(path, "x+")
 
 
+def unnamed_file(label: str, size: int) -> IO[bytes]:
+    """Return a file of `size` zeros without a name; in memory where the system has such files."""
+    file: IO[bytes]
+    if hasattr(os, "memfd_create"):
+        file = os.fdopen(os.memfd_create(label), "w+b", buffering=0)
+    else:
+        import tempfile
+
+        file = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115 (the caller closes it)
+    try:
+        os.ftruncate(file.fileno(), size)
+    except BaseException:
+        file.close()
+        raise
+    return file
+
+
 @contextlib.contextmanager
 def scratch_directory(parent: Path, prefix: str) -> Iterator[Path]:
     """Create a directory with a name of its own in `parent`; remove it after the block."""
@@ -217,6 +237,12 @@ def remove_file(path: Path) -> None:
     """Remove a file or a link; no error if there is none."""
     with storage_errors(path):
         path.unlink(missing_ok=True)
+
+
+def remove_empty_directory(path: Path) -> None:
+    """Remove a directory; raise `StorageError` if it is not empty."""
+    with storage_errors(path):
+        path.rmdir()
 
 
 def rename(source: Path, target: Path) -> None:

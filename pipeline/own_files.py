@@ -18,7 +18,7 @@ import stat
 from pathlib import Path
 
 from dataprep.formats.errors import StorageError
-from dataprep.formats.storage import storage_errors
+from dataprep.formats.storage import open_for_update, storage_errors
 
 __all__ = [
     "REFUSED",
@@ -66,7 +66,7 @@ def open_own_file(path: Path, *, create: bool) -> int | None:
     """Open the ordinary file `path` to read and write; return a descriptor, None if missing."""
     with storage_errors(path):
         try:
-            descriptor = os.open(path, _FLAGS | (os.O_CREAT if create else 0), 0o600)
+            descriptor = open_for_update(path, _FLAGS, create=create)
         except FileNotFoundError:
             return None
         except OSError as error:

@@ -14,8 +14,8 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import io
 import json
-import tempfile
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -23,10 +23,18 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from dataprep.formats.errors import BusyError, InputError, UsageError
+from dataprep.formats.errors import BusyError, InputError, StorageError, UsageError
 from dataprep.formats.manifest.common import CONFIG_NAME
 from dataprep.formats.read.dataset import Dataset, open_dataset
-from dataprep.formats.storage import create_directory, remove_tree, storage_errors
+from dataprep.formats.storage import (
+    create_directory,
+    create_file,
+    remove_tree,
+    rename,
+    scratch_directory,
+    storage_errors,
+    write_file,
+)
 from dataprep.formats.verify.verify import verify
 
 from .build import build
@@ -93,13 +101,12 @@ def cached_texts(source: TextSource, cache: Path) -> Dataset:
     Warns of records that were left out and of blank lines in JSONL, with the numbers of their
     lines. Raises what `build` raises.
     """
-    with storage_errors(cache):
-        cache.mkdir(parents=True, exist_ok=True)
+    create_directory(cache, parents=True, exist_ok=True)
     options = source.options(cache / "-")
     found = find_sources(options)
     if callable(source.tokenizer):
-        with tempfile.TemporaryDirectory(dir=cache, prefix=".ids-") as folder:
-            prepared = _numbers(source, options, found, Path(folder), source.tokenizer)
+        with scratch_directory(cache, ".ids-") as folder:
+            prepared = _numbers(source, options, found, folder, source.tokenizer)
             return _built(prepared, cache, [])
     if isinstance(source.tokenizer, bytes):
         options = replace(options, tokenizer=str(_stored(source, source.tokenizer, cache)))
@@ -167,11 +174,11 @@ def _stored(source: TextSource, data: bytes, cache: Path) -> Path:
             remove_tree(folder)
         if not (folder / "tokenizer.json").is_file():
             create_directory(cache / "tokenizers", exist_ok=True)
-            with tempfile.TemporaryDirectory(dir=cache, prefix=".tokenizer-") as made:
-                _write_tokenizer(Path(made) / digest, data, source.roles)
+            with scratch_directory(cache, ".tokenizer-") as made:
+                _write_tokenizer(made / digest, data, source.roles)
                 try:
-                    (Path(made) / digest).rename(folder)
-                except OSError:  # another process was first
+                    rename(made / digest, folder)
+                except StorageError:  # another process was first
                     if not (folder / "tokenizer.json").is_file():
                         raise
     return folder
@@ -189,9 +196,9 @@ def _holds(folder: Path, data: bytes, roles: Mapping[str, str]) -> bool:
 
 
 def _write_tokenizer(folder: Path, data: bytes, roles: Mapping[str, str]) -> None:
-    folder.mkdir()
-    (folder / "tokenizer_config.json").write_text(json.dumps(dict(roles)), encoding="utf-8")
-    (folder / "tokenizer.json").write_bytes(data)
+    create_directory(folder)
+    write_file(folder / "tokenizer_config.json", json.dumps(dict(roles)).encode())
+    write_file(folder / "tokenizer.json", data)
 
 
 def _numbers(
@@ -200,7 +207,7 @@ def _numbers(
     """Ids as texts of numbers in a file of JSONL, and a tokenizer for which they are words."""
     _refuse_specials(source)
     largest, lines, left_out = source.vocab_size - 1, folder / "ids.jsonl", []
-    with storage_errors(folder), lines.open("w", encoding="utf-8") as stream:
+    with storage_errors(folder), io.BufferedWriter(create_file(lines)) as stream:
         for number, (text, problem) in enumerate(_documents(options, sources)):
             try:
                 ids = [] if text is None else list(encode(text))
@@ -213,8 +220,7 @@ def _numbers(
                 ) from error  # fmt: skip
             if ids:
                 largest = max(largest, *ids)
-                json.dump({"text": " ".join(map(str, ids))}, stream)
-                stream.write("\n")
+                stream.write(json.dumps({"text": " ".join(map(str, ids))}).encode() + b"\n")
             elif text is None:
                 left_out.append(problem)
     if not lines.stat().st_size:

@@ -25,6 +25,8 @@ import threading
 from collections.abc import Iterator
 from typing import IO, NamedTuple
 
+from dataprep.formats.storage import unnamed_file
+
 __all__ = [
     "NO_SOURCE",
     "OVERTIME",
@@ -95,20 +97,8 @@ def seconds_allowed() -> float:
 
 
 def new_note() -> IO[bytes]:
-    """Return a file of zeros without a name; in memory where the system has such files."""
-    file: IO[bytes]
-    if hasattr(os, "memfd_create"):
-        file = os.fdopen(os.memfd_create("dataprep-worker"), "w+b", buffering=0)
-    else:
-        import tempfile
-
-        file = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115 (the caller closes it)
-    try:
-        os.ftruncate(file.fileno(), _NOTE_BYTES)
-    except BaseException:
-        file.close()
-        raise
-    return file
+    """Return the file in which a process leaves its note."""
+    return unnamed_file("dataprep-worker", _NOTE_BYTES)
 
 
 def place_in(note: IO[bytes]) -> Place | None:

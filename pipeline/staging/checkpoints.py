@@ -17,8 +17,16 @@ import numpy as np
 import numpy.typing as npt
 
 from dataprep.formats.checksums import FileHasher
+from dataprep.formats.errors import StorageError
 from dataprep.formats.files import npy
-from dataprep.formats.storage import FileWriter, create_directory, storage_errors, write_file
+from dataprep.formats.storage import (
+    FileWriter,
+    create_directory,
+    remove_empty_directory,
+    remove_file,
+    replace_file,
+    write_file,
+)
 
 from ..execute.task import UNIT_PREFIX, temporary_name
 from ..own_files import open_for_reading, read_own, seal, unseal
@@ -47,7 +55,7 @@ class Checkpoints:
         self.reused = 0
         for path in self._folder.glob(".tmp-*"):
             if abandoned(path.name):
-                path.unlink(missing_ok=True)
+                remove_file(path)
 
     def array(self, name: str, make: Callable[[], npt.NDArray[Any]]) -> npt.NDArray[Any]:
         """Return the checkpoint `name`, or make and keep it."""
@@ -68,10 +76,10 @@ class Checkpoints:
             self._put(scratch, f"{name}.npy")
             self._put(note, f"{name}.json")
         except BaseException:
-            with contextlib.suppress(OSError):
-                scratch.unlink(missing_ok=True)
-                note.unlink(missing_ok=True)
-                self._folder.rmdir()  # without checkpoints the folder is no work
+            with contextlib.suppress(StorageError):
+                remove_file(scratch)
+                remove_file(note)
+                remove_empty_directory(self._folder)  # without checkpoints the folder is no work
             raise
 
     def _load(self, name: str) -> npt.NDArray[Any] | None:
@@ -88,8 +96,7 @@ class Checkpoints:
         return self._folder / temporary_name()
 
     def _put(self, scratch: Path, name: str) -> None:
-        with storage_errors(self._folder / name):
-            scratch.replace(self._folder / name)
+        replace_file(scratch, self._folder / name, durable=False)
 
 
 def _write(path: Path, array: npt.NDArray[Any]) -> _Note:

@@ -20,7 +20,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from dataprep.formats.errors import BusyError, StorageError
-from dataprep.formats.storage import remove_tree, storage_errors, write_file
+from dataprep.formats.storage import (
+    create_directory,
+    remove_file,
+    remove_tree,
+    rename,
+    replace_file,
+    storage_errors,
+    write_file,
+)
 
 from ..execute.task import UNIT_PREFIX, temporary_name
 from ..execute.worker import UNITS_NAME
@@ -31,7 +39,6 @@ __all__ = ["Staging", "abandoned", "half_removed", "leftovers"]
 
 LOCK_NAME = "lock"
 
-_ONLY_OURS = 0o700
 _TRIES = 10
 _SETTLED = 1.0  # seconds
 _REMOVALS = 3
@@ -55,8 +62,7 @@ class Staging:
 
         Raises `StorageError` for a link, a file, or a directory of somebody else.
         """
-        with storage_errors(self.out.parent):
-            self.out.parent.mkdir(parents=True, exist_ok=True)
+        create_directory(self.out.parent, parents=True, exist_ok=True)
         for left in reversed(range(_TRIES)):
             try:
                 with storage_errors(self.path):
@@ -70,8 +76,10 @@ class Staging:
     def _make(self) -> None:
         for path in (self.path, self.units):
             try:
-                path.mkdir(_ONLY_OURS)
-            except FileExistsError:
+                create_directory(path, private=True)
+            except StorageError as error:
+                if not isinstance(error.__cause__, FileExistsError):
+                    raise
                 require_own(path)
 
     def put(self, path: Path, data: bytes) -> None:
@@ -80,8 +88,7 @@ class Staging:
             return
         scratch = self.path / temporary_name()
         write_file(scratch, data)
-        with storage_errors(path):
-            scratch.replace(path)
+        replace_file(scratch, path, durable=False)
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
@@ -216,12 +223,11 @@ def _beside(out: Path, key: re.Pattern[str]) -> list[Path]:
 
 def _remove_at_once(path: Path, aside: Path) -> None:
     """Remove `path`, out of everybody's sight at once: it is renamed to `aside` first."""
-    with contextlib.suppress(OSError):
-        path.rename(aside)
+    with contextlib.suppress(StorageError):
+        rename(path, aside)
         path = aside
     if not path.is_dir():
-        with storage_errors(path):
-            path.unlink(missing_ok=True)
+        remove_file(path)
         return
     for left in reversed(range(_REMOVALS)):
         try:

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from dataprep.formats.errors import BusyError
+from dataprep.formats.storage import overwrite
 
 from ..own_files import open_own_file
 
@@ -142,8 +143,7 @@ def _is_at(path: Path, descriptor: int) -> bool:
 
 def _sign(descriptor: int) -> None:
     holder = json.dumps({"host": os.uname().nodename, "pid": os.getpid()}).encode()
-    os.pwrite(descriptor, holder, 0)
-    os.ftruncate(descriptor, len(holder))
+    overwrite(descriptor, holder)
 
 
 def _read_holder(descriptor: int) -> str | None:
