@@ -29,6 +29,7 @@ from dataprep.runtime.external.map_dataset import Collated
 from dataprep.runtime.external.preprocessed_map import PreprocessedDataset
 from dataprep.runtime.external.random_split import split_by_fraction
 from dataprep.runtime.loader.mock import MockDataset
+from dataprep.runtime.loader.transformed import TransformedDataset
 from dataprep.runtime.mixture.dataset import MixtureDataset
 from dataprep.runtime.rows.documents import DocumentDataset
 from dataprep.runtime.rows.packed import PackedDataset
@@ -71,6 +72,11 @@ def stacked(samples: list[Any]) -> dict[str, torch.Tensor]:
     return {"n": torch.tensor(samples), "twice": 2 * torch.tensor(samples)}
 
 
+def added(batch: dict[str, torch.Tensor], seeds: Any) -> dict[str, torch.Tensor]:
+    """A transform: a number drawn for each row."""
+    return {**batch, "drawn": torch.from_numpy((seeds >> np.uint64(1)).view(np.int64))}
+
+
 ROWS = [{"n": torch.tensor([n, n]), "m": torch.tensor(n)} for n in range(12)]
 KINDS: dict[str, Callable[[Path], Any]] = {
     "windows": lambda folder: WindowDataset(text(folder), seq_len=8, position_ids=True),
@@ -85,6 +91,7 @@ KINDS: dict[str, Callable[[Path], Any]] = {
         {"a": WindowDataset(text(folder), seq_len=8), "b": WindowDataset(text(folder), seq_len=8)},
         source_ids=True,
     ),
+    "transformed": lambda folder: TransformedDataset(WindowDataset(text(folder), seq_len=8), added),
     "collated": lambda _: Collated(range(12), stacked),
     "mock": lambda folder: MockDataset(WindowDataset(text(folder), seq_len=8)),
     "part": lambda folder: split_by_fraction(WindowDataset(text(folder), seq_len=8), 0.5, 0)[0],
