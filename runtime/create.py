@@ -1,7 +1,7 @@
 """`create_loader`: from a dataset directory to a seeded torch DataLoader.
 
 The loader is a real `torch.utils.data.DataLoader` over a map-style dataset and a batch sampler, so
-whatever works with those works with it. What is served is fixed by (dataset, split, seed, epoch,
+whatever works with those works with it. The batches are fixed by (dataset, split, seed, epoch,
 row options, global batch) and by nothing else: not the worker count, not the number of ranks.
 
 With `num_workers=0`, the default, a thread of the calling process makes the batches, which is the
@@ -73,7 +73,7 @@ def create_loader(  # noqa: PLR0917  (the names and the order that callers know)
         batch_size: rows per step and rank; the global batch is `batch_size` x `dp_size`. None: 32;
             with a warning, as many as fill one global batch where there are fewer samples and
             `drop_last` would leave out all of them.
-        num_workers: worker processes, kept alive between epochs. They never change what is served,
+        num_workers: worker processes, kept alive between epochs. They never change the batches,
             and make rows of tokens slower.
         distributed: take `dp_rank` and `dp_size` from torch.distributed, which must be initialised.
         epoch: the first epoch to serve. Each pass advances it by one; see `Loader.set_epoch`.

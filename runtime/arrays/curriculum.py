@@ -117,7 +117,7 @@ def _half_wave(now: int, last: int) -> int:
 def stored_curriculum(data: ArrayData) -> Curriculum:
     """Return the curriculum in config.json of a dataset of pairs, or else the default.
 
-    Raises `UsageError` for a dataset of another kind, `IntegrityError` for what is no curriculum,
+    Raises `UsageError` for a dataset of another kind, `IntegrityError` for an invalid curriculum,
     `IncompatibleError` for one of a mode or structure that is not known.
     """
     pairs = data.manifest.pairs
@@ -138,7 +138,7 @@ def stored_seed(data: ArrayData) -> int:
     """Return the default seed of a dataset of pairs, from its config.json.
 
     A converted dataset has the `random_seed` of the config.json that it was converted from, others
-    the seed of their build. What is no number from 0 to 2**63 - 1 counts as 0.
+    the seed of their build. Any value that is not a number from 0 to 2**63 - 1 counts as 0.
     """
     foreign = (data.manifest.pairs or {}).get(FOREIGN)
     options = data.manifest.options
@@ -150,7 +150,7 @@ class VariantDraw:
     """Draw of the variants of pairs: `of(pairs, epochs)`.
 
     With `moving` the curriculum goes on with the epochs. Without, a pair has one variant for good,
-    drawn by the `probabilities` of the curriculum: what is evaluated should not vary by itself.
+    drawn by the `probabilities` of the curriculum, so that evaluations can be compared.
 
     >>> draw = VariantDraw(Curriculum(), content_id="b", seed=0, moving=True)
     >>> draw.of(np.arange(8), np.zeros(8, np.int64)).tolist()

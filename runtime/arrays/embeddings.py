@@ -38,7 +38,7 @@ class EmbeddingDataset(BatchDataset):
 
     Arguments:
         fields: the arrays to serve; None: those of `default_fields`.
-        raw: serve int8 as it is stored, and not times its scale as float32.
+        raw: serve int8 as stored, and not times its scale as float32.
         dtype: convert every field of floating-point numbers (int8 times its scale too) to this.
         sample_mask: add bool `sample_mask` [rows], False where the index is `PADDING`; such a row
             repeats sample 0, so that nothing divides by zero.

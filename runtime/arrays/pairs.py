@@ -96,7 +96,7 @@ class PairDataset(BatchDataset):
         self.sample_mask = sample_mask
         self.epoch = 0
         self.version = 0
-        """Grows with every change to what is served; a loader starts its workers anew then."""
+        """Incremented by every change of the served samples; a loader then restarts its workers."""
         place = device_of(device)
         self.tables = tables or PairTables(split.data, preload=preload, device=place)
         count = self.tables.sizes.clusters
@@ -196,7 +196,7 @@ class PairDataset(BatchDataset):
     def reload_negatives(self, given: Given | None) -> None:
         """Serve other negatives from the next pass on; None: the stored ones.
 
-        See `read_negatives` for what may be given and what is checked.
+        See `read_negatives` for the accepted values and their checks.
         Where that raises, the negatives before stay in use.
         """
         self._negatives = None if given is None else read_negatives(given, self.tables)

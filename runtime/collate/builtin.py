@@ -43,7 +43,7 @@ TEXT_TASKS: dict[str, tuple[type[Padded], dict[str, Any]]] = {
 """Collators of text by the `task_type` of a task; each is registered under that name, too."""
 
 _LABEL_NAMES = ("labels", "label", "label_ids", "fine_label")
-"""Those that collators look for by themselves."""
+"""Names of labels that collators look for."""
 
 _OTHER_NAMES = {
     "lm": "causal_lm", "clm": "causal_lm", "language_modeling": "causal_lm",

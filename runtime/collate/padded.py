@@ -49,7 +49,7 @@ padding = lru_cache(maxsize=256)(Padding)  # looking at one costs more than usin
 class Work(NamedTuple):
     """Unfinished batch: arrays and lists by name, and the layout of each field of ids.
 
-    `apart`: labels with lengths of their own, of which the masks of the ids say nothing.
+    `apart`: labels with lengths of their own, which the masks of the ids do not describe.
     """
 
     batch: dict[str, Any]

@@ -34,7 +34,7 @@ def token_ids(tokenizer: Any) -> TokenIds:
     """Return the ids of `tokenizer`; the pad id is that of its pad, else of its end of text, else
     0.
 
-    Raises `UsageError` for what is no tokenizer.
+    Raises `UsageError` for anything but a tokenizer.
     """
     vocabulary = _vocabulary(tokenizer)
     special = _special(tokenizer, vocabulary)
@@ -78,7 +78,7 @@ def _vocabulary(tokenizer: Any) -> dict[str, int]:
     if get is None:
         raise UsageError(
             f"a {type(tokenizer).__name__} has no get_vocab()", where="tokenizer",
-            remedy="Give a tokenizer, or pad_id and the other ids by themselves.",
+            remedy="Give a tokenizer, or pad_id and the other ids.",
         )  # fmt: skip
     found: dict[str, int] = get()
     return found

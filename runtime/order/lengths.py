@@ -48,7 +48,7 @@ class Lengths(Protocol):
 class KnownLengths:
     """Lengths in memory, one for each sample.
 
-    Raises `UsageError` for what is no row of whole numbers from 0 on.
+    Raises `UsageError` for anything but a row of whole numbers from 0 on.
 
     >>> KnownLengths([3, 1, 2]).of(np.array([2, 0])).tolist()
     [2, 3]

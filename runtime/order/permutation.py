@@ -6,7 +6,7 @@ it backwards, and so finds where a sample stands without a search. The same (con
 epoch, purpose, n) gives the same order for ever: changing anything below would break every resumed
 run, so it needs a new `_DOMAIN`.
 
-Eight rounds of a multiply-xorshift-multiply hash, of which the high bits are used; 16 rounds for n
+Eight rounds of a multiply-xorshift-multiply hash, whose high bits are used; 16 rounds for n
 up to 64 and 32 for n up to 8. Halves of a few bits mix slowly: with eight rounds a count of all
 pairs of positions over 200,000 keys differs from chance up to n = 40, and with 16 for n = 5 to 8,
 whose right half has one bit; every four more rounds divide the difference by 16
@@ -80,7 +80,7 @@ class OrderKey:
 def key(content_id: str, seed: int, epoch: int, purpose: str) -> OrderKey:
     """Return the key of one epoch's order: a hash of everything that it depends on.
 
-    What is hashed is the canonical JSON ``["dataprep order 1","CONTENT",SEED,EPOCH,"PURPOSE"]``.
+    The hash is of the canonical JSON ``["dataprep order 1","CONTENT",SEED,EPOCH,"PURPOSE"]``.
     Word 2i of its SHAKE-256 (64 bits, little-endian), made odd, is the multiplier of round i, and
     word 2i + 1 its addend.
     Neighbouring seeds and epochs have nothing in common: (seed 1, epoch 2) is not (seed 2,

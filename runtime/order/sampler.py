@@ -97,7 +97,7 @@ class SamplerOrder:
         try:
             found = np.array([int(number) for number in numbers], np.int64)
         except (TypeError, ValueError) as error:
-            raise UsageError(f"lists what is no sample number ({error})", where="sampler") from None
+            raise UsageError(f"lists no sample numbers ({error})", where="sampler") from None
         if found.size and not 0 <= int(found.min()) <= int(found.max()) < self._samples:
             wrong = int(found.min()) if found.min() < 0 else int(found.max())
             raise UsageError(f"lists sample {wrong} of {self._samples:,}", where="sampler")

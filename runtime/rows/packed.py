@@ -40,7 +40,7 @@ class PackedDataset(BatchDataset):
     """Map-style dataset of the packed rows of one split.
 
     Each sample is a dict of int64 tensors: `input_ids` [seq_len], and `labels` [seq_len] unless
-    `labels` is None. The documents of a row follow one another from its start; what is left is
+    `labels` is None. The documents of a row follow one another from its start; the rest is
     filled with `pad_id`. Label `j` is
 
     - ``"shifted"``: the token after input `j` in the same document, `IGNORED_LABEL` (-100) at the
@@ -64,8 +64,8 @@ class PackedDataset(BatchDataset):
         sample_mask: adds bool `sample_mask`, False where the index is `PADDING`; such a row is
             padding all over.
 
-    `report` says what was packed and what was left out. Raises `InputError` if there is no row.
-    Pickles as a path and a few numbers; whoever unpickles it opens the plan, or makes it again.
+    `report` counts what is packed and left out. Raises `InputError` if there is no row.
+    Pickles as a path and a few numbers; unpickling opens the plan, or makes it again.
 
         >>> packed = PackedDataset(dataset.split("train"), seq_len=2048)   # doctest: +SKIP
         >>> print(packed.report)                                           # doctest: +SKIP

@@ -2,7 +2,7 @@
 
 Guarantees: no row is over `seq_len`; every token of every document is in exactly one row, except
 what the policy for overlong documents leaves out and counts. The rows depend on the lengths and the
-options and on nothing else. A change of what is packed where needs a new `PACKING_VERSION`.
+options and on nothing else. Another assignment of documents to rows needs a new `PACKING_VERSION`.
 
 `CHUNK` consecutive pieces are packed at a time: memory does not grow with the dataset, and the
 documents of a row lie near each other in the files. First fit decreasing puts each piece, longest

@@ -66,7 +66,7 @@ _END_BYTES = 8 + 8 + 32  # the lengths of CRCs and JSON, and the digest
 _MAX_JSON_BYTES = 1 << 20
 _TRIES = 3
 _TEMPORARY = re.compile(r"\.[0-9a-f]{64}\.plan\.[0-9a-f]{8}(\.\w+)?")
-_QUIET = 3600.0  # seconds without a write after which a temporary file is nobody's
+_QUIET = 3600.0  # seconds without a write after which a temporary file counts as left behind
 _REMEDY = "Remove this file if it is still there: the plan is made again."
 
 

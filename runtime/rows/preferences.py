@@ -309,7 +309,7 @@ def _shared_prompts(split: Split, taken: _Documents) -> Ints:
     """Return the length of the prompt that all documents of a record share, by document.
 
     A tokenizer may join the end of a prompt with the beginning of an answer, and of another answer
-    not; what is cut off behind the last token that all have is part of the answers then.
+    not; the tokens behind the last one that all have are part of the answers then.
     """
     if not len(taken.starts):
         return taken.starts

@@ -29,7 +29,7 @@ __all__ = ["WindowDataset", "window_count"]
 
 _BATCHES_AT_ONCE = 64  # whose places, and documents, are looked for; and
 _GROWTH = 4  # times as many as before, so that the first batch does not wait for many to be read
-_TOKENS_AT_ONCE = 1 << 23  # and not more than so many tokens: the kernel is told of all at once
+_TOKENS_AT_ONCE = 1 << 23  # nor more tokens than this: all are announced to the kernel at once
 _DOCUMENTS_AT_ONCE = 1 << 20  # nor, where documents are looked for, so many: each token may be one
 
 
