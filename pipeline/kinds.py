@@ -187,6 +187,11 @@ class Kind(TaskKind, Protocol[O_contra, Q, M]):
     def stage(self) -> str:
         """Return the name of the work on units, for progress."""
 
+    @property
+    def libraries(self) -> tuple[str, ...]:
+        """Return modules for a worker to import at once; none by default."""
+        return ()
+
     def load_manifest(self, out: Path) -> M:
         """Read the manifest of the dataset in `out`; raise E_KIND if it is of another kind."""
 

@@ -23,10 +23,17 @@ from ..plan.own_splits import own_split_notes
 from ..plan.plan import Plan, make_units, plan_key
 from ..read.discovery import find_sources, folder_notes
 from ..read.reader import ReadOptions
-from ..tokenize.engines import TOKENIZERS, EarlyEngine, Encoder, choose_engine, library_versions
+from ..tokenize.engines import (
+    TOKENIZERS,
+    EarlyEngine,
+    Encoder,
+    choose_engine,
+    library_versions,
+    naming,
+)
 from ..tokenize.load import TokenizerSource, resolve_tokenizer
 from ..tokenize.probes import make_probes
-from ..tokenize.setup import DrivenTokenizer, naming
+from ..tokenize.setup import DrivenTokenizer
 from ..tokenize.special_tokens import Role, find_role, parse_config, special_tokens
 from ..tokens.prepare import (
     TokenPrepared,

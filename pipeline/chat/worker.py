@@ -12,7 +12,7 @@ import msgspec
 from ..own_files import read_own
 from ..plan.plan import PLAN_NAME, Plan, load_plan
 from ..read.process_limits import Watch
-from ..tokenize.setup import naming
+from ..tokenize.engines import naming
 from ..tokens.task import ENGINE_NAME, Request, TokenTasks
 from .encode import tables_of
 from .plan import ChatPayload

@@ -87,6 +87,7 @@ class EmbeddingTasks:
     """Part of the kind that worker processes need."""
 
     address = "dataprep.pipeline.embeddings.task:EmbeddingTasks"
+    libraries: tuple[str, ...] = ()
 
     def answer(self, request: bytes, watch: Watch | None) -> bytes:
         """Refuse: this kind asks its workers nothing."""

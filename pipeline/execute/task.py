@@ -142,6 +142,10 @@ class Task(Protocol):
 class TaskKind(Protocol):
     """The part of a kind that a worker process needs; see `kinds.Kind`."""
 
+    @property
+    def libraries(self) -> tuple[str, ...]:
+        """Return modules for a worker to import at once, while the coordinator still plans."""
+
     def answer(self, request: bytes, watch: Watch | None) -> bytes:
         """Answer a request that the coordinator makes before there is a plan.
 

@@ -23,6 +23,7 @@ import os
 import sys
 import time
 from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
 
 import msgspec
@@ -157,7 +158,10 @@ class _Worker:
     ) -> None:
         self._emit = emit
         self._watch = watch
-        self._kinds: dict[str, TaskKind] = {} if likely is None else {likely: task_kind(likely)}
+        self._kinds: dict[str, TaskKind] = {}
+        if likely is not None:
+            for library in self._kind(likely).libraries:
+                import_module(library)
         self._staging = Path()
         self._task: Task | None = None
         self._clock = StageClock()

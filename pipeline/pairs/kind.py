@@ -76,6 +76,7 @@ class PairKind:
 
     name = "pairs"
     address = "dataprep.pipeline.pairs.kind:PairKind"
+    libraries: tuple[str, ...] = ()
     result = UnitResult
     stage = "read"
 

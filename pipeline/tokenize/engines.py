@@ -13,7 +13,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
 __all__ = [
+    "BUILT_IN",
     "GIGATOKEN",
     "TOKENIZERS",
     "Answered",
@@ -48,6 +49,7 @@ __all__ = [
     "load_gigatoken",
     "load_reference",
     "make_encoder",
+    "naming",
 ]
 
 GIGATOKEN: Literal["gigatoken"] = "gigatoken"
@@ -57,7 +59,21 @@ _SHOWN = 80  # characters
 _MISREAD = re.compile(rb"\{[0-9]*,?[0-9]*\}\+")
 
 Doubt = Callable[["Tokenizer | None"], str | None]
+BUILT_IN = "built-in"
+"""Name of the tokenizer that comes with the package."""
+
 Encoded = tuple[npt.NDArray[np.uint32], npt.NDArray[np.int64]]
+
+
+@contextlib.contextmanager
+def naming(tokenizer: str | None) -> Iterator[None]:
+    """Have errors about the ``--tokenizer`` name it, in place of the option."""
+    try:
+        yield
+    except InputError as error:
+        if error.where == "--tokenizer":
+            error.where = tokenizer or BUILT_IN
+        raise
 
 
 class Encoder(Protocol):

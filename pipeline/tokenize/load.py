@@ -25,6 +25,7 @@ from dataprep.formats.errors import InputError, StorageError
 from dataprep.formats.files.paths import refuse_address
 from dataprep.formats.library_errors import rust_errors
 
+from .engines import BUILT_IN
 from .sentencepiece import model_to_json, parse_model
 from .tiktoken import ENCODINGS, TiktokenEncoding, parse_ranks, ranks_to_json
 
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
 __all__ = [
-    "BUILT_IN",
     "MAX_TOKENIZER_BYTES",
     "TokenizerSource",
     "download",
@@ -42,7 +42,6 @@ __all__ = [
     "resolve_tokenizer",
 ]
 
-BUILT_IN = "built-in"
 MAX_TOKENIZER_BYTES = 256 << 20
 
 _ASSET = Path(__file__).parent / "assets" / "default_tokenizer.json"

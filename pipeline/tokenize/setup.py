@@ -2,36 +2,24 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from dataprep.formats.errors import InputError, UsageError
+from dataprep.formats.errors import UsageError
 from dataprep.formats.manifest.tokens import SpecialToken, TokenizerEntry
 
 from ..options import AUTO, NONE
 from .encoding import Encoding
 from .engines import EngineChoice
-from .load import BUILT_IN, TokenizerSource
+from .load import TokenizerSource
 from .probes import encoded_probes
 from .special_tokens import find_role, special_tokens, template_bos, vocab_size
 
-__all__ = ["DrivenTokenizer", "naming"]
+__all__ = ["DrivenTokenizer"]
 
 _NARROW = 1 << 16
-
-
-@contextlib.contextmanager
-def naming(tokenizer: str | None) -> Iterator[None]:
-    """Complaints about the `tokenizer` name it, in place of the option it was given with."""
-    try:
-        yield
-    except InputError as error:
-        if error.where == "--tokenizer":
-            error.where = tokenizer or BUILT_IN
-        raise
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -23,9 +23,8 @@ from ..kinds import Assembled, Context, PlanRefused, Workplace
 from ..options import BuildOptions
 from ..plan.splits import split_notes
 from ..read.fingerprints import table_fingerprints
-from ..tokenize.engines import Encoded
+from ..tokenize.engines import Encoded, naming
 from ..tokenize.load import load_tokenizer
-from ..tokenize.setup import naming
 from .assemble import Commit, unknown_notes
 from .estimate import ESTIMATE_SAMPLE_BYTES, TokenEstimate, estimate
 from .prepare import SAMPLE_BYTES, TokenPrepared, TokenSurvey, prepare, survey

@@ -34,10 +34,11 @@ from ..tokenize.engines import (
     choose_engine,
     library_versions,
     make_encoder,
+    naming,
 )
 from ..tokenize.load import TokenizerSource, resolve_tokenizer
 from ..tokenize.probes import make_probes
-from ..tokenize.setup import DrivenTokenizer, naming
+from ..tokenize.setup import DrivenTokenizer
 from ..tokenize.special_tokens import (
     literal_config,
     parse_config,

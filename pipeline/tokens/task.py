@@ -47,8 +47,8 @@ from ..tokenize.engines import (
     encode_or_problem,
     load_gigatoken,
     make_encoder,
+    naming,
 )
-from ..tokenize.setup import naming
 from ..tokenize.special_text import SpecialTextCounter
 from .plan import TokenPayload
 
@@ -349,6 +349,7 @@ class TokenTasks:
     """Worker's part of the kind `tokens`: loads the engine early, and opens tasks."""
 
     address = "dataprep.pipeline.tokens.task:TokenTasks"
+    libraries = ("gigatoken",)
 
     def __init__(self) -> None:
         self._early: tuple[str, bytes, Encoder] | None = None

@@ -19,8 +19,8 @@ from dataprep.pipeline.chat.options import ChatOptions
 from dataprep.pipeline.options import BuildOptions
 from dataprep.pipeline.tokenize import load as tokenizer_sources
 from dataprep.pipeline.tokenize import special_tokens
+from dataprep.pipeline.tokenize.engines import BUILT_IN
 from dataprep.pipeline.tokenize.load import (
-    BUILT_IN,
     MAX_TOKENIZER_BYTES,
     TokenizerSource,
     resolve_tokenizer,
