@@ -313,7 +313,7 @@ def test_samplers_that_cannot_be_served_are_explained() -> None:
         (iter(DATA), "has no length"),
         ([0, 20], "lists sample 20 of 20"),
         ([0, -1], "lists sample -1 of 20"),
-        (["a"], "lists what is no sample number"),
+        (["a"], "lists no sample numbers"),
     ):
         with pytest.raises(UsageError, match=problem):
             list(builder(batch_size=1).with_sampler(sampler).build())  # type: ignore[arg-type]
