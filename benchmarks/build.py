@@ -1,13 +1,13 @@
-"""How fast a build is, how much memory a worker takes, and how others do on the same work.
+"""Benchmark of builds: speed, memory of a worker, and other tools on the same work.
 
     python benchmarks/build.py --data DIR [--megabytes 700] [--runs 5]
                                [--peers PYTHON --harness FILE] [--write]
 
 The corpus is docs_en and books_en of DIR/corpora, repeated with distinct ids up to the size asked
-for. Every figure is of whole processes, start-up included. Pairs run in turn (A B A B ...), so a
+for. All figures include the start-up of the process. Pairs run in turn (A B A B ...), so a
 machine whose speed drifts does not favour either; medians are quoted. The floor is the shortest
 script that does the same work with the same engine: gigatoken's own reader, all ids in memory, no
-checks, no hashes, and nothing said when a line is bad.
+checks, no hashes, and no report of bad lines.
 
 PYTHON is an interpreter with the peers installed and FILE the harness that drives them (one process
 each, start-up included, on the same corpus). Results: benchmarks/results/build.json.
@@ -66,7 +66,7 @@ Figures = dict[str, Any]
 
 
 def make_corpus(data: Path, path: Path, megabytes: float) -> int:
-    """Repeat docs_en and books_en with distinct ids; returns the size in bytes."""
+    """Repeat docs_en and books_en with distinct ids; return the size in bytes."""
     lines: list[bytes] = []
     for name in ("docs_en", "books_en"):
         lines += (data / "corpora" / f"{name}.jsonl").read_bytes().rstrip(b"\n").split(b"\n")
@@ -81,7 +81,7 @@ def make_corpus(data: Path, path: Path, megabytes: float) -> int:
 
 
 class Runner:
-    """Runs whole commands and keeps wall seconds, CPU seconds and the largest process."""
+    """Runner of whole commands that records wall seconds, CPU seconds and the largest process."""
 
     def __init__(self, scratch: Path) -> None:
         self.scratch = scratch
@@ -111,7 +111,7 @@ class Runner:
 
 
 def measure(command: list[str]) -> None:
-    """Run `command` as a child and print what the kernel says of it and its children."""
+    """Run `command` as a child and print the kernel's resource usage of it and its children."""
     import resource
 
     started = time.perf_counter()
@@ -124,19 +124,19 @@ def measure(command: list[str]) -> None:
 
 
 def ours(corpus: Path, tokenizer: str | None, *extra: str) -> list[str]:
-    """The command that a user types."""
+    """Return the command that a user types."""
     program = str(Path(sys.executable).with_name("dataprep"))
     chosen = ["--tokenizer", tokenizer] if tokenizer else []
     return [program, "build", "--input", str(corpus), "--out", "{out}", "--quiet", *chosen, *extra]
 
 
 def floor(corpus: Path, tokenizer: str, dtype: str) -> list[str]:
-    """The one-liner."""
+    """Return the command of the one-liner."""
     return [sys.executable, "-c", FLOOR, str(corpus), tokenizer, "{out}", dtype]
 
 
 def medians(runs: list[Figures], size: int) -> Figures:
-    """Medians over runs, and megabytes of JSONL per second."""
+    """Return medians over runs, and megabytes of JSONL per second."""
     wall = statistics.median(run["wall_s"] for run in runs)
     return {
         "wall_s": round(wall, 3),
@@ -150,14 +150,14 @@ def medians(runs: list[Figures], size: int) -> Figures:
 def compare(
     runner: Runner, a: list[str], b: list[str], size: int, runs: int
 ) -> tuple[Figures, Figures, float]:
-    """Medians of both, and the median of the ratios of their speeds, pair by pair."""
+    """Return medians of both, and the median of the ratios of their speeds, pair by pair."""
     first, second = runner.pair(a, b, runs)
     ratios = [y["wall_s"] / x["wall_s"] for x, y in zip(first, second, strict=True)]
     return medians(first, size), medians(second, size), round(statistics.median(ratios), 2)
 
 
 def engines(runner: Runner, corpus: Path, data: Path, size: int, runs: int) -> Figures:
-    """Against the floor, for several tokenizers."""
+    """Compare with the floor, for several tokenizers."""
     found: Figures = {}
     for name in TOKENIZERS:
         path = str(data / "tokenizers" / name / "tokenizer.json")
@@ -175,7 +175,7 @@ def engines(runner: Runner, corpus: Path, data: Path, size: int, runs: int) -> F
 
 
 def reference(runner: Runner, corpus: Path, data: Path, size: int, runs: int) -> Figures:
-    """Tokenizers that only Hugging Face tokenizers takes, against that library alone.
+    """Compare tokenizers that only Hugging Face tokenizers accepts with that library alone.
 
     The script does nothing but parse and encode, on all cores, and keeps nothing.
     """
@@ -190,7 +190,7 @@ def reference(runner: Runner, corpus: Path, data: Path, size: int, runs: int) ->
 
 
 def large_document(runner: Runner, tokenizer: str, megabytes: float) -> Figures:
-    """What one document costs that is larger than a whole unit: a text file, taken whole."""
+    """Measure one document that is larger than a whole unit: a text file, taken whole."""
     corpus = runner.scratch / "document.txt"
     words = " ".join(f"Sentence {number} of a very long document." for number in range(1000))
     text = (words * (int(megabytes * 1e6) // len(words) + 1))[: int(megabytes * 1e6)]
@@ -201,7 +201,7 @@ def large_document(runner: Runner, tokenizer: str, megabytes: float) -> Figures:
 
 
 def workers(runner: Runner, corpus: Path, tokenizer: str, size: int, runs: int) -> Figures:
-    """One worker against two."""
+    """Compare one worker with two."""
     two, one, ratio = compare(
         runner, ours(corpus, tokenizer, "--workers", "2"),
         ours(corpus, tokenizer, "--workers", "1"), size, runs,
@@ -210,7 +210,7 @@ def workers(runner: Runner, corpus: Path, tokenizer: str, size: int, runs: int) 
 
 
 def memory(runner: Runner, data: Path, tokenizer: str, sizes: list[float]) -> list[Figures]:
-    """The largest process at several corpus sizes."""
+    """Measure the largest process at several corpus sizes."""
     found = []
     for megabytes in sizes:
         corpus = runner.scratch / "memory.jsonl"
@@ -222,7 +222,7 @@ def memory(runner: Runner, data: Path, tokenizer: str, sizes: list[float]) -> li
 
 
 def peers(python: str, harness: Path, corpus: Path, tokenizer: str, names: str) -> list[Figures]:
-    """Peers through their own writers, one process each, on a corpus of the same text.
+    """Run peers through their own writers, one process each, on a corpus of the same text.
 
     `inner_mb_per_s` leaves out the time that a process takes to start.
     """
@@ -248,7 +248,7 @@ def peers(python: str, harness: Path, corpus: Path, tokenizer: str, names: str) 
 
 
 def processor() -> str:
-    """The processor's name, where Linux tells it."""
+    """Return the processor's name, if Linux reports it."""
     try:
         text = Path("/proc/cpuinfo").read_text()
     except OSError:
@@ -258,7 +258,7 @@ def processor() -> str:
 
 
 def peer_versions(python: str) -> dict[str, str]:
-    """What is installed beside the peers' interpreter."""
+    """Return the versions installed beside the peers' interpreter."""
     code = (
         "import importlib.metadata as m, json; n = ['megatron-core', 'datatrove', 'litdata',"
         " 'datasets', 'mosaicml-streaming', 'gigatoken', 'tokenizers'];"
@@ -297,7 +297,7 @@ def main() -> None:
 
 
 def keep(found: Figures) -> None:
-    """Add `found` to the results; figures of another machine or version do not stay beside it."""
+    """Add `found` to the results; drop figures of another machine or version."""
     old = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
     if "machine" in found and found["machine"] != old.get("machine"):
         old = {}
@@ -305,7 +305,7 @@ def keep(found: Figures) -> None:
 
 
 def run(arguments: argparse.Namespace, scratch: Path) -> Iterator[Figures]:
-    """Everything that was asked for, each part as soon as it is measured."""
+    """Measure all requested parts; store each as soon as it is measured."""
     data, runs = arguments.data, arguments.runs
     runner = Runner(scratch)
     corpus = scratch / "corpus.jsonl"
@@ -348,7 +348,7 @@ def run(arguments: argparse.Namespace, scratch: Path) -> Iterator[Figures]:
 
 
 def tiny(runner: Runner, runs: int) -> Figures:
-    """Start-up: the fixtures of this repository."""
+    """Measure start-up: a build of the fixtures of this repository."""
     stories = ROOT / "data_fixtures" / "stories.jsonl"
     command = ours(stories, None)
     runner.time(command)

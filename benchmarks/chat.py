@@ -1,14 +1,14 @@
-"""Conversations into tokens: `dataprep build --kind chat` beside `datasets.map`.
+"""Benchmark of chat builds: `dataprep build --kind chat` beside `datasets.map`.
 
     python benchmarks/chat.py --data FOLDER --scratch FOLDER --peer PYTHON \\
         [--records 500000] [--rounds 2] [--write]
 
 The records of `chat/chat_messages.jsonl` in FOLDER, repeated, are rendered by the template of
-Qwen2.5 and tokenized; ours also makes and stores the loss mask, verifies what it reads, hashes,
+Qwen2.5 and tokenized; ours also makes and stores the loss mask, verifies its input, hashes,
 splits and syncs. `with_masks` is the same for a template with generation markers (ChatML), where
-`apply_chat_template` is asked for the mask too. Both are whole processes with two workers, one
-after the other in each round (A B A B ...); ratios are medians over pairs. `map` leaves out what
-its process needs for the start: from `load_dataset` on, which reads the same JSONL. PYTHON is an
+`apply_chat_template` returns the mask too. Both are whole processes with two workers, one
+after the other in each round (A B A B ...); ratios are medians over pairs. `map` excludes the start
+of its process: it counts from `load_dataset` on, which reads the same JSONL. PYTHON is an
 interpreter with transformers and datasets. `packed`: the share of padding in rows of 4,096 tokens,
 best-fit decreasing.
 Results: benchmarks/results/chat.json.
@@ -61,7 +61,7 @@ print(json.dumps({
 
 
 def repeated(source: Path, target: Path, records: int) -> Path:
-    """`records` lines: those of `source`, again and again."""
+    """Return `records` lines: those of `source`, repeated."""
     lines = source.read_bytes().splitlines(keepends=True)
     whole, rest = divmod(records, len(lines))
     with target.open("wb") as stream:
@@ -72,7 +72,7 @@ def repeated(source: Path, target: Path, records: int) -> Path:
 
 
 def ours(source: Path, data: Path, out: Path, *words: str) -> dict[str, Any]:
-    """One build, as a process of its own."""
+    """Run one build in a separate process."""
     shutil.rmtree(out, ignore_errors=True)
     command = [
         sys.executable, "-m", "dataprep.cli.main", "build", "--kind", "chat", "--input",
@@ -88,7 +88,7 @@ def ours(source: Path, data: Path, out: Path, *words: str) -> dict[str, Any]:
 
 
 def theirs(python: str, source: Path, data: Path, cache: Path, *words: str) -> dict[str, Any]:
-    """One `datasets.map`, as a process of its own."""
+    """Run one `datasets.map` in a separate process."""
     shutil.rmtree(cache, ignore_errors=True)
     done = subprocess.run(
         [python, "-c", PEER, str(source), str(data / TOKENIZER), str(cache), *words], check=True,
@@ -99,7 +99,7 @@ def theirs(python: str, source: Path, data: Path, cache: Path, *words: str) -> d
 
 
 def with_masks(given: argparse.Namespace) -> dict[str, Any]:
-    """Both with a template that marks what the assistant says, and both giving the mask."""
+    """Run both with a template that marks the assistant's turns; both return the mask."""
     source = given.scratch / "chat.jsonl"
     out, template = given.scratch / "marked", ROOT / "pipeline/chat/template/builtin/chatml.jinja"
     pairs = []
@@ -116,7 +116,7 @@ def with_masks(given: argparse.Namespace) -> dict[str, Any]:
 
 
 def packed(out: Path) -> dict[str, Any]:
-    """How full rows of 4,096 tokens are."""
+    """Return the share of padding in rows of 4,096 tokens."""
     from dataprep import open_dataset
     from dataprep.runtime.rows.packed import PackedDataset
 

@@ -1,14 +1,14 @@
-"""What putting samples into a batch costs, and what a loader costs beside a training step.
+"""Benchmark of collation, and of a loader beside a training step.
 
     python benchmarks/collate.py [--rounds 300] [--write]
 
 32 rows of 1 to 2,048 ids (uniform, seeded) become `input_ids`, `attention_mask` and `labels`, int64
-[32, 2048 or less], of arrays, tensors and lists. Beside them, in turn with them (A B A B ...), run
-what people write by hand (`torch.nn.utils.rnn.pad_sequence` for each of the three) and, where
+[32, 2048 or less], from arrays, tensors and lists. In turn with them (A B A B ...) run the usual
+hand-written code (`torch.nn.utils.rnn.pad_sequence` for each of the three) and, if
 transformers is installed in the same interpreter, its `DataCollatorForLanguageModeling`; the ratios
-are medians over pairs; each runs alone, too. `floor` is writing the three tensors with three calls
-of `np.concatenate`, with everything known beforehand. Images: 32 x 3 x 224 x 224 uint8, normalised,
-beside one image after the other. torch has one thread. `loader`: `Collated` over 2,048 such rows, a
+are medians over pairs; each also runs alone. `floor` is writing the three tensors with three calls
+of `np.concatenate`, with all sizes known in advance. Images: 32 x 3 x 224 x 224 uint8, normalised,
+beside a loop over single images. torch has one thread. `loader`: `Collated` over 2,048 such rows, a
 step of 10 ms between batches; the share of the time that the step waited.
 Results: benchmarks/results/collate.json.
 """
@@ -48,13 +48,13 @@ Call = Callable[[], Any]
 
 
 def ragged(count: int, seed: int = 0) -> list[Any]:
-    """Rows of ids as int64 arrays."""
+    """Return rows of ids as int64 arrays."""
     rng = np.random.default_rng(seed)
     return [rng.integers(5, 50_000, rng.integers(1, LONGEST + 1)) for _ in range(count)]
 
 
 def in_turn(calls: dict[str, Call], rounds: int) -> dict[str, list[float]]:
-    """Seconds of every call, one after the other, round by round; the first rounds do not count."""
+    """Return the seconds of every call, in turn, round by round; the first rounds do not count."""
     times: dict[str, list[float]] = {name: [] for name in calls}
     for number in range(rounds + 10):
         for name, call in calls.items():
@@ -67,7 +67,7 @@ def in_turn(calls: dict[str, Call], rounds: int) -> dict[str, list[float]]:
 
 
 def compared(calls: dict[str, Call], rounds: int) -> Figures:
-    """Medians and minima in microseconds, and each as a multiple of the first, pair by pair.
+    """Return medians and minima in microseconds, and each as a multiple of the first, pair by pair.
 
     `alone_median_us`: of the same call again and again, with the caches to itself.
     """
@@ -88,7 +88,7 @@ def compared(calls: dict[str, Call], rounds: int) -> Figures:
 
 
 def floor(rows: list[Any]) -> Call:
-    """Three passes over memory that is used again, nothing else."""
+    """Fill three reused buffers, with no other work."""
     width = max(map(len, rows))
     buffers = Buffers()
     tensors = [
@@ -105,7 +105,7 @@ def floor(rows: list[Any]) -> Call:
 
 
 def by_hand(tensors: list[torch.Tensor]) -> dict[str, torch.Tensor]:
-    """The usual lines."""
+    """Pad with the usual hand-written lines."""
     return {
         "input_ids": pad_sequence(tensors, batch_first=True, padding_value=0),
         "attention_mask": pad_sequence([torch.ones_like(t) for t in tensors], batch_first=True),
@@ -114,7 +114,7 @@ def by_hand(tensors: list[torch.Tensor]) -> dict[str, torch.Tensor]:
 
 
 def text(rounds: int) -> Figures:
-    """Causal language models."""
+    """Measure collation for causal language models."""
     rows = ragged(ROWS)
     tensors, collate = [torch.from_numpy(row) for row in rows], CausalLM()
     samples = {
@@ -147,7 +147,7 @@ SHIFTED = CausalLM(shift=True)
 
 
 def masked(rounds: int) -> Figures:
-    """Masked language models."""
+    """Measure collation for masked language models."""
     rows = ragged(ROWS)
     collate = MaskedLM(mask_id=4, vocab_size=50_000, special_ids=(0, 1, 2, 3))
     some = [{"input_ids": row.tolist()} for row in rows]
@@ -157,7 +157,7 @@ def masked(rounds: int) -> Figures:
 
 
 def transformers(samples: list[Any], *, mlm: bool) -> dict[str, Call]:
-    """Its collator over a tokenizer of as many words; nothing where it is not installed."""
+    """Return transformers' collator over a tokenizer of as many words, if installed."""
     try:
         from tokenizers import Tokenizer, models
         from transformers import DataCollatorForLanguageModeling, PreTrainedTokenizerFast
@@ -173,7 +173,7 @@ def transformers(samples: list[Any], *, mlm: bool) -> dict[str, Call]:
 
 
 def vision(rounds: int) -> Figures:
-    """Images."""
+    """Measure collation of images."""
     rng = np.random.default_rng(0)
     images = [rng.integers(0, 256, (3, 224, 224), np.uint8) for _ in range(ROWS)]
     samples = [{"pixel_values": image, "label": 1} for image in images]
@@ -190,7 +190,7 @@ def vision(rounds: int) -> Figures:
 
 
 def loader(steps: int) -> Figures:
-    """The share of the time that a step of 10 ms waits for its batch."""
+    """Return the share of the time that a step of 10 ms waits for its batch."""
     data = Collated([{"input_ids": row} for row in ragged(2048)], CausalLM())
     found = {}
     for prefetch in (0, 2):
@@ -212,7 +212,7 @@ def loader(steps: int) -> Figures:
 
 
 def installed() -> Figures:
-    """Versions of what took part."""
+    """Return the versions of the libraries involved."""
     found: Figures = {"dataprep": __version__}
     for name in ("torch", "numpy", "transformers"):
         try:

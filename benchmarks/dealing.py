@@ -1,13 +1,13 @@
-"""What each rank sees of each source of a mixture, and what dealing to the ranks costs.
+"""Benchmark of dealing: the share of each source on each rank of a mixture, and the cost.
 
     python benchmarks/dealing.py [--rounds 15] [--write]
 
 Two sources with weights 3:1, one row a rank, four and eight ranks, 1,000 steps. `before`: each rank
-has its part of the sequence as it stands, which goes in step with the schedule. `after`: the rows
+has its part of the unpermuted sequence, which aligns with the schedule. `after`: the rows
 of a global batch are permuted first (`MixtureOrder.deal_key`). `shares`: of the second source, by
 rank.
 `chi_square` of the counts against equal shares on all ranks, with `ranks` - 1 degrees of freedom;
-`p` is the chance of as much or more in independent draws, and `p_less` of as much or less.
+`p` is the probability of at least this value in independent draws, and `p_less` of at most it.
 `cost`: batches of windows of 1,024 tokens, made in turn with and without dealing, in pairs of 1,500
 batches; `ratio` is the median of processor time without / with.
 Results: benchmarks/results/dealing.json.
@@ -41,7 +41,7 @@ Figures = dict[str, Any]
 
 
 def mixed() -> WeightedSources:
-    """Two sources, of which the second has every fourth draw."""
+    """Return two sources; the second has every fourth draw."""
     return WeightedSources([
         Source(name=name, content_id=name * 64, samples=SAMPLES, weight=weight)
         for name, weight in zip("ab", WEIGHTS, strict=True)
@@ -49,7 +49,7 @@ def mixed() -> WeightedSources:
 
 
 def seen(ranks: int) -> dict[str, list[int]]:
-    """Rows of the second source on each rank, before and after."""
+    """Count rows of the second source on each rank, before and after."""
     order = mixed().order(seed=0)
     positions = np.arange(STEPS * ranks)
     plain = order.samples(positions, 2 * SAMPLES, 0).reshape(STEPS, ranks)
@@ -66,7 +66,7 @@ def seen(ranks: int) -> dict[str, list[int]]:
 
 
 def over_seeds(ranks: int) -> Figures:
-    """How many of 300 seeds have such a `p` or less: chance gives 1 %, 10 % and half of them."""
+    """Count the seeds of 300 with at most such a `p`: chance gives 1 %, 10 % and half of them."""
     found = []
     for seed in range(300):
         order = mixed().order(seed=seed)
@@ -78,7 +78,7 @@ def over_seeds(ranks: int) -> Figures:
 
 
 def judged(counts: list[int]) -> Figures:
-    """Shares of the second source, and how far they are from equal ones."""
+    """Return shares of the second source, and their distance from equal shares."""
     share = WEIGHTS[1] / sum(WEIGHTS)
     expected, varied = STEPS * share, STEPS * share * (1 - share)
     found = sum((count - expected) ** 2 for count in counts) / varied
@@ -93,7 +93,7 @@ def judged(counts: list[int]) -> Figures:
 
 
 def survival(value: float, freedom: int) -> float:
-    """The chance that a chi-square of an odd number of degrees is `value` or more."""
+    """Return the probability that a chi-square of an odd number of degrees is `value` or more."""
     found = math.erfc(math.sqrt(value / 2))
     term = math.sqrt(2 * value / math.pi) * math.exp(-value / 2)
     for degrees in range(3, freedom + 1, 2):
@@ -103,7 +103,7 @@ def survival(value: float, freedom: int) -> float:
 
 
 def cost(root: Path, rows: int, ranks: int, rounds: int) -> Figures:
-    """Batches of one rank, with and without dealing, in turn."""
+    """Make batches of one rank, with and without dealing, in turn."""
     dealt = GlobalBatchSampler.__dict__["_dealt"]
     plain = staticmethod(lambda order, samples, begins, mine, epoch: samples[:, mine])
     ratios = []
@@ -125,7 +125,7 @@ def cost(root: Path, rows: int, ranks: int, rounds: int) -> Figures:
 
 
 def built(root: Path) -> None:
-    """Two datasets of some 27 million tokens each."""
+    """Build two datasets of some 27 million tokens each."""
     rng = np.random.default_rng(0)
     for name in "ab":
         text = root / f"{name}.txt"

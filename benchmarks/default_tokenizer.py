@@ -2,7 +2,7 @@
 
     python benchmarks/default_tokenizer.py --write    train, write the asset, the results, the table
     python benchmarks/default_tokenizer.py --check    train, and compare with the asset (exit 1)
-    python benchmarks/default_tokenizer.py --measure  the results and the table for the asset as is
+    python benchmarks/default_tokenizer.py --measure  results and table for the current asset
 
 The corpora are not part of the repository: they are read from `--data`, by default shared/data
 beside the checkout. Training takes 10 to 30 s on two cores; `--write` trains each recipe below too.
@@ -49,12 +49,12 @@ def records(path: Path) -> list[str]:
 
 
 def plain_lines(text: str) -> str:
-    """Newlines as line feeds, and no blanks before them, so that neither is learned."""
+    """Convert newlines to line feeds and remove blanks before them, so that neither is learned."""
     return re.sub(r"[ \t]+\n", "\n", text.replace("\r\n", "\n").replace("\r", "\n"))
 
 
 def blanks() -> str:
-    """Indentation and numbers: what code and data have, and prose has not.
+    """Generate indentation and numbers, which code and data have and prose lacks.
 
     Made here, so that runs of 2 to 31 spaces and 2 to 8 tabs, and all numbers of two digits, are
     one token each.
@@ -119,7 +119,7 @@ def results(data: Path, recipes: dict[str, Any]) -> dict[str, Any]:
 
 
 def table(found: dict[str, Any]) -> str:
-    """The Markdown that stands in docs/tokenizers.md, from the results alone."""
+    """Return the Markdown of docs/tokenizers.md, from the results alone."""
     ratios = found["bytes_per_token"]
     lines = [
         "| text | MB | built-in (32,768 ids) | GPT-2 (50,257 ids) |",

@@ -1,11 +1,11 @@
-"""Are stored ids the reference's ids? Builds real text with real tokenizers and compares them all.
+"""Comparison of stored ids with the reference's ids, for real text and real tokenizers.
 
     python benchmarks/engines.py --data DIR [--write]
 
 For each tokenizer.json under DIR/tokenizers this builds wikitext-2, the XQuAD paragraphs in twelve
 languages, and the edge-case texts, in both special-text modes, and compares every stored document
-with what Hugging Face `tokenizers` gives for its text; where there are reference ids of another
-implementation (tiktoken, sentencepiece, llama.cpp) those as well. Results go to
+with the ids of Hugging Face `tokenizers` for its text, and with reference ids of other
+implementations (tiktoken, sentencepiece, llama.cpp) if there are any. Results go to
 benchmarks/results/engines.json with --write; docs/tokenizers.md shows them.
 """
 
@@ -47,7 +47,7 @@ _VECTORS = {
 
 @dataclass
 class Outcome:
-    """What the comparison of one tokenizer found."""
+    """Result of the comparison for one tokenizer."""
 
     tokenizer: str
     engine: str = ""
@@ -62,7 +62,7 @@ class Outcome:
 
 
 def texts(data: Path, limit: int | None) -> list[str]:
-    """wikitext-2, XQuAD and the edge cases, as documents."""
+    """Return wikitext-2, XQuAD and the edge cases as documents."""
     found: list[str] = []
     for name in ("wikitext-2/train_articles.jsonl", "xquad_multi.jsonl"):
         lines = (data / "corpora" / name).read_bytes().split(b"\n")
@@ -78,7 +78,7 @@ def texts(data: Path, limit: int | None) -> list[str]:
 
 
 def reference_vectors(data: Path, name: str) -> tuple[list[str], list[list[int]]]:
-    """Texts with the ids that other implementations give; the tiktoken texts serve two files."""
+    """Return texts with the ids of other implementations; the tiktoken texts serve two files."""
     wanted, ids = [], []
     for vector in _VECTORS.get(name, []):
         rows = _rows(data / "vectors" / f"{vector}.jsonl")
@@ -170,7 +170,7 @@ def run(data: Path, names: str = "*", limit: int | None = None) -> list[Outcome]
 
 
 def table(outcomes: list[dict[str, Any]]) -> str:
-    """The Markdown that stands in docs/tokenizers.md, from the results alone."""
+    """Return the Markdown of docs/tokenizers.md, from the results alone."""
     rows = [
         "| tokenizer | engine | documents compared | tokens | different | other references |"
         " different |",

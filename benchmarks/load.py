@@ -1,4 +1,4 @@
-"""How fast batches come, how soon the first, and how others do on the same tokens.
+"""Benchmark of loading: throughput, first batch, and other loaders on the same tokens.
 
     python benchmarks/load.py --data DIR [--tokens 400e6] [--seconds 4] [--rounds 8]
                               [--peers PYTHON --harness FILE] [--scratch DIR] [--only PART ...]
@@ -6,10 +6,10 @@
 
 Everything goes through `dataprep.create_loader`, a real torch DataLoader, in one process with one
 torch thread, and counts rows x seq_len tokens. With shifted labels a batch is two int64 tensors;
-the memory copy it is held against (`of_copy`) copies one, as do those lines that say `labels:
-null`. Each shape also stands against a floor of its own (`of_floor`): bare copies by numpy, into
-fixed buffers, of exactly the tensors that its batches have, gathered windows widened and everything
-else known beforehand. Each figure is of a process of its own. Loader and memory copy run in turn
+the memory copy it is compared with (`of_copy`) copies one, as do the lines with `labels:
+null`. Each shape is also compared with its own floor (`of_floor`): bare copies by numpy, into
+fixed buffers, of exactly the tensors of its batches, with gathered windows widened and everything
+else known in advance. Each figure is that of a separate process. Loader and memory copy run in turn
 (A B A B ...) within it, then loader and floor, so a machine whose speed drifts does not favour
 either; medians are quoted.
 
@@ -55,7 +55,7 @@ PEERS = (
     "grain_src",
 )  # fmt: skip
 OURS = {"ours": {}, "ours_one_tensor": {"DATAPREP_BENCH_ONE": "1"}}
-"""Ours with labels, and in the form in which most peers deliver: seq + 1 ids in one tensor."""
+"""Our loader with labels, and in the form of most peers: seq + 1 ids in one tensor."""
 PACKAGES = (
     "torch", "numpy", "megatron-core", "litdata", "mosaicml-streaming", "datasets", "datatrove",
     "grain", "torchdata",
@@ -68,7 +68,7 @@ Figures = dict[str, Any]
 
 
 class Bench:
-    """Datasets that are made when first needed, and measures in processes of their own."""
+    """Datasets that are made when first needed, and measures in separate processes."""
 
     def __init__(self, arguments: argparse.Namespace, scratch: Path) -> None:
         self.arguments = arguments
@@ -76,7 +76,7 @@ class Bench:
         self.tokens = int(arguments.tokens)
 
     def dataset(self, name: str) -> str:
-        """The directory of the dataset `name`."""
+        """Return the directory of the dataset `name`."""
         path = self.scratch / name
         if not path.exists():
             self._make(name, path)
@@ -117,7 +117,7 @@ class Bench:
 
 
 def shapes(bench: Bench) -> list[Figures]:
-    """Every shape over every kind of dataset, and with the fields that say where documents lie."""
+    """Measure every shape over every kind of dataset, also with the fields for document bounds."""
     wanted: list[tuple[str, Figures]] = [
         ("built", ONE), ("built", {}), ("uint32", ONE), ("uint32", {}), ("shards_100", ONE),
         ("shards_100", {}), ("built", FIELDS), ("built", {"io": "pread"}),
@@ -137,7 +137,7 @@ def shapes(bench: Bench) -> list[Figures]:
 
 
 def cold(bench: Bench) -> Figures:
-    """Ours and the hand-written loader in turn, each on files that are not in memory."""
+    """Measure our loader and the hand-written one in turn, each on files that are not in memory."""
     if bench.arguments.harness is None:
         raise SystemExit("cold needs --harness")
     dataset = bench.dataset("built")
@@ -164,7 +164,7 @@ def cold(bench: Bench) -> Figures:
 
 
 def drop(files: list[Path]) -> float:
-    """Drop files from the page cache; the share of a hundred places that is still in it."""
+    """Drop files from the page cache; return the share of a hundred places that is still in it."""
     there = places = 0
     for path in files:
         descriptor = os.open(path, os.O_RDONLY)
@@ -180,7 +180,7 @@ def drop(files: list[Path]) -> float:
 
 
 def _joined(bench: Bench, files: list[Path]) -> Path:
-    """All tokens in one file, as the peers and the hand-written loader want them."""
+    """Write all tokens to one file, as the peers and the hand-written loader need them."""
     path = bench.scratch / "tokens.bin"
     if not path.exists():
         with path.open("wb") as out:
@@ -191,7 +191,7 @@ def _joined(bench: Bench, files: list[Path]) -> Path:
 
 
 def start(bench: Bench) -> Figures:
-    """Opening and the first batch, and going on at a step, of 10**9 samples."""
+    """Measure the first batch of 10**9 samples, opening included, and a resume at a step."""
     dataset = bench.dataset("sparse")
 
     def median(**settings: Any) -> Figures:
@@ -205,19 +205,19 @@ def start(bench: Bench) -> Figures:
 
 
 def steps(bench: Bench) -> Figures:
-    """The loader beside a training step of 10 ms."""
+    """Measure the loader beside a training step of 10 ms."""
     dataset = bench.dataset("built")
     bench.measure("read_through", dataset=dataset)
     return bench.measure("beside_steps", dataset=dataset, step_ms=10, rounds=bench.arguments.rounds)
 
 
 def state(bench: Bench) -> Figures:
-    """What a state costs."""
+    """Measure taking and loading a state."""
     return bench.measure("state", dataset=bench.dataset("built"))
 
 
 def peers(bench: Bench) -> Figures:
-    """The harness, in rounds: memory copy and ours with this interpreter, the peers with theirs."""
+    """Run the harness in rounds: memory copy and our loader here, the peers with their Python."""
     arguments = bench.arguments
     if arguments.peers is None or arguments.harness is None:
         raise SystemExit("peers needs --peers and --harness")
@@ -270,7 +270,7 @@ def _medians(runs: list[Figures]) -> Figures:
 
 
 def peer_versions(python: str) -> dict[str, str]:
-    """What is installed beside the peers' interpreter."""
+    """Return the versions installed beside the peers' interpreter."""
     code = (
         "import importlib.metadata as m, json, sys\nfound = {}\n"
         "for name in sys.argv[1:]:\n"
@@ -283,7 +283,7 @@ def peer_versions(python: str) -> dict[str, str]:
 
 
 def machine(bench: Bench) -> Figures:
-    """What it is measured on."""
+    """Return the machine and the versions."""
     return {
         "processor": processor(),
         "cores": len(os.sched_getaffinity(0)),
@@ -302,14 +302,14 @@ RUNS: dict[str, Callable[[Bench], Any]] = {
 
 
 def run(bench: Bench) -> Iterator[Figures]:
-    """Everything that was asked for, each part as soon as it is measured."""
+    """Measure all requested parts; store each as soon as it is measured."""
     yield {"machine": machine(bench)}
     for name in bench.arguments.only:
         yield {name: RUNS[name](bench)}
 
 
 def keep(found: Figures) -> None:
-    """Add `found` to the results; figures of another machine or version do not stay beside it."""
+    """Add `found` to the results; drop figures of another machine or version."""
     old = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
     if "machine" in found and found["machine"] != old.get("machine"):
         old = {}

@@ -1,9 +1,9 @@
 """Datasets of a chosen size and number of shards, for benchmarks/load.py.
 
-Written straight in the format of docs/format.md, because what is measured is reading: a build of
+Written directly in the format of docs/format.md, because only reading is measured: a build of
 10**9 samples would take days, and a build into 100 shards needs 100 times the shard size. The ids
-are random, or holes in sparse files where `sparse` asks for a dataset larger than the disk. Hashes
-are left zero: `dataprep verify` would refuse these directories, opening does not look at them.
+are random, or holes in sparse files if `sparse` requests a dataset larger than the disk. Hashes
+are zero: `dataprep verify` would refuse these directories, but opening does not check them.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ def _npy(
     path: Path, files: dict[str, FileEntry], name: str, dtype: str, shape: tuple[int, ...],
     numbers: Callable[[int, int], Array] | None = None,
 ) -> None:  # fmt: skip
-    """An array file: zeros in a hole, or what `numbers` gives for a range of the first axis."""
+    """Write an array file: zeros in a hole, or `numbers` of each range of the first axis."""
     _file(path, files, name, npy.file_size(dtype, shape), dtype, shape)
     with (path / name).open("r+b") as stream:
         stream.write(npy.header(dtype, shape))

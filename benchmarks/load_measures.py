@@ -1,4 +1,4 @@
-"""What benchmarks/load.py measures inside a process of its own; prints one line of JSON.
+"""Measures of benchmarks/load.py, each run in a separate process; prints one line of JSON.
 
     python benchmarks/load_measures.py MEASURE '{"dataset": ..., "batch": 32, "seq": 2048, ...}'
 
@@ -47,13 +47,13 @@ def make(dataset: str, batch: int, seq: int, options: Figures) -> Any:
 
 
 def copies(batch: int, seq: int) -> Iterator[torch.Tensor]:
-    """The ceiling, as the harness of the peers has it: one int64 batch copied a step."""
+    """Measure the ceiling as the harness of the peers does: one int64 batch copied per step."""
     source = torch.randint(0, 50_000, (64, batch, seq + 1))
     return (torch.empty_like(source[0]).copy_(source[i % 64]) for i in itertools.count())
 
 
 def floor(dataset: str, like: dict[str, torch.Tensor]) -> Iterator[Figures]:
-    """Batches of the shapes and types of `like` by bare copies, everything known beforehand.
+    """Make batches of the shapes and types of `like` by bare copies, everything known in advance.
 
     Random windows of an array in memory are gathered and widened into fixed buffers; all tensors
     but the ids and labels are copied from arrays that are there. No loader can do less.
@@ -71,7 +71,7 @@ def floor(dataset: str, like: dict[str, torch.Tensor]) -> Iterator[Figures]:
 
 
 def _gathered(dataset: str, batch: int, span: int) -> Iterator[Any]:
-    """Random windows [batch, span] of an array in memory, in the type that ids are stored in."""
+    """Yield random windows [batch, span] of an array in memory, in the stored dtype."""
     with open_dataset(dataset) as opened:
         split = opened.split("train")
         tokens = split.read(0, split.tokens)
@@ -85,7 +85,7 @@ def _gathered(dataset: str, batch: int, span: int) -> Iterator[Any]:
 def throughput(
     dataset: str, batch: int, seq: int, seconds: float, rounds: int, options: Figures
 ) -> Figures:
-    """Loader and memory copy in turn, then loader and floor; ratios are medians over the turns.
+    """Measure loader and memory copy in turn, then loader and floor; ratios are medians.
 
     The floor comes after the peak of memory was read, as it holds all tokens.
     """
@@ -114,7 +114,7 @@ def throughput(
 def _in_turn(
     one: Iterator[Any], other: Iterator[Any], turns: list[float]
 ) -> tuple[list[float], list[float]]:
-    """Steps a second of both in each turn of so many seconds."""
+    """Return steps per second of both in each turn of so many seconds."""
     rates = [(_rate(one, seconds), _rate(other, seconds)) for seconds in turns]
     return [a for a, _ in rates], [b for _, b in rates]
 
@@ -124,7 +124,7 @@ def _ratio(ours: list[float], other: list[float]) -> float:
 
 
 def _rate(steps: Iterator[Any], seconds: float) -> float:
-    """Steps a second."""
+    """Return steps per second."""
     next(steps)
     began, count = time.perf_counter(), 0
     while (passed := time.perf_counter() - began) < seconds:
@@ -136,7 +136,7 @@ def _rate(steps: Iterator[Any], seconds: float) -> float:
 def served(
     dataset: str, batch: int, seq: int, seconds: float, options: Figures, harness: str | None = None
 ) -> Figures:
-    """Tokens of the first seconds: of our loader, or of the hand-written one of the harness."""
+    """Count tokens of the first seconds, of our loader or of the harness's hand-written one."""
     began = time.perf_counter()
     if harness is None:
         batches = forever(make(dataset, batch, seq, options))
@@ -159,14 +159,14 @@ def _load(path: str) -> Any:
 
 
 def place(dataset: str, batch: int, seq: int, position: int, options: Figures) -> Figures:
-    """The state of a run that stands at `position`; in a process of its own, for its memory."""
+    """Return the state of a run at `position`; in a separate process, for its memory."""
     return {**make(dataset, batch, seq, options).state_dict(), "position": position}
 
 
 def start(
     dataset: str, batch: int, seq: int, options: Figures, state: Figures | None = None
 ) -> Figures:
-    """Opening, going on at `state` and the first batch: time and memory."""
+    """Measure opening, resuming at `state` and the first batch: time and memory."""
     gc.collect()  # 65 ms of torch's objects, due sometime after the import: not ours
     before = _status("VmHWM")
     began = time.perf_counter()
@@ -185,7 +185,7 @@ def start(
 def beside_steps(
     dataset: str, batch: int, seq: int, step_ms: float, rounds: int, options: Figures
 ) -> Figures:
-    """A loop of steps that compute, with the loader and with one batch that is always the same.
+    """Run a loop of computing steps, with the loader and with one constant batch.
 
     And with a thread that does nothing but copy as many tokens as the loader does: what that slows
     the step down is the price of memory that two processors share, and no loader is below it.
@@ -210,7 +210,7 @@ def beside_steps(
 
 
 def _bare(dataset: str, batch: int, seq: int) -> Iterator[Any]:
-    """Random windows of an array in memory, and their two tensors, by numpy in a thread."""
+    """Make random windows of an array in memory, and their two tensors, by numpy in a thread."""
     gathered = _gathered(dataset, batch, seq + 1)
     ready: SimpleQueue[Any] = SimpleQueue()
     wanted: SimpleQueue[bool] = SimpleQueue()
@@ -233,7 +233,7 @@ def _bare(dataset: str, batch: int, seq: int) -> Iterator[Any]:
 
 
 def _step(seconds: float) -> Callable[[], object]:
-    """So many matrix products as take this long."""
+    """Return the number of matrix products that take this long."""
     matrix = torch.rand(256, 256)
     torch.mm(matrix, matrix)
     began = time.perf_counter()
@@ -252,7 +252,7 @@ def _loop(batches: Iterator[Any], step: Callable[[], object]) -> float:
 
 
 def state(dataset: str, batch: int, seq: int, options: Figures) -> Figures:
-    """What a state costs to take and to load, and its size."""
+    """Measure the time to take and to load a state, and its size."""
     loader = make(dataset, batch, seq, options)
     batches = iter(loader)
     taken, loaded = [], []
@@ -283,7 +283,7 @@ def read_through(dataset: str) -> Figures:
 
 
 def _status(name: str) -> float:
-    """A line of /proc/self/status, in MiB."""
+    """Return a line of /proc/self/status, in MiB."""
     text = Path("/proc/self/status").read_text(encoding="ascii")
     found = re.search(rf"{name}:\s+(\d+)", text)
     return int(found[1]) / 1024 if found else 0.0

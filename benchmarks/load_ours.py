@@ -1,8 +1,8 @@
 """Our loader for the harness of the peers: ``load_peers.py TOKENS --ours benchmarks/load_ours.py``.
 
-`DATAPREP_BENCH_DATASET` names the dataset directory; without it, one is made of the tokens. With
-`DATAPREP_BENCH_ONE` a batch is one tensor [batch, seq + 1], of which a trainer takes inputs and
-labels as views, as most of the peers deliver it; otherwise two, `input_ids` and `labels`.
+`DATAPREP_BENCH_DATASET` names the dataset directory; without it, one is made from the tokens. With
+`DATAPREP_BENCH_ONE` a batch is one tensor [batch, seq + 1], from which a trainer takes inputs and
+labels as views, as with most of the peers; otherwise two, `input_ids` and `labels`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import dataprep
 
 
 def make(bin_path: str, work: str, seq: int, batch: int, workers: int) -> Iterator[Any]:
-    """Batches for ever; the first one after the opening, which the harness counts."""
+    """Yield batches without end; the harness counts opening with the first batch."""
     dataset = os.environ.get("DATAPREP_BENCH_DATASET") or _dataset(bin_path, work)
     yield "READY"
     rows = dataprep.Windows(seq)

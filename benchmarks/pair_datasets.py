@@ -1,8 +1,8 @@
 """Datasets of pairs and of embedding rows of a chosen size, for benchmarks/pairs.py.
 
-Written straight in the format, as what is measured is reading. Numbers are random, or holes in
-sparse files where `sparse` asks for a dataset larger than the disk. Hashes are left zero: `dataprep
-verify` would refuse these directories, opening does not look at them.
+Written directly in the format, because only reading is measured. Numbers are random, or holes in
+sparse files if `sparse` requests a dataset larger than the disk. Hashes are zero: `dataprep
+verify` would refuse these directories, but opening does not check them.
 """
 
 from __future__ import annotations
@@ -73,14 +73,14 @@ class _Directory:
         )
 
     def wrote(self, name: str, dtype: str | None, shape: tuple[int, ...] | None) -> None:
-        """Take a file into the list."""
+        """Add a file to the list."""
         size = (self.path / name).stat().st_size
         self.files[name] = FileEntry(
             name=name, bytes=size, dtype=dtype, shape=shape, sha256=NO_DIGEST
         )
 
     def finish(self, kind: str, rows: int, pairs: dict[str, Any] | None) -> Path:
-        """One split of everything, and config.json."""
+        """Write one split of all rows, and config.json."""
         with (self.path / "train_idx.pt").open("wb") as stream:
             write_index(stream, [np.arange(rows)], rows)
         self.wrote("train_idx.pt", "<i8", (rows,))
@@ -104,7 +104,7 @@ class _Directory:
 
 
 def write_rows(path: Path, rows: int, *, dim: int, shards: int) -> Path:
-    """`rows` rows of `dim` random float32 in so many shards, called "embedding"."""
+    """Write `rows` rows of `dim` random float32 in so many shards, called "embedding"."""
     path.mkdir(parents=True)
     random = np.random.default_rng(0)
     directory = _Directory(path, sparse=False)
@@ -116,7 +116,7 @@ def write_rows(path: Path, rows: int, *, dim: int, shards: int) -> Path:
 
 
 def write_pairs(path: Path, pairs: int, *, dim: int, negatives: int, sparse: bool) -> Path:
-    """`pairs` pairs of as many questions and sources, all in "train"."""
+    """Write `pairs` pairs of as many questions and sources, all in "train"."""
     path.mkdir(parents=True)
     random = np.random.default_rng(0)
     directory = _Directory(path, sparse)

@@ -1,4 +1,4 @@
-"""What benchmarks/pairs.py measures inside a process of its own; prints one line of JSON.
+"""Measures of benchmarks/pairs.py, each run in a separate process; prints one line of JSON.
 
     python benchmarks/pair_measures.py MEASURE '{"dataset": ..., "batch": 32, ...}'
 
@@ -79,7 +79,7 @@ def forever(loader: Any) -> Iterator[Any]:
 
 
 def batches(dataset: str, batch: int, seconds: float, rounds: int) -> Figures:
-    """Milliseconds a batch of each way, in turn; what each took to be ready."""
+    """Measure milliseconds per batch of each way, in turn, and the time that each took to open."""
     ways: dict[str, Callable[[], Any]] = {
         "mapped": lambda: create_loader(dataset, "train", batch),
         "preloaded": lambda: create_loader(dataset, "train", batch, rows=Pairs(preload=True)),
@@ -116,7 +116,7 @@ def batches(dataset: str, batch: int, seconds: float, rounds: int) -> Figures:
 
 
 def _each(taken: Iterator[Any], seconds: float) -> float:
-    """Median seconds of a step."""
+    """Return the median seconds of a step."""
     times: list[float] = []
     began = last = time.perf_counter()
     while last - began < seconds:
@@ -128,7 +128,7 @@ def _each(taken: Iterator[Any], seconds: float) -> float:
 
 
 def start(dataset: str, batch: int) -> Figures:
-    """Opening and the first batch: time, and memory above the imports."""
+    """Measure opening and the first batch: time, and memory above the imports."""
     gc.collect()  # of torch's import, due sometime: not ours
     before, began = _status("VmHWM"), time.perf_counter()
     loader = create_loader(dataset, "train", batch)
@@ -146,7 +146,7 @@ def start(dataset: str, batch: int) -> Figures:
 
 
 def gathered(dataset: str, batch: int, dim: int, seconds: float, rounds: int) -> Figures:
-    """Memory copy, gathered rows, and a loader in turn, from as much memory as there are rows.
+    """Measure memory copy, gathered rows, and a loader in turn, from memory as large as the rows.
 
     The loader's figure has the order of the samples in it, some 100 ns for each.
     """
@@ -180,7 +180,7 @@ def gathered(dataset: str, batch: int, dim: int, seconds: float, rounds: int) ->
 
 
 def _copies(source: torch.Tensor, batch: int) -> Iterator[torch.Tensor]:
-    """The ceiling: batch after batch of neighbouring rows."""
+    """Measure the ceiling: successive batches of adjacent rows."""
     while True:
         for at in range(0, len(source) - batch + 1, batch):
             yield torch.empty(batch, source.shape[1]).copy_(source[at : at + batch])
@@ -195,7 +195,7 @@ def _read_through(dataset: str) -> None:
 
 
 def _status(name: str) -> float:
-    """A line of /proc/self/status, in MiB."""
+    """Return a line of /proc/self/status, in MiB."""
     text = Path("/proc/self/status").read_text(encoding="ascii")
     found = re.search(rf"{name}:\s+(\d+)", text)
     return int(found[1]) / 1024 if found else 0.0

@@ -1,13 +1,13 @@
-"""How fast pairs and rows of embeddings are served, how soon, and in how much memory.
+"""Benchmark of serving pairs and rows of embeddings: throughput, first batch, memory.
 
     python benchmarks/pairs.py [--pairs 200e3] [--rows-mib 400] [--seconds 3] [--rounds 9]
                                [--scratch DIR] [--only PART ...] [--write]
 
-Each figure is of a process of its own with one torch thread. What is compared runs in turn (A B A B
-...) within it, so a machine whose speed drifts favours nobody; medians are quoted.
+Each figure is that of a separate process with one torch thread. Compared code runs in turn (A B A B
+...) within it, so drift of the machine's speed does not favour either; medians are quoted.
 
 `batch`: 32 pairs with 12 negatives of 384 numbers, by `create_loader` (mapped, and preloaded), and
-by the way of the loader that document 003 describes: everything loaded as torch tensors, one sample
+by the loader that document 003 describes: everything loaded as torch tensors, one sample
 at a time, default collation. `open`: 1,000,000 pairs in sparse files: opening, first batch, memory
 above the imports. `rows`: rows of 384 and 1,024 float32 in batches of 256 and 1,024, in one shard
 and in several, against a memory copy of as many bytes from an array of the same size.
@@ -46,21 +46,21 @@ Figures = dict[str, Any]
 
 
 class Bench:
-    """Datasets that are made when first needed, and measures in processes of their own."""
+    """Datasets that are made when first needed, and measures in separate processes."""
 
     def __init__(self, arguments: argparse.Namespace, scratch: Path) -> None:
         self.arguments = arguments
         self.scratch = scratch
 
     def pairs(self, count: int, *, sparse: bool) -> str:
-        """A dataset of `count` pairs."""
+        """Return a dataset of `count` pairs."""
         path = self.scratch / f"pairs-{count}{'-sparse' if sparse else ''}"
         if not path.exists():
             write_pairs(path, count, dim=DIM, negatives=NEGATIVES, sparse=sparse)
         return str(path)
 
     def rows(self, dim: int, shards: int) -> str:
-        """A dataset of rows of `dim` numbers."""
+        """Return a dataset of rows of `dim` numbers."""
         path = self.scratch / f"rows-{dim}-{shards}"
         if not path.exists():
             count = int(self.arguments.rows_mib * 2**20) // (4 * dim)
@@ -81,7 +81,7 @@ class Bench:
 
 
 def batch(bench: Bench) -> Figures:
-    """A batch mapped, preloaded, and by document 003's way, in turn."""
+    """Measure a batch mapped, preloaded, and by document 003's loader, in turn."""
     arguments = bench.arguments
     return bench.measure(
         "batches", dataset=bench.pairs(int(arguments.pairs), sparse=False), batch=BATCH,
@@ -90,14 +90,14 @@ def batch(bench: Bench) -> Figures:
 
 
 def opening(bench: Bench) -> Figures:
-    """Opening 1,000,000 pairs, and their first batch."""
+    """Measure opening 1,000,000 pairs, and their first batch."""
     dataset = bench.pairs(OPENED, sparse=True)
     runs = [bench.measure("start", dataset=dataset, batch=BATCH) for _ in range(5)]
     return {key: statistics.median(run[key] for run in runs) for key in runs[0]}
 
 
 def rows(bench: Bench) -> list[Figures]:
-    """Rows against a memory copy."""
+    """Compare rows with a memory copy."""
     arguments = bench.arguments
     return [
         {"dim": dim, "batch": size, "shards": shards}
@@ -110,7 +110,7 @@ def rows(bench: Bench) -> list[Figures]:
 
 
 def machine(bench: Bench) -> Figures:
-    """What it is measured on."""
+    """Return the machine and the versions."""
     return {
         "processor": processor(),
         "cores": len(os.sched_getaffinity(0)),
@@ -128,14 +128,14 @@ RUNS: dict[str, Callable[[Bench], Any]] = {"batch": batch, "open": opening, "row
 
 
 def run(bench: Bench) -> Iterator[Figures]:
-    """Everything that was asked for, each part as soon as it is measured."""
+    """Measure all requested parts; store each as soon as it is measured."""
     yield {"machine": machine(bench)}
     for name in bench.arguments.only:
         yield {name: RUNS[name](bench)}
 
 
 def keep(found: Figures) -> None:
-    """Add `found` to the results; figures of another machine or version do not stay beside it."""
+    """Add `found` to the results; drop figures of another machine or version."""
     old = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
     if "machine" in found and found["machine"] != old.get("machine"):
         old = {}

@@ -1,4 +1,4 @@
-"""Whether small orders are fair: every pair of positions, over many keys.
+"""Fairness of small orders: every pair of positions, over many keys.
 
     python benchmarks/rounds.py [--keys 200000] [--write]
 
@@ -68,7 +68,7 @@ def permutations(n: int, keys: Words) -> Ints:
 
 
 def _apply(words: Words, n: int, keys: Words, rows: Ints) -> Words:
-    """One walk through the network; `rows` says which key is whose."""
+    """Apply the network once; `rows` gives the key of each row."""
     bits = (n - 1).bit_length() // 2 or 1
     size, shift, high = np.uint64(-(-n >> bits)), np.uint64(bits), np.uint64(64 - bits)
     half = np.uint64(32)
@@ -85,13 +85,13 @@ def _apply(words: Words, n: int, keys: Words, rows: Ints) -> Words:
 
 
 def chance(n: int, count: int) -> Ints:
-    """Return as many permutations by NumPy's generator."""
+    """Return the same number of permutations by NumPy's generator."""
     rows = np.tile(np.arange(n), (count, 1))
     return np.random.default_rng(n).permuted(rows, axis=1)
 
 
 def measure(found: Ints) -> dict[str, float]:
-    """Return the furthest count, in standard deviations, and the p-value of all of them."""
+    """Return the largest deviation of a count, in standard deviations, and the p-value of all."""
     count, n = found.shape
     share = 1 / (n * (n - 1))
     worst = squares = 0.0
@@ -104,7 +104,7 @@ def measure(found: Ints) -> dict[str, float]:
 
 
 def _pair_counts(found: Ints) -> Iterator[npt.NDArray[np.float64]]:
-    """How often each pair of samples stands at positions i < j, for each of these."""
+    """Count each pair of samples at positions i < j, for each pair of positions."""
     n = found.shape[1]
     columns = np.ascontiguousarray(found.T)
     apart = ~np.eye(n, dtype=bool).reshape(-1)
@@ -123,13 +123,13 @@ def _p_value(found: float, n: int) -> float:
 
 
 def _normal(n: int) -> float:
-    """The median of the furthest of as many normal draws as there are counts."""
+    """Return the median of the largest of as many normal draws as there are counts."""
     counts = n * (n - 1) // 2 * n * (n - 1)
     return round(NormalDist().inv_cdf((1 + 0.5 ** (1 / counts)) / 2), 2)
 
 
 def run(count: int) -> dict[str, Any]:
-    """Everything."""
+    """Measure all sizes and print, or write, the results."""
     keys = draw_keys(count)
     found = []
     for n in SIZES:

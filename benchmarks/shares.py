@@ -1,4 +1,4 @@
-"""How evenly the orders mix sources that are stored one after the other.
+"""Evenness of the orders for sources that are stored one after the other.
 
     python benchmarks/shares.py [--samples 8400000] [--seeds 5] [--before RESULTS] [--write]
 
@@ -43,7 +43,7 @@ Figures = dict[str, dict[str, float]]
 
 
 def orders(seed: int) -> Iterator[tuple[str, Order]]:
-    """The orders that are compared, by name."""
+    """Return the compared orders, by name."""
     names: dict[str, Any] = {"content_id": "shares", "seed": seed, "purpose": "windows/train"}
     yield "full", Shuffled(**names)
     block, window = block_sizes(SAMPLE_BYTES)
@@ -70,7 +70,7 @@ def measure(order: Order, samples: int) -> Figures:
 
 
 def _counts(order: Order, samples: int) -> npt.NDArray[np.int64]:
-    """Samples of each source in each whole batch of an epoch: [batches, sources]."""
+    """Count samples of each source in each whole batch of an epoch: [batches, sources]."""
     bounds = np.round(np.cumsum(SHARES) * samples).astype(np.int64)
     found = []
     whole = samples // BATCH * BATCH
@@ -85,7 +85,7 @@ def _counts(order: Order, samples: int) -> npt.NDArray[np.int64]:
 
 
 def run(samples: int, seeds: int) -> dict[str, Figures]:
-    """Every order: the mean spread over the seeds, and the longest absence."""
+    """Measure every order: the mean spread over the seeds, and the longest absence."""
     found: dict[str, list[Figures]] = {}
     for seed in range(seeds):
         for name, order in orders(seed):

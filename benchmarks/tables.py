@@ -1,10 +1,10 @@
 """The tables of the README and the docs, from the committed results.
 
     python benchmarks/tables.py            rewrite them
-    python benchmarks/tables.py --check    say whether they are what the results give
+    python benchmarks/tables.py --check    check that they agree with the results
 
-A table stands between `<!-- NAME -->` and `<!-- end -->`. So no figure is copied by hand, and a
-test can tell that none is out of date.
+A table stands between `<!-- NAME -->` and `<!-- end -->`. No figure is copied by hand, and a test
+checks that none is out of date.
 """
 
 from __future__ import annotations
@@ -43,19 +43,19 @@ LOADERS = {
 
 
 def results(name: str) -> dict[str, Any]:
-    """One file of committed results."""
+    """Return one file of committed results."""
     found: dict[str, Any] = json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8"))
     return found
 
 
 def grid(head: list[str], rows: list[list[str]]) -> str:
-    """A Markdown table."""
+    """Return a Markdown table."""
     lines = [head, ["---"] * len(head), *rows]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
 def build_summary() -> str:
-    """For the README: this package against the shortest script and against peers."""
+    """Return the table of the README: this package, the shortest script and peers."""
     found = results("build")
     peers = found["peers"]
     ours = peers["large"]["mb_per_s"]
@@ -92,7 +92,7 @@ def build_summary() -> str:
 
 
 def tokenizers() -> str:
-    """Paired with the one-liner, or with the reference library alone."""
+    """Return the comparison with the one-liner, for several tokenizers."""
     found = results("build")
     rows = [
         [
@@ -110,7 +110,7 @@ def tokenizers() -> str:
 
 
 def references() -> str:
-    """Tokenizers that only the reference library takes."""
+    """Return the comparison for tokenizers that only the reference library accepts."""
     rows = [
         [
             name,
@@ -125,7 +125,7 @@ def references() -> str:
 
 
 def scaling() -> str:
-    """Workers, sizes, one large document, start-up."""
+    """Return figures for workers, sizes, one large document, start-up."""
     found = results("build")
     one, two = found["workers"]["one"], found["workers"]["two"]
     rows = [
@@ -149,7 +149,7 @@ def scaling() -> str:
 
 
 def load_summary() -> str:
-    """Loaders side by side: shuffled batches of 32 x 2,048 as int64, one process."""
+    """Return loaders side by side: shuffled batches of 32 x 2,048 as int64, one process."""
     found = results("load")["peers"]["found"]
     best = max(found[name]["mtok_s"] for name in LOADERS)
     rows = [["memory copy of a finished batch", f"{found['memcpy']['mtok_s']:,.0f}", ""]]
@@ -162,7 +162,7 @@ def load_summary() -> str:
 
 
 def load_shapes() -> str:
-    """What our loader does in other shapes, beside copies of the same tensors and nothing else."""
+    """Return the rates of our loader in other shapes, beside bare copies of the same tensors."""
     said = {
         "{'labels': None}": "ids", "{}": "ids and labels",
         "{'position_ids': True, 'cu_seqlens': True}": "ids, labels, position ids, cu_seqlens",
@@ -177,7 +177,7 @@ def load_shapes() -> str:
 
 
 def load_facts() -> str:
-    """What does not fit a table of rates."""
+    """Return the figures that do not fit a table of rates."""
     found = results("load")
     cold, start, steps = found["cold"], found["start"], found["steps"]
     return (
@@ -192,7 +192,7 @@ def load_facts() -> str:
 
 
 def chat_summary() -> str:
-    """Conversations, rendered and tokenized."""
+    """Return the table of conversations, rendered and tokenized."""
     found = results("chat")
     count = found["records"]
 
@@ -210,7 +210,7 @@ def chat_summary() -> str:
 
 
 def machine() -> str:
-    """What it was measured on."""
+    """Return the machine and the versions."""
     found = results("build")["machine"]
     versions = ", ".join(f"{name} {version}" for name, version in found["versions"].items())
     return (
@@ -221,7 +221,7 @@ def machine() -> str:
 
 
 def rounds_sizes() -> str:
-    """How fair small permutations are: the count of a pair furthest from chance, and p-values."""
+    """Return the fairness of small permutations: the largest deviation of a pair, and p-values."""
     shown = (*range(2, 10), 12, 16, 24, 32, 40, 48, 64)
     rows = [
         [str(one["n"]), str(one["rounds"])]
@@ -236,7 +236,7 @@ def rounds_sizes() -> str:
 
 
 def shares_orders() -> str:
-    """How evenly sources that are stored one after the other are mixed, and were without strata."""
+    """Return the evenness of sources stored one after the other, with and without strata."""
     said = {
         "full": "full shuffle", "blocks": '`shuffle="blocks"`',
         "blocks, a quarter": "the same, a window of 64 blocks", "stream": "stream",
@@ -275,7 +275,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "rounds-sizes": rounds_sizes,
     "shares-orders": shares_orders,
 }
-"""By name: the file of results, and what of it."""
+"""Tables by name."""
 
 
 NEEDED = {
@@ -294,7 +294,7 @@ NEEDED = {
 
 
 def rendered(text: str) -> str:
-    """`text` with all its tables made anew."""
+    """Return `text` with all its tables rendered again."""
 
     def table(match: re.Match[str]) -> str:
         name = match["name"]

@@ -1,4 +1,4 @@
-"""How fast `dataprep verify` is on one core and on all, and how near to the hashes alone.
+"""Benchmark of `dataprep verify` on one core and on all, beside the hashes alone.
 
     python benchmarks/verify.py --data DIR [--megabytes 1000] [--runs 5] [--scratch DIR] [--write]
 
@@ -8,7 +8,7 @@ medians of the runs; `one_core` and `all_cores` are of whole processes, start-up
 the tokenizer libraries included, `in_process` is of the work alone, as it counts for large data.
 Verify and the floor run in turn (A B A B ...) on the same core, so a machine whose speed drifts
 does not favour either. The floor is a bare loop: it reads every file and computes the SHA-256 of
-each and the CRC-32 of each MiB, compares them with nothing, and looks at nothing else. Results:
+each and the CRC-32 of each MiB, without any comparison or other check. Results:
 benchmarks/results/verify.json.
 """
 
@@ -74,27 +74,27 @@ def make_dataset(data: Path, scratch: Path, megabytes: float) -> Path:
 
 
 def size_of(dataset: Path) -> int:
-    """Bytes of all files."""
+    """Return the bytes of all files."""
     return sum(path.stat().st_size for path in dataset.rglob("*") if path.is_file())
 
 
 def verify(dataset: Path, level: str) -> list[str]:
-    """The command that a user types."""
+    """Return the command that a user types."""
     return [PROGRAM, "verify", str(dataset), "--level", level, "--quiet"]
 
 
 def floor(dataset: Path) -> list[str]:
-    """The bare loop."""
+    """Return the command of the bare loop."""
     return [sys.executable, "-c", FLOOR, str(dataset)]
 
 
 def timed(work: str, dataset: Path, imports: str = "") -> list[str]:
-    """A program that prints what `work` alone takes."""
+    """Return a program that prints the seconds of `work` alone."""
     return [sys.executable, "-c", TIMED.format(imports=imports, work=work), str(dataset)]
 
 
 def run_once(command: list[str], cores: int) -> Figures:
-    """Run `command` on so many cores (0: all); what it says itself, or what the kernel says."""
+    """Run `command` on so many cores (0: all); return its own figures, or those of the kernel."""
     itself = "began = " in command[-2]
     words = command if itself else [sys.executable, __file__, "--measure", *command]
     allowed = sorted(os.sched_getaffinity(0))
@@ -116,7 +116,7 @@ def in_turn(commands: dict[str, list[str]], cores: int, runs: int) -> dict[str, 
 
 
 def medians(runs: list[Figures], size: int) -> Figures:
-    """Medians over runs, and gigabytes per second."""
+    """Return medians over runs, and gigabytes per second."""
     wall = statistics.median(run["wall_s"] for run in runs)
     cpu = statistics.median(run["cpu_s"] for run in runs)
     return {
@@ -130,7 +130,7 @@ def medians(runs: list[Figures], size: int) -> Figures:
 
 
 def against_floor(ours: list[str], bare: list[str], size: int, runs: int) -> Figures:
-    """Both on one core, and the median of the ratios of their speeds, pair by pair."""
+    """Measure both on one core, and the median of the ratios of their speeds, pair by pair."""
     found = in_turn({"verify": ours, "floor": bare}, 1, runs)
     figures: Figures = {name: medians(some, size) for name, some in found.items()}
     for key in ("wall_s", "cpu_s"):
@@ -142,13 +142,13 @@ def against_floor(ours: list[str], bare: list[str], size: int, runs: int) -> Fig
 
 
 def levels(dataset: Path, size: int, cores: int, runs: int) -> Figures:
-    """Each level."""
+    """Measure each level."""
     found = in_turn({level: verify(dataset, level) for level in LEVELS}, cores, runs)
     return {level: medians(some, size) for level, some in found.items()}
 
 
 def run(dataset: Path, runs: int) -> Figures:
-    """Everything."""
+    """Measure all parts and print, or write, the results."""
     size = size_of(dataset)
     manifest = json.loads((dataset / "config.json").read_bytes())
     return {

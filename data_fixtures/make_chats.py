@@ -1,4 +1,4 @@
-"""Writes the conversations and preferences of `chat/`: made up, one of each thing a test needs.
+"""Writer of the conversations and preferences of `chat/`: invented, one of each case of the tests.
 
 python data_fixtures/make_chats.py
 """
@@ -27,12 +27,12 @@ TOOL = {
 
 
 def turn(role: str, content: str, **more: Any) -> dict[str, Any]:
-    """One message."""
+    """Return one message."""
     return {"role": role, "content": content, **more}
 
 
 def conversations() -> list[dict[str, Any]]:
-    """Conversations of one to four exchanges, some with a system turn, some with a tool."""
+    """Return conversations of one to four exchanges, some with a system turn, some with a tool."""
     found = []
     for number, subject in enumerate(SUBJECTS * 3):
         messages = [turn("system", SYSTEM)] if number % 3 == 0 else []
@@ -56,7 +56,7 @@ def conversations() -> list[dict[str, Any]]:
 
 
 def pairs() -> list[dict[str, Any]]:
-    """Prompts with a better and a worse answer."""
+    """Return prompts with a better and a worse answer."""
     return [
         {"prompt": f"Say something of {subject}, number {number}.",
          "chosen": f"{subject} are older than they look.",
@@ -66,7 +66,7 @@ def pairs() -> list[dict[str, Any]]:
 
 
 def labels() -> list[dict[str, Any]]:
-    """Conversations that somebody liked, or did not."""
+    """Return conversations with a positive or negative label."""
     return [
         {"messages": [turn("user", f"And {subject}?"), turn("assistant", f"{subject}, {number}.")],
          "label": number % 3 == 0}
@@ -75,7 +75,7 @@ def labels() -> list[dict[str, Any]]:
 
 
 def groups() -> list[dict[str, Any]]:
-    """Prompts with one to four answers and what each is worth."""
+    """Return prompts with one to four answers and their rewards."""
     return [
         {"prompt": f"Count the {subject}.",
          "responses": [f"{n} {subject}" for n in range(1 + number % 4)],
@@ -85,7 +85,7 @@ def groups() -> list[dict[str, Any]]:
 
 
 def main() -> None:
-    """Write all files anew."""
+    """Write all files."""
     HERE.mkdir(exist_ok=True)
     made = {"talks": conversations(), "pairs": pairs(), "labels": labels(), "groups": groups()}
     for name, records in made.items():

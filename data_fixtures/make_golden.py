@@ -1,9 +1,9 @@
-"""Makes the golden datasets that are not there: `python data_fixtures/make_golden.py --write`.
+"""Writer of missing golden datasets: `python data_fixtures/make_golden.py --write`.
 
-They are what this version of the format looks like. Every later version must read them, so none is
-ever made anew; a change of the format adds a folder. `narrow` has uint16 ids, `wide` uint32 ids (a
+They show this version of the format. Every later version must read them, so none is ever rewritten;
+a change of the format adds a folder. `narrow` has uint16 ids, `wide` uint32 ids (a
 vocabulary with a gap); `chat` has a loss mask and records of several documents, `answers` groups
-and scores; `embeddings` has an array of every type, `pairs` all that pairs have. `states` has a
+and scores; `embeddings` has an array of every type, `pairs` all arrays of pairs. `states` has a
 state of every kind of loader over them, with hashes of the batches that must follow.
 """
 
@@ -37,7 +37,7 @@ FAR_ID = 70_000
 
 
 def tokenizers() -> dict[str, bytes]:
-    """A tokenizer of 400 ids trained on the stories, and the same with one id far away."""
+    """Train a tokenizer of 400 ids on the stories, and make the same with one id far away."""
     stories = (HERE / "stories.jsonl").read_text(encoding="utf-8").splitlines()
     narrow = json.loads(train_json((json.loads(line)["text"] for line in stories), vocab_size=400))
     wide = json.loads(json.dumps(narrow))
@@ -51,7 +51,7 @@ def tokenizers() -> dict[str, bytes]:
 
 
 def make_tokens(target: Path) -> None:
-    """Build `narrow` and `wide` under `target`, each with a file of what it must decode to."""
+    """Build `narrow` and `wide` under `target`, each with a file of its decoded contents."""
     with tempfile.TemporaryDirectory() as scratch:
         work = Path(scratch)
         shutil.copy(HERE / "messy.jsonl", work / "messy.jsonl")
@@ -99,7 +99,7 @@ def make_chats(target: Path) -> None:
 
 
 def expected_chats(path: Path) -> dict[str, list[dict[str, object]]]:
-    """Ids, mask, record id and score of every document, in the order of the file."""
+    """Return ids, mask, record id and score of every document, in the order of the file."""
     with open_dataset(path) as dataset:
         return {
             name: [
@@ -122,7 +122,7 @@ def _score(split: Split, document: int) -> float | None:
 
 
 def expected(path: Path) -> dict[str, list[dict[str, object]]]:
-    """Everything that a reader must find: ids, text, record id and source of every document."""
+    """Return the expected contents: ids, text, record id and source of every document."""
     with open_dataset(path) as dataset:
         return {
             name: [
@@ -150,7 +150,7 @@ def make_arrays(target: Path) -> None:
 
 
 def expected_arrays(path: Path) -> dict[str, object]:
-    """The rows of every split, and the numbers or texts of every array, as they are to be used."""
+    """Return the rows of every split, and the decoded numbers or texts of every array."""
     with open_arrays(path) as data:
         splits = {
             name: split.rows(np.arange(len(split))).tolist() for name, split in data.splits.items()
@@ -159,7 +159,7 @@ def expected_arrays(path: Path) -> dict[str, object]:
 
 
 def make_states(golden: Path) -> None:
-    """Write a state of every kind of loader over these datasets, and what must follow it."""
+    """Write a state of every kind of loader over these datasets, and hashes of its next batches."""
     (golden / "states").mkdir(exist_ok=True)
     for name in LOADERS:
         file = golden / "states" / f"{name}.json"

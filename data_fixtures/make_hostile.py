@@ -1,7 +1,7 @@
-"""Makes hostile/: small files that crashed a reader, or took gigabytes, or minutes.
+"""Writer of hostile/: small files that crashed a reader, or took gigabytes, or minutes.
 
 Run it from the repository root: `python data_fixtures/make_hostile.py`. It takes 3 GB and some
-minutes; what it makes depends on the versions of pyarrow and zstandard.
+minutes; its output depends on the versions of pyarrow and zstandard.
 """
 
 from __future__ import annotations
@@ -38,21 +38,21 @@ def main() -> None:
 
 
 def nulls(path: Path, column: str, kind: pa.DataType, *, rows: int) -> None:
-    """One row with `NULLS` nulls, the last of `rows`; the others are empty."""
+    """Write `rows` rows; the last has `NULLS` nulls, the others are empty."""
     offsets = pa.array([0] * rows + [NULLS], pa.int32())
     lists = pa.ListArray.from_arrays(offsets, pa.nulls(NULLS, kind))
     pq.write_table(pa.table({column: lists}), path, compression="zstd", write_statistics=False)
 
 
 def headers(header: bytes, name: str) -> None:
-    """A .npy file with a header that Python's tokenizer does not take."""
+    """Write a .npy file with a header that Python's tokenizer does not accept."""
     size = len(header).to_bytes(2, "little")
     numbers = np.zeros((3, 2), np.float32).tobytes()
     (PLACE / name).write_bytes(b"\x93NUMPY\x01\x00" + size + header + numbers)
 
 
 def abort(path: Path) -> None:
-    """The first change of a byte that makes pyarrow abort, and leaves the column of texts."""
+    """Return the first change of a byte that makes pyarrow abort and keeps the column of texts."""
     tags = [["x", "y"], [], None, ["z"]] * 5
     pq.write_table(pa.table({"text": [f"a story {n}" for n in range(20)], "tags": tags}), path)
     data = path.read_bytes()
@@ -65,7 +65,7 @@ def abort(path: Path) -> None:
 
 
 def aborts(data: bytes) -> bool:
-    """Whether pyarrow aborts the process that reads the texts of `data`."""
+    """Return whether pyarrow aborts the process that reads the texts of `data`."""
     pid = os.fork()
     if not pid:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 2)

@@ -1,4 +1,4 @@
-"""Writes messy.jsonl: good records, and between them one of each kind of bad one.
+"""Writer of messy.jsonl: good records, and between them one bad record of each kind.
 
 python data_fixtures/make_messy.py > data_fixtures/messy.jsonl
 """

@@ -1,4 +1,4 @@
-"""Writes stories.jsonl: 226 tiny stories in sixteen languages, code and emoji, always the same.
+"""Writer of stories.jsonl: 226 tiny stories in sixteen languages, code and emoji, always the same.
 
 Every sentence was written for this project. A story is one beginning, one middle and one end of
 its language; the counter below walks through the combinations so that no two stories are equal.
@@ -317,7 +317,7 @@ OTHERS = 6  # stories of each language that is not named above
 
 
 def records() -> Iterator[dict[str, str]]:
-    """Every story as {"id", "text", "lang"}."""
+    """Return every story as {"id", "text", "lang"}."""
     for language, parts in PARTS.items():
         for number in range(COUNTS.get(language, OTHERS)):
             yield {
@@ -328,7 +328,7 @@ def records() -> Iterator[dict[str, str]]:
 
 
 def _story(parts: tuple[list[str], list[str], list[str]], number: int, space: str) -> str:
-    """Combination `number`: neighbours differ in every part."""
+    """Return combination `number`: neighbours differ in every part."""
     first, middle, last = parts
     lap = number // len(first)
     return space.join(

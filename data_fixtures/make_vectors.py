@@ -1,9 +1,9 @@
-"""Makes the test vectors: `python data_fixtures/make_vectors.py --write`.
+"""Writer of the test vectors: `python data_fixtures/make_vectors.py --write`.
 
-`vectors.json` has one vector for each line, in sections; docs/order.md says what each section is
-about. A program in another language that gives these results serves the same samples. Integers of
-2**53 and more are decimal strings. Vectors that are there may not change within format version 1:
-a change means that what is served has changed, and needs another algorithm number.
+`vectors.json` has one vector for each line, in sections; docs/order.md describes the sections. A
+program in another language that reproduces these results serves the same samples. Integers of
+2**53 and more are decimal strings. Existing vectors may not change within format version 1: a
+change means that the served samples have changed, and needs another algorithm number.
 """
 
 from __future__ import annotations
@@ -62,13 +62,13 @@ Vector = dict[str, Any]
 
 
 def keys() -> list[Vector]:
-    """The name that is hashed, and the multiplier and addend of each of the 32 rounds."""
+    """Return the hashed name, and the multiplier and addend of each of the 32 rounds."""
     asked = [(ONE, 0, 0, WINDOWS), (ONE, 1, 2, WINDOWS), (TWO, (1 << 63) - 1, 7, "mixture/0")]
     return [{"key": list(names), "rounds": key(*names).rounds} for names in asked]
 
 
 def permutations() -> list[Vector]:
-    """Small orders in whole, of large ones chosen positions; without and with streams."""
+    """Return whole small orders and chosen positions of large ones; without and with streams."""
     found = []
     for n, seed in product(SIZES, (0, 1)):
         names = (ONE, seed, 3, WINDOWS)
@@ -84,7 +84,7 @@ def permutations() -> list[Vector]:
 
 
 def places(n: int) -> np.ndarray[Any, np.dtype[np.int64]]:
-    """Positions of 0 .. n - 1: all of up to 65, else the ends and some between."""
+    """Return positions of 0 .. n - 1: all if n is at most 65, else the ends and some between."""
     if n <= 65:
         return np.arange(n, dtype=np.int64)
     between = [n * part // 23 for part in range(1, 23)]
@@ -92,7 +92,7 @@ def places(n: int) -> np.ndarray[Any, np.dtype[np.int64]]:
 
 
 def blocks() -> list[Vector]:
-    """Orders of blocks: a short last block, one window, windows of unequal size, one block."""
+    """Return orders of blocks: a short last block, one window, unequal windows, one block."""
     cases = [
         (10, 3, 2), (64, 4, 4), (65, 4, 4), (65, 4, 5), (7, 8, 3), (24, 4, 100), (1, 1, 1),
         (100, 1, 7), (1_000_003, 512, 32), ((1 << 33) + 5, 1024, 256),
@@ -111,7 +111,7 @@ def blocks() -> list[Vector]:
 
 
 def skips() -> list[Vector]:
-    """What is served at each place of an order that leaves samples out."""
+    """Return the sample at each place of an order that leaves samples out."""
     found = []
     for n, left_out in ((10, [0, 3, 9]), (40, [5, 6, 7, 8, 21, 39])):
         order = Shuffled(content_id=ONE, seed=2, purpose=WINDOWS)
@@ -126,7 +126,7 @@ def skips() -> list[Vector]:
 
 
 def digests() -> list[Vector]:
-    """What samples add to the digest of an epoch, and the sum."""
+    """Return the terms of samples in the digest of an epoch, and the sum."""
     samples = np.array([0, 1, 5, (1 << 48) - 1], np.int64)
     positions = np.array([3, 2, 1, 1 << 40], np.int64)
     found = []
@@ -141,7 +141,7 @@ def digests() -> list[Vector]:
 
 
 def weights() -> list[Vector]:
-    """Weights, as the decimals that a caller writes, and the whole numbers of a period."""
+    """Return weights, as decimals, and the whole numbers of a period."""
     asked: list[list[float]] = [
         [3, 1], [0.7, 0.3], [1, 1e-6], [1 / 3, 2 / 3], [0.1, 0.2, 0.7], [5, 5], [1],
         [0.123456789, 0.987654321], [2.718281828459045, 3.141592653589793, 1.4142135623730951],
@@ -157,7 +157,7 @@ def weights() -> list[Vector]:
 
 
 def schedules() -> list[Vector]:
-    """The source of each draw, and how often it was drawn before: two periods, or some draws."""
+    """Return the source and earlier draws of each draw: two periods, or some draws."""
     found = []
     for whole in ([1], [1, 1], [3, 1], [2, 1, 1], [7, 3], [5, 3, 2, 1], [1, 1000], [40, 31, 17]):
         schedule = Schedule(whole)
@@ -172,7 +172,7 @@ def schedules() -> list[Vector]:
 
 
 def mixtures() -> list[Vector]:
-    """The samples of a mixture in the order of its sequence, and as they are dealt to the ranks.
+    """Return the samples of a mixture in the order of its sequence, and as dealt to the ranks.
 
     They are numbered source after source; two sources may be one dataset.
     """
@@ -204,7 +204,7 @@ def mixtures() -> list[Vector]:
 
 
 def ranks() -> list[Vector]:
-    """The samples of every rank in every step of an epoch of one dataset."""
+    """Return the samples of every rank in every step of an epoch of one dataset."""
     one = Shuffled(content_id=ONE, seed=2, purpose=WINDOWS)
     found = []
     for dp_size, end in ((1, "drop"), (1, "partial"), (2, "drop"), (3, "pad"), (4, "pad")):
@@ -218,7 +218,7 @@ def ranks() -> list[Vector]:
 
 
 def steps_of(parts: list[list[list[int]]]) -> list[list[list[int | None]]]:
-    """The parts of the ranks of each step; a row that only fills a batch is null."""
+    """Return the parts of the ranks of each step; a row that only fills a batch is null."""
     return [
         [[None if sample == PADDING else sample for sample in part] for part in step]
         for step in zip(*parts, strict=True)
@@ -226,7 +226,7 @@ def steps_of(parts: list[list[list[int]]]) -> list[list[list[int | None]]]:
 
 
 def streams() -> list[Vector]:
-    """The positions that each run of each rank of a stream reads, and what some steps leave."""
+    """Return the positions that each run of each rank of a stream reads, and the rest."""
     found = []
     for samples, ranks_, workers, batch, end in (
         (23, 2, 2, 3, "drop"), (23, 2, 3, 2, "pad"), (10, 1, 2, 2, "partial"),
@@ -243,7 +243,7 @@ def streams() -> list[Vector]:
 
 
 def buffers() -> list[Vector]:
-    """A shuffle buffer, fed with permuted blocks."""
+    """Return the order of a shuffle buffer, fed with permuted blocks."""
     source = Blocks(content_id=ONE, seed=3, purpose="stream", block=4, window=1)
     found = []
     for size in (5, 30):
@@ -257,7 +257,7 @@ def buffers() -> list[Vector]:
 
 
 def row_buffers() -> list[Vector]:
-    """Rows of a caller's stream through a buffer of rows."""
+    """Return rows of a user's own stream through a buffer of rows."""
     found = []
     for rows, size, seed, epoch in ((12, 4, 0, 0), (12, 4, 9, 3), (3, 8, 0, 0), (5, 1, 0, 0)):
         numbered = through_buffer(((row, row) for row in range(rows)), size, seed, epoch)
@@ -269,7 +269,7 @@ def row_buffers() -> list[Vector]:
 
 
 def parts() -> list[Vector]:
-    """A dataset of the caller divided by `split_by_fraction`: the samples of both parts."""
+    """Return the samples of both parts of a user's dataset divided by `split_by_fraction`."""
     found = []
     for n, fraction, seed in ((10, 0.2, 0), (7, 0.5, 3)):
         train, val = split_by_fraction(list(range(n)), fraction, seed)
@@ -280,7 +280,7 @@ def parts() -> list[Vector]:
 
 
 def buckets() -> list[Vector]:
-    """Samples of like length in blocks of a batch, of an order that is a full shuffle."""
+    """Return samples of similar length in blocks of a batch, for a full shuffle."""
     lengths = [9, 1, 8, 2, 7, 3, 6, 4, 5, 1, 9, 2, 8, 3, 7]
     inner = Shuffled(content_id=ONE, seed=4, purpose=WINDOWS)
     order = Bucketed(
@@ -295,7 +295,7 @@ def buckets() -> list[Vector]:
 
 
 def steering() -> list[Vector]:
-    """Thresholds of an epoch and the variants of some pairs; epoch null: they do not move."""
+    """Return thresholds of an epoch and variants of some pairs; epoch null: no movement."""
     cases: list[tuple[Any, int | None]] = [
         ({}, 0), ({}, None), ({"probabilities": (0, 1, 0, 0)}, 1),
         ({"probabilities": (0.1, 0.2, 0.3, 0.4)}, 9), ({"mode": "linear"}, 33),
@@ -319,7 +319,7 @@ def steering() -> list[Vector]:
 
 
 def masked_rows() -> list[Vector]:
-    """Tokens that `MaskedLM.hide` hides, from the seeds that a transform gets for each row."""
+    """Return tokens that `MaskedLM.hide` hides, from the seed of each row."""
     rows = np.array([list(range(40)), list(range(60, 100))])
     labels = rows.copy()
     labels[1, :3] = -100
@@ -347,7 +347,7 @@ def masked_rows() -> list[Vector]:
 
 
 class _Rows(BatchDataset):
-    """A dataset whose every batch is the same two rows."""
+    """Dataset in which every batch is the same two rows."""
 
     def __init__(self, rows: dict[str, torch.Tensor]) -> None:
         self._rows = rows
@@ -357,20 +357,20 @@ class _Rows(BatchDataset):
 
     @property
     def definition(self) -> dict[str, Any]:
-        """Nothing is known of it."""
+        """Return no definition."""
         return {}
 
     def spans(self, samples: Samples) -> tuple[Samples, Samples]:
-        """No tokens are read."""
+        """Read no tokens."""
         return samples, samples
 
     def batch(self, indices: Indices) -> dict[str, torch.Tensor]:
-        """The two rows."""
+        """Return the two rows."""
         return self._rows
 
 
 def token_budgets() -> list[Vector]:
-    """The samples of every rank in steps of as many tokens as fit."""
+    """Return the samples of every rank in steps of as many tokens as fit."""
     lengths = [9, 1, 8, 2, 7, 3, 6, 4, 5, 1, 9, 2, 8, 3, 7]
     found = []
     for dp_size, end in ((1, "partial"), (2, "drop"), (2, "pad")):
@@ -392,7 +392,7 @@ def token_budgets() -> list[Vector]:
 
 
 def packing() -> list[Vector]:
-    """The pieces of each row: document, first token in the stream, length, whether it goes on."""
+    """Return the pieces of each row: document, first token in the stream, length, continuation."""
     lengths = [5, 12, 9, 0, 9, 45, 2, 1, 20, 16, 1, 7, 3, 3, 2, 11]
     found = []
     for algorithm, overlong in (
@@ -410,7 +410,7 @@ def packing() -> list[Vector]:
 
 
 def split_hashes() -> list[Vector]:
-    """XXH3-64 of keys of all the lengths at which it works in another way."""
+    """Return XXH3-64 of keys of all lengths at which the algorithm has another branch."""
     lengths = (0, 1, 3, 4, 8, 9, 16, 17, 128, 129, 240, 241, 1024, 1025)
     texts = [("dataprep " * 200)[:length] for length in lengths] + ["Zürich", "-17"]
     return [
@@ -420,7 +420,7 @@ def split_hashes() -> list[Vector]:
 
 
 def splits() -> list[Vector]:
-    """The ends of parts, and the part of each hash, by ratio and by count."""
+    """Return the ends of parts, and the part of each hash, by ratio and by count."""
     hashes = splitting.hash_keys([b"%d" % number for number in range(40)], 0)
     hashes[7], records = hashes[3], np.arange(40, dtype=np.int64)
     found: list[Vector] = []
@@ -443,7 +443,7 @@ def splits() -> list[Vector]:
 
 
 def content_ids() -> list[Vector]:
-    """Content ids of splits of tokens: ids of each document, and the loss mask if there is one."""
+    """Return content ids of splits of tokens: ids of each document, and the loss mask if any."""
     some = [[5, 6, 7], [], [399], [0, 1]]
     cases: list[tuple[str, list[list[int]], list[int]]] = [
         ("<u2", some, []), ("<u4", some, []), ("<u4", [[70_000, 1], [2]], []),
@@ -464,7 +464,7 @@ def content_ids() -> list[Vector]:
 
 
 def array_content_ids() -> list[Vector]:
-    """The content id of a split of arrays, from the CRC-32 of the numbers of each."""
+    """Return the content id of a split of arrays, from the CRC-32 of the numbers of each."""
     arrays = {
         "embedding": ArrayEntry(dtype="<f4", row=(8,), rows=3, shards=(), unit=True),
         "label": ArrayEntry(dtype="<i8", row=(), rows=3, shards=(), categories=("a", "\u00e9")),
@@ -479,7 +479,7 @@ def array_content_ids() -> list[Vector]:
 
 
 def canonical() -> list[Vector]:
-    """Values, their canonical JSON and its SHA-256."""
+    """Return values, their canonical JSON and its SHA-256."""
     values: list[Any] = [
         None, [], {}, {"b": [1, 2.5], "a": "é\U0001f600\u2028\"\\/\n\x7f"}, 1e16, 1e-7, 0.1,
         [1 << 64, -1, True], ["dataprep content 1", "tokens", []],
@@ -491,7 +491,7 @@ def canonical() -> list[Vector]:
 
 
 def crc_tables() -> list[Vector]:
-    """The CRC-32 of each MiB of a file whose byte number i is i * i mod 251."""
+    """Return the CRC-32 of each MiB of a file in which byte number i is i * i mod 251."""
     found = []
     for size in (0, 1, 1000, 1 << 20, (1 << 20) + 1, (2 << 20) + 12_345):
         numbers = np.arange(size, dtype=np.int64)
@@ -510,18 +510,18 @@ SECTIONS = (
 
 
 def vectors() -> str:
-    """The text of vectors.json."""
+    """Return the text of vectors.json."""
     parts = [f'"{make.__name__}": [\n' + ",\n".join(map(line, make())) + "\n]" for make in SECTIONS]
     return '{\n"format": "dataprep vectors 1",\n"algorithm": 1,\n' + ",\n".join(parts) + "\n}\n"
 
 
 def line(vector: Vector) -> str:
-    """One vector as JSON."""
+    """Return one vector as JSON."""
     return json.dumps(plain(vector), separators=(",", ":"))
 
 
 def plain(value: Any) -> Any:
-    """`value` with integers that a double does not hold as decimal strings."""
+    """Return `value` with integers that a double cannot represent as decimal strings."""
     if isinstance(value, dict):
         return {name: plain(inner) for name, inner in value.items()}
     if isinstance(value, list | tuple):

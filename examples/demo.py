@@ -1,9 +1,9 @@
-"""What `make demo` runs: text to training batches, twice, through the public commands.
+"""Demo of `make demo`: text to training batches, twice, through the public commands.
 
     python examples/demo.py demo
 
-First the fixtures of this repository, then the largest text that every machine with Python has:
-its standard library, one document per source file.
+The first dataset is the fixtures of this repository. The second is the largest text that every
+machine with Python has: its standard library, one document per source file.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ SHOWN = 12  # arguments of a command, before the rest is left out
 
 
 def main() -> None:
-    """Make `sys.argv[1]`, a directory that this example owns, anew."""
+    """Recreate `sys.argv[1]`, a directory that this example owns."""
     out = Path(sys.argv[1])
     shutil.rmtree(out, ignore_errors=True)
     out.mkdir(parents=True)
@@ -33,7 +33,7 @@ def main() -> None:
 
 
 def fixtures(shards: Path) -> None:
-    """Records and blank-line blocks, with the built-in tokenizer."""
+    """Build records and blank-line blocks with the built-in tokenizer."""
     run(
         "build", "--input", FIXTURES / "stories.jsonl", "--input", FIXTURES / "notes.txt",
         "--document", "block", "--split", "train=0.9,val=0.1", "--out", shards,
@@ -44,7 +44,7 @@ def fixtures(shards: Path) -> None:
 
 
 def standard_library(shards: Path) -> None:
-    """Real files; the few that are not UTF-8, on purpose, are skipped and counted."""
+    """Build real files; the few that are intentionally not UTF-8 are skipped and counted."""
     inputs = [part for pattern in source_patterns() for part in ("--input", pattern)]
     run("build", "--format", "text", "--on-error", "skip", "--out", shards, *inputs)
     run("verify", shards)
@@ -52,7 +52,7 @@ def standard_library(shards: Path) -> None:
 
 
 def source_patterns() -> list[str]:
-    """Globs of the standard library's Python files, without what was installed into it."""
+    """Return globs of the standard library's Python files, without installed packages."""
     root = Path(sysconfig.get_paths()["stdlib"])
     folders = sorted(path for path in root.iterdir() if (path / "__init__.py").is_file())
     return [str(root / "*.py"), *(str(folder / "**" / "*.py") for folder in folders)]
@@ -70,7 +70,7 @@ def show_batch(shards: Path, *, batch_size: int, seq_len: int) -> None:
 
 
 def run(*arguments: str | Path) -> None:
-    """Run one dataprep command as a person would, after showing it."""
+    """Print one dataprep command and run it."""
     words = [str(argument) for argument in arguments]
     shown = shlex.join(words[:SHOWN])
     more = f" ... and {len(words) - SHOWN} more" if len(words) > SHOWN else ""

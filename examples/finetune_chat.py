@@ -1,10 +1,10 @@
-"""Fine-tunes a small GPT on packed conversations, on the CPU, for about a minute.
+"""Fine-tuning of a small GPT on packed conversations, on the CPU, for about a minute.
 
     dataprep build --kind chat --input chat.jsonl --template chatml --out shards
     python examples/finetune_chat.py shards
 
-Rows are whole conversations side by side; position ids begin anew with each, attention stays inside
-it, and only what the assistant says has a label. The loss is over those tokens alone.
+A row holds whole conversations. Position ids start anew at each conversation, attention stays
+inside it, and only the assistant's tokens have labels. The loss is over those tokens alone.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Block(nn.Module):
         )
 
     def forward(self, x: Tensor, seen: Tensor) -> Tensor:
-        """[batch, time, width] to the same; `seen` [batch, 1, time, time] says who sees whom."""
+        """Map [batch, time, width] to the same shape; `seen` [batch, 1, time, time] is the mask."""
         q, k, v = (
             part.unflatten(-1, (self.heads, -1)).transpose(1, 2)
             for part in self.qkv(self.norm1(x)).chunk(3, dim=-1)
@@ -47,7 +47,7 @@ class Block(nn.Module):
 
 
 class ChatGPT(nn.Module):
-    """A decoder that keeps conversations of one row apart."""
+    """Decoder in which conversations of one row do not attend to each other."""
 
     def __init__(
         self, vocab_size: int, context: int, width: int = 128, heads: int = 4, layers: int = 3
@@ -61,7 +61,7 @@ class ChatGPT(nn.Module):
         nn.init.normal_(self.positions.weight, std=0.02)
 
     def forward(self, ids: Tensor, position_ids: Tensor, doc_ids: Tensor) -> Tensor:
-        """Logits [batch, time, vocabulary] of int64 [batch, time] each."""
+        """Return logits [batch, time, vocabulary]; both arguments are int64 [batch, time]."""
         together = doc_ids[:, :, None] == doc_ids[:, None, :]
         seen = torch.ones_like(together).tril() & together
         x = self.tokens(ids) + self.positions(position_ids)
@@ -71,14 +71,14 @@ class ChatGPT(nn.Module):
 
 
 def loss_of(model: nn.Module, batch: dict[str, Tensor], reduction: str = "mean") -> Tensor:
-    """Cross-entropy in nats over the tokens that have a label."""
+    """Return the cross-entropy in nats over the tokens that have a label."""
     logits = model(batch["input_ids"], batch["position_ids"], batch["doc_ids"])
     labels = batch["labels"]
     return F.cross_entropy(logits.flatten(0, 1), labels.flatten(), reduction=reduction)
 
 
 def main(arguments: list[str] | None = None) -> list[float]:
-    """Train; returns the loss of every step."""
+    """Train; return the loss of every step."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("shards")
     parser.add_argument("--steps", type=int, default=300)

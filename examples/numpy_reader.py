@@ -1,4 +1,4 @@
-"""Reads a dataset with numpy and the standard library alone: no dataprep, no torch.
+"""Reader of a dataset with numpy and the standard library alone: no dataprep, no torch.
 
 python examples/numpy_reader.py shards train 0
 """

@@ -1,11 +1,11 @@
-"""Trains a small GPT on the CPU from a dataset, for about a minute, and prints how it learns.
+"""Training of a small GPT on the CPU from a dataset, for about a minute, with its losses.
 
     dataprep build --input data.jsonl --out shards
     python examples/train_gpt.py shards
-    python examples/train_gpt.py shards --steps 200 --checkpoint gpt.pt    # again to go on
+    python examples/train_gpt.py shards --steps 200 --checkpoint gpt.pt    # again to resume
 
-The model is plain PyTorch; dataprep is the one line that makes `loader`. A run that goes on from
-its checkpoint has, bit by bit, the losses of one that was never stopped.
+The model is plain PyTorch; dataprep is the one line that makes `loader`. A run that resumes from
+its checkpoint has the same losses, bit by bit, as an uninterrupted run.
 """
 
 from __future__ import annotations
@@ -59,12 +59,12 @@ class Block(nn.Module):
         )
 
     def forward(self, x: Tensor) -> Tensor:
-        """[batch, time, width] to the same."""
+        """Map [batch, time, width] to the same shape."""
         x = x + self.attend(self.norm1(x))
         return x + self.feed(self.norm2(x))
 
     def attend(self, x: Tensor) -> Tensor:
-        """Each position looks at itself and at what came before."""
+        """Attend from each position to itself and to earlier positions."""
         q, k, v = (
             part.unflatten(-1, (self.heads, -1)).transpose(1, 2)
             for part in self.qkv(x).chunk(3, dim=-1)
@@ -86,27 +86,27 @@ class GPT(nn.Module):
         nn.init.normal_(self.positions.weight, std=0.02)
 
     def forward(self, ids: Tensor, labels: Tensor) -> Tensor:
-        """Mean cross-entropy in nats of `labels` [batch, time], given `ids` [batch, time]."""
+        """Return the mean cross-entropy in nats of `labels`, given `ids`; both [batch, time]."""
         x = self.tokens(ids) + self.positions.weight[: ids.shape[1]]
         logits = F.linear(self.norm(self.blocks(x)), self.tokens.weight)
         return F.cross_entropy(logits.flatten(0, 1), labels.flatten())
 
 
 def epochs(loader: Loader) -> Iterator[Batch]:
-    """Batches without end: every epoch in a new order."""
+    """Yield batches without end, every epoch in a new order."""
     while True:
         yield from loader
 
 
 def save(path: Path, **parts: Stateful) -> None:
-    """Write the state of each part; a run that is stopped while writing keeps the last one."""
+    """Write the state of each part; a run that is stopped while writing keeps the previous one."""
     beside = path.with_suffix(".new")
     torch.save({name: part.state_dict() for name, part in parts.items()}, beside)
     beside.replace(path)
 
 
 def resume(path: Path, **parts: Stateful) -> None:
-    """Put each part where it was when `path` was written, if it was."""
+    """Restore the state of each part from `path`, if it exists."""
     if path.exists():
         states = torch.load(path, weights_only=True)
         for name, part in parts.items():
@@ -114,7 +114,7 @@ def resume(path: Path, **parts: Stateful) -> None:
 
 
 def main(arguments: list[str] | None = None) -> list[float]:
-    """Train; returns the loss of every step."""
+    """Train; return the loss of every step."""
     args = parse(arguments)
     torch.manual_seed(args.seed)
     vocab_size = dataprep.open_dataset(args.shards).manifest.tokens.vocab_size
@@ -163,7 +163,7 @@ def train(
 
 
 def parse(arguments: list[str] | None) -> argparse.Namespace:
-    """The options of the example."""
+    """Parse the options of the example."""
     parser = argparse.ArgumentParser(description="Train a small GPT from dataprep shards.")
     parser.add_argument("shards")
     parser.add_argument("--split", default="train")
