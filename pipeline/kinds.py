@@ -133,6 +133,8 @@ class Workplace:
     """Place and means to assemble a dataset with."""
 
     staging: Staging
+    scratch: Path
+    """Empty directory for the dataset and temporary files; removed if the assembly fails."""
     threads: int
     """Number of threads that may write at once."""
     tell: Callable[[str, int, int], None]

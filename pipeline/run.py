@@ -28,7 +28,9 @@ from dataprep.formats.errors import (
 from dataprep.formats.manifest.common import CONFIG_NAME
 from dataprep.formats.read.staleness import Mark, mark_of
 from dataprep.formats.storage import (
+    create_directory,
     publish_directory,
+    remove_tree,
     replace_directory,
     storage_errors,
     sync_directory,
@@ -41,7 +43,7 @@ from .execute.executor import Executor
 from .execute.launch import release
 from .execute.processes import Processes
 from .execute.serial import Serial
-from .execute.task import Done, unit_name
+from .execute.task import Done, temporary_name, unit_name
 from .execute.worker import Event
 from .kinds import (
     CommonOptions,
@@ -284,8 +286,17 @@ class _Build:
         units = self._staging.units
         with storage_errors(units):
             results = [load_result(units, number, self._decoder) for number in numbers]
-        workplace = Workplace(staging=self._staging, threads=threads, tell=self._ongoing.tell)
-        return self._kind.assemble(self._prepared, results, workplace)
+        scratch = self._staging.path / temporary_name()
+        create_directory(scratch)
+        workplace = Workplace(
+            staging=self._staging, scratch=scratch, threads=threads, tell=self._ongoing.tell
+        )
+        try:
+            return self._kind.assemble(self._prepared, results, workplace)
+        except BaseException:
+            with contextlib.suppress(StorageError):
+                remove_tree(scratch)
+            raise
 
     @contextlib.contextmanager
     def _need_named(self) -> Iterator[None]:

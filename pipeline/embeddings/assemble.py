@@ -22,12 +22,12 @@ from dataprep.formats.errors import InputError
 from dataprep.formats.files import npy
 from dataprep.formats.manifest.arrays import ArrayManifest, storage_dtype
 from dataprep.formats.manifest.common import InputEntry, RecordCounts
-from dataprep.formats.storage import create_directory, storage_errors
+from dataprep.formats.storage import storage_errors
 from dataprep.formats.write.dataset_writer import ArrayWriter, HashedFile
 
 from ..commit.exact_splits import sizes_of
 from ..commit.provenance import final_rejects, in_blocks, input_entries
-from ..execute.task import REJECTS_NAME, temporary_name, unit_name
+from ..execute.task import REJECTS_NAME, unit_name
 from ..plan.plan import Splitting
 from ..plan.splits import Part, assign, assign_exactly, cut_points
 from ..read.fingerprints import fingerprint_source
@@ -125,24 +125,21 @@ class UnitRows:
 
 
 def assemble(
-    plan: EmbeddingPlan, staging: Staging, results: Sequence[EmbeddingResult], *,
+    plan: EmbeddingPlan, staging: Staging, root: Path, results: Sequence[EmbeddingResult], *,
     options: Mapping[str, Any], shares: Shares,
-) -> tuple[Path, ArrayManifest]:  # fmt: skip
-    """Write the dataset durably into a scratch directory; return that and the manifest.
+) -> ArrayManifest:  # fmt: skip
+    """Write the dataset durably into the empty directory `root`; return the manifest.
 
     `options` are those that config.json stores.
     """
     payload = plan.payload
-    scratch = staging.path / temporary_name()
-    create_directory(scratch)
-    create_directory(scratch / "dataset")
     fingerprints = {  # the others were computed while the inputs were read
         number: fingerprint_source(source, payload.hf_config, payload.hf_split)
         for number, source in enumerate(plan.sources) if source.format == "hf"
     }  # fmt: skip
     inputs = input_entries(plan.sources, results, fingerprints)
     records = _records(plan, results, inputs)
-    writer = ArrayWriter(scratch / "dataset")
+    writer = ArrayWriter(root)
     found = UnitRows(staging.units, results)
     kinds = {column.name: column.kind for column in payload.stored}
     for name, stored in stored_arrays(payload).items():
@@ -160,11 +157,10 @@ def assemble(
         quoted = options.get("excerpts", True)
         lines = final_rejects(staging, results, excerpts=quoted)
         writer.write(REJECTS_NAME, in_blocks(lines))
-    manifest = writer.finish_arrays(
+    return writer.finish_arrays(
         kind="embeddings", rows=records.written, inputs=inputs, records=records,
         options=options, recipe=hashed_options(options),
     )  # fmt: skip
-    return writer.root, manifest
 
 
 def _records(

@@ -11,6 +11,7 @@ from dataprep.formats.manifest import arrays as manifests
 from dataprep.formats.manifest.arrays import ArrayManifest
 from dataprep.formats.manifest.identity import recipe_id_of
 from dataprep.formats.manifest.inputs import read_inputs
+from dataprep.formats.storage import create_directory
 
 from ..commit.output_dir import same_inputs
 from ..encode.probe import OPTION, OTHER_VECTORS
@@ -82,8 +83,10 @@ class EmbeddingKind(EmbeddingTasks):
     ) -> Assembled:
         """Write arrays, splits and the manifest."""
         options = prepared.options
-        root, manifest = assemble(
-            prepared.plan, workplace.staging, results, options=prepared.stored_options,
+        root = workplace.scratch / "dataset"
+        create_directory(root)
+        manifest = assemble(
+            prepared.plan, workplace.staging, root, results, options=prepared.stored_options,
             shares=prepared.shares,
         )  # fmt: skip
         rows = UnitRows(workplace.staging.units, results)

@@ -29,7 +29,7 @@ from dataprep.formats.storage import create_directory
 from ..encode.encoder import TextEncoder, load_encoder
 from ..encode.options import Encoder
 from ..encode.probe import OPTION, OTHER_VECTORS, PROBE_NAME, Probe, make_probe, unfinished_probes
-from ..execute.task import Task, UnitResult, temporary_name
+from ..execute.task import Task, UnitResult
 from ..kinds import Assembled, Context, Prepared, Survey, Workplace
 from ..options import quotes_too_much
 from ..plan.own_splits import own_splits
@@ -37,7 +37,6 @@ from ..plan.plan import Plan, Splitting
 from ..progress import StageClock
 from ..read.process_limits import Watch
 from ..staging.checkpoints import Checkpoints
-from ..staging.directory import Staging
 from .assemble import Content, write_pairs
 from .clusters import cluster, require_clusters, require_kmeans
 from .estimate import PairEstimate, estimate
@@ -230,7 +229,8 @@ class PairKind:
             inputs=inputs, table=table, vectors=vectors, clustering=clustering, splits=splits,
             negatives=negatives, tiers=tiers, search=search, probe=prepared.probe,
         )  # fmt: skip
-        root = _scratch(workplace.staging)
+        root = workplace.scratch / "dataset"
+        create_directory(root)
         manifest = write_pairs(root, options, content, step("write"))
         self._clock.lap("write")
         self._resumed = checkpoints.reused
@@ -278,15 +278,6 @@ def _notes(prepared: PairPrepared, table: Table) -> Iterator[str]:
             "inputs look like splits of their own, and questions are divided anew; to keep them "
             f"apart give, in the place of --input: {' '.join(given)}"
         )
-
-
-def _scratch(staging: Staging) -> Path:
-    """Make and return the directory in which the dataset is written."""
-    place = staging.path / temporary_name()
-    create_directory(place)
-    root = place / "dataset"
-    create_directory(root)
-    return root
 
 
 def _key(options: PairOptions, inputs: Inputs, probe: Probe | None) -> str:

@@ -45,7 +45,7 @@ from ..commit.shards import (
     shard_folder,
     write_shard,
 )
-from ..execute.task import REJECTS_NAME, temporary_name, unit_name
+from ..execute.task import REJECTS_NAME, unit_name
 from ..plan.plan import Plan
 from ..staging.directory import Staging
 from .plan import TokenPayload
@@ -69,6 +69,7 @@ class Commit:
 
     plan: Plan[TokenPayload]
     staging: Staging
+    scratch: Path
     tokenizer: TokenizerEntry
     tokenizer_json: bytes
     options: dict[str, Any]
@@ -81,13 +82,11 @@ class Commit:
 
     def assemble(self, results: Sequence[TokenResult]) -> tuple[Path, Manifest]:
         """Write the dataset into a scratch directory, durably; returns it and its manifest."""
-        scratch = self.staging.path / temporary_name()
-        root = scratch / "dataset"
-        create_directory(scratch)
+        root = self.scratch / "dataset"
         create_directory(root)
         records = self._count_records(results)
         writer = DatasetWriter(root, threads=self.threads)
-        splits = self._write_splits(writer, scratch, results)
+        splits = self._write_splits(writer, results)
         writer.write(self.tokenizer.file, self.tokenizer_json)
         if self.chat is not None:
             writer.write(self.chat.template, self.chat_template)
@@ -147,11 +146,11 @@ class Commit:
         )
 
     def _write_splits(
-        self, writer: DatasetWriter, scratch: Path, results: Sequence[TokenResult]
+        self, writer: DatasetWriter, results: Sequence[TokenResult]
     ) -> dict[str, SplitEntry]:
         placed = self._place(results)
         if not self.plan.splitting.ends:
-            placed = self._deal_out(placed, scratch)
+            placed = self._deal_out(placed)
         large = large_piece(placed)
         splits = {}
         for name in sorted(self.plan.splitting.names, key=list(self.shares).index):
@@ -170,12 +169,12 @@ class Commit:
             first += sum(span.records for span in result.spans)
         return placed
 
-    def _deal_out(self, placed: Sequence[PlacedPiece], scratch: Path) -> list[PlacedPiece]:
+    def _deal_out(self, placed: Sequence[PlacedPiece]) -> list[PlacedPiece]:
         names = self.plan.splitting.names
         total = sum(p.piece.records for p in placed)
         sizes = sizes_of(names, self.shares, total)
-        create_directory(scratch / "exact")
-        return deal_out(placed, names, sizes, self.plan.payload.encoding, scratch / "exact")
+        create_directory(self.scratch / "exact")
+        return deal_out(placed, names, sizes, self.plan.payload.encoding, self.scratch / "exact")
 
     def _write_split(
         self, writer: DatasetWriter, name: str, placed: Sequence[PlacedPiece], large: int

@@ -112,9 +112,9 @@ class TokenBuild(TokenTasks):
         read = plan.payload.read
         chat, template = self.chat_entry(prepared) or (None, b"")
         root, manifest = Commit(
-            plan=plan, staging=workplace.staging, tokenizer=prepared.tokenizer,
-            tokenizer_json=prepared.tokenizer_json, options=prepared.stored_options,
-            shares=prepared.shares,
+            plan=plan, staging=workplace.staging, scratch=workplace.scratch,
+            tokenizer=prepared.tokenizer, tokenizer_json=prepared.tokenizer_json,
+            options=prepared.stored_options, shares=prepared.shares,
             table_fingerprints=table_fingerprints(plan.sources, read.hf_config, read.hf_split),
             threads=workplace.threads, chat=chat, chat_template=template,
         ).assemble(results)  # fmt: skip

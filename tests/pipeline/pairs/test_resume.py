@@ -69,6 +69,7 @@ def test_negatives_are_kept_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
             build(options)
     kept = next(tmp_path.glob(".out.building-*/units/unit-pairs"))
     assert len(list(kept.glob("*.npy"))) == 4
+    assert not list(tmp_path.glob(".out.building-*/.tmp-*"))  # the beginning of a dataset
     damaged = kept / "keyword-000000000000.npy"
     damaged.write_bytes(damaged.read_bytes()[:-1] + b"\0")
     monkeypatch.setattr(pair_negatives, "mine", lambda *_, **__: 1 / 0)
