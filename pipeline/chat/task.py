@@ -100,7 +100,7 @@ def _limits(watch: Watch | None) -> contextlib.AbstractContextManager[None]:
 
 
 def read_options(chat: ChatPlan, read: ReadOptions) -> ChatReadOptions:
-    """How the records of a plan are read."""
+    """Return the options for reading the records of a plan."""
     return ChatReadOptions(
         shape=chat.shape, form=chat.form, columns=chat.columns, system=chat.system,
         split_key=read.split_key, hf_config=read.hf_config, hf_split=read.hf_split,
@@ -366,7 +366,7 @@ class _ChatUnit(RecordUnit[_Encoded]):
 def _tokens_of(
     chosen: npt.NDArray[np.intp], lengths: npt.NDArray[np.int64]
 ) -> npt.NDArray[np.bool_] | npt.NDArray[np.int64]:
-    """Where the tokens of the `chosen` documents are: an index, of few a short one."""
+    """Return the index of the tokens of the `chosen` documents, a short one if they are few."""
     if len(chosen) * _FEW > len(lengths):
         own = np.zeros(len(lengths), np.bool_)
         own[chosen] = True
@@ -376,7 +376,7 @@ def _tokens_of(
 
 
 def _kept(parts: Parts, tokens: int) -> npt.NDArray[np.bool_]:
-    """Which tokens are in some part: parts are in order and do not overlap."""
+    """Return which tokens are in some part: parts are in order and do not overlap."""
     steps = np.zeros(tokens + 1, np.int64)
     np.add.at(steps, parts.starts, 1)
     np.add.at(steps, parts.stops, -1)

@@ -4,10 +4,10 @@ A .model is one protobuf message: pieces with a score and a type, how it was tra
 normalizes. BPE has scores and no merges: every cut of a piece in two pieces becomes a merge, the
 best score first. Control pieces become special tokens, user-defined pieces ordinary added tokens.
 
-What a tokenizer.json cannot say is refused by name: word and character models, unused pieces,
-whitespace as suffix, user-defined pieces that hold a space. Three differences remain: `tokenizers`
-normalizes the text on each side of a user-defined piece by itself (so a model with a leading space
-gives one after it too), applies the normalization map per grapheme, and in a Unigram model with
+Features that a tokenizer.json cannot express are refused by name: word and character models, unused
+pieces, whitespace as suffix, user-defined pieces that hold a space. Three differences remain:
+`tokenizers` normalizes the text on each side of a user-defined piece separately (so a model with a
+leading space gives one after it too), applies the normalization map per grapheme, and in a Unigram model with
 byte fallback finds pieces such as `<0x41>` in text that spells them.
 """
 

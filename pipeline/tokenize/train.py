@@ -62,7 +62,7 @@ class TrainReport:
     bytes_per_token: float
     """On up to 64 evenly spaced texts of the training data: expect less on other text."""
     sha256: str
-    """Of the file."""
+    """Digest of the file."""
 
 
 def train_tokenizer(

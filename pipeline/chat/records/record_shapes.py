@@ -354,7 +354,7 @@ def _tools(layout: Layout, record: Record) -> list[Any] | None:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Layout:
-    """How records with certain fields are read.
+    """Form, shape and field names of records with the same fields.
 
     `shape` is of the whole conversation or, in pairs and groups, of the prompt (None: there is
     none, or the answers hold it). `fields` gives for our name of a field that of the record.

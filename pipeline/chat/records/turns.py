@@ -137,7 +137,7 @@ class Turns:
         return found if plain else None
 
     def plain_turns(self, lists: list[Any]) -> PlainTurns | None:
-        """Return all turns if `read` passes on each of `lists` as it is, at a tenth of its cost."""
+        """Return all turns if `read` would not change any of `lists`, at a tenth of its cost."""
         try:
             turns = list(chain.from_iterable(lists))
             roles, contents = list(map(_ROLE, turns)), list(map(_CONTENT, turns))

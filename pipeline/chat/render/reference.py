@@ -49,7 +49,7 @@ class ReferenceRenderer:
 
     @property
     def has_markers(self) -> bool:
-        """Whether the template marks what is generated."""
+        """Return whether the template marks generated text."""
         return self._template.has_markers
 
     def text(self, conversation: Conversation) -> str:

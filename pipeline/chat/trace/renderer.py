@@ -82,7 +82,7 @@ class Renderer:
 
     @property
     def masked_by(self) -> str:
-        """How spans are found: "generation" (the template's markers) or "prefixes"."""
+        """Return how spans are found: "generation" (the template's markers) or "prefixes"."""
         return "generation" if self._reference.has_markers else "prefixes"
 
     def fill(

@@ -227,7 +227,7 @@ class SymbolicText(str):  # noqa: PLW1641 (its hash refuses, too: see below)
         return self._trace.ask("endswith", _characters(self), suffix, *args)
 
     def split(self, sep: Any = None, maxsplit: Any = -1) -> SymbolicParts:  # type: ignore[override]
-        """Return the parts, the first and the last of which can be taken."""
+        """Return the parts; the template may take the first and the last."""
         return SymbolicParts(self, sep, maxsplit)
 
     def replace(self, old: Any, new: Any, *args: Any) -> SymbolicText:
