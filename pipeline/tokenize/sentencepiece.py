@@ -7,8 +7,8 @@ best score first. Control pieces become special tokens, user-defined pieces ordi
 Features that a tokenizer.json cannot express are refused by name: word and character models, unused
 pieces, whitespace as suffix, user-defined pieces that hold a space. Three differences remain:
 `tokenizers` normalizes the text on each side of a user-defined piece separately (so a model with a
-leading space gives one after it too), applies the normalization map per grapheme, and in a Unigram model with
-byte fallback finds pieces such as `<0x41>` in text that spells them.
+leading space gives one after it too), applies the normalization map per grapheme, and in a Unigram
+model with byte fallback finds pieces such as `<0x41>` in text that spells them.
 """
 
 from __future__ import annotations
