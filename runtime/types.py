@@ -34,6 +34,7 @@ __all__ = [
     "Transform",
     "batch_of",
     "empty_split",
+    "reopened",
 ]
 
 Batch = dict[str, torch.Tensor]
@@ -126,6 +127,11 @@ class BatchDataset(Dataset[Batch]):
             return SampleList([self[number] for number in numbers.tolist()], batch)
         rows = zip(*(tensor.unbind() for tensor in batch.values()), strict=True)
         return SampleList([dict(zip(batch, row, strict=True)) for row in rows], batch)
+
+
+def reopened(dataset: Any, split: Any, options: Mapping[str, Any]) -> Any:
+    """Return `dataset`, a class, of `split` with these options: how datasets are unpickled."""
+    return dataset(split, **options)
 
 
 def empty_split(split: Split | ArraySplit) -> InputError:

@@ -18,7 +18,7 @@ from dataprep.formats.manifest.arrays import BFLOAT16, PROVENANCE, ArrayManifest
 from dataprep.formats.read.arrays import ArrayData, ArraySplit, NamedArray
 
 from ..sample_numbers import PADDING, Indices, Ints, sample_numbers
-from ..types import Batch, BatchDataset, empty_split
+from ..types import Batch, BatchDataset, empty_split, reopened
 from .stored_rows import ValueRules, rows_of, spans_of
 
 __all__ = ["EmbeddingDataset", "default_fields"]
@@ -98,7 +98,11 @@ class EmbeddingDataset(BatchDataset):
 
     def __reduce__(self) -> tuple[object, ...]:
         names = ("fields", "raw", "dtype", "sample_mask")
-        return _again, (self.split, {name: getattr(self, name) for name in names})
+        return reopened, (
+            EmbeddingDataset,
+            self.split,
+            {name: getattr(self, name) for name in names},
+        )
 
     @property
     def definition(self) -> dict[str, Any]:
@@ -185,7 +189,3 @@ class _Column:
         if self._dtype is not None and tensor.is_floating_point():
             return tensor.to(self._dtype)
         return tensor
-
-
-def _again(split: ArraySplit, options: dict[str, Any]) -> EmbeddingDataset:
-    return EmbeddingDataset(split, **options)

@@ -24,7 +24,7 @@ from dataprep.formats.read.dataset import Split
 from ..checks import flag, one_of, whole_number
 from ..padding import Padding, PadTo, Side, Truncate
 from ..sample_numbers import PADDING, Indices, Ints, sample_numbers
-from ..types import Batch, BatchDataset, Labels
+from ..types import Batch, BatchDataset, Labels, reopened
 from .document_lengths import kept_documents
 from .gather import document_spans, padded_rows
 from .packed import padding_id
@@ -132,7 +132,7 @@ class DocumentDataset(BatchDataset):
             "min_tokens": self.min_tokens, "plan_dir": self.plan_dir,
             "sample_mask": self.sample_mask,
         }  # fmt: skip
-        return _reopen, (self.split, options)
+        return reopened, (DocumentDataset, self.split, options)
 
     def batch(self, indices: Indices) -> Batch:
         """Return the documents at `indices`, collated; each tensor its own memory.
@@ -199,10 +199,6 @@ class DocumentDataset(BatchDataset):
             worst = int(np.argmax(over))
             raise _too_long(int(documents[real == worst][0]), int(lengths[worst]), self.max_length)
         return (starts + over if self.padding.truncate == "left" else starts), lengths - over
-
-
-def _reopen(split: Split, options: dict[str, Any]) -> DocumentDataset:
-    return DocumentDataset(split, **options)
 
 
 def _too_long(document: int, tokens: int, max_length: int) -> InputError:

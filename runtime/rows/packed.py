@@ -25,7 +25,7 @@ from dataprep.formats.read.boundaries import ragged
 from dataprep.formats.read.dataset import Split
 
 from ..sample_numbers import PADDING, Indices, Ints, check_samples, sample_numbers
-from ..types import IGNORED_LABEL, Batch, BatchDataset, Labels
+from ..types import IGNORED_LABEL, Batch, BatchDataset, Labels, reopened
 from .gather import copy_mask, copy_tokens
 from .packing import Algorithm, Overlong, PackingOptions, PackingReport
 from .packing_plan import packing_definition, packing_plan, pieces_of_tokens
@@ -150,7 +150,7 @@ class PackedDataset(BatchDataset):
             "cu_seqlens": self.fields.cu_seqlens, "pad_id": self.pad_id,
             "plan_dir": self.plan_dir, "sample_mask": self.sample_mask,
         }  # fmt: skip
-        return _reopen, (self.split, options)
+        return reopened, (PackedDataset, self.split, options)
 
     def batch(self, indices: Indices) -> Batch:
         """Return the rows at `indices`: tensors [len(indices), seq_len], each its own memory.
@@ -277,10 +277,6 @@ def padding_id(split: Split, pad_id: int | None) -> int:
     if not 0 <= pad_id < size:
         raise UsageError(f"must be from 0 to {size - 1:,}, got {pad_id}", where="pad_id")
     return pad_id
-
-
-def _reopen(split: Split, options: dict[str, Any]) -> PackedDataset:
-    return PackedDataset(split, **options)
 
 
 def _tails(segments: Segments) -> list[tuple[int, int]]:

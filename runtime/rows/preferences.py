@@ -22,7 +22,7 @@ from dataprep.formats.read.dataset import Split
 
 from ..padding import Padding, PadTo
 from ..sample_numbers import PADDING, Indices, Ints, check_samples, sample_numbers
-from ..types import IGNORED_LABEL, Batch, BatchDataset, Labels, empty_split
+from ..types import IGNORED_LABEL, Batch, BatchDataset, Labels, empty_split, reopened
 from .document_lengths import require_fit, too_long
 from .gather import copy_mask, document_spans, padded_rows
 from .packed import padding_id
@@ -137,7 +137,7 @@ class PreferenceDataset(BatchDataset):
             "equal_widths": self.equal_widths, "pad_id": self.pad_id, "plan_dir": self.plan_dir,
             "sample_mask": self.sample_mask,
         }  # fmt: skip
-        return _reopen, (self.split, options)
+        return reopened, (PreferenceDataset, self.split, options)
 
     def batch(self, indices: Indices) -> Batch:
         """Return the records at `indices`, collated; each tensor its own memory.
@@ -265,10 +265,6 @@ class PreferenceDataset(BatchDataset):
     def token_views(self, batch: Batch) -> dict[str, Batch]:
         """Return parts of a batch for `check_batch`, by the prefix of their names."""
         return _token_views(self.form, batch)
-
-
-def _reopen(split: Split, options: dict[str, Any]) -> PreferenceDataset:
-    return PreferenceDataset(split, **options)
 
 
 class _Documents(NamedTuple):
