@@ -56,6 +56,7 @@ LAYERS: dict[str, list[tuple[str, ...]]] = {
         ("loader",),
         ("arrays",),
         ("rows",),
+        ("padding",),
         ("order",),
         ("types", "ranks"),
         ("errors", "checks", "sample_numbers"),
