@@ -155,7 +155,7 @@ def _limit_lines(lengths: Lengths) -> list[str]:
 
 
 def _chat_lines(report: BuildReport[Manifest]) -> Sequence[str]:
-    """What is special about a dataset of conversations."""
+    """Return the lines of the summary that only conversations have."""
     chat = report.manifest.chat
     if report.reused or not chat:
         return ()

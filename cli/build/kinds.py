@@ -58,7 +58,7 @@ class KindCommand(InputCommand):
 
 
 def _kind_in(args: list[str]) -> str | None:
-    """The last word after --kind, as click would take it."""
+    """Return the last word after --kind, as click would take it."""
     found = None
     for at, word in enumerate(args):
         if word == "--":

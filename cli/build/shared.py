@@ -50,7 +50,7 @@ _SHARED = {
 
 
 def shared(*names: str, section: str | None = None) -> dict[str, OptionHelp]:
-    """The help of these options, in this order; all in `section`, if one is given.
+    """Return the help of these options, in this order; all in `section`, if one is given.
 
     >>> list(shared("workers", "overwrite"))
     ['workers', 'overwrite']
