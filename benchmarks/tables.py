@@ -13,6 +13,7 @@ import json
 import re
 import statistics
 import sys
+import textwrap
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -52,6 +53,11 @@ def grid(head: list[str], rows: list[list[str]]) -> str:
     """Return a Markdown table."""
     lines = [head, ["---"] * len(head), *rows]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def paragraph(text: str) -> str:
+    """Return `text` in lines of at most 110 characters."""
+    return textwrap.fill(text, 110, break_long_words=False, break_on_hyphens=False)
 
 
 def build_summary() -> str:
@@ -180,7 +186,7 @@ def load_facts() -> str:
     """Return the figures that do not fit a table of rates."""
     found = results("load")
     cold, start, steps = found["cold"], found["start"], found["steps"]
-    return (
+    return paragraph(
         f"On a cold page cache: {cold['mtok_s']['dataprep']:,.0f} million tokens/s, a hand-written"
         f" memmap loader {cold['mtok_s']['hand_written']:,.0f}. First batch of"
         f" {start['first_batch']['samples']:,} samples: {start['first_batch']['ms']:.0f} ms and"
@@ -213,10 +219,10 @@ def machine() -> str:
     """Return the machine and the versions."""
     found = results("build")["machine"]
     versions = ", ".join(f"{name} {version}" for name, version in found["versions"].items())
-    return (
+    return paragraph(
         f"Measured on {found['cores']} cores of {found['processor']}, Python {found['python']}, "
         f"{versions}; {found['corpus_megabytes']:,} MB of JSONL: English documentation and books,"
-        " 69 MB, repeated with ids of their own."
+        " 69 MB, repeated with distinct ids."
     )
 
 

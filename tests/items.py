@@ -1,4 +1,4 @@
-"""Which test shows which promise: writes docs/items.md.
+"""Writer of docs/items.md: the tests of each promised capability.
 
     python tests/items.py
 
@@ -25,15 +25,16 @@ _NAMED = re.compile(r"test_items?((?:_(?:and_)?\d+)+)")
 _SOURCES = {
     "card": "The owner's design card",
     "000": "Collation, data module, loaders for training engines",
-    "001": "The guide to these",
+    "001": "The guide to collation, data modules and loaders",
     "002": "Dataset wrappers, dynamic collation, fluent builder",
     "003": "Embedding pairs and their builder",
     "004": "Token windows from text",
 }
-_HEAD = """# What was promised, and the test that shows it
+_HEAD = """# Promised capabilities and their tests
 
-The capabilities that the source documents of this project describe, numbered, and for each the
-tests that fail where it breaks. Written by `python tests/items.py`; a test keeps it current.
+This page numbers the capabilities that the source documents of this project describe, and lists
+for each the tests that fail if it breaks. It is written by `python tests/items.py`; a test
+checks that it is current.
 """
 
 
