@@ -116,14 +116,15 @@ def _refuse_twice(raw: bytes, found: Any) -> None:
         parse_unique(raw)
 
 
-def names_once(data: bytes, starts: Starts, found: Objects) -> bool:
+def names_once(data: bytes, starts: Starts, found: Objects, names: int | None = None) -> bool:
     """Return whether no name stands twice in an object of `found`, whose texts begin at `starts`.
 
-    The ends of names in the text must be as many as the names that were decoded. A string that
+    The ends of names in the text must be as many as the names that were decoded: `names`, if that
+    is known. A string that
     begins with a colon looks like one more: such lines are parsed.
     """
     ends, unsure = _name_ends(np.frombuffer(data, np.uint8))
-    missing = len(ends) - _names_in(found)
+    missing = len(ends) - (_names_in(found) if names is None else names)
     if not missing:
         return True
     bounds = np.append(starts, len(data))
