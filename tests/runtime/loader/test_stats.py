@@ -14,6 +14,7 @@ from dataprep.formats.read.dataset import open_dataset
 from dataprep.runtime.create import create_loader
 from dataprep.runtime.rows.windows import WindowDataset
 from dataprep.runtime.sample_numbers import Indices
+from dataprep.runtime.specs import Windows
 from dataprep.runtime.stream.dataset import StreamDataset
 from dataprep.runtime.stream.loader import stream_loader
 from dataprep.runtime.types import Batch, SampleDataset
@@ -119,9 +120,9 @@ def test_a_stream_that_is_slow(shards: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 def test_mock_serves_the_same_shapes(shards: Path) -> None:
     """As many steps, tensors of the same names, shapes and dtypes; all of them from memory."""
-    options = {"seq_len": 16, "position_ids": True, "drop_last": False}
-    real = create_loader(shards, "train", 7, **options)  # type: ignore[arg-type]
-    mock = create_loader(shards, "train", 7, mock=True, **options)  # type: ignore[arg-type]
+    rows = Windows(16, position_ids=True)
+    real = create_loader(shards, "train", 7, rows=rows, drop_last=False)
+    mock = create_loader(shards, "train", 7, rows=rows, drop_last=False, mock=True)
     shapes = [
         [{name: (t.shape, t.dtype) for name, t in batch.items()} for batch in loader]
         for loader in (real, mock)
