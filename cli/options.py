@@ -20,17 +20,17 @@ __all__ = ["OptionHelp", "options_of"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class OptionHelp:
-    """How the help presents one field."""
+    """Presentation of one field in the help."""
 
     section: str
     help: str
     metavar: str | None = None
     default: str | None = None
-    """Said instead of a default of None."""
+    """Text shown instead of a default of None."""
 
 
 def options_of(options: type, table: Mapping[str, OptionHelp]) -> list[click.Option]:
-    """One option for each field of the dataclass `options` that `table` has, in its order."""
+    """Return an option for each field of the dataclass `options` in `table`, in its order."""
     defaults = {
         field.name: MISSING
         if field.default is MISSING and field.default_factory is MISSING
@@ -61,7 +61,7 @@ def _option(name: str, entry: OptionHelp, default: Any, hint: Any) -> click.Opti
 
 
 def _type_settings(hint: Any, entry: OptionHelp) -> dict[str, Any]:
-    """What click must know about a value annotated with `hint`."""
+    """Return what click must know about a value annotated with `hint`."""
     if isinstance(hint, UnionType) or type(None) in get_args(hint):
         parts = [part for part in get_args(hint) if part is not NoneType]
         hint = str if str in parts else parts[0]  # a function cannot stand on a command line

@@ -82,7 +82,7 @@ def _step_progress() -> Iterator[Callable[[Progress], None]]:
 
 @contextmanager
 def byte_progress(title: str, *, quiet: bool) -> Iterator[Callable[[int, int], None] | None]:
-    """A function that draws (bytes done, bytes in all), or None where nobody would see it."""
+    """Yield a function that draws (bytes done, bytes in all), or None without a terminal."""
     if quiet or not output.is_terminal(sys.stderr):
         yield None
         return

@@ -1,4 +1,4 @@
-"""The words of a finished build and of an estimate; pure functions from reports to lines."""
+"""Words of a finished build and of an estimate; pure functions from reports to lines."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _DTYPES = {"<u2": "uint16", "<u4": "uint32"}
 
 
 def bytes_text(count: float) -> str:
-    """A size for people, in powers of 1,000 as disks are sold.
+    """Return a size for people, in powers of 1,000 as disks are sold.
 
     >>> bytes_text(999), bytes_text(1_500_000)
     ('999 B', '1.5 MB')
@@ -44,7 +44,7 @@ def bytes_text(count: float) -> str:
 
 
 def duration_text(seconds: float) -> str:
-    """A duration for people.
+    """Return a duration for people.
 
     >>> duration_text(0.25), duration_text(75), duration_text(7_300)
     ('0.2 s', '1 min 15 s', '2 h 1 min')
@@ -56,7 +56,7 @@ def duration_text(seconds: float) -> str:
 
 
 def count_text(count: int, noun: str) -> str:
-    """How many there are.
+    """Return a count with its noun.
 
     >>> count_text(1, "record"), count_text(2_000, "record")
     ('1 record', '2,000 records')

@@ -1,4 +1,4 @@
-"""What a build is asked to do: every option, its unit and its default, validated once."""
+"""Options of a build of tokens, and the checks that all kinds share."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ _SPLIT_NAME = re.compile(r"[a-z][a-z0-9_]{0,31}")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BuildOptions:
-    """Everything that `dataprep build` can be told.
+    """Options of `dataprep build`.
 
     Only `input`, `out`, `workers` and `overwrite` leave the content of the dataset unchanged by
     themselves; the others enter its recipe id.
@@ -131,7 +131,7 @@ class BuildOptions:
 
 
 class _Common(Protocol):
-    """What every kind of build can be told."""
+    """Options that every kind of build has."""
 
     @property
     def workers(self) -> int | None: ...
@@ -245,7 +245,7 @@ def _count_ratios(shares: dict[str, float | int | None]) -> int:
 
 
 def as_paths(value: object) -> tuple[str, ...]:
-    """Inputs as strings, from a path, a string or a sequence of them."""
+    """Return inputs as strings, from a path, a string or a sequence of them."""
     parts = (value,) if isinstance(value, str | PathLike) else value
     if not isinstance(parts, Sequence):
         raise UsageError(f"{value!r} is not a path or a list of paths", where="--input")
@@ -266,7 +266,7 @@ def as_text(options: DataclassInstance, *names: str) -> None:
 
 
 def as_assignments(value: object, where: str) -> tuple[str, ...]:
-    """NAME=FIELD, several of them, or a mapping, as strings.
+    """Return NAME=FIELD, several of them, or a mapping, as strings.
 
     >>> as_assignments({"messages": "dialog"}, "--columns")
     ('messages=dialog',)

@@ -64,7 +64,7 @@ from .staging.directory import Staging, leftovers
 from .staging.resume import finished_units, load_result
 from .staging.writeback import Writeback
 
-__all__ = ["Ongoing", "check_disk", "run_build", "run_estimate", "used_bytes"]
+__all__ = ["BuildState", "check_disk", "run_build", "run_estimate", "used_bytes"]
 
 O = TypeVar("O", bound=CommonOptions)  # noqa: E741
 Q = TypeVar("Q", bound=Prepared)
@@ -182,14 +182,14 @@ class _Build:
         self._workers = workers
         self._plan = prepared.plan
         self._options = options = prepared.options
-        self._ongoing = Ongoing(
+        self._state = BuildState(
             out=options.out, key=prepared.plan.key, units=prepared.plan.units,
             sources=prepared.plan.sources, overwrite=options.overwrite,
             max_rejects=options.max_rejects, stage=kind.stage,
             writeback=Writeback(prepared.synced), progress=progress, started=started,
             seen=mark_of(options.out) if seen is None else seen, all_bad=prepared.all_bad,
         )  # fmt: skip
-        self._staging = self._ongoing.staging
+        self._staging = self._state.staging
         self._started = started
         # Made in one thread: msgspec 0.22 crashes where several are the first to use a type.
         self._decoder = msgspec.json.Decoder(kind.result)
@@ -202,8 +202,8 @@ class _Build:
             return self._run()
 
     def _run(self) -> BuildReport[Any]:
-        ongoing, profile = self._ongoing, self._ongoing.profile
-        with ongoing.begun(self._workers.stop):
+        state, profile = self._state, self._state.profile
+        with state.begun(self._workers.stop):
             resumed = self._resume()
             check_disk(
                 self._kind.estimate(self._prepared), self._options.out,
@@ -216,16 +216,16 @@ class _Build:
             executor, workers = self._run_units()
             done = time.perf_counter()
             if self._plan.units:
-                ongoing.tell("commit")
-            ongoing.writeback.finish()
+                state.tell("commit")
+            state.writeback.finish()
             try:
                 assembled = self._assemble(max(1, workers))
             except (InputError, UsageError):
-                ongoing.worthless = bool(self._plan.units)  # they hold nothing of use
+                state.useless_units = bool(self._plan.units)  # they hold nothing of use
                 raise
             profile.add(assembled.stages)
             manifest = assembled.manifest
-            ongoing.publish(assembled.root, manifest.recipe_id)
+            state.publish(assembled.root, manifest.recipe_id)
             self._staging.discard()
             profile.prepare = begun - self._started
             profile.units = done - begun
@@ -235,7 +235,7 @@ class _Build:
             seconds=time.perf_counter() - self._started, units=len(self._plan.units),
             resumed_units=resumed, workers=workers, profile=profile,
             notes=(
-                *self._prepared.notes, *assembled.notes, *executor.notes, *ongoing.others(),
+                *self._prepared.notes, *assembled.notes, *executor.notes, *state.others(),
             ),
             content=self._kind.content(self._options.out, manifest),
         )  # fmt: skip
@@ -246,7 +246,7 @@ class _Build:
             self._staging, len(self._plan.units), available_cores(), self._decoder
         )
         for result in results:
-            self._ongoing.resumed(
+            self._state.resumed(
                 result.number,
                 Done(
                     self._plan.units[result.number].size, result.documents, result.tokens,
@@ -257,14 +257,14 @@ class _Build:
 
     def _run_units(self) -> tuple[Executor, int]:
         """Do the units that are left; return the executor, and how many units it did at once."""
-        left, prepared = self._ongoing.left(), self._prepared
+        left, prepared = self._state.left(), self._prepared
         parallel = len(left) > 1 or (len(left) == 1 and prepared.apart)
         executor: Executor = self._workers
         if not (self._workers.count and parallel):
             executor = Serial(prepared.open_here or (lambda path: self._kind.open_task(path, None)))
         executor.run(
             self._staging.path, left, self._on_event, begun=self._check,
-            inputs=self._ongoing.inputs_of,
+            inputs=self._state.inputs_of,
         )  # fmt: skip
         return executor, min(executor.count, len(left))
 
@@ -273,13 +273,13 @@ class _Build:
         try:
             self._kind.check(self._prepared)
         except (DataprepError, PlanRefused):
-            self._ongoing.worthless = True
+            self._state.useless_units = True
             raise
 
     def _on_event(self, event: Event) -> None:
         if event.finished:
-            self._ongoing.writeback.add(self._staging.units / unit_name(event.unit))
-        self._ongoing.note(event)
+            self._state.writeback.add(self._staging.units / unit_name(event.unit))
+        self._state.note(event)
 
     def _assemble(self, threads: int) -> Any:
         numbers = range(len(self._plan.units))
@@ -289,7 +289,7 @@ class _Build:
         scratch = self._staging.path / temporary_name()
         create_directory(scratch)
         workplace = Workplace(
-            staging=self._staging, scratch=scratch, threads=threads, tell=self._ongoing.tell
+            staging=self._staging, scratch=scratch, threads=threads, tell=self._state.tell
         )
         try:
             return self._kind.assemble(self._prepared, results, workplace)
@@ -329,7 +329,7 @@ def used_bytes(folder: Path) -> int:
     return sum(sizes.values())
 
 
-class Ongoing:
+class BuildState:
     """One build of `units` into `out`, of which `seen` was the mark before it began.
 
     `stage` is what its progress calls the work on units, and `all_bad` says that none of the
@@ -357,7 +357,7 @@ class Ongoing:
         self.finished: set[int] = set()
         self.profile = Profile()
         self.writeback = writeback
-        self.worthless = False
+        self.useless_units = False
         """Set where no unit is worth keeping if the build fails now."""
         self._units = units
         self._sources = sources
@@ -375,7 +375,7 @@ class Ongoing:
         self._failures: dict[int, DataprepError] = {}
 
     def inputs_of(self, unit: int) -> list[Source]:
-        """The inputs that unit number `unit` reads."""
+        """Return the inputs that unit number `unit` reads."""
         return [self._sources[n] for n in sorted({s.source for s in self._units[unit].spans})]
 
     @contextlib.contextmanager
@@ -383,7 +383,7 @@ class Ongoing:
         """Hold the staging directory; `stop` ends the workers, should it have to be removed."""
         self.staging.create()
         with self.staging.locked(), self._cleaned_up(stop):
-            self.staging.give_way()
+            self.staging.refuse_other_builds()
             output_dir.refuse_newer(self.out, self._seen)
             self.staging.sweep()
             self.tell("plan")
@@ -402,17 +402,17 @@ class Ongoing:
             raise
         except BaseException as error:
             self.writeback.abandon()
-            beaten = self._beaten() if isinstance(error, StorageError | OSError) else None
-            if self.worthless:
+            overtaken = self._overtaken() if isinstance(error, StorageError | OSError) else None
+            if self.useless_units:
                 stop()
                 self.staging.discard()
             else:
                 self.staging.give_up(error)
-            if beaten is not None:
-                raise beaten from error
+            if overtaken is not None:
+                raise overtaken from error
             raise
 
-    def _beaten(self) -> BusyError | None:
+    def _overtaken(self) -> BusyError | None:
         """Where locks do nothing, another builder may have taken all this away under us."""
         if self._mine and mark_of(self.out)[:-1] == self._mine[:-1]:
             return None  # it is ours that stands there: what came after that has failed
@@ -424,7 +424,7 @@ class Ongoing:
         return None
 
     def left(self) -> list[int]:
-        """The numbers of the units that are still to be done."""
+        """Return the numbers of the units that are still to be done."""
         return [unit.number for unit in self._units if unit.number not in self.finished]
 
     def resumed(self, unit: int, done: Done) -> None:
@@ -507,7 +507,7 @@ class Ongoing:
             raise
 
     def others(self) -> tuple[str, ...]:
-        """A note about unfinished builds beside this one, if there are any."""
+        """Return a note about unfinished builds beside this one, if there are any."""
         found = leftovers(self.out, self.staging.key)
         if not found:
             return ()

@@ -1,4 +1,4 @@
-"""Texts as a dataset without a build of one's own: built behind the scenes, kept by content.
+"""Datasets of texts, built on demand and kept in a cache by their content.
 
 A dataset lies in the cache under a hash of all that decides what is in it: the content of the
 inputs, the tokenizer, the options and the versions. So whatever changes is built anew, nothing else
@@ -62,7 +62,7 @@ _SHOWN = 3
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TextSource:
-    """What to read, and how; the fields mean what they mean in `BuildOptions`."""
+    """Texts to read; the fields mean the same as in `BuildOptions`."""
 
     path: tuple[str, ...]
     is_jsonl: bool | None = None
@@ -83,7 +83,7 @@ class TextSource:
         object.__setattr__(self, "path", as_paths(self.path))
 
     def options(self, out: Path) -> BuildOptions:
-        """Of the build into `out`."""
+        """Return the build options for the output `out`."""
         form = {None: None, True: "jsonl", False: "text"}[self.is_jsonl]
         options = BuildOptions(
             input=self.path, out=out, format=form, field=self.field, bos=self.bos, eos=self.eos,  # type: ignore[arg-type]
@@ -96,7 +96,7 @@ class TextSource:
 
 @reading_apart()
 def cached_texts(source: TextSource, cache: Path) -> Dataset:
-    """The dataset of `source`, out of `cache` or built into it; its one split is `SPLIT`.
+    """Return the dataset of `source` from `cache`, built if missing; its one split is `SPLIT`.
 
     Warns of records that were left out and of blank lines in JSONL, with the numbers of their
     lines. Raises what `build` raises.
@@ -166,7 +166,7 @@ def _digest(*parts: Any) -> str:
 
 
 def _stored(source: TextSource, data: bytes, cache: Path) -> Path:
-    """The tokenizer in a folder of its own, with its roles."""
+    """Store the tokenizer with its roles in a folder of its own; return the folder."""
     digest = _digest(hashlib.sha256(data).hexdigest(), dict(source.roles))
     folder = cache / "tokenizers" / digest
     with storage_errors(folder):
@@ -248,7 +248,7 @@ def _refuse_specials(source: TextSource) -> None:
 
 
 def _stand_in(size: int) -> bytes:
-    """A tokenizer.json for which ``"17"`` is one token, the id 17."""
+    """Return a tokenizer.json for which ``"17"`` is one token, the id 17."""
     parts = dict.fromkeys(
         ("truncation", "padding", "normalizer", "post_processor", "decoder"), None
     )  # fmt: skip

@@ -46,7 +46,7 @@ def deal_out(
     pieces: Sequence[PlacedPiece], names: Sequence[str], sizes: Sequence[int], encoding: Encoding,
     directory: Path,
 ) -> list[PlacedPiece]:  # fmt: skip
-    """The same documents in pieces by split, written under `directory`, in the same order."""
+    """Write the same documents in pieces by split, under `directory`, in the same order."""
     cuts = cut_points(lambda: map(_keys, pieces), sizes)
     dealt: list[PlacedPiece] = []
     for number, placed in enumerate(pieces):
@@ -69,7 +69,7 @@ _Chunk = tuple[
 
 
 def _keys(placed: PlacedPiece) -> Part:
-    """The key of each record: its documents, which stand together, all have the same."""
+    """Return the split key of each record, which all of its documents have."""
     keys, records = placed.array("keys")[:, 0], placed.array("records").astype(np.int64)
     firsts = np.flatnonzero(np.diff(records, prepend=-1))
     return keys[firsts], records[firsts] + placed.first_record
@@ -101,7 +101,7 @@ def _chunks(placed: PlacedPiece, dtype: str, cuts: Sequence[tuple[int, int]]) ->
 
 
 def _marks(placed: PlacedPiece) -> Marks | None:
-    """The mask and scores of a piece, if it has any."""
+    """Return the mask and scores of a piece, if it has any."""
     files, path = placed.piece.files, placed.path("mask")
     if "mask" not in files:
         return None

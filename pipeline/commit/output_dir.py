@@ -1,4 +1,4 @@
-"""What may stand where a dataset is to be built."""
+"""Checks of the place where a dataset is to be built."""
 
 from __future__ import annotations
 
@@ -86,14 +86,14 @@ _FILES = msgspec.json.Decoder(_Files)
 
 
 def resolve(out: Path) -> Path:
-    """Where a build really goes: behind a link, and never a nameless path such as `.`."""
+    """Return the real place of a build: behind a link, and never a nameless path such as `.`."""
     if out.is_symlink() or out.name in ("", ".."):
         return Path(os.path.realpath(out))
     return out
 
 
 def check(out: Path, load: Callable[[Path], F], *, overwrite: bool) -> F | None:
-    """The manifest of the finished dataset in `out`, or None where there is nothing to keep.
+    """Return the manifest of the finished dataset in `out`, None if there is nothing to keep.
 
     `load` reads the manifest of the kind of dataset that is to be built. Raises for anything else
     that stands there, and for a place that cannot be written to. A directory is replaced only if
@@ -122,7 +122,7 @@ def refuse_newer(out: Path, seen: Mark) -> None:
 
 
 def holds(out: Path, recipe_id: str) -> bool:
-    """Whether the dataset in `out` is the build `recipe_id`."""
+    """Return whether the dataset in `out` is the build `recipe_id`."""
     try:
         return read_header(read(out)).recipe_id == recipe_id
     except DataprepError:
@@ -194,7 +194,7 @@ def refuse_removed(out: Path, existing: Finished) -> None:
 
 
 def is_ours(out: Path) -> bool:
-    """Whether config.json calls itself dataprep's, whole or damaged."""
+    """Return whether config.json is marked as dataprep's, whole or damaged."""
     path = out / CONFIG_NAME
     if not path.is_file():
         return False
@@ -237,7 +237,7 @@ def _is_known(name: str, listed: set[str] | None) -> bool:
 
 
 def _complain(error: OSError) -> None:
-    """A folder that another builder has just replaced has nothing in it; all else is an error."""
+    """Raise the error of a walk, unless another builder has just replaced the folder."""
     if not isinstance(error, FileNotFoundError):
         with storage_errors(error.filename):
             raise error
@@ -309,7 +309,7 @@ def require_whole(out: Path) -> None:
 def same_inputs(
     existing: Sequence[InputEntry], sources: Sequence[Source], config: str | None, split: str | None
 ) -> list[InputEntry] | str:
-    """What `sources` are as inputs of a dataset, or how they differ from the `existing` ones.
+    """Return `sources` as inputs of a dataset, or how they differ from the `existing` ones.
 
     Their content and order count, not their names. Reads all of them, unless a size or format
     tells. `config` and `split` are of HF datasets.

@@ -1,4 +1,4 @@
-"""From the pieces of all units to the shards of a split: which are joined, and with which."""
+"""Shards of a split, joined from the pieces of all units."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class PlacedPiece:
 
 
 def large_piece(pieces: Iterable[PlacedPiece]) -> int:
-    """From how many bytes on a piece is a shard by itself, given the pieces of all splits.
+    """Return the size at which a piece becomes a shard of its own.
 
     Units grow with the input, and the pieces of its smallest splits with them: these are still
     joined, or a large input would come to ten thousands of files.
@@ -73,7 +73,7 @@ def large_piece(pieces: Iterable[PlacedPiece]) -> int:
 def group(
     pieces: Iterable[PlacedPiece], large: int = JOIN_BELOW_BYTES
 ) -> Iterator[list[PlacedPiece]]:
-    """The pieces of a split by shard: those of `large` bytes alone, runs of smaller ones together.
+    """Yield the pieces of each shard: those of `large` bytes alone, runs of smaller ones together.
 
     So a small corpus is one file per split, a large one is never copied, and with `large_piece`
     10 TB of text make fewer than 20,000 files.
@@ -199,6 +199,6 @@ def _shard_file(folder: str, kind: str, number: int) -> str:
 
 
 def record_ids(pieces: Iterable[PlacedPiece]) -> Iterator[npt.NDArray[np.int64]]:
-    """The record ids of the documents of `pieces`, in order."""
+    """Yield the record ids of the documents of `pieces`, in order."""
     for placed in pieces:
         yield placed.array("records").astype(np.int64) + placed.first_record

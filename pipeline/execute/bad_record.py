@@ -1,4 +1,4 @@
-"""The message for what stops a build: which line of which file, and what to do."""
+"""Errors that stop a build: which line of which file, and what to do."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ _REMEDIES = {
     "unknown_role": ("Say with --columns what it stands for, as in user=Human",),
     "bad_label": ("Leave labels alone with --form chat",),
 }
-"""What mends a record of each reason: one of these, or leaving it out."""
+"""Remedies of a bad record by reason; leaving it out is another."""
 
 DECISIONS = {
     "template_time": "Mend the template, or choose another --template; the environment variable "
@@ -55,11 +55,11 @@ DECISIONS = {
     "undecided": "Decide with --overlong error, drop, truncate-left, truncate-right or split; "
     "--dry-run tells how many records each would leave out.",
 }
-"""What mends a failure of each reason for which no record is left out."""
+"""Remedies of failures by reason, for which no record is left out."""
 
 
 def failure_of(event: Event, sources: Sequence[Source], *, all_bad: bool = False) -> DataprepError:
-    """The error that stops a build after this `event`, which is none of success.
+    """Return the error that stops a build after this `event` of a failure.
 
     `all_bad` says that no record could be used so far: then leaving some out is no remedy.
     """
@@ -95,7 +95,7 @@ def _remedy(reason: str, all_bad: bool) -> str:
 
 
 def lines_before(path: Path, offset: int) -> int:
-    """How many lines start before the first line start at or after `offset`."""
+    """Return how many lines start before the first line start at or after `offset`."""
     count = at = 0
     with storage_errors(path), path.open("rb", buffering=0) as stream:
         while at < offset and (data := stream.read(min(_READ_BYTES, offset - at))):

@@ -42,7 +42,7 @@ class PieceFile(msgspec.Struct, frozen=True):
 
     @staticmethod
     def of(hashed: FileHash) -> PieceFile:
-        """From what a `FileWriter` gave."""
+        """Return the entry of what a `FileWriter` gave."""
         return PieceFile(hashed.size, hashed.sha256, tuple(hashed.crc32.tolist()))
 
 
@@ -70,7 +70,7 @@ class Piece(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Rows:
-    """What is known of documents beside their tokens, one row each.
+    """Facts about documents beside their tokens, one row each.
 
     `sizes` in bytes of text; `source` uint64 [n, 2], input and offset; `records` the number within
     the unit; `hashes` of the split keys, where they decide anything.
@@ -85,12 +85,12 @@ class Rows:
         return len(self.sizes)
 
     def take(self, chosen: npt.NDArray[np.intp] | slice) -> Rows:
-        """The rows `chosen`."""
+        """Return the rows `chosen`."""
         return Rows(**{name: getattr(self, name)[chosen] for name in _ROW_FIELDS})
 
     @staticmethod
     def join(parts: Sequence[Rows]) -> Rows:
-        """All rows of `parts`, which are not empty."""
+        """Return all rows of `parts`, which are not empty."""
         return Rows(
             **{name: np.concatenate([getattr(p, name) for p in parts]) for name in _ROW_FIELDS}
         )
@@ -101,7 +101,7 @@ _ROW_FIELDS = tuple(field.name for field in fields(Rows))
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Marks:
-    """What documents of conversations have beside: `mask` uint8 [tokens], 1 to train on a token.
+    """Marks of documents of conversations: `mask` uint8 [tokens], 1 to train on a token.
 
     `scores` float32 [documents] belong to preferences.
     """
@@ -114,7 +114,7 @@ class Marks:
         tokens: npt.NDArray[np.bool_] | npt.NDArray[np.int64] | slice,
         documents: npt.NDArray[np.intp] | slice,
     ) -> Marks:
-        """Those of some documents: which `tokens` are theirs, and their numbers."""
+        """Return the marks of the documents with these numbers, whose tokens are `tokens`."""
         scores = None if self.scores is None else self.scores[documents]
         return Marks(mask=self.mask[tokens], scores=scores)
 
@@ -164,7 +164,7 @@ class PieceWriter:
             self.finish()
 
     def finish(self) -> list[Piece]:
-        """Close the last piece and return all of them."""
+        """Close the last piece and return all pieces."""
         if self._open is not None:
             self._done.append(self._open.close(added=self._added, keys=self._keys))
             self._open = None

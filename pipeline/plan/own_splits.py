@@ -30,7 +30,7 @@ _LISTED = 8  # inputs that a command names one by one
 
 
 class SplitInputs(Protocol):
-    """What is asked of the options of a build."""
+    """Options that the notes about splits read."""
 
     @property
     def input(self) -> tuple[str, ...]: ...  # noqa: D102
@@ -105,7 +105,7 @@ def own_split_notes(
 
 
 def _only_folder(options: SplitInputs) -> str | None:
-    """The split that a single folder is named like, exactly: data/test."""
+    """Return the split that a single folder is named after, exactly: data/test."""
     if len(options.input) != 1 or not Path(options.input[0]).is_dir():
         return None
     split = _WORDS.get(Path(options.input[0]).name.lower())

@@ -1,4 +1,4 @@
-"""A look at the inputs before the work: what the engines are compared on, and estimates made from.
+"""Sample of the inputs: engines are compared on it, and estimates made from it.
 
 The first records of up to eight units, evenly spread: a fraction of a second and some megabytes,
 whatever the size of the inputs, and of a record in them.

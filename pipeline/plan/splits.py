@@ -1,4 +1,4 @@
-"""Which split a document belongs to: a keyed hash of its text, or of a field.
+"""Assignment of documents to splits by a keyed hash of the text, or of a field.
 
 A document's place depends on nothing but its key and the seed, so data can be added, reordered or
 re-sharded and no document changes sides, and equal documents are never in two splits. Exact sizes
@@ -39,7 +39,7 @@ _VERY_FEW_KEYS = 10  # shares can be far off
 
 
 def ordered_names(names: Iterable[str]) -> list[str]:
-    """The order in which splits take their part: by name, `train` last.
+    """Return splits in the order in which they take their part: by name, `train` last.
 
     >>> ordered_names(["train", "val", "test"])
     ['test', 'val', 'train']
@@ -48,7 +48,7 @@ def ordered_names(names: Iterable[str]) -> list[str]:
 
 
 def hash_keys(keys: Sequence[bytes], seed: int) -> Hashes:
-    """XXH3-64 of each key."""
+    """Return the XXH3-64 of each key."""
     digest = xxhash.xxh3_64_intdigest
     return np.fromiter((digest(key, seed) for key in keys), np.uint64, len(keys))
 
@@ -66,7 +66,7 @@ def add_keys(known: set[int], hashes: Hashes) -> None:
 
 
 def thresholds(ratios: Sequence[float]) -> list[int]:
-    """Where each part of [0, 2**64) ends; the last ends at 2**64 exactly.
+    """Return where each part of [0, 2**64) ends; the last ends at 2**64 exactly.
 
     >>> thresholds([0.5, 0.5]) == [2**63, 2**64]
     True
@@ -79,7 +79,7 @@ def thresholds(ratios: Sequence[float]) -> list[int]:
 
 
 def assign(hashes: Hashes, ends: Sequence[int]) -> npt.NDArray[np.intp]:
-    """The number of the part that each hash falls in; `ends` as from `thresholds`."""
+    """Return the number of the part that each hash falls in; `ends` as from `thresholds`."""
     inner = np.array([min(end, (1 << 64) - 1) for end in ends[:-1]], np.uint64)
     parts = np.searchsorted(inner, hashes, "right")
     for number, end in enumerate(ends[:-1]):  # an end at 2**64 leaves nothing for later parts
@@ -89,7 +89,7 @@ def assign(hashes: Hashes, ends: Sequence[int]) -> npt.NDArray[np.intp]:
 
 
 def exact_sizes(shares: Sequence[float | int | None], total: int) -> list[int]:
-    """How many of `total` documents each part takes; None takes the rest.
+    """Return how many of `total` documents each part takes; None takes the rest.
 
     Shares are rounded to the nearest number (half to even), or all of them down where that would
     take more than there is. Without a rest, the last part takes what rounding leaves. A size that
@@ -111,7 +111,7 @@ def exact_sizes(shares: Sequence[float | int | None], total: int) -> list[int]:
 
 
 def cut_points(parts: Callable[[], Iterable[Part]], sizes: Sequence[int]) -> list[tuple[int, int]]:
-    """The (hash, record id) at which each part but the last ends, exclusive.
+    """Return the (hash, record id) at which each part but the last ends, exclusive.
 
     `parts` gives the hashes and record ids of all documents, twice. Memory: 16 bytes for each
     document whose hash is in a bucket of 2**48 values with a cut, about a 65,536th of all for each
@@ -143,7 +143,7 @@ def _collect(parts: Iterable[Part], buckets: set[int]) -> dict[int, list[Part]]:
 
 
 def _at_rank(members: list[Part], rank: int) -> tuple[int, int]:
-    """The document at `rank` in the order of (hash, record id), or one after all others."""
+    """Return the document at `rank` by (hash, record id), or one after all others."""
     if rank >= sum(len(records) for _, records in members):
         return 1 << 64, 0
     hashes = np.concatenate([hashes for hashes, _ in members])
@@ -155,7 +155,7 @@ def _at_rank(members: list[Part], rank: int) -> tuple[int, int]:
 def assign_exactly(
     hashes: Hashes, records: npt.NDArray[np.int64], cuts: Sequence[tuple[int, int]]
 ) -> npt.NDArray[np.intp]:
-    """The part of each document, by comparing (hash, record id) with the cut points."""
+    """Return the part of each document, by comparing (hash, record id) with the cut points."""
     parts = np.zeros(len(hashes), np.intp)
     for cut_hash, cut_record in cuts:
         if cut_hash >> 64:

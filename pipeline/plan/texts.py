@@ -1,4 +1,4 @@
-"""The texts of inputs, one after the other, for whoever needs nothing else of a build."""
+"""Iteration over the texts of inputs, without a build."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def iterate_texts(
     field: str = "text",
     document: DocumentUnit = "file",
 ) -> Iterator[str]:
-    """The usable texts of `input`, in order; records that cannot be used are passed over."""
+    """Yield the usable texts of `input`, in order; skip records that cannot be used."""
     options = BuildOptions(input=input, out=_NOWHERE, format=format, field=field, document=document)
     read = ReadOptions(
         field=field, document=document, split_key=None, hf_config=None, hf_split=None

@@ -92,7 +92,7 @@ class Staging:
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
-        """Hold the build; `BusyError` names whoever holds it already."""
+        """Hold the lock of the build; raise `BusyError` with its holder otherwise."""
         with lock.hold(self._lock, self.out, self.create):
             yield
 
@@ -101,7 +101,7 @@ class Staging:
         with contextlib.suppress(StorageError):
             lock.refuse_if_held(self._lock, self.out, patience)
 
-    def give_way(self) -> None:
+    def refuse_other_builds(self) -> None:
         """With the lock held: raise `BusyError` if a build with other options is under way.
 
         Of builds that start together the one with the lowest key stays: it waits for the others
@@ -119,7 +119,7 @@ class Staging:
             )  # fmt: skip
 
     def has_work(self) -> bool:
-        """Whether any unit is finished."""
+        """Return whether any unit is finished."""
         return any(self.units.glob(f"{UNIT_PREFIX}*"))
 
     def sweep(self) -> None:
@@ -131,7 +131,7 @@ class Staging:
         self._remove_gone()
 
     def size(self) -> int:
-        """Bytes of the finished units."""
+        """Return the bytes of the finished units."""
         total = 0
         for path in self.units.glob(f"{UNIT_PREFIX}*/*"):
             with contextlib.suppress(FileNotFoundError):  # another builder found it damaged
@@ -197,7 +197,7 @@ class Staging:
 
 
 def leftovers(out: Path, key: str | None = None) -> list[Staging]:
-    """Unfinished builds of `out`, but for the one called `key`."""
+    """Return the unfinished builds of `out`, except the one called `key`."""
     start = len(_prefix(out))
     keys = [path.name[start:] for path in _beside(out, _KEY)]
     return [Staging(out, other) for other in keys if other != key]
@@ -213,7 +213,7 @@ def _prefix(out: Path) -> str:
 
 
 def _beside(out: Path, key: re.Pattern[str]) -> list[Path]:
-    """The directories beside `out` of this kind of name; links are nobody's work."""
+    """Return the directories beside `out` whose names end in `key`; links are left out."""
     prefix = _prefix(out)
     found = out.parent.glob(f"{glob.escape(prefix)}*") if out.parent.is_dir() else ()
     return sorted(
@@ -222,7 +222,7 @@ def _beside(out: Path, key: re.Pattern[str]) -> list[Path]:
 
 
 def _remove_at_once(path: Path, aside: Path) -> None:
-    """Remove `path`, out of everybody's sight at once: it is renamed to `aside` first."""
+    """Rename `path` to `aside`, then delete it."""
     with contextlib.suppress(StorageError):
         rename(path, aside)
         path = aside
@@ -239,7 +239,7 @@ def _remove_at_once(path: Path, aside: Path) -> None:
 
 
 def abandoned(name: str) -> bool:
-    """Whether `temporary_name` gave `name` to a process of this host that is gone."""
+    """Return whether `temporary_name` gave `name` to a process of this host that is gone."""
     host, _, rest = name.removeprefix(".tmp-").rpartition("-")
     host, _, pid = host.rpartition("-")
     return pid.isdigit() and bool(rest) and lock.is_dead(host, int(pid))

@@ -1,7 +1,7 @@
-"""The lock of a build in progress: a file that names the process that holds it.
+"""Lock of a build in progress: a file that names the process that holds it.
 
-It keeps two builders from doing the same work twice. It is a courtesy: where the file system does
-not honour locks everybody gets it, and nothing may depend on it.
+It keeps two builders from doing the same work twice. File systems without locks give it to every
+builder, so nothing may depend on it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _UNSIGNED = 0.2
 
 @contextlib.contextmanager
 def hold(path: Path, out: Path, make_place: Callable[[], None]) -> Iterator[None]:
-    """Hold the lock file `path` of the build of `out`; `BusyError` names whoever does already.
+    """Hold the lock file `path` of the build of `out`; raise `BusyError` with its holder.
 
     `make_place` makes its directory, which the builder before us may be about to remove.
     """
@@ -128,13 +128,13 @@ def _try_lock(descriptor: int) -> bool:
 
 
 def _close(descriptor: int) -> None:
-    """Let go; nothing that matters was written."""
+    """Close the file; nothing that matters was written."""
     with contextlib.suppress(OSError):
         os.close(descriptor)
 
 
 def _is_at(path: Path, descriptor: int) -> bool:
-    """Whether `path` still names the open file."""
+    """Return whether `path` still names the open file."""
     try:
         return os.path.samestat(path.lstat(), os.fstat(descriptor))
     except FileNotFoundError:
@@ -147,7 +147,7 @@ def _sign(descriptor: int) -> None:
 
 
 def _read_holder(descriptor: int) -> str | None:
-    """Who signed; None if nobody has, or only one that is no more."""
+    """Return the living process that signed, None if there is none."""
     signed = _signature(descriptor)
     if signed is None:
         return None
@@ -171,7 +171,7 @@ def _busy(out: Path, holder: str | None) -> BusyError:
 
 
 def is_dead(host: str, pid: int) -> bool:
-    """Whether that process is known to be gone; of other hosts nothing is known."""
+    """Return whether that process is known to be gone; nothing is known of other hosts."""
     if host != os.uname().nodename or pid <= 0:
         return False
     try:

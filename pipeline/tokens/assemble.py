@@ -1,4 +1,4 @@
-"""From finished units to a published dataset.
+"""Dataset of tokens assembled from finished units, in a scratch directory.
 
 The dataset is put together in a scratch directory, large pieces by hard link and small ones joined,
 described by its manifest, forced to stable storage, and then renamed to its final name in one
@@ -62,7 +62,7 @@ INDEX_DOCUMENTS = 1 << 28
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Commit:
-    """Everything besides the units that goes into a dataset.
+    """Writer of a dataset from the results of its units.
 
     `table_fingerprints` are those of inputs that are not read as byte streams, by number.
     """

@@ -178,7 +178,7 @@ class TokenKind(TokenBuild):
 
 
 def _first_ids(dataset: Dataset, split: SplitEntry) -> npt.NDArray[Any]:
-    """The first document's; read and not mapped: a bad block is an error then, and no signal."""
+    """Return the first ids, read and not mapped, so that a bad block is an error and no signal."""
     shard = next(shard for shard in split.shards if shard.documents)
     docs = npy.read_array(dataset.path / shard.docs, "<u8", (shard.documents + 1,))
     dtype = np.dtype(dataset.manifest.tokens.dtype)

@@ -109,18 +109,18 @@ B_co = TypeVar("B_co", bound=Batch, covariant=True)
 
 
 class Reader(Protocol[B_co]):
-    """Gives the batches of a span, and what was learned about its input."""
+    """Reader of the batches of a span, and of facts about its input."""
 
     def batches(self) -> Iterator[B_co]:
-        """All records of the span, in order."""
+        """Yield all records of the span, in order."""
 
     @property
     def chunk_digests(self) -> list[str]:
-        """Digests of the bytes of the span."""
+        """Return digests of the bytes of the span."""
 
 
 class SplitSink(Protocol):
-    """Where the documents of one split go."""
+    """Sink of the documents of one split."""
 
     special_text: Counter[str]
     unknown: int
@@ -129,7 +129,7 @@ class SplitSink(Protocol):
         """Write what was collected; returns how many tokens."""
 
     def finish(self) -> list[Piece]:
-        """Close the last piece and return all of them."""
+        """Close the last piece and return all pieces."""
 
 
 class RecordUnit(ABC, Generic[B]):
@@ -168,18 +168,18 @@ class RecordUnit(ABC, Generic[B]):
     @property
     @abstractmethod
     def sinks(self) -> Sequence[SplitSink]:
-        """One for each split."""
+        """Return one sink for each split."""
 
     @abstractmethod
     def reader(self, source: Source, span: Span) -> Reader[B]:
-        """What reads a span of the unit."""
+        """Return the reader of a span of the unit."""
 
     @abstractmethod
     def route(self, batch: B, span: Span) -> int:
         """Hand the documents of `batch` to their splits; returns tokens written on the way."""
 
     def run(self) -> TokenResult:
-        """Do it; leaves its files in the scratch directory."""
+        """Do the unit; leave its files in the scratch directory."""
         with self._rejects:
             return self._run()
 
@@ -487,12 +487,12 @@ class Sink:
         return len(stored)
 
     def finish(self) -> list[Piece]:
-        """Close the last piece and return all of them."""
+        """Close the last piece and return all pieces."""
         return self._writer.finish()
 
 
 def _slices(sizes: npt.NDArray[np.int64]) -> list[slice]:
-    """Runs of documents of about `_SLICE_BYTES` of text, which the caches hold with their ids.
+    """Return runs of documents of about `_SLICE_BYTES` of text, which fit the caches.
 
     >>> _slices(np.array([2, 1]) << 20), _slices(np.array([1, 1, 1]))
     ([slice(0, 1, None), slice(1, 2, None)], [slice(0, 3, None)])

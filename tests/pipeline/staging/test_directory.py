@@ -251,12 +251,12 @@ def test_of_builds_that_start_together_one_stays(tmp_path: Path) -> None:
     with low.locked():
         with high.locked():
             with pytest.raises(BusyError, match="is building this"):
-                high.give_way()
+                high.refuse_other_builds()
             started = time.monotonic()
             with pytest.raises(BusyError, match="is building this"):
-                low.give_way()  # to one that has been at it for longer
+                low.refuse_other_builds()  # to one that has been at it for longer
             assert time.monotonic() - started > 0.5
-        low.give_way()
+        low.refuse_other_builds()
 
 
 def test_another_user_resumes_nothing_of_ours(tmp_path: Path) -> None:
