@@ -1,4 +1,4 @@
-"""Measurements of loaders and collate functions, and checks before a long run."""
+"""Measurements of loaders, mixtures and collate functions, and checks before a long run."""
 
 from __future__ import annotations
 
@@ -10,12 +10,16 @@ from dataprep.runtime.inspect.profile import (
     profile_loader,
 )
 from dataprep.runtime.loader.worker_count import suggest_workers
+from dataprep.runtime.mixture.loader import realised
+from dataprep.runtime.mixture.order import Realised
 
 __all__ = [
     "CollatorProfile",
     "LoaderProfile",
+    "Realised",
     "profile_collator",
     "profile_loader",
+    "realised",
     "suggest_workers",
     "validate_first_batch",
 ]

@@ -24,7 +24,7 @@ from torch.distributed.checkpoint.stateful import Stateful
 from torch.nn import functional as F  # noqa: N812 -- its usual name
 
 import dataprep
-from dataprep.runtime.loader.loader import Loader
+from dataprep import Loader
 
 __all__ = ["GPT", "Shape", "main"]
 
