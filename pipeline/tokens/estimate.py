@@ -17,6 +17,7 @@ from dataprep.formats.storage import free_bytes
 from ..commit.shards import JOIN_BELOW_BYTES, SMALL_PART
 from ..plan.splits import exact_sizes, ordered_names, split_notes
 from ..read.process_limits import available_cores
+from ..tokenize.engines import naming
 from .prepare import TokenPrepared
 
 __all__ = ["ESTIMATE_SAMPLE_BYTES", "TokenEstimate", "estimate"]
@@ -67,7 +68,8 @@ def estimate(prepared: TokenPrepared, *, mask: bool = False) -> TokenEstimate:
     plan, sample, options = prepared.plan, prepared.sample, prepared.options
     encoding = plan.payload.encoding
     started = time.perf_counter()
-    ids, _ = prepared.encoder.encode([text.encode() for text in sample.texts])
+    with naming(options.tokenizer):
+        ids, _ = prepared.encoder.encode([text.encode() for text in sample.texts])
     per_byte = sample.seconds / max(1, sample.read_bytes)
     per_byte += (time.perf_counter() - started) / max(1, sample.kept_bytes)
     scale = plan.input_bytes / sample.stored_bytes if sample.stored_bytes else 0.0

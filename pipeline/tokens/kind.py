@@ -173,8 +173,7 @@ class TokenKind(TokenBuild):
 
     def estimate(self, prepared: TokenPrepared, *, details: bool = False) -> TokenEstimate:
         """Return what the build will take."""
-        with naming(prepared.options.tokenizer):
-            return estimate(prepared)
+        return estimate(prepared)
 
 
 def _first_ids(dataset: Dataset, split: SplitEntry) -> npt.NDArray[Any]:

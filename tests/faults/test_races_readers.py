@@ -142,7 +142,7 @@ def test_replaced_while_it_is_opened(builds: Builds, monkeypatch: pytest.MonkeyP
         looked_at.append(name)
         check_size(path, name, expected)
 
-    monkeypatch.setattr("dataprep.formats.read.open_files.check_size", check)
+    monkeypatch.setattr("dataprep.formats.read.directory.check_size", check)
     with open_dataset(builds.out) as dataset:
         assert read(dataset) == builds.tokens[dataset.recipe_id]
 

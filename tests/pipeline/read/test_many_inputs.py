@@ -15,8 +15,7 @@ from dataprep.formats.manifest.common import CRC_NAME
 from dataprep.formats.manifest.inputs import INPUTS_NAME, read_inputs
 from dataprep.formats.read.arrays import open_arrays
 from dataprep.formats.verify.verify import verify
-from dataprep.formats.write import dataset_writer as array_writer
-from dataprep.pipeline.tokens import assemble as commit
+from dataprep.formats.write import dataset_writer
 from tests.scenes.corpora import build_into
 from tests.scenes.embed_inputs import build_vectors, make_records, write_records
 from tests.scenes.runner import run_here
@@ -28,8 +27,7 @@ pytestmark = pytest.mark.usefixtures("one_child")
 @pytest.fixture
 def few_in_config(monkeypatch: pytest.MonkeyPatch) -> None:
     """Three inputs are many."""
-    for module in (commit, array_writer):
-        monkeypatch.setattr(module, "MANY_INPUTS", 2)
+    monkeypatch.setattr(dataset_writer, "MANY_INPUTS", 2)
 
 
 def write_texts(folder: Path) -> Path:
@@ -47,8 +45,7 @@ def test_a_dataset_of_texts_with_a_side_file(
     """The same inputs and the same ids; opening does not read the file."""
     source = write_texts(tmp_path / "in")
     build_into(tmp_path / "one", source, split="train=1")
-    for module in (commit, array_writer):
-        monkeypatch.setattr(module, "MANY_INPUTS", 2)
+    monkeypatch.setattr(dataset_writer, "MANY_INPUTS", 2)
     out = tmp_path / "many"
     build_into(out, source, split="train=1")
     assert verify(out, "full").ok
