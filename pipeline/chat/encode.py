@@ -21,7 +21,6 @@ import numpy.typing as npt
 
 from dataprep.formats.errors import DataprepError, IncompatibleError
 
-from ..tokenize.encoding import Encoding
 from ..tokenize.engines import (
     TOKENIZERS,
     Encoded,
@@ -30,6 +29,7 @@ from ..tokenize.engines import (
     load_reference,
 )
 from ..tokenize.special_tokens import literal_config, special_tokens, vocab_size
+from ..tokenize.stored_tokens import EncodingSettings
 from .render.marked_texts import Marked, MarkedTexts
 from .token_bytes import Offsets, PieceSizes, covered
 
@@ -70,7 +70,7 @@ def tables_of(engine_json: bytes) -> Tables:
 class MarkedEncoder:
     """Encoder of conversations for the tokenizer `engine_json`, which `encoder` has loaded."""
 
-    def __init__(self, encoding: Encoding, encoder: Encoder, engine_json: bytes) -> None:
+    def __init__(self, encoding: EncodingSettings, encoder: Encoder, engine_json: bytes) -> None:
         self._encoder = encoder
         self._engine_json = engine_json
         self._vocab_size = encoding.vocab_size

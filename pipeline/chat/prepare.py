@@ -19,7 +19,7 @@ from ..execute.bad_record import failure_of
 from ..execute.processes import Processes
 from ..execute.task import Task
 from ..options import NONE, parse_split, stored_excerpts
-from ..plan.own_splits import own_split_notes
+from ..plan.named_splits import named_split_notes
 from ..plan.plan import Plan, make_units, plan_key
 from ..read.discovery import find_sources, folder_notes
 from ..read.reader import ReadOptions
@@ -33,7 +33,7 @@ from ..tokenize.engines import (
 )
 from ..tokenize.load import TokenizerSource, resolve_tokenizer
 from ..tokenize.probes import make_probes
-from ..tokenize.setup import DrivenTokenizer
+from ..tokenize.setup import BuildTokenizer
 from ..tokenize.special_tokens import Role, find_role, parse_config, special_tokens
 from ..tokens.prepare import (
     TokenPrepared,
@@ -150,7 +150,7 @@ def prepare_chat(
             problem=engine_problem,
         )  # fmt: skip
     # Text becomes control tokens, as the template means it to; messages are looked after before.
-    tokenizer = DrivenTokenizer(
+    tokenizer = BuildTokenizer(
         bos=NONE, eos=NONE, special_text="parse", config=source.config, source=source,
         choice=choice, libraries=libraries,
     )  # fmt: skip
@@ -173,7 +173,7 @@ def prepare_chat(
         tokenizer_origin=source.origin, engine_json=engine_json, encoder=choice.encoder,
         doubt=choice.doubt, shares=shares, stored_options=stored, sample=sampled.sample,
         notes=(
-            *folder_notes(options), *own_split_notes(options, sources, shares, "chat"),
+            *folder_notes(options), *named_split_notes(options, sources, shares, "chat"),
             *_foreign_tokens(surveyed.template, source, sampled),
         ),
         chat=sampled, template_origin=surveyed.template.origin, apart=surveyed.apart,

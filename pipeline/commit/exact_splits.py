@@ -20,8 +20,8 @@ from dataprep.formats.files.safe_open import wrong_size
 from dataprep.formats.storage import create_directory
 
 from ..execute.unit_files import Marks, PieceWriter, Rows
-from ..plan.splits import Part, assign_exactly, cut_points, exact_sizes
-from ..tokenize.encoding import Encoding
+from ..plan.splits import HashedDocuments, assign_exactly, cut_points, exact_sizes
+from ..tokenize.stored_tokens import EncodingSettings
 from .shards import PlacedPiece
 
 __all__ = ["deal_out", "sizes_of"]
@@ -43,8 +43,8 @@ def sizes_of(names: Sequence[str], shares: dict[str, float | int | None], total:
 
 
 def deal_out(
-    pieces: Sequence[PlacedPiece], names: Sequence[str], sizes: Sequence[int], encoding: Encoding,
-    directory: Path,
+    pieces: Sequence[PlacedPiece], names: Sequence[str], sizes: Sequence[int],
+    encoding: EncodingSettings, directory: Path,
 ) -> list[PlacedPiece]:  # fmt: skip
     """Write the same documents in pieces by split, under `directory`, in the same order."""
     cuts = cut_points(lambda: map(_keys, pieces), sizes)
@@ -68,7 +68,7 @@ _Chunk = tuple[
 ]
 
 
-def _keys(placed: PlacedPiece) -> Part:
+def _keys(placed: PlacedPiece) -> HashedDocuments:
     """Return the split key of each record, which all of its documents have."""
     keys, records = placed.array("keys")[:, 0], placed.array("records").astype(np.int64)
     firsts = np.flatnonzero(np.diff(records, prepend=-1))

@@ -29,7 +29,7 @@ from ..commit.exact_splits import sizes_of
 from ..commit.provenance import final_rejects, in_blocks, input_entries
 from ..execute.task import REJECTS_NAME, unit_name
 from ..plan.plan import Splitting
-from ..plan.splits import Part, assign, assign_exactly, cut_points
+from ..plan.splits import HashedDocuments, assign, assign_exactly, cut_points
 from ..read.fingerprints import fingerprint_source
 from ..staging.directory import Staging
 from ..staging.writeback import sync_or_remove
@@ -116,7 +116,7 @@ class UnitRows:
                     left = left[done:]
                 yield block
 
-    def hashes(self) -> Iterator[Part]:
+    def hashes(self) -> Iterator[HashedDocuments]:
         """Yield the hashes of the split keys, and the numbers of their rows."""
         first = 0
         for _, block in self.blocks(HASHES, "<u8", ()):

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import msgspec
 
 from ..plan.plan import Plan, Unit, UnitBuilder
-from ..read.array_files import ARRAYS, CUT
+from ..read.array_files import ARRAYS, SLICEABLE
 from ..read.huggingface import hf_rows
 from ..read.records import Span
 from ..read.sources import Source
@@ -86,7 +86,7 @@ def make_embedding_units(
             builder.add_rows(number, *hf_rows(source, config, split))
         elif source.format in ARRAYS:
             rows = row_count(source, columns)  # raises if columns differ
-            if source.format in CUT:
+            if source.format in SLICEABLE:
                 builder.add_rows(number, rows, source.size)
             else:
                 builder.add(Span(number, 0, source.size), source.size)

@@ -17,7 +17,7 @@ from ..encode.options import encoder_name
 from ..encode.probe import OPTION, PROBE_NAME, Probe, make_probe, probe_width, unfinished_probes
 from ..kinds import Prepared, Survey
 from ..options import parse_split, stored_excerpts
-from ..plan.own_splits import own_split_notes
+from ..plan.named_splits import named_split_notes
 from ..plan.plan import Splitting, plan_key
 from ..plan.splits import ordered_names, thresholds
 from ..read.array_files import ARRAYS
@@ -112,7 +112,7 @@ def prepare(
     return EmbeddingPrepared(
         options=options, plan=plan, shares=shares, stored_options=stored,
         notes=(
-            *folder_notes(options), *own_split_notes(options, sources, shares, "embeddings"),
+            *folder_notes(options), *named_split_notes(options, sources, shares, "embeddings"),
         ),
         files={} if probe is None else {PROBE_NAME: msgspec.json.encode(probe)},
         open_here=lambda _: EmbeddingTask(plan, encoder),

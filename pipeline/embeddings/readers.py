@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ..read.array_files import ARRAYS, CUT, Layout, open_array_file
+from ..read.array_files import ARRAYS, SLICEABLE, ArrayLayout, open_array_file
 from ..read.child_process import apart, streamed_apart
 from ..read.fingerprints import CHUNK_BYTES, chunk_digests
 from ..read.huggingface import hf_rows
@@ -37,21 +37,21 @@ def fields_of(source: Source, config: str | None, split: str | None) -> dict[str
     return table_fields(source, config, split)
 
 
-def _layouts(source: Source) -> dict[str, Layout]:
+def _layouts(source: Source) -> dict[str, ArrayLayout]:
     return _layouts_apart(source) if source.format == "pt" else _read_layouts(source)
 
 
-def _read_layouts(source: Source) -> dict[str, Layout]:
+def _read_layouts(source: Source) -> dict[str, ArrayLayout]:
     with open_array_file(source) as file:
         return dict(file.layouts)
 
 
 @apart
-def _layouts_apart(source: Source) -> dict[str, Layout]:
+def _layouts_apart(source: Source) -> dict[str, ArrayLayout]:
     return _read_layouts(source)
 
 
-def _field(layout: Layout) -> FieldType:
+def _field(layout: ArrayLayout) -> FieldType:
     name = "bfloat16" if layout.bfloat16 else layout.dtype.name
     shown = f"{name} {[layout.rows, *layout.shape]}"
     kind = "float" if layout.bfloat16 else _KINDS.get(layout.dtype.kind)
@@ -99,7 +99,7 @@ def planned_rows(sources: Sequence[Source], spans: Sequence[Span]) -> int:
 
 
 def _span_rows(source: Source, span: Span) -> int | None:
-    if source.format in CUT or source.format == "hf":
+    if source.format in SLICEABLE or source.format == "hf":
         return span.stop - span.start
     if source.format == "parquet":
         return sum(rows for rows, _ in parquet_row_groups(source)[span.start : span.stop])
@@ -148,7 +148,7 @@ class RowReader:
     def _parts(self) -> int:
         """Return the `stop` of the last span of the file."""
         source = self._source
-        if source.format in CUT:
+        if source.format in SLICEABLE:
             return row_count(source, self._columns)
         return len(parquet_row_groups(source)) if source.format == "parquet" else source.size
 
@@ -176,7 +176,7 @@ def _array_rows(source: Source, span: Span, columns: Sequence[Column]) -> Iterat
     with open_array_file(source) as file:
         wanted = {column.field: file.layouts[column.field] for column in columns}
         rows = next(iter(wanted.values())).rows
-        first, last = (span.start, span.stop) if source.format in CUT else (0, rows)
+        first, last = (span.start, span.stop) if source.format in SLICEABLE else (0, rows)
         count = max(1, rows)
         step = block_limits().fitting(sum(layout.stride for layout in wanted.values()))
         for start in range(first, last, step):
@@ -191,7 +191,7 @@ def _array_rows(source: Source, span: Span, columns: Sequence[Column]) -> Iterat
             )
 
 
-def _values(array: npt.NDArray[Any], layout: Layout, column: Column) -> Values:
+def _values(array: npt.NDArray[Any], layout: ArrayLayout, column: Column) -> Values:
     """Return rows of an array with `layout` as a column."""
     if column.kind == "label":
         names, codes = np.unique(array, return_inverse=True)

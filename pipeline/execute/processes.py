@@ -20,8 +20,8 @@ import msgspec
 
 from dataprep.formats.errors import StorageError, describe_exit
 
-from ..read.child_process import CRASHES, FOREIGN, crash_error
-from ..read.process_limits import NO_SOURCE, OVERTIME, place_in, seconds_allowed
+from ..read.child_process import CRASHES, LIBRARY_FORMATS, crash_error
+from ..read.process_limits import NO_SOURCE, OVERTIME, read_activity, seconds_allowed
 from ..read.records import Reject, Span
 from ..read.sources import Source
 from .bad_record import DECISIONS
@@ -224,7 +224,7 @@ class Processes:
         if self._tries[death.unit] >= _ATTEMPTS:
             read = inputs(death.unit)
             names = ", ".join([one.name for one in read[:_NAMED]] + ["..."] * (len(read) > _NAMED))
-            if -code in CRASHES and all(source.format in FOREIGN for source in read):
+            if -code in CRASHES and all(source.format in LIBRARY_FORMATS for source in read):
                 raise crash_error(names, -code)
             raise StorageError(
                 f"the worker {describe_exit(code)} in unit {death.unit}, twice ({names})",
@@ -288,7 +288,7 @@ class _Process:
 
     def failure(self, unit: int) -> Event | None:
         """Return the event if a limit or a crash of its work on `unit` ended it, else None."""
-        place = place_in(self._launched.note)
+        place = read_activity(self._launched.note)
         code = self.wait()
         if place is None or -code not in {OVERTIME, *CRASHES}:
             return None

@@ -32,7 +32,7 @@ from ..encode.probe import OPTION, OTHER_VECTORS, PROBE_NAME, Probe, make_probe,
 from ..execute.task import Task, UnitResult
 from ..kinds import Assembled, Context, Prepared, Survey, Workplace
 from ..options import quotes_too_much
-from ..plan.own_splits import own_splits
+from ..plan.named_splits import named_splits
 from ..plan.plan import Plan, Splitting
 from ..progress import StageClock
 from ..read.process_limits import Watch
@@ -268,7 +268,7 @@ def _notes(prepared: PairPrepared, table: Table) -> Iterator[str]:
     has_column = "split" in table.present
     if options.shares() is not None and has_column:
         yield "the column of splits was not used: --split says ratios"
-    found = own_splits(prepared.inputs.tables)
+    found = named_splits(prepared.inputs.tables)
     if found and options.input and (options.shares() is not None or not has_column):
         given = [
             f"--split-input {split}={shlex.quote(source.path)}"

@@ -30,7 +30,7 @@ __all__ = [
 ]
 
 Hashes = npt.NDArray[np.uint64]
-Part = tuple[Hashes, npt.NDArray[np.int64]]
+HashedDocuments = tuple[Hashes, npt.NDArray[np.int64]]
 
 FEW_KEYS = 100
 """Distinct keys up to this number are counted; beyond it is enough that there are more."""
@@ -110,7 +110,9 @@ def exact_sizes(shares: Sequence[float | int | None], total: int) -> list[int]:
     return [size or 0 for size in sizes[:-1]] + [last + total - known]
 
 
-def cut_points(parts: Callable[[], Iterable[Part]], sizes: Sequence[int]) -> list[tuple[int, int]]:
+def cut_points(
+    parts: Callable[[], Iterable[HashedDocuments]], sizes: Sequence[int]
+) -> list[tuple[int, int]]:
     """Return the (hash, record id) at which each part but the last ends, exclusive.
 
     `parts` gives the hashes and record ids of all documents, twice. Memory: 16 bytes for each
@@ -131,8 +133,10 @@ def cut_points(parts: Callable[[], Iterable[Part]], sizes: Sequence[int]) -> lis
     ]
 
 
-def _collect(parts: Iterable[Part], buckets: set[int]) -> dict[int, list[Part]]:
-    members: dict[int, list[Part]] = {bucket: [] for bucket in buckets}
+def _collect(
+    parts: Iterable[HashedDocuments], buckets: set[int]
+) -> dict[int, list[HashedDocuments]]:
+    members: dict[int, list[HashedDocuments]] = {bucket: [] for bucket in buckets}
     for hashes, records in parts:
         of = (hashes >> np.uint64(64 - _BUCKET_BITS)).astype(np.int64)
         for bucket in buckets:
@@ -142,7 +146,7 @@ def _collect(parts: Iterable[Part], buckets: set[int]) -> dict[int, list[Part]]:
     return members
 
 
-def _at_rank(members: list[Part], rank: int) -> tuple[int, int]:
+def _at_rank(members: list[HashedDocuments], rank: int) -> tuple[int, int]:
     """Return the document at `rank` by (hash, record id), or one after all others."""
     if rank >= sum(len(records) for _, records in members):
         return 1 << 64, 0

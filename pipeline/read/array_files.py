@@ -29,11 +29,11 @@ from . import torch_file
 from .records import MAX_RECORD_BYTES
 from .sources import Source, changed_error, check_unchanged, input_error, reading
 
-__all__ = ["ARRAYS", "ARRAY_NAME", "CUT", "ArrayFile", "Layout", "open_array_file"]
+__all__ = ["ARRAYS", "ARRAY_NAME", "SLICEABLE", "ArrayFile", "ArrayLayout", "open_array_file"]
 
 ARRAYS = ("npy", "safetensors", "npz", "pt")
 """Formats of files that hold arrays with a shape."""
-CUT = ("npy", "safetensors", "pt")
+SLICEABLE = ("npy", "safetensors", "pt")
 """Those of `ARRAYS` of which any rows can be read without the others."""
 ARRAY_NAME = "embedding"
 """Name of the array in a file that holds one without a name."""
@@ -46,7 +46,7 @@ _DTYPES = {name: dtype for dtype, name in TYPES.items()}
 Array = npt.NDArray[Any]
 
 
-class Layout(NamedTuple):
+class ArrayLayout(NamedTuple):
     """One array: `rows` rows of `shape` and numpy type `dtype`, `stride` bytes apart.
 
     The first starts at byte `offset` of the file or member. bfloat16 is given as uint16.
@@ -64,7 +64,7 @@ class ArrayFile(Protocol):
     """An open file of arrays."""
 
     @property
-    def layouts(self) -> Mapping[str, Layout]:
+    def layouts(self) -> Mapping[str, ArrayLayout]:
         """Return the arrays by name."""
 
     def read(self, name: str, start: int, stop: int) -> Array:
@@ -80,12 +80,12 @@ def open_array_file(source: Source) -> Iterator[ArrayFile]:
     check_unchanged(source)
     with reading(source.path):
         if source.format == "pt":
-            yield _Tensors(source)
+            yield _TorchFile(source)
         elif source.format == "npz":
             with contextlib.ExitStack() as stack:
                 with _decoding(source):
                     archive = stack.enter_context(zipfile.ZipFile(source.path))
-                    members = _Members(source, archive)
+                    members = _NpzFile(source, archive)
                 yield members
         else:
             with Path(source.path).open("rb", buffering=0) as stream:
@@ -106,7 +106,7 @@ def _decoding(source: Source) -> AbstractContextManager[None]:
     return decoding(source.name, f".{source.format} file", code=code, remedy=_AGAIN)
 
 
-def _bounded(layout: Layout, source: Source) -> Layout:
+def _bounded(layout: ArrayLayout, source: Source) -> ArrayLayout:
     """Return `layout`, or raise `InputError` if a row of it is larger than a record may be."""
     if layout.rows and layout.stride > MAX_RECORD_BYTES:
         raise input_error(
@@ -157,7 +157,7 @@ class _FlatFile:
     def decoding(self) -> AbstractContextManager[None]:
         return contextlib.nullcontext()  # no library reads the rows
 
-    def _npy(self) -> Iterator[tuple[str, Layout]]:
+    def _npy(self) -> Iterator[tuple[str, ArrayLayout]]:
         source = self._source
         dtype, shape = _read_npy_header(self._stream, source, source.name)
         begin, stride = self._stream.tell(), dtype.itemsize * prod(shape[1:])
@@ -167,20 +167,20 @@ class _FlatFile:
                 f"{source.size:,}",
             )  # fmt: skip
         if dtype.fields is None:
-            yield ARRAY_NAME, Layout(dtype, shape[1:], shape[0], begin, stride)
+            yield ARRAY_NAME, ArrayLayout(dtype, shape[1:], shape[0], begin, stride)
             return
         for name in dtype.names or ():
             found, offset = dtype[name], dtype.fields[name][1]
-            yield name, Layout(found.base, found.shape, shape[0], begin + offset, stride)
+            yield name, ArrayLayout(found.base, found.shape, shape[0], begin + offset, stride)
 
-    def _safetensors(self) -> Iterator[tuple[str, Layout]]:
+    def _safetensors(self) -> Iterator[tuple[str, ArrayLayout]]:
         with _decoding(self._source):
             header = read_header(self._stream, self._source.size)
         for name, tensor in header.tensors.items():
             if tensor.dtype in _DTYPES and tensor.shape:
-                yield name, self._place(tensor, name, header.begin)
+                yield name, self._tensor_layout(tensor, name, header.begin)
 
-    def _place(self, tensor: TensorPlace, name: str, begin: int) -> Layout:
+    def _tensor_layout(self, tensor: TensorPlace, name: str, begin: int) -> ArrayLayout:
         kind = _DTYPES[tensor.dtype]
         dtype = np.dtype(storage_dtype(kind))
         start, stop = tensor.data_offsets
@@ -191,7 +191,7 @@ class _FlatFile:
                 self._source, f"{name} {tensor.shape} does not lie where its header says"
             )
         first = begin + start
-        return Layout(
+        return ArrayLayout(
             dtype, tensor.shape[1:], tensor.shape[0], first, stride, bfloat16=kind == BFLOAT16
         )
 
@@ -216,7 +216,7 @@ class _FlatFile:
 # .npz
 
 
-class _Members:
+class _NpzFile:
     """Arrays in a .npz archive.
 
     Single numbers and objects beside usable arrays are ignored.
@@ -225,7 +225,7 @@ class _Members:
     def __init__(self, source: Source, archive: zipfile.ZipFile) -> None:
         self._source, self._archive = source, archive
         self._streams: dict[str, BinaryIO] = {}
-        self.layouts: dict[str, Layout] = {}
+        self.layouts: dict[str, ArrayLayout] = {}
         unusable = []
         for name in [name for name in archive.namelist() if name.endswith(".npy")]:
             try:
@@ -243,7 +243,7 @@ class _Members:
     def decoding(self) -> AbstractContextManager[None]:
         return _decoding(self._source)
 
-    def _open(self, name: str) -> tuple[BinaryIO, Layout]:
+    def _open(self, name: str) -> tuple[BinaryIO, ArrayLayout]:
         """Open a member at its first number."""
         info = self._archive.getinfo(name)
         stream: Any = self._archive.open(info)
@@ -255,7 +255,7 @@ class _Members:
         begin, stride = stream.tell(), dtype.itemsize * prod(shape[1:])
         if begin + shape[0] * stride != info.file_size:
             raise _refused(self._source, f"{name}: its header says another size than it has")
-        layout = Layout(dtype, shape[1:], shape[0], begin, stride)
+        layout = ArrayLayout(dtype, shape[1:], shape[0], begin, stride)
         return stream, _bounded(layout, self._source)
 
     def read(self, name: str, start: int, stop: int) -> Array:
@@ -275,7 +275,7 @@ class _Members:
 # .pt
 
 
-class _Tensors:
+class _TorchFile:
     """Tensors in a .pt file, by name; a single one has the name of the array of a .npy file."""
 
     def __init__(self, source: Source) -> None:
@@ -299,11 +299,11 @@ class _Tensors:
     def decoding(self) -> AbstractContextManager[None]:
         return _decoding(self._source)
 
-    def _layout(self, tensor: Any) -> Layout:
+    def _layout(self, tensor: Any) -> ArrayLayout:
         kind = torch_file.DTYPES[str(tensor.dtype)]
         dtype, shape = np.dtype(storage_dtype(kind)), tuple(tensor.shape)
         stride = dtype.itemsize * prod(shape[1:])
-        layout = Layout(dtype, shape[1:], shape[0], 0, stride, bfloat16=kind == BFLOAT16)
+        layout = ArrayLayout(dtype, shape[1:], shape[0], 0, stride, bfloat16=kind == BFLOAT16)
         return _bounded(layout, self._source)
 
     def read(self, name: str, start: int, stop: int) -> Array:

@@ -19,7 +19,7 @@ from .child_process import streamed_apart
 from .records import MAX_RECORD_BYTES, Batch, Position, Span, key_bytes
 from .sources import Source, input_error
 
-__all__ = ["TEXT_BYTES", "Columns", "text_batches"]
+__all__ = ["TEXT_BYTES", "TextColumns", "text_batches"]
 
 TEXT_BYTES = 8 << 20
 """Most bytes of text in one batch, unless a single text is longer."""
@@ -41,7 +41,7 @@ def text_batches(
     split: str | None = None,
 ) -> Iterator[Batch]:
     """Yield the records of the rows of `span`; `config` and `split` select a dataset."""
-    columns = Columns(field, key_field, source.name)
+    columns = TextColumns(field, key_field, source.name)
     rows = _BATCH_ROWS if source.format == "hf" else _DECODED_ROWS
     limits = BatchLimits(
         rows=rows, bytes=_BATCH_BYTES, for_text=lambda longest: TEXT_BYTES // longest
@@ -68,7 +68,7 @@ def _joined(batches: Iterable[Any]) -> Iterator[Any]:
         yield pa.Table.from_batches(waiting)
 
 
-class Columns:
+class TextColumns:
     """Reader of the text and, if given, the split key of Arrow rows."""
 
     def __init__(self, field: str, key_field: str | None, name: str) -> None:

@@ -34,7 +34,15 @@ from .process_limits import end_without_reader
 if TYPE_CHECKING:  # at run time only a process with such a child loads it
     from multiprocessing.connection import Connection
 
-__all__ = ["CRASHES", "FOREIGN", "apart", "crash_error", "reading_apart", "serve", "streamed_apart"]
+__all__ = [
+    "CRASHES",
+    "LIBRARY_FORMATS",
+    "apart",
+    "crash_error",
+    "reading_apart",
+    "serve",
+    "streamed_apart",
+]
 
 CRASHES = frozenset({
     signal.SIGABRT, signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGTRAP,
@@ -44,7 +52,7 @@ CRASHES = frozenset({
 _WITH_LOCKS = ("tokenizers", "gigatoken", "torch", "pyarrow", "datasets", "h5py")
 """Libraries with threads or locks."""
 
-FOREIGN = ("parquet", "arrow", "hf", "pt")
+LIBRARY_FORMATS = ("parquet", "arrow", "hf", "pt")
 """Formats that libraries in C or C++ read."""
 
 _PARALLELISM = "TOKENIZERS_PARALLELISM"

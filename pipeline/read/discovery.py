@@ -104,7 +104,10 @@ def _notes(folder: Path, options: Search) -> Iterator[str]:
         known = ", ".join(options.formats)
         yield (
             f"{kind} of unknown type in {_shown(folder)} {were} left out ({_names(unknown)}). "
-            + (_mended(suffixes, "them") or f"Rename what is to be read by what it holds: {known}.")
+            + (
+                _conversion_remedy(suffixes, "them")
+                or f"Rename what is to be read by what it holds: {known}."
+            )
         )
     if links:
         yield (
@@ -113,7 +116,7 @@ def _notes(folder: Path, options: Search) -> Iterator[str]:
         )
 
 
-def _mended(suffixes: Collection[str], what: str) -> str | None:
+def _conversion_remedy(suffixes: Collection[str], what: str) -> str | None:
     """Return how to convert `what`, files with `suffixes`; None if some suffix is unknown."""
     packed, tables = _PACKED.keys() & suffixes, _TABLES.keys() & suffixes
     if not suffixes or len(packed) + len(tables) < len(suffixes):
@@ -192,7 +195,7 @@ def _expand_folder(folder: Path, options: Search) -> Iterator[Path]:
         seen = ", ".join(sorted(suffixes)) or "none"
         raise input_error(
             f"the folder holds no file of a known type (suffixes seen: {seen})", str(folder),
-            _mended({suffix.lower() for suffix in suffixes}, "them")
+            _conversion_remedy({suffix.lower() for suffix in suffixes}, "them")
             or f"Say what they are with --format {_known(options)}.",
             "E_NOT_FOUND",
         )  # fmt: skip
@@ -263,7 +266,7 @@ def _describe(path: Path, root: str, options: Search) -> Source:
         )  # fmt: skip
     kind = options.format or _format_of(path, options)
     suffix = path.suffix.lower()
-    remedy = _mended({suffix}, "it")
+    remedy = _conversion_remedy({suffix}, "it")
     if kind is None and remedy:
         unread = (_PACKED | _TABLES)[suffix]
         raise input_error(f"{unread} is not read", str(path), remedy, "E_FORMAT")

@@ -134,7 +134,7 @@ def _file_digests(path: str) -> list[str]:
             hasher.update(data)
             size += len(data)
         # By descriptor and by name, while it is open: its inode cannot be given to another file.
-        after = [os.fstat(stream.fileno()), _named(path)]
+        after = [os.fstat(stream.fileno()), _stat_or_none(path)]
     states = {_state(before), *map(_state, after)}
     if len(states) > 1 or size != before.st_size:
         raise InputError(
@@ -144,7 +144,7 @@ def _file_digests(path: str) -> list[str]:
     return hasher.digests()
 
 
-def _named(path: str) -> os.stat_result | None:
+def _stat_or_none(path: str) -> os.stat_result | None:
     try:
         return Path(path).stat()
     except FileNotFoundError:

@@ -63,7 +63,7 @@ def elements_of(chunks: Iterable[bytes], name: str) -> Iterator[Elements]:
     """
     parts = iter(chunks)
     opening, rest = _opening(parts, name)
-    array = _Array(opening, name)
+    array = _ArrayBuffer(opening, name)
     for chunk in chain([rest], parts):
         yield from array.take(chunk)
     yield array.finish()
@@ -99,7 +99,7 @@ class _Scanner:
         marks = _marks(octets)
         found = octets[marks]
         quotes = found == ord('"')
-        quotes[quotes] = ~self._hidden(part, octets, marks[quotes])
+        quotes[quotes] = ~self._escaped(part, octets, marks[quotes])
         quoted = (np.cumsum(quotes, dtype=np.int64) + self._quoted) & 1
         outside = ~quotes & (quoted == 0)
         marks, steps = marks[outside], _STEPS[found[outside]]
@@ -112,7 +112,7 @@ class _Scanner:
         cut = (depths[:stop] == 1) & (steps[:stop] == 0) | (depths[:stop] <= 0)
         return [int(place) for place in marks[:stop][cut].tolist()]
 
-    def _hidden(
+    def _escaped(
         self, part: bytes, octets: npt.NDArray[np.uint8], quotes: npt.NDArray[np.int64]
     ) -> npt.NDArray[np.bool_]:
         """Return which quotes are characters of a string: those after an odd run of backslashes."""
@@ -143,7 +143,7 @@ def _marks(octets: npt.NDArray[np.uint8]) -> npt.NDArray[np.int64]:
     return np.concatenate(found)
 
 
-class _Array:
+class _ArrayBuffer:
     """Buffer of an array that is being read, which yields elements once they are complete."""
 
     def __init__(self, opening: bytes, name: str) -> None:

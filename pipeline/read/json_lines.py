@@ -206,7 +206,7 @@ class JsonRows:
         octets = np.frombuffer(data, np.uint8)
         if not one_object_a_line(octets, starts):
             return None
-        dotted = [path for path, key in self._dotted if key.stands(data, octets)]
+        dotted = [path for path, key in self._dotted if key.occurs(data, octets)]
         if dotted:
             return self._with_dots(dotted).block(data, starts)
         if not all(key.once_a_line(data, octets, count) for key in self._keys):
@@ -338,7 +338,7 @@ class _Key:
         slash = "|/" if "/" in name else ""
         self.escape = re.compile(rf"\\(?:u(?:{spelled}){slash})".encode())
 
-    def stands(self, data: bytes, octets: npt.NDArray[np.uint8]) -> bool:
+    def occurs(self, data: bytes, octets: npt.NDArray[np.uint8]) -> bool:
         """Return whether `data` has it as a key, written without needless escapes."""
         first = self._quoted[0]
         if len(self._quoted) == 1 and len(first) >= 4 and not count_of(octets, first):

@@ -69,7 +69,7 @@ def _plain_lines(block: Block, record: int) -> Batch | None:
 
 
 def _any_lines(block: Block, record: int, line: int) -> Batch:
-    batch = _Builder(record, line)
+    batch = _BatchBuilder(record, line)
     for offset, raw, size in _lines(block):
         blank = size == len(raw) and not raw.strip()
         if not blank:
@@ -94,7 +94,7 @@ def blocks_as_documents(stream: LineStream, *, from_start: bool) -> Iterator[Bat
         if ended or not (started or block.inside):  # the rest belongs to other spans
             stream.enough()
             continue
-        batch = _Builder(record, line)
+        batch = _BatchBuilder(record, line)
         for offset, raw, size in _runs(block):
             if size > len(raw) or raw.strip():
                 if started:
@@ -115,7 +115,7 @@ def blocks_as_documents(stream: LineStream, *, from_start: bool) -> Iterator[Bat
         record += done.read
         line += done.lines
         yield done
-    batch = _Builder(record, line)
+    batch = _BatchBuilder(record, line)
     batch.add(document, MAX_RECORD_BYTES)
     yield batch.finish(0)
 
@@ -126,7 +126,7 @@ def file_as_document(stream: LineStream) -> Iterator[Batch]:
     limit = MAX_DOCUMENT_BYTES if (stream.known_size or 0) <= MAX_DOCUMENT_BYTES else 0
     for chunk in stream.chunks():
         document.extend(chunk, len(chunk), limit)
-    batch = _Builder(0, 0)
+    batch = _BatchBuilder(0, 0)
     batch.add(document, MAX_DOCUMENT_BYTES, whole=True)
     yield batch.finish(document.size)
 
@@ -159,7 +159,7 @@ class _Document:
         return data if whole else _chomp(data)
 
 
-class _Builder:
+class _BatchBuilder:
     """Builder of a `Batch` of documents."""
 
     def __init__(self, record: int, line: int) -> None:

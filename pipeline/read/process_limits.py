@@ -31,13 +31,13 @@ __all__ = [
     "NO_SOURCE",
     "OVERTIME",
     "SECONDS_VARIABLE",
-    "Place",
+    "Activity",
     "Watch",
     "available_cores",
     "end_without_reader",
     "limited_memory",
     "new_note",
-    "place_in",
+    "read_activity",
     "seconds_allowed",
 ]
 
@@ -55,7 +55,7 @@ _RECORD = struct.Struct("<qq")  # the last two of these
 _NO_LINE = -1
 
 
-class Place(NamedTuple):
+class Activity(NamedTuple):
     """Activity of a process, and its current record: span, line and byte."""
 
     doing: str
@@ -101,14 +101,14 @@ def new_note() -> IO[bytes]:
     return unnamed_file("dataprep-worker", _NOTE_BYTES)
 
 
-def place_in(note: IO[bytes]) -> Place | None:
+def read_activity(note: IO[bytes]) -> Activity | None:
     """Return what the process of the file `note` does; None if it is not under limits."""
     data = os.pread(note.fileno(), _NOTE_BYTES, 0)
     active, size, source, start, stop, line, offset = _HEAD.unpack_from(data)
     if not active:
         return None
     doing = data[_HEAD.size : _HEAD.size + size].decode(errors="replace")
-    return Place(doing, source, start, stop, None if line == _NO_LINE else line, offset)
+    return Activity(doing, source, start, stop, None if line == _NO_LINE else line, offset)
 
 
 @contextlib.contextmanager

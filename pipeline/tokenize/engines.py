@@ -36,12 +36,12 @@ __all__ = [
     "BUILT_IN",
     "GIGATOKEN",
     "TOKENIZERS",
-    "Answered",
     "Doubt",
     "EarlyEngine",
     "Encoded",
     "Encoder",
     "EngineChoice",
+    "PreEncoded",
     "choose_engine",
     "encode_or_problem",
     "encoding_errors",
@@ -159,14 +159,14 @@ def _offsets(counts: Sequence[int] | npt.NDArray[np.int64]) -> npt.NDArray[np.in
     return offsets
 
 
-class _Unsuspicious:
+class _GigatokenOrReference:
     """The engine gigatoken, with texts that hold a suspect left to the reference.
 
     The reference is loaded for the first of them.
     """
 
     def __init__(self, engine_json: bytes, *, alone: bool) -> None:
-        self._suspects = _suspects(_head(engine_json))
+        self._suspects = _suspects_for(_head(engine_json))
         self._fast = _GigatokenBatches(engine_json) if alone else _Gigatoken(engine_json)
         self.batch_bytes = self._fast.batch_bytes
         self._engine_json = engine_json
@@ -216,7 +216,7 @@ def _head(engine_json: bytes) -> _Head:
     return head
 
 
-def _suspects(head: _Head) -> Suspects:
+def _suspects_for(head: _Head) -> Suspects:
     """Return the suspects of a tokenizer.
 
     gigatoken looks for added tokens before it normalizes text, `tokenizers` for those that are
@@ -226,11 +226,11 @@ def _suspects(head: _Head) -> Suspects:
     compared = _are_installed(COMPARED)
     if not compared and b'"Precompiled"' in bytes(head.normalizer):
         return Suspects([(0x80, 0x10FFFF)])
-    composed = b'"NFC"' in bytes(head.normalizer) and any(
+    nfc = b'"NFC"' in bytes(head.normalizer) and any(
         token.get("normalized") and not token["content"].isspace()
         for token in head.added_tokens or []
     )
-    return suspects_of(compared=compared, composed=composed)
+    return suspects_of(compared=compared, nfc=nfc)
 
 
 class EarlyEngine(Protocol):
@@ -243,7 +243,7 @@ class EarlyEngine(Protocol):
         """Return the ids of `texts`, or why they cannot be had; None if no process can answer."""
 
 
-class Answered:
+class PreEncoded:
     """An encoder that knows the ids of `texts`, which were asked for, and of no others."""
 
     batch_bytes = 1 << 20
@@ -260,7 +260,7 @@ class Answered:
         """Do nothing: there is nothing to encode."""
 
 
-class _Loaded:
+class _LoadedTokenizers:
     """The engine tokenizers (https://github.com/huggingface/tokenizers), already loaded."""
 
     batch_bytes = 1 << 20  # its encodings take about a hundred bytes of memory per token
@@ -281,7 +281,7 @@ class _Loaded:
         os.environ["RAYON_NUM_THREADS"] = str(threads)
 
 
-class _Tokenizers(_Loaded):
+class _Tokenizers(_LoadedTokenizers):
     """The engine tokenizers, loaded from a tokenizer.json made for encoding."""
 
     def __init__(self, engine_json: bytes) -> None:
@@ -290,7 +290,7 @@ class _Tokenizers(_Loaded):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EngineChoice:
-    """The chosen engine with the reason; `encoder` may be an `Answered` one."""
+    """The chosen engine with the reason; `encoder` may be an `PreEncoded` one."""
 
     name: str
     reason: str
@@ -309,7 +309,7 @@ def make_encoder(name: str, engine_json: bytes, *, alone: bool = False) -> Encod
     """
     if name == TOKENIZERS:
         return _Tokenizers(engine_json)
-    return _Unsuspicious(engine_json, alone=alone)
+    return _GigatokenOrReference(engine_json, alone=alone)
 
 
 def choose_engine(
@@ -333,17 +333,17 @@ def choose_engine(
             name=TOKENIZERS, reason="asked for with --engine", encoder=_Tokenizers(engine_json)
         )
     if problem is None:
-        fast, problem = _ask(early, [*sample, *others]) if early else (None, None)
+        fast, problem = _encoder_from(early, [*sample, *others]) if early else (None, None)
         if fast is None and problem is None:
             fast, problem = load_gigatoken(engine_json)
         if fast is not None:
-            doubt = partial(_doubt, fast, engine_json, sample)
+            doubt = partial(_compare, fast, engine_json, sample)
             failure = encode_or_problem(fast, others) if others else None  # as `early` would
             problem = failure if isinstance(failure, str) else None
             problem = problem if early or problem else doubt(None)
             if problem is None:
                 late = doubt if early else None
-                reason = _praise(len(sample))
+                reason = _gigatoken_reason(len(sample))
                 return EngineChoice(name=GIGATOKEN, reason=reason, encoder=fast, doubt=late)
     if wanted == GIGATOKEN:
         raise IncompatibleError(
@@ -353,7 +353,7 @@ def choose_engine(
     return EngineChoice(name=TOKENIZERS, reason=str(problem), encoder=_Tokenizers(engine_json))
 
 
-def _praise(compared: int) -> str:
+def _gigatoken_reason(compared: int) -> str:
     """Return why gigatoken is used, and for what."""
     equal = f"equal to tokenizers on {compared} texts of this build, and used where"
     if _are_installed(COMPARED):
@@ -362,7 +362,7 @@ def _praise(compared: int) -> str:
     return f"{equal} Unicode never changed: the tables of {versions} were not compared"
 
 
-def _doubt(
+def _compare(
     fast: Encoder, engine_json: bytes, sample: Sequence[bytes], loaded: Tokenizer | None
 ) -> str | None:
     """Return why `fast` cannot be used, or None.
@@ -373,7 +373,7 @@ def _doubt(
     if loaded is not None:
         loaded.no_truncation()
         loaded.no_padding()
-        if _disagreement(fast, _Loaded(loaded), sample) is None:
+        if _disagreement(fast, _LoadedTokenizers(loaded), sample) is None:
             return None
     return _disagreement(fast, _Tokenizers(engine_json), sample)
 
@@ -442,11 +442,11 @@ def encode_or_problem(fast: Encoder, sample: Sequence[bytes]) -> Encoded | str:
         return f"gigatoken fails on texts of this build: {reason_of(error)}"
 
 
-def _ask(early: EarlyEngine, texts: Sequence[bytes]) -> tuple[Encoder | None, str | None]:
+def _encoder_from(early: EarlyEngine, texts: Sequence[bytes]) -> tuple[Encoder | None, str | None]:
     answer = early.answer(texts)
     if answer is None or isinstance(answer, str):
         return None, answer
-    return Answered(texts, answer), None
+    return PreEncoded(texts, answer), None
 
 
 def _disagreement(fast: Encoder, reference: Encoder, sample: Sequence[bytes]) -> str | None:

@@ -75,7 +75,7 @@ def model_to_json(model: Model, where: str) -> bytes:
         "padding": None,
         "added_tokens": _added_tokens(model),
         "normalizer": _normalizer(model),
-        "pre_tokenizer": _words(model) if model.kind == _UNIGRAM else None,
+        "pre_tokenizer": _pre_tokenizer(model) if model.kind == _UNIGRAM else None,
         "post_processor": None,
         "decoder": _decoder(model),
         "model": _bpe(model) if model.kind == _BPE else _unigram(model),
@@ -151,7 +151,7 @@ def _normalizer(model: Model) -> dict[str, Any]:
     return {"type": "Sequence", "normalizers": steps}
 
 
-def _words(model: Model) -> dict[str, Any]:
+def _pre_tokenizer(model: Model) -> dict[str, Any]:
     # Words can be taken one by one only where no piece reaches over a space.
     crosses = any(_SPACE in piece.text[1:] for piece in model.pieces)
     return {

@@ -11,19 +11,19 @@ from dataprep.formats.errors import UsageError
 from dataprep.formats.manifest.tokens import SpecialToken, TokenizerEntry
 
 from ..options import AUTO, NONE
-from .encoding import Encoding
 from .engines import EngineChoice
 from .load import TokenizerSource
 from .probes import encoded_probes
 from .special_tokens import find_role, special_tokens, template_bos, vocab_size
+from .stored_tokens import EncodingSettings
 
-__all__ = ["DrivenTokenizer"]
+__all__ = ["BuildTokenizer"]
 
 _NARROW = 1 << 16
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class DrivenTokenizer:
+class BuildTokenizer:
     """A tokenizer with the settings of a build."""
 
     bos: str
@@ -55,11 +55,11 @@ class DrivenTokenizer:
             )  # fmt: skip
         return found
 
-    def encoding(self) -> Encoding:
+    def encoding(self) -> EncodingSettings:
         """Return the settings that workers need."""
         size = vocab_size(self.config)
         bos, eos = self.bos_token(), self.eos_token()
-        return Encoding(
+        return EncodingSettings(
             engine=self.choice.name,
             dtype="<u2" if size <= _NARROW else "<u4",
             vocab_size=size,

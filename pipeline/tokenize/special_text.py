@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from dataprep.formats.errors import IncompatibleError
 
-from .encoding import Encoding
+from .stored_tokens import EncodingSettings
 
 __all__ = ["SpecialTextCounter"]
 
@@ -29,7 +29,7 @@ _SEPARATOR = b"\xff"  # stands in no UTF-8 text
 class SpecialTextCounter:
     """Counter of special tokens spelled in texts; `found` holds the counts."""
 
-    def __init__(self, encoding: Encoding) -> None:
+    def __init__(self, encoding: EncodingSettings) -> None:
         self.found: Counter[str] = Counter()
         self._literal = encoding.special_text == "literal"
         control = set(encoding.special_tokens.values()) - {encoding.unknown}

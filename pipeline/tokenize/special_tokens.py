@@ -191,7 +191,7 @@ def _renamed_model(config: Config, names: Mapping[str, str]) -> Config:
     if model.get("merges") and not names.keys().isdisjoint(vocab):
         prefix = model.get("continuing_subword_prefix") or ""
         if _may_take_part(names, vocab, prefix, model["merges"]) and (
-            merges := _listed(model["merges"])
+            merges := _parsed_merges(model["merges"])
         ):
             model["merges"] = _merges_without(merges, names, len(prefix))
     return model
@@ -240,7 +240,7 @@ def _may_take_part(
     return b"\\u00" in text  # a character of a name may be written as an escape
 
 
-def _listed(merges: Merges) -> list[str | list[str]]:
+def _parsed_merges(merges: Merges) -> list[str | list[str]]:
     if not isinstance(merges, msgspec.Raw):
         return merges
     try:

@@ -119,13 +119,13 @@ class Suspects:
 
 
 @cache
-def suspects_of(*, compared: bool, composed: bool) -> Suspects:
+def suspects_of(*, compared: bool, nfc: bool) -> Suspects:
     """Return the suspects in versions whose tables were `compared`, or in any other.
 
-    With `composed`, also what NFC changes or joins to the character before it.
+    With `nfc`, also what NFC changes or joins to the character before it.
     """
     known = _parsed(_NORMALIZED + _CLASSIFIED) if compared else _changeable()
-    return Suspects(chain(known, _composed() if composed else ()))
+    return Suspects(chain(known, _changed_by_nfc() if nfc else ()))
 
 
 def _parsed(ranges: str) -> Iterator[Range]:
@@ -152,7 +152,7 @@ def _changeable() -> Iterator[Range]:
     yield first, 0x10FFFF
 
 
-def _composed() -> Iterator[Range]:
+def _changed_by_nfc() -> Iterator[Range]:
     """Yield what NFC changes, and what it may join to the character before."""
     yield 0x1161, 0x11FF  # vowels and final consonants of Hangul
     decompositions = map(unicodedata.decomposition, map(chr, _PLANES))

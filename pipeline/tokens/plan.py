@@ -7,7 +7,7 @@ import msgspec
 from dataprep.formats.manifest.tokens import Probe
 
 from ..read.reader import ReadOptions
-from ..tokenize.encoding import Encoding
+from ..tokenize.stored_tokens import EncodingSettings
 
 __all__ = ["TokenPayload"]
 
@@ -16,7 +16,7 @@ class TokenPayload(msgspec.Struct, frozen=True, kw_only=True):
     """Part of the plan that is special to tokens."""
 
     read: ReadOptions
-    encoding: Encoding
+    encoding: EncodingSettings
     probes: tuple[Probe, ...]
     """Texts and their ids, which every worker compares with its own."""
     tokenizer: str | None

@@ -18,7 +18,7 @@ from ..commit import shards
 from ..execute.task import Task
 from ..kinds import Prepared, Survey
 from ..options import BuildOptions, parse_split, stored_excerpts
-from ..plan.own_splits import own_split_notes
+from ..plan.named_splits import named_split_notes
 from ..plan.plan import Plan, Splitting, make_units, plan_key
 from ..plan.sample import Sample, take_sample
 from ..plan.splits import ordered_names, thresholds
@@ -27,10 +27,10 @@ from ..read.reader import ReadOptions
 from ..read.sources import Source
 from ..tokenize.engines import (
     TOKENIZERS,
-    Answered,
     Doubt,
     EarlyEngine,
     Encoder,
+    PreEncoded,
     choose_engine,
     library_versions,
     make_encoder,
@@ -38,7 +38,7 @@ from ..tokenize.engines import (
 )
 from ..tokenize.load import TokenizerSource, resolve_tokenizer
 from ..tokenize.probes import make_probes
-from ..tokenize.setup import DrivenTokenizer
+from ..tokenize.setup import BuildTokenizer
 from ..tokenize.special_tokens import (
     literal_config,
     parse_config,
@@ -136,7 +136,7 @@ def prepare(
             others=[text.encode() for text in sample.texts], early=early,
             problem=engine_problem,
         )  # fmt: skip
-    tokenizer = DrivenTokenizer(
+    tokenizer = BuildTokenizer(
         bos=options.bos, eos=options.eos, special_text=options.special_text, config=config,
         source=source, choice=choice, libraries=libraries,
     )  # fmt: skip
@@ -157,7 +157,7 @@ def prepare(
         options=options, plan=plan, tokenizer=entry, tokenizer_json=source.json,
         tokenizer_origin=source.origin, engine_json=engine_json, encoder=choice.encoder,
         doubt=choice.doubt, shares=shares, stored_options=stored, sample=sample,
-        notes=(*folder_notes(options), *own_split_notes(options, sources, shares)),
+        notes=(*folder_notes(options), *named_split_notes(options, sources, shares)),
         files=files_of(source, engine_json), synced=synced(splitting),
         open_here=partial(_open_here, plan, choice.encoder, engine_json),
         all_bad=not sample.documents,
@@ -172,7 +172,7 @@ def _open_here(
 
 def ready_encoder(plan: Plan[TokenPayload], encoder: Encoder, engine_json: bytes) -> Encoder:
     """Return `encoder`, or one loaded here where only the workers have it."""
-    if isinstance(encoder, Answered):
+    if isinstance(encoder, PreEncoded):
         return make_encoder(plan.payload.encoding.engine, engine_json)
     return encoder
 

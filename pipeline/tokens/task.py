@@ -38,7 +38,6 @@ from ..read.process_limits import Watch
 from ..read.reader import SpanReader
 from ..read.records import Batch, Reject, Span
 from ..read.sources import Source
-from ..tokenize.encoding import Encoding, assemble
 from ..tokenize.engines import (
     GIGATOKEN,
     TOKENIZERS,
@@ -50,6 +49,7 @@ from ..tokenize.engines import (
     naming,
 )
 from ..tokenize.special_text import SpecialTextCounter
+from ..tokenize.stored_tokens import EncodingSettings, with_bos_eos
 from .plan import TokenPayload
 
 __all__ = [
@@ -424,7 +424,12 @@ class Sink:
     """Documents of one split on their way to pieces: collected, encoded together, written."""
 
     def __init__(
-        self, name: str, encoding: Encoding, encoder: Encoder, scratch: Path, clock: StageClock
+        self,
+        name: str,
+        encoding: EncodingSettings,
+        encoder: Encoder,
+        scratch: Path,
+        clock: StageClock,
     ) -> None:
         self._lap = clock.lap
         self._encoding = encoding
@@ -478,7 +483,7 @@ class Sink:
         if encoding.unknown is not None:
             self.unknown += int(np.count_nonzero(ids == encoding.unknown))
         self._lap("special")
-        stored, lengths = assemble(
+        stored, lengths = with_bos_eos(
             ids, offsets, bos=encoding.bos, eos=encoding.eos,
             dtype=encoding.dtype, vocab_size=encoding.vocab_size,
         )  # fmt: skip

@@ -46,7 +46,7 @@ class Author:
     def __init__(self, seed: int) -> None:
         self._random = random.Random(seed)
         codes = [code for code in range(0x110000) if not 0xD800 <= code < 0xE000]
-        known = suspects_of(compared=True, composed=False)
+        known = suspects_of(compared=True, nfc=False)
         assigned = [code for code in codes if unicodedata.category(chr(code)) != "Cn"]
         self._kinds = [
             codes,

@@ -9,7 +9,7 @@ from typing import Any
 from dataprep.pipeline.read.reader import ReadOptions
 from dataprep.pipeline.read.records import Span
 from dataprep.pipeline.read.sources import Source
-from dataprep.pipeline.tokenize.encoding import Encoding
+from dataprep.pipeline.tokenize.stored_tokens import EncodingSettings
 
 __all__ = ["encoding", "read_options", "source_of", "spans_of"]
 
@@ -42,10 +42,10 @@ def read_options(
     )
 
 
-def encoding(**changes: Any) -> Encoding:
+def encoding(**changes: Any) -> EncodingSettings:
     """An encoding with no special tokens and two-byte ids, but for `changes`."""
     fields: dict[str, Any] = {
         "engine": "tokenizers", "dtype": "<u2", "vocab_size": 1 << 16, "bos": None, "eos": None,
         "special_tokens": {}, "unknown": None, "special_text": "literal",
     }  # fmt: skip
-    return Encoding(**{**fields, **changes})
+    return EncodingSettings(**{**fields, **changes})

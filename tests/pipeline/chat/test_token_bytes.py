@@ -28,10 +28,10 @@ from dataprep.pipeline.chat.render.marked_texts import (
     marked,
 )
 from dataprep.pipeline.chat.token_bytes import PieceSizes, covered
-from dataprep.pipeline.tokenize.encoding import Encoding
 from dataprep.pipeline.tokenize.engines import GIGATOKEN, TOKENIZERS, load_gigatoken, make_encoder
 from dataprep.pipeline.tokenize.load import resolve_tokenizer
 from dataprep.pipeline.tokenize.special_tokens import parse_config, special_tokens, vocab_size
+from dataprep.pipeline.tokenize.stored_tokens import EncodingSettings
 from tests.support import SHARED_DATA, examples, needs_shared_data
 
 BYTE_LEVEL = ("gpt2", "gpt_neox_20b", "minimind_6400", "olmo_dolma2", "qwen2_5", "cl100k_base")
@@ -56,7 +56,7 @@ def encoder_of(
     engine_json = msgspec.json.encode(parse_config(config))
     if engine is None:
         engine = GIGATOKEN if load_gigatoken(engine_json)[0] is not None else TOKENIZERS
-    encoding = Encoding(
+    encoding = EncodingSettings(
         engine=engine, dtype="<u4", vocab_size=vocab_size(config), bos=None, eos=None,
         special_tokens=special_tokens(config), unknown=None, special_text="parse",
     )  # fmt: skip

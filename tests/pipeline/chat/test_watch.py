@@ -23,7 +23,7 @@ from dataprep.pipeline.read.process_limits import (
     SECONDS_VARIABLE,
     Watch,
     new_note,
-    place_in,
+    read_activity,
 )
 from dataprep.pipeline.tokens.prepare import SAMPLE_BYTES
 from tests.scenes.chats import build_chats
@@ -108,7 +108,7 @@ def test_a_crash_while_a_record_is_rendered(
 
     def crash(self: processes._Process, data: bytes) -> None:
         send(self, data)
-        while (at := place_in(self._launched.note)) is None or "rendering" not in at.doing:
+        while (at := read_activity(self._launched.note)) is None or "rendering" not in at.doing:
             time.sleep(0.01)
         os.kill(self._popen.pid, signal.SIGSEGV)
 
@@ -206,7 +206,7 @@ def test_limits_are_those_of_a_batch(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(SECONDS_VARIABLE)
     before = resource.getrlimit(resource.RLIMIT_AS)
     with new_note() as note:
-        assert place_in(note) is None
+        assert read_activity(note) is None
         mine = Watch(note.fileno())
         mine.begin("working", source=3, start=10, stop=20)
         with mine.limits():
@@ -214,12 +214,12 @@ def test_limits_are_those_of_a_batch(monkeypatch: pytest.MonkeyPatch) -> None:
             assert resource.getrlimit(resource.RLIMIT_AS)[0] > 2 << 30
             assert resource.getrlimit(resource.RLIMIT_AS) != before
             mine.at(5, 6)
-            assert place_in(note) == ("working", 3, 10, 20, 5, 6)
+            assert read_activity(note) == ("working", 3, 10, 20, 5, 6)
             mine.at(None, 7)
-            assert place_in(note) == ("working", 3, 10, 20, None, 7)
+            assert read_activity(note) == ("working", 3, 10, 20, None, 7)
         assert signal.getitimer(signal.ITIMER_PROF) == (0.0, 0.0)
         assert resource.getrlimit(resource.RLIMIT_AS) == before
-        assert place_in(note) is None
+        assert read_activity(note) is None
         mine.begin("nothing of a record")
         with mine.limits():
-            assert place_in(note) == ("nothing of a record", NO_SOURCE, 0, 0, None, 0)
+            assert read_activity(note) == ("nothing of a record", NO_SOURCE, 0, 0, None, 0)

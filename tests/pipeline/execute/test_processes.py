@@ -14,7 +14,7 @@ from dataprep.pipeline.execute.processes import Processes
 from dataprep.pipeline.execute.task import Done, UnitResult, run_unit
 from dataprep.pipeline.execute.worker import Event
 from dataprep.pipeline.progress import StageClock
-from dataprep.pipeline.tokenize.engines import GIGATOKEN, Answered, Encoded, make_encoder
+from dataprep.pipeline.tokenize.engines import GIGATOKEN, Encoded, PreEncoded, make_encoder
 from dataprep.pipeline.tokens.kind import EarlyTokenizer
 from dataprep.pipeline.tokens.task import TokenTasks
 from tests.support import REPOSITORY
@@ -37,7 +37,7 @@ def test_a_worker_answers_for_the_engine(count: int) -> None:
     assert isinstance(answer, tuple)
     expected = make_encoder(GIGATOKEN, ENGINE).encode(TEXTS)
     assert listed(answer) == listed(expected)
-    again = Answered(TEXTS, answer).encode(TEXTS[::-1])
+    again = PreEncoded(TEXTS, answer).encode(TEXTS[::-1])
     assert listed(again) == listed(make_encoder(GIGATOKEN, ENGINE).encode(TEXTS[::-1]))
 
 

@@ -9,7 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from dataprep.pipeline.plan.splits import (
-    Part,
+    HashedDocuments,
     assign,
     assign_exactly,
     cut_points,
@@ -118,7 +118,7 @@ def test_exact_parts(drawn: tuple[list[tuple[int, int]], list[int], list[int]]) 
     """The parts are slices of the documents sorted by (hash, record id), ties included."""
     rows, cuts, parts = drawn
     sizes = np.diff([0, *cuts, len(rows)]).tolist()
-    pieces: list[Part] = [
+    pieces: list[HashedDocuments] = [
         (
             np.array([h for h, _ in rows[a:b]], np.uint64),
             np.array([r for _, r in rows[a:b]], np.int64),
@@ -144,7 +144,7 @@ def test_one_key_for_all_takes_little_memory() -> None:
     import tracemalloc
 
     count = 1_000_000
-    piece: Part = (np.full(count, 42, np.uint64), np.arange(count, dtype=np.int64))
+    piece: HashedDocuments = (np.full(count, 42, np.uint64), np.arange(count, dtype=np.int64))
     tracemalloc.start()
     points = cut_points(lambda: [piece], [10, count - 10])
     peak = tracemalloc.get_traced_memory()[1]

@@ -14,7 +14,7 @@ from dataprep.formats.errors import InputError
 from dataprep.pipeline.chat.records.collect import Collector
 from dataprep.pipeline.embeddings import arrow_rows
 from dataprep.pipeline.pairs import read, vectors
-from dataprep.pipeline.read.arrow_text import Columns
+from dataprep.pipeline.read.arrow_text import TextColumns
 from dataprep.pipeline.read.sources import Source
 from tests.fuzz import targets
 
@@ -65,8 +65,8 @@ def read_vectors(path: Path) -> None:
 @pytest.mark.parametrize(
     ("kind", "reader", "owner", "name"),
     [
-        ("parquet", targets._spans, Columns, "_batch"),
-        ("hf", targets._spans, Columns, "_batch"),
+        ("parquet", targets._spans, TextColumns, "_batch"),
+        ("hf", targets._spans, TextColumns, "_batch"),
         ("parquet", targets._chat, Collector, "add"),
         ("parquet", targets._rows, arrow_rows, "arrow_rows"),
         ("hf", targets._rows, arrow_rows, "arrow_rows"),

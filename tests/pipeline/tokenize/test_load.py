@@ -144,7 +144,7 @@ def test_merges_that_are_no_utf8(tmp_path: Path) -> None:
         path.write_bytes(data.replace(b'"merges":["', b'"merges":["' + damage, 1))
         with pytest.raises(InputError) as caught:
             source = resolve_tokenizer(str(path), load=False)
-            special_tokens._listed(source.config["model"]["merges"])
+            special_tokens._parsed_merges(source.config["model"]["merges"])
         assert caught.value.code == "E_TOKENIZER"
 
 

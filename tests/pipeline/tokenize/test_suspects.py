@@ -33,8 +33,8 @@ from tests.scenes.probing import (
 from tests.support import examples
 
 SCHEMES = (*PATTERNS, "gpt2+NFC", "qwen2+NFC")
-KNOWN = suspects_of(compared=True, composed=False)
-OTHER = suspects_of(compared=False, composed=False)
+KNOWN = suspects_of(compared=True, nfc=False)
+OTHER = suspects_of(compared=False, nfc=False)
 FOUND = [
     "\u0628\u08ca\u08d0", "\u0356\u1dfa", "\u09ac\u09fe\u09bc", "a\ua7d2b", "a\U000323b0b",
     "1\U00011de1", "\U000113c2\U000113c2", "\U000105d2\u0307", "a\u1ad0b", "a\U0001faea\u0301",

@@ -1,4 +1,4 @@
-"""Encoding of texts as stored tokens: its settings, and BOS and EOS put beside the ids."""
+"""Stored tokens: the settings of encoding, and the ids of a batch joined with BOS and EOS."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from dataprep.formats.errors import DataprepError
 
-__all__ = ["Encoding", "assemble", "assemble_reference"]
+__all__ = ["EncodingSettings", "with_bos_eos"]
 
 Ids = npt.NDArray[np.uint32]
 Offsets = npt.NDArray[np.int64]
@@ -19,7 +19,7 @@ Offsets = npt.NDArray[np.int64]
 _LONG = 1000  # ids of a document; longer ones are copied faster document by document
 
 
-class Encoding(msgspec.Struct, frozen=True, kw_only=True):
+class EncodingSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Settings that turn texts into stored ids."""
 
     engine: str
@@ -38,7 +38,7 @@ class Encoding(msgspec.Struct, frozen=True, kw_only=True):
         return (self.bos is not None) + (self.eos is not None)
 
 
-def assemble(
+def with_bos_eos(
     ids: Ids, offsets: Offsets, *, bos: int | None, eos: int | None, dtype: str, vocab_size: int
 ) -> tuple[npt.NDArray[Any], Offsets]:
     """Return the stored tokens of all documents of a batch, and the length of each.
@@ -75,20 +75,3 @@ def assemble(
         body[ends] = False
     out[body] = ids
     return out, lengths
-
-
-def assemble_reference(
-    documents: list[list[int]], *, bos: int | None, eos: int | None
-) -> tuple[list[int], list[int]]:
-    """Return the result that `assemble` must give, made one document at a time.
-
-    >>> assemble_reference([[5, 6], []], bos=1, eos=2)
-    ([1, 5, 6, 2, 1, 2], [4, 2])
-    """
-    tokens: list[int] = []
-    lengths = []
-    for ids in documents:
-        whole = ([] if bos is None else [bos]) + ids + ([] if eos is None else [eos])
-        tokens += whole
-        lengths.append(len(whole))
-    return tokens, lengths

@@ -16,7 +16,7 @@ from typing import Protocol
 
 from ..read.sources import Source
 
-__all__ = ["SplitInputs", "own_split_notes", "own_splits", "split_named"]
+__all__ = ["NamedSplitOptions", "named_split_notes", "named_splits", "split_in_name"]
 
 _WORDS = {
     "train": "train", "training": "train",
@@ -29,7 +29,7 @@ _WHOLE = re.compile(rf"({_LONGEST_FIRST})(?:-\d+-of-\d+)?", re.IGNORECASE)
 _LISTED = 8  # inputs that a command names one by one
 
 
-class SplitInputs(Protocol):
+class NamedSplitOptions(Protocol):
     """Options that the notes about splits read."""
 
     @property
@@ -40,10 +40,10 @@ class SplitInputs(Protocol):
     def hf_split(self) -> str | None: ...  # noqa: D102
 
 
-def split_named(name: str) -> str | None:
+def split_in_name(name: str) -> str | None:
     """Return train, val or test where the path `name` says one: its file, else its folders.
 
-    >>> split_named("data/validation-00000-of-00004.parquet"), split_named("attest.jsonl")
+    >>> split_in_name("data/validation-00000-of-00004.parquet"), split_in_name("attest.jsonl")
     ('val', None)
     """
     *folders, file = name.split("/")
@@ -54,7 +54,7 @@ def split_named(name: str) -> str | None:
     return None
 
 
-def own_splits(sources: Sequence[Source], hf_split: str | None = None) -> dict[str, list[Source]]:
+def named_splits(sources: Sequence[Source], hf_split: str | None = None) -> dict[str, list[Source]]:
     """Return the inputs that are named like splits, by split; nothing if they can all go together.
 
     They cannot where some are training data and others are not, where all are held out, or where a
@@ -63,7 +63,7 @@ def own_splits(sources: Sequence[Source], hf_split: str | None = None) -> dict[s
     found: dict[str, list[Source]] = {}
     for source in sources:
         name = hf_split if source.format == "hf" and hf_split else source.name
-        split = split_named(name)
+        split = split_in_name(name)
         if split is not None:
             found.setdefault(split, []).append(source)
     held = [source for split in found if split != "train" for source in found[split]]
@@ -75,8 +75,8 @@ def _is_whole(source: Source) -> bool:
     return _WHOLE.fullmatch(source.name.rpartition("/")[2].partition(".")[0]) is not None
 
 
-def own_split_notes(
-    options: SplitInputs,
+def named_split_notes(
+    options: NamedSplitOptions,
     sources: Sequence[Source],
     shares: Mapping[str, float | int | None],
     kind: str = "",
@@ -85,7 +85,7 @@ def own_split_notes(
 
     Nothing is said of one split that all of it goes to one. `kind` stands in the commands.
     """
-    found = own_splits(sources, options.hf_split)
+    found = named_splits(sources, options.hf_split)
     if not found and (split := _only_folder(options)):
         found = {split: list(sources)}
     if not found or (len(found) == 1 and sum(share != 0 for share in shares.values()) == 1):
@@ -104,7 +104,7 @@ def own_split_notes(
         yield " ".join([*words, f"--out {shlex.quote(f'{options.out}-{split}')} --split {split}=1"])
 
 
-def _only_folder(options: SplitInputs) -> str | None:
+def _only_folder(options: NamedSplitOptions) -> str | None:
     """Return the split that a single folder is named after, exactly: data/test."""
     if len(options.input) != 1 or not Path(options.input[0]).is_dir():
         return None

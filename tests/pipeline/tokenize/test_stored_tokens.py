@@ -10,10 +10,23 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dataprep.formats.errors import DataprepError
-from dataprep.pipeline.tokenize import encoding as module
-from dataprep.pipeline.tokenize.encoding import assemble, assemble_reference
+from dataprep.pipeline.tokenize import stored_tokens as module
+from dataprep.pipeline.tokenize.stored_tokens import with_bos_eos
 
 VOCAB = {"<u2": 1 << 16, "<u4": 1 << 32}
+
+
+def one_by_one(
+    documents: list[list[int]], *, bos: int | None, eos: int | None
+) -> tuple[list[int], list[int]]:
+    """The tokens and lengths that `with_bos_eos` must give, one document at a time."""
+    tokens: list[int] = []
+    lengths = []
+    for ids in documents:
+        whole = ([] if bos is None else [bos]) + ids + ([] if eos is None else [eos])
+        tokens += whole
+        lengths.append(len(whole))
+    return tokens, lengths
 
 
 @pytest.mark.parametrize("long", [0, 1000])
@@ -30,11 +43,11 @@ def test_assembling_is_the_reference(
     ids = np.array([one for document in documents for one in document], np.uint32)
     offsets = np.cumsum([0, *map(len, documents)]).astype(np.int64)
     with mock.patch.object(module, "_LONG", long):
-        tokens, lengths = assemble(
+        tokens, lengths = with_bos_eos(
             ids, offsets, bos=bos, eos=eos, dtype=dtype, vocab_size=VOCAB[dtype]
         )
     assert tokens.dtype == np.dtype(dtype)
-    assert (tokens.tolist(), lengths.tolist()) == assemble_reference(documents, bos=bos, eos=eos)
+    assert (tokens.tolist(), lengths.tolist()) == one_by_one(documents, bos=bos, eos=eos)
 
 
 @pytest.mark.parametrize("dtype", ["<u2", "<u4"])
@@ -46,7 +59,7 @@ def test_ids_outside_the_vocabulary(dtype: str, eos: int | None, largest: int) -
 
     def run(last: int) -> list[int]:
         ids = np.array([7, last], np.uint32)
-        tokens, _ = assemble(
+        tokens, _ = with_bos_eos(
             ids, offsets, bos=None, eos=eos, dtype=dtype, vocab_size=largest + 1
         )  # fmt: skip
         return [int(token) for token in tokens]
@@ -63,6 +76,8 @@ def test_wide_ids() -> None:
     """Four-byte tokens keep ids above 65,535."""
     ids = np.array([70_000, 151_665], np.uint32)
     offsets = np.array([0, 1, 2], np.int64)
-    tokens, lengths = assemble(ids, offsets, bos=151_643, eos=None, dtype="<u4", vocab_size=151_666)
+    tokens, lengths = with_bos_eos(
+        ids, offsets, bos=151_643, eos=None, dtype="<u4", vocab_size=151_666
+    )
     assert tokens.tolist() == [151_643, 70_000, 151_643, 151_665]
     assert lengths.tolist() == [2, 2]

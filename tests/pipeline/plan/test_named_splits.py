@@ -21,7 +21,7 @@ from dataprep.pipeline.chat.options import ChatOptions
 from dataprep.pipeline.embeddings.options import EmbeddingOptions
 from dataprep.pipeline.options import BuildOptions
 from dataprep.pipeline.pairs.options import PairOptions
-from dataprep.pipeline.plan.own_splits import own_splits, split_named
+from dataprep.pipeline.plan.named_splits import named_splits, split_in_name
 from dataprep.pipeline.read.sources import Source
 
 pytestmark = pytest.mark.usefixtures("one_child")
@@ -43,7 +43,7 @@ pytestmark = pytest.mark.usefixtures("one_child")
     ],
 )
 def test_names(name: str, split: str | None) -> None:
-    assert split_named(name) == split
+    assert split_in_name(name) == split
 
 
 @pytest.mark.parametrize(
@@ -62,7 +62,7 @@ def test_names(name: str, split: str | None) -> None:
 def test_what_is_told_of(names: str, found: dict[str, int]) -> None:
     """Folders of tests among source code are no splits."""
     sources = [Source(path=f"/d/{name}", name=name, format="jsonl") for name in names.split()]
-    assert {split: len(inputs) for split, inputs in own_splits(sources).items()} == found
+    assert {split: len(inputs) for split, inputs in named_splits(sources).items()} == found
 
 
 @pytest.fixture
