@@ -1,6 +1,7 @@
-"""Padding: how wide the padded rows of a batch are, and which end is filled or cut.
+"""`Padding`: the options of padded rows, which decide their width and the end that is cut.
 
-The rule of datasets of documents and preferences, and of all collate functions.
+Datasets of documents and preferences (runtime/rows) and collate functions share them. The padded
+arrays are written in runtime/rows/gather.py and runtime/collate/ragged.py.
 """
 
 from __future__ import annotations
@@ -21,15 +22,15 @@ PadTo = Literal["longest", "max_length"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Padding:
-    """Width of padded rows.
+    """Options of padded rows.
 
-    - `side`: which end is filled.
-    - `max_length`: elements of a row that are kept at most; None: all.
-    - `pad_to`: the ``"longest"`` row of the batch, or always ``"max_length"``. None: the latter
-      where `max_length` is given.
-    - `multiple`: the width is rounded up to a multiple of this; 8 or 64 suit tensor cores.
-    - `truncate`: the end that longer rows lose, ``"right"`` or ``"left"``; ``"error"`` refuses
-      them. None: the side that is padded, so right padding keeps the head.
+    - `side`: the end that is padded.
+    - `max_length`: the most elements of a row that are kept; None: all.
+    - `pad_to`: pad to the ``"longest"`` row of the batch, or always to ``"max_length"``. None:
+      to `max_length` if that is given.
+    - `multiple`: round the width up to a multiple of this; 8 or 64 suit tensor cores.
+    - `truncate`: the end that rows longer than `max_length` lose, ``"right"`` or ``"left"``;
+      ``"error"`` refuses such rows. None: the side that is padded, so right padding keeps the head.
     """
 
     side: Side = "right"

@@ -1,1 +1,1 @@
-"""Collation: lists of samples to padded batches, for each task and modality."""
+"""Collate functions: a list of samples in, a padded batch out, for each task and modality."""

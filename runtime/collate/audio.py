@@ -1,4 +1,4 @@
-"""Waveforms and spectrograms of different lengths become one float tensor, with a mask of time."""
+"""Collate function for waveforms and spectrograms of different lengths."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from dataprep.formats.errors import UsageError, require
 from ..errors import SampleError
 from ..padding import Padding, PadTo, Side, Truncate
 from ..types import IGNORED_LABEL
-from .columns import Columns, columns_of, finished, is_sequence, scalars, telling
-from .padded import one_each, padding
-from .padding import Array, Layout, as_rows, check_fit, layout_of
+from .columns import Columns, columns_of, finished, first_filled, is_sequence, scalars
+from .padded import cached_padding, one_each
+from .ragged import Array, PaddedLayout, as_rows, check_fit, layout_of
 from .schema import OutputSchema
 
 __all__ = ["Audio"]
@@ -28,12 +28,13 @@ _LABELS = ("labels", "label")
 class Audio:
     """Collate function for sound: padded float32 [rows, ..., time], `attention_mask`, `lengths`.
 
-    A sample has its sound in `input_values`, `input_features`, `waveform` or `audio`: [time], or
-    two axes of which `time_axis` is time; or a dict with it as `array`, as Hugging Face datasets
-    have. The batch has it under the same name. PCM of int16 and int32 is brought to -1 .. 1.
-    `pad_value` stands in padding, unless the schema says otherwise. An `attention_mask` of the
-    samples goes along with the time; their `lengths` give way to ours. Labels that are rows, as of
-    CTC, are padded with -100; single ones are [rows].
+    The sound of a sample is its field `input_values`, `input_features`, `waveform` or `audio`; the
+    batch has it under the same name. It has the shape [time], or two axes, one of which
+    (`time_axis`) is time; a dict with the field `array`, as in Hugging Face datasets, will do.
+    int16 and int32 (PCM) are scaled to -1 .. 1. Padding is `pad_value`, unless the schema has
+    another. If samples have an `attention_mask`, it is padded like the sound; if they have
+    `lengths`, those computed here replace them. Labels that are rows (CTC) are padded with
+    `label_pad_id`; single labels become [rows].
 
     >>> batch = Audio()([{"waveform": [0.5, 1.0], "label": 3}, {"waveform": [0.25], "label": 4}])
     >>> batch["waveform"].tolist(), batch["lengths"].tolist(), batch["labels"].tolist()
@@ -57,7 +58,7 @@ class Audio:
         require(self.time_axis in allowed, "time_axis", f"must be one of {allowed}")
 
     def _padding(self) -> Padding:
-        return padding(
+        return cached_padding(
             side=self.padding_side, max_length=self.max_length, pad_to=self.pad_to,
             multiple=self.multiple, truncate=self.truncate,
         )  # fmt: skip
@@ -78,7 +79,7 @@ class Audio:
         return finished(self._batch(name, rows, layout, columns), self.schema, tensors=self.tensors)
 
     def _batch(
-        self, name: str, rows: list[Array], layout: Layout, columns: Columns
+        self, name: str, rows: list[Array], layout: PaddedLayout, columns: Columns
     ) -> dict[str, Any]:
         wanted = self.schema.resolve(name, pad_value=self.pad_value, kind="f")
         check_fit(rows, wanted.numpy, name)
@@ -96,8 +97,8 @@ class Audio:
             batch["labels" if other == label else other] = self._other(other, values)
         return batch
 
-    def _mask(self, given: list[Any] | None, rows: list[Array], layout: Layout) -> Array:
-        """Return the mask of time, cut and padded as the sound is where the samples bring one."""
+    def _mask(self, given: list[Any] | None, rows: list[Array], layout: PaddedLayout) -> Array:
+        """Return the `attention_mask` [rows, time]: `given` by the samples, else from lengths."""
         wanted = self.schema.resolve("attention_mask")
         if given is None:
             return layout.mask(wanted.numpy)
@@ -106,7 +107,7 @@ class Audio:
         return layout.fill(masks, wanted.pad_value, wanted.numpy)
 
     def _row(self, row: int, sound: Any, name: str) -> Array:
-        """Return one sound as [time, ...], fractions."""
+        """Return one sound as [time] or [time, features]; int16 and int32 become float32."""
         (array,) = self._numbers(row, sound, name)
         if array.ndim > 2 or not array.size:
             raise SampleError(
@@ -128,20 +129,20 @@ class Audio:
 
     def _other(self, name: str, values: list[Any]) -> Any:
         labels = name in _LABELS
-        if is_sequence(telling(values)):
+        if is_sequence(first_filled(values)):
             rows = as_rows(values, name)
             kind = rows[0].dtype.kind
             pad = self.label_pad_id if labels else None
             wanted = self.schema.resolve("labels" if labels else name, pad_value=pad, kind=kind)
             check_fit(rows, wanted.numpy, name)
-            layout = layout_of(padding(side=self.padding_side), rows, name)
+            layout = layout_of(cached_padding(side=self.padding_side), rows, name)
             return layout.fill(rows, wanted.pad_value, wanted.numpy)
         found = scalars("labels" if labels else name, values, self.schema)
         return values if found is None else found
 
 
 def _arrays(sounds: list[Any], name: str) -> list[Any]:
-    """Return the sounds out of dicts that also have their sampling rate, which must be equal."""
+    """Return the arrays of the sounds; raise `SampleError` unless all have one sampling rate."""
     rates = [s.get("sampling_rate") if isinstance(s, Mapping) else None for s in sounds]
     for row, rate in enumerate(rates):
         if rate != rates[0]:

@@ -1,8 +1,8 @@
-"""The collators that every registry has, and how a task and a tokenizer become their options.
+"""Built-in collators of a registry, made from a task, a tokenizer and options.
 
-Options of the call beat those of the task's `preprocessing_config`, which beat what the tokenizer
-says. Of `preprocessing_config` only what a collator has a field for is taken: the rest of it speaks
-of other steps.
+Options of the call override the task's `preprocessing_config`, which overrides what the tokenizer
+says. Entries of `preprocessing_config` that are no field of the collator are ignored: they are for
+other steps.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from .schema import OutputSchema
 from .text import CausalLM, Classification, Seq2Seq
 from .tokenizer_ids import continuations, token_ids
 
-__all__ = ["TEXT_TASKS", "Targeted", "register_builtin"]
+__all__ = ["TEXT_TASKS", "LabelsFrom", "register_builtin"]
 
 TEXT_TASKS: dict[str, tuple[type[Padded], dict[str, Any]]] = {
     "causal_lm": (CausalLM, {}),
@@ -40,10 +40,10 @@ TEXT_TASKS: dict[str, tuple[type[Padded], dict[str, Any]]] = {
     "grpo": (GRPO, {}),
     "padded": (Padded, {}),
 }
-"""Collators of text by the `task_type` of a task; each is registered under that name, too."""
+"""Collators of text by task type, with their fixed options; also registered by these names."""
 
 _LABEL_NAMES = ("labels", "label", "label_ids", "fine_label")
-"""Names of labels that collators look for."""
+"""Field names under which collators find labels without being told."""
 
 _OTHER_NAMES = {
     "lm": "causal_lm", "clm": "causal_lm", "language_modeling": "causal_lm",
@@ -54,8 +54,8 @@ _OTHER_NAMES = {
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Targeted:
-    """`collate`, of samples whose labels have another name, `field`."""
+class LabelsFrom:
+    """`collate` for samples whose labels are in `field`: it is renamed to `labels` first."""
 
     collate: Any
     field: str
@@ -87,36 +87,39 @@ class _Registers(Protocol):
 
 
 def register_builtin(registry: _Registers) -> None:
-    """Register all of them; for a modality a user's own one of the same precedence comes later.
+    """Register the built-in collators.
 
-    ``waveform`` has a lower precedence: there is no way to handle sound that suits most models.
+    They precede collators of the same modality and precedence that a user registers later;
+    ``waveform`` does not, because no handling of sound suits most models.
     """
     by_type, waveform = "by the task's task_type", "sound, padded, with lengths"
-    registry.register("text", modality="text", description=by_type)(_targeted(_text))
+    registry.register("text", modality="text", description=by_type)(_with_target_field(_text))
     registry.register("vision", modality="vision", description="images, normalised")(
-        _targeted(_vision)
+        _with_target_field(_vision)
     )
     registry.register("waveform", modality="audio", description=waveform, precedence=-1)(
-        _targeted(partial(_plain, Audio))
+        _with_target_field(partial(_plain, Audio))
     )
     registry.register(
         "vision_text", modality="multimodal", description="an image and a text in each sample"
-    )(_targeted(_vision_text))
+    )(_with_target_field(_vision_text))
     registry.register("default", description="stacks, pads nothing")(partial(_plain, Default))
     for name, (kind, options) in TEXT_TASKS.items():
         about = (kind.__doc__ or "").partition("\n")[0]
-        registry.register(name, description=about)(_targeted(partial(_of_text, kind, options)))
+        registry.register(name, description=about)(
+            _with_target_field(partial(_of_text, kind, options))
+        )
 
 
-def _targeted(make: Callable[..., Any]) -> Callable[..., Any]:
-    """Return `make` for samples whose labels have the name that the task gives."""
+def _with_target_field(make: Callable[..., Any]) -> Callable[..., Any]:
+    """Return `make`, whose collators also take labels from the task's `target_field`."""
 
     @wraps(make)
     def made(task_spec: Any = None, **options: Any) -> Any:
         collate, field = make(task_spec=task_spec, **options), getattr(task_spec, "target_field", 0)
         if not isinstance(field, str) or field in (*_LABEL_NAMES, getattr(collate, "tag", None)):
             return collate
-        return collate if hasattr(collate, "at_epoch") else Targeted(collate, field)
+        return collate if hasattr(collate, "at_epoch") else LabelsFrom(collate, field)
 
     return made
 
@@ -142,7 +145,10 @@ def _of_text(
     tokenizer_pads: bool = False,
     **options: Any,
 ) -> Padded:
-    """Return a `kind`; with `tokenizer_pads` the tokenizer's method `pad` pads its fields."""
+    """Return a collator of the class `kind`, with the fixed options `own`.
+
+    With `tokenizer_pads`, the tokenizer's method `pad` pads the fields that the model reads.
+    """
     if tokenizer is None and "pad_id" not in {**_configured(kind, task_spec), **options}:
         raise UsageError(
             "a text task needs a tokenizer, to know what to pad with", where="tokenizer",
@@ -159,6 +165,7 @@ def _of_text(
 
 
 def _from_tokenizer(kind: type[Padded], tokenizer: Any, *, whole_words: bool) -> dict[str, Any]:
+    """Return the options of `kind` that the tokenizer decides."""
     ids = token_ids(tokenizer)
     found: dict[str, Any] = {"pad_id": ids.pad_id}
     if ids.padding_side is not None:
@@ -169,14 +176,17 @@ def _from_tokenizer(kind: type[Padded], tokenizer: Any, *, whole_words: bool) ->
         found |= {"special_ids": ids.special_ids, "vocab_size": ids.vocab_size}
         if whole_words:
             found["continuations"] = continuations(tokenizer)
-    if kind is Seq2Seq:  # T5 and its kin start with the pad token
+    if kind is Seq2Seq:  # T5 and models like it start with the pad token
         start = getattr(tokenizer, "decoder_start_token_id", None)
         found["decoder_start_id"] = ids.pad_id if start is None else start
     return found
 
 
 def _vision(task_spec: Any = None, tokenizer: Any = None, **options: Any) -> Vision:
-    """Return a collator of images; `mean` and `std`, or a bool, may stand for `normalize`."""
+    """Return a collator of images.
+
+    `mean` and `std` make a `Normalize`; normalize=True is ``"imagenet"``, False is None.
+    """
     chosen = {**_configured(Vision, task_spec, "mean", "std"), **options}
     mean, std = chosen.pop("mean", None), chosen.pop("std", None)
     wanted = chosen.get("normalize", True)
@@ -202,29 +212,32 @@ def _vision_text(
     vision: Mapping[str, Any] | None = None,
     **options: Any,
 ) -> VisionText:
-    """Return a `VisionText`; `vision` has the options of the images."""
+    """Return a `VisionText`; `vision` are the options for images, all others are for the text."""
     text = _of_text(CausalLM, {}, task_spec=task_spec, tokenizer=tokenizer, **options)
     return VisionText(vision=_vision(task_spec=task_spec, **(vision or {})), text=text)
 
 
 def _plain(kind: type[Any], task_spec: Any = None, tokenizer: Any = None, **options: Any) -> Any:
-    """Return a `kind` that needs nothing of a tokenizer."""
+    """Return a collator of the class `kind`, which does not depend on a tokenizer."""
     return _built(kind, task_spec, options)
 
 
 def _built(kind: type[Any], task_spec: Any, options: dict[str, Any]) -> Any:
-    """Return a `kind` made of its own fields."""
+    """Return a collator of the class `kind`; options override the task's configuration."""
     return kind(**_checked(kind, {**_configured(kind, task_spec), **options}, task_spec))
 
 
 def _configured(kind: type[Any], task_spec: Any, *more: str) -> dict[str, Any]:
-    """Return the entries of the task's `preprocessing_config` that are fields of the collator."""
+    """Return the entries of `preprocessing_config` whose names are fields of `kind` or `more`."""
     config = getattr(task_spec, "preprocessing_config", None) or {}
     return {k: v for k, v in config.items() if k in (*_fields(kind), *more)}
 
 
 def _checked(kind: type[Any], options: dict[str, Any], task_spec: Any) -> dict[str, Any]:
-    """Return the options, all fields of `kind`, with the output schema of the task."""
+    """Return `options` with the output schema of the task, if they have none.
+
+    Raises `UsageError` if one is no field of `kind`, or a required field is missing.
+    """
     unknown = sorted(set(options) - set(_fields(kind)))
     required = [f.name for f in dataclasses.fields(kind) if f.init and _needed(f)]
     missing = [name for name in required if name not in options]
@@ -245,6 +258,7 @@ def _checked(kind: type[Any], options: dict[str, Any], task_spec: Any) -> dict[s
 
 
 def _needed(field: dataclasses.Field[Any]) -> bool:
+    """Return whether a field has no default."""
     return field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
 
 

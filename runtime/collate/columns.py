@@ -1,8 +1,7 @@
-"""A list of samples as columns: the same fields in every sample, one list of values for each.
+"""Columns: a list of samples as a dict of fields, each with the list of its values.
 
-Samples are dicts (or other mappings), tuples whose places have names, or bare values of one field.
-Values that are no rows of tokens become tensors where they are numbers, and stay lists where they
-are not: nothing is dropped.
+Samples are dicts (or other mappings), tuples whose positions have names, or bare values of one
+field. Columns of numbers become tensors; all others stay lists. No field is dropped.
 """
 
 from __future__ import annotations
@@ -16,28 +15,28 @@ import torch
 from dataprep.formats.errors import UsageError
 
 from ..errors import SampleError
-from .padding import Array, as_array, as_rows, check_fit
+from .ragged import Array, as_array, as_rows, check_fit
 from .schema import OutputSchema
 
 __all__ = [
     "Columns",
     "columns_of",
     "finished",
+    "first_filled",
     "is_sequence",
     "kind_of",
     "scalars",
     "stacked",
-    "telling",
 ]
 
 Columns = dict[str, list[Any]]
 
 
 def columns_of(samples: Sequence[Any], names: Sequence[str] = ()) -> Columns:
-    """Return the values of all samples field by field; `names` are those of a tuple's places.
+    """Return the values of all samples by field; `names` are the fields of samples in tuples.
 
-    Raises `UsageError` for an empty batch and `SampleError` for a sample with other fields than the
-    first has.
+    Raises `UsageError` for an empty batch, and `SampleError` for a sample whose fields differ from
+    those of the first.
 
     >>> columns_of([{"a": 1, "b": 2}, {"a": 3, "b": 4}])
     {'a': [1, 3], 'b': [2, 4]}
@@ -97,11 +96,11 @@ def _of_tuples(samples: Sequence[Any], names: Sequence[str]) -> Columns:
             raise SampleError(
                 f"has {found}, not {expected}", row=row, remedy="Make samples dicts with names."
             )
-    return {name: [s[place] for s in samples] for place, name in enumerate(names[:count])}
+    return {name: [s[at] for s in samples] for at, name in enumerate(names[:count])}
 
 
 def is_sequence(value: Any) -> bool:
-    """Return whether `value` is a row of numbers, possibly empty, not one number or an object."""
+    """Return whether `value` is an array, tensor, list or tuple of numbers; also an empty list."""
     if isinstance(value, np.ndarray | torch.Tensor):
         return value.ndim > 0 and (isinstance(value, torch.Tensor) or value.dtype.kind in "biuf")
     if not isinstance(value, list | tuple):
@@ -109,19 +108,19 @@ def is_sequence(value: Any) -> bool:
     return not value or isinstance(value[0], _NUMBER) or is_sequence(value[0])
 
 
-def telling(values: Sequence[Any]) -> Any:
-    """Return the first value of a column that is neither None nor an empty list.
+def first_filled(values: Sequence[Any]) -> Any:
+    """Return the first value of a column that is neither None nor an empty list or tuple.
 
-    Where none does, None if there is one, else an empty row.
+    If there is no such value: None if any value is None, else ``()``.
 
-    >>> telling([None, [], ["a"], [1]])
+    >>> first_filled([None, [], ["a"], [1]])
     ['a']
     """
     first = values[0]
     if first is not None and not (isinstance(first, list | tuple) and not first):
         return first
-    told = (v for v in values if v is not None and not (isinstance(v, list | tuple) and not v))
-    return next(told, None if any(value is None for value in values) else ())
+    filled = (v for v in values if v is not None and not (isinstance(v, list | tuple) and not v))
+    return next(filled, None if any(value is None for value in values) else ())
 
 
 _NUMBER = (bool, int, float, np.number, np.bool_)
@@ -144,10 +143,10 @@ def kind_of(value: Any) -> str | None:
 
 
 def scalars(name: str, values: list[Any], schema: OutputSchema) -> Array | None:
-    """Return an array [rows] of single numbers; None where they are none, as in text.
+    """Return the array [rows] of a column of single numbers; None if no value is a number.
 
-    Raises `SampleError` where some are numbers and others are not, and for numbers that the dtype
-    of the schema cannot hold.
+    Raises `SampleError` if only some values are numbers, or the dtype in the schema cannot hold
+    one of them.
     """
     found = _of_one_type(name, values, schema)
     if found is not None:
@@ -169,7 +168,10 @@ def scalars(name: str, values: list[Any], schema: OutputSchema) -> Array | None:
 
 
 def _of_one_type(name: str, values: list[Any], schema: OutputSchema) -> Array | None:
-    """Return the array by one conversion, of Python numbers that all have one type and fit."""
+    """Return the array [rows] of Python numbers of one type; None if they differ or do not fit.
+
+    One conversion of the whole list: the fast path of `scalars`.
+    """
     types = set(map(type, values))
     dtype = _TYPES.get(next(iter(types))) if len(types) == 1 else None
     if dtype is None:
@@ -187,10 +189,9 @@ _TYPES: dict[type[Any], Any] = {int: np.int64, float: np.float64, bool: np.bool_
 
 
 def stacked(name: str, rows: list[Array], schema: OutputSchema) -> Array:
-    """Return an array [rows, ...] of arrays of one shape and dtype (`as_rows`).
+    """Return `rows`, arrays of one dtype (see `as_rows`), stacked to [rows, ...].
 
-    Raises `SampleError` for one of another shape, and for numbers that the dtype of the schema
-    cannot hold.
+    Raises `SampleError` if shapes differ, or the dtype in the schema cannot hold a number.
     """
     for row, array in enumerate(rows):
         if array.shape != rows[0].shape:
@@ -204,7 +205,7 @@ def stacked(name: str, rows: list[Array], schema: OutputSchema) -> Array:
 
 
 def finished(batch: Mapping[str, Any], schema: OutputSchema, *, tensors: bool) -> dict[str, Any]:
-    """Return the arrays of `batch` as tensors over the same memory, or all as lists."""
+    """Return `batch` with arrays as tensors of the same memory; as lists if not `tensors`."""
     if not tensors:
         return {k: v.tolist() if isinstance(v, np.ndarray) else v for k, v in batch.items()}
     return {
@@ -215,6 +216,6 @@ def finished(batch: Mapping[str, Any], schema: OutputSchema, *, tensors: bool) -
 
 def _tensor(name: str, array: Array, schema: OutputSchema) -> torch.Tensor:
     tensor = torch.from_numpy(array)
-    if tensor.dtype == torch.float32:  # numpy has no bfloat16
+    if tensor.dtype == torch.float32:  # or bfloat16, which numpy does not have
         return tensor.to(schema.resolve(name, kind="f").dtype)
     return tensor

@@ -1,7 +1,4 @@
-"""Collators by the names and arguments that other projects' code calls them by.
-
-Each gives one of this project's collators, which can be pickled, and looks at every argument.
-"""
+"""Functions with the names and arguments of other projects, which return collators of this one."""
 
 from __future__ import annotations
 
@@ -19,7 +16,7 @@ __all__ = ["create_causal_lm_collate", "create_collate_fn", "create_seq2seq_coll
 Schema = OutputSchema | Mapping[str, Any] | None
 
 
-def create_collate_fn(  # noqa: PLR0917  (the names and the order that callers know)
+def create_collate_fn(  # noqa: PLR0917  (names and order as in other projects)
     pad_token_id: int = 0,
     label_pad_token_id: int = IGNORED_LABEL,
     padding_side: Side = "right",
@@ -27,8 +24,7 @@ def create_collate_fn(  # noqa: PLR0917  (the names and the order that callers k
     output_schema: Schema = None,
     return_tensors: bool = True,
 ) -> Padded:
-    """Return a `Padded`: to the longest of the batch, or to `max_length`, where longer rows are
-    cut.
+    """Return a `Padded` that pads to the longest row, or pads and cuts all rows to `max_length`.
 
     >>> create_collate_fn(pad_token_id=9, max_length=2)([{"input_ids": [1]}])["input_ids"]
     tensor([[1, 9]])
@@ -49,7 +45,7 @@ def create_causal_lm_collate(  # noqa: PLR0917  (the same)
     *,
     shift: bool = False,
 ) -> CausalLM:
-    """Return a `CausalLM`: labels equal the inputs, for models that shift; `shift` moves them here.
+    """Return a `CausalLM`: labels equal the inputs, or with `shift` the next tokens.
 
     >>> create_causal_lm_collate()([{"input_ids": [1, 2]}])["labels"]
     tensor([[1, 2]])

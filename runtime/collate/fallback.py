@@ -1,4 +1,4 @@
-"""Fallback collator: stacks fields and warns once."""
+"""Default collator: stacks what can be stacked, pads nothing."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ from typing import Any
 
 import numpy as np
 
-from .columns import columns_of, finished, is_sequence, scalars, stacked, telling
-from .padding import as_rows
+from .columns import columns_of, finished, first_filled, is_sequence, scalars, stacked
+from .ragged import as_rows
 from .schema import OutputSchema
 
 __all__ = ["Default"]
 
-_TOLD: set[tuple[str, ...]] = set()
-_PLACES = 64
+_REPORTED: set[tuple[str, ...]] = set()
+_MAX_FIELDS = 64
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Default:
-    """Stacks numbers and arrays of one shape, field by field; keeps everything else as lists.
+    """Collate function that stacks numbers and arrays of one shape; other values stay lists.
 
-    Tuples give tuples and bare tensors a tensor. With `report`, it warns once in a process which
-    fields it stacked and which it left as they are. Nothing is padded: rows of different lengths
-    are a `SampleError`.
+    A batch of dicts is a dict, of tuples a tuple, of bare tensors a tensor. With `report`, a
+    warning names the stacked fields and the lists, once in a process. Raises `SampleError` if rows
+    of a field have different lengths.
 
     >>> Default(report=False)([{"x": [1, 2], "name": "a"}, {"x": [3, 4], "name": "b"}])
     {'x': tensor([[1, 2],
@@ -37,12 +37,12 @@ class Default:
     tensors: bool = True
 
     def __call__(self, samples: Sequence[Any]) -> Any:
-        """Return the batch: of the shape of the samples."""
-        names = [str(place) for place in range(_PLACES)]
+        """Return the batch: a dict, a tuple or a bare value, as the samples are."""
+        names = [str(number) for number in range(_MAX_FIELDS)]
         columns = columns_of(samples, names)
         batch = {name: self._column(name, values) for name, values in columns.items()}
         if self.report:
-            _tell(batch)
+            _report_once(batch)
         found = finished(batch, self.schema, tensors=self.tensors)
         if isinstance(samples[0], tuple):
             return tuple(found.values())
@@ -50,18 +50,19 @@ class Default:
         return found["0"] if bare else found
 
     def _column(self, name: str, values: list[Any]) -> Any:
-        if is_sequence(telling(values)):
+        if is_sequence(first_filled(values)):
             return stacked(name, as_rows(values, name), self.schema)
         found = scalars(name, values, self.schema)
         return values if found is None else found
 
 
-def _tell(batch: dict[str, Any]) -> None:
+def _report_once(batch: dict[str, Any]) -> None:
+    """Warn which fields were stacked, unless this process has warned of the same fields."""
     stacked_ = [name for name, values in batch.items() if isinstance(values, np.ndarray)]
     kept = [name for name in batch if name not in stacked_]
-    if (*stacked_, "|", *kept) in _TOLD:
+    if (*stacked_, "|", *kept) in _REPORTED:
         return
-    _TOLD.add((*stacked_, "|", *kept))
+    _REPORTED.add((*stacked_, "|", *kept))
     others = f", and left as lists: {', '.join(kept)}" if kept else ""
     warnings.warn(
         f"the default collator stacked the fields {', '.join(stacked_) or '(none)'}{others}; "

@@ -1,10 +1,10 @@
-"""Images become one float tensor [rows, channels, height, width], normalised, with their labels.
+"""Collate functions for images: float [rows, channels, height, width], normalised, with labels.
 
-Nothing about an image is guessed: which axis has the channels is said (`layout`), except for
-pictures of PIL, which have them last, and images of two axes, which have one channel. Whole numbers
-are divided by the largest of their type, 255 for uint8, before normalising; fractions are expected
-in 0 .. 1 then. Those that look standardised already, around 0, are normalised too, with a warning;
-others outside 0 .. 1 are refused. Costs 1 ns a pixel and channel.
+The option `layout` says which axis holds the channels; only PIL pictures (channels last) and arrays
+of two axes (one channel) do without. Before normalisation integers are divided by the largest value
+of an image of their type (uint8: 255), and floats must be in 0 .. 1. Floats that look standardised
+already (around 0) are normalised again, with a warning; all others outside 0 .. 1 are refused.
+Costs 1 ns per pixel and channel.
 """
 
 from __future__ import annotations
@@ -23,9 +23,18 @@ from dataprep.formats.errors import UsageError, require
 from ..checks import whole_number
 from ..errors import SampleError
 from ..rows.buffer_pool import Buffers
-from .columns import Columns, columns_of, finished, is_sequence, kind_of, scalars, stacked, telling
+from .columns import (
+    Columns,
+    columns_of,
+    finished,
+    first_filled,
+    is_sequence,
+    kind_of,
+    scalars,
+    stacked,
+)
 from .padded import Padded
-from .padding import Array, as_array, as_rows
+from .ragged import Array, as_array, as_rows
 from .schema import OutputSchema, dtype_of
 from .text import CausalLM
 
@@ -33,20 +42,20 @@ __all__ = ["IMAGES", "NORMALIZE", "ChannelsAt", "Normalize", "Vision", "VisionTe
 
 ChannelsAt = Literal["CHW", "HWC"]
 IMAGES = ("pixel_values", "image", "images", "img")
-"""The names that a field of images may have."""
+"""Field names under which images are found."""
 _LABELS = ("labels", "label", "fine_label")
 _BUFFERS = Buffers()
 _INDEXED = ("P", "PA")  # pictures of PIL with a palette, as many PNG and all GIF files are
-_STANDARD = 16  # standard deviations: no value of a standardised image is further from 0
+_STANDARD = 16  # largest absolute value that a standardised image may have
 _LARGEST = {"bool": 1, "uint8": 255, "uint16": 65535}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Normalize:
-    """(value - mean) / std for each channel, of values in 0 .. 1.
+    """Normalisation (value - mean) / std by channel, of values in 0 .. 1.
 
-    Raises `UsageError` for a standard deviation of 0, for numbers that are none, and for another
-    number of means than of deviations.
+    Raises `UsageError` for values that are not finite numbers, deviations that are not positive,
+    and different numbers of means and deviations.
     """
 
     mean: tuple[float, ...]
@@ -78,24 +87,27 @@ NORMALIZE = {
     "mnist": Normalize(mean=(0.1307,), std=(0.3081,)),
     "half": Normalize(mean=(0.5, 0.5, 0.5), std=(0.5, 0.5, 0.5)),  # to -1 .. 1
 }
-"""The named normalisations."""
+"""Normalisations by name."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Vision:
-    """`pixel_values`, float32 [rows, channels, height, width], and `labels` where samples have any.
+    """Collate function for images: `pixel_values` [rows, channels, height, width] and `labels`.
 
-    - `normalize`: a name of `NORMALIZE`, a `Normalize`, or None: only brought to 0 .. 1.
-    - `layout`: where the images of three axes have their channels, ``"CHW"`` or ``"HWC"``.
-    - `channels`: how many there must be; None: as the normalisation has, or the first image.
-    - `scale`: what values are multiplied with instead of the rule above; nothing is checked then.
-    - `schema`: dtypes, as float16 for `pixel_values`.
+    - `normalize`: a name in `NORMALIZE`, a `Normalize`, or None: values are only scaled to 0 .. 1.
+    - `layout`: order of the axes of images with three of them, ``"CHW"`` or ``"HWC"``.
+    - `channels`: required number of channels; None: that of the normalisation or the first image.
+    - `scale`: factor for all values in place of the division by the largest; turns off the check
+      of their range.
+    - `schema`: dtypes and pad values; `pixel_values` are float32 unless it has another float type.
 
-    Images are arrays, tensors or PIL pictures, in a field `pixel_values`, `image`, `images` or
-    `img`, or the first place of a tuple. Labels (`labels` or `label`, or the second place): one
-    class, int64 [rows]; fractions or rows of numbers stay what they are. Other fields are kept.
+    Images are arrays, tensors or PIL pictures, in the field `pixel_values`, `image`, `images` or
+    `img`, or first in a tuple. Labels are in `labels`, `label` or `fine_label`, or second in the
+    tuple: integers become int64 [rows], floats and rows of numbers keep their kind. Other fields
+    are passed on.
 
-    Raises `SampleError` for an image of another shape, number of channels or range.
+    Raises `SampleError` for an image that differs in shape, number of channels or dtype, and for
+    values out of range.
 
     >>> batch = Vision(normalize=None)([(np.full((2, 2), 255, np.uint8), 7)])
     >>> batch["pixel_values"].shape, batch["pixel_values"].max(), batch["labels"]
@@ -134,7 +146,7 @@ class Vision:
 
     @property
     def normal(self) -> Normalize | None:
-        """The normalisation itself."""
+        """The normalisation as an object, or None."""
         given = self.normalize
         return NORMALIZE[given] if isinstance(given, str) else given
 
@@ -143,7 +155,7 @@ class Vision:
         return self.of_columns(columns_of(samples, ("pixel_values", "labels")))
 
     def of_columns(self, columns: Columns) -> dict[str, Any]:
-        """Return the batch, of samples in columns."""
+        """Return the batch of samples that are given as columns."""
         name = next((name for name in IMAGES if name in columns), None)
         if name is None:
             raise UsageError(
@@ -161,13 +173,13 @@ class Vision:
         return batch
 
     def images(self, images: Sequence[Any], field: str = "pixel_values") -> torch.Tensor:
-        """Return the images alone: float [rows, channels, height, width]."""
+        """Return only the images: float [rows, channels, height, width]."""
         arrays = [self._array(row, image, field) for row, image in enumerate(images)]
         _check_alike(arrays, field)
         out = _BUFFERS.empty((len(arrays), *arrays[0].shape), np.float32)
         largest = self._largest(arrays[0].dtype)
         factor, offset = self._factors(arrays[0].dtype, largest)
-        # One after the other, so that an image stays in the cache until it is done.
+        # Image by image, so that each stays in the processor's cache through all steps.
         for row, (target, array) in enumerate(zip(out, arrays, strict=True)):
             np.copyto(target, array, casting="unsafe")
             if largest is not None and array.dtype.name not in _LARGEST:
@@ -181,7 +193,7 @@ class Vision:
         return pixels.to(dtype_of(wanted.dtype)) if wanted and wanted.dtype else pixels
 
     def _largest(self, dtype: np.dtype[Any]) -> int | None:
-        """Return the largest possible value, which becomes 1; None for values to leave unscaled."""
+        """Return the value that is scaled to 1; None if there is no scaling."""
         if self.scale is not None or (dtype.kind == "f" and self.normalize is None):
             return None
         return _LARGEST.get(dtype.name, 255 if dtype.kind in "iu" else 1)
@@ -189,7 +201,7 @@ class Vision:
     def _factors(
         self, dtype: np.dtype[Any], largest: int | None
     ) -> tuple[Array | None, Array | None]:
-        """Return factor and offset by channel: value x factor - offset is the normalised value."""
+        """Return factor and offset of (value * factor - offset); None stands for no change."""
         scale = self.scale or (1 / largest if largest else 1.0)
         normal = self.normal
         if normal is None:
@@ -199,7 +211,7 @@ class Vision:
         return (scale / std).astype(np.float32), (mean / std).astype(np.float32)
 
     def _array(self, row: int, image: Any, field: str) -> Array:
-        """Return one image as [channels, height, width]; a view."""
+        """Return a view of one image as [channels, height, width]."""
         picture = not isinstance(image, np.ndarray | torch.Tensor | list | tuple)
         if picture and getattr(image, "mode", None) in _INDEXED:
             raise SampleError(
@@ -233,7 +245,7 @@ class Vision:
         )  # fmt: skip
 
     def _other(self, name: str, values: list[Any]) -> Any:
-        if is_sequence(telling(values)):
+        if is_sequence(first_filled(values)):
             return stacked(name, as_rows(values, name), self.schema)
         found = scalars("labels" if name in _LABELS else name, values, self.schema)
         return values if found is None else found
@@ -260,7 +272,7 @@ def _check_range(row: int, pixels: Array, largest: int, field: str) -> None:
             "images with fractions below 0 are normalised, too: if they are normalised already, "
             "use normalize=None", stacklevel=2,
         )  # fmt: skip
-    elif not (low >= 0 and high <= largest):  # so that NaN is seen
+    elif not (low >= 0 and high <= largest):  # also true for NaN
         raise SampleError(
             f"has values from {low:g} to {high:g}, outside 0 .. {largest}", row=row, field=field,
             remedy="Give uint8 or values in 0 .. 1, or say the scale.",
@@ -269,7 +281,7 @@ def _check_range(row: int, pixels: Array, largest: int, field: str) -> None:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class VisionText:
-    """`pixel_values` by `vision`, everything else by `text` (captions: `CausalLM`).
+    """Collate function for images with text: `vision` makes `pixel_values`, `text` all else.
 
     >>> import numpy as np
     >>> samples = [{"image": np.zeros((2, 2), np.uint8), "input_ids": [1, 2, 3]}]
@@ -285,6 +297,6 @@ class VisionText:
         """Return the batch."""
         columns = columns_of(samples)
         images = {name: values for name, values in columns.items() if name in IMAGES}
-        batch = self.vision.of_columns(images or columns)  # which tells what there is
+        batch = self.vision.of_columns(images or columns)  # no image: the error lists the fields
         others = [name for name in columns if name not in images]
         return batch | self.text([{name: sample[name] for name in others} for sample in samples])

@@ -1,13 +1,13 @@
-"""Masked language models: which tokens are hidden is a function of the sample, and of nothing else.
+"""Masked language modelling: tokens to predict are chosen by a hash, not by a random generator.
 
-A draw is a hash of the seed, the epoch, the number and the ids of the sample, and the place in it.
-So neither the worker, nor the batch, nor the padding changes it; every epoch draws anew; a resumed
-run draws what the first would have; equal samples are masked independently. Only where the collator
-is called without numbers, as by a stock DataLoader, are equal samples of an epoch masked alike.
-Costs 40 ns a place of the batch, padding included.
+The hash is of the seed, the epoch, the number of the sample, its ids, and the position of the token
+in it. So workers, batches and padding change nothing; each epoch draws anew; a resumed run draws
+what an uninterrupted one would have; equal samples are masked independently. If the collator is
+called without sample numbers, as by a stock DataLoader, equal samples are masked alike in an epoch.
+Costs 40 ns per position of the batch, padding included.
 
-80 % of the hidden tokens become the mask token, 10 % a random one and 10 % stay as they are (Devlin
-et al.: BERT, section 3.1, https://arxiv.org/abs/1810.04805).
+"Hidden" tokens are those to predict: 80 % of them become the mask token, 10 % a random token, 10 %
+are unchanged (Devlin et al.: BERT, section 3.1, https://arxiv.org/abs/1810.04805).
 """
 
 from __future__ import annotations
@@ -29,29 +29,29 @@ from ..loader.serve import require_seed
 from ..order.hash64 import FIRST, GOLDEN, SECOND, finalise
 from ..types import IGNORED_LABEL, Batch
 from .columns import columns_of
-from .padded import Padded, Work, one_each
-from .padding import Array
+from .padded import Padded, UnfinishedBatch, one_each
+from .ragged import Array
 from .text import require_fields
 
 __all__ = ["MaskedLM"]
 
 _Words = npt.NDArray[np.uint64]
 _MASK64 = (1 << 64) - 1
-_WHICH, _WHAT, _OTHER = 1, 2, 3  # draws of one token that have nothing in common
+_WHICH, _WHAT, _OTHER = 1, 2, 3  # purposes of the independent draws for one token
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MaskedLM(Padded):
-    """`input_ids` with hidden tokens, `attention_mask`, and `labels`: the hidden ones, else -100.
+    """Collate function that hides tokens; `labels` are the hidden tokens, `label_pad_id` elsewhere.
 
-    - `mask_id`: the token that hides; `vocab_size`: random tokens are below it.
-    - `special_ids`: never hidden, never drawn. So is what `special_tokens_mask` marks, if the
-      samples have it; it is left out of the batch.
-    - `probability`: of each token to be hidden. `mask_share` and `random_share` of these become the
-      mask and a random token.
-    - `whole_words`: words are hidden whole, with that probability each. Words are those of the
-      field `word_ids` of the samples (None outside of words), or follow from `continuations`, the
-      ids of tokens that go on with a word (`dataprep.runtime.collate.tokenizer_ids.continuations`).
+    - `mask_id`: the mask token; `vocab_size`: random tokens have ids below it.
+    - `special_ids`: tokens that are never hidden and never drawn. Tokens that a field
+      `special_tokens_mask` marks are not hidden either; the batch does not have that field.
+    - `probability`: that a token is hidden. Of the hidden tokens, the share `mask_share` becomes
+      the mask token and `random_share` a random one.
+    - `whole_words`: hide whole words, each with `probability`. Words come from the field `word_ids`
+      of the samples (None outside of words), or from `continuations`: the ids of tokens that
+      continue a word, as `dataprep.runtime.collate.tokenizer_ids.continuations` returns them.
     - `seed`, `epoch`: of the draws. `Collated` sets the epoch (`at_epoch`).
 
     >>> collate = MaskedLM(mask_id=9, vocab_size=10, probability=0.5, seed=1)
@@ -61,7 +61,7 @@ class MaskedLM(Padded):
     """
 
     numbered: ClassVar[bool] = True
-    """`Collated` passes the numbers of the samples, too."""
+    """True, so that `Collated` passes the sample numbers as a second argument."""
 
     mask_id: int
     vocab_size: int
@@ -106,7 +106,7 @@ class MaskedLM(Padded):
             object.__setattr__(self, name, given)
 
     def _continuing(self) -> Array | None:
-        """Return bool [vocab_size]: the tokens that continue a word; None if they are unknown."""
+        """Return bool [vocab_size], True for tokens that continue a word; None without them."""
         if self.continuations is None:
             return None
         outside = [i for i in self.continuations if not 0 <= i < self.vocab_size]
@@ -117,7 +117,7 @@ class MaskedLM(Padded):
 
     @property
     def definition(self) -> dict[str, Any]:
-        """JSON values that decide, with the seeds, what `hide` hides and by what."""
+        """JSON values that decide, with the seeds, what `hide` returns."""
         shares = ("probability", "mask_share", "random_share")
         words = self.continuations
         return {
@@ -133,13 +133,13 @@ class MaskedLM(Padded):
         }
 
     def at_epoch(self, epoch: int) -> MaskedLM:
-        """Return the same collator, which draws those of `epoch`."""
+        """Return the same collator with the draws of `epoch`."""
         return replace(self, epoch=epoch)
 
     def __call__(
         self, samples: Sequence[Any], numbers: Sequence[int] | None = None
     ) -> dict[str, Any]:
-        """Return the batch; `numbers` are those of the samples in their dataset."""
+        """Return the batch; `numbers` are the sample numbers in the dataset."""
         columns = columns_of(samples, ("input_ids",))
         require_fields(columns, "input_ids", where="masked language models")
         words = columns.pop("word_ids", None)
@@ -165,9 +165,9 @@ class MaskedLM(Padded):
     def hide(self, batch: Batch, seeds: npt.NDArray[np.uint64]) -> Batch:
         """Hide tokens of `batch`, in place, and return it: a transform for `TransformedDataset`.
 
-        `batch` has `input_ids` and the same as `labels`, made with ``labels="unshifted"``. A token
-        without a label is never hidden: padding, what the loss mask of the dataset leaves out, and
-        the first token of each document in rows of documents. `seeds` has one number for each row.
+        `batch` must have `input_ids` and labels made with ``labels="unshifted"``. Tokens whose
+        label is -100 are never hidden: padding, tokens outside of the loss mask, and the first
+        token of each document in rows of documents. `seeds` has one number per row.
         """
         missing = [name for name in ("input_ids", "labels") if name not in batch]
         require(not missing, "labels", f"{' and '.join(missing)} missing: make the rows with "
@@ -184,13 +184,14 @@ class MaskedLM(Padded):
         hashes = finalise(finalise(np.atleast_1d(key)) ^ seeds)[:, None]
         groups = places = self._places(real)
         if self.whole_words:
-            work = Work(batch={"input_ids": ids}, rows={}, layouts={}, apart=set())
+            work = UnfinishedBatch(batch={"input_ids": ids}, rows={}, layouts={}, apart=set())
             groups, allowed = self._words(None, work, real, allowed)
         hidden = allowed & (_uniform(_draw(hashes, groups, _WHICH)) < self.probability)
         batch["labels"] = torch.from_numpy(self._hide(ids, hidden, hashes, places))
         return batch
 
     def _check_ids(self, ids: Array, real: Array) -> None:
+        """Raise `SampleError` for an id outside the vocabulary; `real` is False in padding."""
         wrong = real & ((ids < 0) | (ids >= self.vocab_size))
         if wrong.any():
             row, place = np.argwhere(wrong)[0].tolist()
@@ -200,13 +201,13 @@ class MaskedLM(Padded):
             )  # fmt: skip
 
     def _places(self, real: Array) -> Array:
-        """Return int64 [rows, width]: the place of each token in its row without padding."""
+        """Return int64 [rows, width]: the position of each token in its row without padding."""
         first = real.argmax(axis=1)
         places: Array = np.arange(real.shape[1]) - first[:, None]
         return places
 
     def _hashes(self, ids: Array, real: Array, numbers: Sequence[int] | None) -> _Words:
-        """Return uint64 [rows, 1]: one word for seed, epoch, the number and the ids of each row."""
+        """Return uint64 [rows, 1]: a hash of seed, epoch, sample number and ids of each row."""
         places = self._places(real).view(np.uint64)
         words = finalise(ids.astype(np.uint64) * np.uint64(GOLDEN) + places * np.uint64(FIRST))
         sums = np.where(real, words, np.uint64(0)).sum(axis=1, dtype=np.uint64)
@@ -216,13 +217,16 @@ class MaskedLM(Padded):
         key = np.uint64((self.seed * SECOND + self.epoch * FIRST + 1) & _MASK64)
         return finalise(finalise(np.atleast_1d(key)) ^ sums)[:, None]
 
-    def _words(self, given: Any, work: Work, real: Array, allowed: Array) -> tuple[Array, Array]:
-        """Return the number of the word of each token, and which of the tokens are of one."""
+    def _words(
+        self, given: Any, work: UnfinishedBatch, real: Array, allowed: Array
+    ) -> tuple[Array, Array]:
+        """Return the word number of each token and which tokens may be hidden, [rows, width]."""
         if given is not None:
             rows, layout = work.rows["input_ids"], work.layouts["input_ids"]
             plain = [_word_numbers(row, words) for row, words in enumerate(given)]
             words = layout.fill(one_each("word_ids", plain, rows), -2, np.dtype(np.int64))
-            changes = np.ones_like(allowed)  # numbers begin anew in the second text of a pair
+            # Numbers begin again at 0 in the second text of a pair, so changes are counted.
+            changes = np.ones_like(allowed)
             changes[:, 1:] = words[:, 1:] != words[:, :-1]
             return np.cumsum(changes & real, axis=1), allowed & (words >= 0)
         require(
@@ -236,7 +240,7 @@ class MaskedLM(Padded):
         return np.cumsum(~(goes_on & before) & real, axis=1), allowed
 
     def _hide(self, ids: Array, hidden: Array, hashes: _Words, places: Array) -> Array:
-        """Hide tokens of `ids`, in place; the labels."""
+        """Replace the `hidden` tokens of `ids`, in place, and return the labels."""
         wanted = self.schema.resolve("labels", pad_value=self.label_pad_id)
         labels: Array = np.full(ids.shape, wanted.pad_value, wanted.numpy)
         labels[hidden] = ids[hidden]
@@ -262,11 +266,11 @@ def _word_numbers(row: int, words: Any) -> list[int]:
 
 
 def _draw(hashes: _Words, places: Array, purpose: int) -> _Words:
-    """Draw 64 bits for each place, independent of those for another purpose."""
+    """Return 64 bits for each position, independent of those for another purpose."""
     number = places.astype(np.int64).view(np.uint64) * np.uint64(4) + np.uint64(purpose)
     return finalise(hashes + number * np.uint64(GOLDEN))
 
 
 def _uniform(words: _Words) -> npt.NDArray[np.float64]:
-    """Return numbers in [0, 1), from the high 53 bits."""
+    """Return float64 in [0, 1), from the high 53 bits of each word."""
     return (words >> np.uint64(11)).astype(np.float64) * 2.0**-53

@@ -1,15 +1,15 @@
-"""Samples of tokens become a batch: padded, with a mask from their lengths, every field kept.
+"""`Padded`: the collator that pads token ids, and the base of those for text and preferences.
 
-`Padded` is what the collators of `collate_text`, `collate_preference` and `collate_masked` are
-built on, and a collator itself. It makes no labels; the others do.
+It makes no labels; the collators of text.py, masked_lm.py and preference.py, derived from it, do.
+ragged.py fills the padded arrays.
 
-Which field is what goes by name. ``input_ids``, or a name that ends with ``_input_ids``, is a field
-of token ids: ``chosen_input_ids`` comes with ``chosen_attention_mask`` and may have
-``chosen_labels``. A field that has a number for each token (see `FieldSchema.along`) is cut and
-padded as the ids are. All others are padded to their own longest row where they are rows, become
-tensors [rows] where they are single numbers, and stay lists where they are neither.
+Names decide how a field is treated. ``input_ids``, or a name that ends with ``_input_ids``, is a
+field of token ids. It gets an attention mask from the lengths: ``chosen_attention_mask`` for
+``chosen_input_ids``. A field with one number per token (see `FieldSchema.along`), such as
+``chosen_labels``, is cut and padded like the ids. Of all other fields, rows of numbers are padded
+to their longest, single numbers become tensors [rows], and anything else stays a list.
 
-32 rows of up to 2,048 ids, with labels, take 130 microseconds as arrays, and 15 ns an id more as
+32 rows of up to 2,048 ids, with labels, take 130 microseconds as arrays, and 15 ns per id more as
 lists.
 """
 
@@ -31,47 +31,48 @@ from .columns import (
     Columns,
     columns_of,
     finished,
+    first_filled,
     is_sequence,
     scalars,
-    telling,
 )
-from .padding import Array, Layout, as_rows, check_fit, layout_of, plain_int
+from .ragged import Array, PaddedLayout, as_rows, check_fit, layout_of, plain_int
 from .schema import OutputSchema
 
-__all__ = ["Padded", "Work", "one_each", "padding"]
+__all__ = ["Padded", "UnfinishedBatch", "cached_padding", "one_each"]
 
 _IDS, _MASK = "input_ids", "attention_mask"
 
 
-padding = lru_cache(maxsize=256)(Padding)  # looking at one costs more than using it
+cached_padding = lru_cache(maxsize=256)(Padding)  # checking a `Padding` costs more than using it
 
 
-class Work(NamedTuple):
-    """Unfinished batch: arrays and lists by name, and the layout of each field of ids.
+class UnfinishedBatch(NamedTuple):
+    """Arrays and lists of a batch before they become tensors, by field.
 
-    `apart`: labels with lengths of their own, which the masks of the ids do not describe.
+    `rows` and `layouts` are the rows and padded layouts of the fields of ids. `apart` names the
+    labels whose lengths differ from those of the ids, so that masks of the ids do not apply.
     """
 
     batch: dict[str, Any]
     rows: dict[str, list[Array]]
-    layouts: dict[str, Layout]
+    layouts: dict[str, PaddedLayout]
     apart: set[str]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Padded:
-    """Pads every field of a list of samples; picklable, and the same wherever it runs.
+    """Collate function that pads every field of the samples.
 
-    - `pad_id`: what stands in the padding of ids.
-    - `label_pad_id`: and of labels. Labels have it, too, wherever the attention mask is 0.
+    - `pad_id`: value in the padding of ids.
+    - `label_pad_id`: value in the padding of labels, and wherever an attention or loss mask is 0.
     - `padding_side`, `max_length`, `pad_to`, `multiple`, `truncate`: see `Padding`.
     - `schema`: dtypes and pad values by field.
-    - `tensors`: tensors, or the same numbers in lists.
-    - `tokenizer`: pads `input_ids` and its other `model_input_names` by its own method `pad`, for
-      one that has a way of its own. It is slower, and where it has none the numbers are the same.
+    - `tensors`: False returns lists in place of tensors.
+    - `tokenizer`: pad `input_ids` and the other `model_input_names` of this tokenizer by its method
+      `pad`, for models that need its special rules. Slower; the numbers are usually the same.
 
-    Raises `SampleError`, naming row and field, for a sample with other fields than the first, with
-    no tokens, or with a field that does not go along with its ids.
+    Raises `SampleError`, naming row and field, for a sample whose fields differ from those of the
+    first, that has no tokens, or that has another number of masks or labels than tokens.
 
     >>> batch = Padded(pad_id=9)([{"input_ids": [1, 2, 3], "id": "a"},
     ...                           {"input_ids": [4], "id": "b"}])
@@ -102,28 +103,31 @@ class Padded:
         require(isinstance(self.schema, OutputSchema), "schema", "must be an OutputSchema")
 
     def __call__(self, samples: Sequence[Any]) -> dict[str, Any]:
-        """Return the batch: tensors [rows, width], [rows], or lists of what cannot be a tensor."""
+        """Return the batch: tensors [rows, width] or [rows], and lists of what is not numeric."""
         return self.finish(self.pad(columns_of(samples, (_IDS, "labels"))))
 
     def padding_of(self, name: str) -> Padding:
-        """Return the padding of the ids `name`."""
-        return padding(
+        """Return the padding of the field of ids `name`."""
+        return cached_padding(
             side=self.padding_side, max_length=self.max_length, pad_to=self.pad_to,
             multiple=self.multiple, truncate=self.truncate,
         )  # fmt: skip
 
-    def finish(self, work: Work) -> dict[str, Any]:
-        """Return the batch as tensors, or as lists."""
+    def finish(self, work: UnfinishedBatch) -> dict[str, Any]:
+        """Return the batch with arrays as tensors, or as lists if `tensors` is False."""
         return finished(work.batch, self.schema, tensors=self.tensors)
 
-    def pad(self, columns: Columns, equal: tuple[str, ...] = ()) -> Work:
-        """Pad every column and mask labels. Ids with the prefixes `equal` get one width."""
+    def pad(self, columns: Columns, equal: tuple[str, ...] = ()) -> UnfinishedBatch:
+        """Return all columns padded, labels masked.
+
+        Fields of ids with the prefixes `equal` are padded to one width.
+        """
         rows = {name: self._ids(name, values) for name, values in columns.items() if _is_ids(name)}
-        work = Work(batch={}, rows=rows, layouts={}, apart=set())
+        work = UnfinishedBatch(batch={}, rows=rows, layouts={}, apart=set())
         for name, arrays in rows.items():
             work.layouts[name] = layout_of(self.padding_of(name), arrays, name)
         if equal:
-            _widen(work.layouts, [prefix + _IDS for prefix in equal])
+            _equalize_widths(work.layouts, [prefix + _IDS for prefix in equal])
         own = self._by_tokenizer(columns, work) if self.tokenizer is not None else {}
         for name in columns:
             if name in own:
@@ -131,22 +135,22 @@ class Padded:
             elif name in rows:
                 self._pad_ids(name, work, given=_mask_of(name) in columns)
             else:
-                work.batch[name] = None  # its place, until the ids that it goes along with are done
+                work.batch[name] = None  # keeps the order of fields; filled below, after all ids
         work.batch.update(own)
         for name, values in columns.items():
             if name not in rows and name not in own:
                 along = self.schema.along(name)
                 work.batch[name] = (
                     self._pad_along(name, values, along, work)
-                    if along in rows and (_rows(values) or not name.endswith("labels"))
+                    if along in rows and (_holds_rows(values) or not name.endswith("labels"))
                     else self._pad_other(name, values)
                 )
         for name in work.layouts:
             self.mask_labels(work, name)
         return work
 
-    def _by_tokenizer(self, columns: Columns, work: Work) -> dict[str, Array]:
-        """Return the fields of the tokenizer, cut by the same rules and padded by its `pad`."""
+    def _by_tokenizer(self, columns: Columns, work: UnfinishedBatch) -> dict[str, Array]:
+        """Return the fields that the tokenizer pads, cut by the same rules as all others."""
         if _IDS not in work.rows:
             return {}
         layout, ids = work.layouts[_IDS], work.rows[_IDS]
@@ -167,8 +171,8 @@ class Padded:
             batch[name] = array.astype(wanted)
         return batch
 
-    def mask_labels(self, work: Work, ids: str) -> None:
-        """Put `label_pad_id` wherever a mask that came with the sample is 0."""
+    def mask_labels(self, work: UnfinishedBatch, ids: str) -> None:
+        """Set the labels of the field `ids` to the pad value wherever a mask is 0."""
         prefix = ids.removesuffix(_IDS)
         labels = work.batch.get(prefix + "labels")
         if not isinstance(labels, np.ndarray) or prefix + "labels" in work.apart:
@@ -179,26 +183,26 @@ class Padded:
                 np.copyto(labels, self.label_pad(prefix + "labels"), where=mask == 0)
 
     def label_pad(self, name: str = "labels") -> Any:
-        """Return the value in the padding of labels: that of the schema, else `label_pad_id`."""
+        """Return the pad value of labels: that of the schema, else `label_pad_id`."""
         return self.schema.resolve(name, pad_value=self.label_pad_id).pad_value
 
     def padded(
         self,
         name: str,
         rows: list[Array],
-        layout: Layout,
+        layout: PaddedLayout,
         pad_value: float | None = None,
         *,
         shift: bool = False,
     ) -> Array:
-        """Return `rows` of the field `name` in `layout`, with dtype and pad value by the schema."""
+        """Return `rows` as one padded array, with dtype and pad value of the field `name`."""
         wanted = self.schema.resolve(name, pad_value=pad_value, kind=rows[0].dtype.kind)
         check_fit(rows, wanted.numpy, name)
         return layout.fill(rows, wanted.pad_value, wanted.numpy, shift=shift)
 
     def _ids(self, name: str, values: list[Any]) -> list[Array]:
         rows = as_rows(values, name, whole=True)
-        if rows[0].ndim == 1 and all(map(len, rows)):  # then all have one axis
+        if rows[0].ndim == 1 and all(map(len, rows)):  # as_rows: then all have one axis
             return rows
         for number, row in enumerate(rows):
             if not row.size:
@@ -212,17 +216,17 @@ class Padded:
                 )  # fmt: skip
         return rows
 
-    def _pad_ids(self, name: str, work: Work, *, given: bool) -> None:
+    def _pad_ids(self, name: str, work: UnfinishedBatch, *, given: bool) -> None:
         layout = work.layouts[name]
         work.batch[name] = self.padded(name, work.rows[name], layout, self.pad_id)
         mask = _mask_of(name)
         work.batch[mask] = None if given else layout.mask(self.schema.resolve(mask).numpy)
 
-    def _pad_along(self, name: str, values: list[Any], along: str, work: Work) -> Array:
+    def _pad_along(self, name: str, values: list[Any], along: str, work: UnfinishedBatch) -> Array:
         labels, ids, layout = name.endswith("labels"), work.rows[along], work.layouts[along]
         if labels:
             rows = as_rows(values, name)
-            if [*map(len, rows)] != [*map(len, ids)]:  # of a decoder: rows of their own
+            if [*map(len, rows)] != [*map(len, ids)]:  # labels of a decoder
                 work.apart.add(name)
                 return self.padded_apart(name, rows)
         else:
@@ -230,17 +234,17 @@ class Padded:
         return self.padded(name, rows, layout, self.label_pad_id if labels else None)
 
     def padded_apart(self, name: str, rows: list[Array]) -> Array:
-        """Pad labels with lengths of their own by the same rules."""
+        """Return labels whose lengths differ from the ids, padded by the same rules."""
         return self.padded(
             name, rows, layout_of(self.padding_of(name), rows, name), self.label_pad_id
         )
 
     def _pad_other(self, name: str, values: list[Any]) -> Any:
-        first = telling(values)
+        first = first_filled(values)
         nested = isinstance(first, list | tuple) and first and _is_row(first[0])
         if is_sequence(first) and not (nested and name not in self.schema.fields):
             rows = as_rows(values, name)
-            layout = layout_of(Padding(side=self.padding_side), rows, name)
+            layout = layout_of(cached_padding(side=self.padding_side), rows, name)
             return self.padded(name, rows, layout)
         found = scalars(name, values, self.schema)
         return values if found is None else found
@@ -249,9 +253,9 @@ class Padded:
 def one_each(
     name: str, values: Sequence[Any], ids: Sequence[Array], *, whole: bool = False
 ) -> list[Array]:
-    """Return the rows of a field that has a number, or a `whole` one, for each of the tokens `ids`.
+    """Return the rows of a field with one number per token, an integer if `whole`.
 
-    Raises `SampleError` for one that has not.
+    Raises `SampleError` for a row whose length is not that of its `ids`.
     """
     number = next((row for row, value in enumerate(values) if not is_sequence(value)), None)
     rows = as_rows(values, name, whole=whole) if number is None else []
@@ -268,13 +272,13 @@ def one_each(
     return rows
 
 
-def _widen(layouts: dict[str, Layout], names: list[str]) -> None:
+def _equalize_widths(layouts: dict[str, PaddedLayout], names: list[str]) -> None:
     width = max(layouts[name].width for name in names)
     layouts.update({name: replace(layouts[name], width=width) for name in names})
 
 
-def _rows(values: list[Any]) -> bool:
-    return is_sequence(telling(values))
+def _holds_rows(values: list[Any]) -> bool:
+    return is_sequence(first_filled(values))
 
 
 def _is_row(value: Any) -> bool:

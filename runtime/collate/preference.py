@@ -1,7 +1,7 @@
-"""Collators of training on preferences: pairs (DPO), single judgements (KTO), groups (GRPO).
+"""Collate functions for preference training: pairs (DPO), single judgements (KTO), groups (GRPO).
 
-Every field of the samples is kept. Labels are those that the samples bring, masked as everywhere;
-none are made, as which tokens count is the loss's affair.
+No labels are made, because the loss decides which tokens count; labels of the samples are padded
+and masked as `Padded` does it. Every field of the samples is passed on.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from dataprep.formats.errors import require
 
 from ..errors import SampleError
 from .columns import Columns, columns_of, is_sequence, kind_of
-from .padded import Padded, padding
-from .padding import Array, as_rows, check_fit, layout_of
+from .padded import Padded, cached_padding
+from .ragged import Array, as_rows, check_fit, layout_of
 from .text import require_fields
 
 __all__ = ["GRPO", "KTO", "Preference"]
@@ -26,9 +26,9 @@ __all__ = ["GRPO", "KTO", "Preference"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Preference(Padded):
-    """Pairs: `chosen_input_ids` and `rejected_input_ids`, each with mask and labels of its own.
+    """Collate function for pairs: `chosen_input_ids` and `rejected_input_ids`, each with its mask.
 
-    `equal_widths` pads both to the longer of the two, for a loss that runs them as one batch.
+    `equal_widths` pads both to one width, for a loss that concatenates them into one batch.
 
     >>> pairs = [{"chosen_input_ids": [1, 2], "rejected_input_ids": [3], "margin": 0.5}]
     >>> batch = Preference(equal_widths=True)(pairs)
@@ -47,9 +47,10 @@ class Preference(Padded):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class KTO(Padded):
-    """Single judgements: `input_ids`, and bool [rows] in `tag`, whether the answer is wanted.
+    """Collate function for single judgements: `input_ids`, and the field `tag` as bool [rows].
 
-    `tag` may be numbers 0 and 1 in the samples. All else is as `Padded` has it (`weight`: float32).
+    `tag` is True for a wanted answer; samples may have 0 and 1. A field `weight` becomes float32;
+    all other fields are treated as by `Padded`.
 
     >>> batch = KTO()([{"input_ids": [1, 2], "tag": 1, "weight": 0.5}])
     >>> batch["tag"], batch["weight"]
@@ -77,12 +78,13 @@ class KTO(Padded):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GRPO(Padded):
-    """Groups of answers to one prompt: `responses` int64 [rows, group, width], and their `scores`.
+    """Collate function for groups of answers to one prompt, and their scores.
 
-    A sample has `responses`, a list of lists of ids, and may have `scores`, a number for each: then
-    float32 [rows, group]. `responses_attention_mask` [rows, group, width] is 1 where a token is, so
-    it is all 0 for the answers that a smaller group lacks: the last of it, and 0 in its scores.
-    Responses in text stay lists.
+    A sample has `responses`, a list of lists of ids, and may have `scores`, one number each. The
+    batch has `responses`, int64 [rows, group, width], `scores`, float32 [rows, group], and
+    `responses_attention_mask` [rows, group, width], which is 1 for tokens. A group with fewer
+    answers is filled at its end with answers of padding (mask 0) whose score is 0. Responses that
+    are texts stay lists.
 
     >>> batch = GRPO()([{"input_ids": [1], "responses": [[5, 6], [7]], "scores": [1.0, 0.0]}])
     >>> batch["responses"].tolist(), batch["scores"].tolist()
@@ -112,12 +114,15 @@ class GRPO(Padded):
         work = self.pad(columns)
         if ids:
             work.batch.update(self._answers(groups))
-        if scores is not None:  # on the right, as the answers that a smaller group lacks
+        if scores is not None:  # padded on the right, like the answers of a small group
             rows = as_rows(scores, self.scores)
-            work.batch[self.scores] = self.padded(self.scores, rows, layout_of(padding(), rows))
+            work.batch[self.scores] = self.padded(
+                self.scores, rows, layout_of(cached_padding(), rows)
+            )
         return self.finish(work)
 
     def _answers(self, groups: list[Any]) -> dict[str, Array]:
+        """Return the responses and their mask, both [rows, group, width]."""
         size = max(map(len, groups))
         flat: list[Any] = []
         for group in _by_row(groups, self.responses):
@@ -127,7 +132,7 @@ class GRPO(Padded):
             rows = as_rows(flat, whole=True)
             layout = layout_of(self.padding_of(self.responses), rows)
             check_fit(rows, wanted.numpy)
-        except SampleError as error:  # of one answer: whose is it?
+        except SampleError as error:  # its row is a number among all answers
             row, answer = divmod(error.row or 0, size)
             raise SampleError(
                 f"response {answer} {error.problem}", row=row, field=self.responses,
@@ -141,7 +146,7 @@ class GRPO(Padded):
         }
 
     def _check(self, columns: Columns) -> None:
-        """Raise unless every sample has answers, and a score for each if there are any."""
+        """Raise `SampleError` unless each sample has responses, and as many scores if any."""
         groups = columns[self.responses]
         scores = columns.get(self.scores, groups)
         for row, (group, own) in enumerate(zip(groups, scores, strict=True)):
@@ -162,7 +167,7 @@ _NOTHING: Array = np.empty(0, np.int64)
 
 
 def _by_row(groups: list[Any], field: str) -> list[Any]:
-    """Return the groups; raise `SampleError` for one without answers, or one that is no row."""
+    """Return the groups; raise `SampleError` for an answer that is not a row of numbers."""
     for row, group in enumerate(groups):
         if not all(is_sequence(answer) for answer in group):
             raise SampleError(

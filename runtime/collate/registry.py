@@ -1,17 +1,19 @@
-"""Registry of collators by name and by modality, with a default for each task.
+"""Registry of collators by name and by modality.
 
-    @register("spectrogram", modality="audio", description="waveforms to spectrograms")
+    registry = CollatorRegistry.get_instance()
+
+    @registry.register("spectrogram", modality="audio", description="waveforms to spectrograms")
     def make(task_spec=None, n_fft=512):
         return Spectrogram(n_fft)
 
-    collate = registry().get_collator(task_spec=task, n_fft=1024)
+    collate = registry.get_collator(task_spec=task, n_fft=1024)
 
-What is registered makes a collator: it gets the options of the call, and `task_spec` and
-`tokenizer` if it takes arguments of these names. Whatever it raises is raised. A name beats a
-modality; of several of one modality the one with the highest `precedence` is taken, of equal ones
-the first that was registered. Only a modality that nobody has registered gets the default collator,
-with a warning. A registry is an object: `CollatorRegistry()` has the built-in ones and shares
-nothing with `registry()`.
+A registered function returns a collator. It gets the options of the call, and `task_spec` and
+`tokenizer` if it has arguments of these names. Its errors are not caught.
+
+A collator is looked up by name if one is given, else by modality: the highest `precedence` wins,
+and among equals the first that was registered. For a modality without a collator the default
+collator is returned, with a warning.
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ from dataprep.formats.errors import UsageError, require
 from ..types import Collate
 from .fallback import Default
 
-__all__ = ["CollatorInfo", "CollatorRegistry", "MakeCollate", "register", "registry"]
+__all__ = ["CollatorInfo", "CollatorRegistry", "MakeCollate"]
 
 MakeCollate = Callable[..., Any]
 _Made = TypeVar("_Made", bound=MakeCollate)
@@ -46,9 +48,9 @@ class CollatorInfo:
 
 
 class CollatorRegistry:
-    """Names, and what makes the collator of each.
+    """Registry of functions that make collators; with `builtin=False` it begins empty.
 
-    `builtin=False` is an empty one.
+    Registries are independent of each other; `get_instance` returns the one of this process.
 
     >>> mine = CollatorRegistry()
     >>> @mine.register("pairs", modality="pairs", description="two texts")
@@ -56,7 +58,7 @@ class CollatorRegistry:
     ...     return Default(report=False)
     >>> mine.get_collator("pairs", pad_id=3)
     Default(report=False, schema=OutputSchema(fields={}), tensors=True)
-    >>> "pairs" in registry()
+    >>> "pairs" in CollatorRegistry.get_instance()
     False
     """
 
@@ -75,7 +77,7 @@ class CollatorRegistry:
         return CollatorRegistry._shared
 
     def reset(self) -> None:
-        """Remove all collators that were registered since the registry was made."""
+        """Remove all collators but the built-in ones."""
         self._found = {}
         if self._builtin:
             from .builtin import register_builtin
@@ -98,10 +100,10 @@ class CollatorRegistry:
         precedence: int = 0,
         overwrite: bool = False,
     ) -> Callable[[_Made], _Made]:
-        """Return a decorator that registers a function which makes a collator, and returns it.
+        """Return a decorator that registers a function which makes collators.
 
-        Without `modality` it is found by name alone. Raises `UsageError` for a name that is taken,
-        unless `overwrite`.
+        Without `modality` the function is found by name only. Raises `UsageError` for a name that
+        is taken, unless `overwrite`.
         """
         require(isinstance(name, str) and bool(name), "name", f"must be a name, got {name!r}")
 
@@ -122,12 +124,12 @@ class CollatorRegistry:
         return add
 
     def unregister(self, name: str) -> None:
-        """Forget one. Raises `UsageError` where there is none of this name."""
+        """Remove the collator `name`; raise `UsageError` if there is none."""
         self._named(name)
         del self._found[name]
 
     def list_collators(self, modality: str | None = None) -> list[CollatorInfo]:
-        """Return all collators, or those of a modality, in the order of preference."""
+        """Return all collators, or those of a modality, by falling precedence."""
         found = [i for i in self._found.values() if modality is None or i.modality == modality]
         return sorted(found, key=lambda info: -info.precedence)
 
@@ -146,12 +148,12 @@ class CollatorRegistry:
         modality: str | None = None,
         **options: Any,
     ) -> Collate:
-        """Return the collator of this name, else of this modality, else of the task's modality.
+        """Return the collator with this name, else for `modality`, else for the task's modality.
 
-        `options` are for what makes it; none is dropped. A task is anything with a `modality`.
+        `options` go to the registered function. `task_spec` is any object with a `modality`.
 
-        Raises `UsageError` without name, modality and task; for an unknown name; for options that
-        are not taken; and whatever the maker raises.
+        Raises `UsageError` if neither name, modality nor task is given, for an unknown name, and
+        for an option that the function does not take; and every error of the function.
         """
         if collator_name is not None:
             return self._made(self._named(collator_name), task_spec, tokenizer, options)
@@ -171,7 +173,7 @@ class CollatorRegistry:
             " samples are stacked by the default collator",
             stacklevel=2,
         )
-        return cast("Collate", Default(**_accepted(options, "default")))
+        return cast("Collate", Default(**_accepted(options)))
 
     def _named(self, name: str) -> CollatorInfo:
         if name not in self._found:
@@ -206,32 +208,13 @@ class CollatorRegistry:
         return cast("Collate", made)
 
 
-def _accepted(options: Mapping[str, Any], name: str) -> dict[str, Any]:
-    """Return the options, if the default collator takes them all."""
+def _accepted(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options; raise `UsageError` for one that the default collator does not take."""
     takes = set(inspect.signature(Default).parameters)
     unknown = sorted(set(options) - takes)
     if unknown:
         raise UsageError(
-            f"{', '.join(unknown)}: no such option", where=f"collator {name!r}",
+            f"{', '.join(unknown)}: no such option", where="collator 'default'",
             remedy=f"It takes: {', '.join(sorted(takes))}.",
         )  # fmt: skip
     return dict(options)
-
-
-def registry() -> CollatorRegistry:
-    """Return the registry that this process shares."""
-    return CollatorRegistry.get_instance()
-
-
-def register(
-    name: str,
-    *,
-    modality: str | None = None,
-    description: str = "",
-    precedence: int = 0,
-    overwrite: bool = False,
-) -> Callable[[_Made], _Made]:
-    """Return `CollatorRegistry.register` of the shared registry."""
-    return registry().register(
-        name, modality=modality, description=description, precedence=precedence, overwrite=overwrite
-    )

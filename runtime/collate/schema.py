@@ -1,9 +1,8 @@
 """Output schema of a batch: the dtype and the pad value of every field.
 
-A field is looked up by its name, then by the part of the name behind a prefix: what is said of
-``input_ids`` holds for ``chosen_input_ids`` unless that is named itself. What nothing is said of
-has the dtypes and pad values that models expect (`_KNOWN`), or those of its numbers: int64, float32
-and bool.
+A field is looked up by its name, then without its prefix: an entry for ``input_ids`` holds for
+``chosen_input_ids`` too, unless that has one of its own. A field without an entry has the dtype and
+pad value that models expect (`_KNOWN`), or those of its numbers: int64, float32 or bool, and 0.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ _OF_KIND = {"b": torch.bool, "i": torch.int64, "u": torch.int64, "f": torch.floa
 
 
 def dtype_of(name: torch.dtype | str) -> torch.dtype:
-    """Return a torch dtype, given as one or by name:
+    """Return the torch dtype that `name` is or names; raise `UsageError` for any other value.
 
     >>> dtype_of("int32")
     torch.int32
@@ -44,13 +43,13 @@ def dtype_of(name: torch.dtype | str) -> torch.dtype:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FieldSchema:
-    """Requested dtype and pad value of one field; None leaves the default.
+    """Dtype and pad value of one field; None stands for the default.
 
-    - `dtype`: of the tensor, or its name.
-    - `pad_value`: what stands in padding.
-    - `along`: the field of ids whose elements this one has a number for each: it is cut and padded
-      as they are. Known by themselves: labels, attention_mask, token_type_ids, position_ids,
-      special_tokens_mask, loss_mask.
+    - `dtype`: a torch dtype or its name.
+    - `pad_value`: the value in padding.
+    - `along`: a field of ids. The described field has one number per id, and is cut and padded like
+      them. It need not be given for labels, attention_mask, token_type_ids, position_ids,
+      special_tokens_mask and loss_mask, which go along with ``input_ids``.
     """
 
     dtype: torch.dtype | str | None = None
@@ -69,7 +68,7 @@ class FieldSchema:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Resolved:
-    """One field of a batch as it will be: the tensor's dtype, numpy's on the way, the padding."""
+    """Dtype and pad value of one field; `numpy` is the dtype of the array before the tensor."""
 
     dtype: torch.dtype
     numpy: np.dtype[Any]
@@ -115,9 +114,9 @@ class OutputSchema:
 
     @classmethod
     def from_dict(cls, fields: Mapping[str, Any]) -> OutputSchema:
-        """Make a schema of plain values:
+        """Return the schema of plain values, as ``{"labels": {"dtype": "int32", "pad_value": 0}}``.
 
-        A dtype alone will do: ``{"labels": "int32"}``. Raises `UsageError` for anything else.
+        A dtype alone will do: ``{"labels": "int32"}``. Raises `UsageError` for other values.
         """
         require(isinstance(fields, Mapping), "schema", f"must be a mapping, got {fields!r}")
         found = {}
@@ -130,11 +129,11 @@ class OutputSchema:
         return cls(found)
 
     def to_dict(self) -> dict[str, dict[str, Any]]:
-        """Return plain JSON values, from which `from_dict` makes the same schema."""
+        """Return JSON values, from which `from_dict` makes the same schema."""
         return {name: _plain(schema) for name, schema in self.fields.items()}
 
     def along(self, name: str) -> str | None:
-        """Return the field of ids that `name` goes along with, if any; a prefix is that of both."""
+        """Return the field of ids of which `name` has one number per id, or None."""
         if (name, "along") in self._resolved:
             found: str | None = self._resolved[name, "along"]
             return found
@@ -143,16 +142,16 @@ class OutputSchema:
         return self._resolved.setdefault((name, "along"), prefix + known if known else None)
 
     def resolve(self, name: str, *, pad_value: float | None = None, kind: str = "i") -> Resolved:
-        """Return dtype and pad value of `name`; `kind` is numpy's letter for the numbers it holds.
+        """Return dtype and pad value of `name`, whose numbers are of NumPy's `kind` (a letter).
 
-        Fractions stay fractions unless the schema says otherwise, whatever the name: the labels of
-        a regression are float32. `pad_value` stands where the schema says none. Raises
-        `UsageError` where the pad value does not fit the dtype.
+        Floats stay floats unless the schema has another dtype: labels of a regression are float32.
+        `pad_value` is used if the schema has none. Raises `UsageError` if the pad value does not
+        fit the dtype.
         """
-        asked = (name, pad_value, kind)
-        if asked not in self._resolved:
-            self._resolved[asked] = self._resolve(name, pad_value, kind)
-        found: Resolved = self._resolved[asked]
+        key = (name, pad_value, kind)
+        if key not in self._resolved:
+            self._resolved[key] = self._resolve(name, pad_value, kind)
+        found: Resolved = self._resolved[key]
         return found
 
     def _resolve(self, name: str, pad_value: float | None, kind: str) -> Resolved:
@@ -165,7 +164,10 @@ class OutputSchema:
 
 
 def _split(name: str, *tables: Mapping[str, Any]) -> tuple[str, str]:
-    """Return the longest ending of `name` in a table, after an underscore, and the prefix."""
+    """Return `name` without prefix, and the prefix: ("input_ids", "chosen_").
+
+    The longest part of `name` after an underscore that is in a table; else `name` and no prefix.
+    """
     base, prefix = name, ""
     while not any(base in table for table in tables):
         head, mark, base = base.partition("_")

@@ -1,8 +1,8 @@
-"""Collators of tasks on text: causal language models, classification, sequence to sequence.
+"""Collate functions for text: causal language models, classification, sequence to sequence.
 
-One shift convention: labels equal the inputs, position by position, because models shift inside.
-``shift=True`` gives next-token labels instead, for a loss that compares position by position; using
-it with a model that shifts trains on the token after the next.
+Labels equal the inputs, position by position, because models shift them inside. ``shift=True``
+returns next-token labels instead, for a loss that compares outputs and labels position by position;
+with a model that shifts inside, it would train on the token after the next.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from ..checks import whole_number
 from ..errors import SampleError
 from ..padding import Padding, Side
 from .columns import Columns, columns_of, is_sequence, kind_of, scalars, stacked
-from .padded import Padded, one_each, padding
-from .padding import Array, Layout, as_rows, check_fit, layout_of
+from .padded import Padded, cached_padding, one_each
+from .ragged import Array, PaddedLayout, as_rows, check_fit, layout_of
 
 __all__ = ["CausalLM", "ClassLabels", "Classification", "Seq2Seq", "require_fields"]
 
@@ -31,11 +31,12 @@ _LABEL_NAMES = ("labels", "label", "label_ids")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CausalLM(Padded):
-    """`input_ids`, `attention_mask` and `labels`, int64 [rows, width].
+    """Collate function for causal language models: `input_ids`, `attention_mask` and `labels`.
 
-    Labels are the inputs, or those that the samples bring (a prompt not to train on is -100), and
-    `label_pad_id` wherever the attention mask or a `loss_mask` is 0. With `shift`, label `j` is the
-    label of token `j + 1`, and the last of each row is `label_pad_id`.
+    All are int64 [rows, width]. Labels are the inputs, or the labels of the samples (-100 for a
+    prompt not to train on), and `label_pad_id` wherever the attention mask or a `loss_mask` is 0.
+    With `shift`, label `j` is that of token `j + 1`, and the last label of each row is
+    `label_pad_id`.
 
     >>> CausalLM()([{"input_ids": [5, 6, 7]}, {"input_ids": [8]}])["labels"].tolist()
     [[5, 6, 7], [8, -100, -100]]
@@ -62,7 +63,7 @@ class CausalLM(Padded):
         return self.finish(work)
 
     def _mask(self, labels: Array, out: Array, *, own: bool) -> None:
-        """Mask labels that are tokens left `out`, and if `own` those that stand on one."""
+        """Mask the labels of tokens where `out` is True; if `own`, also those at that position."""
         if own or not self.shift:
             np.copyto(labels, self.label_pad(), where=out)
         if self.shift:
@@ -71,12 +72,12 @@ class CausalLM(Padded):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Classification(Padded):
-    """Padded ids with `labels`: what the samples call `labels`, `label` or `label_ids`.
+    """Collate function for classification and regression: padded ids, and `labels`.
 
-    `kind` of the labels: ``"single"``, one class, int64 [rows]; ``"multi"``, a number for each
-    class, float32 [rows, classes]; ``"regression"``, float32 [rows]; ``"token"``, a class for each
-    token, int64 [rows, width], `label_pad_id` in padding. Without labels, as for prediction, there
-    are none in the batch.
+    Labels are the field `labels`, `label` or `label_ids` of the samples. `kind` of the labels:
+    ``"single"``, one class, int64 [rows]; ``"multi"``, one number per class, float32
+    [rows, classes]; ``"regression"``, float32 [rows]; ``"token"``, one class per token, int64
+    [rows, width], `label_pad_id` in padding. Samples without labels make batches without.
 
     >>> samples = [{"input_ids": [5, 6], "label": 1}, {"input_ids": [8], "label": 0}]
     >>> Classification()(samples)["labels"]
@@ -106,6 +107,7 @@ class Classification(Padded):
         return self.finish(work)
 
     def _labels(self, values: list[Any]) -> Array:
+        """Return the labels of any kind but ``"token"``."""
         rows = [is_sequence(value) for value in values]
         if any(row != (self.kind == "multi") for row in rows):
             raise SampleError(
@@ -128,12 +130,13 @@ class Classification(Padded):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Seq2Seq(Padded):
-    """Inputs of an encoder, and `decoder_input_ids`, `decoder_attention_mask` and `labels`.
+    """Collate function for encoder-decoder models: padded inputs, decoder inputs and `labels`.
 
-    `labels` of a sample are the ids of its target. The decoder's inputs are these moved one to the
-    right, with `decoder_start_id` first, unless the samples bring their own. Targets are cut at
-    `max_target_length` and padded on `target_side`, apart from the inputs. Samples with
-    `decoder_input_ids` need no labels; the batch then has none.
+    `labels` of a sample are the ids of its target. `decoder_input_ids` are the labels moved one to
+    the right, with `decoder_start_id` first, unless the samples have the field;
+    `decoder_attention_mask` goes along. Targets are cut at `max_target_length` and padded on
+    `target_side`, independently of the inputs. Samples with `decoder_input_ids` and no labels make
+    a batch without labels.
 
     >>> batch = Seq2Seq(decoder_start_id=1)([{"input_ids": [5, 6, 7], "labels": [8, 9]},
     ...                                      {"input_ids": [4], "labels": [3]}])
@@ -152,7 +155,8 @@ class Seq2Seq(Padded):
         self._target()
 
     def _target(self) -> Padding:
-        return padding(
+        """Return the padding of targets."""
+        return cached_padding(
             side=self.target_side, max_length=self.max_target_length, multiple=self.multiple,
             pad_to=self.pad_to if self.max_target_length else None, truncate=self.truncate,
         )  # fmt: skip
@@ -183,8 +187,8 @@ class Seq2Seq(Padded):
             batch[_DECODER_MASK] = layout.mask(self.schema.resolve(_DECODER_MASK).numpy)
         return self.finish(work)
 
-    def _moved_right(self, labels: Array, layout: Layout) -> Array:
-        """Return the inputs of the decoder for `labels`: the start token, then all but the last."""
+    def _moved_right(self, labels: Array, layout: PaddedLayout) -> Array:
+        """Return the inputs of the decoder: the start token, then all `labels` but the last."""
         wanted = self.schema.resolve(_DECODER_IDS, pad_value=self.pad_id)
         shown = np.where(labels == self.label_pad(), wanted.pad_value, labels)
         check_fit(list(shown), wanted.numpy, _DECODER_IDS)
@@ -196,7 +200,10 @@ class Seq2Seq(Padded):
         return ids
 
     def _rows(self, columns: Columns, name: str, like: list[Array] | None = None) -> list[Array]:
-        """Return the rows of a field of the target, removed from `columns`, or none."""
+        """Remove a field of the target from `columns` and return its rows; [] if there is none.
+
+        Raises `SampleError` for an empty row, or one whose length differs from that in `like`.
+        """
         rows = as_rows(columns.pop(name, ()), name, whole=True)
         for row, values in enumerate(rows):
             if not len(values) or (like and len(values) != len(like[row])):
@@ -218,7 +225,7 @@ def _number(row: int, value: Any) -> float:
 
 
 def require_fields(columns: Columns, *names: str, where: str) -> None:
-    """Raise `UsageError` where samples lack one of `names`."""
+    """Raise `UsageError` if one of `names` is no field of the samples."""
     missing = [name for name in names if name not in columns]
     if missing:
         raise UsageError(

@@ -1,7 +1,7 @@
-"""The few ids that collators need of a tokenizer, whatever made it.
+"""Ids of special tokens, and of tokens that continue a word, of a tokenizer of any library.
 
-Read from what tokenizers have in common, without importing any: transformers' (`pad_token_id`,
-`all_special_ids`, ...), `tokenizers.Tokenizer` (`token_to_id`, `padding`), or this project's.
+They are read without importing the library: from `pad_token_id`, `all_special_ids`, ...
+(transformers), or `get_vocab`, `get_added_tokens_decoder` and `padding` (`tokenizers`).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataprep.formats.errors import UsageError
 
 __all__ = ["TokenIds", "continuations", "token_ids"]
 
-_STARTS = ("Ġ", "▁", "Ċ")  # a space, and a line end, as byte-level BPE and sentencepiece write them
+_STARTS = ("Ġ", "▁", "Ċ")  # space or line end, as byte-level BPE and SentencePiece write it
 _MASKS = ("[MASK]", "<mask>", "<|mask|>")
 _PADS = ("[PAD]", "<pad>", "<|pad|>", "<|padding|>")
 _ENDS = ("<|endoftext|>", "</s>", "<|im_end|>", "<|end_of_text|>", "[SEP]")
@@ -21,7 +21,10 @@ _ENDS = ("<|endoftext|>", "</s>", "<|im_end|>", "<|end_of_text|>", "[SEP]")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TokenIds:
-    """Special ids of a tokenizer; None where it has no such token."""
+    """Special tokens, size of the vocabulary (largest id + 1) and padding side of a tokenizer.
+
+    None stands for a token that the tokenizer does not have, or a side that it does not set.
+    """
 
     pad_id: int
     mask_id: int | None
@@ -31,10 +34,10 @@ class TokenIds:
 
 
 def token_ids(tokenizer: Any) -> TokenIds:
-    """Return the ids of `tokenizer`; the pad id is that of its pad, else of its end of text, else
-    0.
+    """Return the ids of `tokenizer`.
 
-    Raises `UsageError` for anything but a tokenizer.
+    The pad id is that of the pad token, else of the end-of-text token, else 0. Raises `UsageError`
+    for an object without `get_vocab`.
     """
     vocabulary = _vocabulary(tokenizer)
     special = _special(tokenizer, vocabulary)
@@ -54,10 +57,11 @@ def token_ids(tokenizer: Any) -> TokenIds:
 
 
 def continuations(tokenizer: Any) -> tuple[int, ...]:
-    """Return the ids of tokens that go on with the word of the token before them.
+    """Return the ids of tokens that continue the word of the token before them.
 
-    WordPiece marks these (``##ing``); byte-level BPE and sentencepiece mark what begins a word
-    (``Ġ``, ``▁``), so all others go on. Raises `UsageError` for a vocabulary that marks neither.
+    WordPiece marks these tokens (``##ing``); byte-level BPE and SentencePiece mark tokens that
+    begin a word (``Ġ``, ``▁``), so all others continue one. Raises `UsageError` for a vocabulary
+    without such marks.
     """
     vocabulary = _vocabulary(tokenizer)
     special = set(_special(tokenizer, vocabulary))
@@ -68,7 +72,7 @@ def continuations(tokenizer: Any) -> tuple[int, ...]:
             "the vocabulary does not say where words begin", where="whole_words",
             remedy="Give the samples a field word_ids.",
         )  # fmt: skip
-    if len(starts) > len(marked):  # GPT-2's has a few tokens that are nothing but signs like ##
+    if len(starts) > len(marked):  # GPT-2 has a few tokens like ###, which are not marks
         marked = set(vocabulary.values()) - starts
     return tuple(sorted(marked - special))
 
@@ -85,6 +89,7 @@ def _vocabulary(tokenizer: Any) -> dict[str, int]:
 
 
 def _special(tokenizer: Any, vocabulary: dict[str, int]) -> tuple[int, ...]:
+    """Return the ids of all special tokens, in increasing order."""
     ids = getattr(tokenizer, "all_special_ids", None)
     added = getattr(tokenizer, "get_added_tokens_decoder", None)
     if ids is None:
@@ -96,6 +101,7 @@ def _special(tokenizer: Any, vocabulary: dict[str, int]) -> tuple[int, ...]:
 def _first(
     tokenizer: Any, vocabulary: dict[str, int], attribute: str, names: tuple[str, ...]
 ) -> int | None:
+    """Return the id in `attribute` of the tokenizer, else of the first known token of `names`."""
     found = getattr(tokenizer, attribute, None)
     if isinstance(found, int):
         return found

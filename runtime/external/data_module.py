@@ -52,7 +52,7 @@ _KIND = "dataprep data module state"
 _TEXT_TASKS = ("lm", "masked_lm", "classification", "multi_label", "regression")
 _AT_ONCE = 1000  # texts
 _BUILT = (Dataset, ArrayData, PairData)
-_SPLITS = (Split, ArraySplit)
+_BUILT_SPLITS = (Split, ArraySplit)
 _VAL_NAMES = ("val", "validation", "valid", "dev")
 
 
@@ -76,7 +76,7 @@ class DataModule(Protocol):
         ...
 
 
-class _Parts(NamedTuple):
+class _Splits(NamedTuple):
     train: Any
     val: Any
     test: Any
@@ -159,8 +159,8 @@ class UniversalDataModule:
         self.dp_rank, self.dp_size = data_parallel(distributed, dp_rank, dp_size)
         self.task_spec, self.tokenizer = task_spec, tokenizer
         self._rows = spec_of(rows) if isinstance(rows, Mapping) else row_spec(rows)
-        self._labels_asked = isinstance(rows, Mapping) and "labels" in rows
-        self._labels_of_task = not (self._labels_asked or isinstance(rows, RowSpec))
+        self._labels_given = isinstance(rows, Mapping) and "labels" in rows
+        self._labels_of_task = not (self._labels_given or isinstance(rows, RowSpec))
         self._built, self._hidden_by = False, cast("Collate | None", None)
         self._tokenizes = (
             tokenizer is not None
@@ -169,7 +169,7 @@ class UniversalDataModule:
             and getattr(task_spec, "modality", None) == "text"
             and getattr(task_spec, "task_type", None) in _TEXT_TASKS
         )
-        self._parts = self._divide(train_data, val_data, test_data)
+        self._data = self._divide(train_data, val_data, test_data)
         require(not rows or self._built, "rows", "are options of datasets that were built; of data "
                 "like this collator_options say how rows are cut")  # fmt: skip
         self._collate = self._chosen(
@@ -220,9 +220,9 @@ class UniversalDataModule:
 
     def _held_out(self) -> float:
         """Return the share of the training data that was held out."""
-        return self.val_split if isinstance(self._parts.train, Part) else 0.0
+        return self.val_split if isinstance(self._data.train, Part) else 0.0
 
-    def _divide(self, train: Any, val: Any, test: Any) -> _Parts:
+    def _divide(self, train: Any, val: Any, test: Any) -> _Splits:
         if isinstance(train, str | Path):
             train = open_data(train)
         if isinstance(train, _BUILT):
@@ -235,17 +235,17 @@ class UniversalDataModule:
                 raise UsageError(f"there is no 'train' in {', '.join(map(str, train))}",
                                  where="train_data", remedy="Name one split 'train'.")  # fmt: skip
             train = train["train"]
-        train = self._rows_of(train, "train")
-        val, test = self._found(val, "val"), self._found(test, "test")
+        train = self._opened(train, "train")
+        val, test = self._given(val, "val"), self._given(test, "test")
         train, val, test = map(self._tokenized, (train, val, test))
         whole = val is not None or not self.val_split or is_stream(train) or is_own(train)
         if whole or len(train) == 0:
-            return _Parts(train, val, test)
-        return _Parts(*split_by_fraction(train, self.val_split, self.seed), test)
+            return _Splits(train, val, test)
+        return _Splits(*split_by_fraction(train, self.val_split, self.seed), test)
 
     def _tokenized(self, data: Any) -> Any:
         """Return `data` with `input_ids` in place of texts."""
-        own = data is None or isinstance(data, _SPLITS) or is_own(data)
+        own = data is None or isinstance(data, _BUILT_SPLITS) or is_own(data)
         if own or not self._tokenizes or is_stream(data) or not len(data):
             return data
         with isolated():
@@ -291,7 +291,7 @@ class UniversalDataModule:
         """Return whether rows of the split only fill batches, and must be told."""
         return self.dp_size > 1 and not (name == "train" and bool(self.config.drop_last))
 
-    def _found(self, data: Any, name: str) -> Any:
+    def _given(self, data: Any, name: str) -> Any:
         """Return `data`, of a dataset that was built the split of that name; None of an empty one.
 
         Its rows are made when its loader is asked for.
@@ -300,14 +300,14 @@ class UniversalDataModule:
         if isinstance(data, _BUILT):
             held = self._splits(data)
             data = data.split(name) if name not in held else held[name]
-        if isinstance(data, _SPLITS):
+        if isinstance(data, _BUILT_SPLITS):
             self._built = True
             return data if len(data) else None
         return data
 
-    def _rows_of(self, data: Any, name: str) -> Any:
+    def _opened(self, data: Any, name: str) -> Any:
         """Return the rows of the split `data` of a dataset that was built; other data as it is."""
-        if not isinstance(data, _SPLITS):
+        if not isinstance(data, _BUILT_SPLITS):
             return data
         self._built, spec = True, self._rows
         if isinstance(data, Split) and self.task_spec is not None:
@@ -328,7 +328,7 @@ class UniversalDataModule:
             require(name is None and not options, "data_collator",
                     "is given, so collator_name and collator_options mean nothing")  # fmt: skip
             return given or self.config.collate_fn
-        if is_own(self._parts.train):
+        if is_own(self._data.train):
             hidden = getattr(self.task_spec, "task_type", None) == "masked_lm"
             require(name is None and (hidden or not options), "collator_name",
                     "means nothing for a dataset that makes its batches itself")  # fmt: skip
@@ -362,35 +362,35 @@ class UniversalDataModule:
             return
         from . import built_tasks
 
-        for data in self._parts:
-            built_tasks.require_task(data, task, asked=self._labels_asked)
-        if task.task_type != "masked_lm" or not isinstance(self._parts.train, BatchDataset):
+        for data in self._data:
+            built_tasks.require_task(data, task, asked=self._labels_given)
+        if task.task_type != "masked_lm" or not isinstance(self._data.train, BatchDataset):
             return
         built_tasks.check_masked_options(options)
         if self.tokenizer is None:
             options.setdefault("pad_id", 0)  # of no row: they come padded
         self._hidden_by = self._registered("masked_lm", options, registry)
-        self._parts = _Parts(*map(self._with_hidden_tokens, self._parts))
+        self._data = _Splits(*map(self._with_hidden_tokens, self._data))
 
     def _with_hidden_tokens(self, data: Any) -> Any:
         """Return rows with tokens hidden, where the task hides some; splits have no rows yet."""
-        if data is None or self._hidden_by is None or isinstance(data, _SPLITS):
+        if data is None or self._hidden_by is None or isinstance(data, _BUILT_SPLITS):
             return data
         from .built_tasks import with_hidden_tokens
 
         return with_hidden_tokens(data, self._hidden_by, seed=self.seed, tokenizer=self.tokenizer)
 
     def _loader(self, name: Literal["train", "val", "test"]) -> Any:
-        data = getattr(self._parts, name)
+        data = getattr(self._data, name)
         if data is None:
             return None
         if name not in self._loaders:
-            if isinstance(data, _SPLITS):
-                data = self._rows_of(data, name)
+            if isinstance(data, _BUILT_SPLITS):
+                data = self._opened(data, name)
                 if self.task_spec is not None and self._collate is None:
                     from .built_tasks import require_task
 
-                    require_task(data, self.task_spec, asked=self._labels_asked)
+                    require_task(data, self.task_spec, asked=self._labels_given)
                 data = self._with_hidden_tokens(data)
             self._loaders[name] = self._make(data, name)
         return self._loaders[name]

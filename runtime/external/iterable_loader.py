@@ -47,7 +47,7 @@ from ..types import Collate, batch_of
 from .config import LoaderConfig
 from .iterable_rows import (
     NumberedRow,
-    Source,
+    StreamSource,
     all_rows,
     require_stream,
     through_buffer,
@@ -224,7 +224,7 @@ class _IterablePass:
 
 
 def foreign_stream_loader(
-    source: Source,
+    source: StreamSource,
     config: LoaderConfig,
     *,
     collate: Collate | None = None,
@@ -250,7 +250,7 @@ def foreign_stream_loader(
     if isinstance(source, StreamingPreprocessedDataset):
         size, identity = source.buffer_size, identity or source.identity
         default = source.default_buffer
-    chosen = collate or config.collate_fn or _FirstDecides()
+    chosen = collate or config.collate_fn or _ChosenByFirst()
     draws = True if getattr(source, "draws", None) is True else config.draws
     stream = BatchStream(
         source, chosen, batch_size=config.batch_size, seed=config.seed,
@@ -281,7 +281,7 @@ def foreign_stream_loader(
     )  # fmt: skip
 
 
-class _FirstDecides:
+class _ChosenByFirst:
     """Collate function chosen by the first sample; see `foreign_loader`."""
 
     draws = False
@@ -302,7 +302,7 @@ class BatchStream(IterableDataset[Any]):
 
     def __init__(
         self,
-        source: Source | StreamingPreprocessedDataset,
+        source: StreamSource | StreamingPreprocessedDataset,
         collate: Collate,
         *,
         batch_size: int,
@@ -380,7 +380,7 @@ class BatchStream(IterableDataset[Any]):
             samples = self._any(group, epoch)
         if not samples:
             return None
-        rows = _Rows(samples)
+        rows = _BatchSamples(samples)
         numbers += [PADDING] * ((self.batch_size - len(numbers)) if self.masked else 0)
         collated = Collated(rows, self.collate, sample_mask=self.masked)
         wanted = np.array(numbers, np.int64)
@@ -419,7 +419,7 @@ class BatchStream(IterableDataset[Any]):
         return through_buffer(rows, self.buffer, self.seed, epoch)
 
 
-class _Rows:
+class _BatchSamples:
     """The samples of one batch by their numbers in the stream, which errors name."""
 
     def __init__(self, samples: dict[int, Any]) -> None:

@@ -23,12 +23,14 @@ from dataprep.formats.errors import InputError, UsageError, require
 
 from ..loader.machine_errors import machine_error
 from ..order.seeding import seed_for
-from .randomness import UNSAID, seeded_rows
+from .randomness import UNDECLARED_DRAWS, seeded_rows
 
-__all__ = ["NumberedRow", "Source", "all_rows", "part_of_rows", "require_shards", "require_stream",
-           "through_buffer"]  # fmt: skip
+__all__ = [
+    "NumberedRow", "StreamSource", "all_rows", "part_of_rows", "require_shards", "require_stream",
+    "through_buffer",
+]  # fmt: skip
 
-Source = Iterable[Any] | Callable[[], Iterable[Any]]
+StreamSource = Iterable[Any] | Callable[[], Iterable[Any]]
 NumberedRow = tuple[int, Any]
 _NONE: Any = object()
 _NO_STREAMS: tuple[tuple[Any, str, str], ...] = (
@@ -53,7 +55,7 @@ def require_stream(source: Any, where: str) -> None:
 
 
 def all_rows(
-    source: Source, epoch: int, *, seed: int = 0, draws: bool = True
+    source: StreamSource, epoch: int, *, seed: int = 0, draws: bool = True
 ) -> Iterator[NumberedRow]:
     """Yield every row of the stream in `epoch` with its number; `seed` seeds its draws.
 
@@ -64,14 +66,14 @@ def all_rows(
     [(0, 'a'), (1, 'b')]
     """
     rows = seeded_rows(
-        partial(_begun, source, epoch), seed_for(seed, "rows", epoch) >> 31, draws=draws
+        partial(_new_iterator, source, epoch), seed_for(seed, "rows", epoch) >> 31, draws=draws
     )
     for number in count():
         hidden, worker._worker_info = worker._worker_info, None  # read at any time
         try:
             row = next(rows, _NONE)
         except Exception as error:
-            if getattr(error, "code", None) == UNSAID:
+            if getattr(error, "code", None) == UNDECLARED_DRAWS:
                 raise
             machine = machine_error(error)
             if machine is not None:
@@ -88,7 +90,13 @@ def all_rows(
 
 
 def part_of_rows(
-    source: Source, epoch: int, part: int, parts: int, *, by_shards: bool = False, **drawing: Any
+    source: StreamSource,
+    epoch: int,
+    part: int,
+    parts: int,
+    *,
+    by_shards: bool = False,
+    **drawing: Any,
 ) -> Iterator[NumberedRow]:
     """Return the rows of one of `parts` readers, which together read every row once.
 
@@ -146,7 +154,7 @@ def require_shards(source: Any) -> int:
     return max(1, shards)
 
 
-def _begun(source: Source, epoch: int) -> Iterator[Any]:
+def _new_iterator(source: StreamSource, epoch: int) -> Iterator[Any]:
     if hasattr(source, "set_epoch"):
         source.set_epoch(epoch)
     # A torch dataset may be callable; it is iterated all the same.

@@ -27,7 +27,7 @@ from ..loader.workers import shared
 from ..order.seeding import isolated, seed_for, seed_here
 from .iterable_rows import (
     NumberedRow,
-    Source,
+    StreamSource,
     all_rows,
     part_of_rows,
     require_shards,
@@ -35,7 +35,7 @@ from .iterable_rows import (
     through_buffer,
 )
 from .preprocess import STAGES, Engine, PreprocessError, Preprocessing
-from .randomness import Watch
+from .randomness import DrawsWatch
 
 __all__ = ["SKIPPED", "StreamingPreprocessedDataset"]
 
@@ -79,7 +79,7 @@ class StreamingPreprocessedDataset(IterableDataset[Any]):
 
     def __init__(  # noqa: PLR0917  (the names and the order that callers know)
         self,
-        hf_iterable: Source,
+        hf_iterable: StreamSource,
         prompt_engine: Engine | None = None,
         column_mapping: Mapping[str, str] | None = None,
         buffer_size: int | None = None,
@@ -118,7 +118,7 @@ class StreamingPreprocessedDataset(IterableDataset[Any]):
         # In memory that worker processes share: set_epoch reaches them, their counts come back.
         self._epoch = shared(torch.zeros(1, dtype=torch.int64))
         self._skips = shared(torch.zeros(_WORKERS, len(STAGES), dtype=torch.int64))
-        self._watch = Watch()
+        self._watch = DrawsWatch()
 
     @property
     def epoch(self) -> int:

@@ -27,7 +27,7 @@ from ..checks import whole_number
 from ..loader.machine_errors import machine_error
 from ..sample_numbers import check_samples, from_the_end
 from .preprocess import Engine, PreprocessError, Preprocessing
-from .randomness import Watch
+from .randomness import DrawsWatch
 
 __all__ = ["MISSING", "PreprocessedDataset", "SampleCache", "copied", "require_map_style"]
 
@@ -82,7 +82,7 @@ class PreprocessedDataset(Dataset[Any]):
         self.cache_enabled = not draws and cache_enabled is not False
         self.cache = SampleCache(cache_bytes)
         self._numbers: npt.NDArray[np.int64] | None = None
-        self._watch = Watch()
+        self._watch = DrawsWatch()
 
     @property
     def features(self) -> Any:

@@ -36,7 +36,7 @@ from ..sample_numbers import Indices, sample_numbers
 from ..types import Collate
 from .map_dataset import Collated, MapStyle, without_epoch
 
-__all__ = ["UNSAID", "SeededDraws", "Watch", "draws_nothing", "seeded_rows"]
+__all__ = ["UNDECLARED_DRAWS", "DrawsWatch", "SeededDraws", "draws_nothing", "seeded_rows"]
 
 _WORD = (1 << 64) - 1
 
@@ -132,14 +132,14 @@ def _only_holds(dataset: Any) -> bool:
     return form.get("type") != "custom"
 
 
-UNSAID = "E_DRAWS"
+UNDECLARED_DRAWS = "E_DRAWS"
 """The code of the error about undeclared draws."""
 
 _NONE: Any = object()
 _NUMPY: Any = np.random  # whose types lack `set_bit_generator`
 
 
-class Watch:
+class DrawsWatch:
     """Check of the first use in the main thread for draws."""
 
     def __init__(self) -> None:
@@ -155,13 +155,13 @@ class Watch:
         yield
         self._done = _generators() == before
         if not self._done:
-            raise _unsaid("dataset, transform or engine")
+            raise _undeclared("dataset, transform or engine")
 
 
-def _unsaid(what: str) -> UsageError:
+def _undeclared(what: str) -> UsageError:
     return UsageError(
         f"the {what} draws from the random generators of Python, NumPy or torch", where="draws",
-        code=UNSAID,
+        code=UNDECLARED_DRAWS,
         remedy="Pass draws=True: they are then seeded for each sample, nothing is cached.",
     )  # fmt: skip
 
@@ -190,15 +190,15 @@ def seeded_rows(
         before = _generators()
         rows = begin()
         first = next(rows, _NONE)
-        own = _OwnGenerators() if _generators() != before else None
+        own = _SeparateGenerators() if _generators() != before else None
     if own is not None and not draws:
-        raise _unsaid("stream")
+        raise _undeclared("stream")
     if first is not _NONE:
         yield first
         yield from rows if own is None else own.drawn(rows)
 
 
-class _OwnGenerators:
+class _SeparateGenerators:
     """A copy of the global generators, which continues separately."""
 
     def __init__(self) -> None:

@@ -14,14 +14,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dataprep.formats.errors import UsageError
-from dataprep.runtime.collate import columns
-from dataprep.runtime.collate import padding as ragged
+from dataprep.runtime.collate import columns, ragged
 from dataprep.runtime.collate.audio import Audio
 from dataprep.runtime.collate.fallback import Default
 from dataprep.runtime.collate.images import Normalize, Vision, VisionText
 from dataprep.runtime.collate.masked_lm import MaskedLM
 from dataprep.runtime.collate.padded import Padded
-from dataprep.runtime.collate.padding import pad_rows
 from dataprep.runtime.collate.preference import GRPO, KTO
 from dataprep.runtime.collate.schema import FieldSchema, OutputSchema
 from dataprep.runtime.collate.text import CausalLM, Classification, Seq2Seq
@@ -29,6 +27,7 @@ from dataprep.runtime.errors import SampleError
 from dataprep.runtime.external.map_dataset import Collated
 from dataprep.runtime.sample_numbers import PADDING
 from dataprep.runtime.types import Collate
+from tests.scenes.padded_rows import pad_rows
 from tests.support import examples
 
 

@@ -20,7 +20,7 @@ from dataprep.runtime.collate.builtin import TEXT_TASKS
 from dataprep.runtime.collate.fallback import Default
 from dataprep.runtime.collate.images import Normalize, Vision, VisionText
 from dataprep.runtime.collate.masked_lm import MaskedLM
-from dataprep.runtime.collate.registry import CollatorRegistry, register, registry
+from dataprep.runtime.collate.registry import CollatorRegistry
 from dataprep.runtime.collate.schema import FieldSchema, OutputSchema
 from dataprep.runtime.collate.text import CausalLM, Classification, Seq2Seq
 from dataprep.runtime.collate.tokenizer_ids import continuations, token_ids
@@ -70,7 +70,7 @@ def mine() -> CollatorRegistry:
 
 @pytest.fixture(autouse=True)
 def _told_nothing() -> Iterator[None]:
-    collate_default._TOLD.clear()
+    collate_default._REPORTED.clear()
     yield
 
 
@@ -92,16 +92,17 @@ class TestRegistering:
 
     def test_listing_reset_and_isolation(self, mine: CollatorRegistry) -> None:
         """Item 4: instances share nothing; the shared one is one, and can be reset."""
-        before = [info.name for info in registry().list_collators()]
+        shared = CollatorRegistry.get_instance()
+        before = [info.name for info in shared.list_collators()]
         assert {"text", "vision", "waveform", "vision_text", "default", *TEXT_TASKS} == set(before)
         mine.register("x")(lambda: list)
         copied = mine.copy()
         mine.unregister("x")
-        assert "x" in copied and "x" not in mine and "x" not in registry()
-        register("y", description="shared")(lambda: list)
+        assert "x" in copied and "x" not in mine and "x" not in shared
+        shared.register("y", description="shared")(lambda: list)
         assert "y" in CollatorRegistry.get_instance()
-        registry().reset()
-        assert [info.name for info in registry().list_collators()] == before
+        shared.reset()
+        assert [info.name for info in shared.list_collators()] == before
         assert len(CollatorRegistry(builtin=False)) == 0
 
     def test_a_taken_name_is_refused(self, mine: CollatorRegistry) -> None:

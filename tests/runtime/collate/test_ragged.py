@@ -11,9 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dataprep.formats.errors import UsageError
-from dataprep.runtime.collate.padding import as_rows, layout_of, pad_rows
+from dataprep.runtime.collate.ragged import as_rows, layout_of
 from dataprep.runtime.errors import SampleError
 from dataprep.runtime.padding import Padding, PadTo, Side, Truncate
+from tests.scenes.padded_rows import pad_rows
 from tests.support import examples
 
 KINDS: dict[str, Any] = {

@@ -1,11 +1,10 @@
-"""Rows of different lengths become one array: padded, cut, with a mask from their lengths.
+"""Ragged rows: rows of different lengths as one padded array, with a mask from their lengths.
 
-A row is a list or tuple of numbers, an array or a tensor; its first axis is the one that differs.
-There is a Python step for each row and none for each element. 32 rows of up to 2,048 int64 in
-arrays take 45 microseconds; lists, whose numbers are Python objects, 15 ns an element more.
-
-Where a row is longer than `max_length`, padding on the right keeps its head and padding on the left
-its tail, unless `truncate` says which end is lost.
+`as_rows` makes arrays of any rows, `layout_of` applies the rules of `Padding` (runtime/padding.py),
+and `PaddedLayout` writes the array. A row is a list or tuple of numbers, an array or a tensor; rows
+may differ in the length of their first axis only. There is one Python step per row and none per
+element: 32 rows of up to 2,048 int64 take 45 microseconds as arrays, and 15 ns per element more as
+lists.
 """
 
 from __future__ import annotations
@@ -26,12 +25,11 @@ from ..rows.buffer_pool import Buffers
 
 __all__ = [
     "Array",
-    "Layout",
+    "PaddedLayout",
     "as_array",
     "as_rows",
     "check_fit",
     "layout_of",
-    "pad_rows",
     "plain_int",
 ]
 
@@ -43,10 +41,11 @@ _NO_ARRAY = (TypeError, ValueError, RuntimeError, OverflowError, struct.error)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Layout:
-    """Layout of rows in an array of `width` columns: `lengths` elements of each, at one side.
+class PaddedLayout:
+    """Layout of rows in an array of `width` columns.
 
-    `starts` says from where on a row is kept; None: all rows are kept whole.
+    `lengths` elements of each row are kept, from `starts` on (None: from 0). `left`: padding comes
+    before them, not after.
 
     >>> layout = layout_of(Padding(side="left"), [np.arange(3), np.arange(1)])
     >>> layout.mask(np.dtype(np.int64)).tolist()
@@ -59,32 +58,34 @@ class Layout:
     left: bool
 
     def mask(self, dtype: np.dtype[Any]) -> Array:
-        """Return [rows, width] of `dtype`: 1 where an element is, 0 in padding."""
+        """Return [rows, width] of `dtype`: 1 for elements of rows, 0 in padding."""
         out = _BUFFERS.empty((len(self.lengths), self.width), dtype)
         size = _size_for(self.width)
-        edge = _edge(dtype, size, self.left)  # one step from ones to zeros, or back
+        step = _mask_step(dtype, size, zeros_first=self.left)
         offsets = [size - n if not self.left else size - self.width + n for n in self.lengths]
-        _join([edge[at : at + self.width] for at in offsets], out.reshape(-1))
+        _join([step[at : at + self.width] for at in offsets], out.reshape(-1))
         return out
 
     def fill(
         self, rows: Sequence[Array], value: float, dtype: np.dtype[Any], *, shift: bool = False
     ) -> Array:
-        """Return [rows, width, ...] of `dtype`, `value` in padding. `rows` have one further shape.
+        """Return [rows, width, ...] of `dtype`, with `value` in padding.
 
-        With `shift`, each row is moved one element to the left, and ends with `value`.
+        With `shift`, each row loses its first element and ends with one more `value`. Rows must be
+        alike in dtype and shape beyond the first axis (see `as_rows`).
         """
         further, width, count = _further(rows), self.width, len(rows)
         blank = _constant(value, dtype, _size_for(width))
-        if further:  # one number, seen from everywhere: of images it would take some megabytes
+        if further:  # a view of one number: real padding of images would take megabytes
             blank = np.broadcast_to(np.asarray(value, dtype), (width, *further))
         kept, ends = self.kept(rows), [blank[: width - n] for n in self.lengths]
-        parts = _in_turn(ends, kept) if self.left else _in_turn(kept, ends)
+        parts = _interleaved(ends, kept) if self.left else _interleaved(kept, ends)
         if not shift:
             out = _BUFFERS.empty((count, width, *further), dtype)
             _join(parts, out.reshape(-1, *further))
             return out
-        # The same memory, seen from its second element on; what came from the next row is undone.
+        # A view of the same memory from its second element on: every row then ends with the first
+        # element of the next row, which is overwritten.
         memory = _BUFFERS.empty((count * width + 1, *further), dtype)
         _join(parts, memory[:-1])
         out = memory[1:].reshape(count, width, *further)
@@ -94,17 +95,17 @@ class Layout:
         return out
 
     def kept(self, rows: Sequence[Array]) -> Sequence[Array]:
-        """Return the part of each row that is kept."""
+        """Return the kept part of each row."""
         if self.starts is None:
             return rows
         spans = zip(rows, self.starts, self.lengths, strict=True)
         return [row[start : start + length] for row, start, length in spans]
 
 
-def layout_of(padding: Padding, rows: Sequence[Array], field: str | None = None) -> Layout:
-    """Return the layout of `rows`, padded as `padding` says.
+def layout_of(padding: Padding, rows: Sequence[Array], field: str | None = None) -> PaddedLayout:
+    """Return the layout of `rows` under the rules of `padding`.
 
-    Raises `SampleError` where one is too long and `truncate` is ``"error"``.
+    Raises `SampleError` for a row that is too long if `padding.truncate` is ``"error"``.
     """
     lengths, limit = list(map(len, rows)), padding.max_length
     longest, starts = max(lengths, default=0), None
@@ -112,14 +113,14 @@ def layout_of(padding: Padding, rows: Sequence[Array], field: str | None = None)
     if limit is not None and longest > limit:
         if padding.truncate == "error":
             raise _too_long(lengths, limit, field)
-        lost_at_the_left = (padding.truncate or padding.side) == "left"
-        starts = [max(0, length - limit) * lost_at_the_left for length in lengths]
+        cuts_left = (padding.truncate or padding.side) == "left"
+        starts = [max(0, length - limit) * cuts_left for length in lengths]
         lengths = [min(length, limit) for length in lengths]
-    return Layout(lengths=lengths, starts=starts, width=width, left=padding.side == "left")
+    return PaddedLayout(lengths=lengths, starts=starts, width=width, left=padding.side == "left")
 
 
-def _in_turn(first: Sequence[Array], second: Sequence[Array]) -> list[Array]:
-    """Return the first of each, the second of each, and so on."""
+def _interleaved(first: Sequence[Array], second: Sequence[Array]) -> list[Array]:
+    """Return the first arrays of both, then the second ones, and so on."""
     parts: list[Any] = [None] * (2 * len(first))
     parts[::2], parts[1::2] = first, second
     return parts
@@ -128,29 +129,35 @@ def _in_turn(first: Sequence[Array], second: Sequence[Array]) -> list[Array]:
 def _join(parts: list[Array], out: Array) -> None:
     """Write all `parts` end to end into `out`, in one pass over its memory."""
     if out.size:
-        np.concatenate(parts, out=out, casting="unsafe")  # whether they fit was looked at
+        np.concatenate(parts, out=out, casting="unsafe")  # `check_fit` has been called
 
 
 def _size_for(width: int) -> int:
+    """Return the next power of two, at least 256: few sizes, so that caches hit."""
     return 1 << max(8, (width - 1).bit_length())
 
 
 @lru_cache(maxsize=64)
 def _constant(value: float, dtype: np.dtype[Any], size: int) -> Array:
+    """Return [size] filled with `value`; it is cached and must not be changed."""
     return np.full(size, value, dtype)
 
 
 @lru_cache(maxsize=16)
-def _edge(dtype: np.dtype[Any], size: int, left: bool) -> Array:
-    """Return [2 x size]: ones, then zeros; or zeros, then ones."""
-    edge = np.zeros(2 * size, dtype)
-    edge[size:] = left
-    edge[:size] = not left
-    return edge
+def _mask_step(dtype: np.dtype[Any], size: int, *, zeros_first: bool) -> Array:
+    """Return an array with `size` ones, then `size` zeros, or the other way round.
+
+    Every row of a mask is a slice of it: `n` ones with zeros after them begin at ``size - n``. The
+    array is cached and must not be changed.
+    """
+    step = np.zeros(2 * size, dtype)
+    step[size:] = zeros_first
+    step[:size] = not zeros_first
+    return step
 
 
 def plain_int(value: Any) -> Any:
-    """Return a whole number of numpy as one of Python, and any other value unchanged."""
+    """Return a NumPy integer as an int, and any other value unchanged."""
     return int(value) if isinstance(value, np.integer) else value
 
 
@@ -162,37 +169,16 @@ def _too_long(lengths: list[int], limit: int, field: str | None) -> SampleError:
     )  # fmt: skip
 
 
-def pad_rows(
-    rows: Sequence[Any],
-    padding: Padding | None = None,
-    *,
-    value: float = 0,
-    dtype: npt.DTypeLike = np.int64,
-) -> Array:
-    """Return one array [rows, width, ...] of `dtype`; in padding it is `value`.
-
-    Raises `SampleError`, naming the row, for one that is no row of numbers or whose numbers do not
-    fit `dtype`.
-
-    >>> pad_rows([[1, 2, 3], [4]], Padding(side="left"), value=9)
-    array([[1, 2, 3],
-           [9, 9, 4]])
-    """
-    arrays = as_rows(rows)
-    check_fit(arrays, np.dtype(dtype))
-    return layout_of(padding or Padding(), arrays).fill(arrays, value, np.dtype(dtype))
-
-
 def as_rows(rows: Sequence[Any], field: str | None = None, *, whole: bool = False) -> list[Array]:
-    """Return each row as an array of numbers, all of one dtype and one further shape.
+    """Return each row as an array of numbers, alike in dtype and in shape beyond the first axis.
 
-    Arrays and tensors of one dtype are not copied. Raises `SampleError`, naming the row; if they
-    are to be `whole` numbers, as ids are, also for one of fractions.
+    Arrays and tensors of one dtype are not copied. Raises `SampleError` for the first row that is
+    not numeric or has another shape, and, if numbers must be `whole`, for floats.
     """
     arrays = _as_arrays(rows, field)
     dtypes = {array.dtype for array in arrays}
     if whole and any(dtype.kind == "f" for dtype in dtypes):
-        _refuse_fractions(arrays, field)
+        _refuse_floats(arrays, field)
     if {array.ndim for array in arrays} == {1} and {dtype.kind for dtype in dtypes} <= _NUMBERS:
         return arrays if len(dtypes) == 1 else _of_one_dtype(arrays, field)
     further = _further(arrays)
@@ -213,13 +199,13 @@ def _as_arrays(rows: Sequence[Any], field: str | None) -> list[Array]:
     if kinds == {np.ndarray}:
         return list(rows)
     try:
-        if kinds == {torch.Tensor}:  # the usual ones, with no call of ours for each
+        if kinds == {torch.Tensor}:  # fast path: no Python function call per row
             return [row.numpy() for row in rows]
         if kinds == {list} and all(row and type(row[0]) is int for row in rows):
             packed = (struct.pack(f"{len(row)}q", *row) for row in rows)
             return [np.frombuffer(row, np.int64) for row in packed]
     except (RuntimeError, TypeError, struct.error):
-        pass  # bfloat16 or with a gradient, fractions or no numbers at all
+        pass  # bfloat16, a gradient, floats among integers, or no numbers: the slow path
     try:
         return [as_array(row) for row in rows]
     except _NO_ARRAY:
@@ -227,11 +213,11 @@ def _as_arrays(rows: Sequence[Any], field: str | None) -> list[Array]:
 
 
 def check_fit(arrays: Sequence[Array], dtype: np.dtype[Any], field: str | None = None) -> None:
-    """Raise `SampleError` for the first of `arrays` with numbers that `dtype` cannot hold.
+    """Raise `SampleError` for the first of `arrays` with a number that `dtype` cannot hold.
 
-    Fractions are rounded where `dtype` is another kind of them, and refused where it has none.
+    A float dtype accepts all numbers, rounded; an integer dtype refuses floats.
     """
-    if not arrays or arrays[0].dtype == dtype:  # `as_rows` has seen to it that all have one
+    if not arrays or arrays[0].dtype == dtype:  # all have one dtype, see `as_rows`
         return
     if np.can_cast(arrays[0].dtype, dtype, "safe"):
         return
@@ -241,7 +227,10 @@ def check_fit(arrays: Sequence[Array], dtype: np.dtype[Any], field: str | None =
 
 
 def as_array(value: Any) -> Array:
-    """Return `value` as an array, without a copy if possible; raises what numpy or torch raise."""
+    """Return `value` as an array, without a copy if possible; bfloat16 becomes float32.
+
+    Raises the errors of numpy and torch for a value that is not numeric.
+    """
     if isinstance(value, np.ndarray):
         return value
     if isinstance(value, torch.Tensor):
@@ -250,8 +239,8 @@ def as_array(value: Any) -> Array:
         except (RuntimeError, TypeError):
             if value.device.type != "cpu":
                 raise
-            whole = value.detach()
-            array = (whole.float() if whole.dtype == torch.bfloat16 else whole).numpy()
+            plain = value.detach()
+            array = (plain.float() if plain.dtype == torch.bfloat16 else plain).numpy()
         return array
     if isinstance(value, list | tuple) and value and isinstance(value[0], int | float):
         return _from_numbers(value)
@@ -259,7 +248,10 @@ def as_array(value: Any) -> Array:
 
 
 def _from_numbers(values: Sequence[Any]) -> Array:
-    """Return an array of Python numbers, checked; three times as fast as `np.array`."""
+    """Return Python numbers as int64 or float64; three times as fast as `np.array`.
+
+    Integers beyond int64 have the dtype that `np.array` chooses.
+    """
     if isinstance(values[0], bool):
         return np.array(values)
     try:
@@ -270,7 +262,8 @@ def _from_numbers(values: Sequence[Any]) -> Array:
         return np.frombuffer(struct.pack(f"{len(values)}d", *values), np.float64)
 
 
-def _refuse_fractions(arrays: list[Array], field: str | None) -> None:
+def _refuse_floats(arrays: list[Array], field: str | None) -> None:
+    """Raise `SampleError` for the first array of floats."""
     for number, array in enumerate(arrays):
         if array.dtype.kind == "f" and array.size:
             raise SampleError(
@@ -280,6 +273,7 @@ def _refuse_fractions(arrays: list[Array], field: str | None) -> None:
 
 
 def _first_without_numbers(rows: Sequence[Any], field: str | None) -> SampleError:
+    """Return the error of the first row that is not numeric."""
     for number, row in enumerate(rows):
         try:
             as_array(row)
@@ -289,7 +283,7 @@ def _first_without_numbers(rows: Sequence[Any], field: str | None) -> SampleErro
 
 
 def _of_one_dtype(arrays: list[Array], field: str | None) -> list[Array]:
-    """Return the rows as what holds the numbers of all; empty ones have numbers of any kind."""
+    """Return the rows in the dtype that holds the numbers of all; empty rows do not count."""
     dtypes = {array.dtype for array in arrays if array.size} or {np.dtype(np.int64)}
     common = np.result_type(*dtypes)
     if common.kind == "f" and all(dtype.kind != "f" for dtype in dtypes):  # int64 and uint64
@@ -301,7 +295,7 @@ def _of_one_dtype(arrays: list[Array], field: str | None) -> list[Array]:
 
 
 def _further(rows: Sequence[Array]) -> tuple[int, ...]:
-    """Return the shape behind the first axis, of the first row that has anything in it."""
+    """Return the shape beyond the first axis, of the first row that is not empty."""
     if rows and rows[0].ndim == 1 and rows[0].size:
         return ()
     return next((row.shape[1:] for row in rows if row.size), ())
@@ -312,7 +306,7 @@ def _is_empty(value: Any) -> bool:
 
 
 def _require_fit(array: Array, dtype: np.dtype[Any], number: int, field: str | None) -> None:
-    """Refuse fractions where whole numbers belong, and numbers that `dtype` cannot hold."""
+    """Raise `SampleError` if `dtype` cannot hold the numbers of row `number`."""
     if dtype.kind in "iu" and array.dtype.kind in "iu":
         limits = np.iinfo(dtype)
         low, high = int(array.min()), int(array.max())
@@ -320,7 +314,7 @@ def _require_fit(array: Array, dtype: np.dtype[Any], number: int, field: str | N
             return
         problem = f"holds {low if low < limits.min else high}, which {dtype} cannot"
     elif dtype.kind == "f" and array.dtype.kind in "iuf":
-        return  # rounded, as any model does
+        return  # rounded
     elif dtype.kind == "b" and array.dtype.kind in "iu" and set(np.unique(array)) <= {0, 1}:
         return
     else:
